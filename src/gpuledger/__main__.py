@@ -1,0 +1,7 @@
+"""`python -m gpuledger`."""
+
+import sys
+
+from gpuledger.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""What each process used: pure code, no clock, no files, no log."""

@@ -1,0 +1,122 @@
+"""The command line: `gpuledger COMMAND --flags`, and `serve` when no command is named."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NoReturn, Protocol
+
+from gpuledger import __version__, config
+from gpuledger.config import CONFIG_FILE, OPTIONS, Config, Option
+from gpuledger.errors import ConfigError, UsageError
+
+COMMANDS = {
+    "serve": "serve this host's GPUs to Prometheus (the default)",
+    "once": "read the GPUs once and print or write the metrics",
+    "demo": "serve a recording of a real H200; needs no GPU",
+    "record": "write what the driver says to a file, to be replayed",
+}
+ABOUT = "gpuledger says who uses your NVIDIA GPUs."
+
+
+class Command(Protocol):
+    """What a module of this package offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's own arguments."""
+
+    def run(self, arguments: argparse.Namespace, settings: Config) -> int:
+        """Do it; the exit code."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, with a suggestion, instead of printing the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Called by argparse for anything it cannot make sense of."""
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command. Exit code 2 and one line for whatever the user got wrong; never a traceback."""
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv), os.environ)
+    except UsageError as error:
+        print(f"gpuledger: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `gpuledger once | head`
+        sys.stderr.close()
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(words: list[str], environment: Mapping[str, str]) -> int:
+    if words[:1] == ["--version"]:
+        print(f"gpuledger {__version__}")
+        return 0
+    if words[:1] in (["--help"], ["-h"], ["help"]):
+        print(_help())
+        return 0
+    name = "serve" if not words or words[0].startswith("-") else words.pop(0)
+    if name not in COMMANDS:
+        raise ConfigError(f"there is no command {name!r}{config.suggest(name, COMMANDS)}; see gpuledger --help")
+    command: Command = import_module(f"gpuledger.cli.{name}")
+    parser = _parser(name)
+    command.add_arguments(parser)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        raise ConfigError(_unknown(unknown[0], parser))
+    config.check_environment(environment)
+    settings = config.load(_flags(arguments), environment)
+    if arguments.print_config:
+        print(config.dump(settings), end="")
+        return 0
+    return command.run(arguments, settings)
+
+
+def _parser(name: str) -> Parser:
+    parser = Parser(prog=f"gpuledger {name}", description=f"{COMMANDS[name]}.", allow_abbrev=False)
+    parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and exit")
+    for option in (CONFIG_FILE, *OPTIONS):
+        _add(parser, option)
+    return parser
+
+
+def _add(parser: Parser, option: Option) -> None:
+    names = [f"--{name}" for name in (option.key, *option.aliases)]
+    common: dict[str, Any] = {"dest": f"option {option.key}", "action": "append"}
+    text = option.help.replace("%", "%%")
+    if option.later:
+        text += " (accepted, not used yet)"
+    if option.is_switch:
+        parser.add_argument(*names, **common, nargs="?", const="true", metavar="BOOL", help=text)
+        negated = {"dest": common["dest"], "action": "append_const", "const": "false"}
+        parser.add_argument(f"--no-{option.key}", **negated, help=argparse.SUPPRESS)
+    else:
+        parser.add_argument(*names, **common, metavar="VALUE", help=text)
+
+
+def _flags(arguments: argparse.Namespace) -> dict[str, list[str]]:
+    given = vars(arguments).items()
+    return {name.removeprefix("option "): texts for name, texts in given if name.startswith("option ") and texts}
+
+
+def _unknown(word: str, parser: Parser) -> str:
+    flag = word.partition("=")[0]
+    if not flag.startswith("-"):
+        return f"{word!r} is one word too many; see {parser.prog} --help"
+    return f"{flag}: there is no such flag{config.suggest(flag, parser._option_string_actions)}"  # noqa: SLF001
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  {name:{width}}{text}" for name, text in COMMANDS.items()]
+    return "\n".join([
+        ABOUT, "", "usage: gpuledger [COMMAND] [FLAGS]", "", *lines, "",
+        "`gpuledger COMMAND --help` lists a command's flags. Every flag is also an environment variable",
+        "(--tick.interval is GPULEDGER_TICK_INTERVAL) and a key of the YAML file named by --config.file.",
+    ])  # fmt: skip

@@ -1,0 +1,50 @@
+"""`gpuledger serve`: the exporter."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import signal
+import threading
+
+from gpuledger import __version__
+from gpuledger.cli import logs
+from gpuledger.cli.build import Exporter
+from gpuledger.config import Config
+
+log = logging.getLogger(__name__)
+
+SLOWEST_S = 5.0
+"""The driver keeps 10 s of utilization samples; ticks must come well before they are lost."""
+
+
+def add_arguments(_: argparse.ArgumentParser) -> None:
+    """All of serve's flags are settings."""
+
+
+def run(_: argparse.Namespace, settings: Config) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    logs.set_up(settings.log_level, settings.log_format)
+    exporter = Exporter(settings)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    _announce(exporter, settings)
+    thread = threading.Thread(target=exporter.run, name="loop", daemon=True)
+    thread.start()
+    gc.freeze()  # what is there now stays: the collector need not look at it again
+    stopping.wait()
+    log.info("stopping")
+    exporter.stop()
+    return 0
+
+
+def _announce(exporter: Exporter, settings: Config) -> None:
+    for host, port in exporter.server.addresses:
+        shown = f"[{host}]" if ":" in host else host
+        log.info("gpuledger %s listens on %s:%d", __version__, shown, port)
+    for setting in settings.unused:
+        log.warning("%s is accepted but has no effect in this version", setting)
+    if settings.tick_interval > SLOWEST_S:
+        log.warning("tick.interval is over 5s: utilization samples of short processes will be lost")

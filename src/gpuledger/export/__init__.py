@@ -1,0 +1,1 @@
+"""Writing a tick out: text, OpenMetrics, and the server that hands them to whoever asks."""

@@ -1,0 +1,120 @@
+"""One client's connection: reading its requests, sending it answers, and ending, each under a deadline."""
+
+import contextlib
+import logging
+import socket
+import struct
+from collections.abc import Callable, Generator, Iterable, Iterator
+from time import monotonic
+
+from gpuledger.export import http
+from gpuledger.export.http import BadRequest, Limits, Request, Response
+
+Handler = Callable[[Request], Response]
+
+log = logging.getLogger(__name__)
+
+LINGER_S = 0.5  # closing on unread bytes resets the connection, and the client loses the answer
+_READ_BYTES = 4096
+_SEND_BYTES = 256 * 1024  # the write deadline is looked at this often, also where a send blocks until done (TLS)
+
+
+class Connection:
+    """One client, in its own thread. `waiting_since` is None while a request of it is being answered."""
+
+    __slots__ = ("buffer", "evicted", "limits", "sock", "waiting_since")
+
+    def __init__(self, sock: socket.socket, limits: Limits, now: float) -> None:
+        self.sock = sock
+        self.limits = limits
+        self.waiting_since: float | None = now
+        self.evicted = False
+        self.buffer = bytearray()
+
+    def read_request(self, *, fresh: bool) -> Request | None:
+        """The next request; None when the client has gone or has been idle for too long."""
+        started = fresh or bool(self.buffer)
+        deadline = (self.waiting_since or 0.0) + (self.limits.head_s if started else self.limits.idle_s)
+        while True:
+            while self.buffer.startswith((b"\r", b"\n")):  # RFC 9112 2.2: empty lines before a request are ignored
+                del self.buffer[0]
+            end = http.head_end(self.buffer, self.limits)
+            if end:
+                head = bytes(self.buffer[:end])
+                del self.buffer[:end]
+                return http.parse_head(head, self.limits)
+            try:
+                self.sock.settimeout(_left(deadline))
+                data = self.sock.recv(_READ_BYTES)
+            except TimeoutError:
+                if not self.buffer:
+                    return None
+                raise BadRequest(408, f"the request took too long; send it within {self.limits.head_s:g} s") from None
+            if not data:
+                return None
+            if not started:
+                started, deadline = True, monotonic() + self.limits.head_s
+            self.buffer += data
+
+    def answer(self, request: Request, handler: Handler, *, keep_alive: bool) -> bool:
+        """Call the handler and send what it says; whether the connection can be used again."""
+        refused = http.refusal(request)
+        try:
+            response = refused or handler(request)
+            pieces, keep = http.frame(response, request, keep_alive=keep_alive and refused is None)
+        except BaseException as error:  # noqa: BLE001  # even SystemExit has nowhere to go in this thread
+            _log_failure(request, error)
+            response = Response.text(500, "the page could not be made; the log of the exporter says why")
+            pieces, keep = http.frame(response, request, keep_alive=False)
+        deadline = monotonic() + self.limits.write_s
+        try:
+            for piece in _until_failure(pieces, request):
+                self.send(piece, deadline)
+        except OSError:
+            # A reset cannot be taken for the end of the body, and the kernel drops what it still holds for the client.
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raise
+        finally:
+            if isinstance(response.body, Generator):
+                response.body.close()
+        return keep
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Send all of it, or raise TimeoutError."""
+        rest = memoryview(data)
+        while rest:
+            self.sock.settimeout(_left(deadline))
+            rest = rest[self.sock.send(rest[:_SEND_BYTES]) :]
+
+    def linger(self) -> None:
+        """Close our side, then read what still comes, so that the client gets to read its answer."""
+        socket.socket.shutdown(self.sock, socket.SHUT_WR)
+        deadline = monotonic() + LINGER_S
+        self.sock.settimeout(LINGER_S)
+        while self.sock.recv(_READ_BYTES):
+            self.sock.settimeout(_left(deadline))
+
+    def cut(self) -> None:
+        """Wake the thread with an error. Called with the server's lock held, so the socket is still open."""
+        self.evicted = True
+        with contextlib.suppress(OSError):  # past the override of TLS sockets, which would go on in clear text
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _until_failure(pieces: Iterable[bytes], request: Request) -> Iterator[bytes]:
+    try:
+        yield from pieces
+    except Exception as error:
+        _log_failure(request, error)
+        raise ConnectionAbortedError from error
+
+
+def _log_failure(request: Request, error: BaseException) -> None:
+    log.error("%s %s failed: %s: %s", request.method, request.path, type(error).__name__, error)

@@ -1,0 +1,249 @@
+"""HTTP/1.x as far as a metrics page needs it: request heads in, framed answers out.
+
+Pure: bytes to values and back, no sockets and no clock. `server.py` does the talking. Written by hand
+because `http.server` brings `email` and `socketserver` with it, 6 MB of resident memory.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+REASONS = {
+    200: "OK",
+    301: "Moved Permanently",
+    302: "Found",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    414: "URI Too Long",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+    505: "HTTP Version Not Supported",
+}
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VISIBLE = re.compile(r"[!-~]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # a tab is allowed in a header value
+_VERSION = re.compile(r"HTTP/([0-9])\.([0-9])")
+_HEX_PAIR = re.compile(r"[0-9A-Fa-f]{2}")
+_ABSOLUTE = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
+_BATCH = 32 * 1024  # families are a few hundred bytes each; one packet each would cost a system call each
+
+
+class BadRequest(Exception):  # noqa: N818  # the name of the status
+    """A request that cannot be answered as asked: the status to answer with, and a line that says why."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may use. Times are in seconds."""
+
+    head_bytes: int = 16 * 1024
+    line_bytes: int = 8 * 1024
+    headers: int = 100
+    requests: int = 1000  # on one connection
+    head_s: float = 5.0  # the whole head, however slowly it drips in
+    idle_s: float = 75.0  # between two requests
+    write_s: float = 30.0  # the whole response
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One parsed request head. Header names are lower case; repeated headers are joined with a comma."""
+
+    method: str
+    path: str  # percent-decoded
+    query: Mapping[str, list[str]]
+    headers: Mapping[str, str]
+    version: str  # HTTP/1.0 or HTTP/1.1
+    keep_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer. A body that is not `bytes` is streamed; the framing headers are added by `frame`."""
+
+    status: int
+    headers: Sequence[tuple[str, str]]
+    body: bytes | Iterable[bytes]
+
+    @classmethod
+    def text(cls, status: int, message: str, *headers: tuple[str, str]) -> "Response":
+        """A one-line plain answer."""
+        return cls(status, (("Content-Type", "text/plain; charset=utf-8"), *headers), f"{message}\n".encode())
+
+
+def not_found(path: str, pages: Sequence[str]) -> Response:
+    """The 404 that names the pages there are."""
+    return Response.text(404, f"there is no page {path} here; try {', '.join(pages)}")
+
+
+def refusal(request: Request) -> Response | None:
+    """The answer to a well-formed request that no page here can serve; None when a handler may see it."""
+    if request.method not in ("GET", "HEAD"):
+        message = f"the method {request.method} is not supported; use GET or HEAD"
+        return Response.text(405, message, ("Allow", "GET, HEAD"))
+    length = request.headers.get("content-length", "0")
+    if length.strip("0, ") or "transfer-encoding" in request.headers:
+        return Response.text(400, "a request body is not accepted; send the request without one")
+    return None
+
+
+def head_end(buffer: bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> int:
+    """The length of the complete head that starts the buffer, blank line included; 0 when more must come."""
+    if buffer.find(b"\n", 0, limits.line_bytes) < 0 and len(buffer) >= limits.line_bytes:
+        raise BadRequest(414, f"the request line is too long; keep it under {limits.line_bytes} bytes")
+    found = [buffer.find(mark) + len(mark) for mark in (b"\n\r\n", b"\n\n") if mark in buffer]
+    end = min(found, default=0)
+    if (end or len(buffer)) > limits.head_bytes:
+        raise BadRequest(431, f"the request head is too large; keep it under {limits.head_bytes} bytes")
+    return end
+
+
+def parse_head(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Request:
+    """Read one request head, with or without its closing blank line. Raises BadRequest, and nothing else."""
+    first, *rest = [line.removesuffix("\r") for line in data.decode("latin-1").rstrip("\r\n").split("\n")]
+    method, target, version = _request_line(first)
+    headers = _headers(rest, limits.headers)
+    if version == "HTTP/1.1" and ("host" not in headers or "," in headers["host"]):
+        raise BadRequest(400, "an HTTP/1.1 request needs exactly one Host header; add it")
+    path, query = _target(method, target)
+    options = {option.strip().lower() for option in headers.get("connection", "").split(",")}
+    keep_alive = "close" not in options and (version == "HTTP/1.1" or "keep-alive" in options)
+    return Request(method, path, query, headers, version, keep_alive)
+
+
+def frame(response: Response, request: Request | None, *, keep_alive: bool) -> tuple[Iterable[bytes], bool]:
+    """The bytes to send, in pieces, and whether the connection can be used again after them.
+
+    Without a request (it could not be read) the answer is framed for HTTP/1.1. A header that would
+    break the framing raises ValueError here, before anything is sent.
+    """
+    body = response.body
+    streamed = not isinstance(body, bytes)
+    old = request is not None and request.version == "HTTP/1.0"
+    if streamed and old:  # HTTP/1.0 has no chunks: the end of the connection is the end of the body
+        keep_alive = False
+    headers = [*response.headers, ("X-Content-Type-Options", "nosniff")]
+    if isinstance(body, bytes):
+        headers.append(("Content-Length", str(len(body))))
+    elif not old:
+        headers.append(("Transfer-Encoding", "chunked"))
+    if not keep_alive or old:
+        headers.append(("Connection", "keep-alive" if keep_alive else "close"))
+    head = _head(response.status, headers)
+    if request is not None and request.method == "HEAD":
+        return (head,), keep_alive
+    if isinstance(body, bytes):  # one packet for a small answer, no copy of a large one
+        return ((head + body,) if len(body) <= _BATCH else (head, body)), keep_alive
+    return _stream(head, body, chunked=not old), keep_alive
+
+
+def _head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}"]
+    for name, value in headers:
+        if not _TOKEN.fullmatch(name) or _CONTROL.search(value):
+            raise ValueError(f"bad response header {name!r}: {value!r}; a value is one line of text")
+        lines.append(f"{name}: {value}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def _stream(head: bytes, parts: Iterable[bytes], *, chunked: bool) -> Iterator[bytes]:
+    yield head
+    for batch in _batches(parts):
+        yield b"%x\r\n%b\r\n" % (len(batch), batch) if chunked else batch
+    if chunked:
+        yield b"0\r\n\r\n"
+
+
+def _batches(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces worth a system call; never an empty one, which would end a chunked body."""
+    batch: list[bytes] = []
+    size = 0
+    for part in parts:
+        batch.append(part)
+        size += len(part)
+        if size >= _BATCH:
+            yield b"".join(batch)
+            batch, size = [], 0
+    if size:
+        yield b"".join(batch)
+
+
+def _request_line(line: str) -> tuple[str, str, str]:
+    words = line.split(" ")
+    if len(words) != 3 or not _TOKEN.fullmatch(words[0]) or not _VISIBLE.fullmatch(words[1]):
+        raise BadRequest(400, "the request line is malformed; send for example: GET /metrics HTTP/1.1")
+    method, target, version = words
+    matched = _VERSION.fullmatch(version)
+    if matched is None:
+        raise BadRequest(400, "the request line does not end in a protocol version; end it in HTTP/1.1")
+    if matched[1] != "1":
+        raise BadRequest(505, f"{version} is not supported; use HTTP/1.1")
+    return method, target, "HTTP/1.0" if matched[2] == "0" else "HTTP/1.1"
+
+
+def _headers(lines: Sequence[str], most: int) -> dict[str, str]:
+    if len(lines) > most:
+        raise BadRequest(431, f"the request has too many headers; send at most {most}")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        value = value.strip(" \t")
+        if line[:1] in (" ", "\t"):
+            raise BadRequest(400, "a header is folded over two lines; write it on one")
+        if not colon or not _TOKEN.fullmatch(name) or _CONTROL.search(value):
+            raise BadRequest(400, "a header is malformed; write each as Name: value")
+        name = name.lower()
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def _target(method: str, target: str) -> tuple[str, dict[str, list[str]]]:
+    """Path and query of a request target."""
+    if method == "CONNECT" or (method, target) == ("OPTIONS", "*"):
+        return target, {}  # not a path; `refusal` answers it
+    absolute = _ABSOLUTE.match(target)
+    if absolute:
+        target = target[absolute.end() :]
+        target = target if target.startswith("/") else f"/{target}"
+    if not target.startswith("/"):
+        raise BadRequest(400, "the request target is not a path; start it with a slash, as in /metrics")
+    path, _, raw = target.partition("?")
+    query: dict[str, list[str]] = {}
+    for pair in raw.split("&"):
+        name, _, value = pair.replace("+", " ").partition("=")
+        if pair:
+            query.setdefault(_unquote(name), []).append(_unquote(value))
+    return _unquote(path), query
+
+
+def _unquote(text: str) -> str:
+    """Percent-decode strictly: what is not UTF-8, or hides a control character, is refused."""
+    first, *rest = text.split("%")
+    raw = bytearray(first, "ascii")
+    for piece in rest:
+        if not _HEX_PAIR.match(piece):
+            raise BadRequest(400, "a percent sign in the request target is not an escape; write it as %25")
+        raw.append(int(piece[:2], 16))
+        raw += piece[2:].encode("ascii")
+    try:
+        decoded = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadRequest(400, "the request target does not decode to UTF-8; escape the UTF-8 bytes") from None
+    if _CONTROL.search(decoded):
+        raise BadRequest(400, "the request target holds a control character; remove it")
+    return decoded

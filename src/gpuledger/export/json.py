@@ -1,0 +1,32 @@
+"""A tick as one JSON object: the catalog's families with their series, for scripts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gpuledger.catalog import CATALOG, Of, things
+from gpuledger.model import Tick
+
+
+def tick_json(tick: Tick) -> bytes:
+    """`{"time": ..., "metrics": {name: {"type", "unit", "help", "series": [{"labels": {...}, "value": ...}]}}}`."""
+    rows = {of: list(things(tick, of)) for of in Of}
+    metrics: dict[str, Any] = {}
+    for family in CATALOG:
+        series = []
+        names = (*family.of.value, *family.labels)
+        for values, thing in rows[family.of]:
+            if family.series is not None:
+                found = list(family.series(thing))
+            else:
+                value = family.value(thing) if family.value is not None else None
+                found = [] if value is None else [((), value)]
+            series += [
+                {"labels": dict(zip(names, (*values, *extra), strict=True)), "value": value} for extra, value in found
+            ]
+        if series:
+            metrics[family.name] = {
+                "type": family.type.value, "unit": family.unit, "help": family.help, "series": series,
+            }  # fmt: skip
+    return (json.dumps({"time": tick.time_ns / 1e9, "metrics": metrics}, indent=1) + "\n").encode()

@@ -1,0 +1,53 @@
+"""Label blocks: escaped once, when a thing is first seen, and reused for every series of it.
+
+Escaping and joining eight labels costs five times as much as the rest of a line, so it is not done per line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpuledger.catalog import Of, things
+from gpuledger.model import Tick
+
+LONGEST_VALUE = 1024
+"""Characters kept of a label value: names come from containers, which may call themselves anything."""
+
+
+def escape(value: str) -> str:
+    """Make any text safe between the quotes of a label value."""
+    if len(value) > LONGEST_VALUE:
+        value = value[:LONGEST_VALUE]
+    if not value.isascii():
+        # A name with bytes that are no UTF-8 arrives with lone surrogates, which cannot be encoded.
+        value = value.encode("utf-8", "replace").decode()
+    if "\\" in value or '"' in value or "\n" in value:
+        value = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return value
+
+
+def pairs(names: Iterable[str], values: Iterable[str]) -> str:
+    """`a="1",b="2"`, without braces."""
+    return ",".join([f'{name}="{escape(value)}"' for name, value in zip(names, values, strict=True)])
+
+
+class LabelBlocks:
+    """The label text of every thing in a tick, kept from tick to tick while the thing is there."""
+
+    def __init__(self) -> None:
+        self._known: dict[Of, dict[tuple[str, ...], str]] = {}
+
+    def rows(self, tick: Tick, of: Of) -> list[tuple[str, Any]]:
+        """`(a="1",b="2", thing)` for all things of a kind; of two with equal labels only the first."""
+        known = self._known.get(of, {})
+        current: dict[tuple[str, ...], str] = {}
+        rows = []
+        for values, thing in things(tick, of):
+            if values in current:
+                continue
+            block = known.get(values) or pairs(of.value, values)
+            current[values] = block
+            rows.append((block, thing))
+        self._known[of] = current
+        return rows

@@ -1,0 +1,1 @@
+"""Whose process it is."""

@@ -1,0 +1,33 @@
+"""The exporter's own use of the host, read once a tick."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from gpuledger.model import Health
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+START_TIME_MS = time.time_ns() // 1_000_000
+
+
+def measure(health: Health) -> Health:
+    """Health with memory, CPU, descriptors and threads."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    try:
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+        fds = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
+    except (OSError, ValueError, IndexError):
+        return health
+    return replace(
+        health,
+        resident_memory_bytes=resident,
+        cpu_ms=int((usage.ru_utime + usage.ru_stime) * 1000),
+        open_fds=fds,
+        threads=threading.active_count(),
+        start_time_ms=START_TIME_MS,
+    )

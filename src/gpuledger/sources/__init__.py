@@ -1,0 +1,1 @@
+"""Where readings come from: the driver, or a recording of one."""

@@ -1,0 +1,196 @@
+"""What is read of a GPU in every tick. Each function gives some fields of a Reading."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pynvml
+
+from gpuledger.model import Device, Labelled
+from gpuledger.sources.nvml.call import UNSUPPORTED, Calls, Handle
+
+Fields = dict[str, Any]
+
+MEMORY_V2 = pynvml.nvmlMemory_v2
+NOT_AVAILABLE = 2**64 - 1
+
+ARCHITECTURES = {
+    2: "kepler", 3: "maxwell", 4: "pascal", 5: "volta", 6: "turing", 7: "ampere", 8: "ada", 9: "hopper",
+    10: "blackwell",
+}  # fmt: skip
+CLOCKS = (
+    ("graphics", pynvml.NVML_CLOCK_GRAPHICS),
+    ("sm", pynvml.NVML_CLOCK_SM),
+    ("memory", pynvml.NVML_CLOCK_MEM),
+    ("video", pynvml.NVML_CLOCK_VIDEO),
+)
+CLOCK_EVENTS = (
+    ("gpu_idle", 0x1),
+    ("applications_clocks_setting", 0x2),
+    ("sw_power_cap", 0x4),
+    ("hw_slowdown", 0x8),
+    ("sync_boost", 0x10),
+    ("sw_thermal_slowdown", 0x20),
+    ("hw_thermal_slowdown", 0x40),
+    ("hw_power_brake_slowdown", 0x80),
+    ("display_clock_setting", 0x100),
+)
+FIELDS = (
+    pynvml.NVML_FI_DEV_MEMORY_TEMP,
+    pynvml.NVML_FI_DEV_POWER_AVERAGE,
+    pynvml.NVML_FI_DEV_POWER_INSTANT,
+)
+
+
+def identity(calls: Calls, handle: Handle, index: int) -> Device:
+    """Who the GPU is. The uuid is the one thing a GPU must tell."""
+    ask = calls.ask
+    pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
+    capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    architecture = ask(pynvml.nvmlDeviceGetArchitecture, handle)
+    return Device(
+        index=index,
+        uuid=str(calls.insist(pynvml.nvmlDeviceGetUUID, handle)),
+        name=str(ask(pynvml.nvmlDeviceGetName, handle) or ""),
+        pci_bus_id=_text(pci.busId) if pci is not None else "",
+        minor=ask(pynvml.nvmlDeviceGetMinorNumber, handle),
+        serial=str(ask(pynvml.nvmlDeviceGetSerial, handle) or ""),
+        vbios_version=str(ask(pynvml.nvmlDeviceGetVbiosVersion, handle) or ""),
+        board_part_number=str(ask(pynvml.nvmlDeviceGetBoardPartNumber, handle) or ""),
+        architecture=ARCHITECTURES.get(architecture, "" if architecture is None else str(architecture)),
+        compute_capability="" if capability is None else "{}.{}".format(*capability),
+    )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def memory(calls: Calls, handle: Handle) -> Fields:
+    """The v2 call tells reserved memory apart; v1 counts it as used, which is 645 MB too much on an idle H200."""
+    info = calls.ask(pynvml.nvmlDeviceGetMemoryInfo, handle, MEMORY_V2)
+    if info is not None:
+        return {
+            "memory_total_bytes": info.total,
+            "memory_used_bytes": info.used,
+            "memory_free_bytes": info.free,
+            "memory_reserved_bytes": info.reserved,
+        }
+    info = calls.ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    if info is None:
+        return {}
+    return {"memory_total_bytes": info.total, "memory_used_bytes": info.used, "memory_free_bytes": info.free}
+
+
+def utilization(calls: Calls, handle: Handle) -> Fields:
+    """Utilization of the whole GPU by engine."""
+    fields: Fields = {}
+    rates = calls.ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    if rates is not None and rates.gpu <= 100 and rates.memory <= 100:
+        fields["utilization_pct"], fields["memory_utilization_pct"] = rates.gpu, rates.memory
+    for name, function in (
+        ("encoder_pct", pynvml.nvmlDeviceGetEncoderUtilization),
+        ("decoder_pct", pynvml.nvmlDeviceGetDecoderUtilization),
+        ("jpeg_pct", pynvml.nvmlDeviceGetJpgUtilization),
+        ("optical_flow_pct", pynvml.nvmlDeviceGetOfaUtilization),
+    ):
+        answer = calls.ask(function, handle)
+        if answer is not None and answer[0] <= 100:
+            fields[name] = answer[0]
+    return fields
+
+
+class PowerAndHeat:
+    """Power and memory temperature come together in one call; a field a GPU lacks is left out of the next one."""
+
+    def __init__(self) -> None:
+        self._wanted = list(FIELDS)
+
+    def __call__(self, calls: Calls, handle: Handle) -> Fields:
+        """Power now and averaged, and the temperatures."""
+        told = self._fields(calls, handle)
+        power_mw = told.get(pynvml.NVML_FI_DEV_POWER_INSTANT)
+        if power_mw is None:  # GPUs and drivers before the fields: one number, averaged or not by generation
+            power_mw = calls.ask(pynvml.nvmlDeviceGetPowerUsage, handle)
+        temperatures = (
+            ("gpu", calls.ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)),
+            ("memory", told.get(pynvml.NVML_FI_DEV_MEMORY_TEMP)),
+        )
+        return {
+            "power_mw": power_mw,
+            "power_average_mw": told.get(pynvml.NVML_FI_DEV_POWER_AVERAGE),
+            "temperatures_c": tuple((name, c) for name, c in temperatures if c is not None),
+        }
+
+    def _fields(self, calls: Calls, handle: Handle) -> dict[int, int]:
+        if not self._wanted:
+            return {}
+        values = field_values(calls, handle, self._wanted)
+        for field, value in values.items():
+            if value is None:
+                self._wanted.remove(field)
+        return {field: value for field, value in values.items() if value is not None}
+
+
+def field_values(calls: Calls, handle: Handle, wanted: list[Any]) -> dict[int, int | None]:
+    """Field values by id: None marks one that is not supported; one that failed this time is missing."""
+    if (values := calls.ask(pynvml.nvmlDeviceGetFieldValues, handle, tuple(wanted))) is None:
+        return {}
+    told: dict[int, int | None] = {}
+    for value in values:
+        if value.nvmlReturn == pynvml.NVML_SUCCESS:
+            told[value.fieldId] = _number(value)
+        elif value.nvmlReturn in UNSUPPORTED:
+            told[value.fieldId] = None
+    return told
+
+
+def _number(value: Any) -> int:
+    union = value.value
+    by_type = {
+        pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+        pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+        pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    }
+    return int(getattr(union, by_type.get(value.valueType, "ullVal")))
+
+
+def energy(calls: Calls, handle: Handle) -> Fields:
+    """The hardware's own count, in millijoules since the driver was loaded."""
+    return {"energy_mj": calls.ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)}
+
+
+def clocks(calls: Calls, handle: Handle) -> Fields:
+    """Clocks, performance state, and what holds the clocks back."""
+    state = calls.ask(pynvml.nvmlDeviceGetPerformanceState, handle)
+    return {
+        "clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetClockInfo, handle, CLOCKS),
+        "performance_state": state if state is not None and state <= 15 else None,
+        "clock_events": _clock_events(calls, handle),
+    }
+
+
+def _clock_events(calls: Calls, handle: Handle) -> Labelled:
+    bits = calls.ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    if bits is None:  # the name before R535
+        bits = calls.ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+    if bits is None:
+        return ()
+    return tuple((name, 1 if bits & bit else 0) for name, bit in CLOCK_EVENTS)
+
+
+def fans(calls: Calls, handle: Handle) -> Fields:
+    """Fans as the GPU numbers them; passively cooled boards have none."""
+    count = calls.ask(pynvml.nvmlDeviceGetNumFans, handle) or 0
+    speeds = ((str(fan), calls.ask(pynvml.nvmlDeviceGetFanSpeed_v2, handle, fan)) for fan in range(count))
+    return {"fans_pct": tuple((fan, pct) for fan, pct in speeds if pct is not None)}
+
+
+def labelled(calls: Calls, function: Any, handle: Handle, names: tuple[tuple[str, int], ...]) -> Labelled:
+    """One call for each of several named kinds; kinds the GPU lacks are left out."""
+    answers = ((sys.intern(name), calls.ask(function, handle, kind)) for name, kind in names)
+    return tuple((name, value) for name, value in answers if value is not None)

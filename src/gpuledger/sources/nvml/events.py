@@ -1,0 +1,87 @@
+"""XID errors, counted as they happen: the driver's own counter tells only the last one."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+import pynvml
+
+from gpuledger.model import Device, Labelled
+from gpuledger.sources.nvml.call import GONE, Handle
+
+log = logging.getLogger(__name__)
+
+WAIT_MS = 1000
+
+
+class XidWatch:
+    """Waits for XID events in a thread of its own. Counts outlive a reload of the driver."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[int]] = {}
+        self._stop: threading.Event | None = None
+
+    def watch(self, gpus: Sequence[tuple[Handle, Device]]) -> None:
+        """Listen to these GPUs from now on, and to no others. Never waits for the driver."""
+        self.stop()
+        self._stop = threading.Event()
+        threading.Thread(target=self._run, args=(list(gpus), self._stop), name="xid", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop listening; the thread ends within a second by itself."""
+        if self._stop is not None:
+            self._stop.set()
+            self._stop = None
+
+    def seen(self, uuid: str) -> Labelled:
+        """How often each code came up on this GPU."""
+        return tuple((str(code), n) for code, n in sorted(self._counts.get(uuid, Counter()).copy().items()))
+
+    def _run(self, gpus: Sequence[tuple[Handle, Device]], stop: threading.Event) -> None:
+        try:
+            events = pynvml.nvmlEventSetCreate()
+            try:
+                devices = _register(events, gpus)
+                if devices:
+                    self._listen(events, devices, stop)
+            finally:
+                pynvml.nvmlEventSetFree(events)
+        except pynvml.NVMLError as error:
+            log.debug("XID errors are not watched: %s", error)
+
+    def _listen(self, events: object, devices: dict[int | None, Device], stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                event = pynvml.nvmlEventSetWait_v2(events, WAIT_MS)
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                    continue
+                if error.value in GONE:
+                    return  # the source starts a new watch when the driver is back
+                stop.wait(WAIT_MS / 1000)  # a lost GPU fails the wait at once; the source leaves it out next time
+                continue
+            device = devices.get(_address(event.device))
+            if stop.is_set() or device is None or event.eventType != pynvml.nvmlEventTypeXidCriticalError:
+                continue
+            log.warning("GPU %d (%s): XID %d", device.index, device.uuid, event.eventData)
+            self._counts.setdefault(device.uuid, Counter())[event.eventData] += 1
+
+
+def _register(events: object, gpus: Sequence[tuple[Handle, Device]]) -> dict[int | None, Device]:
+    devices: dict[int | None, Device] = {}
+    for handle, device in gpus:
+        try:
+            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+        except pynvml.NVMLError as error:
+            log.debug("GPU %d sends no XID events: %s", device.index, error)
+        else:
+            devices[_address(handle)] = device
+    return devices
+
+
+def _address(handle: Handle) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

@@ -1,0 +1,96 @@
+"""GPM: activity of the chip's parts between two samples, on Hopper and newer, per GPU or MIG instance."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+import pynvml
+
+from gpuledger.model import Activity
+from gpuledger.sources.nvml.call import UNSUPPORTED, Calls, Handle
+
+PERCENTAGES = {
+    pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL: "graphics_pct",
+    pynvml.NVML_GPM_METRIC_SM_UTIL: "sm_pct",
+    pynvml.NVML_GPM_METRIC_SM_OCCUPANCY: "occupancy_pct",
+    pynvml.NVML_GPM_METRIC_INTEGER_UTIL: "integer_pct",
+    pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL: "tensor_pct",
+    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL: "dram_pct",
+    pynvml.NVML_GPM_METRIC_FP64_UTIL: "fp64_pct",
+    pynvml.NVML_GPM_METRIC_FP32_UTIL: "fp32_pct",
+    pynvml.NVML_GPM_METRIC_FP16_UTIL: "fp16_pct",
+}
+RATES_MIB = {
+    pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC: "pcie_transmit_bytes_per_s",
+    pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: "pcie_receive_bytes_per_s",
+}
+METRICS = (*PERCENTAGES, *RATES_MIB)
+
+
+class Gpm:
+    """Keeps the sample before and asks for what happened since. `gpu_instance_id` chooses a MIG instance."""
+
+    def __init__(self, gpu_instance_id: int | None = None) -> None:
+        self._gpu_instance_id = gpu_instance_id
+        self._request: Any = None
+        self._before: Any = None
+        self._now: Any = None
+        self._primed = False
+        self._supported: bool | None = None
+
+    def read(self, calls: Calls, handle: Handle) -> Activity | None:
+        """Activity since the last call; None the first time and where GPM is not supported."""
+        if self._supported is None:
+            support = calls.ask(pynvml.nvmlGpmQueryDeviceSupport, handle)
+            self._supported = support is not None and bool(support.isSupportedDevice)
+        if not self._supported:
+            return None
+        try:
+            return self._read(calls, handle)
+        except pynvml.NVMLError as error:
+            self._primed = False
+            if error.value in UNSUPPORTED:
+                self._supported = False
+            else:
+                calls.failed(calls.current, error)
+            return None
+
+    def _read(self, calls: Calls, handle: Handle) -> Activity | None:
+        if self._request is None:
+            self._prepare(calls)
+        self._before, self._now = self._now, self._before
+        if self._gpu_instance_id is None:
+            calls.insist(pynvml.nvmlGpmSampleGet, handle, self._now)
+        else:
+            calls.insist(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, self._now)
+        if not self._primed:
+            self._primed = True
+            return None
+        self._request.sample1, self._request.sample2 = self._before, self._now
+        calls.insist(pynvml.nvmlGpmMetricsGet, self._request)
+        return _activity(self._request)
+
+    def _prepare(self, calls: Calls) -> None:
+        """Two samples and one request, allocated once: the request alone is 14 kB."""
+        request = pynvml.c_nvmlGpmMetricsGet_t()
+        request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(METRICS)
+        for i, metric in enumerate(METRICS):
+            request.metrics[i].metricId = metric
+        self._before = calls.insist(pynvml.nvmlGpmSampleAlloc)
+        self._now = calls.insist(pynvml.nvmlGpmSampleAlloc)
+        self._request = request
+
+
+def _activity(request: Any) -> Activity:
+    fields: dict[str, float | int] = {}
+    for i in range(len(METRICS)):
+        metric = request.metrics[i]
+        if metric.nvmlReturn != pynvml.NVML_SUCCESS or not isfinite(metric.value) or metric.value < 0:
+            continue
+        if (name := PERCENTAGES.get(metric.metricId)) is not None:
+            fields[name] = round(min(metric.value, 100.0), 3)
+        else:
+            fields[RATES_MIB[metric.metricId]] = int(metric.value * 1024 * 1024)
+    return Activity(**fields)  # type: ignore[arg-type]  # the two tables above name int and float fields

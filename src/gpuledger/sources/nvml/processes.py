@@ -1,0 +1,219 @@
+"""The processes on a device: who is resident, how busy each was, and the driver's accounts of them.
+
+The lists and samples are read through own buffers instead of the binding's functions of the same name, because those
+call the driver twice each time (first for the size) and fail when the list grows in between.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from struct import Struct
+from typing import Any
+
+import pynvml
+
+from gpuledger.model import Accounting, Resident, Sample
+from gpuledger.sources.nvml.call import NOTHING_THERE, UNSUPPORTED, Calls, Handle
+
+PROCESS_V3 = Struct("=I4xQII")  # pid, bytes, GPU instance, compute instance
+PROCESS_V1 = Struct("=I4xQ")
+SAMPLE_NEW = Struct("=QIIIIIII4x")  # timestamp, pid, sm, memory, encoder, decoder, jpeg, optical flow
+SAMPLE_OLD = Struct("=I4xQIIII")
+LIST_FORMS = (("_v3", PROCESS_V3), ("_v2", PROCESS_V3), ("", PROCESS_V1))
+LISTS = (
+    ("compute", "nvmlDeviceGetComputeRunningProcesses"),
+    ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"),
+    ("mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
+)
+NO_MEMORY = 2**64 - 1  # WDDM, and processes of other users under some hypervisors
+NO_INSTANCE = 2**32 - 1
+GROWTH_TRIES = 5
+CLOCK_SLACK_US = 1_000_000
+
+
+class Rows:
+    """A driver call that fills an array of C records; the array grows when the driver says it is too small."""
+
+    def __init__(self, symbol: str, record: Struct) -> None:
+        self.__name__ = symbol
+        self._record = record
+        self._capacity = 32
+        self._buffer = ctypes.create_string_buffer(self._capacity * record.size)
+
+    def __call__(self, handle: Handle, *arguments: Any) -> Iterator[tuple[int, ...]]:
+        """All rows, as tuples of integers."""
+        function = pynvml._nvmlGetFunctionPointer(self.__name__)  # noqa: SLF001 - raises NVMLError when missing
+        for _ in range(GROWTH_TRIES):
+            code, count = self._fill(function, handle, *arguments)
+            if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+                break
+            self._capacity = max(count * 2, self._capacity * 2)
+            self._buffer = ctypes.create_string_buffer(self._capacity * self._record.size)
+        if code != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(code)
+        filled = memoryview(self._buffer)[: min(count, self._capacity) * self._record.size]
+        return self._record.iter_unpack(filled)
+
+    def _fill(self, function: Any, handle: Handle) -> tuple[int, int]:
+        count = ctypes.c_uint(self._capacity)
+        code = function(handle, ctypes.byref(count), self._buffer)
+        return code, count.value
+
+
+class OldSamples(Rows):
+    """nvmlDeviceGetProcessUtilization: reads as always 0 on some Blackwell boards, so it is the second choice."""
+
+    def __init__(self) -> None:
+        super().__init__("nvmlDeviceGetProcessUtilization", SAMPLE_OLD)
+
+    def _fill(self, function: Any, handle: Handle, *arguments: Any) -> tuple[int, int]:
+        count = ctypes.c_uint(self._capacity)
+        code = function(handle, self._buffer, ctypes.byref(count), ctypes.c_ulonglong(arguments[0]))
+        return code, count.value
+
+
+class NewSamples(Rows):
+    """nvmlDeviceGetProcessesUtilizationInfo, R550 and newer."""
+
+    def __init__(self) -> None:
+        super().__init__("nvmlDeviceGetProcessesUtilizationInfo", SAMPLE_NEW)
+
+    def _fill(self, function: Any, handle: Handle, *arguments: Any) -> tuple[int, int]:
+        request = pynvml.c_nvmlProcessesUtilizationInfo_v1_t(
+            version=pynvml.ProcessesUtilizationInfo_v1,
+            processSamplesCount=self._capacity,
+            lastSeenTimeStamp=arguments[0],
+            procUtilArray=ctypes.cast(self._buffer, ctypes.POINTER(pynvml.c_nvmlProcessUtilizationInfo_v1_t)),
+        )
+        code = function(handle, ctypes.byref(request))
+        return code, request.processSamplesCount
+
+
+class ResidentLists:
+    """The compute, graphics and MPS lists of a device as one, no process twice."""
+
+    def __init__(self) -> None:
+        self._forms = {kind: [Rows(name + form, record) for form, record in LIST_FORMS] for kind, name in LISTS}
+
+    def read(self, calls: Calls, handle: Handle) -> tuple[Resident, ...] | None:
+        """Everybody with a context; None when no list is supported or the compute list failed."""
+        merged: dict[tuple[int, int, int], tuple[str, int | None]] = {}
+        supported = False
+        for kind in self._forms:
+            rows = self._list(calls, handle, kind)
+            if rows is None:
+                if kind == "compute" and self._forms[kind]:
+                    return None  # it failed this time: part of the truth would be a lie
+                continue
+            supported = True
+            for pid, memory, *instance in rows:
+                gi, ci = instance or (NO_INSTANCE, NO_INSTANCE)
+                key = (pid, gi, ci)
+                held = None if memory == NO_MEMORY else memory
+                if key in merged:  # a process in two lists: each tells all of its memory
+                    other_kind, other = merged[key]
+                    held = held if other is None else other if held is None else max(held, other)
+                    merged[key] = (f"{other_kind}+{kind}", held)
+                else:
+                    merged[key] = (kind, held)
+        if not supported:
+            return None
+        return tuple(
+            Resident(pid, kind, memory, _instance(gi), _instance(ci))
+            for (pid, gi, ci), (kind, memory) in merged.items()
+        )
+
+    def _list(self, calls: Calls, handle: Handle, kind: str) -> list[tuple[int, ...]] | None:
+        forms = self._forms[kind]
+        while forms:
+            try:
+                return list(calls.insist(forms[0], handle))
+            except pynvml.NVMLError as error:
+                if error.value in NOTHING_THERE:
+                    return []
+                if error.value not in UNSUPPORTED:
+                    calls.failed(forms[0].__name__, error)
+                    return None
+                forms.pop(0)  # the next older form of the call
+        return None
+
+
+def _instance(number: int) -> int | None:
+    return None if number == NO_INSTANCE else number
+
+
+class UtilizationSamples:
+    """Process utilization, each of the driver's samples used once."""
+
+    def __init__(self) -> None:
+        self._forms: list[Rows] = [NewSamples(), OldSamples()]
+        self._last_seen_us: int | None = None
+
+    def read(self, calls: Calls, handle: Handle, now_us: int) -> tuple[Sample, ...] | None:
+        """Rows newer than any before; () when nothing ran; None when the GPU does not tell or failed to."""
+        while self._forms:
+            try:
+                rows = list(calls.insist(self._forms[0], handle, self._last_seen_us or 0))
+            except pynvml.NVMLError as error:
+                if error.value in NOTHING_THERE:
+                    rows = []
+                elif error.value in UNSUPPORTED:
+                    self._forms.pop(0)
+                    continue
+                else:
+                    calls.failed(self._forms[0].__name__, error)
+                    return None
+            return self._fresh(rows, now_us)
+        return None
+
+    def _fresh(self, rows: list[tuple[int, ...]], now_us: int) -> tuple[Sample, ...] | None:
+        """Drop what the driver makes up: percentages over 100, stale rows, times to come, all of the first answer.
+
+        The first answer covers some 10 s of the past, or says 100 whatever happened. Rows of different
+        processes carry different times, so the next question starts at the latest of them.
+        """
+        first, since_us = self._last_seen_us is None, self._last_seen_us or 0
+        if since_us > now_us + CLOCK_SLACK_US:  # the wall clock was set back
+            since_us = 0
+        newest: dict[int, Sample] = {}
+        latest_us = since_us
+        swap = self._forms[0]._record is SAMPLE_NEW  # noqa: SLF001 - which of the two layouts
+        for row in rows:
+            timestamp_us, pid = (row[0], row[1]) if swap else (row[1], row[0])
+            sm, memory, encoder, decoder = row[2:6]
+            if not since_us < timestamp_us <= now_us + CLOCK_SLACK_US or pid == 0:
+                continue
+            if sm > 100 or memory > 100 or encoder > 100 or decoder > 100:
+                continue
+            latest_us = max(latest_us, timestamp_us)
+            if pid not in newest or newest[pid].timestamp_us < timestamp_us:
+                newest[pid] = Sample(pid, timestamp_us, sm, memory, encoder, decoder)
+        self._last_seen_us = latest_us
+        return None if first else tuple(newest.values())
+
+
+def accounting(calls: Calls, handle: Handle, pids: list[int]) -> tuple[Accounting, ...]:
+    """The driver's accounts of these processes; asked only where accounting mode is on."""
+    accounts = []
+    for pid in pids:
+        try:
+            stats = calls.insist(pynvml.nvmlDeviceGetAccountingStats, handle, pid)
+        except pynvml.NVMLError as error:
+            if error.value in UNSUPPORTED:
+                return ()
+            if error.value not in NOTHING_THERE:
+                calls.failed("nvmlDeviceGetAccountingStats", error)
+            continue
+        accounts.append(
+            Accounting(
+                pid=pid,
+                running=bool(stats.isRunning),
+                gpu_pct=stats.gpuUtilization if stats.gpuUtilization <= 100 else None,
+                memory_pct=stats.memoryUtilization if stats.memoryUtilization <= 100 else None,
+                peak_memory_bytes=stats.maxMemoryUsage,
+                time_ms=stats.time,
+                start_us=stats.startTime,
+            )
+        )
+    return tuple(accounts)

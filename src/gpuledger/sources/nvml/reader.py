@@ -1,0 +1,153 @@
+"""One GPU with its MIG instances: what is asked when, and in which order."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pynvml
+
+from gpuledger.model import Device, Reading
+from gpuledger.sources.nvml import device as fast
+from gpuledger.sources.nvml import slow
+from gpuledger.sources.nvml.call import Calls, GpuLostError, Handle
+from gpuledger.sources.nvml.events import XidWatch
+from gpuledger.sources.nvml.gpm import Gpm
+from gpuledger.sources.nvml.processes import ResidentLists, UtilizationSamples, accounting
+
+SLOW_EVERY = 10
+"""Ticks between two readings of what changes rarely."""
+
+
+class MigInstance:
+    """A MIG instance: memory, activity and residents of its own; the rest belongs to its GPU."""
+
+    def __init__(self, handle: Handle, device: Device) -> None:
+        self._handle = handle
+        self.device = device
+        self._gpm = Gpm(device.gpu_instance_id)
+        self._lists = ResidentLists()
+
+    def read(self, calls: Calls, parent: Handle) -> Reading:
+        """What can be told of the instance alone."""
+        return Reading(
+            device=self.device,
+            activity=self._gpm.read(calls, parent),
+            residents=self._lists.read(calls, self._handle),
+            **fast.memory(calls, self._handle),
+        )
+
+
+class GpuReader:
+    """Reads one GPU. Always called from the same thread; `calls.current` may be looked at from others."""
+
+    def __init__(
+        self, index: int, errors: Counter[tuple[str, str]], xids: XidWatch, *, pcie_throughput: bool = False
+    ) -> None:
+        self.index = index
+        self.calls = Calls(errors)
+        self._xids = xids
+        self._pcie_throughput = pcie_throughput
+        self.device: Device | None = None
+        self.handle: Handle = None
+        self.opened = 0
+        """How often the GPU was opened; a new number means a new handle."""
+
+    def open(self) -> None:
+        """Find the GPU and start afresh: nothing is known of what it supports."""
+        self.calls.forget()
+        self.handle = self.calls.insist(pynvml.nvmlDeviceGetHandleByIndex, self.index)
+        self.device = fast.identity(self.calls, self.handle, self.index)
+        self._power_and_heat = fast.PowerAndHeat()
+        self._lists = ResidentLists()
+        self._samples = UtilizationSamples()
+        self._gpm = Gpm()
+        self._migs: list[MigInstance] = []
+        self._constants: fast.Fields = {}
+        self._kept: fast.Fields = {}
+        self._ticks = 0
+        self.opened += 1
+
+    def read(self) -> list[Reading]:
+        """The GPU first, then its MIG instances."""
+        calls, handle = self.calls, self.handle
+        calls.spent_ns = calls.answered = 0
+        if self._ticks % SLOW_EVERY == 0:
+            self._read_slow()
+        fields: fast.Fields = dict(self._kept)
+        for part in (fast.memory, fast.energy, self._power_and_heat, fast.clocks, fast.fans):
+            fields.update(part(calls, handle))
+        fields.update(self._read_processes())
+        utilization = fast.utilization(calls, handle)
+        if self._ticks > 0:  # the first answer after nvmlInit may say 100 whatever happened
+            fields.update(utilization)
+        fields["activity"] = self._gpm.read(calls, handle)
+        if self._pcie_throughput:
+            fields.update(slow.pcie_throughput(calls, handle))
+        migs = [mig.read(calls, handle) for mig in self._migs]
+        self._ticks += 1
+        if calls.answered == 0:
+            raise GpuLostError(calls.last_error or "the GPU answers no call")
+        assert self.device is not None  # noqa: S101 - open() came first
+        xids = self._xids.seen(self.device.uuid)
+        return [Reading(device=self.device, xids=xids, driver_ns=calls.spent_ns, **fields), *migs]
+
+    def _read_slow(self) -> None:
+        was_mig = self._kept.get("mig_enabled")
+        if not self._constants:
+            self._constants = slow.constants(self.calls, self.handle)
+        kept = dict(self._constants)
+        for part in slow.SLOW:
+            kept.update(part(self.calls, self.handle))
+        self._kept = kept
+        if was_mig is not None and kept["mig_enabled"] != was_mig:
+            self.open()  # MIG changes what the GPU supports
+            self._kept = kept
+        self._find_migs()
+
+    def _find_migs(self) -> None:
+        if not self._kept["mig_enabled"]:
+            self._migs = []
+            return
+        found = []
+        known = {mig.device: mig for mig in self._migs}
+        count = self.calls.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, self.handle) or 0
+        for i in range(count):
+            try:
+                handle = self.calls.insist(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self.handle, i)
+            except pynvml.NVMLError:  # NOT_FOUND: slots may be empty
+                continue
+            device = self._mig_identity(handle)
+            if device is not None:
+                found.append(known.get(device) or MigInstance(handle, device))
+        self._migs = found
+
+    def _mig_identity(self, handle: Handle) -> Device | None:
+        ask = self.calls.ask
+        uuid = ask(pynvml.nvmlDeviceGetUUID, handle)
+        if uuid is None or self.device is None:
+            return None
+        attributes: Any = ask(pynvml.nvmlDeviceGetAttributes_v2, handle)
+        name = str(ask(pynvml.nvmlDeviceGetName, handle) or "")
+        return Device(
+            index=self.index,
+            uuid=str(uuid),
+            name=name,
+            multiprocessors=attributes.multiprocessorCount if attributes is not None else None,
+            parent_uuid=self.device.uuid,
+            gpu_instance_id=ask(pynvml.nvmlDeviceGetGpuInstanceId, handle),
+            compute_instance_id=ask(pynvml.nvmlDeviceGetComputeInstanceId, handle),
+            mig_profile=name.rpartition(" MIG ")[2] if " MIG " in name else "",
+        )
+
+    def _read_processes(self) -> fast.Fields:
+        calls, handle = self.calls, self.handle
+        residents = self._lists.read(calls, handle)
+        fields: fast.Fields = {
+            "residents": residents,
+            "samples": self._samples.read(calls, handle, time.time_ns() // 1000),
+        }
+        if self._kept["accounting_enabled"] and residents:
+            fields["accounting"] = accounting(calls, handle, sorted({r.pid for r in residents}))
+        return fields

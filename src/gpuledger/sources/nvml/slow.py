@@ -1,0 +1,136 @@
+"""What changes rarely: error counts, links and modes, read every tenth tick; and limits, read once."""
+
+from __future__ import annotations
+
+import pynvml
+
+from gpuledger.sources.nvml.call import Calls, Handle
+from gpuledger.sources.nvml.device import CLOCKS, Fields, field_values, labelled
+
+TEMPERATURE_LIMITS = (
+    ("shutdown", pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+    ("slowdown", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+    ("memory_max", pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
+    ("gpu_max", pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
+)
+POLICIES = (
+    ("power", pynvml.NVML_PERF_POLICY_POWER),
+    ("thermal", pynvml.NVML_PERF_POLICY_THERMAL),
+    ("sync_boost", pynvml.NVML_PERF_POLICY_SYNC_BOOST),
+    ("board_limit", pynvml.NVML_PERF_POLICY_BOARD_LIMIT),
+    ("low_utilization", pynvml.NVML_PERF_POLICY_LOW_UTILIZATION),
+    ("reliability", pynvml.NVML_PERF_POLICY_RELIABILITY),
+)
+ECC_ERRORS = (
+    ("corrected", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+    ("uncorrected", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+)
+NVLINK_ERRORS = (
+    ("replay", pynvml.NVML_NVLINK_ERROR_DL_REPLAY),
+    ("recovery", pynvml.NVML_NVLINK_ERROR_DL_RECOVERY),
+    ("crc_flit", pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT),
+    ("crc_data", pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA),
+)
+ALL_LINKS = 0xFFFFFFFF
+
+
+def constants(calls: Calls, handle: Handle) -> Fields:
+    """What the board can do at most. Read once: asking for the highest clocks blocks up to 47 ms on an H200."""
+    return {
+        "power_default_limit_mw": calls.ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle),
+        "max_clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetMaxClockInfo, handle, CLOCKS),
+        "temperature_limits_c": labelled(calls, pynvml.nvmlDeviceGetTemperatureThreshold, handle, TEMPERATURE_LIMITS),
+        "pcie_max_generation": calls.ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+        "pcie_max_width": calls.ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
+    }
+
+
+def limits(calls: Calls, handle: Handle) -> Fields:
+    """The power limit an administrator may change, and how long each policy held the clocks back."""
+    held_back = ((name, calls.ask(pynvml.nvmlDeviceGetViolationStatus, handle, policy)) for name, policy in POLICIES)
+    return {
+        "power_limit_mw": calls.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle),
+        "clock_event_ns": tuple((name, answer.violationTime) for name, answer in held_back if answer is not None),
+    }
+
+
+def faults(calls: Calls, handle: Handle) -> Fields:
+    """Errors of the memory, and rows that were replaced."""
+    fields: Fields = {}
+    mode = calls.ask(pynvml.nvmlDeviceGetEccMode, handle)
+    if mode is not None:
+        fields["ecc_enabled"] = bool(mode[0])
+    if fields.get("ecc_enabled"):
+        for name, scope in (
+            ("ecc_volatile_errors", pynvml.NVML_VOLATILE_ECC),
+            ("ecc_errors", pynvml.NVML_AGGREGATE_ECC),
+        ):
+            counts = (
+                (error, calls.ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, scope))
+                for error, kind in ECC_ERRORS
+            )
+            fields[name] = tuple((error, count) for error, count in counts if count is not None)
+    rows = calls.ask(pynvml.nvmlDeviceGetRemappedRows, handle)
+    if rows is not None:
+        correctable, uncorrectable, pending, failed = rows
+        fields["remapped_rows"] = (("correctable", correctable), ("uncorrectable", uncorrectable))
+        fields["row_remap_pending"], fields["row_remap_failed"] = bool(pending), bool(failed)
+    return fields
+
+
+def pcie(calls: Calls, handle: Handle) -> Fields:
+    """The link to the host."""
+    return {
+        "pcie_replays": calls.ask(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
+        "pcie_generation": calls.ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+        "pcie_width": calls.ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+    }
+
+
+def pcie_throughput(calls: Calls, handle: Handle) -> Fields:
+    """Each of these calls blocks 21 ms on an H200, so it is read only when asked for."""
+    transmit = calls.ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
+    receive = calls.ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+    return {
+        "pcie_transmit_bytes_per_s": None if transmit is None else transmit * 1024,
+        "pcie_receive_bytes_per_s": None if receive is None else receive * 1024,
+    }
+
+
+def nvlink(calls: Calls, handle: Handle) -> Fields:
+    """Links by state, traffic and errors over all of them; nothing where the board has no NVLink."""
+    states = {}
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        state = calls.ask(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        if state is not None:
+            states[link] = state
+    if not states:
+        return {}
+    up = [link for link, state in states.items() if state == pynvml.NVML_FEATURE_ENABLED]
+    transmit, receive = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+    kib = field_values(calls, handle, [(transmit, ALL_LINKS), (receive, ALL_LINKS)]) if up else {}
+    errors = []
+    for name, kind in NVLINK_ERRORS:
+        counts = [calls.ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind) for link in up]
+        told = [count for count in counts if count is not None]
+        if told:
+            errors.append((name, sum(told)))
+    return {
+        "nvlinks": (("up", len(up)), ("down", len(states) - len(up))),
+        "nvlink_transmit_bytes": None if (sent := kib.get(transmit)) is None else sent * 1024,
+        "nvlink_receive_bytes": None if (got := kib.get(receive)) is None else got * 1024,
+        "nvlink_errors": tuple(errors),
+    }
+
+
+def modes(calls: Calls, handle: Handle) -> Fields:
+    """Modes an administrator may switch."""
+    mig = calls.ask(pynvml.nvmlDeviceGetMigMode, handle)
+    accounting = calls.ask(pynvml.nvmlDeviceGetAccountingMode, handle)
+    return {
+        "mig_enabled": None if mig is None else bool(mig[0]),
+        "accounting_enabled": None if accounting is None else bool(accounting),
+    }
+
+
+SLOW = (limits, faults, pcie, nvlink, modes)
