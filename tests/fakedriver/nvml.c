@@ -1113,10 +1113,17 @@ EXPORT int nvmlGpmQueryIfStreamingEnabled(Handle h, u32 *out) { GPU_CALL(h); ret
 /* ---------------------------------------------------------------- 2l. events */
 
 enum { EVENT_XID = 8, EVENT_TYPES = 0x1F };
-typedef struct { atomic_ullong types[MAX_GPUS]; } EventSet;
+typedef struct { atomic_ullong types[MAX_GPUS]; u64 seen[MAX_GPUS]; } EventSet; /* every set gets every event */
 typedef struct { Handle device; u64 type, data; u32 gi, ci; } Event;
 
-EXPORT int nvmlEventSetCreate(EventSet **out) { SYSTEM_CALL; return *out = calloc(1, sizeof **out), OK; }
+EXPORT int nvmlEventSetCreate(EventSet **out) {
+    SYSTEM_CALL;
+    *out = calloc(1, sizeof **out);
+    pthread_mutex_lock(&lock);
+    memcpy((*out)->seen, delivered, sizeof delivered); /* what others have had is past */
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
 EXPORT int nvmlEventSetFree(EventSet *set) { BEGIN(0, NULL); free(set); return OK; }
 EXPORT int nvmlDeviceGetSupportedEventTypes(Handle h, u64 *out) { GPU_CALL(h); return *out = EVENT_TYPES, OK; }
 EXPORT int nvmlDeviceRegisterEvents(Handle h, u64 types, EventSet *set) {
@@ -1130,10 +1137,13 @@ static int take_xid(const Scenario *s, EventSet *set, Event *out) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < s->xid_count; i++) {
         const Xid *x = &s->xids[i];
-        if (x->seq > delivered[x->gpu] && (set->types[x->gpu] & EVENT_XID) && (!oldest || x->seq < oldest->seq))
+        if (x->seq > set->seen[x->gpu] && (set->types[x->gpu] & EVENT_XID) && (!oldest || x->seq < oldest->seq))
             oldest = x;
     }
-    if (oldest) delivered[oldest->gpu] = oldest->seq;
+    if (oldest) {
+        set->seen[oldest->gpu] = oldest->seq;
+        if (oldest->seq > delivered[oldest->gpu]) delivered[oldest->gpu] = oldest->seq;
+    }
     pthread_mutex_unlock(&lock);
     if (oldest) *out = (Event){handle_of(oldest->gpu, -1), EVENT_XID, oldest->code, NO_INSTANCE, NO_INSTANCE};
     return oldest != NULL;

@@ -24,18 +24,26 @@ class XidWatch:
     def __init__(self) -> None:
         self._counts: dict[str, Counter[int]] = {}
         self._stop: threading.Event | None = None
+        self._threads: list[threading.Thread] = []
 
     def watch(self, gpus: Sequence[tuple[Handle, Device]]) -> None:
         """Listen to these GPUs from now on, and to no others. Never waits for the driver."""
         self.stop()
         self._stop = threading.Event()
-        threading.Thread(target=self._run, args=(list(gpus), self._stop), name="xid", daemon=True).start()
+        thread = threading.Thread(target=self._run, args=(list(gpus), self._stop), name="xid", daemon=True)
+        thread.start()
+        self._threads = [*(t for t in self._threads if t.is_alive()), thread]
 
     def stop(self) -> None:
         """Stop listening; the thread ends within a second by itself."""
         if self._stop is not None:
             self._stop.set()
             self._stop = None
+
+    @property
+    def listening(self) -> bool:
+        """Whether a thread is still inside the driver."""
+        return any(thread.is_alive() for thread in self._threads)
 
     def seen(self, uuid: str) -> Labelled:
         """How often each code came up on this GPU."""

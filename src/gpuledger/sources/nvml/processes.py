@@ -64,6 +64,8 @@ class Rows:
 class OldSamples(Rows):
     """nvmlDeviceGetProcessUtilization: reads as always 0 on some Blackwell boards, so it is the second choice."""
 
+    pid_at, timestamp_at = 0, 1
+
     def __init__(self) -> None:
         super().__init__("nvmlDeviceGetProcessUtilization", SAMPLE_OLD)
 
@@ -75,6 +77,8 @@ class OldSamples(Rows):
 
 class NewSamples(Rows):
     """nvmlDeviceGetProcessesUtilizationInfo, R550 and newer."""
+
+    pid_at, timestamp_at = 1, 0
 
     def __init__(self) -> None:
         super().__init__("nvmlDeviceGetProcessesUtilizationInfo", SAMPLE_NEW)
@@ -147,7 +151,7 @@ class UtilizationSamples:
     """Process utilization, each of the driver's samples used once."""
 
     def __init__(self) -> None:
-        self._forms: list[Rows] = [NewSamples(), OldSamples()]
+        self._forms: list[NewSamples | OldSamples] = [NewSamples(), OldSamples()]
         self._last_seen_us: int | None = None
 
     def read(self, calls: Calls, handle: Handle, now_us: int) -> tuple[Sample, ...] | None:
@@ -164,7 +168,8 @@ class UtilizationSamples:
                 else:
                     calls.failed(self._forms[0].__name__, error)
                     return None
-            return self._fresh(rows, now_us)
+            form = self._forms[0]
+            return self._fresh([(row[form.pid_at], row[form.timestamp_at], *row[2:6]) for row in rows], now_us)
         return None
 
     def _fresh(self, rows: list[tuple[int, ...]], now_us: int) -> tuple[Sample, ...] | None:
@@ -173,15 +178,13 @@ class UtilizationSamples:
         The first answer covers some 10 s of the past, or says 100 whatever happened. Rows of different
         processes carry different times, so the next question starts at the latest of them.
         """
-        first, since_us = self._last_seen_us is None, self._last_seen_us or 0
-        if since_us > now_us + CLOCK_SLACK_US:  # the wall clock was set back
-            since_us = 0
+        since_us = self._last_seen_us
+        first = since_us is None
+        if since_us is None or since_us > now_us + CLOCK_SLACK_US:  # or the wall clock was set back
+            since_us = now_us - CLOCK_SLACK_US
         newest: dict[int, Sample] = {}
         latest_us = since_us
-        swap = self._forms[0]._record is SAMPLE_NEW  # noqa: SLF001 - which of the two layouts
-        for row in rows:
-            timestamp_us, pid = (row[0], row[1]) if swap else (row[1], row[0])
-            sm, memory, encoder, decoder = row[2:6]
+        for pid, timestamp_us, sm, memory, encoder, decoder in rows:
             if not since_us < timestamp_us <= now_us + CLOCK_SLACK_US or pid == 0:
                 continue
             if sm > 100 or memory > 100 or encoder > 100 or decoder > 100:

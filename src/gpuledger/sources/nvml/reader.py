@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -43,11 +43,18 @@ class GpuReader:
     """Reads one GPU. Always called from the same thread; `calls.current` may be looked at from others."""
 
     def __init__(
-        self, index: int, errors: Counter[tuple[str, str]], xids: XidWatch, *, pcie_throughput: bool = False
+        self,
+        index: int,
+        errors: Counter[tuple[str, str]],
+        xids: XidWatch,
+        now_ns: Callable[[], int],
+        *,
+        pcie_throughput: bool = False,
     ) -> None:
         self.index = index
         self.calls = Calls(errors)
         self._xids = xids
+        self._now_ns = now_ns
         self._pcie_throughput = pcie_throughput
         self.device: Device | None = None
         self.handle: Handle = None
@@ -146,7 +153,7 @@ class GpuReader:
         residents = self._lists.read(calls, handle)
         fields: fast.Fields = {
             "residents": residents,
-            "samples": self._samples.read(calls, handle, time.time_ns() // 1000),
+            "samples": self._samples.read(calls, handle, self._now_ns() // 1000),
         }
         if self._kept["accounting_enabled"] and residents:
             fields["accounting"] = accounting(calls, handle, sorted({r.pid for r in residents}))

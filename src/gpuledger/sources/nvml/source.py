@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 COUNT_EVERY = 10
 """Ticks between two looks at how many GPUs there are."""
+OUTDATED = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+REOPEN_AFTER = 30
+"""Ticks without an answer from any GPU after which the driver itself is opened anew."""
 
 
 @dataclass(slots=True)
@@ -55,10 +58,12 @@ class NvmlSource:
         timeout_s: float = 2.0,
         pcie_throughput: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
+        now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._timeout_s = timeout_s
         self._pcie_throughput = pcie_throughput
         self._monotonic = monotonic
+        self._now_ns = now_ns
         self._errors: Counter[tuple[str, str]] = Counter()
         self._xids = XidWatch()
         self._gpus: list[Gpu] = []
@@ -70,6 +75,8 @@ class NvmlSource:
         self._known: dict[int, Device] = {}
         self._said = Said(log)
         self._ticks = 0
+        self._silent_ticks = 0
+        self._outdated = False
 
     def errors(self) -> Mapping[tuple[str, str], int]:
         """Unforeseen failures of driver calls since start."""
@@ -87,7 +94,7 @@ class NvmlSource:
                 self._lose(str(gone), gone.code)
         if not self._driver.up:
             readings = tuple(self._down(device, self._driver.reason) for device in self._known.values())
-        return Tick(time_ns=time.time_ns(), driver=self._driver, readings=readings)
+        return Tick(time_ns=self._now_ns(), driver=self._driver, readings=readings)
 
     def close(self) -> None:
         """Stop all threads that can stop; one that hangs in the driver ends with the process."""
@@ -129,8 +136,9 @@ class NvmlSource:
         if gone is not None:
             raise gone
         self._watch_xids(readings)
-        if self._gpus and not readings and not any(gpu.worker.busy for gpu in self._gpus):
-            self._reopen_when_due("no GPU answers")
+        self._silent_ticks = 0 if readings else self._silent_ticks + 1
+        if self._gpus and self._silent_ticks == REOPEN_AFTER:
+            self._lose("no GPU answers", 0)
         elif self._ticks % COUNT_EVERY == 0:
             self._count()
         return tuple(
@@ -186,15 +194,14 @@ class NvmlSource:
                 call = self._stuck[0].reader.calls.current
                 self._say_driver(Driver(up=False, reason=f"{call} of the driver before does not return"))
                 return
-            if not self._backoff.due():
+            if not self._backoff.due() or (self._outdated and not self._forget_library()):
                 return
             self._control.start(_initialise)
         try:
             opened = self._control.result(self._timeout_s)
         except (DriverGoneError, pynvml.NVMLError) as error:
             self._backoff.failed()
-            if isinstance(error, DriverGoneError) and error.code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-                _forget_library()
+            self._outdated = error.code == OUTDATED if isinstance(error, DriverGoneError) else False
             self._say_driver(Driver(up=False, reason=str(error)))
             return
         if opened is None:
@@ -206,7 +213,7 @@ class NvmlSource:
         self._say_driver(driver)
 
     def _gpu(self, index: int) -> Gpu:
-        reader = GpuReader(index, self._errors, self._xids, pcie_throughput=self._pcie_throughput)
+        reader = GpuReader(index, self._errors, self._xids, self._now_ns, pcie_throughput=self._pcie_throughput)
         return Gpu(reader, Worker(f"gpu {index}"), Backoff(self._monotonic))
 
     def _count(self) -> None:
@@ -223,11 +230,6 @@ class NvmlSource:
             self._known.clear()
             self._lose(f"there are now {count} GPUs instead of {len(self._gpus)}", 0)
 
-    def _reopen_when_due(self, reason: str) -> None:
-        if self._backoff.due():
-            self._backoff.failed()
-            self._lose(reason, 0)
-
     def _lose(self, reason: str, code: int) -> None:
         """The driver is gone: end the readers and begin again at the next tick."""
         self._xids.stop()
@@ -239,8 +241,23 @@ class NvmlSource:
         if not self._stuck and not self._control.busy:
             self._control.start(_shut_down)
             self._control.result(self._timeout_s)
-        if code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-            _forget_library()
+        self._outdated = code == OUTDATED
+        self._silent_ticks = 0
+
+    def _forget_library(self) -> bool:
+        """The driver was replaced: unmap the old library, so that nvmlInit loads the new one from disk.
+
+        Not before the last thread has left it: the readers have ended, the watch for XIDs may need another second.
+        """
+        if self._xids.listening:
+            return False
+        library = pynvml.nvmlLib
+        if library is not None:
+            pynvml.nvmlLib = None
+            pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - the binding has no way to reload
+            _ctypes.dlclose(library._handle)  # noqa: SLF001
+        self._outdated = False
+        return True
 
     def _say_driver(self, driver: Driver) -> None:
         self._driver = driver
@@ -270,12 +287,3 @@ def _shut_down() -> bool:
     except pynvml.NVMLError as error:
         log.debug("nvmlShutdown: %s", error)
     return True
-
-
-def _forget_library() -> None:
-    """The driver was replaced: unmap the old library, so that the next nvmlInit loads the new one from disk."""
-    library = pynvml.nvmlLib
-    if library is not None:
-        pynvml.nvmlLib = None
-        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - the binding has no way to reload
-        _ctypes.dlclose(library._handle)  # noqa: SLF001

@@ -1,0 +1,260 @@
+"""Nothing kills it: every way a driver or a GPU can go away, and how the source comes back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuledger.model import Tick
+from tests import fakedriver
+from tests.fakedriver import Gpu, Scenario
+from tests.sources.nvml.conftest import Bench
+
+
+def _up(tick: Tick) -> list[bool]:
+    return [reading.up for reading in tick.readings]
+
+
+def _lines(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if word in record.getMessage()]
+
+
+def test_no_driver_then_a_driver(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a driver the source says why, once, and reads it as soon as it is there."""
+    caplog.set_level(logging.INFO)
+    bench.write("unloaded")
+    ticks = [bench.read() for _ in range(5)]
+    assert {(tick.driver.up, tick.readings) for tick in ticks} == {(False, ())}
+    assert ticks[0].driver.reason == "nvmlInit: Driver Not Loaded"
+    assert len(_lines(caplog, "Driver Not Loaded")) == 1
+
+    bench.write()
+    bench.later(2)
+
+    assert bench.read().driver.up
+    assert len(_lines(caplog, "is up with 1 GPUs")) == 1
+
+
+def test_driver_is_not_tried_in_every_tick(bench: Bench) -> None:
+    """A driver that is away is tried after 1 s, 2 s, 4 s ... 30 s, not every tick."""
+    bench.write("unloaded")
+    bench.read()
+    bench.write()
+
+    assert not bench.read().driver.up
+    bench.later(1.1)
+    assert bench.read().driver.up
+
+
+def test_driver_reloaded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """While the driver is away its GPUs are down, with the reason; then all of it comes back by itself."""
+    caplog.set_level(logging.INFO)
+    uuid = bench.reading().device.uuid
+    bench.write("unloaded")
+
+    away = bench.read()
+
+    assert not away.driver.up
+    assert [(r.device.uuid, r.up) for r in away.readings] == [(uuid, False)]
+    bench.write()
+    back = bench.until(lambda tick: tick.driver.up)
+    assert _up(back) == [True]
+    assert len(_lines(caplog, "the driver cannot be read")) == 1
+
+
+def test_one_gpu_lost_among_others(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A GPU that falls off the bus is down; the other goes on; it comes back with new readings."""
+    caplog.set_level(logging.INFO)
+    bench.scenario.gpus.append(Gpu(index=1))
+    bench.write()
+    bench.read()
+    bench.write("lost 1")
+
+    ticks = [bench.read() for _ in range(4)]
+
+    assert {tuple(_up(tick)) for tick in ticks} == {(True, False)}
+    assert "GPU is lost" in ticks[0].readings[1].reason
+    assert len(_lines(caplog, "GPU 1 is down")) == 1
+    bench.write()
+    bench.until(lambda tick: _up(tick) == [True, True])
+    assert len(_lines(caplog, "GPU 1 is back")) == 1
+
+
+def test_gpu_lost_before_the_first_reading(bench: Bench) -> None:
+    """A GPU that was never readable is down under its index; nothing else is known of it."""
+    bench.scenario.gpus.append(Gpu(index=1))
+    bench.write("lost 1")
+
+    tick = bench.read()
+
+    assert _up(tick) == [True, False]
+    assert (tick.readings[1].device.index, tick.readings[1].device.uuid) == (1, "")
+
+
+def test_only_gpu_lost(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """When no GPU answers for 30 ticks the driver is opened anew, and the GPU is down all the while, not gone."""
+    bench.read()
+    bench.write("lost 0")
+
+    assert {tuple(_up(bench.read())) for _ in range(40)} == {(False,)}
+    assert len(_lines(caplog, "no GPU answers")) == 1
+    bench.write()
+    bench.until(lambda tick: _up(tick) == [True])
+
+
+def test_every_call_fails(bench: Bench) -> None:
+    """A GPU whose calls all fail with an unknown error is down, not up with no numbers."""
+    bench.read()
+    bench.write("error nvmlDeviceGet* code=999", "error nvmlGpm* code=999")
+
+    reading = bench.read().readings[0]
+
+    assert not reading.up
+    assert "Unknown Error" in reading.reason
+
+
+def test_hanging_call_costs_one_gpu_and_one_thread(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A call that never returns: its GPU is down with the call's name, ticks go on at once, no thread piles up."""
+    caplog.set_level(logging.INFO)
+    bench.scenario.gpus.append(Gpu(index=1))
+    bench.write()
+    bench.read()
+    bench.write("hang nvmlDeviceGetTotalEnergyConsumption gpu=1")
+    bench.read()
+    threads = threading.active_count()
+    started = time.monotonic()
+
+    ticks = [bench.read() for _ in range(5)]
+
+    assert time.monotonic() - started < 1.0  # without waiting for the timeout of 0.25 s again in each
+    assert {tuple(_up(tick)) for tick in ticks} == {(True, False)}
+    assert ticks[0].readings[1].reason == "nvmlDeviceGetTotalEnergyConsumption does not return"
+    assert threading.active_count() == threads
+    assert len(_lines(caplog, "GPU 1 is down")) == 1
+    bench.write()
+    bench.until(lambda tick: _up(tick) == [True, True])
+
+
+def test_hanging_init(bench: Bench) -> None:
+    """An nvmlInit that never returns leaves the driver down, ticks go on, and it is up when the call returns."""
+    bench.write("hang nvmlInitWithFlags")
+
+    assert bench.read().driver.reason == "nvmlInit does not return"
+    assert not bench.read().driver.up
+    bench.write()
+    assert bench.until(lambda tick: tick.driver.up).readings[0].up
+
+
+def test_driver_gone_while_a_call_hangs(bench: Bench) -> None:
+    """The driver is not opened again over a thread that is still inside it."""
+    bench.scenario.gpus.append(Gpu(index=1))
+    bench.write()
+    bench.read()
+    bench.write("hang nvmlDeviceGetTotalEnergyConsumption gpu=1")
+    bench.read()
+    bench.write("hang nvmlDeviceGetTotalEnergyConsumption gpu=1", "error nvmlDeviceGetMemoryInfo_v2 gpu=0 code=1")
+    bench.until(lambda tick: not tick.driver.up)
+    bench.later(60)
+
+    assert "nvmlDeviceGetTotalEnergyConsumption" in bench.read().driver.reason
+    bench.write()
+    bench.until(lambda tick: tick.driver.up and _up(tick) == [True, True])
+
+
+def test_gpu_added_and_taken_away(bench: Bench) -> None:
+    """Hotplug: a new number of GPUs is noticed within ten ticks and read."""
+    bench.read()
+    bench.scenario.gpus.append(Gpu(index=1))
+    bench.write()
+    bench.until(lambda tick: _up(tick) == [True, True], tries=15)
+
+    bench.scenario.gpus.pop()
+    bench.write()
+
+    bench.until(lambda tick: _up(tick) == [True], tries=15)
+
+
+def test_tick_takes_as_long_as_the_slowest_gpu(bench: Bench) -> None:
+    """Eight GPUs with a call of 20 ms are read side by side: far less than the sum of 160 ms."""
+    bench.scenario.gpus = [Gpu(index=i) for i in range(8)]
+    bench.write("latency nvmlDeviceGetTotalEnergyConsumption us=20000")
+    bench.read()
+    started = time.monotonic()
+
+    tick = bench.read()
+
+    assert _up(tick) == [True] * 8
+    assert time.monotonic() - started < 0.1
+
+
+def test_read_is_never_in_the_drivers_hands(bench: Bench) -> None:
+    """Closing while a call hangs returns at once."""
+    bench.read()
+    bench.write("hang nvmlDeviceGetMemoryInfo_v2")
+    bench.read()
+    started = time.monotonic()
+
+    bench.source.close()
+
+    assert time.monotonic() - started < 0.2
+
+
+MISMATCH = """
+import shutil, sys, time
+from pathlib import Path
+from gpuledger.sources.nvml.source import NvmlSource
+scenario, library = Path(sys.argv[1]), Path(sys.argv[2])
+source = NvmlSource()
+assert source.read().driver.up
+healthy = scenario.read_text()
+scenario.write_text(healthy + "error nvmlDeviceGet* code=18\\nerror nvmlInitWithFlags code=18\\n")
+shutil.copy(library, library.with_suffix(".new"))
+library.with_suffix(".new").replace(library)
+time.sleep(0.01)
+assert not source.read().driver.up
+scenario.write_text(healthy)
+for _ in range(100):
+    time.sleep(0.1)
+    if source.read().driver.up:
+        print([line for line in Path("/proc/self/maps").read_text().splitlines() if "libnvidia-ml" in line][0])
+        break
+"""
+
+
+def test_driver_replaced_by_another_version(tmp_path: Path) -> None:
+    """LIB_RM_VERSION_MISMATCH: the old library is let go, and the one that is now on disk is loaded."""
+    scenario = Scenario(gpus=[Gpu(index=0)]).write(tmp_path / "scenario")
+    library = shutil.copy(fakedriver.build() / fakedriver.LIBRARY, tmp_path / fakedriver.LIBRARY)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "FAKE_NVML_SCENARIO": str(scenario),
+    }
+
+    done = subprocess.run(
+        [sys.executable, "-c", MISMATCH, str(scenario), str(library)],
+        env=environment, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith(fakedriver.LIBRARY)  # else "(deleted)"
+
+
+def test_no_library(tmp_path: Path) -> None:
+    """On a host without libnvidia-ml the source says so and stays."""
+    code = "from gpuledger.sources.nvml.source import NvmlSource; print(NvmlSource().read().driver.reason)"
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "LD_LIBRARY_PATH": str(tmp_path)}
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert done.stdout == "nvmlInit: NVML Shared Library Not Found\n", done.stderr
