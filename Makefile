@@ -23,8 +23,8 @@ lint: $(READY)
 bench: $(READY)  ## writes bench/RESULTS.md
 	$(BIN)/python -m bench
 
-docs: $(READY)  ## docs/metrics.md from the catalog
-	$(BIN)/python tools/metrics_doc.py
+docs: $(READY)  ## what the docs repeat of the code
+	$(BIN)/python tools/docs.py
 
 clean:
 	rm -rf $(VENV) build dist
@@ -32,5 +32,5 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e . hypothesis mypy prometheus-client pytest ruff types-PyYAML
+	  -e . grpcio hypothesis mypy prometheus-client protobuf pytest ruff types-PyYAML types-grpcio types-protobuf
 	touch $@

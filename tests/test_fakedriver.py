@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.fakedriver import Gpu, Mig, Process, Scenario, environment, h200_node
 
 T0 = 1_700_000_000.0

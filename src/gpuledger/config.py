@@ -6,7 +6,8 @@ Every option stands once in OPTIONS. `--tick.interval 5s`, `GPULEDGER_TICK_INTER
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from gpuledger.export.listen import parse_address
 
 LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")
+ENVIRONMENTS = ("auto", "docker", "podman", "containerd", "kubernetes", "slurm", "none")
+LARGEST_FILE = 100_000
+"""Characters. All settings together need a hundredth of it, and a larger file would take seconds to parse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +32,9 @@ class Option:
     help: str
     parse: Callable[[str], Any] = str
     aliases: tuple[str, ...] = ()
-    """Flags of older tools that mean the same."""
-    variables: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
-    """Environment variables of older tools, each with how its value is written in ours."""
+    """Flags of older tools, and other names, that mean the same."""
+    variables: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
+    """Environment variables of older tools, each with how its value is parsed."""
     many: bool = False
     later: bool = False
     """Accepted so that the command lines of older tools work, but without effect yet."""
@@ -56,7 +60,7 @@ def _switch(text: str) -> bool:
         return True
     if text.lower() in ("false", "no", "off", "0"):
         return False
-    raise ValueError("is neither true nor false")
+    raise ValueError("is neither on nor off; write true or false")
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -79,7 +83,7 @@ def _between(shortest: str, longest: str) -> Callable[[str], float]:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 10_000:
+    if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= 10_000:
         raise ValueError("is not a number from 1 to 10000")
     return int(text)
 
@@ -88,12 +92,20 @@ def _address(text: str) -> str:
     try:
         parse_address(text)
     except ValueError as error:
-        raise ValueError(str(error).partition(": ")[2]) from None
+        reason = str(error).removeprefix(f"bad listen address {text!r}: ")
+        raise ValueError(f"is no address: {reason}") from None
     return text
 
 
+def _port(text: str) -> str:
+    """EXPORTER_PORT of older tools is a port alone."""
+    if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise ValueError("is not a port; write a number from 1 to 65535")
+    return f":{text}"
+
+
 def _url_path(text: str) -> str:
-    if not text.startswith("/") or len(text) < 2 or any(c in text for c in "?#% "):
+    if not re.fullmatch("/[!-~]+", text) or any(c in text for c in "?#%"):
         raise ValueError("is not a path; write it as /metrics")
     if text in ("/healthz", "/readyz"):
         raise ValueError("is taken; choose another path, such as /metrics")
@@ -107,31 +119,76 @@ def _source(text: str) -> str:
     return text
 
 
-def _seconds(text: str) -> str:
+def _prefix(text: str) -> str:
+    if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", text):
+        raise ValueError("cannot begin a metric's name; use letters, digits and _")
+    return text
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise ValueError("is no path")
+    return text
+
+
+_interval = _between("100ms", "60s")
+
+
+def _seconds(text: str) -> float:
     """SCRAPE_INTERVAL of older tools is a bare number of seconds."""
-    return f"{text}s" if text.replace(".", "", 1).isdecimal() else text
+    return _interval(text if text.endswith(("s", "m")) else f"{text}s")
+
+
+def _docker_host(text: str) -> str:
+    if not text.startswith(("unix://", "tcp://", "/")):
+        raise ValueError("is no address; write it as unix:///var/run/docker.sock or tcp://host:2375")
+    return text
+
+
+def _regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return text
 
 
 OPTIONS: tuple[Option, ...] = (
     Option("web.listen-address", (":9400",), "Address to listen on; may be given several times.", _address,
-           ("listen-address",), {"EXPORTER_PORT": lambda port: f":{port}"}, many=True),
+           ("listen-address",), {"EXPORTER_PORT": _port}, many=True),
     Option("web.telemetry-path", "/metrics", "Path under which the metrics are.", _url_path, ("metrics-path",)),
     Option("web.max-connections", 64, "Most HTTP connections at a time.", _count, ("web.max-requests",)),
-    Option("tick.interval", 1.0, "Time between two readings.", _between("100ms", "60s"),
+    Option("tick.interval", 1.0, "Time between two readings.", _interval,
            ("process-scan-interval",), {"SCRAPE_INTERVAL": _seconds}),
     Option("driver.timeout", 2.0, "How long a driver call may take before its GPU counts as hung.",
            _between("100ms", "60s")),
     Option("collector.pcie-throughput", False,
            "Measure PCIe traffic also where GPM is missing; blocks 40 ms per GPU and tick.", _switch),
     Option("source", "nvml", "Where readings come from: nvml, or replay:FILE.", _source),
-    Option("path.procfs", "/proc", "Where the host's /proc is mounted."),
+    Option("path.procfs", "/proc", "Where the host's /proc is mounted.", _path),
     Option("log.level", "info", f"Log from this level on: {', '.join(LOG_LEVELS)}.", _one_of(*LOG_LEVELS)),
     Option("log.format", "logfmt", f"Form of log lines: {', '.join(LOG_FORMATS)}.", _one_of(*LOG_FORMATS)),
+    Option("collector.process", True, "Show processes one by one; containers are summed either way.", _switch),
+    Option("process.max", 1000, "Most processes shown one by one; those with most memory are kept.", _count),
+    Option("environment", ("auto",), f"Who is asked for names: {', '.join(ENVIRONMENTS)}; may be given several times.",
+           _one_of(*ENVIRONMENTS), many=True),
+    Option("docker.host", (), "Address of a Docker or Podman daemon, as in DOCKER_HOST; found by itself if not given.",
+           _docker_host, many=True),
+    Option("cri.socket", "", "Socket of containerd or CRI-O; found by itself if not given."),
+    Option("pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock",
+           "Socket of the kubelet's pod-resources API.", _path, ("pod-resources-kubelet-socket",)),
+    Option("kubernetes-enabled", False, "The same as adding kubernetes to environment.", _switch),
+    Option("kubernetes.resource-names", (), "Resources besides nvidia.com/* whose devices are GPUs.", many=True,
+           aliases=("nvidia-resource-names",)),
+    Option("kubernetes.api", False, "Watch this node's pods at the API server, for workloads and labels.", _switch),
+    Option("kubernetes.kubeconfig", "", "Kubeconfig file; the pod's service account if not given."),
+    Option("kubernetes.node-name", "", "This node's name; $NODE_NAME or the host's name if not given."),
+    Option("kubernetes.pod-labels", (), "Pod labels to show: regular expressions of their names; none by default.",
+           _regex, many=True),
     Option("metric-retention", 300.0, "How long the numbers of an exited process stay.",
            _between("1s", "1d"), later=True),
-    Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", later=True),
-    Option("kubernetes-enabled", False, "Ask the kubelet and the runtime for pod names.", _switch, later=True),
-    Option("pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "Socket of the kubelet.", later=True),
+    Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", _prefix,
+           later=True),
     Option("dcgm-update-frequency", 1.0, "How often DCGM's collector samples.", _between("100ms", "60s"), later=True),
 )  # fmt: skip
 
@@ -152,57 +209,58 @@ class Config:
     path_procfs: str
     log_level: str
     log_format: str
+    collector_process: bool
+    process_max: int
+    environment: tuple[str, ...]
+    docker_host: tuple[str, ...]
+    cri_socket: str
+    pod_resources_socket: str
+    kubernetes_enabled: bool
+    kubernetes_resource_names: tuple[str, ...]
+    kubernetes_api: bool
+    kubernetes_kubeconfig: str
+    kubernetes_node_name: str
+    kubernetes_pod_labels: tuple[str, ...]
     metric_retention: float
     metric_prefix: str
-    kubernetes_enabled: bool
-    pod_resources_socket: str
     dcgm_update_frequency: float
-    unused: tuple[str, ...]
-    """Settings that were given and have no effect in this version."""
+
+    @property
+    def unused(self) -> list[str]:
+        """Settings that were changed and have no effect in this version."""
+        return [option.key for option in OPTIONS if option.later and getattr(self, option.name) != option.default]
 
 
 def load(flags: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> Config:
     """The configuration from flags (by key, each as the texts given) and environment, and the file they may name."""
-    path = (flags.get(CONFIG_FILE.key) or [environment.get(CONFIG_FILE.variable, "")])[-1]
-    in_file = read_file(Path(path)) if path else {}
-    values: dict[str, Any] = {option.name: option.default for option in OPTIONS}
-    unused = []
+    where, path = f"--{CONFIG_FILE.key}", (flags.get(CONFIG_FILE.key) or [""])[-1]
+    if not path:
+        where, path = CONFIG_FILE.variable, environment.get(CONFIG_FILE.variable, "")
+    in_file = read_file(path, where) if path else {}
+    values: dict[str, Any] = {}
     for option in OPTIONS:
-        given = _given(option, flags, environment, in_file, path)
-        if given is None:
-            continue
-        where, texts = given
-        parsed = tuple(_parse(option, where, text) for text in texts)
-        values[option.name] = parsed if option.many else parsed[-1]
-        if option.later:
-            unused.append(where)
-    return Config(**values, unused=tuple(unused))
+        if option.key in flags:
+            parsed = [_parse(option.parse, f"--{option.key}", text) for text in flags[option.key]]
+        elif option.variable in environment:
+            text = environment[option.variable]
+            texts = [part.strip() for part in text.split(",")] if option.many else [text]
+            parsed = [_parse(option.parse, option.variable, text) for text in texts]
+        elif older := [name for name in option.variables if name in environment and not _is_link(name, environment)]:
+            parsed = [_parse(option.variables[older[0]], older[0], environment[older[0]])]
+        elif option.key in in_file:
+            line, texts = in_file[option.key]
+            parsed = [_parse(option.parse, f"{path}, line {line}: {option.key}", text) for text in texts]
+        else:
+            parsed = []
+        values[option.name] = option.default if not parsed else tuple(parsed) if option.many else parsed[-1]
+    return Config(**values)
 
 
-def _given(
-    option: Option,
-    flags: Mapping[str, Sequence[str]],
-    environment: Mapping[str, str],
-    in_file: Mapping[str, Sequence[str]],
-    path: str,
-) -> tuple[str, Sequence[str]] | None:
-    """Where the option was given and as which texts; None when it was not."""
-    if option.key in flags:
-        return f"--{option.key}", flags[option.key]
-    if option.variable in environment:
-        text = environment[option.variable]
-        return option.variable, [part.strip() for part in text.split(",")] if option.many else [text]
-    if option.key in in_file:
-        return f"{path}: {option.key}", in_file[option.key]
-    for variable, translate in option.variables.items():
-        if variable in environment:
-            return variable, [translate(environment[variable])]
-    return None
-
-
-def _parse(option: Option, where: str, text: str) -> Any:
+def _parse(parse: Callable[[str], Any], where: str, text: str) -> Any:
     try:
-        return option.parse(text)
+        if any(ord(character) < 32 for character in text):
+            raise ValueError("holds a control character; leave it out")
+        return parse(text)
     except ValueError as error:
         raise ConfigError(f"{where}: {text!r} {error}") from None
 
@@ -210,60 +268,72 @@ def _parse(option: Option, where: str, text: str) -> Any:
 def check_environment(environment: Mapping[str, str]) -> None:
     """A misspelt GPULEDGER_ variable is an error, not a setting that silently does nothing."""
     known = [option.variable for option in (*OPTIONS, CONFIG_FILE)]
-    for variable in sorted(environment):
-        if variable.startswith("GPULEDGER_") and variable not in known:
-            raise ConfigError(f"{variable}: there is no such setting{suggest(variable, known)}")
+    for name in sorted(environment):
+        if name.startswith("GPULEDGER_") and name not in known and not _is_link(name, environment):
+            raise ConfigError(f"{name}: there is no such setting{suggest(name, known)}")
 
 
-def read_file(path: Path) -> dict[str, list[str]]:
-    """The settings of a YAML file by key, as texts."""
+def _is_link(name: str, environment: Mapping[str, str]) -> bool:
+    """Whether Kubernetes put it there: a Service named gpuledger gives its pods GPULEDGER_PORT=tcp://10.0.0.1:9400."""
+    if re.search(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$", name):
+        return True
+    return name.endswith("_PORT") and "://" in environment[name]
+
+
+def read_file(path: str, where: str) -> dict[str, tuple[int, list[str]]]:
+    """The settings of a YAML file by key, each with its line and its values as texts."""
     import yaml  # only when there is a file: 2.6 MB
 
+    settings: dict[str, tuple[int, list[str]]] = {}
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise ConfigError(f"{where}: {path} is no configuration: it has more than {LARGEST_FILE} characters")
+        # As nodes, not as values: they know their lines, `010` and `no` stay what was written, aliases stay small.
+        tree = yaml.compose(text, yaml.BaseLoader)
+        if tree is not None and tree.value != "":
+            _collect(tree, "", path, settings)
     except OSError as error:
-        raise ConfigError(f"--config.file: cannot read {path}: {error.strerror}") from None
+        raise ConfigError(f"{where}: cannot read {path}: {error.strerror}; name a YAML file") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"--config.file: {path} is not a text file in UTF-8") from None
+        raise ConfigError(f"{where}: {path} is not a text file in UTF-8; name a YAML file") from None
+    except RecursionError:
+        raise ConfigError(f"{where}: {path} is not a configuration: it is nested too deep") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "it cannot be parsed"
-        raise ConfigError(f"--config.file: {path}{where} is not YAML: {problem}") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise ConfigError(f"--config.file: {path} holds no settings; write lines such as `tick: {{interval: 5s}}`")
-    settings = dict(_flatten(data, ""))
-    known = {option.key: option for option in OPTIONS}
-    for key, texts in settings.items():
-        if key not in known:
-            raise ConfigError(f"{path}: there is no setting {key!r}{suggest(key, known)}")
-        if len(texts) != 1 and not known[key].many:
-            raise ConfigError(f"{path}: {key} takes one value, not a list")
+        line = f", line {mark.line + 1}" if mark else ""
+        words = [getattr(error, name, None) for name in ("context", "problem", "reason")]
+        problem = ", ".join(word for word in words if word)
+        raise ConfigError(f"{where}: {path}{line} is not YAML: {problem}") from None
     return settings
 
 
-def _flatten(data: Mapping[Any, Any], prefix: str) -> list[tuple[str, list[str]]]:
-    settings: list[tuple[str, list[str]]] = []
-    for name, value in data.items():
-        key = f"{prefix}{name}".replace("_", "-")
-        if isinstance(value, dict):
-            settings += _flatten(value, f"{key}.")
-        elif isinstance(value, list):
-            settings.append((key, [_text(item) for item in value]))
-        else:
-            settings.append((key, [_text(value)]))
-    return settings
+def _collect(node: Any, group: str, path: str, settings: dict[str, tuple[int, list[str]]]) -> None:
+    """Add the settings under a node of the file; goes as deep as keys go, whatever the file does."""
+    where = f"{path}, line {node.start_mark.line + 1}"
+    if node.id != "mapping":
+        raise ConfigError(f"{where}: {group or 'the file'} holds no settings; write lines such as `tick.interval: 5s`")
+    known = {name: option for option in OPTIONS for name in (option.key, *option.aliases)}
+    for name_node, value in node.value:
+        where = f"{path}, line {name_node.start_mark.line + 1}"
+        name = name_node.value if name_node.id == "scalar" else "?"
+        name = (f"{group}.{name}" if group else name).replace("_", "-")
+        option = known.get(name)
+        if option is None and any(key.startswith(f"{name}.") for key in known):
+            _collect(value, name, path, settings)
+            continue
+        if option is None:
+            raise ConfigError(f"{where}: there is no setting {name!r}{suggest(name, known)}")
+        if option.key in settings:
+            raise ConfigError(f"{where}: {name} is given twice; the first time in line {settings[option.key][0]}")
+        items = value.value if option.many and value.id == "sequence" else [value]
+        if (not items and option.default) or any(item.id != "scalar" for item in items):
+            raise ConfigError(f"{where}: {name} takes {'a list of values' if option.many else 'one value'}")
+        settings[option.key] = name_node.start_mark.line + 1, [item.value for item in items]
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else str(value)
-
-
-def suggest(word: str, known: Any) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
     """`; did you mean X?` when something known is close, else nothing."""
     from difflib import get_close_matches
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from dataclasses import replace
 
 from gpuledger.books.processes import ProcessBook
 from gpuledger.model import Facts, Health, Stage, Tick
+from gpuledger.owners.resolver import Resolver
 from gpuledger.said import Said
 from gpuledger.sources.source import Source
 
@@ -28,15 +30,18 @@ class Loop:
         facts: ReadFacts | None,
         *,
         interval_s: float,
+        owners: Resolver | None = None,
+        book: ProcessBook | None = None,
         health: ReadHealth = lambda health: health,
-        on_tick: Callable[[Tick], None] = lambda _: None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._facts = facts
         self._interval_s = interval_s
         self._health = health
-        self._on_tick = on_tick
-        self._book = ProcessBook()
+        self._monotonic = monotonic
+        self._owners = owners or Resolver()
+        self._book = book or ProcessBook()
         self._said = Said(log)
         self._stop = threading.Event()
         self._ticks = 0
@@ -47,7 +52,7 @@ class Loop:
 
     def age_s(self) -> float | None:
         """How old the last tick is; None before the first."""
-        return None if self.tick is None else time.monotonic() - self._published_at
+        return None if self.tick is None else self._monotonic() - self._published_at
 
     def once(self) -> Tick:
         """One tick through all stages."""
@@ -67,25 +72,27 @@ class Loop:
             driver_errors=tuple(sorted(self._source.errors().items())),
         )
         tick = replace(tick, health=self._health(health))
-        self._published_at = time.monotonic()
+        self._published_at = self._monotonic()
         self.tick = tick
-        self._on_tick(tick)
         return tick
 
     def run(self) -> None:
         """Tick until stopped, at multiples of the interval; a tick that takes too long lets the next ones fall out."""
-        due = time.monotonic()
+        due = self._monotonic()
         while not self._stop.is_set():
+            reason = ""
             try:
                 self.once()
-            except Exception:  # the loop is the exporter's heart: it does not stop for a bug
-                log.exception("a tick failed")
+            except Exception as error:  # the loop is the exporter's heart: it does not stop for a bug
+                reason = f"{type(error).__name__}: {error}"
+                log.debug("tick", exc_info=True)
+            self._said.change("tick", reason, f"no tick is finished: {reason}", "ticks are finished again")
             due += self._interval_s
-            late = int((time.monotonic() - due) // self._interval_s) + 1
+            late = math.ceil((self._monotonic() - due) / self._interval_s)
             if late > 0:
                 self._missed += late
                 due += late * self._interval_s
-            self._stop.wait(max(0.0, due - time.monotonic()))
+            self._stop.wait(max(0.0, due - self._monotonic()))
 
     def stop(self) -> None:
         """End `run` and let go of the source."""
@@ -93,10 +100,10 @@ class Loop:
         self._source.close()
 
     def _resolve(self, tick: Tick) -> Tick:
-        if self._facts is None:  # a recording brings its facts along
-            return tick
-        pids = {resident.pid for reading in tick.readings for resident in reading.residents or ()}
-        return replace(tick, facts=self._facts(pids))
+        if self._facts is not None:  # a recording brings its facts along
+            pids = {resident.pid for reading in tick.readings for resident in reading.residents or ()}
+            tick = replace(tick, facts=self._facts(pids))
+        return self._owners.resolve(tick)
 
     def _run(self, name: str, stages: list[Stage], stage: Callable[[Tick], Tick], tick: Tick) -> Tick:
         started = time.perf_counter_ns()

@@ -145,7 +145,7 @@ class Reading:
     samples: tuple[Sample, ...] | None = None
     """Rows newer than those of any reading before; `()` when nothing ran, `None` when unsupported."""
     accounting: tuple[Accounting, ...] = ()
-    driver_ns: int = 0
+    driver_ns: int | None = None
     """Time spent inside driver calls for this reading."""
 
 
@@ -161,6 +161,77 @@ class Facts:
     uid: int | None = None
     cgroup: str = ""
     """The text of /proc/<pid>/cgroup."""
+    user: str = ""
+    """The uid's name on its host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose process it is. Empty means not known, or that there is no such thing: a service has no container."""
+
+    container: str = ""
+    container_id: str = ""
+    namespace: str = ""
+    pod: str = ""
+    pod_uid: str = ""
+    runtime: str = ""
+    image: str = ""
+    workload_kind: str = ""
+    workload_name: str = ""
+    unit: str = ""
+    job: str = ""
+    """The scheduler and its id, as `slurm/211`."""
+    step: str = ""
+    task: str = ""
+    user: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    reason: str = ""
+    """Why there is no more to say; empty when everything is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A device that was given to a container, whether it is used or not."""
+
+    device: Device
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    resource: str = ""
+    replica: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderHealth:
+    """How somebody is who knows names."""
+
+    name: str
+    up: bool
+    reason: str
+    since_ns: int
+    """Unix time of the last change between up and down."""
+    last_success_ns: int
+    """Unix time; 0 before the first success."""
+    fetches: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """What the resolve stage found in a tick."""
+
+    by_pid: Mapping[int, Owner] = field(default_factory=dict)
+    granted: tuple[Granted, ...] = ()
+    providers: tuple[ProviderHealth, ...] = ()
+    unresolved: Labelled = ()
+    """Processes whose owner is not fully known, by reason."""
+    conflicts: int = 0
+    """Processes met on a device that was given to another pod, since start."""
+    unknown_device_ids: int = 0
+    """Device ids in a form nobody knows, in this tick."""
+    host_pid_namespace: bool | None = None
+    readable: Labelled = ()
+    """Which files of other processes can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +255,19 @@ class ProcessUse:
     sample: Sample | None = None
     """The row of this tick; a sample of zeros when the driver measured and saw no work."""
     accounting: Accounting | None = None
+    owner: Owner = Owner()
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUse:
+    """All processes of one container on one device together."""
+
+    device: Device
+    owner: Owner
+    processes: int
+    memory_bytes: int | None
+    sm_pct: int | None
+    """Sum of its processes' shares of the compute engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,5 +309,9 @@ class Tick:
     source: str = "nvml"
     facts: Mapping[int, Facts] = field(default_factory=dict)
     """By pid, for every process the readings name and the kernel still knows."""
+    owners: Owners = Owners()
     processes: tuple[ProcessUse, ...] = ()
+    dropped_processes: int = 0
+    """Rows left out since start to keep the number of series bounded."""
+    containers: tuple[ContainerUse, ...] = ()
     health: Health = Health()

@@ -12,6 +12,10 @@ class Said:
         self._log = log
         self._reasons: dict[str, str] = {}
 
+    def assume(self, thing: str, reason: str) -> None:
+        """Begin in this state without a word."""
+        self._reasons[thing] = reason
+
     def change(self, thing: str, reason: str, problem: str, recovery: str) -> None:
         """Log `problem` when the reason is new, `recovery` when there is none any more."""
         before = self._reasons.get(thing, "")

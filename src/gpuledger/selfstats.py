@@ -6,6 +6,7 @@ import os
 import resource
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +19,10 @@ START_TIME_MS = time.time_ns() // 1_000_000
 def measure(health: Health) -> Health:
     """Health with memory, CPU, descriptors and threads."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    try:
+    resident = fds = None
+    with suppress(OSError, ValueError, IndexError):
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
         fds = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
-    except (OSError, ValueError, IndexError):
-        return health
     return replace(
         health,
         resident_memory_bytes=resident,

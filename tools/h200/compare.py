@@ -83,7 +83,7 @@ def main() -> int:
         wrong += theirs_by_pid != ours_by_pid
         print("processes", "same" if theirs_by_pid == ours_by_pid else f"APART: {theirs_by_pid} {ours_by_pid}")
         print("samples", reading.samples, "\nactivity", reading.activity)
-        print(f"in the driver {reading.driver_ns / 1e6} ms")
+        print(f"in the driver {(reading.driver_ns or 0) / 1e6} ms")
     source.close()
     return 1 if wrong else 0
 

@@ -1,17 +1,22 @@
-"""The rows of the process families: residents joined with samples, accounts and facts."""
+"""The rows of the process families: residents joined with samples, accounts, facts and owners."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from gpuledger.books.containers import containers
 from gpuledger.books.time import RecentSamples
-from gpuledger.model import ProcessUse, Reading, Sample, Tick
+from gpuledger.model import Owner, ProcessUse, Reading, Sample, Tick
+
+NOBODY = Owner()
 
 
 class ProcessBook:
-    """Builds one row for each process and device."""
+    """Builds one row for each process and device, at most `most` of them; containers are summed over all."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._dropped = 0
         self._recent = RecentSamples()
 
     def book(self, tick: Tick) -> Tick:
@@ -22,10 +27,19 @@ class ProcessBook:
         for reading in tick.readings:
             if reading.up:
                 uses += self._of_device(tick, reading, now_us, has_migs=reading.device.uuid in with_migs)
-        return replace(tick, processes=tuple(uses))
+        shown = self._largest(uses)
+        self._dropped += len(uses) - len(shown)
+        return replace(tick, processes=tuple(shown), dropped_processes=self._dropped, containers=containers(uses))
+
+    def _largest(self, uses: list[ProcessUse]) -> list[ProcessUse]:
+        """Those that hold most memory; the pid decides between equals, so that the choice is the same every tick."""
+        if self._most is None or len(uses) <= self._most:
+            return uses
+        order = sorted(uses, key=lambda use: (-(use.resident.memory_bytes or 0), use.resident.pid, use.device.uuid))
+        return order[: self._most]
 
     def _of_device(self, tick: Tick, reading: Reading, now_us: int, *, has_migs: bool) -> list[ProcessUse]:
-        recent = self._recent.update(reading, now_us)
+        recent = self._recent.update(reading, tick.facts, now_us)
         accounts = {account.pid: account for account in reading.accounting}
         uses = []
         for resident in reading.residents or ():
@@ -35,5 +49,6 @@ class ProcessBook:
             sample = None
             if recent is not None:
                 sample = recent.get(pid) or Sample(pid, 0, 0, 0)
-            uses.append(ProcessUse(reading.device, resident, tick.facts.get(pid), sample, accounts.get(pid)))
+            owner = tick.owners.by_pid.get(pid, NOBODY)
+            uses.append(ProcessUse(reading.device, resident, tick.facts.get(pid), sample, accounts.get(pid), owner))
         return uses

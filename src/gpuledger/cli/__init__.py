@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, NoReturn, Protocol
 
 from gpuledger import __version__, config
+from gpuledger.cli import out
 from gpuledger.config import CONFIG_FILE, OPTIONS, Config, Option
 from gpuledger.errors import ConfigError, UsageError
 
@@ -17,6 +18,7 @@ COMMANDS = {
     "serve": "serve this host's GPUs to Prometheus (the default)",
     "once": "read the GPUs once and print or write the metrics",
     "demo": "serve a recording of a real H200; needs no GPU",
+    "explain": "tell how a process gets its owner, with the evidence",
     "record": "write what the driver says to a file, to be replayed",
 }
 ABOUT = "gpuledger says who uses your NVIDIA GPUs."
@@ -45,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if argv is None else argv), os.environ)
     except UsageError as error:
-        print(f"gpuledger: {error}", file=sys.stderr)
+        line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
+        print(f"gpuledger: {line}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `gpuledger once | head`
-        sys.stderr.close()
         return 1
     except KeyboardInterrupt:
         return 130
@@ -56,10 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str], environment: Mapping[str, str]) -> int:
     if words[:1] == ["--version"]:
-        print(f"gpuledger {__version__}")
+        out.write(f"gpuledger {__version__}\n".encode())
         return 0
     if words[:1] in (["--help"], ["-h"], ["help"]):
-        print(_help())
+        out.write(_help().encode())
         return 0
     name = "serve" if not words or words[0].startswith("-") else words.pop(0)
     if name not in COMMANDS:
@@ -67,13 +69,17 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
     command: Command = import_module(f"gpuledger.cli.{name}")
     parser = _parser(name)
     command.add_arguments(parser)
-    arguments, unknown = parser.parse_known_args(words)
+    try:
+        arguments, unknown = parser.parse_known_args(words)
+    except SystemExit:  # it has printed the help
+        out.write()
+        return 0
     if unknown:
         raise ConfigError(_unknown(unknown[0], parser))
     config.check_environment(environment)
     settings = config.load(_flags(arguments), environment)
     if arguments.print_config:
-        print(config.dump(settings), end="")
+        out.write(config.dump(settings).encode())
         return 0
     return command.run(arguments, settings)
 
@@ -107,6 +113,8 @@ def _flags(arguments: argparse.Namespace) -> dict[str, list[str]]:
 
 def _unknown(word: str, parser: Parser) -> str:
     flag = word.partition("=")[0]
+    if word in COMMANDS:
+        return f"{word!r} comes too late; write the command first, as in gpuledger {word} --tick.interval 5s"
     if not flag.startswith("-"):
         return f"{word!r} is one word too many; see {parser.prog} --help"
     return f"{flag}: there is no such flag{config.suggest(flag, parser._option_string_actions)}"  # noqa: SLF001
@@ -118,5 +126,5 @@ def _help() -> str:
     return "\n".join([
         ABOUT, "", "usage: gpuledger [COMMAND] [FLAGS]", "", *lines, "",
         "`gpuledger COMMAND --help` lists a command's flags. Every flag is also an environment variable",
-        "(--tick.interval is GPULEDGER_TICK_INTERVAL) and a key of the YAML file named by --config.file.",
+        "(--tick.interval is GPULEDGER_TICK_INTERVAL) and a key of the YAML file named by --config.file.", "",
     ])  # fmt: skip

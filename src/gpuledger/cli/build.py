@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
-import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from gpuledger import selfstats
+from gpuledger.books.processes import ProcessBook
+from gpuledger.cli.providers import providers
 from gpuledger.config import Config
+from gpuledger.errors import ConfigError, ListenError
 from gpuledger.export.app import App
 from gpuledger.export.server import Server
 from gpuledger.loop import Loop
 from gpuledger.model import Health, Tick
-from gpuledger.sources.source import Source
-
-log = logging.getLogger(__name__)
+from gpuledger.owners.access import announce, probe
+from gpuledger.owners.procfs import Procfs
+from gpuledger.owners.resolver import Resolver
+from gpuledger.owners.slurm import SlurmResolver
 
 
 def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.measure) -> Loop:
-    """The loop over the configured source."""
-    source = _source(settings)
-    facts = None
-    if settings.source == "nvml":
-        from gpuledger.owners.procfs import Procfs
-
-        facts = Procfs(Path(settings.path_procfs)).facts
-    return Loop(source, facts, interval_s=settings.tick_interval, health=health)
-
-
-def _source(settings: Config) -> Source:
+    """The loop over the configured source, with everybody who knows names asked in the background."""
+    book = ProcessBook(settings.process_max if settings.collector_process else 0)
     if settings.source != "nvml":
         from gpuledger.sources.replay import Replay
 
-        return Replay(Path(settings.source.removeprefix("replay:")), looped=True)
+        replay = Replay(Path(settings.source.removeprefix("replay:")), looped=True)
+        return Loop(replay, None, interval_s=settings.tick_interval, book=book, health=health)
     from gpuledger.sources.nvml.source import NvmlSource
 
-    return NvmlSource(timeout_s=settings.driver_timeout, pcie_throughput=settings.collector_pcie_throughput)
+    procfs = Path(settings.path_procfs)
+    if not (procfs / "stat").exists():
+        raise ConfigError(f"--path.procfs: {procfs} is no proc file system; name the folder where one is mounted")
+    return Loop(
+        NvmlSource(timeout_s=settings.driver_timeout, pcie_throughput=settings.collector_pcie_throughput),
+        Procfs(procfs).facts,
+        interval_s=settings.tick_interval,
+        owners=_owners(settings, procfs),
+        book=book,
+        health=health,
+    )
+
+
+def _owners(settings: Config, procfs: Path) -> Resolver:
+    asked = providers(settings, os.environ)
+    for provider in asked:
+        provider.start()
+    access = probe(procfs)
+    announce(access, procfs)
+    return Resolver(asked, jobs=SlurmResolver(procfs), access=access)
 
 
 class Exporter:
@@ -51,7 +66,11 @@ class Exporter:
             telemetry_path=settings.web_telemetry_path,
         )
         self.server = Server(settings.web_listen_address, app, max_connections=settings.web_max_connections)
-        self.server.bind()
+        try:
+            self.server.bind()
+        except ListenError:
+            self._loop.stop()
+            raise
 
     def run(self) -> None:
         """Serve and tick until `stop`."""

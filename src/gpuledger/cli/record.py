@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
 from gpuledger import durations
 from gpuledger.cli import build, logs
+from gpuledger.cli.stop import Stop
 from gpuledger.config import Config
 from gpuledger.errors import ConfigError, UsageError
-from gpuledger.sources.record import Recorder
+from gpuledger.loop import Loop
+from gpuledger.sources.record import Recorder, recording
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,30 +25,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Config) -> int:
     """Record until the time is up or the user ends it; what was recorded until then is kept."""
     logs.set_up(settings.log_level, settings.log_format)
-    try:
-        duration_s = durations.parse(arguments.duration)
-    except ValueError as error:
-        raise ConfigError(f"--duration: {arguments.duration!r} {error}") from None
-    loop = build.loop(settings)
-    if not loop.once().driver.up:  # also the reading that utilization is told since
-        assert loop.tick is not None  # noqa: S101 - once() has just set it
-        raise UsageError(f"cannot record: {loop.tick.driver.reason}; run it where `nvidia-smi` works")
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    duration_s = _duration(arguments.duration, settings.tick_interval)
     path = Path(arguments.file)
-    with Recorder(path, settings.tick_interval) as recorder:
-        end = time.monotonic() + duration_s
-        due = time.monotonic() + settings.tick_interval
-        while due <= end and not stopping.wait(max(0.0, due - time.monotonic())):
-            recorder.write(loop.once())
-            _progress(recorder.ticks, end - time.monotonic())
-            due += settings.tick_interval
-    loop.stop()
+    stop = Stop()
+    loop = build.loop(settings)
+    try:
+        with recording(path, settings.tick_interval) as recorder:
+            driver = loop.once().driver  # also the reading that utilization is told since
+            if not driver.up:
+                raise UsageError(f"cannot record: {driver.reason}; run it where `nvidia-smi` works")
+            _record(loop, recorder, settings.tick_interval, duration_s, stop)
+            if not recorder.ticks:
+                raise UsageError(f"{path} was not written: stopped before the first tick; record for longer")
+    finally:
+        loop.stop()
     print(f"\rrecorded {recorder.ticks} ticks to {path} ({path.stat().st_size / 1000:.0f} kB)", file=sys.stderr)
     return 0
 
 
-def _progress(ticks: int, left_s: float) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{ticks} ticks, {max(0.0, left_s):.0f} s left ", end="", file=sys.stderr, flush=True)
+def _duration(text: str, interval_s: float) -> float:
+    try:
+        duration_s = durations.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"--duration: {text!r} {error}") from None
+    if duration_s < interval_s:
+        shortest = durations.show(interval_s)
+        raise ConfigError(f"--duration: {text!r} is shorter than a tick; choose {shortest} or more")
+    return duration_s
+
+
+def _record(loop: Loop, recorder: Recorder, interval_s: float, duration_s: float, stop: Stop) -> None:
+    started = time.monotonic()
+    for number in range(1, round(duration_s / interval_s) + 1):
+        if stop.wait(max(0.0, started + number * interval_s - time.monotonic())):
+            return
+        recorder.write(loop.once())
+        if sys.stderr.isatty():
+            left_s = max(0.0, started + duration_s - time.monotonic())
+            print(f"\r{recorder.ticks} ticks, {left_s:.0f} s left ", end="", file=sys.stderr, flush=True)

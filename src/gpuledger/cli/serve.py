@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import signal
 import threading
 
 from gpuledger import __version__
 from gpuledger.cli import logs
 from gpuledger.cli.build import Exporter
+from gpuledger.cli.stop import Stop
 from gpuledger.config import Config
 
 log = logging.getLogger(__name__)
@@ -26,15 +26,17 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 def run(_: argparse.Namespace, settings: Config) -> int:
     """Serve until SIGTERM or SIGINT."""
     logs.set_up(settings.log_level, settings.log_format)
-    exporter = Exporter(settings)
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    return serve(Exporter(settings), settings)
+
+
+def serve(exporter: Exporter, settings: Config) -> int:
+    """Serve what is already listening until SIGTERM or SIGINT."""
+    stop = Stop()
     _announce(exporter, settings)
     thread = threading.Thread(target=exporter.run, name="loop", daemon=True)
     thread.start()
     gc.freeze()  # what is there now stays: the collector need not look at it again
-    stopping.wait()
+    stop.wait()
     log.info("stopping")
     exporter.stop()
     return 0

@@ -6,7 +6,10 @@ A pid alone identifies nobody: it is reused. (pid, start time in ticks since boo
 from __future__ import annotations
 
 import os
+import pwd
+import time
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from gpuledger.model import Facts
@@ -42,7 +45,7 @@ class Procfs:
 
     def _read(self, pid: int, name: str, start_ticks: int) -> Facts | None:
         uid = self._uid(pid)
-        cgroup = (self._root / str(pid) / "cgroup").read_text(errors="replace")
+        cgroup = self._text(f"{pid}/cgroup")
         if self._stat(pid)[1] != start_ticks:  # the pid changed hands between two reads
             return None
         return Facts(
@@ -51,6 +54,7 @@ class Procfs:
             start_time_ms=self._boot_time_s * 1000 + start_ticks * 1000 // TICKS_PER_S,
             name=name,
             uid=uid,
+            user=_user(uid),
             cgroup=cgroup,
         )
 
@@ -61,16 +65,29 @@ class Procfs:
         return before.partition(b"(")[2].decode("utf-8", "replace"), int(after.split()[START_FIELD])
 
     def _uid(self, pid: int) -> int | None:
-        for line in (self._root / str(pid) / "status").read_text(errors="replace").splitlines():
+        # By "\n" alone: a process may call itself "x\fUid:\t0", and splitlines would believe it.
+        for line in self._text(f"{pid}/status").split("\n"):
             if line.startswith("Uid:"):
                 return int(line.split()[1])
         return None
 
+    def _text(self, name: str) -> str:
+        return (self._root / name).read_bytes().decode("utf-8", "replace")
+
     def _read_boot_time(self) -> int:
         try:
-            for line in (self._root / "stat").read_text().splitlines():
+            for line in self._text("stat").split("\n"):
                 if line.startswith("btime "):
                     return int(line.split()[1])
         except (OSError, ValueError, IndexError):
             pass
-        return 0
+        return int(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))  # some sandboxes have no btime
+
+
+@lru_cache(maxsize=1024)
+def _user(uid: int | None) -> str:
+    """The name this host's user database has for a uid; none where it has none."""
+    try:
+        return "" if uid is None else pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return ""

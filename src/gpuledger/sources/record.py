@@ -4,53 +4,40 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, TextIO, cast
 
 from gpuledger import __version__
-from gpuledger.errors import RecordingError
 from gpuledger.model import Tick
 from gpuledger.sources.recording import Encoder, header
-
-if TYPE_CHECKING:  # in the standard library since 3.11
-    from typing_extensions import Self
+from gpuledger.wholefile import replacing
 
 
 class Recorder:
-    """Used in a `with` block. The file takes its name at the end; a recording that broke off leaves none."""
+    """Appends ticks to a recording."""
 
-    def __init__(self, path: Path, interval_s: float) -> None:
-        self._path = path
-        self._interval_s = interval_s
-        self._partial = path.with_name(path.name + ".partial")
+    def __init__(self, file: gzip.GzipFile, interval_s: float) -> None:
+        self._file = file
         self._encoder = Encoder()
+        self._last_ns = -1
         self.ticks = 0
-
-    def __enter__(self) -> Self:
-        try:
-            raw = gzip.open(self._partial, "wt", encoding="utf-8", compresslevel=9)
-        except OSError as error:
-            raise RecordingError(f"cannot write {self._path}: {error.strerror}; choose another folder") from None
-        self._file = cast("TextIO", raw)
-        self._line(json.dumps(header(made_by=f"gpuledger {__version__}", interval_s=self._interval_s)))
-        return self
+        self._line(json.dumps(header(made_by=f"gpuledger {__version__}", interval_s=interval_s)))
 
     def write(self, tick: Tick) -> None:
-        """Append a tick."""
+        """Append a tick, unless it is not after the one before: a clock set back, or a replay that repeats itself."""
+        if tick.time_ns <= self._last_ns:
+            return
+        self._last_ns = tick.time_ns
         self._line(self._encoder.line(tick))
         self.ticks += 1
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._file.close()
-        if kind is None:
-            os.replace(self._partial, self._path)  # noqa: PTH105 - atomic
-        else:
-            self._partial.unlink(missing_ok=True)
-
     def _line(self, line: str) -> None:
-        try:
-            self._file.write(line + "\n")
-        except OSError as error:
-            raise RecordingError(f"cannot write {self._path}: {error.strerror}") from None
+        self._file.write(line.encode() + b"\n")
+
+
+@contextmanager
+def recording(path: Path, interval_s: float) -> Iterator[Recorder]:
+    """A recorder whose file takes its name at the end of the block; a recording that broke off leaves none."""
+    with replacing(path) as file, gzip.GzipFile("", "wb", compresslevel=9, fileobj=file) as packed:
+        yield Recorder(packed, interval_s)

@@ -8,7 +8,7 @@ left out. What is kept of a process: command name, uid, start time, cgroup text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -17,6 +17,7 @@ from gpuledger.errors import RecordingError
 from gpuledger.model import Device, Driver, Facts, Reading, Tick
 
 VERSION = 1
+LARGEST = 1 << 64
 T = TypeVar("T")
 
 
@@ -29,12 +30,14 @@ def check_header(line: str) -> dict[str, Any]:
     """The first line as read; RecordingError when this is no recording, or one of a newer gpuledger."""
     try:
         head = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         head = None
     if not isinstance(head, dict) or head.get("gpuledger") != "recording":
         raise RecordingError("it is not a gpuledger recording; make one with `gpuledger record FILE`")
     version = head.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    if not isinstance(version, int) or version < 1:
+        raise RecordingError(f"its format version is {version!r}, and should be a number from 1 to {VERSION}")
+    if version > VERSION:
         raise RecordingError(
             f"it has format version {version}, and this gpuledger knows {VERSION} and older; install a newer gpuledger"
         )
@@ -55,17 +58,11 @@ class Encoder:
         if tick.driver != self._driver:
             self._driver = tick.driver
             row["driver"] = _plain(tick.driver)
-        new_devices = [r.device for r in tick.readings if r.device not in self._devices]
-        if new_devices:
-            row["devices"] = [_plain(device) for device in new_devices]
-            for device in new_devices:
-                self._devices[device] = len(self._devices)
-        new_facts = [facts for facts in tick.facts.values() if facts not in self._facts]
-        if new_facts:
-            row["facts"] = [_plain(facts) for facts in new_facts]
-            for facts in new_facts:
-                self._facts[facts] = len(self._facts)
-        row["alive"] = [self._facts[facts] for facts in tick.facts.values()]
+        if devices := _number([reading.device for reading in tick.readings], self._devices):
+            row["devices"] = devices
+        if facts := _number(tick.facts.values(), self._facts):
+            row["facts"] = facts
+        row["alive"] = [self._facts[one] for one in tick.facts.values()]
         row["readings"] = [{**_plain(r), "device": self._devices[r.device]} for r in tick.readings]
         return json.dumps(row, separators=(",", ":"))
 
@@ -81,30 +78,57 @@ class Decoder:
     def tick(self, line: str) -> Tick:
         """One tick; RecordingError says what is wrong with the line."""
         try:
-            row = _object(json.loads(line), "it")
-            self._devices += [_record(Device, device) for device in row.get("devices", ())]
-            self._facts += [_record(Facts, facts) for facts in row.get("facts", ())]
+            row = _object(json.loads(line, parse_constant=_no_number), "it")
+            self._devices += [_record(Device, device) for device in _list(row.get("devices", []), "devices")]
+            self._facts += [_record(Facts, facts) for facts in _list(row.get("facts", []), "facts")]
             if "driver" in row:
                 self._driver = _record(Driver, row["driver"])
             return Tick(
                 time_ns=_check(int, row["t"], "t"),
                 driver=self._driver or _record(Driver, row["driver"]),
-                readings=tuple(self._reading(reading) for reading in row["readings"]),
-                facts={facts.pid: facts for facts in (self._facts[_index(i)] for i in row["alive"])},
+                readings=tuple(self._reading(reading) for reading in _list(row["readings"], "readings")),
+                facts={facts.pid: facts for facts in (self._facts[_index(i)] for i in _list(row["alive"], "alive"))},
             )
         except KeyError as error:
             raise RecordingError(f"{error.args[0]} is missing") from None
-        except (ValueError, TypeError, IndexError) as error:
+        except json.JSONDecodeError:
+            raise RecordingError("it is not JSON") from None
+        except IndexError:
+            raise RecordingError("it refers to a device or process that is not in the recording") from None
+        except (ValueError, TypeError) as error:
             raise RecordingError(str(error)) from None
+        except RecursionError:
+            raise RecordingError("it is nested too deep") from None
 
     def _reading(self, data: Any) -> Reading:
         number = _index(_object(data, "a reading")["device"])
         return _record(Reading, data, device=self._devices[number])
 
 
+def _number(things: Iterable[T], known: dict[T, int]) -> list[dict[str, Any]]:
+    """Give each thing that is new a number, and return the new ones to be written in full."""
+    new = []
+    for thing in things:
+        if thing not in known:
+            known[thing] = len(known)
+            new.append(_plain(thing))
+    return new
+
+
+def _no_number(text: str) -> float:
+    """For what Python takes as JSON and JSON does not know: NaN and Infinity."""
+    raise ValueError(f"{text} is no number")
+
+
 def _object(data: Any, name: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise TypeError(f"{name} is not an object")
+    return data
+
+
+def _list(data: Any, name: str) -> list[Any]:
+    if not isinstance(data, list):
+        raise TypeError(f"{name} is not a list")
     return data
 
 
@@ -155,8 +179,7 @@ def _check(hint: Any, value: Any, name: str) -> Any:
     """`value` as the type `hint` says, or an error that names the field."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"{name} is not a list")
+        value = _list(value, name)
         if inner[-1] is ...:
             return tuple(_check(inner[0], item, name) for item in value)
         return tuple(_check(kind, item, name) for kind, item in zip(inner, value, strict=True))
@@ -167,4 +190,14 @@ def _check(hint: Any, value: Any, name: str) -> Any:
     accepted = (int, float) if hint is float else (hint,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
         raise TypeError(f"{name} is not of type {hint.__name__}")
+    if isinstance(value, str):
+        if not _is_text(value):
+            raise ValueError(f"{name} is not text")
+    elif not -LARGEST < value < LARGEST:
+        raise ValueError(f"{name} is larger than any counter")
     return value
+
+
+def _is_text(value: str) -> bool:
+    """JSON can hold half of a surrogate pair, which could never be shown."""
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)

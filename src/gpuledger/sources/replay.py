@@ -2,59 +2,29 @@
 
 from __future__ import annotations
 
-import gzip
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gpuledger.errors import RecordingError
-from gpuledger.model import Reading, Tick
-from gpuledger.sources.recording import Decoder, check_header
+from gpuledger.model import Reading, Sample, Tick
+from gpuledger.sources.load import load, read
 
-LARGEST_BYTES = 1 << 30
-"""Unpacked. A recording of a day at 1 s ticks has some 300 MB; anything past this is a bomb."""
+NS_PER_TICK = 10_000_000
+"""Linux counts the start of a process in hundredths of a second."""
 
 COUNTERS = ("energy_mj", "pcie_replays", "nvlink_transmit_bytes", "nvlink_receive_bytes")
 NAMED_COUNTERS = ("clock_event_ns", "ecc_errors", "ecc_volatile_errors", "nvlink_errors", "xids")
 
 
-def load(path: Path) -> Iterator[Tick]:
-    """The ticks of a recording; RecordingError names the file and the line that is wrong."""
-    number = 0
-    seen = 0
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            decoder = Decoder()
-            for number, line in enumerate(lines, start=1):
-                seen += len(line)
-                if seen > LARGEST_BYTES:
-                    raise RecordingError(f"it unpacks to more than {LARGEST_BYTES >> 20} MiB")
-                if number == 1:
-                    check_header(line)
-                else:
-                    yield decoder.tick(line)
-    except RecordingError as error:
-        where = f", line {number}" if number > 1 else ""
-        raise RecordingError(f"cannot replay {path}{where}: {error}") from None
-    except EOFError:
-        raise RecordingError(f"cannot replay {path}: it is truncated after line {number}; record it again") from None
-    except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-        raise RecordingError(f"cannot replay {path}: it is damaged or no recording ({error})") from None
-    except OSError as error:
-        raise RecordingError(f"cannot replay {path}: {error.strerror or error}") from None
-    if number < 2:
-        raise RecordingError(f"cannot replay {path}: it holds no readings")
-
-
 class Replay:
-    """A source that plays a recording, read from the file as it goes.
+    """A source that plays a recording, unpacked as it goes.
 
     `paced` gives at each `read` the tick whose time has come, moved to the present; otherwise each `read` gives the
     next tick just as it was recorded. `looped` starts again at the end, with time and counters going on from where
-    they were, so that a rate over the seam is right.
+    they were, so that a rate over the seam is right; its processes are then new ones.
     """
 
     def __init__(
@@ -70,9 +40,11 @@ class Replay:
         self._looped = looped
         self._paced = paced
         self._monotonic = monotonic
-        self._lap = Lap.measure(load(path))  # reads the whole file: a damaged one is refused before anything is shown
+        self._packed = read(path)
+        # Goes through all of it: a damaged recording is refused before anything is shown.
+        self._lap = Lap.measure(load(self._packed, path))
         self._laps = 0
-        self._ticks = load(path)
+        self._ticks = load(self._packed, path)
         self._next: Tick | None = next(self._ticks)
         self._last = self._lap.first
         self._shift_ns = now_ns() - self._lap.first.time_ns
@@ -84,15 +56,16 @@ class Replay:
         return self._next is None
 
     def read(self) -> Tick:
-        """The next tick, or the one whose time has come; past the end, the last one again."""
+        """The next tick, or the one whose time has come; past the end, the last one again, without its samples."""
         if not self._paced:
-            return self._take() or self._last
+            return self._with_samples(self._take() if self._next else [])
         elapsed_ns = int((self._monotonic() - self._started) * 1e9)
-        fresh = False
+        if self._looped and self._next is not None:  # after a long pause: whole laps are skipped, not played
+            self._laps += max(0, elapsed_ns - self._due_ns(self._next)) // self._lap.duration_ns
+        samples: list[tuple[str, Sample]] = []
         while self._next is not None and self._due_ns(self._next) <= elapsed_ns:
-            self._take()
-            fresh = True
-        return self._to_present(self._last, fresh=fresh)
+            samples += self._take()
+        return _moved(self._with_samples(samples), self._shift_ns)
 
     def errors(self) -> Mapping[tuple[str, str], int]:
         """A recording does not fail."""
@@ -104,28 +77,30 @@ class Replay:
     def _due_ns(self, tick: Tick) -> int:
         return tick.time_ns - self._lap.first.time_ns + self._laps * self._lap.duration_ns
 
-    def _take(self) -> Tick | None:
-        """Move on by one tick, its counters raised by what the laps before it used."""
-        if self._next is None:
-            return None
-        taken = self._next
+    def _take(self) -> list[tuple[str, Sample]]:
+        """Move on by one tick, its counters raised by what the laps before it used; the samples in it."""
+        assert self._next is not None  # noqa: S101 - the callers have looked
+        taken = replace(self._next, source="replay")
         if self._laps:
-            shift_ns = self._laps * self._lap.duration_ns
             readings = tuple(self._lap.later(reading, self._laps) for reading in taken.readings)
-            taken = _moved(replace(taken, readings=readings), shift_ns)
-        self._last = replace(taken, source="replay")
+            taken = _moved(replace(taken, readings=readings), self._laps * self._lap.duration_ns)
+        self._last = taken
         self._next = next(self._ticks, None)
         if self._next is None and self._looped:
             self._laps += 1
-            self._ticks = load(self._path)
+            self._ticks = load(self._packed, self._path)
             self._next = next(self._ticks)
-        return self._last
+        return [(reading.device.uuid, row) for reading in taken.readings for row in reading.samples or ()]
 
-    def _to_present(self, tick: Tick, *, fresh: bool) -> Tick:
-        if not fresh:  # the same tick again: its samples were given
-            readings = tuple(r if r.samples is None else replace(r, samples=()) for r in tick.readings)
-            tick = replace(tick, readings=readings)
-        return _moved(tick, self._shift_ns)
+    def _with_samples(self, samples: list[tuple[str, Sample]]) -> Tick:
+        """The last tick with the rows of all ticks since the last read, as the driver would give them."""
+        readings = tuple(
+            reading
+            if reading.samples is None
+            else replace(reading, samples=tuple(row for uuid, row in samples if uuid == reading.device.uuid))
+            for reading in self._last.readings
+        )
+        return replace(self._last, readings=readings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +116,18 @@ class Lap:
         """Go through a recording once. The step from the last tick back to the first is as long as the others."""
         first = last = next(ticks)
         steps = 0
-        for tick in ticks:
+        begin: dict[str, Reading] = {}
+        end: dict[str, Reading] = {}
+        for tick in chain([first], ticks):
+            steps += tick is not first
             last = tick
-            steps += 1
+            for reading in tick.readings:
+                if reading.up:
+                    begin.setdefault(reading.device.uuid, reading)
+                    end[reading.device.uuid] = reading
         span_ns = last.time_ns - first.time_ns
         duration_ns = span_ns + (span_ns // steps if steps else 1_000_000_000)
-        before = {reading.device.uuid: reading for reading in first.readings}
-        used = {
-            reading.device.uuid: _risen(before[reading.device.uuid], reading, duration_ns, span_ns)
-            for reading in last.readings
-            if reading.device.uuid in before
-        }
+        used = {uuid: _risen(begin[uuid], reading, duration_ns, span_ns) for uuid, reading in end.items()}
         return Lap(first, duration_ns, used)
 
     def later(self, reading: Reading, laps: int) -> Reading:
@@ -182,13 +158,16 @@ def _risen(first: Reading, last: Reading, duration_ns: int, span_ns: int) -> dic
 
 
 def _moved(tick: Tick, by_ns: int) -> Tick:
-    """The tick at another time, with the times inside it."""
-    by_us, by_ms = by_ns // 1000, by_ns // 1_000_000
+    """The tick at another time, with the times inside it. A process that starts at another time is another one."""
+    by_us, by_ms, by_ticks = by_ns // 1000, by_ns // 1_000_000, by_ns // NS_PER_TICK
     readings = tuple(
         replace(r, samples=tuple(replace(row, timestamp_us=row.timestamp_us + by_us) for row in r.samples))
         if r.samples
         else r
         for r in tick.readings
     )
-    facts = {pid: replace(f, start_time_ms=f.start_time_ms + by_ms) for pid, f in tick.facts.items()}
+    facts = {
+        pid: replace(f, start_time_ms=f.start_time_ms + by_ms, start_ticks=f.start_ticks + by_ticks)
+        for pid, f in tick.facts.items()
+    }
     return replace(tick, time_ns=tick.time_ns + by_ns, readings=readings, facts=facts)

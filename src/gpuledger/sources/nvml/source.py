@@ -74,6 +74,7 @@ class NvmlSource:
         self._backoff = Backoff(monotonic)
         self._known: dict[int, Device] = {}
         self._said = Said(log)
+        self._said.assume("driver", self._driver.reason)
         self._ticks = 0
         self._silent_ticks = 0
         self._outdated = False

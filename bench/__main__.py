@@ -1,0 +1,102 @@
+"""`python -m bench [--quick]`: measure everything in one run and write bench/RESULTS.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from bench import beside, exporters, growth, rendering, ticks
+from bench.table import Budget, table
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure gpuledger; writes bench/RESULTS.md.")
+    parser.add_argument("--quick", action="store_true", help="shorter and rougher; writes bench/.work/RESULTS.md")
+    quick: bool = parser.parse_args().quick
+    signal.signal(signal.SIGTERM, _interrupted)
+    exporters.WORK.mkdir(exist_ok=True)
+    exporters.take_sources()
+    started = time.monotonic()
+    try:
+        text, missed = _measure(quick=quick)
+    except KeyboardInterrupt:
+        print("interrupted; everything that was started is stopped", file=sys.stderr)
+        return 130
+    path = exporters.WORK / "RESULTS.md" if quick else RESULTS
+    path.write_text(text)
+    print(text)
+    print(f"written to {path.relative_to(exporters.ROOT)} after {time.monotonic() - started:.0f} s; {missed} missed")
+    return 0
+
+
+def _interrupted(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _measure(*, quick: bool) -> tuple[str, int]:
+    _say("installing nvitop-exporter")
+    theirs, why_not = exporters.nvitop()
+    _say("rendering")
+    rendered = rendering.measure(quick=quick)
+    _say("beside nvitop-exporter")
+    cases = beside.measure(theirs, quick=quick)
+    _say("the tick")
+    ticked = ticks.measure(quick=quick)
+    _say("growth")
+    sizes = growth.measure(quick=quick)
+    budgets = [*beside.budgets(cases), *rendering.budgets(rendered), *ticks.budgets(ticked)]
+    missed = sum(not budget.met for budget in budgets)
+    sections = [
+        _header(quick=quick),
+        _budgets(budgets),
+        beside.report(cases, why_not),
+        rendering.report(rendered),
+        ticks.report(ticked),
+        growth.report(sizes),
+    ]
+    return "\n\n".join(sections) + "\n", missed
+
+
+def _say(what: str) -> None:
+    print(f"bench: {what}", file=sys.stderr, flush=True)
+
+
+def _header(*, quick: bool) -> str:
+    cores = os.cpu_count() or 0
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    noise = ", a noisy virtual machine" if cores == 2 else ""
+    return "\n".join(
+        [
+            "# Benchmarks",
+            "",
+            f"Written by `make bench`, every figure from one run on {cores} cores{noise}, with {python} and the",
+            "fake driver of `tests/fakedriver`: no real GPU is involved. Compare ratios, not milliseconds.",
+            "MB are 1,000,000 bytes.",
+            *(["", "**This is a --quick run: too short to be quoted.**"] if quick else []),
+        ]
+    )
+
+
+def _budgets(budgets: list[Budget]) -> str:
+    rows = [budget.row() for budget in budgets]
+    return "\n".join(
+        [
+            "## Budgets",
+            "",
+            "Limits are those of the design; the program decides what is met.",
+            "",
+            table(("", "limit", "measured", "verdict"), rows),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

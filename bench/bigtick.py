@@ -1,0 +1,85 @@
+"""A tick of any size, made by our own book, and the same series for prometheus_client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from gpuledger.books.processes import ProcessBook
+from gpuledger.catalog import CATALOG, Of, Type, things
+from gpuledger.export.negotiate import Format
+from gpuledger.export.text import Renderer
+from gpuledger.model import Device, Driver, Facts, Reading, Resident, Sample, Tick
+
+GPUS = 8
+SUFFIXES = {Type.COUNTER: "_total", Type.INFO: "_info", Type.GAUGE: ""}
+
+
+class BigNode:
+    """A host with a great many processes. The kernel's facts stay from tick to tick, the driver's rows do not."""
+
+    def __init__(self, processes: int) -> None:
+        self._devices = [Device(index=i, uuid=f"GPU-0000000{i}-0000-4000-8000-00000000000{i}") for i in range(GPUS)]
+        self._facts = {pid: _facts(pid) for pid in range(1000, 1000 + processes)}
+        self._book = ProcessBook()
+
+    def tick(self) -> Tick:
+        """What one reading of it gives."""
+        now_ns = time.time_ns()
+        pids = list(self._facts)
+        readings = tuple(
+            Reading(
+                device=device,
+                residents=tuple(Resident(pid, "compute", (pid << 20) + 4096) for pid in pids[device.index :: GPUS]),
+                samples=tuple(Sample(pid, now_ns // 1000, pid % 100, pid % 37) for pid in pids[device.index :: GPUS]),
+            )
+            for device in self._devices
+        )
+        driver = Driver(up=True, driver_version="580.159.04", nvml_version="13.580.159.04", cuda_version="13.0")
+        return self._book.book(Tick(time_ns=now_ns, driver=driver, readings=readings, facts=self._facts))
+
+
+def _facts(pid: int) -> Facts:
+    container = f"{pid * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**256:064x}"[::-1]  # hashlib would load OpenSSL
+    pod = f"{container[:8]}_{container[8:12]}_{container[12:16]}_{container[16:20]}_{container[20:32]}"
+    group = f"0::/kubepods.slice/kubepods-pod{pod}.slice/cri-containerd-{container}.scope\n"
+    return Facts(
+        pid=pid, start_ticks=pid * 100, start_time_ms=1_700_000_000_000 + pid * 10, name=f"worker-{pid}", cgroup=group
+    )
+
+
+def node_of(series: int) -> BigNode:
+    """A node whose ticks have about that many series, nearly all of them of processes."""
+    few, more = (count_series(b"".join(Renderer().chunks(BigNode(n).tick(), Format.TEXT))) for n in (8, 16))
+    each = (more - few) // 8
+    return BigNode(max(GPUS, (series - (few - 8 * each)) // each))
+
+
+def count_series(body: bytes) -> int:
+    return sum(1 for line in body.split(b"\n") if line and not line.startswith(b"#"))
+
+
+class Collector:
+    """The same series as metrics of prometheus_client, made anew for each collection as its documentation asks."""
+
+    def __init__(self, tick: Tick) -> None:
+        self._tick = tick
+
+    def collect(self) -> Iterator[object]:
+        from prometheus_client.core import Metric
+
+        rows = {of: list(things(self._tick, of)) for of in Of}
+        for family in CATALOG:
+            of_labels = family.of.value
+            metric = Metric(family.name.removesuffix(SUFFIXES[family.type]), family.help, family.type.value)
+            for values, thing in rows[family.of]:
+                if family.value is not None:
+                    value = family.value(thing)
+                    if value is not None:
+                        metric.add_sample(family.name, dict(zip(of_labels, values, strict=True)), value)
+                elif family.series is not None:
+                    for more, value in family.series(thing):
+                        labels = dict(zip((*of_labels, *family.labels), (*values, *more), strict=True))
+                        metric.add_sample(family.name, labels, value)
+            if metric.samples:
+                yield metric

@@ -1,0 +1,157 @@
+"""Rendering beside prometheus_client, and 100,000 series through the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.exporters import OURS, ROOT, WORK
+from bench.processes import memory_mb, started
+from bench.scrape import PLAIN, PROMETHEUS, Scraper, quantile
+from bench.table import Budget, ms, ratio, table
+
+FORMATS = ("text", "OpenMetrics")
+CHILD = [sys.executable, "-m", "bench.child"]
+BIG = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Ours and theirs at one size in one format."""
+
+    fmt: str
+    ours: dict[str, float]
+    theirs: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The server with a big tick."""
+
+    renewed: bool
+    series: int
+    start_mb: float
+    peak_mb: dict[str, float]
+    times: dict[str, list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    same: bool
+    rendered: list[Rendered]
+    served: list[Served]
+
+
+def measure(*, quick: bool) -> Rendering:
+    """Each figure from a process of its own."""
+    sizes = (1_000, 10_000) if quick else (1_000, 10_000, BIG)
+    rendered = [
+        Rendered(fmt, _child("render", "gpuledger", fmt, size), _child("render", "prometheus_client", fmt, size))
+        for size in sizes
+        for fmt in FORMATS
+    ]
+    served = [_serve(renewed=renewed, rounds=3 if quick else 6) for renewed in (False, True)]
+    return Rendering(bool(_child("same", 1_000)["same"]), rendered, served)
+
+
+def _child(*words: object) -> dict[str, Any]:
+    done = subprocess.run(
+        [*CHILD, *map(str, words)],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **OURS},
+        start_new_session=True,
+    )
+    return dict(json.loads(done.stdout))
+
+
+def _serve(*, renewed: bool, rounds: int) -> Served:
+    with started([*CHILD, "serve", str(BIG)], OURS, WORK / "served.log") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if not (said := process.stdout.readline()):
+            raise RuntimeError("the server with a big tick did not start; see bench/.work/served.log")
+        port = int(said)
+        start_mb = memory_mb(process.pid)
+        peak_mb, times, series = {}, {}, 0
+        for kind in (PLAIN, PROMETHEUS):
+            scraper = Scraper(port, kind)
+            times[kind] = []
+            for _ in range(rounds):
+                if renewed:
+                    process.stdin.write("tick\n")
+                    process.stdin.flush()
+                    process.stdout.readline()
+                times[kind].append(scraper.scrape())
+            series = len(scraper.values())
+            scraper.close()
+            peak_mb[kind] = memory_mb(process.pid, "VmHWM")
+        return Served(renewed, series, start_mb, peak_mb, times)
+
+
+def report(found: Rendering) -> str:
+    """The section of the results."""
+    agreed = "were compared and are the same" if found.same else "**DIFFER: the comparison is void**"
+    head = ("", "gpuledger first", "gpuledger again", "prometheus_client", "again/theirs",
+            "peak RSS MB ours", "theirs", "ours/theirs")  # fmt: skip
+    rows = []
+    for one in found.rendered:
+        ours, theirs = one.ours, one.theirs
+        rows.append([
+            f"{ours['series']:,} series, {one.fmt}, {ours['bytes'] / 1e6:.2f} MB",
+            f"{ours['first_us']:.2f}", f"{ours['again_us']:.2f}", f"{theirs['again_us']:.2f}",
+            ratio(ours["again_us"], theirs["again_us"]),
+            f"{ours['peak_mb']:.1f} (held {ours['before_mb']:.1f})",
+            f"{theirs['peak_mb']:.1f} (held {theirs['before_mb']:.1f})",
+            ratio(ours["peak_mb"], theirs["peak_mb"]),
+        ])  # fmt: skip
+    return "\n".join(
+        [
+            "## Rendering",
+            "",
+            "CPU microseconds per series, best of several, and peak RSS; each figure from a process of its own that",
+            "holds one tick of processes with nine labels. *first*: the labels are new; *again*: they are known from",
+            f"the tick before. The series of both {agreed}.",
+            "",
+            table(head, rows),
+            "",
+            "The server with such a tick behind it, everything loaded that `gpuledger serve` loads, scraped over HTTP.",
+            "With *a new tick each*, the old tick is held while the new one is made, as in the exporter.",
+            "",
+            _served(found.served),
+        ]
+    )
+
+
+def _served(served: Sequence[Served]) -> str:
+    rows = [
+        [
+            f"{one.series:,} series, {'a new tick each' if one.renewed else 'one tick'}, {kind}",
+            f"{one.start_mb:.1f}",
+            f"{one.peak_mb[kind]:.1f}",
+            ms(quantile(one.times[kind], 0.5)),
+        ]
+        for one in served
+        for kind in (PLAIN, PROMETHEUS)
+    ]
+    return table(("", "RSS before MB", "peak RSS MB", "scrape p50 ms"), rows)
+
+
+def budgets(found: Rendering) -> list[Budget]:
+    """The peak covers both formats, the compressed one being scraped last."""
+    return [
+        Budget(
+            f"peak RSS of the server with 100,000 series, {'a new tick each scrape' if one.renewed else 'one tick'}",
+            40,
+            max(one.peak_mb.values()),
+            " MB",
+        )
+        for one in found.served
+    ]

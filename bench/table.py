@@ -1,0 +1,40 @@
+"""Markdown tables, and budgets that are judged by the program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; numbers stand to the right."""
+    marks = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, marks, *rows])
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f}"
+
+
+def ratio(ours: float, theirs: float) -> str:
+    return f"{ours / theirs:.3f}" if theirs else "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A promise of the design, its limit, and what was measured."""
+
+    what: str
+    limit: float
+    measured: float | None
+    unit: str = ""
+
+    def row(self) -> list[str]:
+        limit = f"{self.limit:g}{self.unit}"
+        if self.measured is None:
+            return [self.what, limit, "-", "not measured"]
+        return [self.what, limit, f"{self.measured:.3g}{self.unit}", "met" if self.met else "**MISSED**"]
+
+    @property
+    def met(self) -> bool:
+        return self.measured is not None and self.measured <= self.limit

@@ -1,0 +1,34 @@
+"""Containers on devices, what is known of them, and what they were given."""
+
+from __future__ import annotations
+
+from gpuledger.catalog.family import Family, G, I, Of, Series, at, info
+from gpuledger.catalog.gpu import LISTS
+from gpuledger.catalog.process import SAMPLES
+from gpuledger.model import ContainerUse
+
+RUNTIME = "Docker, Podman, CRI or the Kubernetes API"
+
+
+def _memory(use: ContainerUse) -> Series:
+    return () if use.memory_bytes is None else ((("nvml",), use.memory_bytes),)
+
+
+CONTAINERS: tuple[Family, ...] = (
+    Family("container_gpu_memory_bytes", G, Of.CONTAINER,
+           "GPU memory of the container's processes, by how it is known.", LISTS,
+           series=_memory, labels=("method",), unit="bytes"),
+    Family("container_gpu_processes", G, Of.CONTAINER, "Processes of the container on the device.",
+           LISTS, at("processes")),
+    Family("container_gpu_sm_utilization_ratio", G, Of.CONTAINER,
+           "Share of time the container's processes had the compute engine, added up.",
+           SAMPLES, at("sm_pct", 100), unit="ratio"),
+    Family("gpu_owner_info", I, Of.OWNER, "What is known of a container on some GPU; join it by container_id.",
+           RUNTIME, series=info("runtime", "image", "workload_kind", "workload_name"),
+           labels=("runtime", "image", "workload_kind", "workload_name")),
+    Family("gpu_owner_label_info", I, Of.OWNER,
+           "Labels of the pod or container that are on the allow-list, one a series.",
+           RUNTIME, series=lambda owner: [(pair, 1) for pair in owner.labels], labels=("label", "value")),
+    Family("gpu_pod_allocation_info", I, Of.GRANT, "A device that was given to a container of a pod, used or not.",
+           "the kubelet's pod-resources API", lambda _: 1),
+)  # fmt: skip

@@ -1,0 +1,91 @@
+"""The exporter's own health."""
+
+from __future__ import annotations
+
+import platform
+from operator import attrgetter
+
+from gpuledger import __version__
+from gpuledger.catalog.family import C, Family, G, I, Of, Series, at, flag, named
+from gpuledger.model import Tick
+
+SELF = "gpuledger itself"
+
+
+def _build(tick: Tick) -> Series:
+    return (((__version__, platform.python_version(), tick.source), 1),)
+
+
+def _driver(tick: Tick) -> Series:
+    driver = tick.driver
+    if not driver.driver_version:
+        return ()
+    return (((driver.driver_version, driver.nvml_version, driver.cuda_version), 1),)
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family("gpuledger_build_info", I, Of.EXPORTER, "Version of gpuledger, of Python, and what it reads from.",
+           SELF, series=_build, labels=("version", "python_version", "source")),
+    Family("gpuledger_up", G, Of.EXPORTER, "1 when the driver can be read, else 0; the log says why.",
+           "nvmlInit", flag("driver.up")),
+    Family("gpuledger_driver_info", I, Of.EXPORTER, "Versions of the driver, its library and CUDA.",
+           "nvmlSystemGet*Version", series=_driver, labels=("driver_version", "nvml_version", "cuda_version")),
+    Family("gpuledger_driver_errors_total", C, Of.EXPORTER, "Driver calls that failed in an unforeseen way.",
+           "every NVML call", series=attrgetter("health.driver_errors"), labels=("call", "error")),
+    Family("gpuledger_tick_timestamp_seconds", G, Of.EXPORTER,
+           "Unix time of the readings shown here; a scrape never touches the driver.",
+           SELF, at("time_ns", 1e9), unit="seconds"),
+    Family("gpuledger_tick_interval_seconds", G, Of.EXPORTER, "Configured time between two readings.",
+           SELF, at("health.interval_ns", 1e9), unit="seconds"),
+    Family("gpuledger_tick_duration_seconds", G, Of.EXPORTER, "How long the last tick took, from first to last stage.",
+           SELF, at("health.duration_ns", 1e9), unit="seconds"),
+    Family("gpuledger_ticks_total", C, Of.EXPORTER, "Ticks since start.", SELF, at("health.ticks")),
+    Family("gpuledger_ticks_missed_total", C, Of.EXPORTER, "Ticks left out because one before them took too long.",
+           SELF, at("health.missed_ticks")),
+    Family("gpuledger_stage_duration_seconds", G, Of.EXPORTER, "How long each stage of the last tick took.",
+           SELF, series=lambda t: [((s.name,), s.duration_ns / 1e9) for s in t.health.stages],
+           labels=("stage",), unit="seconds"),
+    Family("gpuledger_stage_success", G, Of.EXPORTER, "1 when the stage of the last tick worked, else 0.",
+           SELF, series=lambda t: [((s.name,), int(s.success)) for s in t.health.stages], labels=("stage",)),
+    Family("gpuledger_resident_memory_bytes", G, Of.EXPORTER, "Resident memory of the exporter.",
+           "/proc/self/statm", at("health.resident_memory_bytes"), unit="bytes"),
+    Family("gpuledger_cpu_seconds_total", C, Of.EXPORTER, "CPU time of the exporter, user and system.",
+           "getrusage", at("health.cpu_ms", 1000), unit="seconds"),
+    Family("gpuledger_open_fds", G, Of.EXPORTER, "Open file descriptors of the exporter.",
+           "/proc/self/fd", at("health.open_fds")),
+    Family("gpuledger_threads", G, Of.EXPORTER, "Threads of the exporter.", SELF, at("health.threads")),
+    Family("gpuledger_start_time_seconds", G, Of.EXPORTER, "Unix time at which the exporter started.",
+           SELF, at("health.start_time_ms", 1000), unit="seconds"),
+    Family("gpuledger_http_connections", G, Of.EXPORTER, "Open HTTP connections at the last tick.",
+           SELF, at("health.http_connections")),
+    Family("gpuledger_http_connections_rejected_total", C, Of.EXPORTER,
+           "HTTP connections closed unanswered or with 503 to stay below the limit.",
+           SELF, at("health.http_rejected")),
+    Family("gpuledger_provider_up", G, Of.EXPORTER, "1 when the provider of names answers, else 0; the log says why.",
+           SELF, series=lambda t: [((p.name,), int(p.up)) for p in t.owners.providers], labels=("provider",)),
+    Family("gpuledger_provider_changed_timestamp_seconds", G, Of.EXPORTER,
+           "Unix time since which the provider is up, or down.",
+           SELF, series=lambda t: [((p.name,), p.since_ns / 1e9) for p in t.owners.providers], labels=("provider",),
+           unit="seconds"),
+    Family("gpuledger_provider_success_timestamp_seconds", G, Of.EXPORTER, "Unix time of the provider's last answer.",
+           SELF, labels=("provider",), unit="seconds",
+           series=lambda t: [((p.name,), p.last_success_ns / 1e9) for p in t.owners.providers if p.last_success_ns]),
+    Family("gpuledger_provider_requests_total", C, Of.EXPORTER, "How often the provider was asked.",
+           SELF, series=lambda t: [((p.name,), p.fetches) for p in t.owners.providers], labels=("provider",)),
+    Family("gpuledger_provider_failures_total", C, Of.EXPORTER, "How often the provider did not answer, or not well.",
+           SELF, series=lambda t: [((p.name,), p.failures) for p in t.owners.providers], labels=("provider",)),
+    Family("gpuledger_processes_unresolved", G, Of.EXPORTER,
+           "Processes on GPUs whose owner is not fully known, by reason.",
+           SELF, series=named("owners.unresolved"), labels=("reason",)),
+    Family("gpuledger_attribution_conflicts_total", C, Of.EXPORTER,
+           "Processes met on a device that was given to another pod.", SELF, at("owners.conflicts")),
+    Family("gpuledger_unknown_device_ids", G, Of.EXPORTER, "Device ids of the kubelet in a form that is not known.",
+           SELF, at("owners.unknown_device_ids")),
+    Family("gpuledger_processes_dropped_total", C, Of.EXPORTER,
+           "Process rows left out, tick by tick, to stay within --process.max.", SELF, at("dropped_processes")),
+    Family("gpuledger_host_pid_namespace", G, Of.EXPORTER,
+           "1 when the exporter sees the host's processes; 0 means that the driver lists none.",
+           "/proc/self/ns/pid", flag("owners.host_pid_namespace")),
+    Family("gpuledger_procfs_readable", G, Of.EXPORTER, "1 when this file of other users' processes can be read.",
+           "/proc/1/cgroup and the capabilities of the exporter", series=named("owners.readable"), labels=("file",)),
+)  # fmt: skip

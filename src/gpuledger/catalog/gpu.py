@@ -1,0 +1,159 @@
+"""GPUs, and the MIG instances they may be cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuledger.catalog.family import C, Family, G, I, Of, activity, at, flag, info, named, pcie
+
+GPM = "NVML GPM (Hopper and newer), between this reading and the one before"
+LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses"
+
+_ACTIVITY: Sequence[tuple[str, str, str]] = (
+    ("graphics_active", "graphics_pct", "Share of time in which any compute or graphics work was active"),
+    ("sm_active", "sm_pct", "Share of SMs that were busy, averaged over time"),
+    ("sm_occupancy", "occupancy_pct", "Resident warps over the most the SMs can hold"),
+    ("tensor_active", "tensor_pct", "Share of time in which the tensor cores were active"),
+    ("dram_active", "dram_pct", "Memory bandwidth used over the most there is"),
+    ("integer_active", "integer_pct", "Share of time in which the integer pipe was active"),
+    ("fp64_active", "fp64_pct", "Share of time in which the fp64 pipe was active, tensor cores not counted"),
+    ("fp32_active", "fp32_pct", "Share of time in which the fp32 pipe was active, tensor cores not counted"),
+    ("fp16_active", "fp16_pct", "Share of time in which the fp16 pipe was active, tensor cores not counted"),
+)
+
+
+def _activities(prefix: str, of: Of) -> list[Family]:
+    return [
+        Family(f"{prefix}_{name}_ratio", G, of, f"{text}.", GPM, activity(part), unit="ratio")
+        for name, part, text in _ACTIVITY
+    ]
+
+
+def _memory(prefix: str, of: Of) -> list[Family]:
+    call = "nvmlDeviceGetMemoryInfo_v2"
+    texts = {
+        "total": "Memory of the device.",
+        "used": "Memory held by processes; reserved memory is not in it where the v2 call is supported.",
+        "free": "Memory nobody holds.",
+        "reserved": "Memory the driver and firmware keep for themselves; absent where only the v1 call works.",
+    }
+    return [
+        Family(f"{prefix}_memory_{part}_bytes", G, of, text, call, at(f"memory_{part}_bytes"), unit="bytes")
+        for part, text in texts.items()
+    ]
+
+
+GPUS: tuple[Family, ...] = (
+    # -- GPUs: identity and memory
+    Family("gpu_up", G, Of.GPU, "1 when the GPU answered in this tick, else 0; the log says why.",
+           "every NVML call", flag("up")),
+    Family("gpu_info", I, Of.GPU, "What the GPU is.", "nvmlDeviceGet{Name,PciInfo,Serial,VbiosVersion,...}",
+           series=info("device.name", "device.pci_bus_id", "device.minor", "device.serial", "device.vbios_version",
+                 "device.board_part_number", "device.architecture", "device.compute_capability"),
+           labels=("name", "pci_bus_id", "minor", "serial", "vbios_version", "board_part_number", "architecture",
+            "compute_capability")),
+    *_memory("gpu", Of.GPU),
+    # -- utilization
+    Family("gpu_utilization_ratio", G, Of.GPU,
+           "Share of the driver's last sample period in which a kernel ran, however small.",
+           "nvmlDeviceGetUtilizationRates", at("utilization_pct", 100), unit="ratio"),
+    Family("gpu_memory_utilization_ratio", G, Of.GPU,
+           "Share of the driver's last sample period in which memory was read or written.",
+           "nvmlDeviceGetUtilizationRates", at("memory_utilization_pct", 100), unit="ratio"),
+    Family("gpu_encoder_utilization_ratio", G, Of.GPU, "Use of the video encoders.",
+           "nvmlDeviceGetEncoderUtilization", at("encoder_pct", 100), unit="ratio"),
+    Family("gpu_decoder_utilization_ratio", G, Of.GPU, "Use of the video decoders.",
+           "nvmlDeviceGetDecoderUtilization", at("decoder_pct", 100), unit="ratio"),
+    Family("gpu_jpeg_utilization_ratio", G, Of.GPU, "Use of the JPEG engines.",
+           "nvmlDeviceGetJpgUtilization", at("jpeg_pct", 100), unit="ratio"),
+    Family("gpu_optical_flow_utilization_ratio", G, Of.GPU, "Use of the optical-flow engines.",
+           "nvmlDeviceGetOfaUtilization", at("optical_flow_pct", 100), unit="ratio"),
+    *_activities("gpu", Of.GPU),
+    # -- power and energy
+    Family("gpu_power_watts", G, Of.GPU, "Power drawn by the board now.",
+           "field POWER_INSTANT, or nvmlDeviceGetPowerUsage where it is missing", at("power_mw", 1000), unit="watts"),
+    Family("gpu_power_average_watts", G, Of.GPU, "Power drawn by the board, averaged by the driver over a second.",
+           "field POWER_AVERAGE", at("power_average_mw", 1000), unit="watts"),
+    Family("gpu_power_limit_watts", G, Of.GPU, "Power limit in force.",
+           "nvmlDeviceGetEnforcedPowerLimit", at("power_limit_mw", 1000), unit="watts"),
+    Family("gpu_power_default_limit_watts", G, Of.GPU, "Power limit the board starts with.",
+           "nvmlDeviceGetPowerManagementDefaultLimit", at("power_default_limit_mw", 1000), unit="watts"),
+    Family("gpu_energy_joules_total", C, Of.GPU, "Energy used by the board since the driver was loaded.",
+           "nvmlDeviceGetTotalEnergyConsumption (Volta and newer)", at("energy_mj", 1000), unit="joules"),
+    # -- clocks, heat, fans
+    Family("gpu_performance_state", G, Of.GPU, "Performance state: 0 is the fastest, 15 the slowest.",
+           "nvmlDeviceGetPerformanceState", at("performance_state")),
+    Family("gpu_clock_hertz", G, Of.GPU, "Clock now.", "nvmlDeviceGetClockInfo",
+           series=named("clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
+    Family("gpu_clock_max_hertz", G, Of.GPU, "Highest clock the board allows.", "nvmlDeviceGetMaxClockInfo",
+           series=named("max_clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
+    Family("gpu_clock_event_active", G, Of.GPU, "1 while the driver holds the clocks back for this reason, else 0.",
+           "nvmlDeviceGetCurrentClocksEventReasons", series=named("clock_events"), labels=("reason",)),
+    Family("gpu_clock_event_seconds_total", C, Of.GPU, "Time the clocks were held back, by policy.",
+           "nvmlDeviceGetViolationStatus", series=named("clock_event_ns", 1e9), labels=("policy",), unit="seconds"),
+    Family("gpu_temperature_celsius", G, Of.GPU, "Temperature by sensor.",
+           "nvmlDeviceGetTemperature, field MEMORY_TEMP",
+           series=named("temperatures_c"), labels=("sensor",), unit="celsius"),
+    Family("gpu_temperature_limit_celsius", G, Of.GPU, "Temperature at which the GPU slows down or shuts down.",
+           "nvmlDeviceGetTemperatureThreshold",
+           series=named("temperature_limits_c"), labels=("limit",), unit="celsius"),
+    Family("gpu_fan_speed_ratio", G, Of.GPU, "Fan speed asked for, over the fan's highest.",
+           "nvmlDeviceGetFanSpeed_v2", series=named("fans_pct", 100), labels=("fan",), unit="ratio"),
+    # -- faults
+    Family("gpu_ecc_enabled", G, Of.GPU, "1 when error correction is on.", "nvmlDeviceGetEccMode",
+           flag("ecc_enabled")),
+    Family("gpu_ecc_errors_total", C, Of.GPU, "ECC errors over the life of the board.",
+           "nvmlDeviceGetTotalEccErrors, aggregate", series=named("ecc_errors"), labels=("error",)),
+    Family("gpu_ecc_volatile_errors_total", C, Of.GPU, "ECC errors since the driver was loaded.",
+           "nvmlDeviceGetTotalEccErrors, volatile", series=named("ecc_volatile_errors"), labels=("error",)),
+    Family("gpu_remapped_rows_total", C, Of.GPU, "Memory rows replaced by spare ones, by cause.",
+           "nvmlDeviceGetRemappedRows", series=named("remapped_rows"), labels=("cause",)),
+    Family("gpu_row_remap_pending", G, Of.GPU, "1 when a row waits for the next reset to be remapped.",
+           "nvmlDeviceGetRemappedRows", flag("row_remap_pending")),
+    Family("gpu_row_remap_failed", G, Of.GPU, "1 when a row could not be remapped: replace the board.",
+           "nvmlDeviceGetRemappedRows", flag("row_remap_failed")),
+    Family("gpu_xid_errors_total", C, Of.GPU, "XID errors since the exporter started, by code.",
+           "nvmlEventSetWait (XidCriticalError)", series=named("xids"), labels=("xid",)),
+    # -- links
+    Family("gpu_pcie_replays_total", C, Of.GPU, "PCIe packets sent again.", "nvmlDeviceGetPcieReplayCounter",
+           at("pcie_replays")),
+    Family("gpu_pcie_link_generation", G, Of.GPU, "PCIe generation of the link now; idle links fall back.",
+           "nvmlDeviceGetCurrPcieLinkGeneration", at("pcie_generation")),
+    Family("gpu_pcie_link_width", G, Of.GPU, "PCIe lanes in use.", "nvmlDeviceGetCurrPcieLinkWidth",
+           at("pcie_width")),
+    Family("gpu_pcie_link_max_generation", G, Of.GPU, "Highest PCIe generation of board and slot.",
+           "nvmlDeviceGetMaxPcieLinkGeneration", at("pcie_max_generation")),
+    Family("gpu_pcie_link_max_width", G, Of.GPU, "Most PCIe lanes of board and slot.",
+           "nvmlDeviceGetMaxPcieLinkWidth", at("pcie_max_width")),
+    Family("gpu_pcie_transmit_bytes_per_second", G, Of.GPU, "PCIe traffic from the GPU.",
+           "GPM, or nvmlDeviceGetPcieThroughput with --collector.pcie-throughput", pcie("transmit")),
+    Family("gpu_pcie_receive_bytes_per_second", G, Of.GPU, "PCIe traffic to the GPU.",
+           "GPM, or nvmlDeviceGetPcieThroughput with --collector.pcie-throughput", pcie("receive")),
+    Family("gpu_nvlink_links", G, Of.GPU, "NVLinks by state.", "nvmlDeviceGetNvLinkState",
+           series=named("nvlinks"), labels=("state",)),
+    Family("gpu_nvlink_transmit_bytes_total", C, Of.GPU, "Data sent over all NVLinks.",
+           "field NVLINK_THROUGHPUT_DATA_TX", at("nvlink_transmit_bytes"), unit="bytes"),
+    Family("gpu_nvlink_receive_bytes_total", C, Of.GPU, "Data received over all NVLinks.",
+           "field NVLINK_THROUGHPUT_DATA_RX", at("nvlink_receive_bytes"), unit="bytes"),
+    Family("gpu_nvlink_errors_total", C, Of.GPU, "NVLink errors by kind, all links.",
+           "nvmlDeviceGetNvLinkErrorCounter", series=named("nvlink_errors"), labels=("error",)),
+    # -- modes
+    Family("gpu_mig_enabled", G, Of.GPU, "1 when the GPU is cut into MIG instances.",
+           "nvmlDeviceGetMigMode", flag("mig_enabled")),
+    Family("gpu_accounting_enabled", G, Of.GPU, "1 when the driver keeps accounts of processes.",
+           "nvmlDeviceGetAccountingMode", flag("accounting_enabled")),
+    Family("gpu_processes", G, Of.GPU, "Processes the driver lists on the GPU.", LISTS,
+           lambda r: None if r.residents is None else len(r.residents)),
+    Family("gpuledger_driver_seconds", G, Of.GPU, "Time the last tick spent inside driver calls for this GPU.",
+           "gpuledger itself", at("driver_ns", 1e9), unit="seconds"),
+)  # fmt: skip
+
+# In families of their own, so that sums over GPUs count nothing twice.
+MIG_INSTANCES: tuple[Family, ...] = (
+    Family("gpu_mig_info", I, Of.MIG, "What the MIG instance is.", "nvmlDeviceGetMigDeviceHandleByIndex",
+           series=info("device.name", "device.mig_profile", "device.gpu_instance_id", "device.compute_instance_id",
+                 "device.multiprocessors"),
+           labels=("name", "profile", "gpu_instance_id", "compute_instance_id", "multiprocessors")),
+    *_memory("gpu_mig", Of.MIG),
+    *_activities("gpu_mig", Of.MIG),
+)  # fmt: skip

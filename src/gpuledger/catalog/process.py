@@ -1,0 +1,47 @@
+"""Processes on devices."""
+
+from __future__ import annotations
+
+from gpuledger.catalog.family import Family, G, I, Of, Series, at
+from gpuledger.catalog.gpu import LISTS
+from gpuledger.model import ProcessUse
+
+SAMPLES = "nvmlDeviceGetProcessesUtilizationInfo, or nvmlDeviceGetProcessUtilization where it is missing"
+ACCOUNTING = "nvmlDeviceGetAccountingStats, where accounting mode is on"
+
+
+def _about(use: ProcessUse) -> Series:
+    uid = "" if use.facts is None or use.facts.uid is None else str(use.facts.uid)
+    owner = use.owner
+    return (((use.resident.kind, uid, owner.user, owner.unit, owner.job, owner.step, owner.task), 1),)
+
+
+PROCESSES: tuple[Family, ...] = (
+    Family("gpu_process_info", I, Of.PROCESS,
+           "How the process uses the GPU, as which user, and in which systemd unit or batch job.",
+           f"{LISTS}; /proc/PID/status",
+           series=_about, labels=("kind", "uid", "user", "unit", "batch_job", "batch_step", "batch_task")),
+    Family("gpu_process_active", G, Of.PROCESS, "1 while the process is on the GPU.", LISTS, lambda _: 1),
+    Family("gpu_process_memory_used_bytes", G, Of.PROCESS, "GPU memory of the process; absent where not told.",
+           LISTS, at("resident.memory_bytes"), unit="bytes"),
+    Family("gpu_process_sm_utilization_ratio", G, Of.PROCESS,
+           "Share of time the process had the compute engine, as sampled by the driver about every 0.2 s.",
+           SAMPLES, at("sample.sm_pct", 100), unit="ratio"),
+    Family("gpu_process_memory_utilization_ratio", G, Of.PROCESS,
+           "Share of time the process had memory busy, as sampled by the driver.",
+           SAMPLES, at("sample.memory_pct", 100), unit="ratio"),
+    Family("gpu_process_encoder_utilization_ratio", G, Of.PROCESS, "Share of the video encoders the process used.",
+           SAMPLES, at("sample.encoder_pct", 100), unit="ratio"),
+    Family("gpu_process_decoder_utilization_ratio", G, Of.PROCESS, "Share of the video decoders the process used.",
+           SAMPLES, at("sample.decoder_pct", 100), unit="ratio"),
+    Family("gpu_process_start_time_seconds", G, Of.PROCESS, "Unix time at which the process started.",
+           "/proc/PID/stat", at("facts.start_time_ms", 1000), unit="seconds"),
+    Family("gpu_process_accounting_utilization_ratio", G, Of.PROCESS,
+           "Compute engine use over the life of the process.", ACCOUNTING,
+           at("accounting.gpu_pct", 100), unit="ratio"),
+    Family("gpu_process_accounting_memory_utilization_ratio", G, Of.PROCESS,
+           "Memory activity over the life of the process.", ACCOUNTING,
+           at("accounting.memory_pct", 100), unit="ratio"),
+    Family("gpu_process_accounting_peak_memory_bytes", G, Of.PROCESS, "Most GPU memory the process ever held.",
+           ACCOUNTING, at("accounting.peak_memory_bytes"), unit="bytes"),
+)  # fmt: skip

@@ -1,0 +1,57 @@
+"""All metrics in the order they are written, and the things of a tick they speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gpuledger.catalog import container, exporter, gpu, process
+from gpuledger.catalog.family import Family, Of
+from gpuledger.model import Device, Granted, Owner, ProcessUse, Tick
+
+CATALOG: tuple[Family, ...] = (
+    *exporter.FAMILIES,
+    *gpu.GPUS,
+    *gpu.MIG_INSTANCES,
+    *process.PROCESSES,
+    *container.CONTAINERS,
+)
+
+Thing = tuple[tuple[str, ...], Any]
+
+
+def things(tick: Tick, of: Of) -> Iterable[Thing]:
+    """Everything of a kind in this tick, each with the values of the kind's labels."""
+    return THINGS[of](tick)
+
+
+def _device(device: Device) -> tuple[str, str]:
+    return str(device.index), device.uuid
+
+
+def _owner(owner: Owner) -> tuple[str, str, str, str, str]:
+    return owner.container, owner.container_id, owner.namespace, owner.pod, owner.pod_uid
+
+
+def _process(use: ProcessUse) -> tuple[str, ...]:
+    owner = use.owner
+    name = use.facts.name if use.facts is not None else ""
+    known = (owner.namespace, owner.pod, owner.container, owner.pod_uid, owner.container_id)
+    return (str(use.resident.pid), *_device(use.device), name, *known)
+
+
+def _grant(grant: Granted) -> tuple[str, ...]:
+    return (*_device(grant.device), grant.namespace, grant.pod, grant.container, grant.resource, grant.replica)
+
+
+THINGS: dict[Of, Callable[[Tick], list[Thing]]] = {
+    Of.EXPORTER: lambda tick: [((), tick)],
+    Of.GPU: lambda tick: [(_device(r.device), r) for r in tick.readings if not r.device.parent_uuid],
+    Of.MIG: lambda tick: [
+        ((*_device(r.device), r.device.parent_uuid), r) for r in tick.readings if r.device.parent_uuid
+    ],
+    Of.PROCESS: lambda tick: [(_process(use), use) for use in tick.processes],
+    Of.CONTAINER: lambda tick: [((*_owner(use.owner), *_device(use.device)), use) for use in tick.containers],
+    Of.OWNER: lambda tick: [(_owner(use.owner), use.owner) for use in tick.containers],
+    Of.GRANT: lambda tick: [(_grant(grant), grant) for grant in tick.owners.granted],
+}

@@ -1,0 +1,22 @@
+"""Standard output, whose disk may be full and whose reader may have left."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpuledger.errors import UsageError
+
+
+def write(data: bytes = b"") -> None:
+    """Write it, and what was printed before, at once; BrokenPipeError when nobody reads it."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        # What is left in the buffer can be written nowhere: let the interpreter not try again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise UsageError(f"cannot write to standard output: {error.strerror}; send it elsewhere") from None

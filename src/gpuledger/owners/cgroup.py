@@ -1,0 +1,300 @@
+r"""Whose process it is, as far as the text of /proc/PID/cgroup can prove it.
+
+Pure and total: any text in, a `CgroupRef` out. A path is read from the root down, one directory name at a time;
+`FORMS` knows a name by its own shape, `UNDER` by the directory it lies in. Nothing is anchored at the root, because
+inside a private cgroup namespace the common prefix is cut off (`/../../cri-containerd-….scope`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+NAME_MAX = 255
+"""A cgroup is a directory: a longer name cannot exist. It also bounds what any expression below has to read."""
+
+ID = r"[0-9a-f]{64}"  # every OCI runtime writes ids in lower case
+UUID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+POD_UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"  # 32 hex: static pods, a hash
+SYSTEMD_POD = rf"(?:.+-)?kubepods(?:-(?P<qos>burstable|besteffort))?-pod(?P<uid>{POD_UID})\.slice"
+TEXT = r"[^\x00-\x1f\x7f]+"
+NAME = re.compile(r"[A-Za-z0-9_.:@+-]+")  # of containers that have no id: LXC, nspawn
+
+RUNTIMES = {
+    "docker": "docker", "cri-containerd": "containerd", "nerdctl": "containerd", "crio": "cri-o", "libpod": "podman",
+    "libpod-payload": "podman",
+}  # fmt: skip
+"""By the prefix of `PREFIX-ID.scope`."""
+BARE_RUNTIMES = {"docker": "docker", "default": "containerd", "k8s.io": "containerd", "moby": "containerd"}
+"""By the directory of a bare id: /docker, or a containerd namespace."""
+COLON = re.compile(rf"^([^:]*):([a-z0-9_-]+):({ID})\Z")
+"""How runc is told SLICE/PREFIX-ID.scope; a directory's name where it and the kubelet use different drivers."""
+QOS = {"burstable": "burstable", "besteffort": "besteffort", "kubepods": "guaranteed"}
+POD_HOLDERS = ("libpod_parent", "kata_overhead")
+"""A bare id in these is a pod or sandbox; Podman's containers lie below as libpod-ID."""
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupRef:
+    """What one path proves. `None` means that it does not say."""
+
+    runtime: str | None = None
+    container_id: str | None = None
+    outer: tuple[str, ...] = ()
+    """The containers around this one, outermost first: a kind or DinD node."""
+    pod_uid: str | None = None
+    qos: str | None = None
+    unit: str | None = None
+    """The systemd unit around the container, or of the process itself."""
+    job: tuple[str, str] | None = None
+    """The scheduler and its id for the job. `slurm-sluid` is Slurm's other id, which has to be looked up."""
+    step: str | None = None
+    task: str | None = None
+    monitor: bool = False
+    """A helper beside a container (conmon, lxc.monitor, a mount), not the workload."""
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: tuples become lists."""
+        return asdict(self) | {"outer": list(self.outer), "job": None if self.job is None else list(self.job)}
+
+
+def parse(text: str) -> CgroupRef:
+    """The most specific of all lines: on hybrid hosts the v2 line may name only the runtime's own service."""
+    paths = {_path(line) for line in text.split("\n")}  # a set: the dozen lines of v1 mostly repeat one path
+    return max((_specificity(path, parse_path(path)) for path in paths), key=lambda found: found[0])[1]
+
+
+def _path(line: str) -> str:
+    """Of `HIERARCHY:CONTROLLERS:PATH`, where the path may hold colons too; a bare path is taken as it is."""
+    if line.startswith("/"):
+        return line
+    number, _, rest = line.partition(":")
+    return rest.partition(":")[2] if number.isdigit() else ""
+
+
+def _specificity(path: str, ref: CgroupRef) -> tuple[tuple[object, ...], CgroupRef]:
+    levels = len(ref.outer) + (ref.container_id is not None)
+    says = (ref.pod_uid, ref.job, ref.step, ref.task, ref.unit, ref.qos)
+    # The path itself comes last, so that the order of lines never decides.
+    return (levels, *(value is not None for value in says), ref.monitor, path.count("/"), path), ref
+
+
+def parse_path(path: str) -> CgroupRef:
+    """One path; a killed cgroup's ` (deleted)` is understood."""
+    names = path.removesuffix(" (deleted)").split("/")
+    if names[0] or any(len(name) > NAME_MAX for name in names):
+        return CgroupRef()
+    if ":" in path:
+        names = [part for name in names for part in COLON.sub(r"\1/\2-\3.scope", name).split("/")]
+    names = [name for name in names if name not in ("", ".", "..")]
+    walk = _Walk(["", "", *names, "", ""])
+    while walk.at < len(names) + 2 and not walk.monitor:
+        walk.read()
+        walk.at += 1
+    return walk.result()
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The state of reading a path downwards; `names` is padded by two, so that every name has relatives."""
+
+    names: list[str]
+    at: int = 2
+    parent: str = ""
+    child: str = ""
+    containers: list[tuple[str, str]] = field(default_factory=list)
+    pod_uid: str | None = None
+    pod_at: int = 0
+    qos: str | None = None
+    unit: str | None = None
+    unit_outside: str | None = None
+    job: tuple[str, str] | None = None
+    step: str | None = None
+    task: str | None = None
+    monitor: bool = False
+    slurm: bool = False
+
+    def read(self) -> None:
+        self.parent, raw, self.child = self.names[self.at - 1 : self.at + 2]
+        name = _unescape(raw) if "\\" in raw else raw
+        levels = len(self.containers)
+        under = UNDER.get(self.parent)
+        if under is not None and (found := under[0].fullmatch(name)):
+            under[1](self, found)
+        elif found := FORM.fullmatch(name):
+            READERS[found.lastgroup or ""](self, found)
+        is_unit = name.endswith((".service", ".scope")) and name[0] != "." and name.isprintable()
+        if is_unit and len(self.containers) == levels:
+            self.unit = name
+
+    def contain(self, runtime: str, container_id: str) -> None:
+        if self.containers and self.containers[-1][1] == container_id:
+            self.containers.pop()  # some runtimes repeat the id in a sub-cgroup
+        self.containers.append((runtime, container_id))
+        self.unit_outside = self.unit
+
+    def pod(self, uid: str, qos: str | None) -> None:
+        self.pod_uid, self.qos, self.pod_at = uid.replace("_", "-"), qos, self.at
+
+    def work(self, kind: str, job_id: str) -> None:
+        self.job, self.step, self.task = (kind, job_id), None, None
+
+    def result(self) -> CgroupRef:
+        runtime, container_id = self.containers[-1] if self.containers else (None, None)
+        return CgroupRef(
+            runtime=runtime,
+            container_id=container_id,
+            outer=tuple(outer_id for _, outer_id in self.containers[:-1]),
+            pod_uid=self.pod_uid,
+            qos=self.qos,
+            unit=self.unit_outside if self.containers else self.unit,
+            job=self.job,
+            step=self.step,
+            task=self.task,
+            monitor=self.monitor,
+        )
+
+
+Found = re.Match[str]
+Reader = Callable[[_Walk, Found], None]
+
+
+def _unescape(name: str) -> str:
+    r"""Undo systemd, which writes `\x2d` for a dash in a name; anything that is not plain text stays escaped."""
+
+    def plain(found: Found) -> str:
+        char = chr(int(found[1], 16))
+        return char if " " < char < "\x7f" and char != "/" else found[0]
+
+    return re.sub(r"\\x([0-9a-f]{2})", plain, name)
+
+
+def _helper(walk: _Walk, _: Found) -> None:
+    walk.monitor = True
+
+
+def _oci(walk: _Walk, found: Found) -> None:
+    prefix, container_id, scope = found["prefix"], found["oci_id"], found["scope"]
+    if prefix.endswith("conmon"):
+        walk.monitor = True
+    # Below a slice CRI-O's containers are scopes; what is not one is the pod's sandbox.
+    elif scope or (prefix in RUNTIMES and not (prefix == "crio" and walk.parent.endswith(".slice"))):
+        walk.contain(RUNTIMES.get(prefix, "unknown"), container_id)
+
+
+def _bare(walk: _Walk, found: Found) -> None:
+    runtime = BARE_RUNTIMES.get(walk.parent, "unknown")
+    if walk.pod_at == walk.at - 1:
+        runtime = "kubernetes"
+    elif walk.names[walk.at - 2] == "ecs" and walk.job is not None:
+        runtime = "docker"
+    is_pod = walk.parent in POD_HOLDERS or walk.child.startswith("libpod-")
+    if not (is_pod and runtime == "unknown"):
+        walk.contain(runtime, found[0])
+
+
+def _machine(walk: _Walk, found: Found) -> None:
+    """Any unit may be called machine-x: only the slice or the inner layout shows that a machine runs in it."""
+    machine, in_slice = found["machine"], walk.parent.startswith("machine") and walk.parent.endswith(".slice")
+    if libvirt := LIBVIRT.fullmatch(machine):
+        if in_slice or walk.child == "libvirt":
+            walk.work(f"libvirt-{libvirt[1]}", libvirt[2])
+    elif in_slice or walk.child in ("payload", "supervisor"):
+        _nspawn(walk, machine)
+
+
+def _nspawn(walk: _Walk, machine: str) -> None:
+    if walk.child == "supervisor":
+        walk.monitor = True
+    elif NAME.fullmatch(machine):
+        walk.contain("nspawn", machine)
+
+
+def _systemd_pod(walk: _Walk, found: Found) -> None:
+    walk.pod(found["uid"], found["qos"] or "guaranteed")
+
+
+def _plain_pod(walk: _Walk, found: Found) -> None:
+    # No class means guaranteed, but only where the path shows that none was cut off.
+    walk.pod(found["plain_uid"], QOS.get(walk.parent))
+
+
+def _slurm(walk: _Walk, _: Found) -> None:
+    walk.slurm = True
+
+
+def _slurm_job(walk: _Walk, found: Found) -> None:
+    if walk.slurm or walk.child.startswith("step_"):
+        walk.work(*(("slurm", found["slurm_id"]) if found["slurm_id"] else ("slurm-sluid", found[0])))
+
+
+def _slurm_part(walk: _Walk, found: Found) -> None:
+    if walk.job is not None and walk.job[0].startswith("slurm"):
+        if found["part"] == "step":
+            walk.step, walk.task = found["part_id"], None
+        elif walk.step is not None:
+            walk.task = found["part_id"]
+
+
+def _nomad(walk: _Walk, found: Found) -> None:
+    if walk.parent.removesuffix(".slice") in ("nomad", "share", "reserve"):
+        walk.work("nomad", f"{found['alloc']}/{found['nomad_task']}")
+
+
+def _condor(walk: _Walk, found: Found) -> None:
+    if walk.parent == "htcondor" or "condor" in found[0]:
+        walk.work("htcondor", found["slot"])
+
+
+def _pbs(walk: _Walk, _: Found) -> None:
+    job_id = walk.names[walk.at + 2]
+    if walk.child in ("jobid", "jobs") and PBS_ID.fullmatch(job_id):
+        walk.work("pbs", job_id)
+
+
+def _job(kind: str, group: str | int = 0) -> Reader:
+    return lambda walk, found: walk.work(kind, found[group])
+
+
+def _container(runtime: str, group: str | int = 0) -> Reader:
+    return lambda walk, found: walk.contain(runtime, found[group])
+
+
+FORMS: dict[str, tuple[str, Reader]] = {
+    # A helper comes first: its name holds the id of the container that it helps.
+    "helper": (r".+\.mount|lxc\.monitor(?:\..+)?|conmon", _helper),
+    "oci": (rf"(?P<prefix>[a-z][a-z0-9_-]*)-(?P<oci_id>{ID})(?P<scope>\.scope)?", _oci),
+    "bare": (ID, _bare),
+    "systemd_pod": (SYSTEMD_POD, _systemd_pod),
+    "plain_pod": (rf"pod(?P<plain_uid>{POD_UID})", _plain_pod),
+    "fargate": (r"[0-9a-f]{32}-\d+", _container("ecs-fargate")),
+    "garden": (r"[0-9a-f]{8}(?:-[0-9a-f]{4}){4}", _container("garden")),
+    "lxc": (rf"lxc\.payload\.(?P<lxc_name>{NAME.pattern})", _container("lxc", "lxc_name")),
+    "nspawn": (rf"systemd-nspawn@(?P<instance>{TEXT})\.service", lambda walk, f: _nspawn(walk, f["instance"])),
+    "machine_scope": (rf"machine-(?P<machine>{TEXT})\.scope", _machine),
+    "slurm": (r"slurm(?:_.+)?|(?:.+_)?slurmstepd\.scope", _slurm),
+    "slurm_job": (r"job_(?P<slurm_id>\d+)|s[0-9A-HJKMNP-TV-Z]{13}", _slurm_job),
+    "slurm_part": (r"(?P<part>step|task)_(?P<part_id>[A-Za-z0-9+]+)", _slurm_part),
+    "nomad": (rf"(?P<alloc>{UUID})\.(?P<nomad_task>{TEXT}?)(?:\.scope)?", _nomad),
+    "condor": (r"(?:.+_)?(?P<slot>slot\d+(?:_\d+)*)@.+", _condor),
+    "apptainer": (r"apptainer-(?P<apptainer_pid>\d+)\.scope", _job("apptainer", "apptainer_pid")),
+    "singularity": (r"singularity-(?P<singularity_pid>\d+)\.scope", _job("singularity", "singularity_pid")),
+    "ecs": (r"ecstasks-(?P<ecs_task>[0-9a-f]{32})\.slice", _job("ecs", "ecs_task")),
+    "oar": (r"oar-u?\d+-j(?P<oar_id>\d+)(?:-s\w+)?(?:\.\w+)?", _job("oar", "oar_id")),
+    "pbs": (r"pbs_jobs\.service", _pbs),
+    "qemu": (rf"(?:qemu-\d+-)?(?P<qemu_name>{TEXT})\.libvirt-qemu", _job("libvirt-qemu", "qemu_name")),
+}
+"""Each name's shape, tried in this order, and who reads it."""
+FORM = re.compile("|".join(f"(?P<{form}>{shape})" for form, (shape, _) in FORMS.items()), re.ASCII)
+READERS = {form: reader for form, (_, reader) in FORMS.items()}
+LIBVIRT = re.compile(rf"(qemu|lxc)-(?:\d+-)?({TEXT})", re.ASCII)
+PBS_ID = re.compile(r"\d[\w.\[\]-]*", re.ASCII)
+UNDER: dict[str, tuple[re.Pattern[str], Reader]] = {
+    "lxc": (NAME, _container("lxc")),
+    "lxc.payload": (NAME, _container("lxc")),
+    "ecs": (re.compile(rf"[0-9a-f]{{32}}|{UUID}"), _job("ecs")),
+    "oar": (re.compile(r".+_(\d+)", re.ASCII), _job("oar", 1)),
+    "oar.slice": (re.compile(r".+_(\d+)\.scope", re.ASCII), _job("oar", 1)),
+}
+"""Names that only their directory explains."""

@@ -1,0 +1,180 @@
+"""Which GPU a device id means: the ids of device plugins, the kubelet, CDI, DRA and NVIDIA_VISIBLE_DEVICES.
+
+Two steps, both pure: `parse` says what an id states, `DeviceIndex.resolve` which of this node's devices that is.
+Minor and index are different things: `nvidia0` and DRA's `gpu-0` are /dev/nvidia0, a plain `0` is the driver's order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from gpuledger.model import Device
+
+LONGEST = 512
+"""Far beyond any known form; bounds what the expressions have to read."""
+
+UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+N = r"\d{1,9}"
+REPLICA = rf"(?:::(?P<replica>{N})?)?"
+
+FORMS = {
+    "gpu-uuid": rf"(?i:GPU-)(?P<gpu>{UUID}){REPLICA}",
+    "mig-uuid": rf"(?i:MIG-)(?P<mig>{UUID}){REPLICA}",
+    "mig-legacy": rf"(?i:MIG-GPU-)(?P<gpu>{UUID})/(?P<gi>{N})/(?P<ci>{N}){REPLICA}",
+    # One dash more than a uuid has; the slot is HAMi's, and the GPU may be another one than the pod really got.
+    "hami-slot": rf"(?i:GPU-)(?P<gpu>{UUID})-(?P<replica>{N})",
+    "gke": rf"nvidia(?P<minor>{N})(?:/gi(?P<gi>{N}))?(?:/vgpu(?P<replica>{N}))?",
+    "index": rf"(?P<index>{N})",
+    "mig-index": rf"(?P<index>{N}):(?P<mig_index>{N})",
+    "all": r"all",
+}
+"""Ids of device plugins and environment variables."""
+BARE_FORMS = {"gpu-uuid": rf"(?P<gpu>{UUID})::(?P<replica>{N})?"}
+"""Without its prefix a uuid could be anything's; the replica mark shows that a device plugin wrote it."""
+CDI_FORMS = {"index": rf"gpu(?P<index>{N})", "mig-index": rf"mig(?P<index>{N}):(?P<mig_index>{N})"}
+"""The type-index names of nvidia-ctk, besides the plain ones."""
+DRA_FORMS = {
+    "dra-gpu": rf"gpu-(?P<minor>{N})",
+    "dra-mig": rf"gpu-(?P<minor>{N})-mig-(?P<profile>[a-z0-9-]+)-(?P<gi_profile>{N})-(?P<placement>{N})",
+    "dra-vfio": rf"gpu-vfio-(?P<index>{N})",
+}
+CDI = re.compile(r"(?P<vendor>(?:[a-z0-9-]+\.)*nvidia\.com)/(?P<cls>[a-zA-Z0-9_.-]+)=(?P<name>.+)", re.ASCII)
+CLAIM = re.compile(rf"(?P<claim>{UUID})(?:-(?P<name>.+))?", re.ASCII)
+DRA_VENDOR = "k8s.gpu.nvidia.com"
+
+_Table = tuple[tuple[str, re.Pattern[str]], ...]
+
+
+def _table(*forms: dict[str, str]) -> _Table:
+    return tuple((kind, re.compile(form, re.ASCII)) for table in forms for kind, form in table.items())
+
+
+PLAIN = _table(FORMS, BARE_FORMS, DRA_FORMS)
+CDI_NAMES = _table(FORMS, CDI_FORMS)
+DRA_NAMES = _table(DRA_FORMS)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRef:
+    """What an id states. `None` means that it does not say."""
+
+    raw: str
+    kind: str = "unknown"
+    """The form, after `cdi:` or `cdi-claim:` where it was wrapped in one."""
+    uuid: str | None = None
+    """Of the GPU or MIG instance; of the parent GPU in `mig-legacy`."""
+    minor: int | None = None
+    index: int | None = None
+    mig_index: int | None = None
+    gi: int | None = None
+    ci: int | None = None
+    replica: str | None = None
+    """Which share of a shared device."""
+    claim: str | None = None
+    profile: str | None = None
+    """Of a DRA MIG device, without the dots: 1g12gb."""
+    gi_profile: int | None = None
+    placement: int | None = None
+
+    @property
+    def form(self) -> str:
+        """The kind without its wrapping."""
+        return self.kind.rpartition(":")[2]
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON. `extra` is what a legacy MIG name adds to its GPU instance: the compute instance."""
+        return asdict(self) | {"extra": self.ci}
+
+
+def parse(device_id: str) -> DeviceRef:
+    """What the id states; an unknown form is kept as it is, never guessed."""
+    if len(device_id) > LONGEST:
+        return DeviceRef(device_id)
+    cdi = CDI.fullmatch(device_id)
+    if cdi is None:
+        return _match(device_id, device_id, PLAIN)
+    vendor, cls, name = cdi.groups()
+    if vendor == DRA_VENDOR and cls == "device":
+        return _match(device_id, name, DRA_NAMES, "cdi:")
+    if vendor == DRA_VENDOR and cls == "claim" and (claimed := CLAIM.fullmatch(name)):
+        return _match(device_id, claimed["name"] or "", DRA_NAMES, "cdi-claim:", claimed["claim"])
+    if cls in ("gpu", "mig"):  # others are not GPUs: nvidia.com/gds=all, nvidia.com/imex-channel=0
+        return _match(device_id, name, CDI_NAMES, "cdi:")
+    return DeviceRef(device_id)
+
+
+def _match(raw: str, name: str, table: _Table, wrapped: str = "", claim: str | None = None) -> DeviceRef:
+    for kind, form in table:
+        if found := form.fullmatch(name):
+            said = found.groupdict()
+            gpu, mig = said.get("gpu"), said.get("mig")
+            return DeviceRef(
+                raw=raw,
+                kind=wrapped + kind,
+                uuid=f"GPU-{gpu.lower()}" if gpu else f"MIG-{mig.lower()}" if mig else None,
+                minor=_number(said.get("minor")),
+                index=_number(said.get("index")),
+                mig_index=_number(said.get("mig_index")),
+                gi=_number(said.get("gi")),
+                ci=_number(said.get("ci")),
+                replica=said.get("replica"),
+                claim=claim,
+                profile=said.get("profile"),
+                gi_profile=_number(said.get("gi_profile")),
+                placement=_number(said.get("placement")),
+            )
+    return DeviceRef(raw, claim=claim)
+
+
+def _number(digits: str | None) -> int | None:
+    return None if digits is None else int(digits)
+
+
+class DeviceIndex:
+    """The node's devices, found by what ids state. Made anew when the inventory changes."""
+
+    def __init__(self, devices: Iterable[Device]) -> None:
+        known = tuple(devices)
+        self._uuids = {device.uuid.lower(): device.uuid for device in known}
+        self._gpus = tuple(device for device in known if not device.parent_uuid)
+        self._migs: dict[str, list[Device]] = {}
+        for device in known:
+            if device.parent_uuid:
+                self._migs.setdefault(device.parent_uuid.lower(), []).append(device)
+
+    def resolve(self, ref: DeviceRef) -> tuple[str, ...]:
+        """The uuids meant; empty when this node has no such device or the id does not say which it is."""
+        if ref.form == "all":
+            return tuple(gpu.uuid for gpu in self._gpus)
+        if ref.form in ("gpu-uuid", "mig-uuid", "hami-slot"):
+            uuid = self._uuids.get((ref.uuid or "").lower())
+            return () if uuid is None else (uuid,)
+        if ref.form in ("unknown", "dra-vfio"):  # a GPU passed to a VM is no device of this node's driver
+            return ()
+        return tuple(uuid for gpu in self._gpus if self._is_parent(gpu, ref) for uuid in self._parts(gpu, ref))
+
+    @staticmethod
+    def _is_parent(gpu: Device, ref: DeviceRef) -> bool:
+        if ref.uuid is not None:
+            return gpu.uuid.lower() == ref.uuid.lower()
+        if ref.minor is not None:
+            return gpu.minor == ref.minor
+        return ref.index is not None and gpu.index == ref.index
+
+    def _parts(self, gpu: Device, ref: DeviceRef) -> list[str]:
+        migs = self._migs.get(gpu.uuid.lower(), [])
+        if ref.gi is not None:
+            return [m.uuid for m in migs if m.gpu_instance_id == ref.gi and ref.ci in (None, m.compute_instance_id)]
+        if ref.mig_index is not None:  # the driver lists instances in this order
+            return [m.uuid for m in migs[ref.mig_index : ref.mig_index + 1]]
+        if ref.profile is not None:
+            same = [m.uuid for m in migs if _dra_profile(m.mig_profile) == ref.profile]
+            return same if len(same) == 1 else []  # the placement would tell them apart; the inventory lacks it
+        return [gpu.uuid]
+
+
+def _dra_profile(profile: str) -> str:
+    """`1g.12gb+me` as DRA spells it in a device name: 1g12gb-me."""
+    return re.sub(r"[^a-z0-9-]", "-", profile.lower().replace(".", "")).strip("-")

@@ -1,0 +1,139 @@
+"""Providers in the background: asked for everything they know, again and again, never by a scrape or a tick.
+
+A provider that is down costs names, never numbers: what it last knew stays for a while, then only ids are left.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from gpuledger.model import ProviderHealth
+from gpuledger.owners.names import Names
+from gpuledger.said import Said
+
+log = logging.getLogger(__name__)
+
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 1.0, 30.0
+NUDGE_APART_S = 1.0
+"""An unknown id asks for a refresh, but not more often than this."""
+KEPT_S = 300.0
+"""How long names outlive their provider."""
+
+
+class ProviderError(Exception):
+    """The provider cannot be asked now. The message says what failed, on what, and what to do."""
+
+
+class Provider(Protocol):
+    """Somebody who knows names. All calls come from one thread, and each must end within a few seconds."""
+
+    name: str
+    """As metrics show it: docker, cri, podresources, kubernetes, slurm."""
+    interval_s: float
+    """How often to ask when nothing else says that something changed."""
+
+    def fetch(self) -> Names:
+        """All it knows; raises ProviderError."""
+
+    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
+        """Wait for news, for `stop` or for `timeout_s`, whichever is first; whether there is news."""
+
+    def close(self) -> None:
+        """Let go of connections; may be called from another thread to end a `wait`."""
+
+
+class Background:
+    """Runs one provider in a thread of its own."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._provider = provider
+        self._monotonic = monotonic
+        self._now_ns = now_ns
+        self._said = Said(log)
+        self._stop = threading.Event()
+        self._nudged = threading.Event()
+        self._names = Names()
+        self._fetched_at: float | None = None
+        self._backoff_s = FIRST_BACKOFF_S
+        self.health = ProviderHealth(provider.name, up=False, reason="not asked yet", since_ns=now_ns(),
+                                     last_success_ns=0, fetches=0, failures=0)  # fmt: skip
+        self._thread = threading.Thread(target=self._run, name=provider.name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End soon; does not wait for a provider that hangs."""
+        self._stop.set()
+        self._nudged.set()
+        self._provider.close()
+
+    @property
+    def names(self) -> Names:
+        """What it knew last; nothing when that is too long ago."""
+        if self._fetched_at is not None and self._monotonic() - self._fetched_at > KEPT_S:
+            return Names()
+        return self._names
+
+    def nudge(self) -> None:
+        """Somebody met an id that is not in the names: ask again soon. Never waits."""
+        self._nudged.set()
+
+    def ask(self) -> float:
+        """Ask once and keep the answer; how long to wait before the next time. Public for tests and `explain`."""
+        try:
+            names = self._provider.fetch()
+        except Exception as error:
+            if not isinstance(error, ProviderError):
+                log.debug("%s", self._provider.name, exc_info=True)
+            self._note(str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}")
+            wait_s = self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311 - many nodes must not ask in step
+            self._backoff_s = min(self._backoff_s * 2, LONGEST_BACKOFF_S)
+            return wait_s
+        self._names, self._fetched_at = names, self._monotonic()
+        self._backoff_s = FIRST_BACKOFF_S
+        self._note("")
+        return self._provider.interval_s
+
+    def _note(self, reason: str) -> None:
+        before, up = self.health, not reason
+        now_ns = self._now_ns()
+        self.health = ProviderHealth(
+            name=before.name,
+            up=up,
+            reason=reason,
+            since_ns=before.since_ns if before.up == up and before.fetches else now_ns,
+            last_success_ns=now_ns if up else before.last_success_ns,
+            fetches=before.fetches + 1,
+            failures=before.failures + (not up),
+        )
+        self._said.change(before.name, reason, f"{before.name}: {reason}", f"{before.name} answers again")
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            wait_s = self.ask()
+            if self.health.up:
+                self._wait_for_news(wait_s)
+            else:
+                self._stop.wait(wait_s)  # unknown ids are no reason to ask somebody who is down more often
+            self._stop.wait(NUDGE_APART_S)
+            self._nudged.clear()
+
+    def _wait_for_news(self, wait_s: float) -> None:
+        """In slices, so that a nudge is noticed within a second also while the provider waits."""
+        end = self._monotonic() + wait_s
+        while not self._nudged.is_set() and (left_s := end - self._monotonic()) > 0:
+            if self._provider.wait(min(left_s, NUDGE_APART_S), self._nudged):
+                return

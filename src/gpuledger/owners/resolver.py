@@ -1,0 +1,225 @@
+"""From a process to its owner: the cgroup says which container, providers say what it is called.
+
+What a process uses comes before what a pod was given. Names are joined by container id first, then by pod uid. What
+stays unknown says why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gpuledger.model import Device, Facts, Granted, Owner, Owners, ProviderHealth, Tick
+from gpuledger.owners import cgroup, devices
+from gpuledger.owners.access import Access
+from gpuledger.owners.cgroup import CgroupRef
+from gpuledger.owners.names import Allocation, Container, Names, Pod
+
+GONE = "process is gone"
+NO_NAME = "container has no name yet"
+NO_POD = "pod has no name yet"
+HOST = "not in a container"
+
+
+class NameSource(Protocol):
+    """A provider in the background, as the resolver sees it."""
+
+    @property
+    def names(self) -> Names:
+        """What it knows."""
+
+    @property
+    def health(self) -> ProviderHealth:
+        """How it is."""
+
+    def nudge(self) -> None:
+        """Ask again soon."""
+
+
+class Jobs(Protocol):
+    """Who knows batch jobs."""
+
+    def describe(self, facts: Facts, ref: CgroupRef, owner: Owner) -> Owner:
+        """The owner with what is known of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An owner as found before, with what it was found from."""
+
+    facts: Facts
+    generation: int
+    owner: Owner
+
+
+class Resolver:
+    """Resolves all processes of a tick. Costs almost nothing while neither processes nor names change."""
+
+    def __init__(
+        self,
+        sources: Sequence[NameSource] = (),
+        *,
+        jobs: Jobs | None = None,
+        access: Access | None = None,
+    ) -> None:
+        self._sources = tuple(sources)
+        self._jobs = jobs
+        self._access = access
+        self._names: tuple[Names, ...] = ()
+        self._generation = 0
+        self._known: dict[int, _Known] = {}
+        self._index: tuple[tuple[Device, ...], devices.DeviceIndex] = ((), devices.DeviceIndex(()))
+        self._conflicts = 0
+        self._conflicting: set[tuple[int, int, str]] = set()
+
+    def resolve(self, tick: Tick) -> Tick:
+        """The tick with the owner of every process, and who was given which device."""
+        self._refresh()
+        current: dict[int, _Known] = {}
+        for pid, facts in tick.facts.items():
+            known = self._known.get(pid)
+            if known is None or known.facts is not facts or known.generation != self._generation:
+                known = _Known(facts, self._generation, self._owner(facts))
+            current[pid] = known
+        self._known = current
+        by_pid = {pid: known.owner for pid, known in current.items()}
+        granted, unknown_ids = self._granted(tick)
+        self._count_conflicts(tick, by_pid, granted)
+        reasons = Counter(owner.reason for owner in by_pid.values() if owner.reason and owner.reason != HOST)
+        reasons[GONE] += len(_residents(tick) - by_pid.keys())
+        unresolved = tuple((reason, n) for reason, n in sorted(reasons.items()) if n)
+        if any(reason in (NO_NAME, NO_POD) for reason, _ in unresolved):
+            for source in self._sources:
+                source.nudge()
+        owners = Owners(
+            by_pid=by_pid,
+            granted=granted,
+            providers=tuple(source.health for source in self._sources),
+            unresolved=unresolved,
+            conflicts=self._conflicts,
+            unknown_device_ids=unknown_ids,
+            host_pid_namespace=self._access.host_pid_namespace if self._access is not None else None,
+            readable=self._access.readable if self._access is not None else (),
+        )
+        return replace(tick, owners=owners)
+
+    def explain(self, facts: Facts) -> tuple[CgroupRef, Owner]:
+        """One process, without the cache."""
+        self._refresh()
+        return cgroup.parse(facts.cgroup), self._owner(facts)
+
+    def _refresh(self) -> None:
+        names = tuple(source.names for source in self._sources)
+        if len(names) != len(self._names) or any(a is not b for a, b in zip(names, self._names, strict=True)):
+            self._names = names
+            self._generation += 1
+
+    def _owner(self, facts: Facts) -> Owner:
+        ref = cgroup.parse(facts.cgroup)
+        owner = Owner(
+            container_id=ref.container_id or "",
+            pod_uid=ref.pod_uid or "",
+            runtime=ref.runtime or "",
+            unit=ref.unit or "",
+            job="/".join(ref.job) if ref.job else "",
+            step=ref.step or "",
+            task=ref.task or "",
+            user=facts.user,
+        )
+        if self._jobs is not None and ref.job:
+            owner = self._jobs.describe(facts, ref, owner)
+        if not ref.container_id and not ref.pod_uid:
+            return replace(owner, reason="" if owner.job else HOST)
+        container = self._container(ref.container_id or "")
+        if container is not None:
+            owner = replace(
+                owner,
+                container=container.name,
+                image=container.image,
+                namespace=container.namespace,
+                pod=container.pod,
+                pod_uid=container.pod_uid or owner.pod_uid,
+                labels=container.labels,
+            )
+        pod = self._pod(owner.pod_uid)
+        if pod is not None:
+            owner = replace(
+                owner,
+                namespace=pod.namespace,
+                pod=pod.name,
+                workload_kind=pod.workload_kind or owner.workload_kind,
+                workload_name=pod.workload_name or owner.workload_name,
+                labels=(*owner.labels, *pod.labels),
+            )
+        if owner.pod_uid and not owner.pod:
+            return replace(owner, reason=NO_POD)
+        return replace(owner, reason="" if owner.container else NO_NAME)
+
+    def _container(self, container_id: str) -> Container | None:
+        """Of all who know the container, the one that says most wins; the others fill what it leaves empty."""
+        found = [names.containers[container_id] for names in self._names if container_id in names.containers]
+        if not found:
+            return None
+        best = max(found, key=lambda c: (bool(c.pod), bool(c.name), bool(c.image)))
+        for other in found:
+            best = replace(
+                best,
+                name=best.name or other.name,
+                image=best.image or other.image,
+                namespace=best.namespace or other.namespace,
+                pod=best.pod or other.pod,
+                pod_uid=best.pod_uid or other.pod_uid,
+                labels=best.labels or other.labels,
+            )
+        return best
+
+    def _pod(self, uid: str) -> Pod | None:
+        if not uid:
+            return None
+        found = [names.pods[uid] for names in self._names if uid in names.pods]
+        return max(found, key=lambda pod: bool(pod.workload_kind), default=None)
+
+    def _granted(self, tick: Tick) -> tuple[tuple[Granted, ...], int]:
+        allocations = [allocation for names in self._names for allocation in names.allocations]
+        if not allocations:
+            return (), 0
+        inventory = tuple(reading.device for reading in tick.readings)
+        if inventory != self._index[0]:
+            self._index = (inventory, devices.DeviceIndex(inventory))
+        by_uuid = {device.uuid: device for device in inventory}
+        granted: dict[Granted, None] = {}
+        unknown = 0
+        for allocation in allocations:
+            ref = devices.parse(allocation.device_id)
+            unknown += ref.form == "unknown"
+            for uuid in self._index[1].resolve(ref):
+                granted[_grant(by_uuid[uuid], allocation, ref.replica or "")] = None
+        return tuple(granted), unknown
+
+    def _count_conflicts(self, tick: Tick, by_pid: Mapping[int, Owner], granted: Sequence[Granted]) -> None:
+        """A process of one pod on a device that only other pods were given: counted once a process and device."""
+        if not granted:
+            return
+        pods: dict[str, set[tuple[str, str]]] = {}
+        for grant in granted:
+            pods.setdefault(grant.device.uuid, set()).add((grant.namespace, grant.pod))
+        conflicting = set()
+        for reading in tick.readings:
+            entitled = pods.get(reading.device.uuid)
+            for resident in (reading.residents or ()) if entitled else ():
+                owner = by_pid.get(resident.pid)
+                if owner and owner.pod and entitled and (owner.namespace, owner.pod) not in entitled:
+                    start = tick.facts[resident.pid].start_ticks
+                    conflicting.add((resident.pid, start, reading.device.uuid))
+        self._conflicts += len(conflicting - self._conflicting)
+        self._conflicting = conflicting
+
+
+def _grant(device: Device, allocation: Allocation, replica: str) -> Granted:
+    return Granted(device, allocation.namespace, allocation.pod, allocation.container, allocation.resource, replica)
+
+
+def _residents(tick: Tick) -> set[int]:
+    return {resident.pid for reading in tick.readings for resident in reading.residents or ()}

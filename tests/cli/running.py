@@ -1,0 +1,89 @@
+"""The program as a user runs it, on the fake driver or on none."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+from tests.fakedriver import environment
+
+COMMAND = [sys.executable, "-m", "gpuledger"]
+
+
+def surroundings(scenario: Path | None = None, **variables: str) -> dict[str, str]:
+    """An environment with nothing in it that could be a setting."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return kept | (environment(scenario) if scenario else {}) | variables
+
+
+def gpuledger(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    environment = surroundings() if env is None else env
+    return subprocess.run([*COMMAND, *words], env=environment, capture_output=True, text=True, timeout=30, check=False)
+
+
+@dataclass
+class Running:
+    """A server that listens."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    def get(self, path: str) -> str:
+        """A page of it."""
+        with urlopen(self.url + path, timeout=10) as response:
+            return str(response.read().decode())
+
+    def metrics(self, wanted: str, path: str = "/metrics") -> str:
+        """The metrics, once there is a line in them that matches."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                body = self.get(path)
+            except OSError:  # 503 before the first tick
+                body = ""
+            if re.search(wanted, body, re.MULTILINE):
+                return body
+            time.sleep(0.02)
+        raise AssertionError(f"there is no {wanted} in:\n{body}")
+
+    def stop(self, *numbers: signal.Signals) -> tuple[int, float, str]:
+        """Ask it to end: exit code, seconds it took, and what it has written to standard error."""
+        began = time.monotonic()
+        for number in numbers or (signal.SIGTERM,):
+            self.process.send_signal(number)
+        code = self.process.wait(timeout=20)
+        return code, time.monotonic() - began, self.log.read_text()
+
+
+@contextmanager
+def serving(*words: str, env: Mapping[str, str]) -> Iterator[Running]:
+    """A command that serves, from the log line on that says where."""
+    with (
+        tempfile.NamedTemporaryFile() as errors,
+        subprocess.Popen(
+            [*COMMAND, *words, "--web.listen-address=127.0.0.1:0"], env=env, stdout=subprocess.DEVNULL, stderr=errors
+        ) as process,
+    ):
+        log = Path(errors.name)
+        try:
+            deadline = time.monotonic() + 20
+            while not (found := re.search(r"listens on 127\.0\.0\.1:(\d+)", log.read_text())):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.01)
+            yield Running(process, f"http://127.0.0.1:{found[1]}", log)
+        finally:
+            if process.poll() is None:
+                process.kill()

@@ -1,0 +1,216 @@
+"""Whatever a user gets wrong is exit code 2 and one line: what, why, and what would be right."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuledger.cli import COMMANDS, main
+from tests.cli.running import COMMAND, gpuledger, surroundings
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setting comes from outside, and files are in the folder of the test."""
+    for name in ("EXPORTER_PORT", "SCRAPE_INTERVAL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+DURATION = "is not a duration; write it as 500ms, 10s or 5m"
+ADDRESSES = "write for example :9400, 127.0.0.1:9400 or [::1]:9400"
+
+# The command line and the one line it gets.
+LINES = [
+    ("srve", "there is no command 'srve'; did you mean serve?; see gpuledger --help"),
+    ("frobnicate", "there is no command 'frobnicate'; see gpuledger --help"),
+    ("--tick.intervall=5s", "--tick.intervall: there is no such flag; did you mean --tick.interval?"),
+    ("serve --listen-adress :1", "--listen-adress: there is no such flag; did you mean --listen-address?"),
+    ("serve --kubernets-enabled", "--kubernets-enabled: there is no such flag; did you mean --kubernetes-enabled?"),
+    ("serve --tick 5s", "--tick: there is no such flag"),
+    ("-x", "-x: there is no such flag"),
+    ("serve now", "'now' is one word too many; see gpuledger serve --help"),
+    (
+        "--log.level debug once",
+        "'once' comes too late; write the command first, as in gpuledger once --tick.interval 5s",
+    ),
+    ("record", "the following arguments are required: FILE; see gpuledger record --help"),
+    ("record a b", "'b' is one word too many; see gpuledger record --help"),
+    ("--tick.interval", ("argument --tick.interval/--process-scan-interval: expected one argument;"
+                         " see gpuledger serve --help")),
+    ("--tick.interval 5", f"--tick.interval: '5' {DURATION}"),
+    ("--tick.interval=-5s", f"--tick.interval: '-5s' {DURATION}"),
+    ("--tick.interval=", f"--tick.interval: '' {DURATION}"),
+    ("--tick.interval 1ms", "--tick.interval: '1ms' is out of range; choose from 100ms to 60s"),
+    ("--process-scan-interval 2m", "--tick.interval: '2m' is out of range; choose from 100ms to 60s"),
+    ("--dcgm-update-frequency 0s", "--dcgm-update-frequency: '0s' is out of range; choose from 100ms to 60s"),
+    ("--metric-retention 2d", "--metric-retention: '2d' is out of range; choose from 1s to 1d"),
+    ("--metric-prefix 9gpu", "--metric-prefix: '9gpu' cannot begin a metric's name; use letters, digits and _"),
+    ("--web.listen-address 9400", "--web.listen-address: '9400' is no address: the port is missing; write :9400"),
+    ("--web.listen-address http://:1",
+     f"--web.listen-address: 'http://:1' is no address: it is a URL; {ADDRESSES}"),
+    ("--web.listen-address ::1:9400",
+     "--web.listen-address: '::1:9400' is no address: an IPv6 address needs brackets; write for example [::1]:9400"),
+    ("--web.listen-address :99999",
+     "--web.listen-address: ':99999' is no address: the port is too large; choose one from 1 to 65535"),
+    ("--web.telemetry-path metrics", "--web.telemetry-path: 'metrics' is not a path; write it as /metrics"),
+    ("--metrics-path /a?b", "--web.telemetry-path: '/a?b' is not a path; write it as /metrics"),
+    ("--metrics-path /", "--web.telemetry-path: '/' is not a path; write it as /metrics"),
+    ("--metrics-path /healthz", "--web.telemetry-path: '/healthz' is taken; choose another path, such as /metrics"),
+    ("--web.max-connections 0", "--web.max-connections: '0' is not a number from 1 to 10000"),
+    ("--web.max-connections " + "9" * 5000,
+     "--web.max-connections: '" + "9" * 5000 + "' is not a number from 1 to 10000"),
+    ("--kubernetes-enabled=perhaps",
+     "--kubernetes-enabled: 'perhaps' is neither on nor off; write true or false"),
+    ("--log.level loud", "--log.level: 'loud' is not one of debug, info, warn, error"),
+    ("--log.format xml", "--log.format: 'xml' is not one of logfmt, json"),
+    ("--source dcgm", "--source: 'dcgm' is no source; write nvml or replay:FILE"),
+    ("--source replay:", "--source: 'replay:' is no source; write nvml or replay:FILE"),
+    ("--source replay:no.gz",
+     "cannot replay no.gz: No such file or directory; name one that `gpuledger record` wrote"),
+    ("--source replay:.", "cannot replay .: it is no regular file; name one that `gpuledger record` wrote"),
+    ("--source replay:text", "cannot replay text: it is damaged or no recording: Not a gzipped file (b'gp')"),
+    ("--source replay:cut.gz", "cannot replay cut.gz: it is truncated; record it again"),
+    ("once --source replay:newer.gz",
+     ("cannot replay newer.gz: it has format version 99, and this gpuledger knows 1 and older;"
+      " install a newer gpuledger")),
+    ("--path.procfs /nowhere", "--path.procfs: /nowhere is no proc file system; name the folder where one is mounted"),
+    ("--path.procfs=", "--path.procfs: '' is no path"),
+    ("--config.file no.yml", "--config.file: cannot read no.yml: No such file or directory; name a YAML file"),
+    ("--config .", "--config.file: cannot read .: Is a directory; name a YAML file"),
+    ("--config.file bad.yml", ("bad.yml, line 2: there is no setting 'web.listen-adress';"
+                               " did you mean web.listen-address?")),
+    ("record x.gz --duration soon", f"--duration: 'soon' {DURATION}"),
+    ("record x.gz --duration 0s", "--duration: '0s' is shorter than a tick; choose 1s or more"),
+    ("record x.gz --tick.interval 5s --duration 3s", "--duration: '3s' is shorter than a tick; choose 5s or more"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "line"), LINES, ids=[words[:50] for words, _ in LINES])
+def test_a_mistake_is_one_line(words: str, line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Flags, values, durations, paths, recordings and files: the thing, what is wrong with it, what would be right."""
+    (tmp_path / "text").write_text("gpu_up 1\n")
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b'{"gpuledger": "recording", "version": 1}\n')[:-3])
+    (tmp_path / "newer.gz").write_bytes(gzip.compress(b'{"gpuledger": "recording", "version": 99}\n'))
+    (tmp_path / "bad.yml").write_text("web:\n  listen-adress: ':1'\n")
+
+    assert main(words.split(" ")) == 2
+
+    captured = capsys.readouterr()
+    assert captured.err == f"gpuledger: {line}\n"
+    assert captured.out == ""
+
+
+def test_a_wrong_choice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its words are those of the Python it runs on."""
+    assert main(["once", "--format", "xml"]) == 2
+
+    line = capsys.readouterr().err
+    assert line.startswith("gpuledger: argument --format: invalid choice: 'xml' (choose from ")
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize("output", [".", "/", "no/such/folder/x", "/dev/null", "text/x"])
+def test_an_output_that_cannot_be_written_is_one_line(
+    output: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of `once` and of `record`; nothing is put in its place."""
+    (tmp_path / "text").write_text("")
+    demo = Path(__file__).parents[2] / "src" / "gpuledger" / "demo.jsonl.gz"
+
+    for words in (["once", "--output", output], ["record", output]):
+        assert main([*words, "--source", f"replay:{demo}", "--tick.interval", "100ms"]) == 2
+        line = capsys.readouterr().err
+        assert line.startswith(f"gpuledger: cannot write {output}: ")
+        assert line.count("\n") == 1
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_misspelt_variable_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the right one."""
+    monkeypatch.setenv("GPULEDGER_LOG_LEVL", "debug")
+
+    assert main(["serve"]) == 2
+    assert capsys.readouterr().err == (
+        "gpuledger: GPULEDGER_LOG_LEVL: there is no such setting; did you mean GPULEDGER_LOG_LEVEL?\n"
+    )
+
+
+def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """And no thread or socket of ours stays behind."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--web.listen-address", f"127.0.0.1:{port}"]) == 2
+
+    assert capsys.readouterr().err == (
+        f"gpuledger: cannot listen on 127.0.0.1:{port}: address already in use;"
+        " stop the other program or choose another --web.listen-address\n"
+    )
+
+
+def test_what_a_user_wrote_cannot_break_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Line ends and terminal sequences in a name are shown, not obeyed."""
+    assert main(["--config.file", "a\nb\x1b[31m"]) == 2
+
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "a\\nb\\x1b[31m" in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--tick.intervall=5s"], ["serve", "--web.listen-address", "9400"], ["once", "--source", "replay:/nowhere"]],
+)
+def test_a_real_process_says_one_line_and_exits_with_2(words: list[str]) -> None:
+    """No traceback, nothing on standard output."""
+    done = gpuledger(*words)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("gpuledger: ")
+
+
+def test_a_name_that_is_not_utf8_is_one_line() -> None:
+    """File names are bytes."""
+    done = subprocess.run(
+        [*[word.encode() for word in COMMAND], b"--source", b"replay:/\xff\xfe"],
+        env=surroundings(), capture_output=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--print-config"], ["--help"], ["once", "--help"], ["--version"]])
+def test_a_full_disk_or_a_reader_that_left_is_no_traceback(words: list[str]) -> None:
+    """`gpuledger ... > /dev/full` says why; `gpuledger ... | true` says nothing."""
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [*COMMAND, *words], env=surroundings(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == "gpuledger: cannot write to standard output: No space left on device; send it elsewhere\n"
+
+    with subprocess.Popen(
+        [*COMMAND, *words], env=surroundings(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All flags are in it, with what they do; exit code 0."""
+    assert main([name, "--help"]) == 0
+
+    text = capsys.readouterr().out
+    assert "--web.listen-address" in text
+    assert "(accepted, not used yet)" in text

@@ -1,0 +1,102 @@
+"""What the command line makes of flags, and --print-config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuledger import __version__
+from gpuledger.cli import COMMANDS, main
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """What --print-config says."""
+    assert main([*words, "--print-config"]) == 0
+    found = yaml.safe_load(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "group", "name", "expected"),
+    [
+        ("--listen-address :1234", "web", "listen-address", [":1234"]),
+        ("--listen-address=:1 --web.listen-address=:2", "web", "listen-address", [":1", ":2"]),
+        ("--metrics-path /gpu", "web", "telemetry-path", "/gpu"),
+        ("--web.max-requests 5", "web", "max-connections", 5),
+        ("--process-scan-interval 5s", "tick", "interval", "5s"),
+        ("--metric-retention 10m", "", "metric-retention", "10m"),
+        ("--metric-prefix my_gpu_process", "", "metric-prefix", "my_gpu_process"),
+        ("--kubernetes-enabled", "", "kubernetes-enabled", True),
+        ("--kubernetes-enabled=true", "", "kubernetes-enabled", True),
+        ("--kubernetes-enabled=false", "", "kubernetes-enabled", False),
+        ("--kubernetes-enabled --no-kubernetes-enabled", "", "kubernetes-enabled", False),
+        ("--no-collector.pcie-throughput", "collector", "pcie-throughput", False),
+        ("--pod-resources-socket /run/x.sock", "", "pod-resources-socket", "/run/x.sock"),
+        ("--dcgm-update-frequency 500ms", "", "dcgm-update-frequency", "500ms"),
+        ("--tick.interval 5s --tick.interval 6s", "tick", "interval", "6s"),
+    ],
+)
+def test_flags_and_those_of_older_tools(
+    words: str, group: str, name: str, expected: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each sets what it is documented to set; the last one wins, and addresses add up."""
+    tree = printed(capsys, *words.split())
+
+    assert (tree[group] if group else tree)[name] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("EXPORTER_PORT=9835", {"web": {"listen-address": [":9835"]}}),
+        ("SCRAPE_INTERVAL=15", {"tick": {"interval": "15s"}}),
+        ("GPULEDGER_WEB_LISTEN_ADDRESS=:1, :2", {"web": {"listen-address": [":1", ":2"]}}),
+        ("GPULEDGER_COLLECTOR_PCIE_THROUGHPUT=1", {"collector": {"pcie-throughput": True}}),
+    ],
+)
+def test_variables(
+    given: str,
+    expected: dict[str, dict[str, object]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ours and those of older tools, through the whole program."""
+    variable, _, text = given.partition("=")
+    monkeypatch.setenv(variable, text)
+
+    tree = printed(capsys)
+
+    for group, settings in expected.items():
+        assert settings.items() <= tree[group].items()
+
+
+def test_a_printed_configuration_can_be_used(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Fed back as a file it prints the same."""
+    words = ["--tick.interval=1.234567s", "--listen-address=[::1]:1", "--kubernetes-enabled", "--source=replay:a: 'b'"]
+    main([*words, "--print-config"])
+    first = capsys.readouterr().out
+    path = tmp_path / "x.yml"
+    path.write_text(first)
+
+    main(["--config", str(path), "--print-config"])
+
+    assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]])
+def test_help_names_every_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each."""
+    assert main(words) == 0
+
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in COMMANDS)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Name and version, nothing else."""
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"gpuledger {__version__}\n"

@@ -1,0 +1,101 @@
+"""`gpuledger serve`, as a real process on the fake driver: it serves, and it stops when told."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import serving, surroundings
+from tests.fakedriver import Gpu, Process, Scenario
+
+FAST = "--tick.interval=100ms"
+
+
+@pytest.fixture
+def scenario() -> Scenario:
+    """One GPU with a process."""
+    return Scenario([Gpu(0, uuid="GPU-a", watts=300)], [Process(0, 42, sm=40)])
+
+
+def test_it_serves_what_the_driver_says(scenario: Scenario, tmp_path: Path) -> None:
+    """On the path that was asked for, with its own health."""
+    env = surroundings(scenario.write(tmp_path / "scenario"))
+
+    with serving(FAST, "--metrics-path=/gpu", env=env) as server:
+        body = server.metrics("^gpuledger_up 1$", "/gpu")
+        assert 'uuid="GPU-a"' in body
+        assert server.get("/healthz") == "ok\n"
+        code, took_s, errors = server.stop()
+
+    assert code == 0
+    assert took_s < 2
+    assert [line.rpartition("msg=")[2] for line in errors.splitlines()][-1] == "stopping"
+
+
+@pytest.mark.parametrize(
+    "numbers", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGINT, signal.SIGTERM], [signal.SIGTERM] * 20], ids=str
+)
+def test_signals_stop_it_cleanly(numbers: list[signal.Signals], scenario: Scenario, tmp_path: Path) -> None:
+    """Exit code 0 in under 2 s, with a minute to the next tick, however often it is told."""
+    env = surroundings(scenario.write(tmp_path / "scenario"))
+    with serving("--tick.interval=60s", env=env) as server:
+        server.metrics("^gpuledger_up 1$")
+        code, took_s, errors = server.stop(*numbers)
+
+    assert code == 0
+    assert took_s < 2
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("call", ["nvmlInitWithFlags", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetFieldValues"])
+def test_it_stops_while_a_driver_call_hangs(call: str, scenario: Scenario, tmp_path: Path) -> None:
+    """A driver that never answers cannot keep the process: under 2 s, exit code 0."""
+    scenario.extra = [f"hang {call}"]
+    env = surroundings(scenario.write(tmp_path / "scenario"))
+
+    with serving(FAST, "--driver.timeout=200ms", env=env) as server:
+        server.metrics("^gpuledger_up 0$|^gpu_up{.*} 0$")
+        code, took_s, errors = server.stop()
+
+    assert code == 0
+    assert took_s < 2
+    assert "does not return" in errors
+
+
+def test_it_stops_before_the_hang_is_noticed(scenario: Scenario, tmp_path: Path) -> None:
+    """Also while the loop itself still waits for the driver, with the longest timeout there is."""
+    scenario.extra = ["hang nvmlInitWithFlags"]
+    env = surroundings(scenario.write(tmp_path / "scenario"))
+
+    with serving(FAST, "--driver.timeout=60s", env=env) as server:
+        assert server.get("/healthz") == "ok\n"
+        code, took_s, _ = server.stop()
+
+    assert code == 0
+    assert took_s < 2
+
+
+def test_without_a_driver_it_serves_and_says_so() -> None:
+    """A node whose driver is not there yet is no reason to crash."""
+    with serving(FAST, env=surroundings()) as server:
+        server.metrics("^gpuledger_up 0$")
+        assert server.get("/healthz") == "ok\n"
+        code, _, errors = server.stop()
+
+    assert code == 0
+    assert errors.count("the driver cannot be read") == 1
+
+
+def test_settings_without_effect_are_said(scenario: Scenario, tmp_path: Path) -> None:
+    """In the log, as one line each, which in JSON is one object each."""
+    env = surroundings(scenario.write(tmp_path / "scenario"))
+
+    with serving(FAST, "--metric-retention=10m", "--log.format=json", env=env) as server:
+        server.metrics("^gpuledger_up 1$")
+        _, _, errors = server.stop()
+
+    messages = [json.loads(line)["msg"] for line in errors.splitlines()]
+    assert "metric-retention is accepted but has no effect in this version" in messages

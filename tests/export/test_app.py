@@ -1,0 +1,85 @@
+"""The pages, asked as the server asks them."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from gpuledger.export.app import App
+from gpuledger.export.http import Request, Response
+from gpuledger.model import Driver, Tick
+from tests.export.test_text import tick_with, use
+
+PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+
+
+class Pages:
+    """An app over a tick the test chooses."""
+
+    def __init__(self, tick: Tick | None, age_s: float | None = 0.1, path: str = "/metrics") -> None:
+        self.app = App(lambda: tick, lambda: age_s, interval_s=1.0, telemetry_path=path)
+
+    def get(self, path: str, **headers: str) -> Response:
+        """The answer to a GET."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.app(Request("GET", path, {}, named, "HTTP/1.1", keep_alive=True))
+
+
+def test_metrics_as_prometheus_asks() -> None:
+    """OpenMetrics, compressed, with the headers that caches and Prometheus need."""
+    answer = Pages(tick_with(use(7))).get("/metrics", accept=PROMETHEUS, accept_encoding="gzip")
+
+    headers = dict(answer.headers)
+    assert answer.status == 200
+    assert headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert (headers["Content-Encoding"], headers["Vary"]) == ("gzip", "Accept, Accept-Encoding")
+    assert isinstance(answer.body, bytes)
+    assert gzip.decompress(answer.body).endswith(b"# EOF\n")
+
+
+def test_metrics_as_curl_asks() -> None:
+    """Plain text where nothing else is asked for."""
+    answer = Pages(tick_with(use(7))).get("/metrics", accept="*/*")
+
+    assert dict(answer.headers)["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert isinstance(answer.body, bytes)
+    assert b"# EOF" not in answer.body
+
+
+def test_own_telemetry_path() -> None:
+    """`--web.telemetry-path` moves the metrics; the old path is gone and the answer names the pages there are."""
+    pages = Pages(tick_with(), path="/gpu")
+
+    missing = pages.get("/metrics")
+
+    assert pages.get("/gpu").status == 200
+    assert missing.status == 404
+    assert b"/gpu" in bytes(missing.body)  # type: ignore[arg-type]  # a short text
+    assert b'href="/gpu"' in bytes(pages.get("/").body)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tick", "age_s", "healthz", "readyz"),
+    [
+        (None, None, 200, 503),
+        (tick_with(), 0.5, 200, 200),
+        (tick_with(), 60.0, 503, 503),
+        (Tick(1, Driver(up=False, reason="Driver Not Loaded")), 0.5, 200, 200),
+    ],
+    ids=["before the first tick", "ticking", "stopped", "no driver"],
+)
+def test_health(tick: Tick | None, age_s: float | None, healthz: int, readyz: int) -> None:
+    """Healthy while the loop ticks, whatever the driver does; ready from the first tick on."""
+    pages = Pages(tick, age_s)
+
+    assert (pages.get("/healthz").status, pages.get("/readyz").status) == (healthz, readyz)
+    assert pages.get("/metrics").status == (503 if tick is None else 200)
+
+
+def test_landing_page_says_what_is_wrong() -> None:
+    """The page for people names the driver's problem, as text and not as markup."""
+    page = Pages(Tick(1, Driver(up=False, reason="<b>gone</b>"))).get("/")
+
+    assert b"The driver cannot be read: &lt;b&gt;gone&lt;/b&gt;" in bytes(page.body)  # type: ignore[arg-type]
+    assert "Content-Security-Policy" in dict(page.headers)

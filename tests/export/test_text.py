@@ -1,0 +1,160 @@
+"""The renderer: both formats, any label text, no series twice, memory that stays flat."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from gpuledger.catalog import CATALOG, Family, Of, Type
+from gpuledger.export.labels import LONGEST_VALUE, escape
+from gpuledger.export.negotiate import Format
+from gpuledger.export.text import Renderer
+from gpuledger.model import Device, Driver, Facts, Health, ProcessUse, Reading, Resident, Sample, Stage, Tick
+
+GPU = Device(index=0, uuid="GPU-1", name="NVIDIA H200")
+DRIVER = Driver(up=True, driver_version="580.1", nvml_version="13.580.1", cuda_version="13.0")
+TEXT_MADE_OF_ANYTHING = st.text(st.characters(codec=None), max_size=40) | st.text(
+    alphabet='\\"\n\r\t{}=, #\x00\ud800é', max_size=20
+)
+
+
+def render(tick: Tick, fmt: Format = Format.TEXT) -> str:
+    """The whole body."""
+    return b"".join(Renderer().chunks(tick, fmt)).decode()
+
+
+def tick_with(*processes: ProcessUse, **reading: Any) -> Tick:
+    """One GPU with these processes."""
+    return Tick(
+        time_ns=1_700_000_000_000_000_000,
+        driver=DRIVER,
+        readings=(Reading(device=GPU, **reading),),
+        processes=processes,
+        health=Health(stages=(Stage("read", 5, success=True),)),
+    )
+
+
+def use(pid: int, name: str = "python3") -> ProcessUse:
+    """A process on the GPU."""
+    return ProcessUse(GPU, Resident(pid, "compute", 100), Facts(pid, 1, 1000, name), Sample(pid, 1, 40, 10))
+
+
+def samples(body: str, fmt: Format) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every series with its value, through prometheus_client's parser; a series that stands twice is an error."""
+    parse = parse_text if fmt is Format.TEXT else parse_openmetrics
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    for family in parse(body):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in found, key
+            found[key] = sample.value
+    return found
+
+
+@pytest.mark.parametrize("fmt", Format)
+def test_values_and_units(fmt: Format) -> None:
+    """Milliwatts become watts, percentages ratios, and integers stay integers, in both formats."""
+    body = render(tick_with(use(7), power_mw=290_500, utilization_pct=40, memory_used_bytes=2**40 + 1), fmt)
+
+    gpu = '{gpu="0",uuid="GPU-1"}'
+    assert f"gpu_power_watts{gpu} 290.5\n" in body
+    assert f"gpu_utilization_ratio{gpu} 0.4\n" in body
+    assert f"gpu_memory_used_bytes{gpu} 1099511627777\n" in body
+    assert 'gpu_process_sm_utilization_ratio{pid="7",' in body
+
+
+def test_absent_is_absent() -> None:
+    """A family without a value is not in the body at all, not even its HELP."""
+    body = render(tick_with())
+
+    assert "gpu_power_watts" not in body
+    assert "gpu_process" not in body.replace("gpu_processes", "")
+
+
+def test_openmetrics_differs_where_it_must() -> None:
+    """Counters lose `_total` in TYPE, infos are of type info, units are named, and the end is marked."""
+    body = render(tick_with(energy_mj=5000), Format.OPENMETRICS)
+
+    assert "# TYPE gpu_energy_joules counter\n# UNIT gpu_energy_joules joules\n# HELP gpu_energy_joules " in body
+    assert 'gpu_energy_joules_total{gpu="0",uuid="GPU-1"} 5.0\n' in body
+    assert "# TYPE gpu info\n" in body
+    assert body.endswith("# EOF\n")
+
+
+def test_two_things_with_equal_labels_are_one_series() -> None:
+    """A driver that lists a process twice cannot break the scrape: a duplicate series would lose all of it."""
+    body = render(tick_with(use(7), use(7), use(8)))
+
+    assert body.count('gpu_process_memory_used_bytes{pid="7"') == 1
+    assert body.count('gpu_process_memory_used_bytes{pid="8"') == 1
+
+
+def test_label_blocks_are_kept_and_dropped() -> None:
+    """A process whose name changes gets its new name; one that ended leaves nothing behind."""
+    renderer = Renderer()
+    first = b"".join(renderer.chunks(tick_with(use(7, "old")), Format.TEXT)).decode()
+    second = b"".join(renderer.chunks(tick_with(use(7, "new")), Format.TEXT)).decode()
+    list(renderer.chunks(tick_with(), Format.TEXT))
+
+    assert 'process_name="old"' in first
+    assert 'process_name="new"' in second
+    assert 'process_name="old"' not in second
+    assert renderer._blocks._known[Of.PROCESS] == {}
+
+
+@pytest.mark.parametrize("fmt", Format)
+@given(names=st.lists(TEXT_MADE_OF_ANYTHING, min_size=1, max_size=5))
+@settings(max_examples=150, deadline=None)
+def test_any_name_survives(fmt: Format, names: list[str]) -> None:
+    """Quotes, newlines, braces, NULs, broken surrogates: the parser reads back what went in."""
+    tick = tick_with(*(use(pid, name) for pid, name in enumerate(names)))
+
+    found = samples(render(tick, fmt), fmt)
+
+    for pid, name in enumerate(names):
+        readable = name.encode("utf-8", "replace").decode()
+        labels = {"pid": str(pid), "gpu": "0", "uuid": "GPU-1", "process_name": readable} | dict.fromkeys(
+            ("namespace", "pod", "container", "pod_uid", "container_id"), ""
+        )
+        assert found["gpu_process_memory_used_bytes", tuple(sorted(labels.items()))] == 100
+
+
+@given(st.text(st.characters(codec=None), max_size=5 * LONGEST_VALUE))
+@settings(max_examples=50, deadline=None)
+def test_escaped_text_has_no_way_out(text: str) -> None:
+    """Escaped text holds no bare quote and no newline, can be encoded, and is bounded."""
+    escaped = escape(text)
+
+    assert "\n" not in escaped
+    assert '"' not in escaped.replace("\\\\", "").replace('\\"', "")
+    assert len(escaped.encode()) <= 4 * 2 * LONGEST_VALUE
+
+
+@pytest.mark.parametrize("fmt", Format)
+@given(value=st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 2**64))
+@settings(max_examples=100, deadline=None)
+def test_any_number_survives(fmt: Format, value: float) -> None:
+    """What is written is read back as the same number."""
+    family = Family("x_ratio", Type.GAUGE, Of.EXPORTER, "X.", "nowhere", lambda _: value)
+    body = b"".join(Renderer([family]).chunks(tick_with(), fmt)).decode()
+
+    (found,) = samples(body, fmt).values()
+
+    assert math.isclose(found, float(value), rel_tol=0, abs_tol=0)
+
+
+def test_body_comes_family_by_family() -> None:
+    """No chunk holds more than one family, so that the whole body is never in memory."""
+    tick = replace(tick_with(energy_mj=1, power_mw=1), processes=tuple(use(pid) for pid in range(500)))
+
+    chunks = list(Renderer().chunks(tick, Format.TEXT))
+
+    assert all(chunk.count(b"# TYPE") == 1 for chunk in chunks)
+    assert len(chunks) <= len(CATALOG)

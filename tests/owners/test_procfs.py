@@ -1,0 +1,213 @@
+"""What the kernel says about processes, from a /proc made for the test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuledger.owners.procfs import TICKS_PER_S, Procfs
+
+BOOT_S = 1_700_000_000
+
+
+class Proc:
+    """A folder that looks like /proc."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "stat").write_text(f"cpu 1 2 3\nbtime {BOOT_S}\nprocesses 5\n")
+
+    def add(
+        self, pid: int, start_ticks: int = 500, *, name: bytes = b"python3", uid: int = 1000, cgroup: str = "0::/a\n"
+    ) -> None:
+        """Let a process live, in place of one with its pid."""
+        folder = self.root / str(pid)
+        folder.mkdir(exist_ok=True)
+        before = b" ".join(b"%d" % n for n in range(1, 19))  # fields 4 to 21
+        (folder / "stat").write_bytes(b"%d (%s) S %s %d 0 0\n" % (pid, name, before, start_ticks))
+        (folder / "status").write_bytes(b"Name:\t%s\nUmask:\t0022\nUid:\t%d\t0\t0\t0\nGid:\t0\n" % (name, uid))
+        (folder / "cgroup").write_text(cgroup)
+
+    def end(self, pid: int) -> None:
+        """Let it go."""
+        shutil.rmtree(self.root / str(pid))
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    """An empty /proc."""
+    return Proc(tmp_path)
+
+
+def test_a_process_is_known_with_all_its_facts(proc: Proc) -> None:
+    """Name, uid, cgroup, and its start as a Unix time."""
+    proc.add(7, 12345, uid=1001, cgroup="0::/system.slice/ollama.service\n")
+
+    facts = Procfs(proc.root).facts([7])[7]
+
+    assert (facts.pid, facts.start_ticks, facts.name, facts.uid) == (7, 12345, "python3", 1001)
+    assert facts.cgroup == "0::/system.slice/ollama.service\n"
+    assert facts.start_time_ms == BOOT_S * 1000 + 12345 * 1000 // TICKS_PER_S
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"a b", "a b"), (b"(sd-pam)", "(sd-pam)"), (b"a) S 1 (b", "a) S 1 (b"), (b")))", ")))"), (b"", ""),
+        (b"x\xff\xfe", "x\ufffd\ufffd"), ("größe".encode(), "größe"), (b"a\nb", "a\nb"), (b"7 (x", "7 (x"),
+    ],
+)  # fmt: skip
+def test_any_name_is_read_whole_and_hides_nothing(name: bytes, shown: str, proc: Proc) -> None:
+    """Spaces, brackets, line ends and broken UTF-8 neither change the start time nor the user."""
+    proc.add(7, 777, name=name, uid=1234)
+
+    facts = Procfs(proc.root).facts([7])[7]
+
+    assert (facts.name, facts.start_ticks, facts.uid) == (shown, 777, 1234)
+
+
+@pytest.mark.parametrize("separator", ["\f", "\v", "\r", "\x1c", "\x85", "\u2028"])
+def test_a_name_cannot_pretend_to_be_another_user(separator: str, proc: Proc) -> None:
+    """The kernel escapes only the line end in /proc/PID/status; other separators do not begin a line."""
+    proc.add(7, name=f"x{separator}Uid:\t0".encode(), uid=1234)
+
+    assert Procfs(proc.root).facts([7])[7].uid == 1234
+
+
+def test_a_process_that_is_gone_is_left_out(proc: Proc) -> None:
+    """And comes back when it does."""
+    proc.add(7)
+    proc.add(8)
+    procfs = Procfs(proc.root)
+    assert set(procfs.facts([7, 8, 9])) == {7, 8}
+
+    proc.end(7)
+
+    assert set(procfs.facts([7, 8])) == {8}
+
+
+@pytest.mark.parametrize("missing", ["stat", "status", "cgroup"])
+def test_a_process_that_vanishes_while_it_is_read_is_left_out(missing: str, proc: Proc) -> None:
+    """At whichever file it happens; the others are not touched by it."""
+    proc.add(7)
+    proc.add(8)
+    (proc.root / "7" / missing).unlink()
+
+    assert set(Procfs(proc.root).facts([7, 8])) == {8}
+
+
+@pytest.mark.parametrize("content", [b"", b"7", b"7 (x) S 1 2", b"7 (x) S " + b"z " * 30, b"\0" * 100])
+def test_a_broken_stat_costs_one_process(content: bytes, proc: Proc) -> None:
+    """No exception, whatever stands there."""
+    proc.add(7)
+    proc.add(8)
+    (proc.root / "7" / "stat").write_bytes(content)
+
+    assert set(Procfs(proc.root).facts([7, 8])) == {8}
+
+
+def test_a_reused_pid_inherits_nothing(proc: Proc) -> None:
+    """Between two ticks another process takes the pid, even one of the same name."""
+    proc.add(7, 500, uid=1, cgroup="0::/old\n")
+    procfs = Procfs(proc.root)
+    assert procfs.facts([7])[7].cgroup == "0::/old\n"
+
+    proc.add(7, 900, uid=2, cgroup="0::/new\n")
+
+    facts = procfs.facts([7])[7]
+    assert (facts.start_ticks, facts.uid, facts.cgroup) == (900, 2, "0::/new\n")
+
+
+def test_a_pid_that_changes_hands_in_the_middle_of_a_read_is_left_out(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cgroup of one and the name of another are never joined; the next tick knows the new one."""
+    proc.add(7, 500, cgroup="0::/old\n")
+    procfs = Procfs(proc.root)
+    read = procfs._text
+
+    def changing(name: str) -> str:
+        text = read(name)
+        if name == "7/cgroup":
+            proc.add(7, 900, cgroup="0::/new\n")
+        return text
+
+    monkeypatch.setattr(procfs, "_text", changing)
+    assert procfs.facts([7]) == {}
+
+    monkeypatch.undo()
+    facts = procfs.facts([7])[7]
+    assert (facts.start_ticks, facts.cgroup) == (900, "0::/new\n")
+
+
+def test_a_new_program_in_the_same_process_is_read_anew(proc: Proc) -> None:
+    """A shell in a job script becomes python by exec: same pid, same start, another name."""
+    proc.add(7, name=b"bash")
+    procfs = Procfs(proc.root)
+    procfs.facts([7])
+
+    proc.add(7, name=b"python3", cgroup="0::/job\n")
+
+    assert (procfs.facts([7])[7].name, procfs.facts([7])[7].cgroup) == ("python3", "0::/job\n")
+
+
+def test_a_known_process_costs_one_file(proc: Proc) -> None:
+    """Its status and cgroup are read once: they may even be gone."""
+    proc.add(7)
+    procfs = Procfs(proc.root)
+    first = procfs.facts([7])[7]
+
+    (proc.root / "7" / "status").unlink()
+    (proc.root / "7" / "cgroup").unlink()
+
+    assert procfs.facts([7])[7] is first
+
+
+def test_processes_that_are_asked_for_no_more_are_forgotten(proc: Proc) -> None:
+    """Else a year of jobs would fill the memory."""
+    for pid in range(1, 50):
+        proc.add(pid)
+    procfs = Procfs(proc.root)
+    procfs.facts(range(1, 50))
+
+    procfs.facts([1])
+
+    assert set(procfs._known) == {1}
+
+
+@pytest.mark.parametrize("content", [None, "", "cpu 1 2 3\n", "btime\n", "btime soon\n"])
+def test_without_a_boot_time_the_clocks_tell_it(content: str | None, proc: Proc) -> None:
+    """A start time is never put into 1970."""
+    proc.add(7, 0)
+    if content is None:
+        (proc.root / "stat").unlink()
+    else:
+        (proc.root / "stat").write_text(content)
+
+    started_s = Procfs(proc.root).facts([7])[7].start_time_ms / 1000
+
+    assert abs(started_s - (time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))) < 2
+
+
+def test_a_status_without_uid_leaves_it_unknown(proc: Proc) -> None:
+    """Absent, not root."""
+    proc.add(7)
+    (proc.root / "7" / "status").write_text("Name:\tx\n")
+
+    assert Procfs(proc.root).facts([7])[7].uid is None
+
+
+def test_the_real_proc_agrees_with_what_we_know_of_ourselves() -> None:
+    """The fake one is like the kernel's."""
+    pid = os.getpid()
+
+    facts = Procfs().facts([pid])[pid]
+
+    assert facts.uid == os.getuid()
+    assert facts.name == Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    assert facts.cgroup == Path(f"/proc/{pid}/cgroup").read_text()
+    assert 0 <= time.time() - facts.start_time_ms / 1000 < 3600

@@ -1,0 +1,177 @@
+"""From facts and names to owners, and who was given what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuledger.model import Device, Driver, Facts, Owner, ProviderHealth, Reading, Resident, Tick
+from gpuledger.owners.names import Allocation, Container, Names, Pod
+from gpuledger.owners.resolver import GONE, HOST, NO_NAME, NO_POD, Resolver
+
+C = "4be1" * 16
+UID = "7f2c1a9e-3b64-4d0f-9a51-c8e20d7b4f13"
+GPU = Device(index=0, uuid="GPU-589eca37-678c-87d1-df84-37094ad015c0", minor=0)
+IDLE = Device(index=1, uuid="GPU-00000000-678c-87d1-df84-37094ad015c0", minor=1)
+KUBE = f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{C}.scope\n"
+DOCKER = f"0::/system.slice/docker-{C}.scope\n"
+
+
+class Source:
+    """A provider that knows what the test says."""
+
+    def __init__(self, **names: object) -> None:
+        self.names = Names(**names)  # type: ignore[arg-type]  # the fields of Names
+        self.health = ProviderHealth("test", up=True, reason="", since_ns=0, last_success_ns=0, fetches=1, failures=0)
+        self.nudges = 0
+
+    def nudge(self) -> None:
+        """Counted."""
+        self.nudges += 1
+
+
+def facts(cgroup: str, pid: int = 7, start_ticks: int = 1) -> Facts:
+    """A process in a cgroup."""
+    return Facts(pid, start_ticks, 1000, "python3", 1000, cgroup)
+
+
+def tick_of(*known: Facts, devices: tuple[Device, ...] = (GPU,), gone: tuple[int, ...] = ()) -> Tick:
+    """All of them on the first device."""
+    pids = (*(f.pid for f in known), *gone)
+    residents = tuple(Resident(pid, "compute", 100) for pid in pids)
+    readings = tuple(Reading(device, residents=residents if i == 0 else ()) for i, device in enumerate(devices))
+    return Tick(1, Driver(up=True), readings, facts={f.pid: f for f in known})
+
+
+def owner_of(cgroup: str, *sources: Source) -> Owner:
+    """The owner of one process."""
+    return Resolver(sources).resolve(tick_of(facts(cgroup))).owners.by_pid[7]
+
+
+def test_docker_container() -> None:
+    """The name and image of a Docker container, joined by its id."""
+    owner = owner_of(DOCKER, Source(containers={C: Container(C, "ollama", "ollama/ollama:latest")}))
+
+    assert (owner.container, owner.container_id, owner.image) == ("ollama", C, "ollama/ollama:latest")
+    assert (owner.runtime, owner.pod, owner.reason) == ("docker", "", "")
+
+
+def test_pod_from_the_runtime_alone() -> None:
+    """CRI's labels name the pod without the API server."""
+    container = Container(C, "main", "vllm:1", "ml", "llama-0", UID)
+
+    owner = owner_of(KUBE, Source(containers={C: container}))
+
+    assert (owner.namespace, owner.pod, owner.container, owner.pod_uid) == ("ml", "llama-0", "main", UID)
+    assert owner.reason == ""
+
+
+def test_pod_by_uid_when_the_container_is_unknown() -> None:
+    """A container that is too new for the runtime's snapshot still has its pod; what is missing is said."""
+    pod = Pod(UID, "ml", "llama-0", "StatefulSet", "llama")
+
+    owner = owner_of(KUBE, Source(pods={UID: pod}))
+
+    assert (owner.namespace, owner.pod, owner.workload_kind, owner.workload_name) == (
+        "ml", "llama-0", "StatefulSet", "llama",
+    )  # fmt: skip
+    assert (owner.container, owner.reason) == ("", NO_NAME)
+
+
+def test_providers_complete_each_other() -> None:
+    """CRI gives the container, the API server the workload and labels."""
+    cri = Source(containers={C: Container(C, "main", "vllm:1", "ml", "llama-0", UID)})
+    api = Source(
+        containers={C: Container(C, "main", "", "ml", "llama-0", UID)},
+        pods={UID: Pod(UID, "ml", "llama-0", "Deployment", "llama", (("app", "llama"),))},
+    )
+
+    owner = owner_of(KUBE, cri, api)
+
+    assert (owner.image, owner.workload_kind, owner.labels) == ("vllm:1", "Deployment", (("app", "llama"),))
+    assert owner == owner_of(KUBE, api, cri)
+
+
+def test_names_unknown_leave_ids() -> None:
+    """Without any provider the ids are there, with the reason why the names are not."""
+    in_pod, in_docker = owner_of(KUBE), owner_of(DOCKER)
+
+    assert (in_pod.container_id, in_pod.pod_uid, in_pod.reason) == (C, UID, NO_POD)
+    assert (in_docker.container_id, in_docker.container, in_docker.reason) == (C, "", NO_NAME)
+
+
+def test_host_process_has_a_unit() -> None:
+    """A service is no container; that is no failure."""
+    owner = owner_of("0::/system.slice/ollama.service\n")
+
+    assert (owner.unit, owner.container_id, owner.reason) == ("ollama.service", "", HOST)
+
+
+def test_unknown_names_are_counted_and_asked_for() -> None:
+    """An id nobody knows nudges the providers; a process that is gone is counted as such."""
+    source = Source()
+
+    owners = Resolver([source]).resolve(tick_of(facts(DOCKER), gone=(99,))).owners
+
+    assert owners.unresolved == ((NO_NAME, 1), (GONE, 1))
+    assert source.nudges == 1
+
+
+def test_new_names_are_seen_and_old_ones_cost_nothing() -> None:
+    """The owner object is kept while nothing changes, and made anew when a provider has new names."""
+    source = Source(containers={C: Container(C, "old")})
+    resolver = Resolver([source])
+    tick = tick_of(facts(DOCKER))
+    first = resolver.resolve(tick).owners.by_pid[7]
+    again = resolver.resolve(tick).owners.by_pid[7]
+    source.names = Names(containers={C: Container(C, "renamed")})
+
+    assert again is first
+    assert resolver.resolve(tick).owners.by_pid[7].container == "renamed"
+
+
+def test_reused_pid_gets_a_new_owner() -> None:
+    """The same pid with another start time is another process."""
+    resolver = Resolver()
+    resolver.resolve(tick_of(facts(DOCKER)))
+
+    owner = resolver.resolve(tick_of(facts("0::/system.slice/ssh.service\n", start_ticks=2))).owners.by_pid[7]
+
+    assert (owner.container_id, owner.unit) == ("", "ssh.service")
+
+
+def _allocation(pod: str, device_id: str) -> Allocation:
+    return Allocation("ml", pod, "main", "nvidia.com/gpu", device_id)
+
+
+def test_idle_allocated_gpu_shows_its_pod() -> None:
+    """A GPU nobody works on still says whom it was given to; replicas of a shared one stay apart."""
+    given = {"a": IDLE.uuid, "b": f"{GPU.uuid}::0", "c": f"{GPU.uuid}::1"}
+    source = Source(allocations=tuple(_allocation(pod, device_id) for pod, device_id in given.items()))
+
+    granted = Resolver([source]).resolve(tick_of(devices=(GPU, IDLE))).owners.granted
+
+    assert [(g.device.index, g.pod, g.replica) for g in granted] == [(1, "a", ""), (0, "b", "0"), (0, "c", "1")]
+
+
+def test_device_id_nobody_knows_is_counted() -> None:
+    """An id of an unknown form is counted and given to nobody."""
+    owners = Resolver([Source(allocations=(_allocation("a", "device0::1"),))]).resolve(tick_of()).owners
+
+    assert (owners.granted, owners.unknown_device_ids) == ((), 1)
+
+
+def test_conflicts_are_counted_once() -> None:
+    """A process of one pod on a GPU given to another: the process wins, and it is counted once, not every tick."""
+    container = Container(C, "main", "", "ml", "llama-0", UID)
+    source = Source(containers={C: container}, allocations=(_allocation("other", GPU.uuid),))
+    resolver = Resolver([source])
+    tick = tick_of(facts(KUBE))
+    resolver.resolve(tick)
+
+    owners = resolver.resolve(tick).owners
+
+    assert owners.conflicts == 1
+    assert owners.by_pid[7].pod == "llama-0"
+    entitled = replace(source.names, allocations=(_allocation("llama-0", GPU.uuid),))
+    source.names = entitled
+    assert resolver.resolve(tick).owners.conflicts == 1

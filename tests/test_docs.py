@@ -1,0 +1,39 @@
+"""The docs say what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tools import docs
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+
+
+@pytest.mark.parametrize("name", docs.PAGES)
+def test_generated_pages_are_fresh(name: str) -> None:
+    """What `make docs` would write is what is there."""
+    page = (ROOT / "docs" / name).read_text()
+
+    assert page == docs.PAGES[name](page), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file that is there."""
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_readme_commands_exist() -> None:
+    """Each make target and each gpuledger command of the README is one there is."""
+    from gpuledger.cli import COMMANDS
+
+    readme = (ROOT / "README.md").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+
+    assert set(re.findall(r"`gpuledger (\w+)", readme)) <= set(COMMANDS)
+    for target in re.findall(r"^make (\w+)", readme, re.MULTILINE):
+        assert f"\n{target}:" in makefile

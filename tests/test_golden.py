@@ -1,0 +1,184 @@
+"""One whole scrape of a node with eight GPUs of every kind, compared line by line, and judged by three parsers.
+
+After a wanted change: `GOLDEN=write python -m pytest tests/test_golden.py`, then read the diff.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from gpuledger.catalog import CATALOG
+from gpuledger.export.negotiate import Format
+from gpuledger.export.text import Renderer
+from gpuledger.loop import Loop
+from gpuledger.model import ProviderHealth, Tick
+from gpuledger.owners.names import Allocation, Container, Names, Pod
+from gpuledger.owners.procfs import Procfs
+from gpuledger.owners.resolver import Resolver
+from gpuledger.sources.nvml.source import NvmlSource
+from tests import fakedriver
+from tests.fakedriver import Gpu, Mig, Process, h200_node
+
+GOLDEN = Path(__file__).parent / "golden"
+FILES = {Format.TEXT: GOLDEN / "node.prom", Format.OPENMETRICS: GOLDEN / "node.om"}
+NOW_S = 1_700_000_000
+
+# What differs from run to run: times, versions of this machine, and how much the exporter itself uses.
+VARIABLE = re.compile(
+    r"^(gpuledger_(?:tick_duration|stage_duration|driver|cpu|start_time)_seconds(?:_total)?"
+    r"|gpuledger_(?:resident_memory_bytes|open_fds|threads))(\{.*\})? .*$",
+    re.MULTILINE,
+)
+PYTHON = re.compile(r'python_version="[^"]*"')
+
+
+def node() -> fakedriver.Scenario:
+    """Busy H200s, an old board with a fan, one fallen off the bus, one cut by MIG, one with accounting."""
+    scenario = h200_node(gpus=8, processes=2)
+    scenario.clock = NOW_S
+    scenario.gpus[4] = Gpu(
+        index=4, name='Tesla "P100"', watts=110, energy_mj="none",
+        extra={"gpm": "none", "nvlinks": "none", "fan": 33, "architecture": "pascal", "compute_capability": "6.0"},
+    )  # fmt: skip
+    scenario.gpus[6].accounting = 1
+    scenario.gpus[7].mig = 1
+    scenario.processes = [p for p in scenario.processes if p.gpu != 7]
+    scenario.processes += [
+        Process(gpu=0, pid=1000, kind="graphics", memory=1 << 32),
+        Process(gpu=1, pid=2000, memory="na"),
+        Process(gpu=7, pid=3000, memory=1 << 30, gi=1, ci=0),
+    ]
+    scenario.migs = [
+        Mig(gpu=7, gi=1, uuid="MIG-7-1", memory_used=1 << 30, extra={"gpm.sm": 20.0}),
+        Mig(gpu=7, gi=2, uuid="MIG-7-2", profile="2g.35gb", sms=32),
+    ]
+    scenario.extra = [
+        "lost 5",
+        "accounting 6 pid=1012 gpu=30 mem=10 max_memory=4294967296 time_ms=0 start_us=1 running=1",
+        *(f"sample {g} pid={1000 + 2 * g} ts={NOW_S * 10**6 + 9} sm=40 mem=7 enc=1 dec=2" for g in (0, 1, 2, 3, 4, 6)),
+    ]
+    return scenario
+
+
+CONTAINER, IN_POD = "c0de" * 16, "f00d" * 16
+POD_UID = "7f2c1a9e-3b64-4d0f-9a51-c8e20d7b4f13"
+CGROUPS = {
+    1000: f"0::/system.slice/docker-{CONTAINER}.scope\n",
+    1001: f"0::/system.slice/docker-{CONTAINER}.scope\n",
+    1002: f"0::/kubepods/burstable/pod{POD_UID}/{IN_POD}\n",
+    1004: f"0::/system.slice/docker-{'abcd' * 16}.scope\n",
+    1006: "0::/system.slice/slurmstepd.scope/job_211/step_0/user/task_1\n",
+}
+
+
+class Known:
+    """A provider with a container, a pod and an allocation."""
+
+    health = ProviderHealth("docker", up=True, reason="", since_ns=5, last_success_ns=7, fetches=9, failures=1)
+    names = Names(
+        containers={
+            CONTAINER: Container(CONTAINER, "ollama", "ollama:1", labels=(("com.docker.compose.project", "home"),))
+        },
+        pods={POD_UID: Pod(POD_UID, "ml", "llama-0", "StatefulSet", "llama")},
+        allocations=(
+            Allocation("ml", "llama-0", "main", "nvidia.com/gpu", "GPU-00000002-0000-4000-8000-000000000002::1"),
+        ),
+    )
+
+    def nudge(self) -> None:
+        """Nothing more to know."""
+
+
+def proc(root: Path, pid: int, name: str) -> None:
+    """A process in a made-up /proc."""
+    folder = root / str(pid)
+    folder.mkdir(parents=True)
+    (folder / "stat").write_text(f"{pid} ({name}) S " + " ".join(["0"] * 18) + " 12345 0\n")
+    (folder / "status").write_text(f"Name:\t{name}\nUid:\t0\t0\t0\t0\n")
+    (folder / "cgroup").write_text(CGROUPS.get(pid, "0::/system.slice/ollama.service\n"))
+
+
+@pytest.fixture(scope="module")
+def tick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tick]:
+    """The second tick, which has everything."""
+    folder = tmp_path_factory.mktemp("node")
+    scenario = node()
+    samples = [line for line in scenario.extra if line.startswith("sample")]
+    scenario.extra = [line for line in scenario.extra if line not in samples]
+    scenario.write(folder / "scenario")
+    fakedriver.load(folder / "scenario")
+    root = folder / "proc"
+    (root / "1").mkdir(parents=True)
+    (root / "stat").write_text("cpu 0\nbtime 1690000000\n")
+    for pid in range(1000, 1016):
+        proc(root, pid, "python3" if pid % 2 else 'bad "name"\\')
+    source = NvmlSource(now_ns=lambda: NOW_S * 10**9)
+    loop = Loop(source, Procfs(root).facts, interval_s=1.0, owners=Resolver([Known()]))
+    loop.once()
+    scenario.extra += samples
+    scenario.write(folder / "scenario")
+    yield loop.once()
+    loop.stop()
+
+
+def body(tick: Tick, fmt: Format) -> str:
+    """The scrape."""
+    return b"".join(Renderer().chunks(tick, fmt)).decode()
+
+
+@pytest.mark.parametrize("fmt", Format)
+def test_golden_scrape(tick: Tick, fmt: Format) -> None:
+    """Any change of what users see is a change of this file, seen in review."""
+    masked = PYTHON.sub('python_version="X"', VARIABLE.sub(r"\1\2 X", body(tick, fmt)))
+    if os.environ.get("GOLDEN") == "write":
+        FILES[fmt].parent.mkdir(exist_ok=True)
+        FILES[fmt].write_text(masked)
+
+    assert masked == FILES[fmt].read_text()
+
+
+def test_promtool_has_no_complaint(tick: Tick) -> None:
+    """Prometheus's own linter finds nothing."""
+    promtool = shutil.which("promtool")
+    assert promtool, "promtool is not installed; it comes with Debian's package prometheus"
+
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=body(tick, Format.TEXT), capture_output=True, text=True, check=False
+    )
+
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+@pytest.mark.parametrize("fmt", Format)
+def test_series_are_unique_and_in_the_catalog(tick: Tick, fmt: Format) -> None:
+    """No parser checks it: each series once, one set of labels a family, every family declared."""
+    declared = {family.name: (*family.of.value, *family.labels) for family in CATALOG}
+    parse = parse_text if fmt is Format.TEXT else parse_openmetrics
+    seen = set()
+    for family in parse(body(tick, fmt)):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in seen
+            seen.add(key)
+            assert tuple(sample.labels) == declared[sample.name]
+            assert sample.timestamp is None
+    assert len(seen) > 700
+
+
+def test_sums_count_nothing_twice(tick: Tick) -> None:
+    """MIG instances and processes in two lists do not add to what GPUs and processes hold."""
+    gpus = [r for r in tick.readings if not r.device.parent_uuid]
+    pids = [(use.resident.pid, use.device.uuid) for use in tick.processes]
+
+    assert len(gpus) == 8
+    assert len(set(pids)) == len(pids)
+    assert [use.device.uuid for use in tick.processes if use.resident.pid == 3000] == ["MIG-7-1"]

@@ -1,0 +1,58 @@
+"""Imports go one way: read, resolve, book, show."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "gpuledger"
+
+# What each part may know of the others; all of them may know the model and the small modules at the top.
+ALLOWED = {
+    "sources": {"sources"},
+    "owners": {"owners"},
+    "books": {"books"},
+    "export": {"export"},
+    "cli": {"cli", "sources", "owners", "books", "export", "loop", "config"},
+}
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gpuledger."):
+            found.add((node.module or "").split(".")[1])
+    return found
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_imports_go_one_way(part: str) -> None:
+    """Export never sees a source, a book never sees a file, and so on."""
+    parts = set(ALLOWED) | {"loop", "config"}
+    for path in (SOURCE / part).rglob("*.py"):
+        forbidden = (_imports(path) & parts) - ALLOWED[part]
+        assert not forbidden, f"{path.name} imports {forbidden}"
+
+
+def test_modules_are_small() -> None:
+    """Past 400 lines it is two modules."""
+    sizes = {path.name: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+
+    assert {name: size for name, size in sizes.items() if size > 400} == {}
+
+
+def test_replaying_needs_no_driver_binding() -> None:
+    """The demo must run where nothing of NVIDIA is installed, and without the memory of what it does not use."""
+    code = (
+        "import sys; import gpuledger.cli.demo, gpuledger.cli.serve, gpuledger.sources.replay;"
+        "unwanted = ('pynvml', 'yaml', 'http.server', 'asyncio', 'email', 'urllib.request');"
+        "print([name for name in unwanted if name in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,81 @@
+"""Write what the docs repeat of the code: docs/metrics.md, and the settings in docs/operations.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuledger import durations
+from gpuledger.catalog import CATALOG, Of
+from gpuledger.config import OPTIONS, Option
+
+DOCS = Path(__file__).parents[1] / "docs"
+BEGIN, END = "<!-- settings: written by `make docs` -->", "<!-- end of settings -->"
+KINDS = {
+    Of.EXPORTER: ("The exporter itself", "No labels but those named."),
+    Of.GPU: ("GPUs", "One series a GPU."),
+    Of.MIG: (
+        "MIG instances",
+        "One series an instance, in families of their own, so that a sum over GPUs counts nothing twice.",
+    ),
+    Of.CONTAINER: ("Containers", "One series a container and device: the sums of its processes."),
+    Of.OWNER: ("What is known of containers", "To be joined: `* on (container_id) group_left(image) gpu_owner_info`."),
+    Of.GRANT: ("Allocations", "What the kubelet gave to whom, used or not."),
+    Of.PROCESS: ("Processes", "One series a process and device; `uuid` is the MIG instance's where there is one."),
+}
+
+
+def metrics() -> str:
+    """The page of all metrics."""
+    parts = [
+        "# Metrics",
+        "",
+        "Generated from `src/gpuledger/catalog/` by `make docs`; do not edit.",
+        "",
+        "A number the GPU or driver does not tell is absent, never 0. Nothing carries a timestamp: a series that is no",
+        "longer there is stale at the next scrape. Readings are taken once per `--tick.interval` (1 s), however often",
+        "Prometheus scrapes; a scrape only writes the last one out.",
+    ]
+    for of, (title, about) in KINDS.items():
+        labels = ", ".join(f"`{label}`" for label in of.value)
+        parts += ["", f"## {title}", "", about + (f" Labels: {labels}." if labels else ""), ""]
+        parts += ["| metric | type | more labels | what it is | from |", "|---|---|---|---|---|"]
+        for family in CATALOG:
+            if family.of is of:
+                more = ", ".join(f"`{label}`" for label in family.labels)
+                parts.append(f"| `{family.name}` | {family.type.value} | {more} | {family.help} | {family.origin} |")
+    return "\n".join(parts) + "\n"
+
+
+def operations(page: str) -> str:
+    """The page with its table of settings made anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    rows = ["| setting | default | what it is | older names |", "|---|---|---|---|"]
+    rows += [_setting(option) for option in OPTIONS]
+    return "\n".join([before + BEGIN, *rows, END + after])
+
+
+def _setting(option: Option) -> str:
+    value = option.default
+    if isinstance(value, tuple):
+        value = ", ".join(value)
+    elif isinstance(value, bool):
+        value = str(value).lower()
+    elif isinstance(value, float):
+        value = durations.show(value)
+    older = ", ".join([f"`--{alias}`" for alias in option.aliases] + [f"`{variable}`" for variable in option.variables])
+    note = " Accepted so that older command lines work; no effect yet." if option.later else ""
+    return f"| `--{option.key}` | `{value}` | {option.help}{note} | {older} |"
+
+
+PAGES = {
+    "metrics.md": lambda _: metrics(),
+    "operations.md": operations,
+}
+
+
+if __name__ == "__main__":
+    for name, make in PAGES.items():
+        path = DOCS / name
+        path.write_text(make(path.read_text(encoding="utf-8")), encoding="utf-8")
+        print(f"wrote docs/{name}")
