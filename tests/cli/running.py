@@ -45,9 +45,9 @@ class Running:
         with urlopen(self.url + path, timeout=10) as response:
             return str(response.read().decode())
 
-    def metrics(self, wanted: str, path: str = "/metrics") -> str:
+    def metrics(self, wanted: str, path: str = "/metrics", within_s: float = 10) -> str:
         """The metrics, once there is a line in them that matches."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             try:
                 body = self.get(path)

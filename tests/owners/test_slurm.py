@@ -241,6 +241,8 @@ def test_describe(host: Host) -> None:
     owner = host.resolver.describe(facts, ref, Owner(job=f"slurm-sluid/{SLUID}", user="uid1000"))
     assert owner == Owner(job="slurm/3385", step="0", task="4", user="uid1000")
     assert host.resolver.describe(facts, ref, Owner()).user == "ada"
+    other = host.process(2, f"/{SCOPE}/sEKNKTV3WPV500/step_0")
+    assert host.resolver.describe(other, cgroup.parse(other.cgroup), Owner()).job == "slurm-sluid/sEKNKTV3WPV500"
     gone = facts_of(404, 1, f"0::/{SCOPE}/job_9/step_0\n")
     assert host.resolver.describe(gone, cgroup.parse(gone.cgroup), Owner(job="slurm/9")) == Owner(job="slurm/9")
 

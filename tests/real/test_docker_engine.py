@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,18 +17,6 @@ from tests.real.dockers import IMAGE, Engine
 
 SOON_S = 10
 """Far more than an event takes, and less than the time between two polls."""
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    """One daemon for all tests; a short path, because a socket's may have 107 characters."""
-    with tempfile.TemporaryDirectory(prefix="docker-") as folder:
-        engine = Engine(Path(folder))
-        try:
-            engine.start()
-            yield engine
-        finally:
-            engine.stop()
 
 
 @pytest.fixture

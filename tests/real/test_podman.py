@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,18 +16,6 @@ from tests.real.daemons import wait_until
 from tests.real.dockers import IMAGE, Podman
 
 SOON_S = 10
-
-
-@pytest.fixture(scope="module")
-def podman() -> Iterator[Podman]:
-    """One service for all tests."""
-    with tempfile.TemporaryDirectory(prefix="podman-") as folder:
-        podman = Podman(Path(folder))
-        try:
-            podman.start()
-            yield podman
-        finally:
-            podman.stop()
 
 
 @pytest.fixture

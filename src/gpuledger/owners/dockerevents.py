@@ -12,7 +12,7 @@ from gpuledger.owners.unixhttp import HEAD_LIMIT, READ_SIZE, Client, HttpError, 
 FILTERS = '{"type":["container"],"event":["start","die","died","destroy","remove","rename"]}'
 """Podman 4 says die in its events, but a filter has to say died, and remove."""
 CLOSING_S = 0.25
-SETTLED_S = 10.0
+SETTLED_S = 1.0
 """A stream that lived this long ended for a reason: its daemon did."""
 
 

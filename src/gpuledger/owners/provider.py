@@ -125,15 +125,16 @@ class Background:
         while not self._stop.is_set():
             wait_s = self.ask()
             if self.health.up:
-                self._wait_for_news(wait_s)
+                self._wait_for_news()
             else:
                 self._stop.wait(wait_s)  # unknown ids are no reason to ask somebody who is down more often
             self._stop.wait(NUDGE_APART_S)
             self._nudged.clear()
 
-    def _wait_for_news(self, wait_s: float) -> None:
-        """In slices, so that a nudge is noticed within a second also while the provider waits."""
-        end = self._monotonic() + wait_s
-        while not self._nudged.is_set() and (left_s := end - self._monotonic()) > 0:
-            if self._provider.wait(min(left_s, NUDGE_APART_S), self._nudged):
+    def _wait_for_news(self) -> None:
+        """In slices, so that a nudge is noticed within a second, and so is a provider that now wants to be polled."""
+        started = self._monotonic()
+        while not self._nudged.is_set():
+            left_s = started + self._provider.interval_s - self._monotonic()
+            if left_s <= 0 or self._provider.wait(min(left_s, NUDGE_APART_S), self._nudged):
                 return

@@ -85,7 +85,8 @@ class SlurmResolver:
         job = self.job(facts, ref)
         if job is None:
             return owner
-        return replace(owner, job=f"slurm/{job.id}", step=job.step, task=job.task, user=owner.user or job.user)
+        kind = "slurm" if job.id.isdigit() else "slurm-sluid"
+        return replace(owner, job=f"{kind}/{job.id}", step=job.step, task=job.task, user=owner.user or job.user)
 
     def _look(self, facts: Facts, key: tuple[str, str]) -> SlurmJob:
         kind, proven = key
