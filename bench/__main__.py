@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from bench import beside, exporters, growth, rendering, ticks
+from bench import beside, exporters, growth, owners, rendering, ticks
 from bench.table import Budget, table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -52,7 +52,14 @@ def _measure(*, quick: bool) -> tuple[str, int]:
     ticked = ticks.measure(quick=quick)
     _say("growth")
     sizes = growth.measure(quick=quick)
-    budgets = [*beside.budgets(cases), *rendering.budgets(rendered), *ticks.budgets(ticked)]
+    _say("owners")
+    owned = owners.measure()
+    budgets = [
+        *beside.budgets(cases),
+        *rendering.budgets(rendered),
+        *ticks.budgets(ticked),
+        *owners.budgets(owned),
+    ]
     missed = sum(not budget.met for budget in budgets)
     sections = [
         _header(quick=quick),
@@ -61,6 +68,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         rendering.report(rendered),
         ticks.report(ticked),
         growth.report(sizes),
+        owners.report(owned),
     ]
     return "\n\n".join(sections) + "\n", missed
 

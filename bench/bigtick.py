@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 
@@ -10,8 +11,10 @@ from gpuledger.catalog import CATALOG, Of, Type, things
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 from gpuledger.model import Device, Driver, Facts, Reading, Resident, Sample, Tick
+from gpuledger.owners.resolver import Resolver
 
 GPUS = 8
+PROCESSES_OF_A_CONTAINER = 50
 SUFFIXES = {Type.COUNTER: "_total", Type.INFO: "_info", Type.GAUGE: ""}
 
 
@@ -21,6 +24,7 @@ class BigNode:
     def __init__(self, processes: int) -> None:
         self._devices = [Device(index=i, uuid=f"GPU-0000000{i}-0000-4000-8000-00000000000{i}") for i in range(GPUS)]
         self._facts = {pid: _facts(pid) for pid in range(1000, 1000 + processes)}
+        self._owners = Resolver()
         self._book = ProcessBook()
 
     def tick(self) -> Tick:
@@ -36,15 +40,21 @@ class BigNode:
             for device in self._devices
         )
         driver = Driver(up=True, driver_version="580.159.04", nvml_version="13.580.159.04", cuda_version="13.0")
-        return self._book.book(Tick(time_ns=now_ns, driver=driver, readings=readings, facts=self._facts))
+        tick = Tick(time_ns=now_ns, driver=driver, readings=readings, facts=self._facts)
+        return self._book.book(self._owners.resolve(tick))
 
 
 def _facts(pid: int) -> Facts:
-    container = f"{pid * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**256:064x}"[::-1]  # hashlib would load OpenSSL
+    number = pid // PROCESSES_OF_A_CONTAINER + 1
+    container = f"{number * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**256:064x}"[::-1]  # hashlib would load OpenSSL
     pod = f"{container[:8]}_{container[8:12]}_{container[12:16]}_{container[16:20]}_{container[20:32]}"
     group = f"0::/kubepods.slice/kubepods-pod{pod}.slice/cri-containerd-{container}.scope\n"
     return Facts(
-        pid=pid, start_ticks=pid * 100, start_time_ms=1_700_000_000_000 + pid * 10, name=f"worker-{pid}", cgroup=group
+        pid=pid,
+        start_ticks=pid * 100,
+        start_time_ms=1_700_000_000_000 + pid * 10,
+        name=f"worker-{pid}",
+        cgroup=sys.intern(group),
     )
 
 

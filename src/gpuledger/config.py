@@ -185,6 +185,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("kubernetes.node-name", "", "This node's name; $NODE_NAME or the host's name if not given."),
     Option("kubernetes.pod-labels", (), "Pod labels to show: regular expressions of their names; none by default.",
            _regex, many=True),
+    Option("slurm.job-mapping-dir", "", "Directory in which a prolog writes which job has which GPU, a file a GPU.",
+           aliases=("hpc-job-mapping-dir",)),
     Option("metric-retention", 300.0, "How long the numbers of an exited process stay.",
            _between("1s", "1d"), later=True),
     Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", _prefix,
@@ -221,6 +223,7 @@ class Config:
     kubernetes_kubeconfig: str
     kubernetes_node_name: str
     kubernetes_pod_labels: tuple[str, ...]
+    slurm_job_mapping_dir: str
     metric_retention: float
     metric_prefix: str
     dcgm_update_frequency: float

@@ -163,6 +163,8 @@ class Facts:
     """The text of /proc/<pid>/cgroup."""
     user: str = ""
     """The uid's name on its host."""
+    inner_pid: int | None = None
+    """Its pid inside its container, where that is another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,8 @@ class Owner:
     step: str = ""
     task: str = ""
     user: str = ""
+    account: str = ""
+    """Whom the scheduler bills."""
     labels: tuple[tuple[str, str], ...] = ()
     reason: str = ""
     """Why there is no more to say; empty when everything is."""
@@ -222,6 +226,8 @@ class Owners:
 
     by_pid: Mapping[int, Owner] = field(default_factory=dict)
     granted: tuple[Granted, ...] = ()
+    granted_jobs: tuple[tuple[Device, str], ...] = ()
+    """Devices that a scheduler's prolog says it gave to a job."""
     providers: tuple[ProviderHealth, ...] = ()
     unresolved: Labelled = ()
     """Processes whose owner is not fully known, by reason."""

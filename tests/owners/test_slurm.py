@@ -239,7 +239,7 @@ def test_describe(host: Host) -> None:
     ref = cgroup.parse(facts.cgroup)
 
     owner = host.resolver.describe(facts, ref, Owner(job=f"slurm-sluid/{SLUID}", user="uid1000"))
-    assert owner == Owner(job="slurm/3385", step="0", task="4", user="uid1000")
+    assert owner == Owner(job="slurm/3385", step="0", task="4", user="uid1000", account="physics")
     assert host.resolver.describe(facts, ref, Owner()).user == "ada"
     other = host.process(2, f"/{SCOPE}/sEKNKTV3WPV500/step_0")
     assert host.resolver.describe(other, cgroup.parse(other.cgroup), Owner()).job == "slurm-sluid/sEKNKTV3WPV500"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.errors import RecordingError, UsageError
-from gpuledger.model import Device, Driver, Facts, Reading, Resident, Sample, Tick
+from gpuledger.model import Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
 from gpuledger.sources import load as loading
 from gpuledger.sources.load import load, read
 from gpuledger.sources.record import recording
@@ -81,12 +81,22 @@ def test_a_device_twice_in_one_tick_does_not_shift_the_others() -> None:
 
 
 def test_nothing_is_kept_that_could_be_a_secret() -> None:
-    """Of a process: command name, uid and its name, start and cgroup. A new field of Facts must be thought about here."""
+    """Of a process: command name, uid, user, start and cgroup. A new field of Facts must be thought about here."""
     assert [field.name for field in fields(Facts)] == [
-        "pid", "start_ticks", "start_time_ms", "name", "uid", "cgroup", "user",
+        "pid", "start_ticks", "start_time_ms", "name", "uid", "cgroup", "user", "inner_pid",
     ]  # fmt: skip
     row = json.loads(Encoder().line(TICKS[0]))
     assert set(row) == {"t", "driver", "devices", "facts", "alive", "readings"}
+
+
+def test_owners_are_kept_as_they_were_known() -> None:
+    """Played elsewhere it shows the names of its own host; one whose owners and processes differ is refused."""
+    owner = Owner(container="web", container_id="4be1" * 16, labels=(("app", "web"),))
+    tick = replace(TICKS[0], owners=Owners(by_pid={7: owner}))
+
+    assert next(load(packed([tick]), HERE)).owners.by_pid == {7: owner}
+    broken = json.loads(Encoder().line(tick)) | {"owned": [0, 0]}
+    assert "owned is not as long as alive" in refusal(pack(broken))
 
 
 def test_what_was_said_is_not_said_again() -> None:

@@ -7,86 +7,98 @@ Needs root and a writable cgroup v2 tree. The cgroups are removed at the end.
 
 from __future__ import annotations
 
-import ctypes
-import os
+import gzip
+import json
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-CGROUPS = Path("/sys/fs/cgroup")
-WORK = Path(__file__).with_name("workloads.py")
-KUBEPODS = "kubepods.slice/kubepods-{qos}.slice/kubepods-{qos}-pod{uid}.slice/cri-containerd-{container}.scope"
+import placed
+
+from gpuledger import __version__
+from gpuledger.model import Owner, Owners
+from gpuledger.owners.resolver import Resolver
+from gpuledger.sources.load import load, read
+from gpuledger.sources.recording import Encoder, header
 
 # Where each process sits, what it does, from when to when (seconds), and the command name it shows.
+TRAINING, SERVING = "7f2c1a9e-3b64-4d0f-9a51-c8e20d7b4f13", "b91d5c02-8e7a-4f3c-b6d4-1a2f90c37e58"
 CAST = (
-    (
-        KUBEPODS.format(qos="burstable", uid="7f2c1a9e_3b64_4d0f_9a51_c8e20d7b4f13", container="4be1" * 16),
-        "train", 0, 80, "python3",
-    ),
-    (
-        KUBEPODS.format(qos="burstable", uid="b91d5c02_8e7a_4f3c_b6d4_1a2f90c37e58", container="90ad" * 16),
-        "decode", 8, 60, "vllm",
-    ),
+    (placed.pod_cgroup(TRAINING, f"cri-containerd-{'4be1' * 16}"), "train", 0, 80, "python3"),
+    (placed.pod_cgroup(SERVING, f"cri-containerd-{'90ad' * 16}"), "decode", 8, 60, "vllm"),
     ("system.slice/docker-" + "c3f7" * 16 + ".scope", "serve", 0, 80, "triton"),
     ("system.slice/ollama.service", "hold", 0, 80, "ollama"),
     ("user.slice/user-1000.slice/session-4.scope", "copy", 30, 45, "jupyter"),
 )  # fmt: skip
 
 
+# What a kubelet and Docker would have said of them, had there been any.
+NAMED = {
+    "python3": Owner(
+        container="trainer", namespace="ml", pod="llama-finetune-0", image="ml/trainer:2.4",
+        workload_kind="StatefulSet", workload_name="llama-finetune",
+    ),
+    "vllm": Owner(
+        container="vllm", namespace="serving", pod="chat-7c9d8f6b5d-x2x4z", image="vllm/vllm-openai:v0.11.0",
+        workload_kind="Deployment", workload_name="chat",
+    ),
+    "triton": Owner(container="triton", image="tritonserver:25.09-py3"),
+}  # fmt: skip
+
+
+def name_them(path: Path) -> None:
+    """Put the names into the recording, and take out the serial number of the board."""
+    resolver, encoder = Resolver(), Encoder()
+    lines = [json.dumps(header(made_by=f"gpuledger {__version__}", interval_s=1.0))]
+    for tick in load(read(path), path):
+        resolved = resolver.resolve(tick)
+        owners = {pid: _named(tick.facts[pid].name, owner) for pid, owner in resolved.owners.by_pid.items()}
+        readings = tuple(replace(r, device=replace(r.device, serial="1650000000000")) for r in tick.readings)
+        lines.append(encoder.line(replace(tick, readings=readings, owners=Owners(by_pid=owners))))
+    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), 9, mtime=0))
+
+
+def _named(process: str, owner: Owner) -> Owner:
+    known = NAMED.get(process)
+    if known is None:
+        return owner
+    return replace(
+        known,
+        container_id=owner.container_id,
+        pod_uid=owner.pod_uid,
+        runtime=owner.runtime,
+        user=owner.user,
+        unit=owner.unit,
+    )
+
+
 def main() -> int:
     """Start the cast, record for 70 s, stop the cast."""
-    out = sys.argv[1]
     running: list[subprocess.Popen[bytes]] = []
-    started = time.monotonic()
     recorder = None
+    started = time.monotonic()
     try:
         for where, kind, begin, end, name in sorted(CAST, key=lambda row: row[2]):
             if recorder is None and begin > 0:
-                recorder = _record(out)
+                recorder = subprocess.Popen(
+                    [sys.executable, "-m", "gpuledger", "record", sys.argv[1], "--duration=70s"]
+                )
                 started = time.monotonic()
             time.sleep(max(0.0, begin - (time.monotonic() - started)))
-            running.append(_start(where, kind, end - begin, name))
+            running.append(placed.start(where, kind, end - begin, name))
         assert recorder is not None  # noqa: S101 - some of the cast come later
-        return recorder.wait(timeout=120)
+        code = recorder.wait(timeout=120)
+        name_them(Path(sys.argv[1]))
+        return code
     finally:
         for process in running:
             process.kill()
             process.wait()
         for where, *_ in CAST:
-            _remove(CGROUPS / where)
-
-
-def _record(out: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "gpuledger", "record", out, "--duration", "70s"])
-
-
-def _start(where: str, kind: str, seconds: float, name: str) -> subprocess.Popen[bytes]:
-    folder = CGROUPS / where
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def enter() -> None:
-        (folder / "cgroup.procs").write_text(str(os.getpid()))
-
-    code = (
-        f"import ctypes, sys; ctypes.CDLL(None).prctl(15, {name!r}.encode(), 0, 0, 0); "
-        f"sys.argv = ['x', {kind!r}, '{seconds}']; "
-        f"exec(compile(open({str(WORK)!r}).read(), 'workloads.py', 'exec'))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], preexec_fn=enter, stdout=subprocess.PIPE)  # noqa: PLW1509
-    assert process.stdout is not None  # noqa: S101 - it is a pipe
-    process.stdout.readline()  # ready
-    return process
-
-
-def _remove(folder: Path) -> None:
-    while folder != CGROUPS:
-        with suppress(OSError):
-            folder.rmdir()
-        folder = folder.parent
+            placed.remove(where)
 
 
 if __name__ == "__main__":
-    ctypes.CDLL(None)
     sys.exit(main())

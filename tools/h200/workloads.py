@@ -1,7 +1,8 @@
 """CUDA work of different kinds, each a process: `python workloads.py KIND SECONDS [DUTY]`.
 
 `serve` answers bursts of requests, `train` runs matrix products with pauses for data, `decode` reads weights like a
-language model that writes word after word, `copy` moves memory, `hold` keeps a model loaded and does nothing.
+language model that writes word after word, `copy` moves memory, `small` multiplies
+small matrices, `hold` keeps a model loaded and does nothing.
 """
 
 from __future__ import annotations
@@ -67,6 +68,18 @@ def _copy() -> Callable[[float], None]:
     return step
 
 
+def _small() -> Callable[[float], None]:
+    a = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)
+
+    def step(_: float) -> None:
+        for _ in range(200):
+            a @ a
+        torch.cuda.synchronize()
+        time.sleep(0.005)
+
+    return step
+
+
 def _hold() -> Callable[[float], None]:
     kept = torch.zeros(20 * GIB, device="cuda", dtype=torch.uint8)
 
@@ -77,7 +90,7 @@ def _hold() -> Callable[[float], None]:
     return step
 
 
-KINDS = {"train": _train, "decode": _decode, "serve": _serve, "copy": _copy, "hold": _hold}
+KINDS = {"train": _train, "decode": _decode, "serve": _serve, "copy": _copy, "small": _small, "hold": _hold}
 
 
 def main() -> None:

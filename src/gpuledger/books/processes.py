@@ -9,6 +9,8 @@ from gpuledger.books.time import RecentSamples
 from gpuledger.model import Owner, ProcessUse, Reading, Sample, Tick
 
 NOBODY = Owner()
+IDLE = Sample(pid=0, timestamp_us=0, sm_pct=0, memory_pct=0)
+"""The driver measured, and saw no work."""
 
 
 class ProcessBook:
@@ -48,7 +50,7 @@ class ProcessBook:
             pid = resident.pid
             sample = None
             if recent is not None:
-                sample = recent.get(pid) or Sample(pid, 0, 0, 0)
+                sample = recent.get(pid, IDLE)
             owner = tick.owners.by_pid.get(pid, NOBODY)
             uses.append(ProcessUse(reading.device, resident, tick.facts.get(pid), sample, accounts.get(pid), owner))
         return uses

@@ -31,4 +31,6 @@ CONTAINERS: tuple[Family, ...] = (
            RUNTIME, series=lambda owner: [(pair, 1) for pair in owner.labels], labels=("label", "value")),
     Family("gpu_pod_allocation_info", I, Of.GRANT, "A device that was given to a container of a pod, used or not.",
            "the kubelet's pod-resources API", lambda _: 1),
+    Family("gpu_job_allocation_info", I, Of.JOB, "A device that was given to a batch job, used or not.",
+           "the files of --slurm.job-mapping-dir", lambda _: 1),
 )  # fmt: skip

@@ -41,6 +41,7 @@ class Of(Enum):
     )
     CONTAINER = ("container", "container_id", "namespace", "pod", "pod_uid", "gpu", "uuid")
     OWNER = ("container", "container_id", "namespace", "pod", "pod_uid")
+    JOB = ("gpu", "uuid", "batch_job")
     GRANT = ("gpu", "uuid", "namespace", "pod", "container", "resource", "replica")
 
 

@@ -64,9 +64,9 @@ GPUS: tuple[Family, ...] = (
            "nvmlDeviceGetEncoderUtilization", at("encoder_pct", 100), unit="ratio"),
     Family("gpu_decoder_utilization_ratio", G, Of.GPU, "Use of the video decoders.",
            "nvmlDeviceGetDecoderUtilization", at("decoder_pct", 100), unit="ratio"),
-    Family("gpu_jpeg_utilization_ratio", G, Of.GPU, "Use of the JPEG engines.",
+    Family("gpu_jpeg_utilization_ratio", G, Of.GPU, "Use of the JPEG engines, read every tenth tick.",
            "nvmlDeviceGetJpgUtilization", at("jpeg_pct", 100), unit="ratio"),
-    Family("gpu_optical_flow_utilization_ratio", G, Of.GPU, "Use of the optical-flow engines.",
+    Family("gpu_optical_flow_utilization_ratio", G, Of.GPU, "Use of the optical-flow engines, read every tenth tick.",
            "nvmlDeviceGetOfaUtilization", at("optical_flow_pct", 100), unit="ratio"),
     *_activities("gpu", Of.GPU),
     # -- power and energy
@@ -83,7 +83,8 @@ GPUS: tuple[Family, ...] = (
     # -- clocks, heat, fans
     Family("gpu_performance_state", G, Of.GPU, "Performance state: 0 is the fastest, 15 the slowest.",
            "nvmlDeviceGetPerformanceState", at("performance_state")),
-    Family("gpu_clock_hertz", G, Of.GPU, "Clock now.", "nvmlDeviceGetClockInfo",
+    Family("gpu_clock_hertz", G, Of.GPU, "Clock now; graphics and video are read every tenth tick.",
+           "nvmlDeviceGetClockInfo",
            series=named("clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
     Family("gpu_clock_max_hertz", G, Of.GPU, "Highest clock the board allows.", "nvmlDeviceGetMaxClockInfo",
            series=named("max_clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
@@ -97,7 +98,7 @@ GPUS: tuple[Family, ...] = (
     Family("gpu_temperature_limit_celsius", G, Of.GPU, "Temperature at which the GPU slows down or shuts down.",
            "nvmlDeviceGetTemperatureThreshold",
            series=named("temperature_limits_c"), labels=("limit",), unit="celsius"),
-    Family("gpu_fan_speed_ratio", G, Of.GPU, "Fan speed asked for, over the fan's highest.",
+    Family("gpu_fan_speed_ratio", G, Of.GPU, "Fan speed asked for, over the fan's highest, read every tenth tick.",
            "nvmlDeviceGetFanSpeed_v2", series=named("fans_pct", 100), labels=("fan",), unit="ratio"),
     # -- faults
     Family("gpu_ecc_enabled", G, Of.GPU, "1 when error correction is on.", "nvmlDeviceGetEccMode",

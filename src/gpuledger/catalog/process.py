@@ -13,14 +13,16 @@ ACCOUNTING = "nvmlDeviceGetAccountingStats, where accounting mode is on"
 def _about(use: ProcessUse) -> Series:
     uid = "" if use.facts is None or use.facts.uid is None else str(use.facts.uid)
     owner = use.owner
-    return (((use.resident.kind, uid, owner.user, owner.unit, owner.job, owner.step, owner.task), 1),)
+    values = (use.resident.kind, uid, owner.user, owner.unit, owner.job, owner.step, owner.task, owner.account)
+    return ((values, 1),)
 
 
 PROCESSES: tuple[Family, ...] = (
     Family("gpu_process_info", I, Of.PROCESS,
            "How the process uses the GPU, as which user, and in which systemd unit or batch job.",
            f"{LISTS}; /proc/PID/status",
-           series=_about, labels=("kind", "uid", "user", "unit", "batch_job", "batch_step", "batch_task")),
+           series=_about, labels=("kind", "uid", "user", "unit", "batch_job", "batch_step", "batch_task",
+                                  "batch_account")),
     Family("gpu_process_active", G, Of.PROCESS, "1 while the process is on the GPU.", LISTS, lambda _: 1),
     Family("gpu_process_memory_used_bytes", G, Of.PROCESS, "GPU memory of the process; absent where not told.",
            LISTS, at("resident.memory_bytes"), unit="bytes"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from gpuledger.cli import logs
+from gpuledger.cli import logs, out
 from gpuledger.cli.providers import providers
 from gpuledger.config import Config
 from gpuledger.errors import ConfigError
@@ -23,6 +23,8 @@ from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.slurm import SlurmResolver
 
 LARGEST_CGROUP_BYTES = 1 << 20
+LONGEST_PID = 10
+"""Digits. The kernel's have seven."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +44,8 @@ def run(arguments: argparse.Namespace, settings: Config) -> int:
         return _show(cgroup.parse(_read(arguments.cgroup)).to_dict(), as_json=arguments.json)
     if arguments.device_id is not None:
         return _show(devices.parse(arguments.device_id).to_dict(), as_json=arguments.json)
-    if not arguments.pid.isascii() or not arguments.pid.isdecimal():
-        raise ConfigError(f"{arguments.pid!r} is not a pid; write a number, or --cgroup FILE")
+    if not arguments.pid.isascii() or not arguments.pid.isdecimal() or len(arguments.pid) > LONGEST_PID:
+        raise ConfigError(f"{arguments.pid[:60]!r} is not a pid; write a number, or --cgroup FILE")
     logs.set_up("error", settings.log_format)
     return _process(int(arguments.pid), settings, as_json=arguments.json)
 
@@ -58,19 +60,26 @@ def _read(name: str) -> str:
         raise ConfigError(f"--cgroup: cannot read {name}: {error.strerror}") from None
 
 
+def _say(line: str) -> None:
+    """One line in UTF-8, whatever a cgroup or a container calls itself."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    out.write(f"{shown}\n".encode())
+
+
 def _show(parsed: dict[str, object], *, as_json: bool) -> int:
     if as_json:
-        print(json.dumps(parsed))
+        _say(json.dumps(parsed))
     else:
         width = max(map(len, parsed))
         for name, value in parsed.items():
-            print(f"{name:{width}}  {'-' if value in (None, [], '') else value}")
+            _say(f"{name:{width}}  {'-' if value in (None, [], '') else value}")
     return 0
 
 
 def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     root = Path(settings.path_procfs)
-    facts = Procfs(root).facts([pid]).get(pid)
+    procfs = Procfs(root)
+    facts = procfs.facts([pid]).get(pid)
     if facts is None:
         print(f"gpuledger: there is no process {pid} in {root}", file=sys.stderr)
         return 1
@@ -79,61 +88,81 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
         provider.ask()
     resolver = Resolver(asked, jobs=SlurmResolver(root))
     ref, owner = resolver.explain(facts)
-    readings = _on_gpus(pid, settings)
+    for provider in asked:
+        provider.stop()
+    readings, trouble = _on_gpus(pid, settings)
     if as_json:
-        print(json.dumps({
-            "pid": pid, "facts": asdict(facts), "cgroup": ref.to_dict(), "owner": asdict(owner),
+        _say(json.dumps({
+            "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": procfs.mapped_gpus(pid),
+            "cgroup": ref.to_dict(), "owner": asdict(owner),
             "gpus": [reading.device.uuid for reading in readings],
             "providers": [asdict(provider.health) for provider in asked],
         }))  # fmt: skip
         return 0
-    _tell_process(facts, ref.to_dict(), owner, readings, root)
+    _tell_process(facts, owner)
+    _tell_driver(readings, trouble, procfs.mapped_gpus(pid), root)
+    _tell_cgroup(facts, ref.to_dict())
     _tell_asked(asked, owner)
     _tell_owner(owner)
     return 0
 
 
-def _on_gpus(pid: int, settings: Config) -> list[Reading]:
-    """Where the driver lists the process; nowhere when there is no driver."""
+def _on_gpus(pid: int, settings: Config) -> tuple[list[Reading], str]:
+    """Where the driver lists the process; nowhere when the driver cannot be read, and then why."""
     from gpuledger.sources.nvml.source import NvmlSource
 
     source = NvmlSource(timeout_s=settings.driver_timeout)
     tick = source.read()
     source.close()
-    return [r for r in tick.readings if any(resident.pid == pid for resident in r.residents or ())]
+    readings = [r for r in tick.readings if any(resident.pid == pid for resident in r.residents or ())]
+    return readings, "" if tick.driver.up else tick.driver.reason
 
 
-def _tell_process(facts: Facts, ref: dict[str, object], owner: Owner, readings: Sequence[Reading], root: Path) -> None:
-    print(f"1. the process    {facts.pid} {facts.name!r}, uid {facts.uid} {owner.user}")
+def _tell_process(facts: Facts, owner: Owner) -> None:
+    inside = f", pid {facts.inner_pid} inside its container" if facts.inner_pid is not None else ""
+    _say(f"1. the process    {facts.pid} {facts.name!r}, uid {facts.uid} {owner.user}{inside}")
+
+
+def _tell_driver(readings: Sequence[Reading], trouble: str, mapped: tuple[int, ...] | None, root: Path) -> None:
     if readings:
         on = ", ".join(f"GPU {r.device.index} ({r.device.uuid})" for r in readings)
+    elif trouble:
+        on = f"cannot be read: {trouble}"
     elif probe(root).host_pid_namespace:
         on = "the driver lists it on no GPU"
     else:
         on = "not known: in a PID namespace of its own an exporter is shown no processes; use --pid=host or hostPID"
-    print(f"2. the driver     {on}")
-    print(f"3. its cgroup     {facts.cgroup.strip().replace(chr(10), ' | ')}")
+    _say(f"2. the driver     {on}")
+    if mapped is None:
+        evidence = "may not be read (needs SYS_PTRACE)"
+    else:
+        evidence = ", ".join(f"names /dev/nvidia{minor}" for minor in mapped) or "names no GPU"
+    _say(f"   its memory map {evidence}")
+
+
+def _tell_cgroup(facts: Facts, ref: dict[str, object]) -> None:
+    _say(f"3. its cgroup     {facts.cgroup.strip().replace(chr(10), ' | ')}")
     told = {name: value for name, value in ref.items() if value not in (None, [], False)}
-    print(f"4. which says     {', '.join(f'{name} {value}' for name, value in told.items()) or 'nothing'}")
+    _say(f"4. which says     {', '.join(f'{name} {value}' for name, value in told.items()) or 'nothing'}")
 
 
 def _tell_asked(asked: Sequence[Background], owner: Owner) -> None:
-    print("5. who was asked" + ("" if asked else "  nobody: no runtime, kubelet or API server was found"))
+    _say("5. who was asked" + ("" if asked else "  nobody: no runtime, kubelet or API server was found"))
     for provider in asked:
         names, health = provider.names, provider.health
         if not health.up:
-            print(f"   {health.name}: {health.reason}")
+            _say(f"   {health.name}: {health.reason}")
             continue
         knows = [f"container {owner.container_id[:12]}"] if owner.container_id in names.containers else []
         knows += [f"pod {owner.pod_uid}"] if owner.pod_uid in names.pods else []
         counted = f"{len(names.containers)} containers, {len(names.pods)} pods, {len(names.allocations)} allocations"
-        print(f"   {health.name}: {counted}; {'knows ' + ' and '.join(knows) if knows else 'does not know this one'}")
+        _say(f"   {health.name}: {counted}; {'knows ' + ' and '.join(knows) if knows else 'does not know this one'}")
 
 
 def _tell_owner(owner: Owner) -> None:
-    print("6. so it is")
+    _say("6. so it is")
     for name, value in asdict(owner).items():
         if value and name not in ("reason", "labels"):
-            print(f"   {name:14} {value}")
+            _say(f"   {name:14} {value}")
     if owner.reason:
-        print(f"   missing        {owner.reason}")
+        _say(f"   missing        {owner.reason}")

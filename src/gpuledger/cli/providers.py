@@ -24,6 +24,7 @@ def providers(settings: Config, environment: Mapping[str, str]) -> list[Backgrou
         *_cri(settings, named, auto=auto),
         *_kubelet(settings, named, auto=auto),
         *_kubernetes(settings, environment),
+        *_job_directory(settings),
     ]
     return [Background(provider) for provider in _distinct(found)]
 
@@ -76,6 +77,14 @@ def _kubelet(settings: Config, named: set[str], *, auto: bool) -> list[Provider]
 
         return [PodResourcesProvider(socket, extra_resources=settings.kubernetes_resource_names)]
     return []
+
+
+def _job_directory(settings: Config) -> list[Provider]:
+    if not settings.slurm_job_mapping_dir:
+        return []
+    from gpuledger.owners.hpcdir import HpcProvider
+
+    return [HpcProvider(Path(settings.slurm_job_mapping_dir))]
 
 
 def _kubernetes(settings: Config, environment: Mapping[str, str]) -> list[Provider]:

@@ -10,8 +10,9 @@ import threading
 import time
 from dataclasses import dataclass
 
-from gpuledger.owners.grpcunix import UNIMPLEMENTED, Message, StatusError, UnixServer
+from gpuledger.owners.grpcunix import UNIMPLEMENTED, StatusError, UnixServer
 from gpuledger.owners.names import Container, Names, Pod
+from gpuledger.owners.protowire import Message
 from gpuledger.owners.provider import ProviderError
 
 SOCKETS = (

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import re
 import stat
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpuledger.owners.names import Names
 from gpuledger.owners.provider import ProviderError
 
 FILE_NAME = re.compile(r"(0|[1-9]\d{0,3})(?:\.(0|[1-9]\d{0,3}))?", re.ASCII)
@@ -91,3 +93,25 @@ class HpcDirectory:
         lines = (line.strip() for line in data.decode("utf-8", "replace").split("\n"))
         jobs = dict.fromkeys(line for line in lines if line and line.isprintable() and len(line) <= LONGEST_JOB)
         return tuple(jobs)[:MOST_JOBS]
+
+
+class HpcProvider:
+    """The directory as a provider: it may lie on a file system that hangs."""
+
+    name = "hpcdir"
+    interval_s = 5.0
+
+    def __init__(self, path: Path) -> None:
+        self._directory = HpcDirectory(path)
+
+    def fetch(self) -> Names:
+        """The jobs of each GPU."""
+        return Names(jobs=dict(self._directory.read()))
+
+    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
+        """Nobody tells of changes."""
+        stop.wait(timeout_s)
+        return False
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -62,3 +62,5 @@ class Names:
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """By uid."""
     allocations: tuple[Allocation, ...] = ()
+    jobs: Mapping[tuple[int, int | None], tuple[str, ...]] = field(default_factory=dict)
+    """Batch jobs by GPU index and MIG instance id, or None for the whole GPU."""

@@ -11,8 +11,9 @@ import time
 from collections.abc import Collection, Iterator
 
 from gpuledger.owners import devices
-from gpuledger.owners.grpcunix import UNIMPLEMENTED, Message, StatusError, UnixServer
+from gpuledger.owners.grpcunix import UNIMPLEMENTED, StatusError, UnixServer
 from gpuledger.owners.names import Allocation, Names
+from gpuledger.owners.protowire import Message
 from gpuledger.owners.provider import ProviderError
 
 METHODS = ("/v1.PodResourcesLister/List", "/v1alpha1.PodResourcesLister/List")

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
+import sys
 import time
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
 from gpuledger.model import Facts
+from gpuledger.owners.alive import Alive
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_FIELD = 19
 """Of /proc/PID/stat, counted after the command name, which may itself hold spaces and brackets."""
+LOOK_AGAIN_EVERY = 30
+"""Ticks after which a process that lives is read again, each at another tick: it may have been moved or renamed."""
+MAPPED_GPU = re.compile(rb"/dev/nvidia(\d+)\b")
 
 
 class Procfs:
@@ -26,15 +32,28 @@ class Procfs:
         self._root = root
         self._boot_time_s = self._read_boot_time()
         self._known: dict[int, Facts] = {}
+        self._alive = Alive() if root == Path("/proc") else None  # pids of another /proc may be another namespace's
+        self._rounds = 0
 
     def facts(self, pids: Iterable[int]) -> dict[int, Facts]:
         """Facts by pid; a process that is gone is left out, one with a reused pid is read anew."""
+        wanted = set(pids)
+        alive: Alive | frozenset[int] = frozenset()
+        if self._alive is not None:
+            alive = self._alive
+            alive.keep(wanted)
+        self._rounds += 1
         current = {}
-        for pid in pids:
+        for pid in wanted:
             known = self._known.get(pid)
+            if known is not None and pid in alive and (self._rounds + pid) % LOOK_AGAIN_EVERY:
+                current[pid] = known
+                continue
             try:
+                if self._alive is not None:
+                    self._alive.watch(pid)  # before it is read: were it replaced in between, it would have ended
                 name, start_ticks = self._stat(pid)
-                if known is None or known.start_ticks != start_ticks or known.name != name:
+                if known is None or known.start_ticks != start_ticks or self._has_changed(known, name):
                     known = self._read(pid, name, start_ticks)
             except (OSError, ValueError, IndexError):
                 continue
@@ -43,9 +62,19 @@ class Procfs:
         self._known = current
         return current
 
+    def _has_changed(self, known: Facts, name: str) -> bool:
+        """Whether it calls itself something else, or was moved. One that has ended keeps the cgroup it had."""
+        if known.name != name:
+            return True
+        due = (self._rounds + known.pid) % LOOK_AGAIN_EVERY == 0
+        return due and self._text(f"{known.pid}/cgroup") != known.cgroup and not self._is_zombie(known.pid)
+
+    def _is_zombie(self, pid: int) -> bool:
+        return "\nState:\tZ" in self._text(f"{pid}/status")
+
     def _read(self, pid: int, name: str, start_ticks: int) -> Facts | None:
-        uid = self._uid(pid)
-        cgroup = self._text(f"{pid}/cgroup")
+        uid, inner_pid = self._status(pid)
+        cgroup = sys.intern(self._text(f"{pid}/cgroup"))  # the processes of a container share it
         if self._stat(pid)[1] != start_ticks:  # the pid changed hands between two reads
             return None
         return Facts(
@@ -56,6 +85,7 @@ class Procfs:
             uid=uid,
             user=_user(uid),
             cgroup=cgroup,
+            inner_pid=inner_pid,
         )
 
     def _stat(self, pid: int) -> tuple[str, int]:
@@ -64,12 +94,34 @@ class Procfs:
         before, _, after = data.rpartition(b")")
         return before.partition(b"(")[2].decode("utf-8", "replace"), int(after.split()[START_FIELD])
 
-    def _uid(self, pid: int) -> int | None:
+    def _status(self, pid: int) -> tuple[int | None, int | None]:
+        """Its uid, and its pid in the innermost of its namespaces."""
+        uid = inner = None
         # By "\n" alone: a process may call itself "x\fUid:\t0", and splitlines would believe it.
         for line in self._text(f"{pid}/status").split("\n"):
             if line.startswith("Uid:"):
-                return int(line.split()[1])
-        return None
+                uid = int(line.split()[1])
+            elif line.startswith("NSpid:"):
+                inner = int(line.split()[-1])
+        return uid, inner if inner != pid else None
+
+    def boot_id(self) -> str:
+        """Names this boot: with it (pid, start time) identifies a process for all time."""
+        try:
+            return self._text("sys/kernel/random/boot_id").strip()
+        except OSError:
+            return ""
+
+    def mapped_gpus(self, pid: int) -> tuple[int, ...] | None:
+        """Minor numbers of the GPUs in its memory map, which a CUDA process has and a mere reader has not.
+
+        None where the map may not be read. Costs milliseconds for processes with thousands of mappings.
+        """
+        try:
+            maps = (self._root / str(pid) / "maps").read_bytes()
+        except OSError:
+            return None
+        return tuple(sorted({int(minor) for minor in MAPPED_GPU.findall(maps)}))
 
     def _text(self, name: str) -> str:
         return (self._root / name).read_bytes().decode("utf-8", "replace")

@@ -20,9 +20,11 @@ log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 1.0, 30.0
 NUDGE_APART_S = 1.0
-"""An unknown id asks for a refresh, but not more often than this."""
+"""News and unknown ids ask for a refresh, but not sooner than this after the last one."""
 KEPT_S = 300.0
 """How long names outlive their provider."""
+NOTHING = Names()
+"""Always the same object, by which the resolver sees that nothing changed."""
 
 
 class ProviderError(Exception):
@@ -63,7 +65,7 @@ class Background:
         self._said = Said(log)
         self._stop = threading.Event()
         self._nudged = threading.Event()
-        self._names = Names()
+        self._names = NOTHING
         self._fetched_at: float | None = None
         self._backoff_s = FIRST_BACKOFF_S
         self.health = ProviderHealth(provider.name, up=False, reason="not asked yet", since_ns=now_ns(),
@@ -84,7 +86,7 @@ class Background:
     def names(self) -> Names:
         """What it knew last; nothing when that is too long ago."""
         if self._fetched_at is not None and self._monotonic() - self._fetched_at > KEPT_S:
-            return Names()
+            return NOTHING
         return self._names
 
     def nudge(self) -> None:
@@ -124,11 +126,12 @@ class Background:
     def _run(self) -> None:
         while not self._stop.is_set():
             wait_s = self.ask()
+            asked_at = self._monotonic()
             if self.health.up:
                 self._wait_for_news()
             else:
                 self._stop.wait(wait_s)  # unknown ids are no reason to ask somebody who is down more often
-            self._stop.wait(NUDGE_APART_S)
+            self._stop.wait(max(0.0, asked_at + NUDGE_APART_S - self._monotonic()))
             self._nudged.clear()
 
     def _wait_for_news(self) -> None:
@@ -136,5 +139,20 @@ class Background:
         started = self._monotonic()
         while not self._nudged.is_set():
             left_s = started + self._provider.interval_s - self._monotonic()
-            if left_s <= 0 or self._provider.wait(min(left_s, NUDGE_APART_S), self._nudged):
+            if left_s <= 0 or self._is_news(min(left_s, NUDGE_APART_S)):
                 return
+
+    def _is_news(self, timeout_s: float) -> bool:
+        """A provider that cannot wait is polled: its names are as good as before."""
+        reason = ""
+        try:
+            return self._provider.wait(timeout_s, self._nudged)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            log.debug("%s", self._provider.name, exc_info=True)
+            self._nudged.wait(timeout_s)
+            return False
+        finally:
+            name = self._provider.name
+            self._said.change(f"{name} news", reason, f"{name} tells no news, so it is asked every now and then: "
+                              f"{reason}", f"{name} tells news again")  # fmt: skip

@@ -21,6 +21,7 @@ GONE = "process is gone"
 NO_NAME = "container has no name yet"
 NO_POD = "pod has no name yet"
 HOST = "not in a container"
+MOST_SHARED = 10_000
 
 
 class NameSource(Protocol):
@@ -70,6 +71,7 @@ class Resolver:
         self._names: tuple[Names, ...] = ()
         self._generation = 0
         self._known: dict[int, _Known] = {}
+        self._shared: dict[tuple[str, str], Owner] = {}
         self._index: tuple[tuple[Device, ...], devices.DeviceIndex] = ((), devices.DeviceIndex(()))
         self._conflicts = 0
         self._conflicting: set[tuple[int, int, str]] = set()
@@ -84,7 +86,7 @@ class Resolver:
                 known = _Known(facts, self._generation, self._owner(facts))
             current[pid] = known
         self._known = current
-        by_pid = {pid: known.owner for pid, known in current.items()}
+        by_pid = {pid: known.owner for pid, known in current.items()} | dict(tick.owners.by_pid)  # of a recording
         granted, unknown_ids = self._granted(tick)
         self._count_conflicts(tick, by_pid, granted)
         reasons = Counter(owner.reason for owner in by_pid.values() if owner.reason and owner.reason != HOST)
@@ -96,6 +98,7 @@ class Resolver:
         owners = Owners(
             by_pid=by_pid,
             granted=granted,
+            granted_jobs=self._granted_jobs(tick),
             providers=tuple(source.health for source in self._sources),
             unresolved=unresolved,
             conflicts=self._conflicts,
@@ -115,9 +118,22 @@ class Resolver:
         if len(names) != len(self._names) or any(a is not b for a, b in zip(names, self._names, strict=True)):
             self._names = names
             self._generation += 1
+            self._shared.clear()
 
     def _owner(self, facts: Facts) -> Owner:
-        ref = cgroup.parse(facts.cgroup)
+        """Processes of a container and user share one owner; those of a batch job may differ in what they tell."""
+        key = (facts.cgroup, facts.user)
+        owner = self._shared.get(key)
+        if owner is None:
+            ref = cgroup.parse(facts.cgroup)
+            owner = self._find(facts, ref)
+            if ref.job is None:
+                if len(self._shared) >= MOST_SHARED:
+                    self._shared.clear()
+                self._shared[key] = owner
+        return owner
+
+    def _find(self, facts: Facts, ref: CgroupRef) -> Owner:
         owner = Owner(
             container_id=ref.container_id or "",
             pod_uid=ref.pod_uid or "",
@@ -197,6 +213,13 @@ class Resolver:
             for uuid in self._index[1].resolve(ref):
                 granted[_grant(by_uuid[uuid], allocation, ref.replica or "")] = None
         return tuple(granted), unknown
+
+    def _granted_jobs(self, tick: Tick) -> tuple[tuple[Device, str], ...]:
+        jobs = [(place, job) for names in self._names for place, given in names.jobs.items() for job in given]
+        if not jobs:
+            return ()
+        places = {(r.device.index, r.device.gpu_instance_id): r.device for r in tick.readings}
+        return tuple((places[place], job) for place, job in jobs if place in places)
 
     def _count_conflicts(self, tick: Tick, by_pid: Mapping[int, Owner], granted: Sequence[Granted]) -> None:
         """A process of one pod on a device that only other pods were given: counted once a process and device."""

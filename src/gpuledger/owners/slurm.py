@@ -86,7 +86,14 @@ class SlurmResolver:
         if job is None:
             return owner
         kind = "slurm" if job.id.isdigit() else "slurm-sluid"
-        return replace(owner, job=f"{kind}/{job.id}", step=job.step, task=job.task, user=owner.user or job.user)
+        return replace(
+            owner,
+            job=f"{kind}/{job.id}",
+            step=job.step,
+            task=job.task,
+            user=owner.user or job.user,
+            account=job.account,
+        )
 
     def _look(self, facts: Facts, key: tuple[str, str]) -> SlurmJob:
         kind, proven = key

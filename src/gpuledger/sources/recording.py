@@ -1,8 +1,9 @@
 """The recording format: gzip-compressed JSON lines.
 
 The first line says what the file is: `{"gpuledger": "recording", "version": 1, ...}`. Each line after it is one tick.
-A device or a process's facts are written in full the first time and by number afterwards; fields that hold nothing are
-left out. What is kept of a process: command name, uid, start time, cgroup text. Never command lines or environments.
+A device, a process's facts and its owner are written in full the first time and by number afterwards; fields that hold
+nothing are left out. What is kept of a process: command name, uid and its name, start time, cgroup text, and its owner
+as far as it was known. Never command lines or environments.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from gpuledger.errors import RecordingError
-from gpuledger.model import Device, Driver, Facts, Reading, Tick
+from gpuledger.model import Device, Driver, Facts, Owner, Owners, Reading, Tick
 
 VERSION = 1
 LARGEST = 1 << 64
@@ -50,6 +51,7 @@ class Encoder:
     def __init__(self) -> None:
         self._devices: dict[Device, int] = {}
         self._facts: dict[Facts, int] = {}
+        self._owners: dict[Owner, int] = {}
         self._driver: Driver | None = None
 
     def line(self, tick: Tick) -> str:
@@ -63,6 +65,11 @@ class Encoder:
         if facts := _number(tick.facts.values(), self._facts):
             row["facts"] = facts
         row["alive"] = [self._facts[one] for one in tick.facts.values()]
+        if tick.owners.by_pid:
+            owners = [tick.owners.by_pid.get(pid, Owner()) for pid in tick.facts]
+            if new := _number(owners, self._owners):
+                row["owners"] = new
+            row["owned"] = [self._owners[owner] for owner in owners]
         row["readings"] = [{**_plain(r), "device": self._devices[r.device]} for r in tick.readings]
         return json.dumps(row, separators=(",", ":"))
 
@@ -73,6 +80,7 @@ class Decoder:
     def __init__(self) -> None:
         self._devices: list[Device] = []
         self._facts: list[Facts] = []
+        self._owners: list[Owner] = []
         self._driver: Driver | None = None
 
     def tick(self, line: str) -> Tick:
@@ -81,13 +89,20 @@ class Decoder:
             row = _object(json.loads(line, parse_constant=_no_number), "it")
             self._devices += [_record(Device, device) for device in _list(row.get("devices", []), "devices")]
             self._facts += [_record(Facts, facts) for facts in _list(row.get("facts", []), "facts")]
+            self._owners += [_record(Owner, owner) for owner in _list(row.get("owners", []), "owners")]
             if "driver" in row:
                 self._driver = _record(Driver, row["driver"])
+            alive = [self._facts[_index(i)] for i in _list(row["alive"], "alive")]
+            owned = [self._owners[_index(i)] for i in _list(row.get("owned", []), "owned")]
+            if len(owned) not in (0, len(alive)):
+                raise ValueError("owned is not as long as alive")
+            by_pid = {facts.pid: owner for facts, owner in zip(alive, owned, strict=False)}
             return Tick(
                 time_ns=_check(int, row["t"], "t"),
                 driver=self._driver or _record(Driver, row["driver"]),
                 readings=tuple(self._reading(reading) for reading in _list(row["readings"], "readings")),
-                facts={facts.pid: facts for facts in (self._facts[_index(i)] for i in _list(row["alive"], "alive"))},
+                facts={facts.pid: facts for facts in alive},
+                owners=Owners(by_pid=by_pid) if by_pid else Owners(),
             )
         except KeyError as error:
             raise RecordingError(f"{error.args[0]} is missing") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from struct import Struct
 from typing import Any
 
 import pynvml
@@ -19,12 +20,9 @@ ARCHITECTURES = {
     2: "kepler", 3: "maxwell", 4: "pascal", 5: "volta", 6: "turing", 7: "ampere", 8: "ada", 9: "hopper",
     10: "blackwell",
 }  # fmt: skip
-CLOCKS = (
-    ("graphics", pynvml.NVML_CLOCK_GRAPHICS),
-    ("sm", pynvml.NVML_CLOCK_SM),
-    ("memory", pynvml.NVML_CLOCK_MEM),
-    ("video", pynvml.NVML_CLOCK_VIDEO),
-)
+CLOCKS = (("sm", pynvml.NVML_CLOCK_SM), ("memory", pynvml.NVML_CLOCK_MEM))
+OTHER_CLOCKS = (("graphics", pynvml.NVML_CLOCK_GRAPHICS), ("video", pynvml.NVML_CLOCK_VIDEO))
+"""Read rarely: on all GPUs since Fermi the graphics clock is the SM clock."""
 CLOCK_EVENTS = (
     ("gpu_idle", 0x1),
     ("applications_clocks_setting", 0x2),
@@ -35,6 +33,22 @@ CLOCK_EVENTS = (
     ("hw_thermal_slowdown", 0x40),
     ("hw_power_brake_slowdown", 0x80),
     ("display_clock_setting", 0x100),
+)
+FIELD_VALUE = Struct("=I4x16xIi8s")  # id, scope, timestamp, latency, type of value, return code, value
+UNSIGNED_64 = Struct("=Q")
+VALUES = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: Struct("=d"),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: Struct("=I"),
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: Struct("=q"),
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: Struct("=i"),
+}
+VIDEO = (
+    ("encoder_pct", pynvml.nvmlDeviceGetEncoderUtilization),
+    ("decoder_pct", pynvml.nvmlDeviceGetDecoderUtilization),
+)
+IMAGES = (
+    ("jpeg_pct", pynvml.nvmlDeviceGetJpgUtilization),
+    ("optical_flow_pct", pynvml.nvmlDeviceGetOfaUtilization),
 )
 FIELDS = (
     pynvml.NVML_FI_DEV_MEMORY_TEMP,
@@ -84,21 +98,18 @@ def memory(calls: Calls, handle: Handle) -> Fields:
 
 
 def utilization(calls: Calls, handle: Handle) -> Fields:
-    """Utilization of the whole GPU by engine."""
-    fields: Fields = {}
+    """Utilization of the whole GPU, and of its video engines."""
+    fields = engines(calls, handle, VIDEO)
     rates = calls.ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
     if rates is not None and rates.gpu <= 100 and rates.memory <= 100:
         fields["utilization_pct"], fields["memory_utilization_pct"] = rates.gpu, rates.memory
-    for name, function in (
-        ("encoder_pct", pynvml.nvmlDeviceGetEncoderUtilization),
-        ("decoder_pct", pynvml.nvmlDeviceGetDecoderUtilization),
-        ("jpeg_pct", pynvml.nvmlDeviceGetJpgUtilization),
-        ("optical_flow_pct", pynvml.nvmlDeviceGetOfaUtilization),
-    ):
-        answer = calls.ask(function, handle)
-        if answer is not None and answer[0] <= 100:
-            fields[name] = answer[0]
     return fields
+
+
+def engines(calls: Calls, handle: Handle, wanted: tuple[tuple[str, Any], ...]) -> Fields:
+    """Percentages of some engines."""
+    answers = ((name, calls.ask(function, handle)) for name, function in wanted)
+    return {name: answer[0] for name, answer in answers if answer is not None and answer[0] <= 100}
 
 
 class PowerAndHeat:
@@ -138,25 +149,12 @@ def field_values(calls: Calls, handle: Handle, wanted: list[Any]) -> dict[int, i
     if (values := calls.ask(pynvml.nvmlDeviceGetFieldValues, handle, tuple(wanted))) is None:
         return {}
     told: dict[int, int | None] = {}
-    for value in values:
-        if value.nvmlReturn == pynvml.NVML_SUCCESS:
-            told[value.fieldId] = _number(value)
-        elif value.nvmlReturn in UNSUPPORTED:
-            told[value.fieldId] = None
+    for field, kind, code, raw in FIELD_VALUE.iter_unpack(memoryview(values).cast("B")):
+        if code == pynvml.NVML_SUCCESS:
+            told[field] = int(VALUES.get(kind, UNSIGNED_64).unpack_from(raw)[0])
+        elif code in UNSUPPORTED:
+            told[field] = None
     return told
-
-
-def _number(value: Any) -> int:
-    union = value.value
-    by_type = {
-        pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-        pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
-        pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
-    }
-    return int(getattr(union, by_type.get(value.valueType, "ullVal")))
 
 
 def energy(calls: Calls, handle: Handle) -> Fields:
@@ -181,13 +179,6 @@ def _clock_events(calls: Calls, handle: Handle) -> Labelled:
     if bits is None:
         return ()
     return tuple((name, 1 if bits & bit else 0) for name, bit in CLOCK_EVENTS)
-
-
-def fans(calls: Calls, handle: Handle) -> Fields:
-    """Fans as the GPU numbers them; passively cooled boards have none."""
-    count = calls.ask(pynvml.nvmlDeviceGetNumFans, handle) or 0
-    speeds = ((str(fan), calls.ask(pynvml.nvmlDeviceGetFanSpeed_v2, handle, fan)) for fan in range(count))
-    return {"fans_pct": tuple((fan, pct) for fan, pct in speeds if pct is not None)}
 
 
 def labelled(calls: Calls, function: Any, handle: Handle, names: tuple[tuple[str, int], ...]) -> Labelled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from struct import Struct
 from typing import Any
 
 import pynvml
@@ -26,6 +27,7 @@ RATES_MIB = {
     pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: "pcie_receive_bytes_per_s",
 }
 METRICS = (*PERCENTAGES, *RATES_MIB)
+METRIC = Struct("=Iid24x")  # id, return code, value, three pointers to names
 
 
 class Gpm:
@@ -85,12 +87,14 @@ class Gpm:
 
 def _activity(request: Any) -> Activity:
     fields: dict[str, float | int] = {}
-    for i in range(len(METRICS)):
-        metric = request.metrics[i]
-        if metric.nvmlReturn != pynvml.NVML_SUCCESS or not isfinite(metric.value) or metric.value < 0:
+    # Read from the bytes: the binding's structures take a microsecond for each attribute, and there are 33 of them.
+    start = type(request).metrics.offset
+    filled = memoryview(request).cast("B")[start : start + len(METRICS) * METRIC.size]
+    for metric, code, value in METRIC.iter_unpack(filled):
+        if code != pynvml.NVML_SUCCESS or not isfinite(value) or value < 0:
             continue
-        if (name := PERCENTAGES.get(metric.metricId)) is not None:
-            fields[name] = round(min(metric.value, 100.0), 3)
+        if (name := PERCENTAGES.get(metric)) is not None:
+            fields[name] = round(min(value, 100.0), 3)
         else:
-            fields[RATES_MIB[metric.metricId]] = int(metric.value * 1024 * 1024)
+            fields[RATES_MIB[metric]] = int(value * 1024 * 1024)
     return Activity(**fields)  # type: ignore[arg-type]  # the two tables above name int and float fields

@@ -83,8 +83,9 @@ class GpuReader:
         if self._ticks % SLOW_EVERY == 0:
             self._read_slow()
         fields: fast.Fields = dict(self._kept)
-        for part in (fast.memory, fast.energy, self._power_and_heat, fast.clocks, fast.fans):
+        for part in (fast.memory, fast.energy, self._power_and_heat, fast.clocks):
             fields.update(part(calls, handle))
+        fields["clocks_mhz"] = (*self._kept["clocks_mhz"], *fields["clocks_mhz"])
         fields.update(self._read_processes())
         utilization = fast.utilization(calls, handle)
         if self._ticks > 0:  # the first answer after nvmlInit may say 100 whatever happened

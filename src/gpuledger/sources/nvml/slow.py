@@ -5,7 +5,7 @@ from __future__ import annotations
 import pynvml
 
 from gpuledger.sources.nvml.call import Calls, Handle
-from gpuledger.sources.nvml.device import CLOCKS, Fields, field_values, labelled
+from gpuledger.sources.nvml.device import CLOCKS, IMAGES, OTHER_CLOCKS, Fields, engines, field_values, labelled
 
 TEMPERATURE_LIMITS = (
     ("shutdown", pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
@@ -38,7 +38,7 @@ def constants(calls: Calls, handle: Handle) -> Fields:
     """What the board can do at most. Read once: asking for the highest clocks blocks up to 47 ms on an H200."""
     return {
         "power_default_limit_mw": calls.ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle),
-        "max_clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetMaxClockInfo, handle, CLOCKS),
+        "max_clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetMaxClockInfo, handle, (*OTHER_CLOCKS, *CLOCKS)),
         "temperature_limits_c": labelled(calls, pynvml.nvmlDeviceGetTemperatureThreshold, handle, TEMPERATURE_LIMITS),
         "pcie_max_generation": calls.ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
         "pcie_max_width": calls.ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
@@ -51,6 +51,17 @@ def limits(calls: Calls, handle: Handle) -> Fields:
     return {
         "power_limit_mw": calls.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle),
         "clock_event_ns": tuple((name, answer.violationTime) for name, answer in held_back if answer is not None),
+    }
+
+
+def rest(calls: Calls, handle: Handle) -> Fields:
+    """Readings hardly anybody looks at, and fans, which turn slowly; passively cooled boards have none."""
+    count = calls.ask(pynvml.nvmlDeviceGetNumFans, handle) or 0
+    speeds = ((str(fan), calls.ask(pynvml.nvmlDeviceGetFanSpeed_v2, handle, fan)) for fan in range(count))
+    return {
+        **engines(calls, handle, IMAGES),
+        "clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetClockInfo, handle, OTHER_CLOCKS),
+        "fans_pct": tuple((fan, pct) for fan, pct in speeds if pct is not None),
     }
 
 
@@ -133,4 +144,4 @@ def modes(calls: Calls, handle: Handle) -> Fields:
     }
 
 
-SLOW = (limits, faults, pcie, nvlink, modes)
+SLOW = (limits, faults, pcie, nvlink, modes, rest)

@@ -1,0 +1,280 @@
+"""Who is asked for names: what the configuration says, and what a host looks like."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gpuledger import config
+from gpuledger.cli.providers import providers
+from gpuledger.errors import ConfigError
+from gpuledger.owners import cri, docker
+from gpuledger.owners.cri import CriProvider
+from gpuledger.owners.docker import DockerProvider
+from gpuledger.owners.kubernetes import KubernetesProvider
+from gpuledger.owners.podresources import PodResourcesProvider
+from tests.cli.running import gpuledger, surroundings
+
+DOCKER, PODMAN = "var/run/docker.sock", "run/podman/podman.sock"
+CONTAINERD, K3S = "run/containerd/containerd.sock", "run/k3s/containerd/containerd.sock"
+KUBELET = "var/lib/kubelet/pod-resources/kubelet.sock"
+MISSING = "/nowhere/kubelet.sock"
+
+Asked = list[tuple[str, str]]
+
+
+class Host:
+    """A made-up root with sockets in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def listen(self, *paths: str) -> None:
+        """Put sockets there. Nobody needs to listen on them: nothing is asked here."""
+        for path in paths:
+            place = self.root / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(place))
+
+    def asks(self, *, environ: Mapping[str, str] | None = None, **settings: str | list[str]) -> Asked:
+        """The name and the place of everybody who would be asked, with the root taken off."""
+        settings.setdefault("pod_resources_socket", f"{self.root}/{KUBELET}")
+        return [(name, place.removeprefix(f"{self.root}/")) for name, place in ask(environ or {}, **settings)]
+
+
+def ask(environ: Mapping[str, str], **settings: str | list[str]) -> Asked:
+    """With these settings: `docker_host` for --docker.host."""
+    keys = {option.name: option.key for option in config.OPTIONS}
+    flags = {keys[name]: [value] if isinstance(value, str) else value for name, value in settings.items()}
+    return [(one.health.name, _place(one._provider)) for one in providers(config.load(flags, {}), environ)]
+
+
+def _place(provider: object) -> str:
+    if isinstance(provider, DockerProvider):
+        return str(provider._client.address)
+    if isinstance(provider, CriProvider | PodResourcesProvider):
+        return provider._server.path
+    assert isinstance(provider, KubernetesProvider)
+    return str(provider._api)
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """An empty one; in a folder with a short name, since the path of a socket has 107 characters at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        monkeypatch.setattr(docker, "default_urls", partial(docker.default_urls, root=root))
+        monkeypatch.setattr(cri, "SOCKETS", tuple(f"{root}{path}" for path in cri.SOCKETS))
+        yield Host(root)
+
+
+def test_empty_host_asks_nobody(host: Host) -> None:
+    """Nothing is there, so nothing is down."""
+    assert host.asks() == []
+
+
+def test_everything_that_is_there(host: Host) -> None:
+    """A Kubernetes node on which somebody also runs Docker and Podman."""
+    host.listen(DOCKER, PODMAN, CONTAINERD, KUBELET)
+
+    assert host.asks() == [("docker", DOCKER), ("podman", PODMAN), ("cri", CONTAINERD), ("podresources", KUBELET)]
+
+
+def test_containerd_of_docker_is_left_alone(host: Host) -> None:
+    """Docker brings a containerd with its CRI switched off; on a host without a kubelet it would only be down."""
+    host.listen(DOCKER, CONTAINERD)
+
+    assert host.asks() == [("docker", DOCKER)]
+
+
+def test_node_whose_kubelet_is_starting(host: Host) -> None:
+    """The folder of its socket is enough to know that there will be one."""
+    host.listen(CONTAINERD)
+    (host.root / KUBELET).parent.mkdir(parents=True)
+
+    assert host.asks() == [("cri", CONTAINERD), ("podresources", KUBELET)]
+
+
+def test_k3s_goes_before_another_containerd(host: Host) -> None:
+    """Its pods are in its own one."""
+    host.listen(CONTAINERD, K3S, KUBELET)
+
+    assert host.asks() == [("cri", K3S), ("podresources", KUBELET)]
+
+
+def test_docker_host_of_the_environment(host: Host) -> None:
+    """DOCKER_HOST is asked as Docker's own client would; the socket it names is not asked twice."""
+    host.listen(DOCKER)
+    elsewhere = {"DOCKER_HOST": "tcp://10.0.0.7:2375"}
+    same = {"DOCKER_HOST": f"unix://{host.root}/{DOCKER}"}
+
+    assert host.asks(environ=elsewhere) == [("docker", "10.0.0.7:2375"), ("docker-2", DOCKER)]
+    assert host.asks(environ=same) == [("docker", DOCKER)]
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ("docker", [("docker", DOCKER)]),
+        ("podman", [("podman", PODMAN)]),
+        ("containerd", [("cri", CONTAINERD)]),
+        ("kubernetes", [("cri", CONTAINERD), ("podresources", KUBELET)]),
+        ("slurm", []),
+        ("none", []),
+    ],
+)
+def test_named_environments(host: Host, environment: str, expected: Asked) -> None:
+    """Only those that are named are asked, whatever else is there."""
+    host.listen(DOCKER, PODMAN, CONTAINERD, KUBELET)
+
+    assert host.asks(environment=environment) == expected
+
+
+def test_every_environment_is_tested() -> None:
+    """A new one must be thought about here."""
+    assert config.ENVIRONMENTS == ("auto", "docker", "podman", "containerd", "kubernetes", "slurm", "none")
+
+
+def test_several_environments(host: Host) -> None:
+    """They add up, and the older switch is one of them."""
+    host.listen(DOCKER, PODMAN, CONTAINERD, KUBELET)
+    kubernetes = [("cri", CONTAINERD), ("podresources", KUBELET)]
+
+    assert host.asks(environment=["docker", "podman"]) == [("docker", DOCKER), ("podman", PODMAN)]
+    assert host.asks(environment=["docker", "kubernetes"]) == [("docker", DOCKER), *kubernetes]
+    assert host.asks(environment="none", kubernetes_enabled="true") == kubernetes
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ("docker", [("docker", "/var/run/docker.sock")]),
+        ("podman", [("podman", "/run/podman/podman.sock")]),
+        ("containerd", [("cri", "/run/containerd/containerd.sock")]),
+        ("kubernetes", [("cri", "/run/containerd/containerd.sock"), ("podresources", MISSING)]),
+    ],
+)
+@pytest.mark.usefixtures("host")
+def test_what_is_named_is_asked_though_missing(environment: str, expected: Asked) -> None:
+    """So that log and metrics say that it is down, instead of nothing."""
+    assert ask({}, environment=environment, pod_resources_socket=MISSING) == expected
+
+
+def test_sockets_that_are_given(host: Host) -> None:
+    """They go in place of what is found, also when nothing is there, and need no environment to be named."""
+    host.listen(DOCKER, CONTAINERD, KUBELET)
+
+    assert host.asks(environment="none", docker_host="/x/d.sock", cri_socket="/x/c.sock") == [
+        ("docker", "/x/d.sock"),
+        ("cri", "/x/c.sock"),
+    ]
+    assert host.asks(
+        environment=["auto", "kubernetes"],
+        docker_host="unix:///x/d.sock",
+        cri_socket="/x/c.sock",
+        pod_resources_socket="/x/k.sock",
+    ) == [
+        ("docker", "/x/d.sock"),
+        ("cri", "/x/c.sock"),
+        ("podresources", "/x/k.sock"),
+    ]
+
+
+def test_several_daemons_are_told_apart(host: Host) -> None:
+    """Their names are labels, so no two may be equal, and the first keeps the plain one."""
+    hosts = [
+        "unix:///a.sock",
+        "tcp://10.0.0.7:2375",
+        "unix:///run/podman/podman.sock",
+        "/run/user/7/podman/podman.sock",
+    ]
+
+    assert [name for name, _ in host.asks(environment="none", docker_host=hosts)] == [
+        "docker", "docker-2", "podman", "podman-2",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may look at the sockets of others")
+def test_rootless_daemons_of_users(host: Host) -> None:
+    """Each user may run one."""
+    host.listen(DOCKER, "run/user/1000/docker.sock", "run/user/1001/docker.sock")
+
+    assert [name for name, _ in host.asks()] == ["docker", "docker-2", "docker-3"]
+
+
+def test_named_daemon_beside_given_ones(host: Host) -> None:
+    """Podman is asked for by name, and the only address given is Docker's: its usual place is asked too."""
+    assert host.asks(environment="podman", docker_host="/x/d.sock") == [
+        ("docker", "/x/d.sock"),
+        ("podman", "/run/podman/podman.sock"),
+    ]
+
+
+KUBECONFIG = """
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+clusters: [{name: k, cluster: {server: 'https://10.1.2.3:6443'}}]
+users: [{name: u, user: {token: t}}]
+"""
+
+
+def test_api_server_by_kubeconfig(host: Host, tmp_path: Path) -> None:
+    """The address comes from the file, the node's name from the setting before NODE_NAME before the host."""
+    file = tmp_path / "kubeconfig"
+    file.write_text(KUBECONFIG)
+    settings = config.load({"kubernetes.api": ["true"], "kubernetes.kubeconfig": [str(file)]}, {})
+    (one,) = providers(settings, {"NODE_NAME": "node-a"})
+
+    assert host.asks(environment="none", kubernetes_api="true", kubernetes_kubeconfig=str(file)) == [
+        ("kubernetes", "10.1.2.3:6443")
+    ]
+    assert isinstance(one._provider, KubernetesProvider)
+    assert one._provider._target.endswith("%3Dnode-a")
+
+
+Broken = Callable[[Path], list[str]]
+
+
+def _kubeconfig(text: str) -> Broken:
+    def write(folder: Path) -> list[str]:
+        (folder / "kubeconfig").write_text(text)
+        return [f"--kubernetes.kubeconfig={folder}/kubeconfig"]
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (lambda _: [], "KUBERNETES_SERVICE_HOST is not set, so this is no pod; give a kubeconfig file"),
+        (lambda folder: [f"--kubernetes.kubeconfig={folder}/none"], "name a kubeconfig file"),
+        (_kubeconfig("[]"), "it has no context called None"),
+        (_kubeconfig("{"), "name a kubeconfig file that kubectl accepts"),
+        (lambda folder: [*_kubeconfig(KUBECONFIG)(folder), "--kubernetes.node-name=A_B"], "is no name of a node"),
+    ],
+)
+def test_api_server_that_cannot_be_asked(flags: Broken, words: str, tmp_path: Path) -> None:
+    """Whoever wants the API server and cannot have it is told so, in one line and with exit code 2."""
+    command = ["once", "--environment=none", "--kubernetes.api", *flags(tmp_path)]
+    done = gpuledger(*command, env=surroundings())
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert words in done.stderr
+
+
+def test_api_server_without_a_cluster_is_an_error_of_the_configuration(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one of the provider, which would be tried again for ever."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    with pytest.raises(ConfigError, match="this is no pod"):
+        host.asks(environment="none", kubernetes_api="true")

@@ -1,0 +1,102 @@
+"""On a machine with a GPU: check that real CUDA processes get the right owner on /metrics.
+
+    python tools/h200/owners.py
+
+Processes sit in cgroup v2 folders named as containerd, CRI-O, Docker, Slurm and systemd name them. Then the exporter
+runs in a PID namespace of its own and must say what is wrong. Exit code 1 when anything is not as it should be.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from urllib.request import urlopen
+
+import placed
+
+CONTAINERD, CRIO, DOCKER = "4be1" * 16, "90ad" * 16, "c3f7" * 16
+UID, UID2 = "7f2c1a9e-3b64-4d0f-9a51-c8e20d7b4f13", "b91d5c02-8e7a-4f3c-b6d4-1a2f90c37e58"
+# Where, and what /metrics must say of the process there.
+CAST = (
+    (placed.pod_cgroup(UID, f"cri-containerd-{CONTAINERD}"), {"container_id": CONTAINERD, "pod_uid": UID}),
+    (placed.pod_cgroup(UID2, f"crio-{CRIO}", "besteffort"), {"container_id": CRIO, "pod_uid": UID2}),
+    (f"system.slice/docker-{DOCKER}.scope", {"container_id": DOCKER, "pod_uid": ""}),
+    ("system.slice/slurmstepd.scope/job_211/step_0/user/task_1", {"batch_job": "slurm/211", "batch_step": "0"}),
+    ("system.slice/ollama.service", {"unit": "ollama.service", "container_id": ""}),
+)
+PORT = 9477
+
+
+def exporter(*before: str) -> subprocess.Popen[str]:
+    """An exporter on PORT, perhaps behind another command."""
+    words = [*before, sys.executable, "-m", "gpuledger", "serve", f"--web.listen-address=127.0.0.1:{PORT}"]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+
+
+def metrics(wanted: str, within_s: float = 20) -> str:
+    """The page, once it has a line that begins so."""
+    end = time.monotonic() + within_s
+    body = ""
+    while time.monotonic() < end:
+        time.sleep(0.5)
+        try:
+            with urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=5) as answer:
+                body = str(answer.read().decode())
+        except OSError:
+            continue
+        if re.search(f"^{wanted}", body, re.MULTILINE):
+            return body
+    raise AssertionError(f"no {wanted} in\n{body}")
+
+
+def main() -> int:
+    """Both halves."""
+    wrong = 0
+    running = [placed.start(where, "small", 90, f"work{i}") for i, (where, _) in enumerate(CAST)]
+    try:
+        server = exporter()
+        body = metrics(f'gpu_process_sm_utilization_ratio{{pid="{running[-1].pid}"')
+        for process, (where, expected) in zip(running, CAST, strict=True):
+            line = next(x for x in body.splitlines() if x.startswith(f'gpu_process_info{{pid="{process.pid}"'))
+            for label, value in expected.items():
+                right = f'{label}="{value}"' in line
+                wrong += not right
+                print("right" if right else f"WRONG ({line})", where, label, value)
+        print(*(x for x in body.splitlines() if x.startswith(("container_gpu_", "gpu_owner_info"))), sep="\n")
+        for process in running[:1]:
+            subprocess.run([sys.executable, "-m", "gpuledger", "explain", str(process.pid)], check=True)
+        server.terminate()
+        server.wait()
+        wrong += nested()
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+        for where, _ in CAST:
+            placed.remove(where)
+    return 1 if wrong else 0
+
+
+def nested() -> int:
+    """In a PID namespace of its own the driver lists nobody, though memory is used; the exporter must say so."""
+    server = exporter("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    try:
+        body = metrics("gpu_processes")
+        checks = {
+            "host_pid_namespace is 0": "\ngpuledger_host_pid_namespace 0\n" in body,
+            "no process is listed": re.search(r"^gpu_processes\{.*\} 0$", body, re.MULTILINE) is not None,
+            "memory is used": re.search(r"^gpu_memory_used_bytes\{.*\} 0$", body, re.MULTILINE) is None,
+        }
+    finally:
+        server.kill()  # and its child with it; the child is the init of its namespace and would not hear SIGTERM
+        _, log = server.communicate(timeout=20)
+    checks["the log names the fix"] = "hostPID: true" in log
+    for check, right in checks.items():
+        print("right" if right else "WRONG", "nested:", check)
+    return sum(not right for right in checks.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
