@@ -37,6 +37,9 @@ class _Known:
     def nudge(self) -> None:
         pass
 
+    def stop(self) -> None:
+        pass
+
 
 class _InContainers(Procfs):
     """The real /proc, but every process is in one of some containers."""

@@ -346,7 +346,7 @@ TEXTS: dict[str, st.SearchStrategy[Any]] = {
     "collector.process": st.sampled_from(["true", "off"]),
     "process.max": st.integers(1, 10_000).map(str),
     "environment": st.lists(st.sampled_from(config.ENVIRONMENTS), min_size=1, max_size=3),
-    "docker.host": st.lists(PRINTABLE.map(lambda path: f"unix://{path}"), max_size=2),
+    "docker.host": st.lists(PRINTABLE.map(lambda path: f"unix:///{path}"), max_size=2),
     "cri.socket": PRINTABLE,
     "kubernetes.resource-names": st.lists(PRINTABLE, max_size=2),
     "kubernetes.api": st.sampled_from(["true", "off"]),

@@ -97,6 +97,9 @@ class Known:
     def nudge(self) -> None:
         """Nothing more to know."""
 
+    def stop(self) -> None:
+        """Nothing runs."""
+
 
 def proc(root: Path, pid: int, name: str) -> None:
     """A process in a made-up /proc."""

@@ -15,6 +15,7 @@ from typing import Any
 from gpuledger import durations
 from gpuledger.errors import ConfigError
 from gpuledger.export.listen import parse_address
+from gpuledger.owners.unixhttp import parse_address as parse_docker_address
 
 LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")
@@ -140,8 +141,10 @@ def _seconds(text: str) -> float:
 
 
 def _docker_host(text: str) -> str:
-    if not text.startswith(("unix://", "tcp://", "/")):
-        raise ValueError("is no address; write it as unix:///var/run/docker.sock or tcp://host:2375")
+    try:
+        parse_docker_address(text)
+    except ValueError:
+        raise ValueError("is no address; write it as unix:///var/run/docker.sock or tcp://host:2375") from None
     return text
 
 

@@ -95,9 +95,10 @@ class Loop:
             self._stop.wait(max(0.0, due - self._monotonic()))
 
     def stop(self) -> None:
-        """End `run` and let go of the source."""
+        """End `run`, let go of the source and ask nobody for names any more."""
         self._stop.set()
         self._source.close()
+        self._owners.close()
 
     def _resolve(self, tick: Tick) -> Tick:
         if self._facts is not None:  # a recording brings its facts along

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuledger.cli import COMMANDS, main
+from gpuledger.config import ENVIRONMENTS
 from tests.cli.running import COMMAND, gpuledger, surroundings
 
 
@@ -64,6 +65,12 @@ LINES = [
     ("--web.max-connections 0", "--web.max-connections: '0' is not a number from 1 to 10000"),
     ("--web.max-connections " + "9" * 5000,
      "--web.max-connections: '" + "9" * 5000 + "' is not a number from 1 to 10000"),
+    ("--docker.host tcp://a:99999",
+     "--docker.host: 'tcp://a:99999' is no address; write it as unix:///var/run/docker.sock or tcp://host:2375"),
+    ("--kubernetes.pod-labels [",
+     "--kubernetes.pod-labels: '[' is no regular expression: unterminated character set at position 0"),
+    ("--environment mesos",
+     f"--environment: 'mesos' is not one of {', '.join(ENVIRONMENTS)}"),
     ("--kubernetes-enabled=perhaps",
      "--kubernetes-enabled: 'perhaps' is neither on nor off; write true or false"),
     ("--log.level loud", "--log.level: 'loud' is not one of debug, info, warn, error"),

@@ -74,7 +74,10 @@ class FakeDocker:
 
     def _talk(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            target = connection.recv(65536).split(b" ")[1].decode()
+            request = connection.recv(65536)
+            if not request:  # who asked has been stopped
+                return
+            target = request.split(b" ")[1].decode()
             self.asked.append(target)
             answer = next((answer for part, answer in self.answers.items() if part in target), http({}, 404))
             if callable(answer):

@@ -520,3 +520,37 @@ def test_stop_ends_a_backoff() -> None:
 
     assert not background._thread.is_alive()
     assert time.monotonic() - began < PROMPT_S
+
+
+def test_one_that_never_comes_back_is_down() -> None:
+    """A file system that hangs: while the question is out the provider is down, said once, and up when it returns."""
+    clock = [0.0]
+    asked, answer = threading.Event(), threading.Event()
+
+    class Hangs:
+        name, interval_s = "hpcdir", 5.0
+
+        def fetch(self) -> Names:
+            asked.set()
+            answer.wait(10)
+            return Names()
+
+        def wait(self, timeout_s: float, stop: threading.Event) -> bool:
+            stop.wait(timeout_s)
+            return False
+
+        def close(self) -> None:
+            raise OSError("also broken")
+
+    background = Background(Hangs(), monotonic=lambda: clock[0])
+    thread = threading.Thread(target=background.ask)
+    thread.start()
+    assert asked.wait(10)
+    clock[0] = 61.0
+    assert (background.health.up, "does not come back" in background.health.reason) == (False, True)
+
+    answer.set()
+    thread.join(10)
+
+    assert background.health.up
+    background.stop()

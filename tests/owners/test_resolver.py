@@ -28,6 +28,9 @@ class Source:
         """Counted."""
         self.nudges += 1
 
+    def stop(self) -> None:
+        """Nothing runs."""
+
 
 def facts(cgroup: str, pid: int = 7, start_ticks: int = 1) -> Facts:
     """A process in a cgroup."""
@@ -116,6 +119,21 @@ def test_unknown_names_are_counted_and_asked_for() -> None:
     assert source.nudges == 1
 
 
+def test_what_never_gets_a_name_is_asked_for_ever_more_rarely() -> None:
+    """At once, after 2 s, 4 s ... 60 s; an id that is new is asked for at once again."""
+    source = Source()
+    resolver = Resolver([source])
+    asked: list[int] = []
+    for second in range(200):
+        resolver.resolve(replace(tick_of(facts(DOCKER)), time_ns=second * 10**9))
+        asked += [second] * (source.nudges - len(asked))
+    assert asked == [0, 2, 6, 14, 30, 62, 122, 182]
+
+    resolver.resolve(replace(tick_of(facts(DOCKER.replace("4be1", "90ad"))), time_ns=200 * 10**9))
+
+    assert source.nudges == len(asked) + 1
+
+
 def test_new_names_are_seen_and_old_ones_cost_nothing() -> None:
     """The owner object is kept while nothing changes, and made anew when a provider has new names."""
     source = Source(containers={C: Container(C, "old")})
@@ -166,10 +184,11 @@ def test_conflicts_are_counted_once() -> None:
     source = Source(containers={C: container}, allocations=(_allocation("other", GPU.uuid),))
     resolver = Resolver([source])
     tick = tick_of(facts(KUBE))
-    resolver.resolve(tick)
+    counts = [resolver.resolve(replace(tick, time_ns=s * 10**9)).owners.conflicts for s in (0, 29, 30, 31, 90)]
 
-    owners = resolver.resolve(tick).owners
+    owners = resolver.resolve(replace(tick, time_ns=91 * 10**9)).owners
 
+    assert counts == [0, 0, 1, 1, 1]  # what lasts; a kubelet may be 10 s behind
     assert owners.conflicts == 1
     assert owners.by_pid[7].pod == "llama-0"
     entitled = replace(source.names, allocations=(_allocation("llama-0", GPU.uuid),))

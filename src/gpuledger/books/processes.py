@@ -14,10 +14,14 @@ IDLE = Sample(pid=0, timestamp_us=0, sm_pct=0, memory_pct=0)
 
 
 class ProcessBook:
-    """Builds one row for each process and device, at most `most` of them; containers are summed over all."""
+    """Builds one row for each process and device, at most `most` of them; containers are summed over all.
 
-    def __init__(self, most: int | None = None) -> None:
+    With `shown` off there are none of these rows, and none count as dropped.
+    """
+
+    def __init__(self, most: int | None = None, *, shown: bool = True) -> None:
         self._most = most
+        self._shown = shown
         self._dropped = 0
         self._recent = RecentSamples()
 
@@ -29,8 +33,8 @@ class ProcessBook:
         for reading in tick.readings:
             if reading.up:
                 uses += self._of_device(tick, reading, now_us, has_migs=reading.device.uuid in with_migs)
-        shown = self._largest(uses)
-        self._dropped += len(uses) - len(shown)
+        shown = self._largest(uses) if self._shown else []
+        self._dropped += len(uses) - len(shown) if self._shown else 0
         return replace(tick, processes=tuple(shown), dropped_processes=self._dropped, containers=containers(uses))
 
     def _largest(self, uses: list[ProcessUse]) -> list[ProcessUse]:

@@ -24,7 +24,7 @@ from gpuledger.owners.slurm import SlurmResolver
 
 def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.measure) -> Loop:
     """The loop over the configured source, with everybody who knows names asked in the background."""
-    book = ProcessBook(settings.process_max if settings.collector_process else 0)
+    book = ProcessBook(settings.process_max, shown=settings.collector_process)
     if settings.source != "nvml":
         from gpuledger.sources.replay import Replay
 

@@ -40,14 +40,13 @@ def _distinct(found: list[Provider]) -> list[Provider]:
 
 
 def _docker(settings: Config, environment: Mapping[str, str], named: set[str], *, auto: bool) -> list[Provider]:
-    from gpuledger.owners.docker import DockerProvider, Endpoint, default_urls
+    from gpuledger.owners.docker import DockerProvider, Endpoint, default_urls, endpoint
 
-    endpoints = default_urls(environment, os.getuid())
-    chosen = [endpoint for endpoint in endpoints if auto or endpoint.name in named]
+    chosen = [found for found in default_urls(environment, os.getuid()) if auto or found.name in named]
     if settings.docker_host:
-        chosen = [Endpoint("podman" if "podman" in url else "docker", url) for url in settings.docker_host]
+        chosen = [endpoint(url, environment) for url in settings.docker_host]
     for name, url in (("docker", "/var/run/docker.sock"), ("podman", "/run/podman/podman.sock")):
-        if name in named and not any(endpoint.name == name for endpoint in chosen):
+        if name in named and not any(found.name == name for found in chosen):
             chosen.append(Endpoint(name, url))
     return [DockerProvider(e.url, name=e.name, ca=e.ca, cert=e.cert, key=e.key) for e in chosen]
 
@@ -67,7 +66,7 @@ def _cri(settings: Config, named: set[str], *, auto: bool) -> list[Provider]:
 
 
 def _is_node(settings: Config) -> bool:
-    return Path(settings.pod_resources_socket).parent.exists()
+    return os.path.exists(Path(settings.pod_resources_socket).parent)  # noqa: PTH110 - also where we may not look
 
 
 def _kubelet(settings: Config, named: set[str], *, auto: bool) -> list[Provider]:

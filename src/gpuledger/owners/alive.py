@@ -39,7 +39,7 @@ class Alive:
             return
         try:
             fd = os.pidfd_open(pid)
-        except (OSError, AttributeError):  # gone, forbidden, or a kernel before 5.3
+        except (OSError, OverflowError, AttributeError):  # gone, forbidden, no pid at all, a kernel before 5.3
             return
         self._fds[pid] = fd
         self._epoll.register(fd, select.EPOLLIN)

@@ -193,11 +193,15 @@ def default_urls(environment: Mapping[str, str], uid: int, root: Path = Path("/"
 
 
 def _named(environment: Mapping[str, str]) -> Endpoint | None:
-    url = environment.get("DOCKER_HOST", "")
     try:
-        address = parse_address(url)
+        return endpoint(environment.get("DOCKER_HOST", ""), environment)
     except ValueError:  # none is given, or one for people only: ssh://
         return None
+
+
+def endpoint(url: str, environment: Mapping[str, str]) -> Endpoint:
+    """What a url means, with the certificates Docker's own client would take; ValueError for a bad one."""
+    address = parse_address(url)
     name = "podman" if "podman" in url else "docker"
     if address.path or not environment.get("DOCKER_TLS_VERIFY"):
         return Endpoint(name, url)

@@ -10,6 +10,8 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 from gpuledger.model import ProviderHealth
@@ -21,6 +23,8 @@ log = logging.getLogger(__name__)
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 1.0, 30.0
 NUDGE_APART_S = 1.0
 """News and unknown ids ask for a refresh, but not sooner than this after the last one."""
+HANGS_S = 60.0
+"""Providers have timeouts of their own, of some seconds in all; a file system that hangs has none."""
 KEPT_S = 300.0
 """How long names outlive their provider."""
 NOTHING = Names()
@@ -67,8 +71,9 @@ class Background:
         self._nudged = threading.Event()
         self._names = NOTHING
         self._fetched_at: float | None = None
+        self._asked_at: float | None = None
         self._backoff_s = FIRST_BACKOFF_S
-        self.health = ProviderHealth(provider.name, up=False, reason="not asked yet", since_ns=now_ns(),
+        self._health = ProviderHealth(provider.name, up=False, reason="not asked yet", since_ns=now_ns(),
                                      last_success_ns=0, fetches=0, failures=0)  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=provider.name, daemon=True)
 
@@ -80,7 +85,8 @@ class Background:
         """End soon; does not wait for a provider that hangs."""
         self._stop.set()
         self._nudged.set()
-        self._provider.close()
+        with suppress(Exception):
+            self._provider.close()
 
     @property
     def names(self) -> Names:
@@ -89,12 +95,23 @@ class Background:
             return NOTHING
         return self._names
 
+    @property
+    def health(self) -> ProviderHealth:
+        """How it is; one that never comes back from a question is down."""
+        asked_at = self._asked_at
+        if asked_at is None or self._monotonic() - asked_at < HANGS_S:
+            return self._health
+        name, reason = self._health.name, f"does not come back; it was asked more than {HANGS_S:g} s ago"
+        self._said.change(name, reason, f"{name}: {reason}", "")
+        return replace(self._health, up=False, reason=reason)
+
     def nudge(self) -> None:
         """Somebody met an id that is not in the names: ask again soon. Never waits."""
         self._nudged.set()
 
     def ask(self) -> float:
         """Ask once and keep the answer; how long to wait before the next time. Public for tests and `explain`."""
+        self._asked_at = self._monotonic()
         try:
             names = self._provider.fetch()
         except Exception as error:
@@ -104,15 +121,17 @@ class Background:
             wait_s = self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311 - many nodes must not ask in step
             self._backoff_s = min(self._backoff_s * 2, LONGEST_BACKOFF_S)
             return wait_s
+        finally:
+            self._asked_at = None
         self._names, self._fetched_at = names, self._monotonic()
         self._backoff_s = FIRST_BACKOFF_S
         self._note("")
         return self._provider.interval_s
 
     def _note(self, reason: str) -> None:
-        before, up = self.health, not reason
+        before, up = self._health, not reason
         now_ns = self._now_ns()
-        self.health = ProviderHealth(
+        self._health = ProviderHealth(
             name=before.name,
             up=up,
             reason=reason,
@@ -127,7 +146,7 @@ class Background:
         while not self._stop.is_set():
             wait_s = self.ask()
             asked_at = self._monotonic()
-            if self.health.up:
+            if self._health.up:
                 self._wait_for_news()
             else:
                 self._stop.wait(wait_s)  # unknown ids are no reason to ask somebody who is down more often

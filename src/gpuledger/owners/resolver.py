@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from gpuledger.model import Device, Facts, Granted, Owner, Owners, ProviderHealth, Tick
@@ -21,7 +21,10 @@ GONE = "process is gone"
 NO_NAME = "container has no name yet"
 NO_POD = "pod has no name yet"
 HOST = "not in a container"
-MOST_SHARED = 10_000
+MOST_FOUND = 10_000
+SETTLED_NS = 30_000_000_000
+COUNTED = -1
+FIRST_WAIT_NS, LONGEST_WAIT_NS = 2_000_000_000, 60_000_000_000
 
 
 class NameSource(Protocol):
@@ -38,6 +41,9 @@ class NameSource(Protocol):
     def nudge(self) -> None:
         """Ask again soon."""
 
+    def stop(self) -> None:
+        """Ask no more."""
+
 
 class Jobs(Protocol):
     """Who knows batch jobs."""
@@ -46,13 +52,20 @@ class Jobs(Protocol):
         """The owner with what is known of the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """An owner as found before, with what it was found from."""
+class Unknown:
+    """Ids nobody has a name for. Each is asked for when it is new, then ever more rarely: some never get one."""
 
-    facts: Facts
-    generation: int
-    owner: Owner
+    def __init__(self) -> None:
+        self._next: dict[str, tuple[int, int]] = {}
+        """When to ask again, and how long to wait after that."""
+
+    def is_due(self, ids: set[str], now_ns: int) -> bool:
+        """Whether it is time to ask for any of these."""
+        waiting = {i: self._next.get(i, (now_ns, FIRST_WAIT_NS)) for i in ids}
+        due = {i: wait_ns for i, (at_ns, wait_ns) in waiting.items() if at_ns <= now_ns}
+        waiting |= {i: (now_ns + wait_ns, min(2 * wait_ns, LONGEST_WAIT_NS)) for i, wait_ns in due.items()}
+        self._next = waiting
+        return bool(due)
 
 
 class Resolver:
@@ -69,30 +82,24 @@ class Resolver:
         self._jobs = jobs
         self._access = access
         self._names: tuple[Names, ...] = ()
-        self._generation = 0
-        self._known: dict[int, _Known] = {}
-        self._shared: dict[tuple[str, str], Owner] = {}
+        self._found: dict[tuple[object, ...], Owner] = {}
+        self._unknown = Unknown()
         self._index: tuple[tuple[Device, ...], devices.DeviceIndex] = ((), devices.DeviceIndex(()))
         self._conflicts = 0
-        self._conflicting: set[tuple[int, int, str]] = set()
+        self._conflicting: dict[tuple[int, int, str], int] = {}
+        """Since when each has lasted."""
 
     def resolve(self, tick: Tick) -> Tick:
         """The tick with the owner of every process, and who was given which device."""
         self._refresh()
-        current: dict[int, _Known] = {}
-        for pid, facts in tick.facts.items():
-            known = self._known.get(pid)
-            if known is None or known.facts is not facts or known.generation != self._generation:
-                known = _Known(facts, self._generation, self._owner(facts))
-            current[pid] = known
-        self._known = current
-        by_pid = {pid: known.owner for pid, known in current.items()} | dict(tick.owners.by_pid)  # of a recording
+        # A recording brings its owners along.
+        by_pid = {pid: self._owner(facts) for pid, facts in tick.facts.items()} | dict(tick.owners.by_pid)
         granted, unknown_ids = self._granted(tick)
         self._count_conflicts(tick, by_pid, granted)
         reasons = Counter(owner.reason for owner in by_pid.values() if owner.reason and owner.reason != HOST)
         reasons[GONE] += len(_residents(tick) - by_pid.keys())
-        unresolved = tuple((reason, n) for reason, n in sorted(reasons.items()) if n)
-        if any(reason in (NO_NAME, NO_POD) for reason, _ in unresolved):
+        unnamed = {o.container_id or o.pod_uid for o in by_pid.values() if o.reason in (NO_NAME, NO_POD)}
+        if self._unknown.is_due(unnamed, tick.time_ns):
             for source in self._sources:
                 source.nudge()
         owners = Owners(
@@ -100,13 +107,18 @@ class Resolver:
             granted=granted,
             granted_jobs=self._granted_jobs(tick),
             providers=tuple(source.health for source in self._sources),
-            unresolved=unresolved,
+            unresolved=tuple((reason, n) for reason, n in sorted(reasons.items()) if n),
             conflicts=self._conflicts,
             unknown_device_ids=unknown_ids,
             host_pid_namespace=self._access.host_pid_namespace if self._access is not None else None,
             readable=self._access.readable if self._access is not None else (),
         )
         return replace(tick, owners=owners)
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        for source in self._sources:
+            source.stop()
 
     def explain(self, facts: Facts) -> tuple[CgroupRef, Owner]:
         """One process, without the cache."""
@@ -117,20 +129,18 @@ class Resolver:
         names = tuple(source.names for source in self._sources)
         if len(names) != len(self._names) or any(a is not b for a, b in zip(names, self._names, strict=True)):
             self._names = names
-            self._generation += 1
-            self._shared.clear()
+            self._found.clear()
 
     def _owner(self, facts: Facts) -> Owner:
         """Processes of a container and user share one owner; those of a batch job may differ in what they tell."""
-        key = (facts.cgroup, facts.user)
-        owner = self._shared.get(key)
+        key: tuple[object, ...] = (facts.cgroup, facts.user)
+        owner = self._found.get(key) or self._found.get((*key, facts.pid, facts.start_ticks))
         if owner is None:
             ref = cgroup.parse(facts.cgroup)
             owner = self._find(facts, ref)
-            if ref.job is None:
-                if len(self._shared) >= MOST_SHARED:
-                    self._shared.clear()
-                self._shared[key] = owner
+            if len(self._found) >= MOST_FOUND:
+                self._found.clear()
+            self._found[(*key, facts.pid, facts.start_ticks) if ref.job else key] = owner
         return owner
 
     def _find(self, facts: Facts, ref: CgroupRef) -> Owner:
@@ -167,7 +177,7 @@ class Resolver:
                 pod=pod.name,
                 workload_kind=pod.workload_kind or owner.workload_kind,
                 workload_name=pod.workload_name or owner.workload_name,
-                labels=(*owner.labels, *pod.labels),
+                labels=tuple(dict((*owner.labels, *pod.labels)).items()),
             )
         if owner.pod_uid and not owner.pod:
             return replace(owner, reason=NO_POD)
@@ -222,21 +232,26 @@ class Resolver:
         return tuple((places[place], job) for place, job in jobs if place in places)
 
     def _count_conflicts(self, tick: Tick, by_pid: Mapping[int, Owner], granted: Sequence[Granted]) -> None:
-        """A process of one pod on a device that only other pods were given: counted once a process and device."""
-        if not granted:
-            return
+        """A process of one pod on a device that only other pods were given: counted once a process and device.
+
+        Not at once: a kubelet is asked every 10 s, and may still tell of the pod before.
+        """
         pods: dict[str, set[tuple[str, str]]] = {}
         for grant in granted:
             pods.setdefault(grant.device.uuid, set()).add((grant.namespace, grant.pod))
-        conflicting = set()
+        conflicting = {}
         for reading in tick.readings:
             entitled = pods.get(reading.device.uuid)
             for resident in (reading.residents or ()) if entitled else ():
                 owner = by_pid.get(resident.pid)
                 if owner and owner.pod and entitled and (owner.namespace, owner.pod) not in entitled:
                     start = tick.facts[resident.pid].start_ticks
-                    conflicting.add((resident.pid, start, reading.device.uuid))
-        self._conflicts += len(conflicting - self._conflicting)
+                    key = (resident.pid, start, reading.device.uuid)
+                    since_ns = self._conflicting.get(key, tick.time_ns)
+                    if since_ns >= 0 and tick.time_ns - since_ns >= SETTLED_NS:
+                        self._conflicts += 1
+                        since_ns = COUNTED
+                    conflicting[key] = since_ns
         self._conflicting = conflicting
 
 
