@@ -80,7 +80,7 @@ class Collector:
 
         rows = {of: list(things(self._tick, of)) for of in Of}
         for family in CATALOG:
-            of_labels = family.of.value
+            of_labels = family.of.labels
             metric = Metric(family.name.removesuffix(SUFFIXES[family.type]), family.help, family.type.value)
             for values, thing in rows[family.of]:
                 if family.value is not None:

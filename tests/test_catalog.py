@@ -25,7 +25,7 @@ def test_family_is_well_declared(family: Family) -> None:
     assert family.origin
     assert (family.value is None) != (family.series is None)
     assert bool(family.labels) == (family.series is not None)
-    labels = (*family.of.value, *family.labels)
+    labels = (*family.of.labels, *family.labels)
     assert len(set(labels)) == len(labels)
     assert not TAKEN & set(labels)
 
@@ -41,6 +41,6 @@ def test_names_are_unique_in_both_formats() -> None:
 
 def test_process_labels_are_those_of_the_design() -> None:
     """Dashboards rely on these labels and their order."""
-    assert Of.PROCESS.value == (
+    assert Of.PROCESS.labels == (
         "pid", "gpu", "uuid", "process_name", "namespace", "pod", "container", "pod_uid", "container_id",
     )  # fmt: skip

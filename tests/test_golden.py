@@ -164,7 +164,7 @@ def test_promtool_has_no_complaint(tick: Tick) -> None:
 @pytest.mark.parametrize("fmt", Format)
 def test_series_are_unique_and_in_the_catalog(tick: Tick, fmt: Format) -> None:
     """No parser checks it: each series once, one set of labels a family, every family declared."""
-    declared = {family.name: (*family.of.value, *family.labels) for family in CATALOG}
+    declared = {family.name: (*family.of.labels, *family.labels) for family in CATALOG}
     parse = parse_text if fmt is Format.TEXT else parse_openmetrics
     seen = set()
     for family in parse(body(tick, fmt)):

@@ -37,7 +37,7 @@ def metrics() -> str:
         "Prometheus scrapes; a scrape only writes the last one out.",
     ]
     for of, (title, about) in KINDS.items():
-        labels = ", ".join(f"`{label}`" for label in of.value)
+        labels = ", ".join(f"`{label}`" for label in of.labels)
         parts += ["", f"## {title}", "", about + (f" Labels: {labels}." if labels else ""), ""]
         parts += ["| metric | type | more labels | what it is | from |", "|---|---|---|---|---|"]
         for family in CATALOG:

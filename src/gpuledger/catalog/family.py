@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, unique
 from operator import attrgetter
 from typing import Any
 
@@ -22,27 +22,23 @@ class Type(Enum):
     INFO = "info"
 
 
+@unique
 class Of(Enum):
     """Whose number it is, with the labels every family of that kind starts with."""
 
-    EXPORTER = ()
-    GPU = ("gpu", "uuid")
-    MIG = ("gpu", "uuid", "parent_uuid")
-    PROCESS = (
-        "pid",
-        "gpu",
-        "uuid",
-        "process_name",
-        "namespace",
-        "pod",
-        "container",
-        "pod_uid",
-        "container_id",
-    )
-    CONTAINER = ("container", "container_id", "namespace", "pod", "pod_uid", "gpu", "uuid")
-    OWNER = ("container", "container_id", "namespace", "pod", "pod_uid")
-    JOB = ("gpu", "uuid", "batch_job")
-    GRANT = ("gpu", "uuid", "namespace", "pod", "container", "resource", "replica")
+    EXPORTER = ""
+    GPU = "gpu uuid"
+    MIG = "gpu uuid parent_uuid"
+    PROCESS = "pid gpu uuid process_name namespace pod container pod_uid container_id"
+    CONTAINER = "container container_id namespace pod pod_uid gpu uuid"
+    OWNER = "container container_id namespace pod pod_uid"
+    JOB = "gpu uuid batch_job"
+    GRANT = "gpu uuid namespace pod container resource replica"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels, in order."""
+        return tuple(self.value.split())
 
 
 @dataclass(frozen=True, slots=True)

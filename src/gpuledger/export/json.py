@@ -15,7 +15,7 @@ def tick_json(tick: Tick) -> bytes:
     metrics: dict[str, Any] = {}
     for family in CATALOG:
         series = []
-        names = (*family.of.value, *family.labels)
+        names = (*family.of.labels, *family.labels)
         for values, thing in rows[family.of]:
             if family.series is not None:
                 found = list(family.series(thing))

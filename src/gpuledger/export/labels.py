@@ -46,12 +46,13 @@ class LabelBlocks:
     def rows(self, tick: Tick, of: Of) -> list[tuple[str, Any]]:
         """`(a="1",b="2", thing)` for all things of a kind; of two with equal labels only the first."""
         known = self._known.get(of, {})
+        names = of.labels
         current: dict[tuple[str, ...], str] = {}
         rows = []
         for values, thing in things(tick, of):
             if values in current:
                 continue
-            block = known.get(values) or pairs(of.value, values)
+            block = known.get(values) or pairs(names, values)
             current[values] = block
             rows.append((block, thing))
         self._known[of] = current
