@@ -19,6 +19,7 @@ KINDS = {
     ),
     Of.CONTAINER: ("Containers", "One series a container and device: the sums of its processes."),
     Of.OWNER: ("What is known of containers", "To be joined: `* on (container_id) group_left(image) gpu_owner_info`."),
+    Of.GIVEN: ("Devices of containers", "What Docker or Podman gave to whom."),
     Of.JOB: ("Devices of batch jobs", "What a scheduler's prolog says it gave to whom."),
     Of.GRANT: ("Allocations", "What the kubelet gave to whom, used or not."),
     Of.PROCESS: ("Processes", "One series a process and device; `uuid` is the MIG instance's where there is one."),

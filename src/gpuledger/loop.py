@@ -50,6 +50,10 @@ class Loop:
         self.tick: Tick | None = None
         """The last finished tick: one reference, swapped whole, so that readers need no lock."""
 
+    def has_names(self) -> bool:
+        """Whether everybody who is asked for names has answered at least once."""
+        return self._owners.has_names()
+
     def age_s(self) -> float | None:
         """How old the last tick is; None before the first."""
         return None if self.tick is None else self._monotonic() - self._published_at

@@ -26,6 +26,7 @@ class Device:
     board_part_number: str = ""
     architecture: str = ""
     compute_capability: str = ""
+    driver_version: str = ""
     multiprocessors: int | None = None
     parent_uuid: str = ""
     """The GPU a MIG instance is cut from; empty for a whole GPU."""
@@ -228,6 +229,8 @@ class Owners:
     granted: tuple[Granted, ...] = ()
     granted_jobs: tuple[tuple[Device, str], ...] = ()
     """Devices that a scheduler's prolog says it gave to a job."""
+    given: tuple[tuple[Device, str, str], ...] = ()
+    """Devices that Docker or Podman gave to a container: its name and id."""
     providers: tuple[ProviderHealth, ...] = ()
     unresolved: Labelled = ()
     """Processes whose owner is not fully known, by reason."""

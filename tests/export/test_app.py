@@ -77,6 +77,19 @@ def test_health(tick: Tick | None, age_s: float | None, healthz: int, readyz: in
     assert pages.get("/metrics").status == (503 if tick is None else 200)
 
 
+def test_a_loop_that_never_finishes_a_tick_is_not_healthy() -> None:
+    """Nor is it killed too early where driver calls may take long."""
+    clock = [0.0]
+    app = App(lambda: None, lambda: None, interval_s=1.0, driver_timeout_s=20.0, monotonic=lambda: clock[0])
+    request = Request("GET", "/healthz", {}, {}, "HTTP/1.1", keep_alive=True)
+
+    statuses = []
+    for clock[0] in (0.0, 59.0, 61.0):
+        statuses.append(app(request).status)
+
+    assert statuses == [200, 200, 503]
+
+
 def test_landing_page_says_what_is_wrong() -> None:
     """The page for people names the driver's problem, as text and not as markup."""
     page = Pages(Tick(1, Driver(up=False, reason="<b>gone</b>"))).get("/")

@@ -96,6 +96,15 @@ def test_two_things_with_equal_labels_are_one_series() -> None:
     assert body.count('gpu_process_memory_used_bytes{pid="8"') == 1
 
 
+def test_names_that_differ_only_in_what_is_cut_are_one_series() -> None:
+    """Two long names equal as far as they are shown give one line, not the same line twice."""
+    long = "x" * LONGEST_VALUE
+
+    body = render(tick_with(use(7, long + "a"), use(7, long + "b")))
+
+    assert body.count("gpu_process_memory_used_bytes{") == 1
+
+
 def test_label_blocks_are_kept_and_dropped() -> None:
     """A process whose name changes gets its new name; one that ended leaves nothing behind."""
     renderer = Renderer()

@@ -171,6 +171,15 @@ def test_idle_allocated_gpu_shows_its_pod() -> None:
     assert [(g.device.index, g.pod, g.replica) for g in granted] == [(1, "a", ""), (0, "b", "0"), (0, "c", "1")]
 
 
+def test_devices_docker_gave() -> None:
+    """What a container was started with is shown, whether it uses it or not."""
+    source = Source(containers={C: Container(C, "ollama", device_ids=("all",))})
+
+    given = Resolver([source]).resolve(tick_of(devices=(GPU, IDLE))).owners.given
+
+    assert [(device.index, *whom) for device, *whom in given] == [(0, "ollama", C), (1, "ollama", C)]
+
+
 def test_device_id_nobody_knows_is_counted() -> None:
     """An id of an unknown form is counted and given to nobody."""
     owners = Resolver([Source(allocations=(_allocation("a", "device0::1"),))]).resolve(tick_of()).owners

@@ -27,10 +27,12 @@ CONTAINERS: tuple[Family, ...] = (
            RUNTIME, series=info("runtime", "image", "workload_kind", "workload_name"),
            labels=("runtime", "image", "workload_kind", "workload_name")),
     Family("gpu_owner_label_info", I, Of.OWNER,
-           "Labels of the pod or container that are on the allow-list, one a series.",
+           "Pod labels on the allow-list, and the Compose labels of a container, one a series.",
            RUNTIME, series=lambda owner: [(pair, 1) for pair in owner.labels], labels=("label", "value")),
     Family("gpu_pod_allocation_info", I, Of.GRANT, "A device that was given to a container of a pod, used or not.",
            "the kubelet's pod-resources API", lambda _: 1),
+    Family("gpu_container_allocation_info", I, Of.GIVEN, "A device that was given to a container, used or not.",
+           "Docker's or Podman's device requests, devices, and NVIDIA_VISIBLE_DEVICES", lambda _: 1),
     Family("gpu_job_allocation_info", I, Of.JOB, "A device that was given to a batch job, used or not.",
            "the files of --slurm.job-mapping-dir", lambda _: 1),
 )  # fmt: skip

@@ -32,6 +32,7 @@ class Of(Enum):
     PROCESS = "pid gpu uuid process_name namespace pod container pod_uid container_id"
     CONTAINER = "container container_id namespace pod pod_uid gpu uuid"
     OWNER = "container container_id namespace pod pod_uid"
+    GIVEN = "gpu uuid container container_id"
     JOB = "gpu uuid batch_job"
     GRANT = "gpu uuid namespace pod container resource replica"
 

@@ -49,9 +49,10 @@ GPUS: tuple[Family, ...] = (
            "every NVML call", flag("up")),
     Family("gpu_info", I, Of.GPU, "What the GPU is.", "nvmlDeviceGet{Name,PciInfo,Serial,VbiosVersion,...}",
            series=info("device.name", "device.pci_bus_id", "device.minor", "device.serial", "device.vbios_version",
-                 "device.board_part_number", "device.architecture", "device.compute_capability"),
+                 "device.board_part_number", "device.architecture", "device.compute_capability",
+                 "device.driver_version"),
            labels=("name", "pci_bus_id", "minor", "serial", "vbios_version", "board_part_number", "architecture",
-            "compute_capability")),
+            "compute_capability", "driver_version")),
     *_memory("gpu", Of.GPU),
     # -- utilization
     Family("gpu_utilization_ratio", G, Of.GPU,
@@ -144,7 +145,7 @@ GPUS: tuple[Family, ...] = (
     Family("gpu_accounting_enabled", G, Of.GPU, "1 when the driver keeps accounts of processes.",
            "nvmlDeviceGetAccountingMode", flag("accounting_enabled")),
     Family("gpu_processes", G, Of.GPU, "Processes the driver lists on the GPU.", LISTS,
-           lambda r: None if r.residents is None else len(r.residents)),
+           lambda r: None if r.residents is None else len({resident.pid for resident in r.residents})),
     Family("gpuledger_driver_seconds", G, Of.GPU, "Time the last tick spent inside driver calls for this GPU.",
            "gpuledger itself", at("driver_ns", 1e9), unit="seconds"),
 )  # fmt: skip

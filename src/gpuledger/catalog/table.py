@@ -53,6 +53,7 @@ THINGS: dict[Of, Callable[[Tick], list[Thing]]] = {
     Of.PROCESS: lambda tick: [(_process(use), use) for use in tick.processes],
     Of.CONTAINER: lambda tick: [((*_owner(use.owner), *_device(use.device)), use) for use in tick.containers],
     Of.OWNER: lambda tick: [(_owner(use.owner), use.owner) for use in tick.containers],
+    Of.GIVEN: lambda tick: [((*_device(device), *whom), whom) for device, *whom in tick.owners.given],
     Of.JOB: lambda tick: [((*_device(device), job), job) for device, job in tick.owners.granted_jobs],
     Of.GRANT: lambda tick: [(_grant(grant), grant) for grant in tick.owners.granted],
 }

@@ -51,7 +51,8 @@ def _owners(settings: Config, procfs: Path) -> Resolver:
         provider.start()
     access = probe(procfs)
     announce(access, procfs)
-    return Resolver(asked, jobs=SlurmResolver(procfs), access=access)
+    jobs = SlurmResolver(procfs) if {"auto", "slurm"} & set(settings.environment) else None
+    return Resolver(asked, jobs=jobs, access=access)
 
 
 class Exporter:
@@ -63,6 +64,7 @@ class Exporter:
             self._latest,
             self._loop.age_s,
             interval_s=settings.tick_interval,
+            driver_timeout_s=settings.driver_timeout,
             telemetry_path=settings.web_telemetry_path,
         )
         self.server = Server(settings.web_listen_address, app, max_connections=settings.web_max_connections)

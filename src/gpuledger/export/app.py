@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import time
 from collections.abc import Callable
 
 from gpuledger import __version__
@@ -27,11 +28,15 @@ class App:
         age_s: Callable[[], float | None],
         *,
         interval_s: float,
+        driver_timeout_s: float = 0.0,
         telemetry_path: str = "/metrics",
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._latest = latest
         self._age_s = age_s
-        self._oldest_s = max(10.0, 5 * interval_s)
+        self._oldest_s = max(10.0, 5 * interval_s, 3 * driver_timeout_s)
+        self._monotonic = monotonic
+        self._started = monotonic()
         self._telemetry_path = telemetry_path
         self._bodies = Bodies(Renderer())
         self._pages: dict[str, Callable[[Request], Response]] = {
@@ -60,8 +65,10 @@ class App:
     def _healthz(self, _: Request) -> Response:
         """Alive: the loop ticks. A driver that is down is no reason to be restarted."""
         age_s = self._age_s()
-        if age_s is not None and age_s > self._oldest_s:
-            return Response.text(503, f"the last tick is {age_s:.0f} s old; the loop has stopped")
+        if age_s is None:
+            age_s = self._monotonic() - self._started
+        if age_s > self._oldest_s:
+            return Response.text(503, f"no tick was finished for {age_s:.0f} s; the loop has stopped")
         return Response.text(200, "ok")
 
     def _readyz(self, request: Request) -> Response:
@@ -82,7 +89,8 @@ class App:
         gpus = [r for r in tick.readings if not r.device.parent_uuid]
         up = sum(r.up for r in gpus)
         recording = " This is a recording, not this host." if tick.source == "replay" else ""
-        return f"{up} of {len(gpus)} GPUs up, {len(tick.processes)} processes on them.{recording}"
+        processes = {resident.pid for reading in gpus for resident in reading.residents or ()}
+        return f"{up} of {len(gpus)} GPUs up, {len(processes)} processes on them.{recording}"
 
 
 LANDING = """<!doctype html>

@@ -11,12 +11,12 @@ from gpuledger.model import Tick
 
 def tick_json(tick: Tick) -> bytes:
     """`{"time": ..., "metrics": {name: {"type", "unit", "help", "series": [{"labels": {...}, "value": ...}]}}}`."""
-    rows = {of: list(things(tick, of)) for of in Of}
+    rows = {of: dict(things(tick, of)) for of in Of}  # of two with equal labels, one
     metrics: dict[str, Any] = {}
     for family in CATALOG:
         series = []
         names = (*family.of.labels, *family.labels)
-        for values, thing in rows[family.of]:
+        for values, thing in rows[family.of].items():
             if family.series is not None:
                 found = list(family.series(thing))
             else:

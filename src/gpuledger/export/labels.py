@@ -48,12 +48,14 @@ class LabelBlocks:
         known = self._known.get(of, {})
         names = of.labels
         current: dict[tuple[str, ...], str] = {}
+        written: set[str] = set()
         rows = []
         for values, thing in things(tick, of):
-            if values in current:
-                continue
             block = known.get(values) or pairs(names, values)
+            if block in written:  # also when two differ only in what was cut off
+                continue
             current[values] = block
+            written.add(block)
             rows.append((block, thing))
         self._known[of] = current
         return rows

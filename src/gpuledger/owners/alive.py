@@ -41,8 +41,12 @@ class Alive:
             fd = os.pidfd_open(pid)
         except (OSError, OverflowError, AttributeError):  # gone, forbidden, no pid at all, a kernel before 5.3
             return
-        self._fds[pid] = fd
-        self._epoll.register(fd, select.EPOLLIN)
+        try:
+            self._epoll.register(fd, select.EPOLLIN)
+        except OSError:
+            os.close(fd)
+        else:
+            self._fds[pid] = fd
 
     def keep(self, pids: set[int]) -> None:
         """Stop watching those that ended, and all others than these."""

@@ -123,7 +123,9 @@ class Background:
             return wait_s
         finally:
             self._asked_at = None
-        self._names, self._fetched_at = names, self._monotonic()
+        if names != self._names:  # else whoever goes by it need not start over
+            self._names = names
+        self._fetched_at = self._monotonic()
         self._backoff_s = FIRST_BACKOFF_S
         self._note("")
         return self._provider.interval_s

@@ -106,6 +106,7 @@ class Resolver:
             by_pid=by_pid,
             granted=granted,
             granted_jobs=self._granted_jobs(tick),
+            given=self._given(tick),
             providers=tuple(source.health for source in self._sources),
             unresolved=tuple((reason, n) for reason, n in sorted(reasons.items()) if n),
             conflicts=self._conflicts,
@@ -115,13 +116,17 @@ class Resolver:
         )
         return replace(tick, owners=owners)
 
+    def has_names(self) -> bool:
+        """Whether everybody who is asked for names has answered, or failed to, at least once."""
+        return all(source.health.fetches for source in self._sources)
+
     def close(self) -> None:
         """Ask nobody any more."""
         for source in self._sources:
             source.stop()
 
     def explain(self, facts: Facts) -> tuple[CgroupRef, Owner]:
-        """One process, without the cache."""
+        """One process: what its cgroup says, and what is known of it."""
         self._refresh()
         return cgroup.parse(facts.cgroup), self._owner(facts)
 
@@ -211,18 +216,36 @@ class Resolver:
         allocations = [allocation for names in self._names for allocation in names.allocations]
         if not allocations:
             return (), 0
-        inventory = tuple(reading.device for reading in tick.readings)
-        if inventory != self._index[0]:
-            self._index = (inventory, devices.DeviceIndex(inventory))
-        by_uuid = {device.uuid: device for device in inventory}
+        index, by_uuid = self._devices(tick)
         granted: dict[Granted, None] = {}
         unknown = 0
         for allocation in allocations:
             ref = devices.parse(allocation.device_id)
             unknown += ref.form == "unknown"
-            for uuid in self._index[1].resolve(ref):
+            for uuid in index.resolve(ref):
                 granted[_grant(by_uuid[uuid], allocation, ref.replica or "")] = None
         return tuple(granted), unknown
+
+    def _given(self, tick: Tick) -> tuple[tuple[Device, str, str], ...]:
+        """Devices that Docker or Podman gave to a container when it was made."""
+        wanting = [
+            container for names in self._names for container in names.containers.values() if container.device_ids
+        ]
+        if not wanting:
+            return ()
+        index, by_uuid = self._devices(tick)
+        given: dict[tuple[Device, str, str], None] = {}
+        for container in wanting:
+            for device_id in container.device_ids:
+                for uuid in index.resolve(devices.parse(device_id)):
+                    given[by_uuid[uuid], container.name, container.id] = None
+        return tuple(given)
+
+    def _devices(self, tick: Tick) -> tuple[devices.DeviceIndex, dict[str, Device]]:
+        inventory = tuple(reading.device for reading in tick.readings)
+        if inventory != self._index[0]:
+            self._index = (inventory, devices.DeviceIndex(inventory))
+        return self._index[1], {device.uuid: device for device in inventory}
 
     def _granted_jobs(self, tick: Tick) -> tuple[tuple[Device, str], ...]:
         jobs = [(place, job) for names in self._names for place, given in names.jobs.items() for job in given]

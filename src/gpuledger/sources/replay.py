@@ -16,7 +16,7 @@ NS_PER_TICK = 10_000_000
 """Linux counts the start of a process in hundredths of a second."""
 
 COUNTERS = ("energy_mj", "pcie_replays", "nvlink_transmit_bytes", "nvlink_receive_bytes")
-NAMED_COUNTERS = ("clock_event_ns", "ecc_errors", "ecc_volatile_errors", "nvlink_errors", "xids")
+NAMED_COUNTERS = ("clock_event_ns", "ecc_errors", "ecc_volatile_errors", "nvlink_errors", "remapped_rows", "xids")
 
 
 class Replay:

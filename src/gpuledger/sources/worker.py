@@ -36,7 +36,12 @@ class Worker(Generic[T]):
             return None
         self.busy = False
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del (
+                    error
+                )  # or its traceback and this frame keep each other, and all they hold, until the collector runs
         return value
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -258,3 +259,45 @@ def test_no_library(tmp_path: Path) -> None:
     )
 
     assert done.stdout == "nvmlInit: NVML Shared Library Not Found\n", done.stderr
+
+
+def test_slow_count_is_not_taken_for_something_else(bench: Bench) -> None:
+    """A count of GPUs that comes late is a count: the next look finds a new GPU, and a reload still works."""
+    for _ in range(9):
+        bench.read()
+    bench.write("hang nvmlDeviceGetCount_v2")
+    bench.read()
+    bench.scenario.gpus.append(Gpu(index=1))
+    bench.write()
+    bench.until(lambda tick: _up(tick) == [True, True], tries=25)
+
+    bench.write("unloaded")
+    bench.until(lambda tick: not tick.driver.up)
+    bench.write()
+    bench.until(lambda tick: _up(tick) == [True, True])
+
+
+def test_gpu_that_never_answered_is_down_and_not_missing(bench: Bench) -> None:
+    """Also after the driver was lost in the meantime."""
+    bench.write("hang nvmlDeviceGetHandleByIndex_v2")
+    assert _up(bench.read()) == [False]
+
+    bench.write("unloaded")
+
+    assert _up(bench.until(lambda tick: not tick.driver.up)) == [False]
+
+
+def test_trouble_leaves_no_garbage(bench: Bench) -> None:
+    """Errors handed from thread to thread hold no cycles: a GPU that is lost for days costs no memory."""
+    bench.scenario.gpus.append(Gpu(index=1))
+    bench.write("lost 1")
+    bench.read()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(30):
+            bench.later(31)
+            bench.read()
+        assert gc.collect() < 200
+    finally:
+        gc.enable()

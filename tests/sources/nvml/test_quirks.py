@@ -311,6 +311,34 @@ def test_mig_switched_on_while_running(bench: Bench) -> None:
     bench.until(lambda t: len(t.readings) == 1 and t.readings[0].utilization_pct is not None, tries=13)
 
 
+def test_mig_instance_that_goes_takes_nothing_along(bench: Bench) -> None:
+    """Until its handle is looked for again it fails, and only for itself: the GPU and the others keep their memory."""
+    bench.scenario.gpus[0].mig = 1
+    bench.scenario.migs = [Mig(gpu=0, gi=1, uuid="MIG-1"), Mig(gpu=0, gi=2, uuid="MIG-2")]
+    bench.write()
+    bench.read()
+    bench.scenario.migs.pop(0)
+    bench.write()
+
+    for _ in range(12):
+        tick = bench.read()
+
+    assert [r.device.uuid for r in tick.readings[1:]] == ["MIG-2"]
+    assert all(r.memory_used_bytes is not None for r in tick.readings)
+
+
+def test_what_worked_once_is_not_given_up(bench: Bench) -> None:
+    """A call that worked and then says it is unsupported failed this time; another call is no substitute for it."""
+    bench.scenario.gpus[0].memory_used = 1000
+    bench.write()
+    bench.read()
+    bench.write("error nvmlDeviceGetMemoryInfo_v2 code=2 count=1")
+
+    failed, again = bench.reading(), bench.reading()
+
+    assert (failed.memory_used_bytes, again.memory_used_bytes) == (None, 1000)
+
+
 def test_pcie_throughput_only_when_asked(bench: Bench) -> None:
     """The call blocks 21 ms, so it is not made by default."""
     bench.write("latency nvmlDeviceGetPcieThroughput us=1")

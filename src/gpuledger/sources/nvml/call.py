@@ -61,6 +61,9 @@ class Calls:
     def __init__(self, errors: Counter[tuple[str, str]]) -> None:
         self._errors = errors
         self._unsupported: set[tuple[Any, ...]] = set()
+        self._supported: set[tuple[Any, ...]] = set()
+        self.about = ""
+        """The MIG instance that is asked; empty for the GPU. One may not support what the other does."""
         self.current = ""
         """The call in progress, for the log line when it does not return."""
         self.spent_ns = 0
@@ -69,17 +72,23 @@ class Calls:
 
     def ask(self, function: Callable[..., Any], handle: Handle, *arguments: Any) -> Any:
         """The call's answer, or None when this GPU does not support it or the call failed this time."""
-        question = (function, *arguments)
+        question = (self.about, function, *arguments)
         if question in self._unsupported:
             return None
         try:
-            return self.insist(function, handle, *arguments)
+            answer = self.insist(function, handle, *arguments)
         except pynvml.NVMLError as error:
-            if error.value in UNSUPPORTED:
+            if error.value in UNSUPPORTED and question not in self._supported:
                 self._unsupported.add(question)
             else:
                 self.failed(function.__name__, error)
             return None
+        self._supported.add(question)
+        return answer
+
+    def lacks(self, function: Callable[..., Any], *arguments: Any) -> bool:
+        """Whether the GPU said that it does not support this, and not only failed to answer."""
+        return (self.about, function, *arguments) in self._unsupported
 
     def insist(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The call's answer; NVMLError for what its caller must judge, our own errors when the GPU is lost."""
@@ -89,7 +98,7 @@ class Calls:
             answer = function(*arguments)
         except pynvml.NVMLError as error:
             if error.value in LOST:
-                raise GpuLostError(f"{self.current}: {error}") from error
+                raise GpuLostError(str(error)) from error  # whichever call it was
             if error.value in GONE:
                 raise DriverGoneError(f"{self.current}: {error}", error.value) from error
             raise
@@ -106,3 +115,4 @@ class Calls:
     def forget(self) -> None:
         """Ask everything again: the GPU was reset, or its MIG mode changed."""
         self._unsupported.clear()
+        self._supported.clear()

@@ -14,7 +14,6 @@ from gpuledger.sources.nvml.call import UNSUPPORTED, Calls, Handle
 Fields = dict[str, Any]
 
 MEMORY_V2 = pynvml.nvmlMemory_v2
-NOT_AVAILABLE = 2**64 - 1
 
 ARCHITECTURES = {
     2: "kepler", 3: "maxwell", 4: "pascal", 5: "volta", 6: "turing", 7: "ampere", 8: "ada", 9: "hopper",
@@ -74,6 +73,7 @@ def identity(calls: Calls, handle: Handle, index: int) -> Device:
         board_part_number=str(ask(pynvml.nvmlDeviceGetBoardPartNumber, handle) or ""),
         architecture=ARCHITECTURES.get(architecture, "" if architecture is None else str(architecture)),
         compute_capability="" if capability is None else "{}.{}".format(*capability),
+        driver_version=str(calls.insist(pynvml.nvmlSystemGetDriverVersion)),
     )
 
 
@@ -91,6 +91,8 @@ def memory(calls: Calls, handle: Handle) -> Fields:
             "memory_free_bytes": info.free,
             "memory_reserved_bytes": info.reserved,
         }
+    if not calls.lacks(pynvml.nvmlDeviceGetMemoryInfo, MEMORY_V2):
+        return {}  # it failed this time; the other call would give another number
     info = calls.ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     if info is None:
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import isfinite
 from struct import Struct
 from typing import Any
@@ -57,6 +58,15 @@ class Gpm:
             else:
                 calls.failed(calls.current, error)
             return None
+
+    def close(self) -> None:
+        """Give the samples back."""
+        for sample in (self._before, self._now):
+            if sample is not None:
+                with suppress(pynvml.NVMLError):
+                    pynvml.nvmlGpmSampleFree(sample)
+        self._request = self._before = self._now = None
+        self._primed = False
 
     def _read(self, calls: Calls, handle: Handle) -> Activity | None:
         if self._request is None:

@@ -24,18 +24,25 @@ class MigInstance:
     """A MIG instance: memory, activity and residents of its own; the rest belongs to its GPU."""
 
     def __init__(self, handle: Handle, device: Device) -> None:
-        self._handle = handle
+        self.handle = handle
         self.device = device
-        self._gpm = Gpm(device.gpu_instance_id)
+        self.gpm = Gpm(device.gpu_instance_id)
         self._lists = ResidentLists()
 
     def read(self, calls: Calls, parent: Handle) -> Reading:
         """What can be told of the instance alone."""
+        calls.about = self.device.uuid
+        try:
+            return self._read(calls, parent)
+        finally:
+            calls.about = ""
+
+    def _read(self, calls: Calls, parent: Handle) -> Reading:
         return Reading(
             device=self.device,
-            activity=self._gpm.read(calls, parent),
-            residents=self._lists.read(calls, self._handle),
-            **fast.memory(calls, self._handle),
+            activity=self.gpm.read(calls, parent),
+            residents=self._lists.read(calls, self.handle),
+            **fast.memory(calls, self.handle),
         )
 
 
@@ -58,6 +65,8 @@ class GpuReader:
         self._pcie_throughput = pcie_throughput
         self.device: Device | None = None
         self.handle: Handle = None
+        self._gpm = Gpm()
+        self._migs: list[MigInstance] = []
         self.opened = 0
         """How often the GPU was opened; a new number means a new handle."""
 
@@ -69,8 +78,10 @@ class GpuReader:
         self._power_and_heat = fast.PowerAndHeat()
         self._lists = ResidentLists()
         self._samples = UtilizationSamples()
+        for gpm in (self._gpm, *(mig.gpm for mig in self._migs)):
+            gpm.close()
         self._gpm = Gpm()
-        self._migs: list[MigInstance] = []
+        self._migs = []
         self._constants: fast.Fields = {}
         self._kept: fast.Fields = {}
         self._ticks = 0
@@ -115,12 +126,10 @@ class GpuReader:
         self._find_migs()
 
     def _find_migs(self) -> None:
-        if not self._kept["mig_enabled"]:
-            self._migs = []
-            return
         found = []
         known = {mig.device: mig for mig in self._migs}
-        count = self.calls.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, self.handle) or 0
+        enabled = self._kept["mig_enabled"]
+        count = (self.calls.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, self.handle) or 0) if enabled else 0
         for i in range(count):
             try:
                 handle = self.calls.insist(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self.handle, i)
@@ -128,11 +137,21 @@ class GpuReader:
                 continue
             device = self._mig_identity(handle)
             if device is not None:
-                found.append(known.get(device) or MigInstance(handle, device))
+                instance = known.pop(device, None) or MigInstance(handle, device)
+                instance.handle = handle  # an instance that was made anew may have the old name
+                found.append(instance)
+        for gone in known.values():
+            gone.gpm.close()
         self._migs = found
 
     def _mig_identity(self, handle: Handle) -> Device | None:
-        ask = self.calls.ask
+        def ask(function: Callable[..., Any], handle: Handle) -> Any:
+            """Without a memory of what is unsupported: a handle may be of an instance that is gone."""
+            try:
+                return self.calls.insist(function, handle)
+            except pynvml.NVMLError:
+                return None
+
         uuid = ask(pynvml.nvmlDeviceGetUUID, handle)
         if uuid is None or self.device is None:
             return None

@@ -78,6 +78,7 @@ class NvmlSource:
         self._ticks = 0
         self._silent_ticks = 0
         self._outdated = False
+        self._opening = False
 
     def errors(self) -> Mapping[tuple[str, str], int]:
         """Unforeseen failures of driver calls since start."""
@@ -135,7 +136,10 @@ class NvmlSource:
                 self._known[gpu.reader.index] = answer[0].device
                 readings[gpu.reader.index] = answer
         if gone is not None:
-            raise gone
+            try:
+                raise gone
+            finally:
+                del gone  # as in Worker.result
         self._watch_xids(readings)
         self._silent_ticks = 0 if readings else self._silent_ticks + 1
         if self._gpus and self._silent_ticks == REOPEN_AFTER:
@@ -189,8 +193,15 @@ class NvmlSource:
 
     def _open(self) -> None:
         """Try nvmlInit when it is worth trying; the result may come in a later tick."""
+        if self._control.busy and not self._opening:  # an nvmlDeviceGetCount or nvmlShutdown that came late
+            try:
+                if self._control.result(0) is None:
+                    self._say_driver(Driver(up=False, reason="a call to the driver before does not return"))
+                    return
+            except pynvml.NVMLError:
+                pass
         if not self._control.busy:
-            self._stuck = [gpu for gpu in self._stuck if gpu.worker.busy and gpu.worker.result(0) is None]
+            self._stuck = [gpu for gpu in self._stuck if _hangs(gpu)]
             if self._stuck:
                 call = self._stuck[0].reader.calls.current
                 self._say_driver(Driver(up=False, reason=f"{call} of the driver before does not return"))
@@ -198,16 +209,19 @@ class NvmlSource:
             if not self._backoff.due() or (self._outdated and not self._forget_library()):
                 return
             self._control.start(_initialise)
+            self._opening = True
         try:
             opened = self._control.result(self._timeout_s)
         except (DriverGoneError, pynvml.NVMLError) as error:
             self._backoff.failed()
             self._outdated = error.code == OUTDATED if isinstance(error, DriverGoneError) else False
+            self._opening = False
             self._say_driver(Driver(up=False, reason=str(error)))
             return
         if opened is None:
             self._say_driver(Driver(up=False, reason="nvmlInit does not return"))
             return
+        self._opening = False
         driver, count = opened
         self._gpus = [self._gpu(index) for index in range(count)]
         self._backoff.reset()
@@ -215,13 +229,13 @@ class NvmlSource:
 
     def _gpu(self, index: int) -> Gpu:
         reader = GpuReader(index, self._errors, self._xids, self._now_ns, pcie_throughput=self._pcie_throughput)
+        self._known.setdefault(index, Device(index=index, uuid=""))  # so that it is down, not missing, until it answers
         return Gpu(reader, Worker(f"gpu {index}"), Backoff(self._monotonic))
 
     def _count(self) -> None:
         """GPUs may be added or taken away (hotplug, passthrough): then everything starts again."""
-        if self._control.busy:
-            return
-        self._control.start(pynvml.nvmlDeviceGetCount)
+        if not self._control.busy:
+            self._control.start(pynvml.nvmlDeviceGetCount)
         try:
             count = self._control.result(self._timeout_s)
         except pynvml.NVMLError as error:
@@ -264,6 +278,14 @@ class NvmlSource:
         self._driver = driver
         back = f"driver {driver.driver_version} is up with {len(self._gpus)} GPUs"
         self._said.change("driver", driver.reason, f"the driver cannot be read: {driver.reason}", back)
+
+
+def _hangs(gpu: Gpu) -> bool:
+    """Whether its thread is still inside the driver."""
+    try:
+        return gpu.worker.busy and gpu.worker.result(0) is None
+    except Exception:  # noqa: BLE001 - it came back, with an error that is of no interest any more
+        return False
 
 
 def _initialise() -> tuple[Driver, int]:
