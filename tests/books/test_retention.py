@@ -49,6 +49,14 @@ def test_a_container_keeps_what_its_exited_processes_used() -> None:
     assert booked.containers == ()
 
 
+def test_two_ticks_at_one_time() -> None:
+    """Who is not in the second has left, whatever the clock says."""
+    books, world = Books(), World()
+    books.book(world.tick(7))
+
+    assert shown(books.book(world.tick(after_s=0))) == {7: (False, 0)}
+
+
 def test_a_process_that_comes_back_goes_on() -> None:
     """It let go of the GPU and took it again: the same row."""
     books, world = Books(), World()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
+from operator import attrgetter
+from typing import Any
 
 from gpuledger.books.energy import EnergyBook
 from gpuledger.books.interval import Policy
@@ -11,6 +14,9 @@ from gpuledger.books.retention import Retention
 from gpuledger.books.rows import Row, Rows
 from gpuledger.books.time import BUFFER_NS, TimeBook
 from gpuledger.model import Reading, Tick
+
+_said: Callable[[Reading], Any] = attrgetter(*[field.name for field in fields(Reading)][:-1])
+"""All of a reading but its account. `replace` takes three times as long, and a reading has sixty fields."""
 
 
 class Books:
@@ -47,4 +53,5 @@ class Books:
         ledger = self._energy.ledgers.get(uuid)
         if reading.device.parent_uuid or ledger is None:
             return reading
-        return replace(reading, account=ledger.account(rows.get(uuid, []), self._time.gpus[uuid]))
+        account = ledger.account(rows.get(uuid, []), self._time.gpus[uuid])
+        return Reading(*(*_said(reading), account))

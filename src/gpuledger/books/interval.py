@@ -125,10 +125,10 @@ def _shared(result: Split, interval: Interval, parked_mj: int, policy: Policy) -
         work = {row: ns for row, ns in interval.work_ns.items() if row in seen}
         worked_ns = sum(work.values())
         if worked_ns + interval.unseen_ns:
-            both = apportion(active_mj, {0: worked_ns, 1: interval.unseen_ns})
-            result.leave(both[1], "unseen")
+            known_mj = active_mj * worked_ns // (worked_ns + interval.unseen_ns)
+            result.leave(active_mj - known_mj, "unseen")
             if worked_ns:
-                _give_work(result, both[0], work, servers, clients)
+                _give_work(result, known_mj, work, servers, clients)
         else:
             parked_mj = interval.energy_mj
     if policy.parked_apart:

@@ -54,6 +54,7 @@ class Rows:
         with_migs = {reading.device.parent_uuid for reading in tick.readings if reading.device.parent_uuid}
         present: dict[str, set[Row] | None] = {}
         told: set[str] = set()
+        everybody: set[Row] = set()
         for reading in tick.readings:
             gpu = reading.device.parent_uuid or reading.device.uuid
             here = present.setdefault(gpu, set())
@@ -63,10 +64,11 @@ class Rows:
                 continue
             told.add(reading.device.uuid)
             met = {self._met(tick, reading, gpu, resident) for resident in _own(reading, has_migs=has_migs)}
+            everybody |= met
             if here is not None:
                 here |= met
         for row in self._rows.values():
-            if row.seen_ns != tick.time_ns:
+            if row not in everybody:
                 if row.device.uuid in told:
                     row.active = False
                 elif row.active:

@@ -18,6 +18,8 @@ def apportion(total: int, weights: Mapping[K, int]) -> dict[K, int]:
         raise ValueError(f"cannot split {total} by weights that add up to {whole}")
     shares = {key: total * weight // whole for key, weight in weights.items()}
     left = total - sum(shares.values())
+    if not left:
+        return shares
     for key in sorted(weights, key=lambda key: (-(total * weights[key] % whole), key))[:left]:
         shares[key] += 1
     return shares
