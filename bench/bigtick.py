@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from gpuledger.books.processes import ProcessBook
+from gpuledger.books.book import Books
 from gpuledger.catalog import CATALOG, Of, Type, things
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
@@ -25,7 +25,7 @@ class BigNode:
         self._devices = [Device(index=i, uuid=f"GPU-0000000{i}-0000-4000-8000-00000000000{i}") for i in range(GPUS)]
         self._facts = {pid: _facts(pid) for pid in range(1000, 1000 + processes)}
         self._owners = Resolver()
-        self._book = ProcessBook()
+        self._books = Books()
 
     def tick(self) -> Tick:
         """What one reading of it gives."""
@@ -41,7 +41,7 @@ class BigNode:
         )
         driver = Driver(up=True, driver_version="580.159.04", nvml_version="13.580.159.04", cuda_version="13.0")
         tick = Tick(time_ns=now_ns, driver=driver, readings=readings, facts=self._facts)
-        return self._book.book(self._owners.resolve(tick))
+        return self._books.book(self._owners.resolve(tick))
 
 
 def _facts(pid: int) -> Facts:

@@ -40,6 +40,8 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "kubernetes.pod-labels": ("a", "b.*", "c"),
     "slurm.job-mapping-dir": ("/a", "/b", "/c"),
     "metric-retention": ("1m", "2m", "3m"),
+    "energy.strict": ("true", "on", "yes"),
+    "energy.parked": ("separate", "equal", "separate"),
     "metric-prefix": ("a", "b", "c"),
     "kubernetes-enabled": ("true", "false", "on"),
     "pod-resources-socket": ("/a", "/b", "/c"),
@@ -317,9 +319,9 @@ def _from_bytes(content: bytes) -> dict[str, tuple[int, list[str]]]:
 
 def test_what_has_no_effect_yet_is_listed() -> None:
     """So that it can be said in the log; a value that is the default changes nothing anyway."""
-    flags = {"metric-retention": ["10m"], "process.max": ["5"], "metric-prefix": ["gpu_process"]}
+    flags = {"dcgm-update-frequency": ["10s"], "process.max": ["5"], "metric-prefix": ["gpu_process"]}
 
-    assert config.load(flags, {}).unused == ["metric-retention"]
+    assert config.load(flags, {}).unused == ["dcgm-update-frequency"]
 
 
 def _spans(shortest: str, longest: str) -> st.SearchStrategy[str]:

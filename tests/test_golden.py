@@ -115,6 +115,7 @@ def tick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tick]:
     """The second tick, which has everything."""
     folder = tmp_path_factory.mktemp("node")
     scenario = node()
+    scenario.clock = NOW_S - 2
     samples = [line for line in scenario.extra if line.startswith("sample")]
     scenario.extra = [line for line in scenario.extra if line not in samples]
     scenario.write(folder / "scenario")
@@ -124,10 +125,11 @@ def tick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tick]:
     (root / "stat").write_text("cpu 0\nbtime 1690000000\n")
     for pid in range(1000, 1016):
         proc(root, pid, "python3" if pid % 2 else 'bad "name"\\')
-    source = NvmlSource(now_ns=lambda: NOW_S * 10**9)
+    source = NvmlSource(now_ns=lambda: int(scenario.clock or 0) * 10**9)
     loop = Loop(source, Procfs(root).facts, interval_s=1.0, owners=Resolver([Known()]))
     loop.once()
     scenario.extra += samples
+    scenario.clock = NOW_S
     scenario.write(folder / "scenario")
     yield loop.once()
     loop.stop()

@@ -20,6 +20,7 @@ from gpuledger.owners.unixhttp import parse_address as parse_docker_address
 LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")
 ENVIRONMENTS = ("auto", "docker", "podman", "containerd", "kubernetes", "slurm", "none")
+PARKED = ("equal", "separate")
 LARGEST_FILE = 100_000
 """Characters. All settings together need a hundredth of it, and a larger file would take seconds to parse."""
 
@@ -191,7 +192,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("slurm.job-mapping-dir", "", "Directory in which a prolog writes which job has which GPU, a file a GPU.",
            aliases=("hpc-job-mapping-dir",)),
     Option("metric-retention", 300.0, "How long the numbers of an exited process stay.",
-           _between("1s", "1d"), later=True),
+           _between("1s", "1d")),
+    Option("energy.strict", False, "Book only energy of a process alone on its GPU; never an estimate.", _switch),
+    Option("energy.parked", "equal",
+           f"Who has the power of processes that only wait: {', '.join(PARKED)}; separate books it to nobody.",
+           _one_of(*PARKED)),
     Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", _prefix,
            later=True),
     Option("dcgm-update-frequency", 1.0, "How often DCGM's collector samples.", _between("100ms", "60s"), later=True),
@@ -228,6 +233,8 @@ class Config:
     kubernetes_pod_labels: tuple[str, ...]
     slurm_job_mapping_dir: str
     metric_retention: float
+    energy_strict: bool
+    energy_parked: str
     metric_prefix: str
     dcgm_update_frequency: float
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpuledger.books.processes import ProcessBook
+from gpuledger.books.book import Books
 from gpuledger.model import Facts, Health, Stage, Tick
 from gpuledger.owners.resolver import Resolver
 from gpuledger.said import Said
@@ -31,7 +31,7 @@ class Loop:
         *,
         interval_s: float,
         owners: Resolver | None = None,
-        book: ProcessBook | None = None,
+        books: Books | None = None,
         health: ReadHealth = lambda health: health,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -41,7 +41,7 @@ class Loop:
         self._health = health
         self._monotonic = monotonic
         self._owners = owners or Resolver()
-        self._book = book or ProcessBook()
+        self._books = books or Books()
         self._said = Said(log)
         self._stop = threading.Event()
         self._ticks = 0
@@ -65,7 +65,7 @@ class Loop:
         tick = self._source.read()
         stages.append(Stage("read", time.perf_counter_ns() - started, tick.driver.up))
         tick = self._run("resolve", stages, self._resolve, tick)
-        tick = self._run("book", stages, self._book.book, tick)
+        tick = self._run("book", stages, self._books.book, tick)
         self._ticks += 1
         health = Health(
             interval_ns=int(self._interval_s * 1e9),

@@ -90,6 +90,32 @@ class Accounting:
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """What the books hold of one GPU. Its processes' energy is in their own rows; with it the sum is `energy_mj`."""
+
+    energy_mj: int | None = None
+    source: str = ""
+    """`counter`, or `power` where the GPU has no energy counter and power is added up instead."""
+    idle_mj: int = 0
+    retired_mj: int = 0
+    """Of processes whose rows are gone."""
+    unattributed_mj: Labelled = ()
+    """By the reason why nobody has it."""
+    residual_mj: int = 0
+    """What does not add up: 0, always."""
+    idle_power_mw: int | None = None
+    """Power with nobody on the GPU, learned while it was so."""
+    parked_power_mw: int | None = None
+    """Power with processes on the GPU that do nothing, learned while it was so."""
+    checked_counter_mj: int = 0
+    checked_power_mj: int = 0
+    """The counter's rise and power times time, over the same ticks."""
+    busy_ns: int | None = None
+    in_use: bool | None = None
+    in_use_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """Everything the driver said about one device in one tick."""
 
@@ -148,6 +174,8 @@ class Reading:
     accounting: tuple[Accounting, ...] = ()
     driver_ns: int | None = None
     """Time spent inside driver calls for this reading."""
+    account: Account | None = None
+    """What the books say of the GPU; None before the book stage, and for MIG instances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +293,12 @@ class ProcessUse:
     """The row of this tick; a sample of zeros when the driver measured and saw no work."""
     accounting: Accounting | None = None
     owner: Owner = Owner()
+    active: bool | None = True
+    """False once it has left the device; None while the driver does not say who is there."""
+    energy_mj: Labelled = ()
+    """By how it is known."""
+    busy_ns: int | None = None
+    """Time it had the compute engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +311,9 @@ class ContainerUse:
     memory_bytes: int | None
     sm_pct: int | None
     """Sum of its processes' shares of the compute engine."""
+    energy_mj: Labelled = ()
+    """Of all its processes, exited ones too, by how it is known."""
+    busy_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,9 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 def readings(body: str) -> list[str]:
     """The lines about GPUs and processes, without what is about time itself."""
-    changing = "start_time|sm_utilization|activity|driver_call|process_.*utilization"
+    changing = (
+        "start_time|sm_utilization|activity|driver_call|process_.*utilization|(busy|in_use)_seconds|joules|over_power"
+    )
     return [line for line in body.splitlines() if line.startswith("gpu_") and not re.search(changing, line)]
 
 

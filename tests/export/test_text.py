@@ -16,7 +16,7 @@ from gpuledger.catalog import CATALOG, Family, Of, Type
 from gpuledger.export.labels import LONGEST_VALUE, escape
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
-from gpuledger.model import Device, Driver, Facts, Health, ProcessUse, Reading, Resident, Sample, Stage, Tick
+from gpuledger.model import Account, Device, Driver, Facts, Health, ProcessUse, Reading, Resident, Sample, Stage, Tick
 
 GPU = Device(index=0, uuid="GPU-1", name="NVIDIA H200")
 DRIVER = Driver(up=True, driver_version="580.1", nvml_version="13.580.1", cuda_version="13.0")
@@ -80,7 +80,7 @@ def test_absent_is_absent() -> None:
 
 def test_openmetrics_differs_where_it_must() -> None:
     """Counters lose `_total` in TYPE, infos are of type info, units are named, and the end is marked."""
-    body = render(tick_with(energy_mj=5000), Format.OPENMETRICS)
+    body = render(tick_with(account=Account(energy_mj=5000)), Format.OPENMETRICS)
 
     assert "# TYPE gpu_energy_joules counter\n# UNIT gpu_energy_joules joules\n# HELP gpu_energy_joules " in body
     assert 'gpu_energy_joules_total{gpu="0",uuid="GPU-1"} 5.0\n' in body

@@ -1,16 +1,18 @@
-"""How busy each process was lately."""
+"""How busy each process was lately, and how long each process and GPU was busy in all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from gpuledger.model import Facts, Reading, Sample
+from gpuledger.books.rows import Present, Row, Rows
+from gpuledger.model import Facts, Reading, Sample, Tick
 
 WINDOW_US = 1_500_000
 """How long a row of the driver speaks for its process: rows come about every 0.2 s while it works."""
 
 
-Row = tuple[Sample, int | None]
+Recent = tuple[Sample, int | None]
 """With when its process started, if that is known: a pid alone may by now be another's."""
 
 
@@ -22,7 +24,7 @@ class RecentSamples:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[str, dict[int, Row]] = {}
+        self._rows: dict[str, dict[int, Recent]] = {}
 
     def update(self, reading: Reading, facts: Mapping[int, Facts], now_us: int) -> dict[int, Sample] | None:
         """Rows by pid that still count; None when this device does not tell utilization by process."""
@@ -40,3 +42,93 @@ class RecentSamples:
         rows.update((row.pid, (row, started.get(row.pid))) for row in reading.samples)
         self._rows[uuid] = rows
         return {pid: row for pid, (row, _) in rows.items()}
+
+
+SAMPLE_US = 200_000
+"""The driver's sample period, about."""
+BUFFER_NS = 10_000_000_000
+"""How far back the driver's samples reach; what was before is lost."""
+
+
+@dataclass(slots=True)
+class Work:
+    """Who worked on a GPU in one tick: nanoseconds of the compute engine."""
+
+    told: bool = False
+    """Whether the driver says so at all."""
+    by_row: dict[Row, int] = field(default_factory=dict)
+    unseen_ns: int = 0
+    """Of processes that were never listed."""
+
+
+@dataclass(slots=True)
+class GpuTime:
+    """How long a GPU was busy and in use."""
+
+    busy_ns: int | None = None
+    in_use: bool | None = None
+    in_use_ns: int = 0
+
+
+class TimeBook:
+    """Busy time of processes and GPUs, each of the driver's rows used once.
+
+    The driver is asked for what came after the newest row it gave before, and each row is the mean over all samples
+    from there to the newest: so that is the window of every row of the answer, whatever time the row itself carries.
+    """
+
+    def __init__(self) -> None:
+        self._newest_us: dict[str, int] = {}
+        self._before_ns: int | None = None
+        self.gpus: dict[str, GpuTime] = {}
+
+    def book(self, tick: Tick, rows: Rows, present: Present) -> dict[str, Work]:
+        """Add up this tick's times; what each GPU did in it."""
+        elapsed_ns = 0 if self._before_ns is None else tick.time_ns - self._before_ns
+        counts = 0 < elapsed_ns <= BUFFER_NS
+        work: dict[str, Work] = {}
+        for reading in tick.readings:
+            if not reading.device.parent_uuid:
+                uuid = reading.device.uuid
+                work[uuid] = self._processes(reading, rows, tick.time_ns, elapsed_ns if counts else 0)
+                self._gpu(reading, present.get(uuid), elapsed_ns if counts else 0)
+        self._before_ns = tick.time_ns
+        return work
+
+    def _processes(self, reading: Reading, rows: Rows, now_ns: int, elapsed_ns: int) -> Work:
+        uuid = reading.device.uuid
+        if not reading.up or reading.samples is None:
+            return Work()
+        work = Work(told=True)
+        for resident in reading.residents or ():
+            row = rows.newest(uuid, resident.pid)
+            if row is not None and row.busy_ns is None:
+                row.busy_ns = 0
+        newest_us = max((sample.timestamp_us for sample in reading.samples), default=0)
+        if not newest_us:
+            return work
+        earliest_us = (now_ns - elapsed_ns) // 1000 - SAMPLE_US
+        latest_us = now_ns // 1000 + SAMPLE_US
+        window_us = min(newest_us, latest_us) - max(self._newest_us.get(uuid, earliest_us), earliest_us)
+        self._newest_us[uuid] = newest_us
+        if not elapsed_ns or window_us <= 0:
+            return work
+        window_us = min(window_us, elapsed_ns // 1000 + SAMPLE_US)
+        for pid, sm_pct in {sample.pid: sample.sm_pct for sample in reading.samples}.items():
+            busy_ns = min(max(sm_pct, 0), 100) * window_us * 10
+            row = rows.newest(uuid, pid)
+            if row is None:
+                work.unseen_ns += busy_ns
+            else:
+                row.busy_ns = (row.busy_ns or 0) + busy_ns
+                if busy_ns:
+                    work.by_row[row] = busy_ns
+        return work
+
+    def _gpu(self, reading: Reading, here: frozenset[Row] | None, elapsed_ns: int) -> None:
+        gpu = self.gpus.setdefault(reading.device.uuid, GpuTime())
+        if reading.up and reading.utilization_pct is not None:
+            gpu.busy_ns = (gpu.busy_ns or 0) + min(reading.utilization_pct, 100) * elapsed_ns // 100
+        if gpu.in_use and here is not None:  # from the tick that found it in use to the one that does not
+            gpu.in_use_ns += elapsed_ns
+        gpu.in_use = None if here is None else bool(here)

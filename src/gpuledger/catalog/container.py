@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuledger.catalog.family import Family, G, I, Of, Series, at, info
-from gpuledger.catalog.gpu import LISTS
+from gpuledger.catalog.family import C, Family, G, I, Of, Series, at, info, named
+from gpuledger.catalog.gpu import LEDGER, LISTS
 from gpuledger.catalog.process import SAMPLES
 from gpuledger.model import ContainerUse
 
@@ -23,6 +23,12 @@ CONTAINERS: tuple[Family, ...] = (
     Family("container_gpu_sm_utilization_ratio", G, Of.CONTAINER,
            "Share of time the container's processes had the compute engine, added up.",
            SAMPLES, at("sm_pct", 100), unit="ratio"),
+    Family("container_gpu_energy_joules_total", C, Of.CONTAINER,
+           "Energy of all processes of the container, exited ones too, by how it is known.",
+           LEDGER, series=named("energy_mj", 1000), labels=("method",), unit="joules"),
+    Family("container_gpu_busy_seconds_total", C, Of.CONTAINER,
+           "Time the container's processes had the compute engine, exited ones too.",
+           SAMPLES, at("busy_ns", 1e9), unit="seconds"),
     Family("gpu_owner_info", I, Of.OWNER, "What is known of a container on some GPU; join it by container_id.",
            RUNTIME, series=info("runtime", "image", "workload_kind", "workload_name"),
            labels=("runtime", "image", "workload_kind", "workload_name")),

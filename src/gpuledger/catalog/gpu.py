@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuledger.catalog.family import C, Family, G, I, Of, activity, at, flag, info, named, pcie
+from gpuledger.catalog.family import C, Family, G, I, Of, Series, Value, activity, at, flag, info, named, pcie
+from gpuledger.model import Reading
 
 GPM = "NVML GPM (Hopper and newer), between this reading and the one before"
 LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses"
+
+ENERGY = "nvmlDeviceGetTotalEnergyConsumption (Volta and newer), or power times time"
+LEDGER = "gpuledger's energy books"
 
 _ACTIVITY: Sequence[tuple[str, str, str]] = (
     ("graphics_active", "graphics_pct", "Share of time in which any compute or graphics work was active"),
@@ -43,6 +47,21 @@ def _memory(prefix: str, of: Of) -> list[Family]:
     ]
 
 
+def _energy_source(reading: Reading) -> Series:
+    return () if reading.account is None or not reading.account.source else (((reading.account.source,), 1),)
+
+
+def _unattributed(reading: Reading) -> Series:
+    return () if reading.account is None else [((why,), mj / 1000) for why, mj in reading.account.unattributed_mj]
+
+
+def _counter_power(reading: Reading) -> Value | None:
+    account = reading.account
+    if account is None or not account.checked_power_mj:
+        return None
+    return round(account.checked_counter_mj / account.checked_power_mj, 5)
+
+
 GPUS: tuple[Family, ...] = (
     # -- GPUs: identity and memory
     Family("gpu_up", G, Of.GPU, "1 when the GPU answered in this tick, else 0; the log says why.",
@@ -58,6 +77,12 @@ GPUS: tuple[Family, ...] = (
     Family("gpu_utilization_ratio", G, Of.GPU,
            "Share of the driver's last sample period in which a kernel ran, however small.",
            "nvmlDeviceGetUtilizationRates", at("utilization_pct", 100), unit="ratio"),
+    Family("gpu_busy_seconds_total", C, Of.GPU, "Time in which a kernel ran: utilization times time, tick by tick.",
+           "nvmlDeviceGetUtilizationRates", at("account.busy_ns", 1e9), unit="seconds"),
+    Family("gpu_in_use", G, Of.GPU, "1 when some process is on the GPU, busy or not.", LISTS,
+           flag("account.in_use")),
+    Family("gpu_in_use_seconds_total", C, Of.GPU, "Time in which some process was on the GPU, busy or not.", LISTS,
+           at("account.in_use_ns", 1e9), unit="seconds"),
     Family("gpu_memory_utilization_ratio", G, Of.GPU,
            "Share of the driver's last sample period in which memory was read or written.",
            "nvmlDeviceGetUtilizationRates", at("memory_utilization_pct", 100), unit="ratio"),
@@ -79,8 +104,28 @@ GPUS: tuple[Family, ...] = (
            "nvmlDeviceGetEnforcedPowerLimit", at("power_limit_mw", 1000), unit="watts"),
     Family("gpu_power_default_limit_watts", G, Of.GPU, "Power limit the board starts with.",
            "nvmlDeviceGetPowerManagementDefaultLimit", at("power_default_limit_mw", 1000), unit="watts"),
-    Family("gpu_energy_joules_total", C, Of.GPU, "Energy used by the board since the driver was loaded.",
-           "nvmlDeviceGetTotalEnergyConsumption (Volta and newer)", at("energy_mj", 1000), unit="joules"),
+    Family("gpu_energy_joules_total", C, Of.GPU,
+           "Energy used by the board: starts at the driver's counter, and a driver that is loaded anew adds to it.",
+           ENERGY, at("account.energy_mj", 1000), unit="joules"),
+    Family("gpu_energy_source_info", I, Of.GPU, "What energy is taken from: the counter, or power times time.",
+           LEDGER, series=_energy_source, labels=("source",)),
+    Family("gpu_idle_energy_joules_total", C, Of.GPU, "Energy used while no process was on the GPU.",
+           LEDGER, at("account.idle_mj", 1000), unit="joules"),
+    Family("gpu_retired_energy_joules_total", C, Of.GPU, "Energy of processes that are no longer shown.",
+           LEDGER, at("account.retired_mj", 1000), unit="joules"),
+    Family("gpu_unattributed_energy_joules_total", C, Of.GPU,
+           "Energy that nobody has, by reason. It, idle, retired and that of all processes add up to the GPU's.",
+           LEDGER, series=_unattributed, labels=("reason",), unit="joules"),
+    Family("gpu_idle_power_watts", G, Of.GPU, "Power with no process on the GPU; absent until that was seen.",
+           LEDGER, at("account.idle_power_mw", 1000), unit="watts"),
+    Family("gpu_parked_power_watts", G, Of.GPU,
+           "Power with processes on the GPU that do nothing; absent until that was seen.",
+           LEDGER, at("account.parked_power_mw", 1000), unit="watts"),
+    Family("gpu_energy_over_power_ratio", G, Of.GPU,
+           "Rise of the energy counter over power times time, for the last hours: a check of one by the other.",
+           LEDGER, _counter_power, unit="ratio"),
+    Family("gpuledger_ledger_residual_joules", G, Of.GPU, "Energy that does not add up: 0, always.",
+           LEDGER, at("account.residual_mj", 1000), unit="joules"),
     # -- clocks, heat, fans
     Family("gpu_performance_state", G, Of.GPU, "Performance state: 0 is the fastest, 15 the slowest.",
            "nvmlDeviceGetPerformanceState", at("performance_state")),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuledger.catalog.family import Family, G, I, Of, Series, at
-from gpuledger.catalog.gpu import LISTS
+from gpuledger.catalog.family import C, Family, G, I, Of, Series, at, flag, named
+from gpuledger.catalog.gpu import LEDGER, LISTS
 from gpuledger.model import ProcessUse
 
 SAMPLES = "nvmlDeviceGetProcessesUtilizationInfo, or nvmlDeviceGetProcessUtilization where it is missing"
@@ -23,7 +23,14 @@ PROCESSES: tuple[Family, ...] = (
            f"{LISTS}; /proc/PID/status",
            series=_about, labels=("kind", "uid", "user", "unit", "batch_job", "batch_step", "batch_task",
                                   "batch_account")),
-    Family("gpu_process_active", G, Of.PROCESS, "1 while the process is on the GPU.", LISTS, lambda _: 1),
+    Family("gpu_process_active", G, Of.PROCESS,
+           "1 while the process is on the GPU, 0 once it is gone; absent while the driver does not say.",
+           LISTS, flag("active")),
+    Family("gpu_process_energy_joules_total", C, Of.PROCESS,
+           "Energy of the process, by how it is known; only exclusive is measured, all others are shares.",
+           LEDGER, series=named("energy_mj", 1000), labels=("method",), unit="joules"),
+    Family("gpu_process_busy_seconds_total", C, Of.PROCESS, "Time the process had the compute engine.",
+           SAMPLES, at("busy_ns", 1e9), unit="seconds"),
     Family("gpu_process_memory_used_bytes", G, Of.PROCESS, "GPU memory of the process; absent where not told.",
            LISTS, at("resident.memory_bytes"), unit="bytes"),
     Family("gpu_process_sm_utilization_ratio", G, Of.PROCESS,

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuledger import selfstats
-from gpuledger.books.processes import ProcessBook
+from gpuledger.books.book import Books
+from gpuledger.books.interval import Policy
+from gpuledger.books.time import BUFFER_NS
 from gpuledger.cli.providers import providers
 from gpuledger.config import Config
 from gpuledger.errors import ConfigError, ListenError
@@ -24,12 +26,12 @@ from gpuledger.owners.slurm import SlurmResolver
 
 def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.measure) -> Loop:
     """The loop over the configured source, with everybody who knows names asked in the background."""
-    book = ProcessBook(settings.process_max, shown=settings.collector_process)
+    books = _books(settings)
     if settings.source != "nvml":
         from gpuledger.sources.replay import Replay
 
         replay = Replay(Path(settings.source.removeprefix("replay:")), looped=True)
-        return Loop(replay, None, interval_s=settings.tick_interval, book=book, health=health)
+        return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health)
     from gpuledger.sources.nvml.source import NvmlSource
 
     procfs = Path(settings.path_procfs)
@@ -40,8 +42,18 @@ def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.mea
         Procfs(procfs).facts,
         interval_s=settings.tick_interval,
         owners=_owners(settings, procfs),
-        book=book,
+        books=books,
         health=health,
+    )
+
+
+def _books(settings: Config) -> Books:
+    return Books(
+        settings.process_max,
+        shown=settings.collector_process,
+        policy=Policy(strict=settings.energy_strict, parked_apart=settings.energy_parked == "separate"),
+        keep_ns=int(settings.metric_retention * 1e9),
+        longest_ns=max(BUFFER_NS, int(settings.tick_interval * 2.5e9)),  # slow ticks are no gaps
     )
 
 

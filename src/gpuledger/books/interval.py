@@ -1,0 +1,175 @@
+"""One GPU's energy between two moments, and who gets it: the rules of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpuledger.books.meter import NS_MW_PER_MJ
+from gpuledger.books.rows import Row
+from gpuledger.books.shares import apportion, equally
+
+MPS_SERVER = "nvidia-cuda-mps"
+"""How the kernel shortens nvidia-cuda-mps-server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the user decides."""
+
+    strict: bool = False
+    """Book only what is measured: one process alone."""
+    parked_apart: bool = False
+    """Book the power of processes that only wait to nobody instead of to all of them equally."""
+
+
+@dataclass(slots=True)
+class Interval:
+    """What is known of the time between two closings of a GPU's books."""
+
+    since_ns: int
+    before: frozenset[Row] | None
+    """Who was there at its beginning; None when the driver did not say."""
+    power_mw: int | None = None
+    """At its beginning."""
+    seen: set[Row] = field(default_factory=set)
+    energy_mj: int = 0
+    failed: bool = False
+    """Whether there was a tick in which the GPU, or its list of processes, did not answer."""
+    work_told: bool = False
+    work_ns: dict[Row, int] = field(default_factory=dict)
+    unseen_ns: int = 0
+    activity: dict[str, int] = field(default_factory=dict)
+    """MIG: by instance, how much of how many multiprocessors was busy for how long."""
+    activity_missing: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.seen |= self.before or frozenset()
+
+
+@dataclass(slots=True)
+class Split:
+    """Where an interval's energy goes."""
+
+    idle_mj: int = 0
+    rows: list[tuple[Row, str, int]] = field(default_factory=list)
+    unattributed: dict[str, int] = field(default_factory=dict)
+
+    def give(self, shares: Mapping[Row, int], method: str) -> None:
+        """Book shares to processes."""
+        self.rows += [(row, method, mj) for row, mj in shares.items() if mj]
+
+    def leave(self, mj: int, reason: str) -> None:
+        """Book to nobody."""
+        if mj:
+            self.unattributed[reason] = self.unattributed.get(reason, 0) + mj
+
+    def total_mj(self) -> int:
+        """All of it."""
+        return self.idle_mj + sum(mj for *_, mj in self.rows) + sum(self.unattributed.values())
+
+
+def split(
+    interval: Interval,
+    after: frozenset[Row] | None,
+    elapsed_ns: int,
+    *,
+    longest_ns: int,
+    idle_mw: int | None,
+    parked_mw: int | None,
+    policy: Policy,
+) -> Split:
+    """Who gets the interval's energy: all of it, once."""
+    result = Split()
+    energy_mj, seen, before = interval.energy_mj, interval.seen, interval.before
+    alone = len(seen) == 1 and bool(before) and before == after
+    if not 0 < elapsed_ns <= longest_ns:
+        result.leave(energy_mj, "error" if interval.failed else "gap")
+    elif before is None or after is None or (interval.failed and not alone):
+        result.leave(energy_mj, "error")
+    elif not seen:
+        if interval.unseen_ns:
+            result.leave(energy_mj, "unseen")
+        else:
+            result.idle_mj = energy_mj
+    elif alone and not interval.unseen_ns:
+        result.give(dict.fromkeys(seen, energy_mj), "exclusive")
+    elif policy.strict:
+        result.leave(energy_mj, "shared")
+    elif len(seen) == 1 and not alone and not interval.unseen_ns:
+        result.idle_mj = _at_most(energy_mj, idle_mw, elapsed_ns)
+        result.give(dict.fromkeys(seen, energy_mj - result.idle_mj), "edge")
+    else:
+        _shared(result, interval, _at_most(energy_mj, parked_mw, elapsed_ns), policy)
+    return result
+
+
+def _at_most(energy_mj: int, power_mw: int | None, elapsed_ns: int) -> int:
+    return min(energy_mj, (power_mw or 0) * elapsed_ns // NS_MW_PER_MJ)
+
+
+def _shared(result: Split, interval: Interval, parked_mj: int, policy: Policy) -> None:
+    seen = interval.seen
+    servers, clients = _mps(interval)
+    migs = {row.device.uuid for row in seen if row.device.parent_uuid}
+    active_mj = interval.energy_mj - parked_mj
+    if migs:
+        weights = _mig_weights(interval, migs)
+        if sum(weights.values()):
+            _give_instances(result, interval, active_mj, weights)
+        else:
+            parked_mj = interval.energy_mj
+    elif not interval.work_told:
+        result.leave(active_mj, "shared")
+    else:
+        work = {row: ns for row, ns in interval.work_ns.items() if row in seen}
+        worked_ns = sum(work.values())
+        if worked_ns + interval.unseen_ns:
+            known_mj = active_mj * worked_ns // (worked_ns + interval.unseen_ns)
+            result.leave(active_mj - known_mj, "unseen")
+            if worked_ns:
+                _give_work(result, known_mj, work, servers, clients)
+        else:
+            parked_mj = interval.energy_mj
+    if policy.parked_apart:
+        result.leave(parked_mj, "parked")
+    else:
+        result.give(equally(parked_mj, seen - servers), "parked")
+
+
+def _give_work(result: Split, energy_mj: int, work: dict[Row, int], servers: set[Row], clients: set[Row]) -> None:
+    """By time on the compute engine; what a server of MPS gets is its clients'."""
+    shares = apportion(energy_mj, work)
+    result.give({row: mj for row, mj in shares.items() if row not in servers}, "sm_time")
+    if served_mj := sum(mj for row, mj in shares.items() if row in servers):
+        result.give(equally(served_mj, clients), "mps")
+
+
+def _mps(interval: Interval) -> tuple[set[Row], set[Row]]:
+    """Servers of MPS that have clients, and those. The driver's samples name only the server.
+
+    Clients are those in the driver's MPS list; where it is empty (H200), those of whom no work was seen.
+    """
+    servers = {row for row in interval.seen if row.facts is not None and row.facts.name.startswith(MPS_SERVER)}
+    if not servers:
+        return set(), set()
+    others = interval.seen - servers
+    listed = {row for row in others if "mps" in row.resident.kind}
+    clients = listed or {row for row in others if not interval.work_ns.get(row)}
+    return (servers, clients) if clients else (set(), set())
+
+
+def _mig_weights(interval: Interval, migs: Iterable[str]) -> dict[str, int]:
+    """By activity where every instance in use tells it, else all instances in use alike."""
+    if interval.activity_missing & set(migs) or not set(migs) <= set(interval.activity):
+        return dict.fromkeys(migs, 1)
+    return interval.activity
+
+
+def _give_instances(result: Split, interval: Interval, energy_mj: int, weights: Mapping[str, int]) -> None:
+    for uuid, mj in apportion(energy_mj, weights).items():
+        rows = [row for row in interval.seen if row.device.uuid == uuid]
+        if rows:
+            result.give(equally(mj, rows), "mig")
+        else:
+            result.leave(mj, "unseen")

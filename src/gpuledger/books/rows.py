@@ -1,0 +1,126 @@
+"""Who is who: a row for each process and device, from when it is first seen until it is retired."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuledger.model import Device, Facts, Owner, Reading, Resident, Tick
+
+NOBODY = Owner()
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One process on one device. (pid, start, device) says which; a pid alone may be another's by now."""
+
+    device: Device
+    gpu: str
+    """uuid of the whole GPU, also for a process on a MIG instance."""
+    pid: int
+    start_ticks: int | None
+    number: int
+    """Counts all rows, so that two processes that cannot be told apart still have an order."""
+    resident: Resident
+    facts: Facts | None = None
+    owner: Owner = NOBODY
+    energy_mj: dict[str, int] = field(default_factory=dict)
+    busy_ns: int | None = None
+    active: bool | None = True
+    seen_ns: int = 0
+    retired: bool = False
+
+    def __lt__(self, other: Row) -> bool:
+        """The order in which rounding is settled; it does not depend on the driver's order."""
+        return self._key() < other._key()
+
+    def _key(self) -> tuple[int, str, int, int]:
+        return self.pid, self.device.uuid, -1 if self.start_ticks is None else self.start_ticks, self.number
+
+
+Present = dict[str, frozenset[Row] | None]
+"""By GPU, who is on it; None when the driver does not say."""
+
+
+class Rows:
+    """All rows that are not retired."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int], Row] = {}
+        self._replaced: list[Row] = []
+        self._number = 0
+
+    def meet(self, tick: Tick) -> Present:
+        """Take in who is there: rows for newcomers, and those not met any more marked so."""
+        with_migs = {reading.device.parent_uuid for reading in tick.readings if reading.device.parent_uuid}
+        present: dict[str, set[Row] | None] = {}
+        told: set[str] = set()
+        everybody: set[Row] = set()
+        for reading in tick.readings:
+            gpu = reading.device.parent_uuid or reading.device.uuid
+            here = present.setdefault(gpu, set())
+            has_migs = reading.device.uuid in with_migs
+            if not reading.up or (reading.residents is None and not has_migs):  # with MIG the instances' lists count
+                present[gpu] = None
+                continue
+            told.add(reading.device.uuid)
+            met = {self._met(tick, reading, gpu, resident) for resident in _own(reading, has_migs=has_migs)}
+            everybody |= met
+            if here is not None:
+                here |= met
+        for row in self._rows.values():
+            if row not in everybody:
+                if row.device.uuid in told:
+                    row.active = False
+                elif row.active:
+                    row.active = None
+        return {gpu: None if here is None else frozenset(here) for gpu, here in present.items()}
+
+    def _met(self, tick: Tick, reading: Reading, gpu: str, resident: Resident) -> Row:
+        pid = resident.pid
+        place = (reading.device.uuid, pid)
+        facts = tick.facts.get(pid)
+        start = facts.start_ticks if facts is not None else None
+        row = self._rows.get(place)
+        if row is None or _another(row, start):
+            if row is not None:
+                row.active = False
+                self._replaced.append(row)
+            self._number += 1
+            row = Row(reading.device, gpu, pid, start, self._number, resident)
+            self._rows[place] = row
+        row.device, row.resident, row.active, row.seen_ns = reading.device, resident, True, tick.time_ns
+        if facts is not None:
+            row.start_ticks, row.facts = start, facts
+        owner = tick.owners.by_pid.get(pid, NOBODY)
+        if row.owner.container_id in ("", owner.container_id):  # a container, once known, is not taken back
+            row.owner = owner
+        return row
+
+    def newest(self, uuid: str, pid: int) -> Row | None:
+        """The row of a pid on a device, if it was there lately."""
+        return self._rows.get((uuid, pid))
+
+    def all(self) -> list[Row]:
+        """Every row, those replaced by a reused pid too."""
+        return [*self._rows.values(), *self._replaced]
+
+    def take_replaced(self) -> list[Row]:
+        """Rows whose pid is another process's now: their series would have the same labels."""
+        replaced, self._replaced = self._replaced, []
+        return replaced
+
+    def remove(self, row: Row) -> None:
+        """Forget a row."""
+        del self._rows[row.device.uuid, row.pid]
+
+
+def _own(reading: Reading, *, has_migs: bool) -> list[Resident]:
+    """Those without a row on a MIG instance of the GPU."""
+    return [r for r in reading.residents or () if not (has_migs and r.gpu_instance_id is not None)]
+
+
+def _another(row: Row, start: int | None) -> bool:
+    """Whether this is not the row's process. One that left and came back without a known start is taken for new."""
+    if start is None or row.start_ticks is None:
+        return row.active is False
+    return row.start_ticks != start

@@ -1,0 +1,269 @@
+"""Who gets a GPU's energy, case by case, as the table of the ledger says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuledger.books.book import Books
+from gpuledger.books.floor import Floor
+from gpuledger.books.interval import Policy
+from gpuledger.model import Account, Activity, Driver, Reading, Resident, Tick
+from tests.books.worlds import CUT, GPU, MIGS, S, World
+
+
+def account(tick: Tick) -> Account:
+    """That of the first GPU."""
+    found = tick.readings[0].account
+    assert found is not None
+    return found
+
+
+def nobody(tick: Tick) -> dict[str, int]:
+    """Unattributed energy by reason, without what was before."""
+    return {reason: mj for reason, mj in account(tick).unattributed_mj if reason != "before"}
+
+
+def energy(tick: Tick) -> dict[int, dict[str, int]]:
+    """By pid and method."""
+    return {use.resident.pid: dict(use.energy_mj) for use in tick.processes}
+
+
+def run(*steps: dict[str, Any], world: World | None = None, **settings: Any) -> Tick:
+    """Ticks one after the other; the last of them booked."""
+    books, world = Books(**settings), world or World()
+    booked = None
+    for step in steps:
+        booked = books.book(world.tick(*step.pop("pids", ()), **step))
+    assert booked is not None
+    return booked
+
+
+def test_the_first_reading_is_before() -> None:
+    """The counter counted long before us; it is the device's, and nobody's."""
+    first = account(run({"pids": [1]}))
+
+    assert (first.energy_mj, first.unattributed_mj) == (1_000_000, (("before", 1_000_000),))
+
+
+def test_nobody_there_is_idle() -> None:
+    """And its power is learned."""
+    last = account(run({}, {"mj": 80_000, "utilization_pct": 0}))
+
+    assert (last.idle_mj, last.idle_power_mw, last.parked_power_mw) == (80_000, 80_000, None)
+
+
+def test_a_process_at_one_end_only() -> None:
+    """It started or ended somewhere in between: idle power to idle, the rest to it, and not called measured."""
+    came = run({}, {"mj": 80_000}, {"pids": [7], "mj": 300_000})
+    left = run({"pids": [7]}, {"mj": 300_000})
+
+    assert account(came).idle_mj == 160_000
+    assert energy(came) == {7: {"edge": 220_000}}
+    assert energy(left) == {7: {"edge": 300_000}}
+
+
+def test_parked_power_is_shared_by_all_and_the_rest_by_work() -> None:
+    """Learned while both waited, then taken off before the work is split."""
+    waiting = {"pids": [1, 2], "mj": 120_000, "utilization_pct": 0}
+
+    last = run({"pids": [1, 2]}, waiting, {"pids": [1, 2], "mj": 520_000, "work": {1: 75, 2: 25}})
+
+    assert account(last).parked_power_mw == 120_000
+    assert energy(last) == {1: {"parked": 120_000, "sm_time": 300_000}, 2: {"parked": 120_000, "sm_time": 100_000}}
+
+
+def test_parked_energy_can_be_kept_apart() -> None:
+    """--energy.parked=separate."""
+    steps = ({"pids": [1, 2]}, {"pids": [1, 2], "mj": 120_000})
+
+    last = run(*steps, {"pids": [1, 2], "mj": 520_000, "work": {1: 75}}, policy=Policy(parked_apart=True))
+
+    assert nobody(last) == {"parked": 240_000}
+    assert energy(last) == {1: {"sm_time": 400_000}, 2: {}}
+
+
+def test_strict_books_only_what_is_measured() -> None:
+    """--energy.strict: shared, and the edges of a process, are nobody's."""
+    steps: list[dict[str, Any]] = [{"pids": [1]}, {"pids": [1], "mj": 5}, {"pids": [1, 2], "mj": 7, "work": {1: 9}}]
+
+    last = run(*steps, {"pids": [2], "mj": 11}, {"mj": 13}, {"mj": 17}, policy=Policy(strict=True))
+
+    assert energy(last) == {1: {"exclusive": 5}, 2: {}}
+    assert nobody(last) == {"shared": 7 + 11 + 13}
+    assert account(last).idle_mj == 17
+
+
+def test_without_samples_shared_energy_is_nobodys() -> None:
+    """There is nothing to split it by."""
+    last = run({"pids": [1, 2]}, {"pids": [1, 2], "mj": 100, "samples": False})
+
+    assert nobody(last) == {"shared": 100}
+
+
+def test_work_of_a_process_never_listed() -> None:
+    """It has its share of the work, and nobody to put it down to."""
+    alone = run({}, {"mj": 100, "work": {9: 50}})
+    beside = run({"pids": [1]}, {"pids": [1], "mj": 100, "work": {1: 30, 9: 10}})
+
+    assert nobody(alone) == {"unseen": 100}
+    assert nobody(beside) == {"unseen": 25}
+    assert energy(beside) == {1: {"sm_time": 75}}
+
+
+def test_late_samples_of_a_process_that_left() -> None:
+    """They do not make an idle GPU used, nor another process less than alone."""
+    last = run({"pids": [7]}, {"mj": 10}, {"mj": 20, "work": {7: 30}})
+
+    assert account(last).idle_mj == 20
+
+
+def test_a_counter_that_falls_adds() -> None:
+    """The driver was loaded anew: its new reading is nobody's, and the total goes on."""
+    books, world = Books(), World()
+    books.book(world.tick(1))
+    world.energy_mj = 300
+    books.book(world.tick(1))
+
+    last = books.book(world.tick(1, mj=50))
+
+    assert account(last).energy_mj == 1_000_350
+    assert nobody(last) == {"reset": 300}
+    assert energy(last) == {1: {"exclusive": 50}}
+
+
+@pytest.mark.parametrize(("after_s", "reason"), [(11, "gap"), (3600, "gap"), (-5, "gap")])
+def test_nobody_saw_a_gap(after_s: float, reason: str) -> None:
+    """Also when the same process is there on both sides; and a clock that was set is one."""
+    last = run({"pids": [1]}, {"pids": [1], "mj": 100, "after_s": after_s}, {"pids": [1], "mj": 7})
+
+    assert nobody(last) == {reason: 100}
+    assert energy(last) == {1: {"exclusive": 7}}
+
+
+def test_slow_ticks_are_no_gaps() -> None:
+    """With --tick.interval=30s."""
+    last = run({"pids": [1]}, {"pids": [1], "mj": 100, "after_s": 30}, longest_ns=75 * S)
+
+    assert energy(last) == {1: {"exclusive": 100}}
+
+
+@pytest.mark.parametrize("failure", ["down", "list", "driver"])
+@pytest.mark.parametrize(("after", "expected"), [([1], {}), ([1, 2], {"error": 300}), ([], {"error": 300})])
+def test_an_error_in_between(failure: str, after: list[int], expected: dict[str, int]) -> None:
+    """Costs the interval, unless the same process was alone before and after."""
+    books, world = Books(), World()
+    books.book(world.tick(1))
+    bad = world.tick(1, mj=100)
+    if failure == "driver":
+        bad = Tick(bad.time_ns, Driver(up=False))
+    else:
+        changes: dict[str, Any] = {"up": False} if failure == "down" else {"residents": None}
+        bad = replace(bad, readings=(replace(bad.readings[0], **changes),))
+    books.book(bad)
+
+    last = books.book(world.tick(*after, mj=200))
+
+    assert nobody(last) == expected
+    assert energy(last).get(1, {}) == ({} if expected else {"exclusive": 300})
+
+
+def test_a_gpu_that_never_lists_processes() -> None:
+    """All its energy is nobody's, at once."""
+    assert nobody(run({"residents": None}, {"residents": None, "mj": 100})) == {"error": 100}
+
+
+@pytest.mark.parametrize(("mj", "reason"), [(1_750_000, None), (1_750_001, "jump")])
+def test_a_jump_is_nobodys(mj: int, reason: str | None) -> None:
+    """More than 1.5 times the limit, and a second's slack, cannot have been used."""
+    last = run({"pids": [1], "power_limit_mw": 700_000}, {"pids": [1], "mj": mj})
+
+    assert nobody(last) == ({} if reason is None else {reason: mj})
+
+
+def test_a_gpu_without_a_counter() -> None:
+    """Power times time, from one reading to the next, to the millijoule."""
+    watts = {"pids": [1], "energy_mj": None, "power_mw": 100_000}
+
+    last = run(watts, {**watts, "power_mw": 200_000}, {**watts, "after_s": 0.0001})
+
+    assert account(last).source == "power"
+    assert energy(last) == {1: {"exclusive": 150_015}}
+
+
+def test_a_counter_slower_than_the_ticks() -> None:
+    """The energy of a tick in which it stood still comes with the next, and the work of both counts."""
+    steps: list[dict[str, Any]] = [{"pids": [1, 2]}]
+    steps += [{"pids": [1, 2], "after_s": 0.5, "work": {1: 100}}, {"pids": [1, 2], "after_s": 0.5, "work": {2: 100}}]
+    steps[-1]["mj"] = 1000
+
+    rows = energy(run(*steps))
+
+    assert rows[1]["sm_time"] == pytest.approx(500, rel=0.2)
+    assert rows[2]["sm_time"] == 1000 - rows[1]["sm_time"]
+
+
+@pytest.mark.parametrize("kind", ["compute", "mps"])
+def test_mps(kind: str) -> None:
+    """The server's work is its clients', equally; a process beside them has its own."""
+    world = World(names={1: "nvidia-cuda-mps"})
+    residents = (Resident(1, "compute"), Resident(2, kind), Resident(3, kind), Resident(4, "compute"))
+
+    last = run({"residents": residents}, {"residents": residents, "mj": 1000, "work": {1: 60, 4: 40}}, world=world)
+
+    assert energy(last) == {1: {}, 2: {"mps": 300}, 3: {"mps": 300}, 4: {"sm_time": 400}}
+
+
+def cut(world: World, *residents: tuple[int, ...], activity: tuple[float | None, ...] = (None, None)) -> Tick:
+    """A tick of the GPU that is cut in two."""
+    inside = [tuple(Resident(pid, "compute", gpu_instance_id=1) for pid in pids) for pids in residents]
+    told = [None if pct is None else Activity(sm_pct=pct) for pct in activity]
+    whole = Reading(CUT, energy_mj=world.energy_mj, residents=tuple(r for rows in inside for r in rows))
+    migs = [Reading(mig, residents=r, activity=a) for mig, r, a in zip(MIGS, inside, told, strict=True)]
+    return world.around(whole, *migs)
+
+
+@pytest.mark.parametrize(
+    ("activity", "expected"),
+    [
+        ((50.0, 75.0), {1: 125, 2: 125, 3: 750}),  # 16 and 32 multiprocessors
+        ((None, 75.0), {1: 250, 2: 250, 3: 500}),
+        ((None, None), {1: 250, 2: 250, 3: 500}),
+    ],
+)
+def test_mig(activity: tuple[float | None, ...], expected: dict[int, int]) -> None:
+    """By how much of each instance was busy, where all tell; then equally inside."""
+    books, world = Books(), World()
+    books.book(cut(world, (1, 2), (3,)))
+    world.now_ns += S
+    world.energy_mj += 1000
+
+    last = books.book(cut(world, (1, 2), (3,), activity=activity))
+
+    assert energy(last) == {pid: {"mig": mj} for pid, mj in expected.items()}
+    assert {use.device.uuid for use in last.processes} == {"MIG-1", "MIG-2"}
+
+
+def test_the_floor_follows_low_powers_fast_and_high_ones_slowly() -> None:
+    """A burst in a quiet interval hardly lifts it; a new level is reached in the end."""
+    floor = Floor()
+    for power in (120_000, 600_000, 120_000):
+        floor.seen(power, S)
+    assert floor.power_mw == pytest.approx(126_000, rel=0.01)
+    for _ in range(600):
+        floor.seen(150_000, S)
+    assert floor.power_mw == pytest.approx(150_000, rel=0.01)
+
+
+def test_gpus_have_their_own_accounts() -> None:
+    """A process on two GPUs has a row on each."""
+    books, world = Books(), World()
+    for mj in (0, 100):
+        world.now_ns += S
+        world.energy_mj += mj
+        one = Reading(GPU, energy_mj=world.energy_mj, residents=(Resident(7, "compute"),), samples=())
+        booked = books.book(world.around(one, replace(one, device=CUT, energy_mj=5 * world.energy_mj)))
+
+    assert [use.energy_mj for use in booked.processes] == [(("exclusive", 100),), (("exclusive", 500),)]

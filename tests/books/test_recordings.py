@@ -1,0 +1,106 @@
+"""The books on readings of a real H200, with what was really running known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gpuledger.books.book import Books
+from gpuledger.model import Account, Tick
+from tests import h200
+
+FILES = sorted(h200.FOLDER.glob("*.json.gz"))
+
+
+def booked(name: str, every: int = 10) -> list[Tick]:
+    """A recording through the books."""
+    books = Books()
+    return [books.book(tick) for tick in h200.ticks(h200.load(h200.FOLDER / f"{name}.json.gz"), every)]
+
+
+def account(tick: Tick) -> Account:
+    """That of the GPU."""
+    found = tick.readings[0].account
+    assert found is not None
+    return found
+
+
+def energy_mj(tick: Tick) -> dict[int, Counter[str]]:
+    """By pid and method."""
+    return {use.resident.pid: Counter(dict(use.energy_mj)) for use in tick.processes}
+
+
+@pytest.mark.parametrize("every", [1, 5, 10, 20])
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.removesuffix(".json.gz"))
+def test_the_parts_are_the_device(path: Path, every: int) -> None:
+    """In every tick, to the millijoule, at ticks of 0.1 to 2 s; and the device is the counter."""
+    books = Books()
+    for tick in h200.ticks(h200.load(path), every):
+        done = books.book(tick)
+        gpu = account(done)
+        processes = sum(mj for use in done.processes for _, mj in use.energy_mj)
+        parts = processes + gpu.idle_mj + gpu.retired_mj + sum(mj for _, mj in gpu.unattributed_mj)
+        assert parts == gpu.energy_mj
+        pending = books._energy.ledgers[h200.GPU.uuid]._open
+        assert pending is not None
+        assert parts + pending.energy_mj == tick.readings[0].energy_mj
+        assert {reason for reason, _ in gpu.unattributed_mj} == {"before"}
+
+
+def test_an_idle_gpu_is_idle() -> None:
+    """Nobody there: all energy since the start is idle, at the 80 W that were seen."""
+    last = account(booked("idle")[-1])
+
+    assert last.energy_mj == last.idle_mj + dict(last.unattributed_mj)["before"]
+    assert last.idle_power_mw == pytest.approx(80_000, rel=0.1)
+    assert last.parked_power_mw is None
+
+
+@pytest.mark.parametrize("name", ["solo-big", "solo-copy"])
+def test_alone_is_exclusive(name: str) -> None:
+    """One process: more than 95 % of the energy after the first second is measured to be its own."""
+    ticks = booked(name)
+    used = (account(ticks[-1]).energy_mj or 0) - (account(ticks[1]).energy_mj or 0)
+    (first,), (last,) = energy_mj(ticks[1]).values(), energy_mj(ticks[-1]).values()
+
+    assert last["exclusive"] - first["exclusive"] > 0.95 * used
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_holder_has_its_parked_share_and_nothing_else(every: int) -> None:
+    """Beside a process that works: half of the parked power, which is that of two idle contexts, 121 to 125 W."""
+    ticks = booked("p-big-hold", every)
+    (holder,) = (use for use in ticks[-1].processes if use.resident.pid == 1084)
+    seconds = (ticks[-1].time_ns - ticks[0].time_ns) / 1e9
+
+    assert account(ticks[-1]).parked_power_mw == pytest.approx(123_000, rel=0.05)
+    assert set(dict(holder.energy_mj)) <= {"parked", "exclusive"}  # it is alone for the last readings
+    assert dict(holder.energy_mj)["parked"] == pytest.approx(123_000 / 2 * seconds, rel=0.1)
+
+
+def test_clients_of_mps_share_what_their_server_did() -> None:
+    """The driver's samples name only the server; it keeps nothing, its two clients have half each."""
+    rows = {use.resident.pid: Counter(dict(use.energy_mj)) for use in booked("mps-small-small")[-1].processes}
+
+    assert not rows[964]
+    assert rows[985]["mps"] > 0
+    assert rows[985]["mps"] == pytest.approx(rows[986]["mps"], rel=0.05)
+
+
+def test_busy_time_is_the_time_work_ran() -> None:
+    """12 s of work in 13 s of readings."""
+    (use,) = booked("solo-big")[-1].processes
+    gpu = account(booked("solo-big")[-1])
+
+    assert (use.busy_ns or 0) / 1e9 == pytest.approx(12, rel=0.05)
+    assert (gpu.busy_ns or 0) / 1e9 == pytest.approx(12, rel=0.1)
+    assert gpu.in_use_ns / 1e9 == pytest.approx(13, rel=0.05)
+
+
+def test_the_counter_agrees_with_power() -> None:
+    """A check of one by the other, on work that is even."""
+    last = account(booked("solo-copy", 1)[-1])
+
+    assert last.checked_counter_mj / last.checked_power_mj == pytest.approx(1, abs=0.05)

@@ -1,0 +1,115 @@
+"""What stays of a process that is gone, for how long, and where it goes then."""
+
+from __future__ import annotations
+
+from gpuledger.books.book import Books
+from gpuledger.books.retention import MOST_KEPT
+from gpuledger.model import Tick
+from tests.books.test_energy import account
+from tests.books.worlds import S, World
+
+
+def shown(tick: Tick) -> dict[int, tuple[bool | None, int]]:
+    """By pid whether it is there, and its energy."""
+    return {use.resident.pid: (use.active, sum(mj for _, mj in use.energy_mj)) for use in tick.processes}
+
+
+def test_an_exited_process_stays_and_is_then_retired() -> None:
+    """With the labels it last had; its joules move, none is lost."""
+    books, world = Books(keep_ns=5 * S), World(names={7: "train"}, containers={7: "c1"})
+    books.book(world.tick(7))
+    books.book(world.tick(7, mj=100, memory_used_bytes=5))
+
+    for _ in range(4):
+        booked = books.book(world.tick())
+        assert shown(booked) == {7: (False, 100)}
+        assert account(booked).retired_mj == 0
+        (use,) = booked.processes
+        assert (use.facts and use.facts.name, use.owner.container_id, use.sample) == ("train", "c1", None)
+        assert [(c.processes, c.energy_mj) for c in booked.containers] == [(0, (("exclusive", 100),))]
+
+    booked = books.book(world.tick())
+    assert (booked.processes, booked.containers) == ((), ())
+    assert account(booked).retired_mj == 100
+
+
+def test_a_container_keeps_what_its_exited_processes_used() -> None:
+    """As long as another of its processes is there, and then for the same time."""
+    books, world = Books(keep_ns=3 * S), World(containers={1: "c1", 2: "c1"})
+    books.book(world.tick(1))
+    books.book(world.tick(1, mj=100, work={1: 50}))
+    for _ in range(10):
+        booked = books.book(world.tick(2))
+    assert shown(booked) == {2: (True, 0)}
+    assert [dict(use.energy_mj) for use in booked.containers] == [{"exclusive": 100}]
+    assert (booked.containers[0].busy_ns or 0) > 0
+
+    for _ in range(3):
+        booked = books.book(world.tick())
+    assert booked.containers == ()
+
+
+def test_two_ticks_at_one_time() -> None:
+    """Who is not in the second has left, whatever the clock says."""
+    books, world = Books(), World()
+    books.book(world.tick(7))
+
+    assert shown(books.book(world.tick(after_s=0))) == {7: (False, 0)}
+
+
+def test_a_process_that_comes_back_goes_on() -> None:
+    """It let go of the GPU and took it again: the same row."""
+    books, world = Books(), World()
+    books.book(world.tick(7))
+    books.book(world.tick(7, mj=100))
+    books.book(world.tick())
+    books.book(world.tick(7))
+
+    assert shown(books.book(world.tick(7, mj=11))) == {7: (True, 111)}
+
+
+def test_while_the_driver_does_not_say_nobody_has_exited() -> None:
+    """The rows stay, without saying whether the process is there."""
+    books, world = Books(), World()
+    books.book(world.tick(7))
+    books.book(world.tick(7, mj=100))
+
+    assert shown(books.book(world.tick(residents=None))) == {7: (None, 100)}
+    assert shown(books.book(world.tick(7))) == {7: (True, 100)}
+
+
+def test_facts_that_come_late_or_go_do_not_make_another_process() -> None:
+    """A tick in which /proc could not be read does not split a row."""
+    books, world = Books(), World()
+    for start in (None, 5, None, 5):
+        world.starts[7] = start
+        booked = books.book(world.tick(7, mj=100))
+
+    assert shown(booked) == {7: (True, 300)}
+
+
+def test_limits_hold_for_exited_processes_too() -> None:
+    """Those that are there come first; not shown is not lost."""
+    books, world = Books(2), World()
+    books.book(world.tick(1, 2, 3))
+    booked = books.book(world.tick(1))
+    assert len(booked.processes) == 2
+    assert shown(booked)[1] == (True, 0)
+
+    books = Books()
+    books.book(world.tick(*range(1, MOST_KEPT + 10)))
+    assert len(books.book(world.tick()).processes) == MOST_KEPT
+
+
+def test_an_owner_learned_late_gets_all() -> None:
+    """The container's total is that of its processes from their first tick on, and is not taken back."""
+    books, world = Books(), World()
+    books.book(world.tick(7))
+    books.book(world.tick(7, mj=100))
+    world.containers[7] = "c1"
+    assert dict(books.book(world.tick(7)).containers[0].energy_mj) == {"exclusive": 100}
+    world.containers = {}
+
+    booked = books.book(world.tick(7))
+
+    assert dict(booked.containers[0].energy_mj) == {"exclusive": 100}

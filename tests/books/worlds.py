@@ -1,0 +1,125 @@
+"""Made-up GPUs for the tests of the books: short ways to write a tick, and random sequences of any ticks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
+
+GPU = Device(0, "GPU-0")
+CUT = Device(1, "GPU-1")
+MIGS = tuple(
+    Device(1, f"MIG-{number}", parent_uuid=CUT.uuid, gpu_instance_id=number, multiprocessors=16 * number)
+    for number in (1, 2)
+)
+START_NS = 1_700_000_000 * 10**9
+S = 10**9
+
+
+@dataclass
+class World:
+    """One GPU whose time goes on from tick to tick."""
+
+    now_ns: int = START_NS
+    energy_mj: int = 1_000_000
+    starts: dict[int, int | None] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    containers: dict[int, str] = field(default_factory=dict)
+
+    def tick(
+        self,
+        *pids: int,
+        mj: int = 0,
+        after_s: float = 1.0,
+        work: dict[int, int] | None = None,
+        samples: bool = True,
+        **more: Any,
+    ) -> Tick:
+        """A tick after that time and energy, with these residents and their work in percent."""
+        self.now_ns += int(after_s * S)
+        self.energy_mj += mj
+        rows = tuple(Sample(pid, self.now_ns // 1000, pct, 0) for pid, pct in (work or {}).items())
+        given: dict[str, Any] = {
+            "energy_mj": self.energy_mj,
+            "residents": tuple(Resident(pid, "compute") for pid in pids),
+            "samples": rows if samples else None,
+        }
+        return self.around(Reading(GPU, **{**given, **more}))
+
+    def around(self, *readings: Reading) -> Tick:
+        """A tick of these readings, with facts and owners of everybody in it."""
+        pids = {r.pid for reading in readings for r in reading.residents or ()}
+        starts = {pid: self.starts.get(pid, 1) for pid in pids}
+        facts = {pid: Facts(pid, n, 0, self.names.get(pid, "")) for pid, n in starts.items() if n is not None}
+        owners = {pid: Owner(container_id=self.containers[pid]) for pid in pids if pid in self.containers}
+        return Tick(self.now_ns, Driver(up=True), readings, facts=facts, owners=Owners(by_pid=owners))
+
+
+PIDS = st.integers(1, 4)
+MJ = st.integers(0, 3000) | st.integers(0, 10**6)
+ENERGY = st.one_of(
+    MJ.map(lambda mj: ("rise", mj)),
+    MJ.map(lambda mj: ("rise", mj)),
+    MJ.map(lambda mj: ("rise", mj)),
+    st.tuples(st.just("jump"), st.integers(10**7, 10**10)),
+    st.tuples(st.just("reset"), st.integers(0, 10**5)),
+    st.just(("none", 0)),
+)
+RESIDENTS = st.lists(
+    st.tuples(PIDS, st.sampled_from(["compute", "compute", "mps"])), max_size=3, unique_by=lambda r: r[0]
+)
+SAMPLES = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 120), st.integers(-400_000, 100_000)), max_size=4)
+STEPS = st.sampled_from([0.0, 0.1, 0.1, 0.5, 1.0, 1.0, 1.0, 1.0, 5.0, 11.0, 60.0, 400.0, -1.0])
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> list[tuple[Tick, int | None]]:
+    """Any ticks of a whole GPU and one cut by MIG, each with what the whole GPU's counter has counted in all."""
+    world, counter, counted = World(), draw(st.integers(0, 10**6)), None
+    with_counter = draw(st.integers(0, 5)) > 0
+    made: list[tuple[Tick, int | None]] = []
+    for _ in range(draw(st.integers(1, 12))):
+        world.now_ns += int(draw(STEPS) * S)
+        world.starts = draw(st.dictionaries(PIDS, st.none() | st.integers(1, 2)))
+        world.names = dict.fromkeys(draw(st.sets(PIDS, max_size=1)), "nvidia-cuda-mps")
+        world.containers = draw(st.dictionaries(PIDS, st.sampled_from(["c1", "c2"])))
+        if not draw(st.integers(0, 9)):
+            made.append((Tick(world.now_ns, Driver(up=False)), counted))
+            continue
+        up = draw(st.integers(0, 7)) > 0
+        how, mj = draw(ENERGY)
+        before = counter
+        counter = mj if how == "reset" else counter + mj
+        told = up and how != "none" and with_counter
+        if told:
+            counted = counter if counted is None else counted + (counter - before if counter >= before else counter)
+        else:
+            counter = before
+        listed, rows = draw(st.none() | RESIDENTS), draw(st.none() | SAMPLES)
+        whole = Reading(
+            GPU,
+            up=up,
+            energy_mj=counter if told else None,
+            # Power stands in for a counter that was never there; one that comes later would have to be weighed with it.
+            power_mw=draw(st.none() | st.integers(0, 700_000)) if told or not with_counter else None,
+            power_limit_mw=draw(st.none() | st.just(700_000)),
+            utilization_pct=draw(st.none() | st.integers(0, 100)),
+            residents=None if listed is None else tuple(Resident(pid, kind) for pid, kind in listed),
+            samples=None if rows is None else tuple(
+                Sample(pid, world.now_ns // 1000 + at, pct, 0) for pid, pct, at in rows
+            ),
+        )  # fmt: skip
+        cut = Reading(CUT, energy_mj=counter, residents=draw(st.none() | st.just(())))
+        instances = [
+            Reading(
+                mig,
+                residents=draw(st.none() | RESIDENTS.map(lambda rows: tuple(Resident(p, k, None, 1) for p, k in rows))),
+                activity=draw(st.none() | st.floats(0, 100).map(lambda pct: Activity(sm_pct=pct))),
+            )
+            for mig in MIGS
+        ]
+        made.append((world.around(whole, cut, *instances), counted))
+    return made
