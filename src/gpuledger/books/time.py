@@ -32,16 +32,20 @@ class RecentSamples:
         before = self._rows.pop(uuid, {})
         if reading.samples is None:
             return None
-        started = {pid: known.start_ticks for pid, known in facts.items()}
         rows = {
             pid: (row, start)
             for pid, (row, start) in before.items()
             if abs(now_us - row.timestamp_us) < WINDOW_US  # also when the clock was set back
-            and (start is None or started.get(pid, start) == start)
+            and (start is None or _start(facts, pid) in (None, start))
         }
-        rows.update((row.pid, (row, started.get(row.pid))) for row in reading.samples)
+        rows.update((row.pid, (row, _start(facts, row.pid))) for row in reading.samples)
         self._rows[uuid] = rows
         return {pid: row for pid, (row, _) in rows.items()}
+
+
+def _start(facts: Mapping[int, Facts], pid: int) -> int | None:
+    known = facts.get(pid)
+    return None if known is None else known.start_ticks
 
 
 SAMPLE_US = 200_000
