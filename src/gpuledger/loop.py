@@ -106,8 +106,7 @@ class Loop:
 
     def _resolve(self, tick: Tick) -> Tick:
         if self._facts is not None:  # a recording brings its facts along
-            pids = {resident.pid for reading in tick.readings for resident in reading.residents or ()}
-            tick = replace(tick, facts=self._facts(pids))
+            tick = replace(tick, facts=self._facts(tick.resident_pids()))
         return self._owners.resolve(tick)
 
     def _run(self, name: str, stages: list[Stage], stage: Callable[[Tick], Tick], tick: Tick) -> Tick:

@@ -361,3 +361,7 @@ class Tick:
     """Rows left out since start to keep the number of series bounded."""
     containers: tuple[ContainerUse, ...] = ()
     health: Health = Health()
+
+    def resident_pids(self) -> set[int]:
+        """Every process the driver lists on some device."""
+        return {resident.pid for reading in self.readings for resident in reading.residents or ()}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuledger.books.time import BUFFER_NS
 from gpuledger.model import Reading
 
 NS_MW_PER_MJ = 1_000_000_000
-BUFFER_NS = 10_000_000_000
-"""Beyond this time between two readings power says nothing about what was between them."""
 SLACK_NS = 1_000_000_000
 """The counter moves in steps of 0.1 s on data-center boards and 0.5 s on others, and may be read late."""
 CHECKED_MW_NS = 10**18
@@ -47,7 +46,8 @@ class Meter:
         self._limit_mw = reading.power_limit_mw or reading.power_default_limit_mw or self._limit_mw
         elapsed_ns = now_ns - self._at_ns
         mw_ns = 0  # twice, for the mean of both ends is the half of their sum
-        if reading.power_mw is not None and self._power_mw is not None and 0 < elapsed_ns <= BUFFER_NS:
+        close = 0 < elapsed_ns <= BUFFER_NS  # further apart, power tells nothing of what was between
+        if reading.power_mw is not None and self._power_mw is not None and close:
             mw_ns = (self._power_mw + reading.power_mw) * elapsed_ns
         if reading.energy_mj is not None:
             rise = self._counter(reading.energy_mj, elapsed_ns)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuledger.books.containers import containers
+from gpuledger.books.rows import NOBODY, cut_gpus, own_residents
 from gpuledger.books.time import RecentSamples
-from gpuledger.model import Owner, ProcessUse, Reading, Sample, Tick
+from gpuledger.model import ProcessUse, Reading, Sample, Tick
 
-NOBODY = Owner()
 IDLE = Sample(pid=0, timestamp_us=0, sm_pct=0, memory_pct=0)
 """The driver measured, and saw no work."""
 
@@ -28,7 +28,7 @@ class ProcessBook:
     def book(self, tick: Tick) -> Tick:
         """The tick with its processes."""
         now_us = tick.time_ns // 1000
-        with_migs = {reading.device.parent_uuid for reading in tick.readings if reading.device.parent_uuid}
+        with_migs = cut_gpus(tick)
         uses: list[ProcessUse] = []
         for reading in tick.readings:
             if reading.up:
@@ -48,9 +48,7 @@ class ProcessBook:
         recent = self._recent.update(reading, tick.facts, now_us)
         accounts = {account.pid: account for account in reading.accounting}
         uses = []
-        for resident in reading.residents or ():
-            if has_migs and resident.gpu_instance_id is not None:
-                continue  # it has a row on its MIG instance
+        for resident in own_residents(reading, has_migs=has_migs):
             pid = resident.pid
             sample = None
             if recent is not None:

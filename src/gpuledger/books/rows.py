@@ -51,7 +51,7 @@ class Rows:
 
     def meet(self, tick: Tick) -> Present:
         """Take in who is there: rows for newcomers, and those not met any more marked so."""
-        with_migs = {reading.device.parent_uuid for reading in tick.readings if reading.device.parent_uuid}
+        with_migs = cut_gpus(tick)
         present: dict[str, set[Row] | None] = {}
         told: set[str] = set()
         everybody: set[Row] = set()
@@ -63,7 +63,7 @@ class Rows:
                 present[gpu] = None
                 continue
             told.add(reading.device.uuid)
-            met = {self._met(tick, reading, gpu, resident) for resident in _own(reading, has_migs=has_migs)}
+            met = {self._met(tick, reading, gpu, resident) for resident in own_residents(reading, has_migs=has_migs)}
             everybody |= met
             if here is not None:
                 here |= met
@@ -114,7 +114,12 @@ class Rows:
         del self._rows[row.device.uuid, row.pid]
 
 
-def _own(reading: Reading, *, has_migs: bool) -> list[Resident]:
+def cut_gpus(tick: Tick) -> set[str]:
+    """The GPUs that are cut into MIG instances."""
+    return {reading.device.parent_uuid for reading in tick.readings if reading.device.parent_uuid}
+
+
+def own_residents(reading: Reading, *, has_migs: bool) -> list[Resident]:
     """Those without a row on a MIG instance of the GPU."""
     return [r for r in reading.residents or () if not (has_migs and r.gpu_instance_id is not None)]
 

@@ -89,8 +89,7 @@ class App:
         gpus = [r for r in tick.readings if not r.device.parent_uuid]
         up = sum(r.up for r in gpus)
         recording = " This is a recording, not this host." if tick.source == "replay" else ""
-        processes = {resident.pid for reading in gpus for resident in reading.residents or ()}
-        return f"{up} of {len(gpus)} GPUs up, {len(processes)} processes on them.{recording}"
+        return f"{up} of {len(gpus)} GPUs up, {len(tick.resident_pids())} processes on them.{recording}"
 
 
 LANDING = """<!doctype html>

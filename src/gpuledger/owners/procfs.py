@@ -91,8 +91,7 @@ class Procfs:
     def _stat(self, pid: int) -> tuple[str, int]:
         with open(f"{self._root}/{pid}/stat", "rb") as file:  # noqa: PTH123 - once a process and tick: half the cost
             data = file.read()
-        before, _, after = data.rpartition(b")")
-        return before.partition(b"(")[2].decode("utf-8", "replace"), int(after.split()[START_FIELD])
+        return parse_stat(data)
 
     def _status(self, pid: int) -> tuple[int | None, int | None]:
         """Its uid, and its pid in the innermost of its namespaces."""
@@ -134,6 +133,12 @@ class Procfs:
         except (OSError, ValueError, IndexError):
             pass
         return int(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))  # some sandboxes have no btime
+
+
+def parse_stat(data: bytes) -> tuple[str, int]:
+    """The command name and start time of a /proc/PID/stat; the name may itself hold brackets."""
+    before, _, after = data.rpartition(b")")
+    return before.partition(b"(")[2].decode("utf-8", "replace"), int(after.split()[START_FIELD])
 
 
 @lru_cache(maxsize=1024)

@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from gpuledger.model import Device, Facts, Granted, Owner, Owners, ProviderHealth, Tick
-from gpuledger.owners import cgroup, devices
+from gpuledger.owners import cgroup, grants
 from gpuledger.owners.access import Access
 from gpuledger.owners.cgroup import CgroupRef
-from gpuledger.owners.names import Allocation, Container, Names, Pod
+from gpuledger.owners.grants import Grants
+from gpuledger.owners.names import Container, Names, Pod
 
 GONE = "process is gone"
 NO_NAME = "container has no name yet"
@@ -84,7 +85,8 @@ class Resolver:
         self._names: tuple[Names, ...] = ()
         self._found: dict[tuple[object, ...], Owner] = {}
         self._unknown = Unknown()
-        self._index: tuple[tuple[Device, ...], devices.DeviceIndex] = ((), devices.DeviceIndex(()))
+        self._inventory: tuple[Device, ...] = ()
+        self._granted: Grants | None = None
         self._conflicts = 0
         self._conflicting: dict[tuple[int, int, str], int] = {}
         """Since when each has lasted."""
@@ -94,23 +96,23 @@ class Resolver:
         self._refresh()
         # A recording brings its owners along.
         by_pid = {pid: self._owner(facts) for pid, facts in tick.facts.items()} | dict(tick.owners.by_pid)
-        granted, unknown_ids = self._granted(tick)
-        self._count_conflicts(tick, by_pid, granted)
+        given = self._grants(tick)
+        self._count_conflicts(tick, by_pid, given.to_pods)
         reasons = Counter(owner.reason for owner in by_pid.values() if owner.reason and owner.reason != HOST)
-        reasons[GONE] += len(_residents(tick) - by_pid.keys())
+        reasons[GONE] += len(tick.resident_pids() - by_pid.keys())
         unnamed = {o.container_id or o.pod_uid for o in by_pid.values() if o.reason in (NO_NAME, NO_POD)}
         if self._unknown.is_due(unnamed, tick.time_ns):
             for source in self._sources:
                 source.nudge()
         owners = Owners(
             by_pid=by_pid,
-            granted=granted,
-            granted_jobs=self._granted_jobs(tick),
-            given=self._given(tick),
+            granted=given.to_pods,
+            granted_jobs=given.to_jobs,
+            given=given.to_containers,
             providers=tuple(source.health for source in self._sources),
             unresolved=tuple((reason, n) for reason, n in sorted(reasons.items()) if n),
             conflicts=self._conflicts,
-            unknown_device_ids=unknown_ids,
+            unknown_device_ids=given.unknown_ids,
             host_pid_namespace=self._access.host_pid_namespace if self._access is not None else None,
             readable=self._access.readable if self._access is not None else (),
         )
@@ -133,7 +135,7 @@ class Resolver:
     def _refresh(self) -> None:
         names = tuple(source.names for source in self._sources)
         if len(names) != len(self._names) or any(a is not b for a, b in zip(names, self._names, strict=True)):
-            self._names = names
+            self._names, self._granted = names, None
             self._found.clear()
 
     def _owner(self, facts: Facts) -> Owner:
@@ -212,47 +214,12 @@ class Resolver:
         found = [names.pods[uid] for names in self._names if uid in names.pods]
         return max(found, key=lambda pod: bool(pod.workload_kind), default=None)
 
-    def _granted(self, tick: Tick) -> tuple[tuple[Granted, ...], int]:
-        allocations = [allocation for names in self._names for allocation in names.allocations]
-        if not allocations:
-            return (), 0
-        index, by_uuid = self._devices(tick)
-        granted: dict[Granted, None] = {}
-        unknown = 0
-        for allocation in allocations:
-            ref = devices.parse(allocation.device_id)
-            unknown += ref.form == "unknown"
-            for uuid in index.resolve(ref):
-                granted[_grant(by_uuid[uuid], allocation, ref.replica or "")] = None
-        return tuple(granted), unknown
-
-    def _given(self, tick: Tick) -> tuple[tuple[Device, str, str], ...]:
-        """Devices that Docker or Podman gave to a container when it was made."""
-        wanting = [
-            container for names in self._names for container in names.containers.values() if container.device_ids
-        ]
-        if not wanting:
-            return ()
-        index, by_uuid = self._devices(tick)
-        given: dict[tuple[Device, str, str], None] = {}
-        for container in wanting:
-            for device_id in container.device_ids:
-                for uuid in index.resolve(devices.parse(device_id)):
-                    given[by_uuid[uuid], container.name, container.id] = None
-        return tuple(given)
-
-    def _devices(self, tick: Tick) -> tuple[devices.DeviceIndex, dict[str, Device]]:
+    def _grants(self, tick: Tick) -> Grants:
+        """Found anew only when names or devices change: a kubelet may list hundreds, and this is asked every tick."""
         inventory = tuple(reading.device for reading in tick.readings)
-        if inventory != self._index[0]:
-            self._index = (inventory, devices.DeviceIndex(inventory))
-        return self._index[1], {device.uuid: device for device in inventory}
-
-    def _granted_jobs(self, tick: Tick) -> tuple[tuple[Device, str], ...]:
-        jobs = [(place, job) for names in self._names for place, given in names.jobs.items() for job in given]
-        if not jobs:
-            return ()
-        places = {(r.device.index, r.device.gpu_instance_id): r.device for r in tick.readings}
-        return tuple((places[place], job) for place, job in jobs if place in places)
+        if inventory != self._inventory or self._granted is None:
+            self._inventory, self._granted = inventory, grants.find(self._names, inventory)
+        return self._granted
 
     def _count_conflicts(self, tick: Tick, by_pid: Mapping[int, Owner], granted: Sequence[Granted]) -> None:
         """A process of one pod on a device that only other pods were given: counted once a process and device.
@@ -276,11 +243,3 @@ class Resolver:
                         since_ns = COUNTED
                     conflicting[key] = since_ns
         self._conflicting = conflicting
-
-
-def _grant(device: Device, allocation: Allocation, replica: str) -> Granted:
-    return Granted(device, allocation.namespace, allocation.pod, allocation.container, allocation.resource, replica)
-
-
-def _residents(tick: Tick) -> set[int]:
-    return {resident.pid for reading in tick.readings for resident in reading.residents or ()}

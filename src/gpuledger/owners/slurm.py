@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from gpuledger.model import Facts, Owner
 from gpuledger.owners.cgroup import CgroupRef
-from gpuledger.owners.procfs import START_FIELD
+from gpuledger.owners.procfs import parse_stat
 
 ENVIRON_MAX = 256 * 1024
 PROCS_MAX = 16 * 1024
@@ -152,8 +152,7 @@ class SlurmResolver:
 
     def _start_ticks(self, pid: int) -> int:
         try:
-            data = (self._procfs / str(pid) / "stat").read_bytes()
-            return int(data.rpartition(b")")[2].split()[START_FIELD])
+            return parse_stat((self._procfs / str(pid) / "stat").read_bytes())[1]
         except (OSError, ValueError, IndexError):
             raise ProcessLookupError from None
 
