@@ -18,6 +18,7 @@ KINDS = {
         "One series an instance, in families of their own, so that a sum over GPUs counts nothing twice.",
     ),
     Of.CONTAINER: ("Containers", "One series a container and device: the sums of its processes."),
+    Of.ACCESS: ("Containers with access", "One series a container and device it is on or may be on."),
     Of.OWNER: ("What is known of containers", "To be joined: `* on (container_id) group_left(image) gpu_owner_info`."),
     Of.GIVEN: ("Devices of containers", "What Docker or Podman gave to whom."),
     Of.JOB: ("Devices of batch jobs", "What a scheduler's prolog says it gave to whom."),

@@ -66,6 +66,8 @@ class Loop:
         stages.append(Stage("read", time.perf_counter_ns() - started, tick.driver.up))
         tick = self._run("resolve", stages, self._resolve, tick)
         tick = self._run("book", stages, self._books.book, tick)
+        if any(reading.memory is not None and reading.memory.unknown_bytes for reading in tick.readings):
+            self._owners.look_for_holders()
         self._ticks += 1
         health = Health(
             interval_ns=int(self._interval_s * 1e9),

@@ -72,24 +72,26 @@ def test_between_list_and_stream_nothing_is_lost(engine: Engine, provider: Docke
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "asked_for", "visible"),
     [
-        (["--gpus", "all"], ("all",)),
-        (["--gpus", "2"], ("0", "1")),
-        (["--gpus", '"device=1,GPU-x"'], ("1", "GPU-x")),
-        (["--device", "/dev/nvidia3", "--device", "/dev/fuse"], ("nvidia3",)),
-        (["--runtime", "nvidia", "--env", "NVIDIA_VISIBLE_DEVICES=0,1"], ("0", "1")),
-        (["--env", "NVIDIA_VISIBLE_DEVICES=all"], ()),
-        ([], ()),
+        (["--gpus", "all"], ("all",), ()),
+        (["--gpus", "2"], ("0", "1"), ()),
+        (["--gpus", '"device=1,GPU-x"'], ("1", "GPU-x"), ()),
+        (["--device", "/dev/nvidia3", "--device", "/dev/fuse"], ("nvidia3",), ()),
+        (["--runtime", "nvidia", "--env", "NVIDIA_VISIBLE_DEVICES=0,1"], (), ("0", "1")),
+        (["--env", "NVIDIA_VISIBLE_DEVICES=all"], (), ()),
+        ([], (), ()),
     ],
 )
-def test_gpus_that_were_asked_for(engine: Engine, options: list[str], expected: tuple[str, ...]) -> None:
+def test_gpus_that_were_asked_for(
+    engine: Engine, options: list[str], asked_for: tuple[str, ...], visible: tuple[str, ...]
+) -> None:
     """As Docker writes them down. Without a GPU here such a container cannot start, so it is looked into directly."""
     i = engine.cli("create", "--network", "none", *options, IMAGE, "true")
     provider = DockerProvider(str(engine.socket))
     provider.fetch()
     provider._inspect([i])
-    assert provider._inspected[i] == (IMAGE, expected)
+    assert provider._inspected[i] == (IMAGE, asked_for, visible)
 
 
 def test_gpus_of_a_running_container(engine: Engine, provider: DockerProvider) -> None:
@@ -98,7 +100,7 @@ def test_gpus_of_a_running_container(engine: Engine, provider: DockerProvider) -
         "gpu", "--runtime", "nvidia", "--env", "NVIDIA_VISIBLE_DEVICES=GPU-x", "--env", "PASSWORD=hunter2"
     )
     found = provider.fetch().containers[i]
-    assert found.device_ids == ("GPU-x",)
+    assert (found.device_ids, found.visible_ids) == ((), ("GPU-x",))
     assert "hunter2" not in repr((found, vars(provider)))
 
 

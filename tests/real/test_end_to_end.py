@@ -39,6 +39,11 @@ class Node:
         self._scenario.processes = [Process(gpu=0, pid=pid, memory=GIB, sm=20) for pid in pids]
         self._scenario.write(self._path)
 
+    def use_unlisted(self, memory: int) -> None:
+        """From now on so much of GPU 0 is used by nobody who is listed."""
+        self._scenario.gpus[0].memory_used = memory
+        self._scenario.write(self._path)
+
     def shows(self, line: str) -> str:
         """Wait for a line of the metrics."""
         return self.server.metrics(f"^{re.escape(line)}$", within_s=POLLED_S)
@@ -155,3 +160,23 @@ def test_kubernetes(containerd: Containerd, tmp_path: Path, exporter: Exporter) 
             assert grant.format(0, UUID, "train", "0") in body
     finally:
         kubelet.stop()
+
+
+def test_memory_nobody_lists(engine: Engine, exporter: Exporter) -> None:
+    """Used memory without a listed process is inferred to the container that has the GPU, and shown as inferred."""
+    container = engine.sleeper("ollama", "--runtime", "nvidia", "--env", f"NVIDIA_VISIBLE_DEVICES={UUID}")
+    with exporter("--environment=none", f"--docker.host=unix://{engine.socket}") as node:
+        node.shows('gpuledger_provider_up{provider="docker"} 1')
+        node.use_unlisted(3 * GIB)
+        body = node.shows(container_line("ollama", container, processes=3).replace('"nvml"', '"inference"'))
+        device = f'{{gpu="0",uuid="{UUID}"}}'
+        for line in (
+            f"gpu_memory_known_bytes{device} 0",
+            f"gpu_memory_unknown_bytes{device} {3 * GIB}",
+            f"gpu_inference_active{device} 1",
+            f"gpu_inference_candidates{device} 1",
+            f"gpu_in_use{device} 1",
+        ):
+            assert f"\n{line}\n" in body
+        assert re.search(r'^container_gpu_detected{container="ollama",.*evidence="environment"} 1$', body, re.MULTILINE)
+        assert 'method="nvml"' not in body

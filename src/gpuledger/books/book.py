@@ -9,14 +9,15 @@ from typing import Any
 
 from gpuledger.books.energy import EnergyBook
 from gpuledger.books.interval import Policy
+from gpuledger.books.memory import MemoryBook, with_inferred
 from gpuledger.books.processes import ProcessBook
 from gpuledger.books.retention import Retention
 from gpuledger.books.rows import Row, Rows
 from gpuledger.books.time import BUFFER_NS, TimeBook
-from gpuledger.model import Reading, Tick
+from gpuledger.model import MemoryAccount, Reading, Tick
 
-_said: Callable[[Reading], Any] = attrgetter(*[field.name for field in fields(Reading)][:-1])
-"""All of a reading but its account. `replace` takes three times as long, and a reading has sixty fields."""
+_said: Callable[[Reading], Any] = attrgetter(*[field.name for field in fields(Reading)][:-2])
+"""All of a reading but its accounts. `replace` takes three times as long, and a reading has sixty fields."""
 
 
 class Books:
@@ -33,6 +34,7 @@ class Books:
     ) -> None:
         self._processes = ProcessBook(most, shown=shown)
         self._rows = Rows()
+        self._memory = MemoryBook()
         self._time = TimeBook()
         self._energy = EnergyBook(policy, longest_ns)
         self._retention = Retention(keep_ns, most if shown else 0)
@@ -41,18 +43,19 @@ class Books:
         """The tick with its processes, containers and accounts."""
         tick = self._processes.book(tick)
         present = self._rows.meet(tick)
-        work = self._time.book(tick, self._rows, present)
+        memory = self._memory.book(tick)
+        tick = replace(tick, containers=with_inferred(tick, memory))
+        work = self._time.book(tick, self._rows, present, memory.hidden)
         self._energy.book(tick, present, work)
         tick = self._retention.book(tick, self._rows, self._energy.ledgers)
         rows: dict[str, list[Row]] = {}
         for row in self._rows.all():
             rows.setdefault(row.gpu, []).append(row)
-        return replace(tick, readings=tuple(self._with_account(reading, rows) for reading in tick.readings))
+        readings = tuple(self._with_accounts(reading, rows, memory.accounts) for reading in tick.readings)
+        return replace(tick, readings=readings)
 
-    def _with_account(self, reading: Reading, rows: dict[str, list[Row]]) -> Reading:
+    def _with_accounts(self, reading: Reading, rows: dict[str, list[Row]], memory: dict[str, MemoryAccount]) -> Reading:
         uuid = reading.device.uuid
-        ledger = self._energy.ledgers.get(uuid)
-        if reading.device.parent_uuid or ledger is None:
-            return reading
-        account = ledger.account(rows.get(uuid, []), self._time.gpus[uuid])
-        return Reading(*(*_said(reading), account))
+        ledger = None if reading.device.parent_uuid else self._energy.ledgers.get(uuid)
+        account = None if ledger is None else ledger.account(rows.get(uuid, []), self._time.gpus[uuid])
+        return Reading(*(*_said(reading), memory.get(uuid), account))

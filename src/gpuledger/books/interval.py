@@ -39,6 +39,8 @@ class Interval:
     work_told: bool = False
     work_ns: dict[Row, int] = field(default_factory=dict)
     unseen_ns: int = 0
+    hidden: bool = False
+    """Whether memory says that somebody was there who is not listed."""
     activity: dict[str, int] = field(default_factory=dict)
     """MIG: by instance, how much of how many multiprocessors was busy for how long."""
     activity_missing: set[str] = field(default_factory=set)
@@ -82,21 +84,22 @@ def split(
     """Who gets the interval's energy: all of it, once."""
     result = Split()
     energy_mj, seen, before = interval.energy_mj, interval.seen, interval.before
+    others = bool(interval.unseen_ns) or interval.hidden
     alone = len(seen) == 1 and bool(before) and before == after
     if not 0 < elapsed_ns <= longest_ns:
         result.leave(energy_mj, "error" if interval.failed else "gap")
     elif before is None or after is None or (interval.failed and not alone):
         result.leave(energy_mj, "error")
     elif not seen:
-        if interval.unseen_ns:
+        if others:
             result.leave(energy_mj, "unseen")
         else:
             result.idle_mj = energy_mj
-    elif alone and not interval.unseen_ns:
+    elif alone and not others:
         result.give(dict.fromkeys(seen, energy_mj), "exclusive")
     elif policy.strict:
         result.leave(energy_mj, "shared")
-    elif len(seen) == 1 and not alone and not interval.unseen_ns:
+    elif len(seen) == 1 and not alone and not others:
         result.idle_mj = _at_most(energy_mj, idle_mw, elapsed_ns)
         result.give(dict.fromkeys(seen, energy_mj - result.idle_mj), "edge")
     else:
@@ -131,6 +134,10 @@ def _shared(result: Split, interval: Interval, parked_mj: int, policy: Policy) -
                 _give_work(result, known_mj, work, servers, clients)
         else:
             parked_mj = interval.energy_mj
+    if interval.hidden:  # who is not listed waits as well
+        hidden_mj = parked_mj // (len(seen - servers) + 1)
+        result.leave(hidden_mj, "unseen")
+        parked_mj -= hidden_mj
     if policy.parked_apart:
         result.leave(parked_mj, "parked")
     else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuledger.books.containers import containers
-from gpuledger.books.rows import NOBODY, cut_gpus, own_residents
+from gpuledger.books.rows import cut_gpus, own_residents
 from gpuledger.books.time import RecentSamples
-from gpuledger.model import ProcessUse, Reading, Sample, Tick
+from gpuledger.model import NOBODY, ProcessUse, Reading, Sample, Tick
 
 IDLE = Sample(pid=0, timestamp_us=0, sm_pct=0, memory_pct=0)
 """The driver measured, and saw no work."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpuledger.model import Device, Facts, Owner, Reading, Resident, Tick
-
-NOBODY = Owner()
+from gpuledger.model import NOBODY, Device, Facts, Owner, Reading, Resident, Tick
 
 
 @dataclass(slots=True, eq=False)

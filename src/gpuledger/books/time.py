@@ -63,6 +63,8 @@ class Work:
     by_row: dict[Row, int] = field(default_factory=dict)
     unseen_ns: int = 0
     """Of processes that were never listed."""
+    hidden: bool = False
+    """Whether memory says that somebody is there who is not listed."""
 
 
 @dataclass(slots=True)
@@ -86,8 +88,8 @@ class TimeBook:
         self._before_ns: int | None = None
         self.gpus: dict[str, GpuTime] = {}
 
-    def book(self, tick: Tick, rows: Rows, present: Present) -> dict[str, Work]:
-        """Add up this tick's times; what each GPU did in it."""
+    def book(self, tick: Tick, rows: Rows, present: Present, hidden: frozenset[str] = frozenset()) -> dict[str, Work]:
+        """Add up this tick's times; what each GPU did in it. `hidden` are those with somebody who is not listed."""
         elapsed_ns = 0 if self._before_ns is None else tick.time_ns - self._before_ns
         counts = 0 < elapsed_ns <= BUFFER_NS
         work: dict[str, Work] = {}
@@ -95,7 +97,10 @@ class TimeBook:
             if not reading.device.parent_uuid:
                 uuid = reading.device.uuid
                 work[uuid] = self._processes(reading, rows, tick.time_ns, elapsed_ns if counts else 0)
-                self._gpu(reading, present.get(uuid), elapsed_ns if counts else 0)
+                work[uuid].hidden = uuid in hidden
+                here = present.get(uuid)
+                used = None if here is None else bool(here) or uuid in hidden
+                self._gpu(reading, elapsed_ns if counts else 0, in_use=used)
         self._before_ns = tick.time_ns
         return work
 
@@ -129,10 +134,10 @@ class TimeBook:
                     work.by_row[row] = busy_ns
         return work
 
-    def _gpu(self, reading: Reading, here: frozenset[Row] | None, elapsed_ns: int) -> None:
+    def _gpu(self, reading: Reading, elapsed_ns: int, *, in_use: bool | None) -> None:
         gpu = self.gpus.setdefault(reading.device.uuid, GpuTime())
         if reading.up and reading.utilization_pct is not None:
             gpu.busy_ns = (gpu.busy_ns or 0) + min(reading.utilization_pct, 100) * elapsed_ns // 100
-        if gpu.in_use and here is not None:  # from the tick that found it in use to the one that does not
+        if gpu.in_use and in_use is not None:  # from the tick that found it in use to the one that does not
             gpu.in_use_ns += elapsed_ns
-        gpu.in_use = None if here is None else bool(here)
+        gpu.in_use = in_use

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuledger.catalog.family import C, Family, G, I, Of, Series, at, info, named
-from gpuledger.catalog.gpu import LEDGER, LISTS
+from gpuledger.catalog.gpu import LEDGER, LISTS, MEMORY
 from gpuledger.catalog.process import SAMPLES
 from gpuledger.model import ContainerUse
 
@@ -11,13 +11,20 @@ RUNTIME = "Docker, Podman, CRI or the Kubernetes API"
 
 
 def _memory(use: ContainerUse) -> Series:
-    return () if use.memory_bytes is None else ((("nvml",), use.memory_bytes),)
+    if use.memory_bytes is not None:
+        yield ("nvml",), use.memory_bytes
+    if use.inferred_bytes is not None:
+        yield ("inference",), use.inferred_bytes
 
 
 CONTAINERS: tuple[Family, ...] = (
     Family("container_gpu_memory_bytes", G, Of.CONTAINER,
-           "GPU memory of the container's processes, by how it is known.", LISTS,
+           "GPU memory of the container: that of its listed processes, or its part of what nobody is listed with.",
+           f"{LISTS}, or {MEMORY}",
            series=_memory, labels=("method",), unit="bytes"),
+    Family("container_gpu_detected", G, Of.ACCESS,
+           "1 for each container that is on the device or may be, holding memory or not, with how it is known.",
+           f"{LISTS}, memory maps, allocations, NVIDIA_VISIBLE_DEVICES", lambda _: 1),
     Family("container_gpu_processes", G, Of.CONTAINER, "Processes of the container on the device.",
            LISTS, at("processes")),
     Family("container_gpu_sm_utilization_ratio", G, Of.CONTAINER,

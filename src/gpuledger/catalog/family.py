@@ -31,6 +31,7 @@ class Of(Enum):
     MIG = "gpu uuid parent_uuid"
     PROCESS = "pid gpu uuid process_name namespace pod container pod_uid container_id"
     CONTAINER = "container container_id namespace pod pod_uid gpu uuid"
+    ACCESS = "container container_id namespace pod pod_uid gpu uuid evidence"
     OWNER = "container container_id namespace pod pod_uid"
     GIVEN = "gpu uuid container container_id"
     JOB = "gpu uuid batch_job"

@@ -12,6 +12,7 @@ LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses"
 
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption (Volta and newer), or power times time"
 LEDGER = "gpuledger's energy books"
+MEMORY = "gpuledger's memory books"
 
 _ACTIVITY: Sequence[tuple[str, str, str]] = (
     ("graphics_active", "graphics_pct", "Share of time in which any compute or graphics work was active"),
@@ -41,10 +42,32 @@ def _memory(prefix: str, of: Of) -> list[Family]:
         "free": "Memory nobody holds.",
         "reserved": "Memory the driver and firmware keep for themselves; absent where only the v1 call works.",
     }
+    booked = {
+        "known": "Memory of the processes the driver lists.",
+        "overhead": "Used memory beside what is listed: what contexts need, or what is just being taken or freed.",
+        "unknown": "Memory held by somebody the driver does not list. Known, overhead and this are what is used.",
+    }
     return [
-        Family(f"{prefix}_memory_{part}_bytes", G, of, text, call, at(f"memory_{part}_bytes"), unit="bytes")
-        for part, text in texts.items()
-    ]
+        *(
+            Family(f"{prefix}_memory_{part}_bytes", G, of, text, call, at(f"memory_{part}_bytes"), unit="bytes")
+            for part, text in texts.items()
+        ),
+        *(
+            Family(f"{prefix}_memory_{part}_bytes", G, of, text, f"{call} and {LISTS}", at(f"memory.{part}_bytes"),
+                   unit="bytes")
+            for part, text in booked.items()
+        ),
+        Family(f"{prefix}_inference_active", G, of, "1 while somebody holds memory whom the driver does not list.",
+               MEMORY, _is_unknown),
+        Family(f"{prefix}_inference_candidates", G, of,
+               "How many may hold the unknown memory, of those with the best evidence; it is split equally among them.",
+               MEMORY, at("memory.candidates")),
+    ]  # fmt: skip
+
+
+def _is_unknown(reading: Reading) -> Value | None:
+    memory = reading.memory
+    return None if memory is None or memory.unknown_bytes is None else int(memory.unknown_bytes > 0)
 
 
 def _energy_source(reading: Reading) -> Series:

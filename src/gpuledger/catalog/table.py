@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuledger.catalog import container, exporter, gpu, process
 from gpuledger.catalog.family import Family, Of
-from gpuledger.model import Device, Granted, Owner, ProcessUse, Tick
+from gpuledger.model import EVIDENCE, Device, Granted, Owner, ProcessUse, Tick
 
 CATALOG: tuple[Family, ...] = (
     *exporter.FAMILIES,
@@ -44,6 +44,19 @@ def _grant(grant: Granted) -> tuple[str, ...]:
     return (*_device(grant.device), grant.namespace, grant.pod, grant.container, grant.resource, grant.replica)
 
 
+def _access(tick: Tick) -> list[Thing]:
+    """Every container that is or may be on a device, once, with the best evidence."""
+    best: dict[tuple[str, ...], str] = {}
+    for use in tick.containers:
+        if use.processes:
+            best.setdefault((*_owner(use.owner), *_device(use.device)), "process")
+    for evidence in EVIDENCE:
+        for holder in tick.owners.holders:
+            if holder.evidence == evidence and (holder.owner.container_id or holder.owner.container):
+                best.setdefault((*_owner(holder.owner), *_device(holder.device)), evidence)
+    return [((*labels, evidence), None) for labels, evidence in best.items()]
+
+
 THINGS: dict[Of, Callable[[Tick], list[Thing]]] = {
     Of.EXPORTER: lambda tick: [((), tick)],
     Of.GPU: lambda tick: [(_device(r.device), r) for r in tick.readings if not r.device.parent_uuid],
@@ -52,6 +65,7 @@ THINGS: dict[Of, Callable[[Tick], list[Thing]]] = {
     ],
     Of.PROCESS: lambda tick: [(_process(use), use) for use in tick.processes],
     Of.CONTAINER: lambda tick: [((*_owner(use.owner), *_device(use.device)), use) for use in tick.containers],
+    Of.ACCESS: _access,
     Of.OWNER: lambda tick: [(_owner(use.owner), use.owner) for use in tick.containers],
     Of.GIVEN: lambda tick: [((*_device(device), *whom), whom) for device, *whom in tick.owners.given],
     Of.JOB: lambda tick: [((*_device(device), job), job) for device, job in tick.owners.granted_jobs],

@@ -21,6 +21,7 @@ from gpuledger.model import Health, Tick
 from gpuledger.owners.access import announce, probe
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
+from gpuledger.owners.search import Search
 from gpuledger.owners.slurm import SlurmResolver
 
 
@@ -34,14 +35,15 @@ def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.mea
         return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health)
     from gpuledger.sources.nvml.source import NvmlSource
 
-    procfs = Path(settings.path_procfs)
-    if not (procfs / "stat").exists():
-        raise ConfigError(f"--path.procfs: {procfs} is no proc file system; name the folder where one is mounted")
+    root = Path(settings.path_procfs)
+    if not (root / "stat").exists():
+        raise ConfigError(f"--path.procfs: {root} is no proc file system; name the folder where one is mounted")
+    procfs = Procfs(root)
     return Loop(
         NvmlSource(timeout_s=settings.driver_timeout, pcie_throughput=settings.collector_pcie_throughput),
-        Procfs(procfs).facts,
+        procfs.facts,
         interval_s=settings.tick_interval,
-        owners=_owners(settings, procfs),
+        owners=_owners(settings, root, procfs),
         books=books,
         health=health,
     )
@@ -57,14 +59,14 @@ def _books(settings: Config) -> Books:
     )
 
 
-def _owners(settings: Config, procfs: Path) -> Resolver:
+def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:
     asked = providers(settings, os.environ)
     for provider in asked:
         provider.start()
-    access = probe(procfs)
-    announce(access, procfs)
-    jobs = SlurmResolver(procfs) if {"auto", "slurm"} & set(settings.environment) else None
-    return Resolver(asked, jobs=jobs, access=access)
+    access = probe(root)
+    announce(access, root)
+    jobs = SlurmResolver(root) if {"auto", "slurm"} & set(settings.environment) else None
+    return Resolver(asked, jobs=jobs, access=access, search=Search(procfs))
 
 
 class Exporter:

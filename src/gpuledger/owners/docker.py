@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.owners.dockerevents import Stream, events_target
-from gpuledger.owners.dockerjson import as_dict, as_text, read_container, read_device_ids, read_image, read_list
+from gpuledger.owners.dockerjson import (
+    as_dict,
+    as_text,
+    read_container,
+    read_device_ids,
+    read_image,
+    read_list,
+    read_visible_ids,
+)
 from gpuledger.owners.names import Names
 from gpuledger.owners.provider import ProviderError
 from gpuledger.owners.unixhttp import Client, HttpError, parse_address
@@ -60,8 +68,8 @@ class DockerProvider:
         self._said = Said(log)
         self._whom = f"{name} at {self._client.address}"
         self._api = ""
-        self._inspected: dict[str, tuple[str, tuple[str, ...]]] = {}
-        """By id: the image it was created from, and the devices it was given."""
+        self._inspected: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {}
+        """By id: the image it was created from, the devices it was given, and those its environment names."""
         self._refused: set[str] = set()
         """Those that could not be looked into; they come after the others."""
         self._unfinished = False
@@ -86,7 +94,7 @@ class DockerProvider:
         entries = read_list(listed)
         gone = self._inspect(entries.keys())
         self._asked_at_s = asked_at_s
-        known, nothing = self._inspected, ("", ())
+        known, nothing = self._inspected, ("", (), ())
         return Names({i: read_container(i, e, *known.get(i, nothing)) for i, e in entries.items() if i not in gone})
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
@@ -130,7 +138,7 @@ class DockerProvider:
                 refused.add(i)
                 reason = reason or str(error)
             else:
-                self._inspected[i] = (read_image(inspected), read_device_ids(inspected))
+                self._inspected[i] = read_image(inspected), read_device_ids(inspected), read_visible_ids(inspected)
         self._unfinished = not self._refused.issuperset(todo)
         self._refused = refused | self._refused.intersection(todo)
         self._said.change("inspect", "some" if self._refused else "",

@@ -50,7 +50,9 @@ def read_list(listed: list[Any]) -> dict[str, dict[str, Any]]:
     return {i: entry for entry in entries if isinstance(i := entry.get("Id"), str) and ID.fullmatch(i)}
 
 
-def read_container(i: str, entry: dict[str, Any], created_from: str, device_ids: tuple[str, ...]) -> Container:
+def read_container(
+    i: str, entry: dict[str, Any], created_from: str, device_ids: tuple[str, ...], visible_ids: tuple[str, ...]
+) -> Container:
     """One entry of the list. It has an id for the image once the name has moved on; the name it had says more."""
     labels = as_dict(entry.get("Labels"))
     names = [as_text(name).removeprefix("/") for name in as_list(entry.get("Names"))]
@@ -67,6 +69,7 @@ def read_container(i: str, entry: dict[str, Any], created_from: str, device_ids:
         pod_uid=as_text(labels.get("io.kubernetes.pod.uid")),
         labels=tuple((label, value) for label in COMPOSE if (value := as_text(labels.get(label)))),
         device_ids=device_ids,
+        visible_ids=visible_ids,
     )
 
 
@@ -78,14 +81,29 @@ def read_image(inspected: object) -> str:
 def read_device_ids(inspected: object) -> tuple[str, ...]:
     """The GPUs that /containers/ID/json says it was given, in the words it was asked for."""
     host = as_dict(as_dict(inspected).get("HostConfig"))
-    ids = [device for request in as_list(host.get("DeviceRequests")) for device in _requested(as_dict(request))]
-    if not ids and "nvidia" in as_text(host.get("Runtime")):  # a request replaces what the image's environment says
-        ids = _by_runtime(as_dict(inspected), host)
+    ids = _asked_for(as_dict(inspected), host)
     for device in as_list(host.get("Devices")):
         path = as_text(as_dict(device).get("PathOnHost"))
         node = GPU_NODE.fullmatch(path)
         ids += [node[1]] if node else [path] if _is_cdi_gpu(path) else []
     return tuple(dict.fromkeys(ids))[:MOST_DEVICES]
+
+
+def read_visible_ids(inspected: object) -> tuple[str, ...]:
+    """The GPUs that only its environment names, as NVIDIA's runtime goes by it: a request replaces it."""
+    host = as_dict(as_dict(inspected).get("HostConfig"))
+    if not _by_runtime(host) or _asked_for(as_dict(inspected), host):
+        return ()
+    return tuple(dict.fromkeys(_visible(as_dict(inspected))))[:MOST_DEVICES]
+
+
+def _by_runtime(host: dict[str, Any]) -> bool:
+    return "nvidia" in as_text(host.get("Runtime"))
+
+
+def _asked_for(inspected: dict[str, Any], host: dict[str, Any]) -> list[str]:
+    ids = [device for request in as_list(host.get("DeviceRequests")) for device in _requested(as_dict(request))]
+    return ids or (_named_to_runtime(inspected, host) if _by_runtime(host) else [])
 
 
 def _requested(request: dict[str, Any]) -> list[str]:
@@ -102,15 +120,17 @@ def _requested(request: dict[str, Any]) -> list[str]:
     return ["all"] if count < 0 else [str(index) for index in range(min(count, MOST_DEVICES))]
 
 
-def _by_runtime(inspected: dict[str, Any], host: dict[str, Any]) -> list[str]:
-    """What NVIDIA's own runtime goes by, in its order: annotations, then mounts, then the environment."""
+def _named_to_runtime(inspected: dict[str, Any], host: dict[str, Any]) -> list[str]:
+    """What NVIDIA's own runtime goes by before the environment: annotations, then mounts."""
     annotations = as_dict(host.get("Annotations"))
     named = [as_text(value) for key, value in annotations.items() if key.startswith(ANNOTATIONS)]
     if ids := [device for value in named for device in value.split(",") if _is_cdi_gpu(device)]:
         return ids
     mounts = _texts(as_dict(mount).get("Destination") for mount in as_list(inspected.get("Mounts")))
-    if mounted := [mount.removeprefix(VOLUMES) for mount in mounts if mount.startswith(VOLUMES)]:
-        return _devices(_mounted_name(name) for name in mounted)
+    return _devices(_mounted_name(mount.removeprefix(VOLUMES)) for mount in mounts if mount.startswith(VOLUMES))
+
+
+def _visible(inspected: dict[str, Any]) -> list[str]:
     kept = {}
     for entry in as_list(as_dict(inspected.get("Config")).get("Env")):
         key, is_set, value = entry.partition("=") if isinstance(entry, str) else ("", "", "")

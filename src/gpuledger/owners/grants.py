@@ -17,6 +17,8 @@ class Grants:
     to_pods: tuple[Granted, ...] = ()
     to_containers: tuple[tuple[Device, str, str], ...] = ()
     """With the container's name and id."""
+    by_environment: tuple[tuple[Device, str, str], ...] = ()
+    """The same, where only NVIDIA_VISIBLE_DEVICES says so."""
     to_jobs: tuple[tuple[Device, str], ...] = ()
     unknown_ids: int = 0
     """Ids of the kubelet in a form nobody knows."""
@@ -30,6 +32,7 @@ def find(names: Sequence[Names], inventory: Iterable[Device]) -> Grants:
     places = {(device.index, device.gpu_instance_id): device for device in known}
     to_pods: dict[Granted, None] = {}
     to_containers: dict[tuple[Device, str, str], None] = {}
+    by_environment: dict[tuple[Device, str, str], None] = {}
     to_jobs: list[tuple[Device, str]] = []
     unknown_ids = 0
     for one in names:
@@ -40,10 +43,11 @@ def find(names: Sequence[Names], inventory: Iterable[Device]) -> Grants:
                 grant = Granted(by_uuid[uuid], a.namespace, a.pod, a.container, a.resource, ref.replica or "")
                 to_pods[grant] = None
         for container in one.containers.values():
-            for device_id in container.device_ids:
-                for uuid in index.resolve(devices.parse(device_id)):
-                    to_containers[by_uuid[uuid], container.name, container.id] = None
+            for ids, found in ((container.device_ids, to_containers), (container.visible_ids, by_environment)):
+                for device_id in ids:
+                    for uuid in index.resolve(devices.parse(device_id)):
+                        found[by_uuid[uuid], container.name, container.id] = None
         for place, jobs in one.jobs.items():
             if place in places:
                 to_jobs += [(places[place], job) for job in jobs]
-    return Grants(tuple(to_pods), tuple(to_containers), tuple(to_jobs), unknown_ids)
+    return Grants(tuple(to_pods), tuple(to_containers), tuple(by_environment), tuple(to_jobs), unknown_ids)

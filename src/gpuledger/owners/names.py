@@ -25,6 +25,8 @@ class Container:
     labels: Labels = ()
     device_ids: tuple[str, ...] = ()
     """GPUs it was given, in the runtime's own words; `devices.parse` reads them. Access, not use."""
+    visible_ids: tuple[str, ...] = ()
+    """GPUs that only its NVIDIA_VISIBLE_DEVICES names."""
 
 
 @dataclass(frozen=True, slots=True)

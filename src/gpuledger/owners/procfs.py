@@ -23,6 +23,9 @@ START_FIELD = 19
 LOOK_AGAIN_EVERY = 30
 """Ticks after which a process that lives is read again, each at another tick: it may have been moved or renamed."""
 MAPPED_GPU = re.compile(rb"/dev/nvidia(\d+)\b")
+MAPS_CHUNK, MAPS_MAX = 1 << 16, 1 << 26
+VISIBLE = b"NVIDIA_VISIBLE_DEVICES="
+ENVIRON_MAX, VISIBLE_MAX = 1 << 17, 4096
 
 
 class Procfs:
@@ -111,16 +114,53 @@ class Procfs:
         except OSError:
             return ""
 
+    def pids(self) -> list[int]:
+        """Everybody."""
+        return sorted(int(name) for name in os.listdir(self._root) if name.isdecimal())  # noqa: PTH208 - names
+
+    def cgroup(self, pid: int) -> str:
+        """The text of its cgroup file; empty when it is gone."""
+        try:
+            return self._text(f"{pid}/cgroup")
+        except OSError:
+            return ""
+
+    def look(self, pid: int) -> Facts | None:
+        """One process, whether it was asked for before or not; None when it is gone. From any thread."""
+        try:
+            return self._read(pid, *self._stat(pid))
+        except (OSError, ValueError, IndexError):
+            return None
+
     def mapped_gpus(self, pid: int) -> tuple[int, ...] | None:
         """Minor numbers of the GPUs in its memory map, which a CUDA process has and a mere reader has not.
 
         None where the map may not be read. Costs milliseconds for processes with thousands of mappings.
         """
+        found: set[int] = set()
+        rest = b""
         try:
-            maps = (self._root / str(pid) / "maps").read_bytes()
+            with (self._root / str(pid) / "maps").open("rb", buffering=0) as file:
+                for _ in range(MAPS_MAX // MAPS_CHUNK):
+                    chunk = file.read(MAPS_CHUNK)
+                    whole, _, rest = (rest + chunk).rpartition(b"\n") if chunk else (rest, b"", b"")
+                    found.update(int(minor) for minor in MAPPED_GPU.findall(whole))
+                    if not chunk:
+                        break
         except OSError:
             return None
-        return tuple(sorted({int(minor) for minor in MAPPED_GPU.findall(maps)}))
+        return tuple(sorted(found))
+
+    def visible_devices(self, pid: int) -> str:
+        """NVIDIA_VISIBLE_DEVICES in its environment; empty where there is none or it may not be read."""
+        try:
+            with (self._root / str(pid) / "environ").open("rb") as file:
+                entries = file.read(ENVIRON_MAX).split(b"\0")
+        except OSError:
+            return ""
+        found = next((entry for entry in entries if entry.startswith(VISIBLE)), b"")
+        text = found.removeprefix(VISIBLE)[:VISIBLE_MAX].decode("utf-8", "replace")
+        return text if text.isprintable() else ""
 
     def _text(self, name: str) -> str:
         return (self._root / name).read_bytes().decode("utf-8", "replace")

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from gpuledger.model import Device, Facts, Granted, Owner, Owners, ProviderHealth, Tick
-from gpuledger.owners import cgroup, grants
+from gpuledger.model import Device, Facts, Granted, Holder, Owner, Owners, ProviderHealth, Tick
+from gpuledger.owners import cgroup, grants, holders
 from gpuledger.owners.access import Access
 from gpuledger.owners.cgroup import CgroupRef
 from gpuledger.owners.grants import Grants
 from gpuledger.owners.names import Container, Names, Pod
+from gpuledger.owners.search import Clue, Search
 
 GONE = "process is gone"
 NO_NAME = "container has no name yet"
@@ -78,15 +79,20 @@ class Resolver:
         *,
         jobs: Jobs | None = None,
         access: Access | None = None,
+        search: Search | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._jobs = jobs
         self._access = access
+        self._search = search
         self._names: tuple[Names, ...] = ()
         self._found: dict[tuple[object, ...], Owner] = {}
         self._unknown = Unknown()
         self._inventory: tuple[Device, ...] = ()
         self._granted: Grants | None = None
+        self._entitled: tuple[Holder, ...] = ()
+        self._clues: tuple[Clue, ...] = ()
+        self._suspected: tuple[Holder, ...] = ()
         self._conflicts = 0
         self._conflicting: dict[tuple[int, int, str], int] = {}
         """Since when each has lasted."""
@@ -108,7 +114,8 @@ class Resolver:
             by_pid=by_pid,
             granted=given.to_pods,
             granted_jobs=given.to_jobs,
-            given=given.to_containers,
+            given=(*given.to_containers, *given.by_environment),
+            holders=(*self._entitled, *self._suspects()),
             providers=tuple(source.health for source in self._sources),
             unresolved=tuple((reason, n) for reason, n in sorted(reasons.items()) if n),
             conflicts=self._conflicts,
@@ -117,6 +124,11 @@ class Resolver:
             readable=self._access.readable if self._access is not None else (),
         )
         return replace(tick, owners=owners)
+
+    def look_for_holders(self) -> None:
+        """Somebody holds memory whom the driver does not list: have a look who may, until the next ticks."""
+        if self._search is not None:
+            self._search.look()
 
     def has_names(self) -> bool:
         """Whether everybody who is asked for names has answered, or failed to, at least once."""
@@ -165,7 +177,14 @@ class Resolver:
             owner = self._jobs.describe(facts, ref, owner)
         if not ref.container_id and not ref.pod_uid:
             return replace(owner, reason="" if owner.job else HOST)
-        container = self._container(ref.container_id or "")
+        owner = self._with_names(owner)
+        if owner.pod_uid and not owner.pod:
+            return replace(owner, reason=NO_POD)
+        return replace(owner, reason="" if owner.container else NO_NAME)
+
+    def _with_names(self, owner: Owner) -> Owner:
+        """What is known of the container and the pod it is in."""
+        container = self._container(owner.container_id)
         if container is not None:
             owner = replace(
                 owner,
@@ -186,9 +205,7 @@ class Resolver:
                 workload_name=pod.workload_name or owner.workload_name,
                 labels=tuple(dict((*owner.labels, *pod.labels)).items()),
             )
-        if owner.pod_uid and not owner.pod:
-            return replace(owner, reason=NO_POD)
-        return replace(owner, reason="" if owner.container else NO_NAME)
+        return owner
 
     def _container(self, container_id: str) -> Container | None:
         """Of all who know the container, the one that says most wins; the others fill what it leaves empty."""
@@ -219,7 +236,16 @@ class Resolver:
         inventory = tuple(reading.device for reading in tick.readings)
         if inventory != self._inventory or self._granted is None:
             self._inventory, self._granted = inventory, grants.find(self._names, inventory)
+            self._entitled = holders.by_grants(self._granted, self._names, self._with_names)
+            self._clues, self._suspected = (), ()
         return self._granted
+
+    def _suspects(self) -> tuple[Holder, ...]:
+        """Found anew only when there was another search, or names changed."""
+        clues = self._search.found if self._search is not None else ()
+        if clues is not self._clues:
+            self._clues, self._suspected = clues, holders.by_clues(clues, self._inventory, self._owner)
+        return self._suspected
 
     def _count_conflicts(self, tick: Tick, by_pid: Mapping[int, Owner], granted: Sequence[Granted]) -> None:
         """A process of one pod on a device that only other pods were given: counted once a process and device.

@@ -1,12 +1,8 @@
-"""What flows from stage to stage: frozen records, integers with the unit in the name.
-
-`None` always means "this GPU or driver does not say"; a number is never invented in its place.
-"""
+"""What the driver says of devices and the processes on them, and what the books make of a device."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 Labelled = tuple[tuple[str, int], ...]
 """A few numbers under names, as `(("gpu", 45), ("memory", 50))`; a tuple so that it is immutable."""
@@ -87,6 +83,22 @@ class Accounting:
     peak_memory_bytes: int | None = None
     time_ms: int = 0
     start_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccount:
+    """Whose the used memory of a device is: used = known + overhead + unknown, where the driver says what is used."""
+
+    known_bytes: int
+    """Of the processes the driver lists."""
+    unknown_bytes: int | None = None
+    """Held by somebody the driver does not list."""
+    overhead_bytes: int | None = None
+    """What contexts need beside what is listed."""
+    inferred_bytes: int = 0
+    """The part of unknown that containers are taken to hold."""
+    candidates: int = 0
+    """How many may hold what is unknown, of those with the best evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,101 +186,10 @@ class Reading:
     accounting: tuple[Accounting, ...] = ()
     driver_ns: int | None = None
     """Time spent inside driver calls for this reading."""
+    memory: MemoryAccount | None = None
+    """What the books say of its memory; None before the book stage, and while the driver does not list processes."""
     account: Account | None = None
     """What the books say of the GPU; None before the book stage, and for MIG instances."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What the kernel says about a process; (pid, start_ticks) identifies it for one boot."""
-
-    pid: int
-    start_ticks: int
-    start_time_ms: int
-    """Unix time."""
-    name: str = ""
-    uid: int | None = None
-    cgroup: str = ""
-    """The text of /proc/<pid>/cgroup."""
-    user: str = ""
-    """The uid's name on its host."""
-    inner_pid: int | None = None
-    """Its pid inside its container, where that is another."""
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose process it is. Empty means not known, or that there is no such thing: a service has no container."""
-
-    container: str = ""
-    container_id: str = ""
-    namespace: str = ""
-    pod: str = ""
-    pod_uid: str = ""
-    runtime: str = ""
-    image: str = ""
-    workload_kind: str = ""
-    workload_name: str = ""
-    unit: str = ""
-    job: str = ""
-    """The scheduler and its id, as `slurm/211`."""
-    step: str = ""
-    task: str = ""
-    user: str = ""
-    account: str = ""
-    """Whom the scheduler bills."""
-    labels: tuple[tuple[str, str], ...] = ()
-    reason: str = ""
-    """Why there is no more to say; empty when everything is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """A device that was given to a container, whether it is used or not."""
-
-    device: Device
-    namespace: str = ""
-    pod: str = ""
-    container: str = ""
-    resource: str = ""
-    replica: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderHealth:
-    """How somebody is who knows names."""
-
-    name: str
-    up: bool
-    reason: str
-    since_ns: int
-    """Unix time of the last change between up and down."""
-    last_success_ns: int
-    """Unix time; 0 before the first success."""
-    fetches: int
-    failures: int
-
-
-@dataclass(frozen=True, slots=True)
-class Owners:
-    """What the resolve stage found in a tick."""
-
-    by_pid: Mapping[int, Owner] = field(default_factory=dict)
-    granted: tuple[Granted, ...] = ()
-    granted_jobs: tuple[tuple[Device, str], ...] = ()
-    """Devices that a scheduler's prolog says it gave to a job."""
-    given: tuple[tuple[Device, str, str], ...] = ()
-    """Devices that Docker or Podman gave to a container: its name and id."""
-    providers: tuple[ProviderHealth, ...] = ()
-    unresolved: Labelled = ()
-    """Processes whose owner is not fully known, by reason."""
-    conflicts: int = 0
-    """Processes met on a device that was given to another pod, since start."""
-    unknown_device_ids: int = 0
-    """Device ids in a form nobody knows, in this tick."""
-    host_pid_namespace: bool | None = None
-    readable: Labelled = ()
-    """Which files of other processes can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,88 +201,3 @@ class Driver:
     driver_version: str = ""
     nvml_version: str = ""
     cuda_version: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessUse:
-    """One process on one device: the driver's numbers joined with what the kernel knows."""
-
-    device: Device
-    resident: Resident
-    facts: Facts | None = None
-    sample: Sample | None = None
-    """The row of this tick; a sample of zeros when the driver measured and saw no work."""
-    accounting: Accounting | None = None
-    owner: Owner = Owner()
-    active: bool | None = True
-    """False once it has left the device; None while the driver does not say who is there."""
-    energy_mj: Labelled = ()
-    """By how it is known."""
-    busy_ns: int | None = None
-    """Time it had the compute engine."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerUse:
-    """All processes of one container on one device together."""
-
-    device: Device
-    owner: Owner
-    processes: int
-    memory_bytes: int | None
-    sm_pct: int | None
-    """Sum of its processes' shares of the compute engine."""
-    energy_mj: Labelled = ()
-    """Of all its processes, exited ones too, by how it is known."""
-    busy_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """How one stage of the tick went."""
-
-    name: str
-    duration_ns: int
-    success: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The exporter's own condition at the end of a tick."""
-
-    interval_ns: int = 0
-    duration_ns: int = 0
-    ticks: int = 0
-    missed_ticks: int = 0
-    stages: tuple[Stage, ...] = ()
-    driver_errors: tuple[tuple[tuple[str, str], int], ...] = ()
-    resident_memory_bytes: int | None = None
-    cpu_ms: int | None = None
-    open_fds: int | None = None
-    threads: int | None = None
-    start_time_ms: int = 0
-    http_connections: int = 0
-    http_rejected: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """One period's world. Each stage takes it and returns it richer; nothing changes it."""
-
-    time_ns: int
-    """Unix time at which the readings were complete."""
-    driver: Driver
-    readings: tuple[Reading, ...] = ()
-    source: str = "nvml"
-    facts: Mapping[int, Facts] = field(default_factory=dict)
-    """By pid, for every process the readings name and the kernel still knows."""
-    owners: Owners = Owners()
-    processes: tuple[ProcessUse, ...] = ()
-    dropped_processes: int = 0
-    """Rows left out since start to keep the number of series bounded."""
-    containers: tuple[ContainerUse, ...] = ()
-    health: Health = Health()
-
-    def resident_pids(self) -> set[int]:
-        """Every process the driver lists on some device."""
-        return {resident.pid for reading in self.readings for resident in reading.residents or ()}

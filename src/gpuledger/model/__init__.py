@@ -1,0 +1,45 @@
+"""What flows from stage to stage: frozen records, integers with the unit in the name.
+
+`None` always means "this GPU or driver does not say"; a number is never invented in its place.
+"""
+
+from gpuledger.model.owners import EVIDENCE, NOBODY, Facts, Granted, Holder, Owner, Owners, ProviderHealth
+from gpuledger.model.readings import (
+    Account,
+    Accounting,
+    Activity,
+    Device,
+    Driver,
+    Labelled,
+    MemoryAccount,
+    Reading,
+    Resident,
+    Sample,
+)
+from gpuledger.model.tick import ContainerUse, Health, ProcessUse, Stage, Tick
+
+__all__ = [
+    "EVIDENCE",
+    "NOBODY",
+    "Account",
+    "Accounting",
+    "Activity",
+    "ContainerUse",
+    "Device",
+    "Driver",
+    "Facts",
+    "Granted",
+    "Health",
+    "Holder",
+    "Labelled",
+    "MemoryAccount",
+    "Owner",
+    "Owners",
+    "ProcessUse",
+    "ProviderHealth",
+    "Reading",
+    "Resident",
+    "Sample",
+    "Stage",
+    "Tick",
+]

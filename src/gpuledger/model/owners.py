@@ -1,0 +1,124 @@
+"""Who is behind the processes: what the kernel knows, and what runtimes, kubelets and schedulers call them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuledger.model.readings import Device, Labelled
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the kernel says about a process; (pid, start_ticks) identifies it for one boot."""
+
+    pid: int
+    start_ticks: int
+    start_time_ms: int
+    """Unix time."""
+    name: str = ""
+    uid: int | None = None
+    cgroup: str = ""
+    """The text of /proc/<pid>/cgroup."""
+    user: str = ""
+    """The uid's name on its host."""
+    inner_pid: int | None = None
+    """Its pid inside its container, where that is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose process it is. Empty means not known, or that there is no such thing: a service has no container."""
+
+    container: str = ""
+    container_id: str = ""
+    namespace: str = ""
+    pod: str = ""
+    pod_uid: str = ""
+    runtime: str = ""
+    image: str = ""
+    workload_kind: str = ""
+    workload_name: str = ""
+    unit: str = ""
+    job: str = ""
+    """The scheduler and its id, as `slurm/211`."""
+    step: str = ""
+    task: str = ""
+    user: str = ""
+    account: str = ""
+    """Whom the scheduler bills."""
+    labels: tuple[tuple[str, str], ...] = ()
+    reason: str = ""
+    """Why there is no more to say; empty when everything is."""
+
+
+NOBODY = Owner()
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A device that was given to a container, whether it is used or not."""
+
+    device: Device
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    resource: str = ""
+    replica: str = ""
+
+
+EVIDENCE = ("maps", "allocation", "environment")
+"""Best first: a process has the GPU in its memory map; it was given the device; NVIDIA_VISIBLE_DEVICES names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody who may hold memory of a device, whether the driver lists a process of it or not."""
+
+    device: Device
+    owner: Owner
+    evidence: str
+    """One of EVIDENCE."""
+    pid: int | None = None
+    """The process that was seen, where it was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderHealth:
+    """How somebody is who knows names."""
+
+    name: str
+    up: bool
+    reason: str
+    since_ns: int
+    """Unix time of the last change between up and down."""
+    last_success_ns: int
+    """Unix time; 0 before the first success."""
+    fetches: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """What the resolve stage found in a tick."""
+
+    by_pid: Mapping[int, Owner] = field(default_factory=dict)
+    granted: tuple[Granted, ...] = ()
+    granted_jobs: tuple[tuple[Device, str], ...] = ()
+    """Devices that a scheduler's prolog says it gave to a job."""
+    given: tuple[tuple[Device, str, str], ...] = ()
+    """Devices that Docker or Podman gave to a container: its name and id."""
+    holders: tuple[Holder, ...] = ()
+    providers: tuple[ProviderHealth, ...] = ()
+    unresolved: Labelled = ()
+    """Processes whose owner is not fully known, by reason."""
+    conflicts: int = 0
+    """Processes met on a device that was given to another pod, since start."""
+    unknown_device_ids: int = 0
+    """Device ids in a form nobody knows, in this tick."""
+    host_pid_namespace: bool | None = None
+    readable: Labelled = ()
+    """Which files of other processes can be read."""
+
+
+NO_OWNERS = Owners()

@@ -1,0 +1,96 @@
+"""One period as a whole, and its rows: processes and containers on devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuledger.model.owners import NO_OWNERS, NOBODY, Facts, Owner, Owners
+from gpuledger.model.readings import Accounting, Device, Driver, Labelled, Reading, Resident, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """One process on one device: the driver's numbers joined with what the kernel knows."""
+
+    device: Device
+    resident: Resident
+    facts: Facts | None = None
+    sample: Sample | None = None
+    """The row of this tick; a sample of zeros when the driver measured and saw no work."""
+    accounting: Accounting | None = None
+    owner: Owner = NOBODY
+    active: bool | None = True
+    """False once it has left the device; None while the driver does not say who is there."""
+    energy_mj: Labelled = ()
+    """By how it is known."""
+    busy_ns: int | None = None
+    """Time it had the compute engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUse:
+    """All processes of one container on one device together."""
+
+    device: Device
+    owner: Owner
+    processes: int
+    memory_bytes: int | None
+    sm_pct: int | None
+    """Sum of its processes' shares of the compute engine."""
+    energy_mj: Labelled = ()
+    """Of all its processes, exited ones too, by how it is known."""
+    busy_ns: int | None = None
+    inferred_bytes: int | None = None
+    """Memory it is taken to hold though the driver lists no process of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """How one stage of the tick went."""
+
+    name: str
+    duration_ns: int
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The exporter's own condition at the end of a tick."""
+
+    interval_ns: int = 0
+    duration_ns: int = 0
+    ticks: int = 0
+    missed_ticks: int = 0
+    stages: tuple[Stage, ...] = ()
+    driver_errors: tuple[tuple[tuple[str, str], int], ...] = ()
+    resident_memory_bytes: int | None = None
+    cpu_ms: int | None = None
+    open_fds: int | None = None
+    threads: int | None = None
+    start_time_ms: int = 0
+    http_connections: int = 0
+    http_rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One period's world. Each stage takes it and returns it richer; nothing changes it."""
+
+    time_ns: int
+    """Unix time at which the readings were complete."""
+    driver: Driver
+    readings: tuple[Reading, ...] = ()
+    source: str = "nvml"
+    facts: Mapping[int, Facts] = field(default_factory=dict)
+    """By pid, for every process the readings name and the kernel still knows."""
+    owners: Owners = NO_OWNERS
+    processes: tuple[ProcessUse, ...] = ()
+    dropped_processes: int = 0
+    """Rows left out since start to keep the number of series bounded."""
+    containers: tuple[ContainerUse, ...] = ()
+    health: Health = Health()
+
+    def resident_pids(self) -> set[int]:
+        """Every process the driver lists on some device."""
+        return {resident.pid for reading in self.readings for resident in reading.residents or ()}

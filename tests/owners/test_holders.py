@@ -1,0 +1,117 @@
+"""Who may hold memory of a device: from grants, from what a search found, and through the resolver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuledger.model import Device, Facts, Owner
+from gpuledger.owners import holders
+from gpuledger.owners.grants import find
+from gpuledger.owners.names import Allocation, Container, Names
+from gpuledger.owners.resolver import Resolver
+from gpuledger.owners.search import Clue
+from tests.owners.test_resolver import DOCKER, GPU, IDLE, KUBE, UID, C, Source, facts, tick_of
+
+MIGS = tuple(
+    Device(1, f"MIG-0000000{n}-678c-87d1-df84-37094ad015c0", parent_uuid=IDLE.uuid, gpu_instance_id=n) for n in (1, 2)
+)
+
+
+def given(*names: Names, inventory: Sequence[Device] = (GPU, IDLE)) -> list[tuple[int, str, str, str]]:
+    """Index, evidence, container id and name of everybody with a grant."""
+    found = holders.by_grants(find(names, inventory), names, lambda owner: owner)
+    return [(h.device.index, h.evidence, h.owner.container_id, h.owner.container) for h in found]
+
+
+def test_docker_requests_and_environment() -> None:
+    """A request is an allocation; a mere NVIDIA_VISIBLE_DEVICES says less."""
+    asked, hinted = Container(C, "a", device_ids=("0",)), Container("d" * 64, "b", visible_ids=("all",))
+
+    assert given(Names(containers={asked.id: asked, hinted.id: hinted})) == [
+        (0, "allocation", C, ""),
+        (0, "environment", "d" * 64, ""),
+        (1, "environment", "d" * 64, ""),
+    ]
+
+
+def test_pods_by_name_or_by_container() -> None:
+    """With the container's id where somebody knows it; where containers are known, a pod that has none has ended."""
+    kubelet = Names(allocations=tuple(Allocation("ml", pod, "main", "nvidia.com/gpu", "0") for pod in ("old", "new")))
+    running = Container(C, "main", namespace="ml", pod="new", pod_uid=UID)
+
+    assert given(kubelet) == [(0, "allocation", "", "main"), (0, "allocation", "", "main")]
+    assert given(kubelet, Names(containers={C: running})) == [(0, "allocation", C, "main")]
+
+
+def suspects(clue: Clue, *inventory: Device) -> list[tuple[str, str, int | None]]:
+    """Uuid, evidence and pid."""
+    found = holders.by_clues([clue], inventory, lambda _: Owner(container_id=C))
+    return [(h.device.uuid, h.evidence, h.pid) for h in found]
+
+
+def test_clues_name_devices() -> None:
+    """A map names minors, an environment anything; `void` and `none` are no devices."""
+    process = Facts(7, 1, 0)
+
+    assert suspects(Clue(process, (0,)), GPU, IDLE) == [(GPU.uuid, "maps", 7)]
+    assert suspects(Clue(process, visible=f"1, {GPU.uuid}"), GPU, IDLE) == [
+        (IDLE.uuid, "environment", None),
+        (GPU.uuid, "environment", None),
+    ]
+    assert suspects(Clue(process, visible="all"), GPU, IDLE) == [
+        (GPU.uuid, "environment", None),
+        (IDLE.uuid, "environment", None),
+    ]
+    for nothing in ("void", "none", "", "what?"):
+        assert suspects(Clue(process, visible=nothing), GPU) == []
+
+
+def test_a_map_does_not_say_which_part_of_a_cut_gpu() -> None:
+    """It counts where there is one part only."""
+    clue = Clue(Facts(7, 1, 0), (1,))
+
+    assert suspects(clue, GPU, IDLE, MIGS[0]) == [(MIGS[0].uuid, "maps", 7)]
+    assert suspects(clue, GPU, IDLE, *MIGS) == []
+
+
+class Found:
+    """A search that has found what the test says."""
+
+    def __init__(self, *found: Clue) -> None:
+        self.found = found
+        self.looks = 0
+
+    def look(self) -> None:
+        """Counted."""
+        self.looks += 1
+
+
+def test_the_resolver_names_them() -> None:
+    """What a search found gets the owner its cgroup and the runtimes say, and loses it with the next search."""
+    source = Source(containers={C: Container(C, "ollama", "ollama/ollama", device_ids=("1",))})
+    looking = Found(Clue(facts(DOCKER, 99), (0,)))
+    resolver = Resolver([source], search=looking)  # type: ignore[arg-type]  # as far as the resolver knows it
+
+    def held() -> list[tuple[int, str, str, str]]:
+        found = resolver.resolve(tick_of(devices=(GPU, IDLE))).owners.holders
+        return [(h.device.index, h.evidence, h.owner.container, h.owner.image) for h in found]
+
+    granted = (1, "allocation", "ollama", "ollama/ollama")
+    assert held() == [granted, (0, "maps", "ollama", "ollama/ollama")]
+    source.names = Names(containers={C: Container(C, "renamed", device_ids=("1",))})
+    assert held() == [(1, "allocation", "renamed", ""), (0, "maps", "renamed", "")]
+    looking.found = ()
+    assert held() == [(1, "allocation", "renamed", "")]
+    resolver.look_for_holders()
+    assert looking.looks == 1
+
+
+def test_new_names_make_no_old_suspects() -> None:
+    """Names that change while a search has found nothing bring nobody back."""
+    source, looking = Source(), Found(Clue(facts(KUBE, 99), (0,)))
+    resolver = Resolver([source], search=looking)  # type: ignore[arg-type]  # as far as the resolver knows it
+    assert resolver.resolve(tick_of()).owners.holders
+    looking.found = ()
+    source.names = Names(containers={C: Container(C, "x")})
+
+    assert resolver.resolve(tick_of()).owners.holders == ()
