@@ -125,8 +125,9 @@ def tick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tick]:
     (root / "stat").write_text("cpu 0\nbtime 1690000000\n")
     for pid in range(1000, 1016):
         proc(root, pid, "python3" if pid % 2 else 'bad "name"\\')
+    procfs = Procfs(root)
     source = NvmlSource(now_ns=lambda: int(scenario.clock or 0) * 10**9)
-    loop = Loop(source, Procfs(root).facts, interval_s=1.0, owners=Resolver([Known()]))
+    loop = Loop(source, lambda tick: procfs.facts(tick.resident_pids()), interval_s=1.0, owners=Resolver([Known()]))
     loop.once()
     scenario.extra += samples
     scenario.clock = NOW_S

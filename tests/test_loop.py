@@ -66,9 +66,9 @@ class Clock:
         self._set = True
 
 
-def facts_of(pids: set[int]) -> dict[int, Facts]:
-    """Facts for every pid."""
-    return {pid: Facts(pid, pid * 10, 0, f"p{pid}") for pid in pids}
+def facts_of(tick: Tick) -> dict[int, Facts]:
+    """Facts for everybody who is listed."""
+    return {pid: Facts(pid, pid * 10, 0, f"p{pid}") for pid in tick.resident_pids()}
 
 
 def timed(durations_s: list[float]) -> tuple[Loop, Clock]:
@@ -124,10 +124,10 @@ def test_a_stage_that_raises_costs_its_part_and_says_so_once(caplog: pytest.LogC
     caplog.set_level(logging.INFO)
     broken = [True]
 
-    def facts(pids: set[int]) -> dict[int, Facts]:
+    def facts(tick: Tick) -> dict[int, Facts]:
         if broken[0]:
             raise RuntimeError("no /proc\nhere")
-        return facts_of(pids)
+        return facts_of(tick)
 
     loop = Loop(Given(), facts, interval_s=1)
     for _ in range(5):

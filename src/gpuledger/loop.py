@@ -17,7 +17,7 @@ from gpuledger.sources.source import Source
 
 log = logging.getLogger(__name__)
 
-ReadFacts = Callable[[set[int]], dict[int, Facts]]
+ReadFacts = Callable[[Tick], dict[int, Facts]]
 ReadHealth = Callable[[Health], Health]
 
 
@@ -108,7 +108,7 @@ class Loop:
 
     def _resolve(self, tick: Tick) -> Tick:
         if self._facts is not None:  # a recording brings its facts along
-            tick = replace(tick, facts=self._facts(tick.resident_pids()))
+            tick = replace(tick, facts=self._facts(tick))
         return self._owners.resolve(tick)
 
     def _run(self, name: str, stages: list[Stage], stage: Callable[[Tick], Tick], tick: Tick) -> Tick:

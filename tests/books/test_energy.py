@@ -10,7 +10,7 @@ import pytest
 from gpuledger.books.book import Books
 from gpuledger.books.floor import Floor
 from gpuledger.books.interval import Policy
-from gpuledger.model import Account, Activity, Driver, Reading, Resident, Tick
+from gpuledger.model import Account, Accounting, Activity, Driver, Reading, Resident, Tick
 from tests.books.worlds import CUT, GPU, MIGS, S, World
 
 
@@ -104,13 +104,41 @@ def test_without_samples_shared_energy_is_nobodys() -> None:
 
 
 def test_work_of_a_process_never_listed() -> None:
-    """It has its share of the work, and nobody to put it down to."""
+    """It came and went between two ticks, and has its share of the work by the driver's samples of it."""
     alone = run({}, {"mj": 100, "work": {9: 50}})
     beside = run({"pids": [1]}, {"pids": [1], "mj": 100, "work": {1: 30, 9: 10}})
+    two = run({}, {"mj": 100, "work": {8: 10, 9: 30}})
 
-    assert nobody(alone) == {"unseen": 100}
-    assert nobody(beside) == {"unseen": 25}
-    assert energy(beside) == {1: {"sm_time": 75}}
+    assert energy(alone) == {9: {"edge": 100}}
+    assert energy(beside) == {1: {"sm_time": 75}, 9: {"sm_time": 25}}
+    assert energy(two) == {8: {"sm_time": 25}, 9: {"sm_time": 75}}
+    assert [use.active for use in alone.processes] == [False]
+    assert nobody(alone) == nobody(beside) == nobody(two) == {}
+
+
+def test_a_glimpsed_process_has_no_parked_share() -> None:
+    """Power at rest is theirs who were there: an empty GPU's is idle, and that of waiting the listed one's."""
+    books, world = Books(), World()
+    for _ in range(20):
+        books.book(world.tick(mj=80))  # idle power is learned
+    after_one = books.book(world.tick(mj=180, work={9: 50}))
+    for _ in range(20):
+        books.book(world.tick(1, 2, mj=100))  # and parked power
+    before, after = books.book(world.tick(1, mj=100)), books.book(world.tick(1, mj=200, work={8: 50}))
+
+    assert energy(after_one)[9] == {"edge": 100}
+    assert energy(after)[8] == {"sm_time": 100}
+    assert energy(after)[1]["parked"] - energy(before)[1].get("parked", 0) == 100
+
+
+def test_short_processes_in_accounting_mode() -> None:
+    """One that was gone before any sample is known by the driver's account of it: 60 % of half a second."""
+    short = Accounting(9, running=False, gpu_pct=60, time_ms=500)
+    still = Accounting(1, running=True, gpu_pct=50, time_ms=100_000)
+    last = run({"pids": [1], "work": {1: 0}}, {"pids": [1], "mj": 400, "work": {1: 90}, "accounting": (short, still)})
+
+    assert energy(last) == {1: {"sm_time": 300}, 9: {"sm_time": 100}}
+    assert {use.resident.pid: use.busy_ns for use in last.processes} == {1: 900_000_000, 9: 300_000_000}
 
 
 def test_late_samples_of_a_process_that_left() -> None:

@@ -79,7 +79,7 @@ class Ledger:
             return False  # it may be known again in the next tick
         if not interval.energy_mj:
             return elapsed_ns >= STILL_NS
-        shared = len(interval.seen) > 1 or bool(interval.unseen_ns) or interval.hidden
+        shared = len(interval.seen) > 1 or interval.hidden
         return elapsed_ns >= (SHARED_NS if shared else 1)
 
     def _close(self, interval: Interval, reading: Reading, here: frozenset[Row] | None, now_ns: int) -> None:
@@ -168,7 +168,8 @@ def _gather(interval: Interval, here: frozenset[Row] | None, work: Work, migs: l
     else:
         interval.seen |= here
     interval.work_told |= work.told
-    interval.unseen_ns += work.unseen_ns
+    interval.seen |= work.glimpsed
+    interval.glimpsed |= work.glimpsed
     interval.hidden |= work.hidden
     for row, ns in work.by_row.items():
         interval.work_ns[row] = interval.work_ns.get(row, 0) + ns
@@ -191,7 +192,6 @@ def _quiet(interval: Interval, reading: Reading, here: frozenset[Row] | None, el
         and len(interval.seen) == len(here)
         and elapsed_ns >= QUIET_NS
         and reading.utilization_pct in (0, None)
-        and not interval.unseen_ns
         and not interval.hidden
         and not any(interval.work_ns.values())
         and not any(interval.activity.values())

@@ -38,7 +38,8 @@ class Interval:
     """Whether there was a tick in which the GPU, or its list of processes, did not answer."""
     work_told: bool = False
     work_ns: dict[Row, int] = field(default_factory=dict)
-    unseen_ns: int = 0
+    glimpsed: set[Row] = field(default_factory=set)
+    """Those of `seen` that worked and were never listed."""
     hidden: bool = False
     """Whether memory says that somebody was there who is not listed."""
     activity: dict[str, int] = field(default_factory=dict)
@@ -84,24 +85,21 @@ def split(
     """Who gets the interval's energy: all of it, once."""
     result = Split()
     energy_mj, seen, before = interval.energy_mj, interval.seen, interval.before
-    others = bool(interval.unseen_ns) or interval.hidden
     alone = len(seen) == 1 and bool(before) and before == after
     if not 0 < elapsed_ns <= longest_ns:
         result.leave(energy_mj, "error" if interval.failed else "gap")
     elif before is None or after is None or (interval.failed and not alone):
         result.leave(energy_mj, "error")
+    elif not seen and interval.hidden:
+        result.leave(energy_mj, "unseen")
     elif not seen:
-        if others:
-            result.leave(energy_mj, "unseen")
-        else:
-            result.idle_mj = energy_mj
-    elif alone and not others:
+        result.idle_mj = energy_mj
+    elif alone and not interval.hidden:
         result.give(dict.fromkeys(seen, energy_mj), "exclusive")
     elif policy.strict:
         result.leave(energy_mj, "shared")
-    elif len(seen) == 1 and not alone and not others:
-        result.idle_mj = _at_most(energy_mj, idle_mw, elapsed_ns)
-        result.give(dict.fromkeys(seen, energy_mj - result.idle_mj), "edge")
+    elif seen <= interval.glimpsed or (len(seen) == 1 and not interval.hidden):
+        _came_and_went(result, interval, _at_most(energy_mj, idle_mw, elapsed_ns))
     else:
         _shared(result, interval, _at_most(energy_mj, parked_mw, elapsed_ns), policy)
     return result
@@ -109,6 +107,18 @@ def split(
 
 def _at_most(energy_mj: int, power_mw: int | None, elapsed_ns: int) -> int:
     return min(energy_mj, (power_mw or 0) * elapsed_ns // NS_MW_PER_MJ)
+
+
+def _came_and_went(result: Split, interval: Interval, idle_mj: int) -> None:
+    """Nobody was there all the time: the power of an empty GPU is nobody's, the rest theirs by their work."""
+    if interval.hidden:
+        result.leave(idle_mj, "unseen")
+    else:
+        result.idle_mj = idle_mj
+    if len(interval.seen) == 1:
+        result.give(dict.fromkeys(interval.seen, interval.energy_mj - idle_mj), "edge")
+    else:
+        result.give(apportion(interval.energy_mj - idle_mj, interval.work_ns), "sm_time")
 
 
 def _shared(result: Split, interval: Interval, parked_mj: int, policy: Policy) -> None:
@@ -126,22 +136,19 @@ def _shared(result: Split, interval: Interval, parked_mj: int, policy: Policy) -
         result.leave(active_mj, "shared")
     else:
         work = {row: ns for row, ns in interval.work_ns.items() if row in seen}
-        worked_ns = sum(work.values())
-        if worked_ns + interval.unseen_ns:
-            known_mj = active_mj * worked_ns // (worked_ns + interval.unseen_ns)
-            result.leave(active_mj - known_mj, "unseen")
-            if worked_ns:
-                _give_work(result, known_mj, work, servers, clients)
+        if sum(work.values()):
+            _give_work(result, active_mj, work, servers, clients)
         else:
             parked_mj = interval.energy_mj
+    waiting = seen - servers - interval.glimpsed
     if interval.hidden:  # who is not listed waits as well
-        hidden_mj = parked_mj // (len(seen - servers) + 1)
+        hidden_mj = parked_mj // (len(waiting) + 1)
         result.leave(hidden_mj, "unseen")
         parked_mj -= hidden_mj
     if policy.parked_apart:
         result.leave(parked_mj, "parked")
     else:
-        result.give(equally(parked_mj, seen - servers), "parked")
+        result.give(equally(parked_mj, waiting), "parked")
 
 
 def _give_work(result: Split, energy_mj: int, work: dict[Row, int], servers: set[Row], clients: set[Row]) -> None:

@@ -55,10 +55,10 @@ class Retention:
     def _containers_seen(self, rows: Rows, now_ns: int) -> None:
         for row in rows.all():
             place = (row.owner.container_id, row.device.uuid)
-            if not row.owner.container_id or (row.active is not True and place not in self._totals):
+            if not row.owner.container_id or (row.seen_ns != now_ns and place not in self._totals):
                 continue
             total = self._totals.setdefault(place, Total(row.device, row.owner, row.seen_ns))
-            if row.active is True:
+            if row.seen_ns == now_ns:
                 total.device, total.owner, total.seen_ns = row.device, row.owner, now_ns
 
     def _retire(self, row: Row, ledgers: dict[str, Ledger]) -> None:

@@ -27,6 +27,11 @@ class Row:
     seen_ns: int = 0
     retired: bool = False
 
+    @property
+    def unlisted(self) -> bool:
+        """Whether it was only ever seen at work."""
+        return self.resident.kind == "unlisted"
+
     def __lt__(self, other: Row) -> bool:
         """The order in which rounding is settled; it does not depend on the driver's order."""
         return self._key() < other._key()
@@ -79,7 +84,8 @@ class Rows:
         facts = tick.facts.get(pid)
         start = facts.start_ticks if facts is not None else None
         row = self._rows.get(place)
-        if row is None or _another(row, start):
+        owner = tick.owners.by_pid.get(pid, NOBODY)
+        if row is None or _another(row, start) or _moved(row, owner):
             if row is not None:
                 row.active = False
                 self._replaced.append(row)
@@ -89,9 +95,25 @@ class Rows:
         row.device, row.resident, row.active, row.seen_ns = reading.device, resident, True, tick.time_ns
         if facts is not None:
             row.start_ticks, row.facts = start, facts
-        owner = tick.owners.by_pid.get(pid, NOBODY)
         if row.owner.container_id in ("", owner.container_id):  # a container, once known, is not taken back
             row.owner = owner
+        return row
+
+    def glimpse(self, tick: Tick, reading: Reading, pid: int, since_ns: int) -> Row:
+        """The row of a process that worked, listed or not: one that came and went between two ticks never is.
+
+        A row that was last seen before `since_ns` is another's, unless its start says that it is the same.
+        """
+        uuid = reading.device.uuid
+        row = self._rows.get((uuid, pid))
+        facts = tick.facts.get(pid)
+        start = facts.start_ticks if facts is not None else None
+        if row is not None and (row.active or row.seen_ns >= since_ns or (start and row.start_ticks == start)):
+            if row.unlisted:
+                row.seen_ns = tick.time_ns
+            return row
+        row = self._met(tick, reading, reading.device.parent_uuid or uuid, Resident(pid, "unlisted"))
+        row.active = False if facts is None else None
         return row
 
     def newest(self, uuid: str, pid: int) -> Row | None:
@@ -127,3 +149,8 @@ def _another(row: Row, start: int | None) -> bool:
     if start is None or row.start_ticks is None:
         return row.active is False
     return row.start_ticks != start
+
+
+def _moved(row: Row, owner: Owner) -> bool:
+    """Whether it is in another container now: what it used before stays with the first."""
+    return bool(row.owner.container_id and owner.container_id) and row.owner.container_id != owner.container_id

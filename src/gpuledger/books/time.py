@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.books.rows import Present, Row, Rows
-from gpuledger.model import Facts, Reading, Sample, Tick
+from gpuledger.model import Accounting, Facts, Reading, Sample, Tick
 
 WINDOW_US = 1_500_000
 """How long a row of the driver speaks for its process: rows come about every 0.2 s while it works."""
@@ -50,6 +50,8 @@ def _start(facts: Mapping[int, Facts], pid: int) -> int | None:
 
 SAMPLE_US = 200_000
 """The driver's sample period, about."""
+LATE_NS = 1_000_000_000
+"""How long after a process has left a sample of it may still come."""
 BUFFER_NS = 10_000_000_000
 """How far back the driver's samples reach; what was before is lost."""
 
@@ -61,8 +63,8 @@ class Work:
     told: bool = False
     """Whether the driver says so at all."""
     by_row: dict[Row, int] = field(default_factory=dict)
-    unseen_ns: int = 0
-    """Of processes that were never listed."""
+    glimpsed: set[Row] = field(default_factory=set)
+    """Those of them that are not listed: they came and went between two ticks, or are hidden from us."""
     hidden: bool = False
     """Whether memory says that somebody is there who is not listed."""
 
@@ -96,7 +98,7 @@ class TimeBook:
         for reading in tick.readings:
             if not reading.device.parent_uuid:
                 uuid = reading.device.uuid
-                work[uuid] = self._processes(reading, rows, tick.time_ns, elapsed_ns if counts else 0)
+                work[uuid] = self._processes(tick, reading, rows, elapsed_ns if counts else 0)
                 work[uuid].hidden = uuid in hidden
                 here = present.get(uuid)
                 used = None if here is None else bool(here) or uuid in hidden
@@ -104,8 +106,8 @@ class TimeBook:
         self._before_ns = tick.time_ns
         return work
 
-    def _processes(self, reading: Reading, rows: Rows, now_ns: int, elapsed_ns: int) -> Work:
-        uuid = reading.device.uuid
+    def _processes(self, tick: Tick, reading: Reading, rows: Rows, elapsed_ns: int) -> Work:
+        uuid, now_ns = reading.device.uuid, tick.time_ns
         if not reading.up or reading.samples is None:
             return Work()
         work = Work(told=True)
@@ -113,26 +115,31 @@ class TimeBook:
             row = rows.newest(uuid, resident.pid)
             if row is not None and row.busy_ns is None:
                 row.busy_ns = 0
-        newest_us = max((sample.timestamp_us for sample in reading.samples), default=0)
+        window_us = self._window_us(reading.samples, uuid, now_ns, elapsed_ns)
+        busy = {sample.pid: min(max(sample.sm_pct, 0), 100) * window_us * 10 for sample in reading.samples}
+        if elapsed_ns:
+            for account in _ended(reading):
+                busy.setdefault(account.pid, min(account.busy_ns, elapsed_ns))
+        for pid, busy_ns in busy.items():
+            row = rows.newest(uuid, pid)
+            if busy_ns:
+                row = rows.glimpse(tick, reading, pid, now_ns - 2 * elapsed_ns - LATE_NS)
+                work.by_row[row] = busy_ns
+                if row.unlisted:
+                    work.glimpsed.add(row)
+            if row is not None:
+                row.busy_ns = (row.busy_ns or 0) + busy_ns
+        return work
+
+    def _window_us(self, samples: Sequence[Sample], uuid: str, now_ns: int, elapsed_ns: int) -> int:
+        newest_us = max((sample.timestamp_us for sample in samples), default=0)
         if not newest_us:
-            return work
+            return 0
         earliest_us = (now_ns - elapsed_ns) // 1000 - SAMPLE_US
         latest_us = now_ns // 1000 + SAMPLE_US
         window_us = min(newest_us, latest_us) - max(self._newest_us.get(uuid, earliest_us), earliest_us)
         self._newest_us[uuid] = newest_us
-        if not elapsed_ns or window_us <= 0:
-            return work
-        window_us = min(window_us, elapsed_ns // 1000 + SAMPLE_US)
-        for pid, sm_pct in {sample.pid: sample.sm_pct for sample in reading.samples}.items():
-            busy_ns = min(max(sm_pct, 0), 100) * window_us * 10
-            row = rows.newest(uuid, pid)
-            if row is None:
-                work.unseen_ns += busy_ns
-            else:
-                row.busy_ns = (row.busy_ns or 0) + busy_ns
-                if busy_ns:
-                    work.by_row[row] = busy_ns
-        return work
+        return max(0, min(window_us, elapsed_ns // 1000 + SAMPLE_US)) if elapsed_ns else 0
 
     def _gpu(self, reading: Reading, elapsed_ns: int, *, in_use: bool | None) -> None:
         gpu = self.gpus.setdefault(reading.device.uuid, GpuTime())
@@ -141,3 +148,9 @@ class TimeBook:
         if gpu.in_use and in_use is not None:  # from the tick that found it in use to the one that does not
             gpu.in_use_ns += elapsed_ns
         gpu.in_use = in_use
+
+
+def _ended(reading: Reading) -> Iterator[Accounting]:
+    """Where accounting mode is on: processes that ended since the reading before and were in no list."""
+    listed = {resident.pid for resident in reading.residents or ()}
+    return (account for account in reading.accounting if not account.running and account.pid not in listed)

@@ -16,9 +16,9 @@ from gpuledger.config import Config
 from gpuledger.errors import ConfigError, ListenError
 from gpuledger.export.app import App
 from gpuledger.export.server import Server
-from gpuledger.loop import Loop
+from gpuledger.loop import Loop, ReadFacts
 from gpuledger.model import Health, Tick
-from gpuledger.owners.access import announce, probe
+from gpuledger.owners.access import announce, in_host_pid_namespace, probe
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.search import Search
@@ -41,7 +41,7 @@ def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.mea
     procfs = Procfs(root)
     return Loop(
         NvmlSource(timeout_s=settings.driver_timeout, pcie_throughput=settings.collector_pcie_throughput),
-        procfs.facts,
+        _facts(procfs, root),
         interval_s=settings.tick_interval,
         owners=_owners(settings, root, procfs),
         books=books,
@@ -57,6 +57,13 @@ def _books(settings: Config) -> Books:
         keep_ns=int(settings.metric_retention * 1e9),
         longest_ns=max(BUFFER_NS, int(settings.tick_interval * 2.5e9)),  # slow ticks are no gaps
     )
+
+
+def _facts(procfs: Procfs, root: Path) -> ReadFacts:
+    """The driver lists pids as this program's namespace has them, but says who worked in the host's pids."""
+    if root == Path("/proc") and not in_host_pid_namespace():
+        return lambda tick: procfs.facts(tick.resident_pids())
+    return lambda tick: procfs.facts(tick.resident_pids() | tick.working_pids())
 
 
 def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:

@@ -54,7 +54,7 @@ class Resident:
 
     pid: int
     kind: str
-    """`compute`, `graphics` or `mps`; `compute+graphics` when several lists name it."""
+    """`compute`, `graphics` or `mps`; `compute+graphics` when several lists name it, `unlisted` when none does."""
     memory_bytes: int | None = None
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
@@ -83,6 +83,11 @@ class Accounting:
     peak_memory_bytes: int | None = None
     time_ms: int = 0
     start_us: int = 0
+
+    @property
+    def busy_ns(self) -> int:
+        """How long it had the compute engine."""
+        return (self.gpu_pct or 0) * self.time_ms * 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,10 @@ class Tick:
     containers: tuple[ContainerUse, ...] = ()
     health: Health = Health()
 
+    def working_pids(self) -> set[int]:
+        """Every process the driver saw at work, listed or not."""
+        return {sample.pid for reading in self.readings for sample in reading.samples or ()}
+
     def resident_pids(self) -> set[int]:
         """Every process the driver lists on some device."""
         return {resident.pid for reading in self.readings for resident in reading.residents or ()}

@@ -33,18 +33,22 @@ class Access:
 
 def probe(root: Path) -> Access:
     """Look at pid 1 for what anybody may read; for the rest the kernel goes by capabilities."""
-    try:
-        namespace = str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        namespace = ""
     capabilities = _capabilities()
     maps = bool(capabilities & SYS_PTRACE)
     return Access(
-        host_pid_namespace=namespace == INIT_PID_NAMESPACE,
+        host_pid_namespace=in_host_pid_namespace(),
         cgroup=_readable(root / "1" / "cgroup"),
         maps=maps,
         environ=maps and bool(capabilities & DAC_READ_SEARCH),
     )
+
+
+def in_host_pid_namespace() -> bool:
+    """Whether pids mean the same here as on the host."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == INIT_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 def _capabilities() -> int:

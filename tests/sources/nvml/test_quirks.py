@@ -274,6 +274,26 @@ def test_accounting_where_it_is_on(bench: Bench) -> None:
     assert (account.pid, account.gpu_pct, account.memory_pct, account.peak_memory_bytes) == (7, 30, 10, 5000)
 
 
+def test_accounting_of_those_that_came_and_went(bench: Bench) -> None:
+    """Each that ended since the reading before is told once; what ended before the first reading is history."""
+    bench.scenario.gpus[0].accounting = 1
+    bench.scenario.processes = [process(7)]
+    ended = [f"accounting 0 pid={pid} gpu=60 mem=10 max_memory=5 time_ms=500 start_us=5 running=0" for pid in (8, 9)]
+    running = "accounting 0 pid=7 gpu=30 mem=10 max_memory=5000 time_ms=0 start_us=5 running=1"
+
+    def read(*lines: str) -> list[tuple[int, bool]]:
+        bench.write(running, *lines)
+        return [(account.pid, account.running) for account in bench.reading().accounting]
+
+    assert read(ended[0]) == [(7, True)]
+    assert read(*ended) == [(7, True), (9, False)]
+    assert read(*ended, "error nvmlDeviceGetAccountingPids code=999") == [(7, True)]
+    assert read(*ended) == [(7, True)]
+    late = "accounting 0 pid=10 gpu=60 mem=10 max_memory=5 time_ms=500 start_us=5 running={}"
+    assert read(*ended, late.format(1)) == [(7, True), (10, True)]
+    assert read(*ended, late.format(0)) == [(7, True), (10, False)]
+
+
 def test_mig_instances_are_devices_with_a_parent(bench: Bench) -> None:
     """Instances have memory, activity and residents of their own; what MIG forbids on the GPU is absent there."""
     bench.scenario.gpus[0].mig = 1

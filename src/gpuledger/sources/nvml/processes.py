@@ -7,7 +7,7 @@ call the driver twice each time (first for the size) and fail when the list grow
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from struct import Struct
 from typing import Any
 
@@ -196,8 +196,27 @@ class UtilizationSamples:
         return None if first else tuple(newest.values())
 
 
-def accounting(calls: Calls, handle: Handle, pids: list[int]) -> tuple[Accounting, ...]:
-    """The driver's accounts of these processes; asked only where accounting mode is on."""
+class Accounts:
+    """The driver's accounts of processes; asked only where accounting mode is on."""
+
+    def __init__(self) -> None:
+        self._known: frozenset[int] | None = None
+
+    def read(self, calls: Calls, handle: Handle, residents: Collection[int]) -> tuple[Accounting, ...]:
+        """Of those that are there, and once of each that came and went since the reading before.
+
+        The driver remembers some hundred that have ended. Those it knew at the first reading are history.
+        """
+        answer = calls.ask(pynvml.nvmlDeviceGetAccountingPids, handle)
+        listed = self._known if answer is None else frozenset(answer)
+        new = frozenset() if listed is None or self._known is None else listed - self._known - frozenset(residents)
+        accounts = _accounts(calls, handle, sorted({*residents, *new}))
+        if listed is not None:
+            self._known = listed - {account.pid for account in accounts if account.running and account.pid in new}
+        return accounts
+
+
+def _accounts(calls: Calls, handle: Handle, pids: list[int]) -> tuple[Accounting, ...]:
     accounts = []
     for pid in pids:
         try:

@@ -14,7 +14,7 @@ from gpuledger.sources.nvml import slow
 from gpuledger.sources.nvml.call import Calls, GpuLostError, Handle
 from gpuledger.sources.nvml.events import XidWatch
 from gpuledger.sources.nvml.gpm import Gpm
-from gpuledger.sources.nvml.processes import ResidentLists, UtilizationSamples, accounting
+from gpuledger.sources.nvml.processes import Accounts, ResidentLists, UtilizationSamples
 
 SLOW_EVERY = 10
 """Ticks between two readings of what changes rarely."""
@@ -78,6 +78,7 @@ class GpuReader:
         self._power_and_heat = fast.PowerAndHeat()
         self._lists = ResidentLists()
         self._samples = UtilizationSamples()
+        self._accounts = Accounts()
         for gpm in (self._gpm, *(mig.gpm for mig in self._migs)):
             gpm.close()
         self._gpm = Gpm()
@@ -175,6 +176,6 @@ class GpuReader:
             "residents": residents,
             "samples": self._samples.read(calls, handle, self._now_ns() // 1000),
         }
-        if self._kept["accounting_enabled"] and residents:
-            fields["accounting"] = accounting(calls, handle, sorted({r.pid for r in residents}))
+        if self._kept["accounting_enabled"] and residents is not None:
+            fields["accounting"] = self._accounts.read(calls, handle, {r.pid for r in residents})
         return fields
