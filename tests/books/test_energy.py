@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +74,24 @@ def test_parked_power_is_shared_by_all_and_the_rest_by_work() -> None:
 
     assert account(last).parked_power_mw == 120_000
     assert energy(last) == {1: {"parked": 120_000, "sm_time": 300_000}, 2: {"parked": 120_000, "sm_time": 100_000}}
+
+
+def test_the_example_of_the_page() -> None:
+    """docs/attribution.md: 640,002 mJ at 121 W parked, worked for as 61 to 30 to 0. The page has the same numbers."""
+    books, world = Books(), World()
+    books.book(world.tick(1, 2, 3))
+    before = energy(books.book(world.tick(1, 2, 3, mj=121_000, utilization_pct=0)))
+
+    after = energy(books.book(world.tick(1, 2, 3, mj=640_002, work={1: 61, 2: 30})))
+
+    parked = [after[pid]["parked"] - before[pid]["parked"] for pid in (1, 2, 3)]
+    worked = [after[pid].get("sm_time", 0) for pid in (1, 2, 3)]
+    together = [one + other for one, other in zip(parked, worked, strict=True)]
+    assert (parked, worked) == ([40_334, 40_333, 40_333], [347_902, 171_100, 0])
+    assert sum(together) == 640_002
+    page = (Path(__file__).parents[2] / "docs" / "attribution.md").read_text().replace("**", "")
+    for row in (parked, worked, together):
+        assert " | ".join(f"{mj:,}" for mj in row) in page
 
 
 def test_parked_energy_can_be_kept_apart() -> None:
