@@ -66,6 +66,14 @@ def test_a_process_at_one_end_only() -> None:
     assert energy(left) == {7: {"edge": 300_000}}
 
 
+def test_power_times_time_is_rounded_down() -> None:
+    """80.001 W for half a second are 40,000.5 mJ: the half is not the idle account's."""
+    last = run({}, {"mj": 80_001}, {"pids": [7], "mj": 50_000, "after_s": 0.5})
+
+    assert account(last).idle_mj == 80_001 + 40_000
+    assert energy(last) == {7: {"edge": 10_000}}
+
+
 def test_parked_power_is_shared_by_all_and_the_rest_by_work() -> None:
     """Learned while both waited, then taken off before the work is split."""
     waiting = {"pids": [1, 2], "mj": 120_000, "utilization_pct": 0}
@@ -92,6 +100,14 @@ def test_the_example_of_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "attribution.md").read_text().replace("**", "")
     for row in (parked, worked, together):
         assert " | ".join(f"{mj:,}" for mj in row) in page
+
+
+@pytest.mark.parametrize("pids", [(1, 2), (2, 1)])
+def test_ties_go_to_the_lowest_pid(pids: tuple[int, ...]) -> None:
+    """Whatever order the driver lists processes in."""
+    last = run({"pids": pids}, {"pids": pids, "mj": 7, "work": dict.fromkeys(pids, 50)})
+
+    assert energy(last) == {1: {"sm_time": 4}, 2: {"sm_time": 3}}
 
 
 def test_parked_energy_can_be_kept_apart() -> None:
@@ -132,11 +148,24 @@ def test_work_of_a_process_never_listed() -> None:
     assert energy(beside) == {1: {"sm_time": 75}}
 
 
+@pytest.mark.parametrize(("pct", "known"), [(10, 33), (20, 50), (40, 66)])
+def test_a_fraction_goes_to_nobody(pct: int, known: int) -> None:
+    """What a process has beside one never listed is rounded down; with as much work as that it has the half."""
+    last = run({"pids": [1]}, {"pids": [1], "mj": 100, "work": {1: pct, 9: 20}})
+
+    assert energy(last) == {1: {"sm_time": known}}
+    assert nobody(last) == {"unseen": 100 - known}
+
+
 def test_late_samples_of_a_process_that_left() -> None:
     """They do not make an idle GPU used, nor another process less than alone."""
     last = run({"pids": [7]}, {"mj": 10}, {"mj": 20, "work": {7: 30}})
 
     assert account(last).idle_mj == 20
+
+    last = run({"pids": [1, 2, 7]}, {"pids": [1, 2], "mj": 10}, {"pids": [1, 2], "mj": 20, "work": {1: 5, 7: 15}})
+    assert energy(last)[1]["sm_time"] == 20
+    assert "sm_time" not in energy(last)[7]
 
 
 def test_a_counter_that_falls_adds() -> None:
@@ -160,6 +189,21 @@ def test_nobody_saw_a_gap(after_s: float, reason: str) -> None:
 
     assert nobody(last) == {reason: 100}
     assert energy(last) == {1: {"exclusive": 7}}
+
+
+def test_a_gap_with_a_failure_in_it_is_an_error() -> None:
+    """That is why nobody saw it."""
+    books, world = Books(), World()
+    books.book(world.tick(1))
+    books.book(world.tick(1, mj=50, up=False, after_s=6))
+
+    assert nobody(books.book(world.tick(1, mj=50, after_s=6))) == {"error": 100}
+
+
+@pytest.mark.parametrize("after_s", [1e-9, 10])
+def test_what_is_no_gap(after_s: float) -> None:
+    """Any time at all, and as long as the driver's samples reach."""
+    assert energy(run({"pids": [1]}, {"pids": [1], "mj": 1, "after_s": after_s})) == {1: {"exclusive": 1}}
 
 
 def test_slow_ticks_are_no_gaps() -> None:
@@ -190,8 +234,9 @@ def test_an_error_in_between(failure: str, after: list[int], expected: dict[str,
 
 
 def test_a_gpu_that_never_lists_processes() -> None:
-    """All its energy is nobody's, at once."""
+    """All its energy is nobody's, at once; also that up to the tick in which it does."""
     assert nobody(run({"residents": None}, {"residents": None, "mj": 100})) == {"error": 100}
+    assert nobody(run({"residents": None}, {"pids": [1], "mj": 100})) == {"error": 100}
 
 
 @pytest.mark.parametrize(("mj", "reason"), [(1_750_000, None), (1_750_001, "jump")])
@@ -235,6 +280,25 @@ def test_mps(kind: str) -> None:
     assert energy(last) == {1: {}, 2: {"mps": 300}, 3: {"mps": 300}, 4: {"sm_time": 400}}
 
 
+def test_a_server_of_mps_without_clients_is_a_process_as_any_other() -> None:
+    """There is nobody to whom its work could be given."""
+    world = World(names={1: "nvidia-cuda-mps"})
+
+    last = run({"pids": [1, 2]}, {"pids": [1, 2], "mj": 1000, "work": {1: 60, 2: 40}}, world=world)
+
+    assert energy(last) == {1: {"sm_time": 600}, 2: {"sm_time": 400}}
+
+
+def test_who_is_in_the_list_of_mps_is_a_client() -> None:
+    """Where the driver has such a list, a process that waits beside it is none."""
+    world = World(names={1: "nvidia-cuda-mps"})
+    residents = (Resident(1, "compute"), Resident(2, "mps"), Resident(3, "compute"))
+
+    last = run({"residents": residents}, {"residents": residents, "mj": 1000, "work": {1: 60}}, world=world)
+
+    assert energy(last) == {1: {}, 2: {"mps": 1000}, 3: {}}
+
+
 def cut(world: World, *residents: tuple[int, ...], activity: tuple[float | None, ...] = (None, None)) -> Tick:
     """A tick of the GPU that is cut in two."""
     inside = [tuple(Resident(pid, "compute", gpu_instance_id=1) for pid in pids) for pids in residents]
@@ -263,6 +327,70 @@ def test_mig(activity: tuple[float | None, ...], expected: dict[int, int]) -> No
 
     assert energy(last) == {pid: {"mig": mj} for pid, mj in expected.items()}
     assert {use.device.uuid for use in last.processes} == {"MIG-1", "MIG-2"}
+
+
+def test_work_in_a_mig_instance_without_processes() -> None:
+    """It has its share, and nobody to put it down to."""
+    books, world = Books(), World()
+    books.book(cut(world, (1, 2), ()))
+    world.now_ns += S
+    world.energy_mj += 1000
+
+    last = books.book(cut(world, (1, 2), (), activity=(50.0, 75.0)))
+
+    assert energy(last) == {1: {"mig": 125}, 2: {"mig": 125}}
+    assert nobody(last) == {"unseen": 750}
+
+
+def test_a_mig_instance_that_does_not_tell_in_between() -> None:
+    """Half of its activity is not enough to share by."""
+    books, world = Books(), World()
+    books.book(cut(world, (1, 2), (3,)))
+    for activity in ((50.0, 75.0), (None, 75.0)):
+        world.now_ns += S // 2
+        world.energy_mj += 500
+        last = books.book(cut(world, (1, 2), (3,), activity=activity))
+
+    assert energy(last) == {1: {"mig": 250}, 2: {"mig": 250}, 3: {"mig": 500}}
+
+
+def test_a_mig_instance_that_goes_away() -> None:
+    """It tells nothing any more, so that all that were in use count alike."""
+    books, world = Books(), World()
+    books.book(cut(world, (1, 2), (3,)))
+    world.now_ns += S
+    world.energy_mj += 1000
+    tick = cut(world, (1, 2), (), activity=(50.0, None))
+
+    last = books.book(replace(tick, readings=tick.readings[:2]))
+
+    assert energy(last) == {1: {"mig": 250}, 2: {"mig": 250}, 3: {"mig": 500}}
+
+
+def test_mig_at_rest() -> None:
+    """No instance worked: all energy is that of processes that wait, equally."""
+    books, world = Books(), World()
+    books.book(cut(world, (1, 2), (3,)))
+    world.now_ns += S
+    world.energy_mj += 999
+
+    last = books.book(cut(world, (1, 2), (3,), activity=(0.0, 0.0)))
+
+    assert energy(last) == {pid: {"parked": 333} for pid in (1, 2, 3)}
+
+
+def test_the_floor_moves_by_whole_milliwatts() -> None:
+    """A quarter of the way down in a second and a sixtieth up, rounded down, never past the power that was seen."""
+    floor = Floor()
+    seen = [(120_000, S), (120_061, S), (119_999, S), (119_997, 4 * S), (119_001, 9 * S), (119_002, 60 * S)]
+    powers = []
+    for power_mw, elapsed_ns in seen:
+        floor.seen(power_mw, elapsed_ns)
+        powers.append(floor.power_mw)
+
+    assert powers == [120_000, 120_001, 120_000, 119_997, 119_001, 119_002]
+    floor.seen(119_003, 4 * S)
+    assert floor.power_mw == 119_002
 
 
 def test_the_floor_follows_low_powers_fast_and_high_ones_slowly() -> None:

@@ -113,3 +113,11 @@ def test_an_owner_learned_late_gets_all() -> None:
     booked = books.book(world.tick(7))
 
     assert dict(booked.containers[0].energy_mj) == {"exclusive": 100}
+
+
+def test_the_last_to_exit_are_kept() -> None:
+    """When there is not room for all; of those that left together, the lowest pids."""
+    books, world = Books(2), World()
+    books.book(world.tick(1, 2, 3))
+    books.book(world.tick(3))
+    assert set(shown(books.book(world.tick()))) == {3, 1}

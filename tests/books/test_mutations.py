@@ -1,0 +1,92 @@
+"""The rules of rounding, order and exclusivity are held: break one, and a named test fails.
+
+`tools/mutate.py` tries many more, on a copy of the tree; these few are the ones that must never be free to change.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.books import test_energy as energy
+from tests.books import test_recordings as recordings
+from tests.books import test_retention as retention
+from tests.books import test_shares as shares
+
+Test = Callable[[], None]
+
+MUTANTS: list[tuple[str, str, str, Test]] = [
+    # rounding
+    ("shares", "total * weight // whole for", "-(-total * weight // whole) for",
+     shares.test_nothing_is_lost_and_nobody_is_off_by_one),
+    ("shares", "-(total * weights[key] % whole)", "total * weights[key] % whole",
+     shares.test_the_largest_remainders_are_rounded_up),
+    ("shares", "-(total * weights[key] % whole)", "-(total * weights[key] // whole)",
+     shares.test_a_small_share_with_the_largest_remainder_is_rounded_up),
+    ("interval", "(power_mw or 0) * elapsed_ns // NS_MW_PER_MJ", "-(-(power_mw or 0) * elapsed_ns // NS_MW_PER_MJ)",
+     energy.test_power_times_time_is_rounded_down),
+    ("interval", "active_mj * worked_ns // (worked_ns + interval.unseen_ns)",
+     "-(-active_mj * worked_ns // (worked_ns + interval.unseen_ns))",
+     partial(energy.test_a_fraction_goes_to_nobody, 10, 33)),
+    # order
+    ("shares", "% whole), key)", "% whole),)", shares.test_ties_go_in_the_order_of_keys),
+    ("shares", "% whole), key)", "% whole), -key)", partial(energy.test_ties_go_to_the_lowest_pid, (1, 2))),
+    ("rows", "return self.pid, self", "return -self.pid, self", energy.test_the_example_of_the_page),
+    ("rows", "return self.pid, self.device.uuid, -1 if", 'return 0, "", -1 if',
+     partial(energy.test_ties_go_to_the_lowest_pid, (2, 1))),
+    ("retention", "(-row.seen_ns, row)", "(row.seen_ns, row)", retention.test_the_last_to_exit_are_kept),
+    # parked power
+    ("interval", "equally(parked_mj, seen - servers)", "equally(parked_mj, seen)",
+     recordings.test_clients_of_mps_share_what_their_server_did),
+    ("interval", "active_mj = interval.energy_mj - parked_mj", "active_mj = interval.energy_mj",
+     energy.test_parked_power_is_shared_by_all_and_the_rest_by_work),
+    ("interval", "equally(parked_mj, seen - servers)", "equally(parked_mj, list(interval.work_ns) or seen)",
+     energy.test_the_example_of_the_page),
+    # exclusivity
+    ("interval", "bool(before) and before == after", "bool(before)", energy.test_a_process_at_one_end_only),
+    ("interval", "elif alone and not interval.unseen_ns:", "elif alone:",
+     energy.test_work_of_a_process_never_listed),
+    ("interval", "elif policy.strict:", "elif policy.parked_apart:",
+     energy.test_strict_books_only_what_is_measured),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "old", "new", "test"), MUTANTS, ids=range(len(MUTANTS)))
+def test_a_broken_rule_is_noticed(module: str, old: str, new: str, test: Test, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test passes on the books as they are, and fails with the rule changed."""
+    test()
+    books = import_module(f"gpuledger.books.{module}")
+    source = Path(books.__file__ or "").read_text()
+    assert source.count(old) == 1, "the rule reads differently now; change the mutant with it"
+    broken = types.ModuleType(books.__name__)
+    monkeypatch.setitem(__import__("sys").modules, books.__name__, broken)  # dataclasses look for their module
+    exec(compile(source.replace(old, new), module, "exec"), vars(broken))
+    monkeypatch.setitem(__import__("sys").modules, books.__name__, books)
+    changed = {name: code for name, code in functions(broken) if code.__code__ != dict(functions(books))[name].__code__}
+    assert changed
+    for name, function in changed.items():
+        monkeypatch.setattr(dict(functions(books))[name], "__code__", function.__code__)
+
+    assert fails(test)
+
+
+def functions(module: types.ModuleType) -> Iterator[tuple[str, types.FunctionType]]:
+    """Those of a module and of its classes."""
+    for holder in [module, *(thing for thing in vars(module).values() if isinstance(thing, type))]:
+        for thing in vars(holder).values():
+            if isinstance(thing, types.FunctionType) and thing.__module__ == module.__name__:
+                yield thing.__qualname__, thing
+
+
+def fails(test: Test) -> bool:
+    """Whether it does, in any way."""
+    try:
+        test()
+    except Exception:  # noqa: BLE001  # hypothesis may find several failures at once
+        return True
+    return False
