@@ -197,7 +197,7 @@ def balance(hosts: Hosts) -> None:
 def utilization_in_use(hosts: Hosts) -> None:
     """Nearly always busy in the demo; half of the time in which somebody was there on the small host, not a third."""
     assert 0.5 < hosts.demo.one(QUERIES["utilization-in-use"]) <= 1
-    assert hosts.small.one(QUERIES["utilization-in-use"]) == pytest.approx(0.5, abs=0.1)
+    assert hosts.small.one(QUERIES["utilization-in-use"]) == pytest.approx(0.5, abs=0.15)
 
 
 PROMISES: dict[str, Callable[[Hosts], None]] = {
