@@ -158,7 +158,13 @@ def passes(tree: Path, *, compiled: bool = False) -> bool:
 
 def _test(tree: Path, compiled: bool) -> None:  # the start of a process
     import pytest
+    from hypothesis import HealthCheck, settings
 
+    # A test that is only slow must not pass for one that has noticed something.
+    settings.register_profile(
+        "mutants", max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    settings.load_profile("mutants")
     sys.dont_write_bytecode = not compiled  # two mutants of one second and size would share theirs
     os.chdir(tree)
     with Path(os.devnull).open("w") as nowhere:
