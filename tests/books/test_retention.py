@@ -121,3 +121,15 @@ def test_the_last_to_exit_are_kept() -> None:
     books.book(world.tick(1, 2, 3))
     books.book(world.tick(3))
     assert set(shown(books.book(world.tick()))) == {3, 1}
+
+
+def test_with_a_clock_set_back_nobody_is_kept() -> None:
+    """It would be for as long as the clock was set back, and the time."""
+    books, world = Books(), World(containers={7: "c1"})
+    books.book(world.tick(7))
+    books.book(world.tick(7, mj=100))
+
+    booked = books.book(world.tick(after_s=-5))
+
+    assert (booked.processes, booked.containers) == ((), ())
+    assert account(booked).retired_mj == 100
