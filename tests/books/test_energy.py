@@ -354,6 +354,19 @@ def test_a_mig_instance_that_does_not_tell_in_between() -> None:
     assert energy(last) == {1: {"mig": 250}, 2: {"mig": 250}, 3: {"mig": 500}}
 
 
+def test_of_a_gpu_that_is_cut_the_lists_of_its_instances_count() -> None:
+    """Its own may not be told."""
+    books, world = Books(), World()
+    for mj in (0, 1000):
+        world.now_ns += S
+        world.energy_mj += mj
+        tick = cut(world, (1, 2), (3,))
+        whole = replace(tick.readings[0], residents=None)
+        last = books.book(replace(tick, readings=(whole, *tick.readings[1:])))
+
+    assert energy(last) == {1: {"mig": 250}, 2: {"mig": 250}, 3: {"mig": 500}}
+
+
 def test_a_mig_instance_that_goes_away() -> None:
     """It tells nothing any more, so that all that were in use count alike."""
     books, world = Books(), World()

@@ -118,3 +118,25 @@ def test_what_several_ticks_say_is_added_up(says: list[dict[str, Any]]) -> None:
 
     assert energy(last) == {1: {"sm_time": 150}}
     assert nobody(last) == {"unseen": 150}
+
+
+def test_two_readings_at_one_time() -> None:
+    """No time is no gap: the energy waits for the next one."""
+    last = run({"pids": [1]}, {"pids": [1], "mj": 10, "after_s": 0}, {"pids": [1], "mj": 20})
+
+    assert energy(last) == {1: {"exclusive": 30}}
+
+
+def test_who_is_retired_before_the_interval_is_closed() -> None:
+    """Its pid was taken by another: what it gets at the end is added to the retired account."""
+    books, world = Books(), World()
+    books.book(world.tick(1))
+    books.book(world.tick(1, 2, mj=50, work={1: 1}))
+    books.book(world.tick(1, 2, mj=0))
+    world.starts[1] = 2
+    assert account(books.book(world.tick(1, 2, mj=100, after_s=0.5))).retired_mj == 50
+
+    last = books.book(world.tick(1, 2, mj=100, after_s=0.5))
+
+    assert energy(last) == {1: {"parked": 67}, 2: {"parked": 66}}
+    assert account(last).retired_mj == 50 + 67

@@ -34,6 +34,7 @@ def test_what_was_long_ago_counts_less_in_the_check() -> None:
     meter.read(reading(1501, mw), START_NS + 20 * S)
 
     assert (meter.checked_counter_mj, meter.checked_power_mj) == (750, CHECKED_MW_NS // S)
+    assert isinstance(meter.checked_power_mj, int)
 
 
 @pytest.mark.parametrize(("after_ns", "checked_mj"), [(10 * S, 1000), (10 * S + 1, 0), (0, 0), (-S, 0)])
