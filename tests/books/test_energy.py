@@ -367,6 +367,18 @@ def test_of_a_gpu_that_is_cut_the_lists_of_its_instances_count() -> None:
     assert energy(last) == {1: {"mig": 250}, 2: {"mig": 250}, 3: {"mig": 500}}
 
 
+def test_the_activity_of_a_long_tick_counts_more() -> None:
+    """0.2 s of 16 multiprocessors beside 0.8 s of 32."""
+    books, world = Books(), World()
+    books.book(cut(world, (1,), (3,)))
+    for after_ns, activity in ((S // 5, (100.0, 0.0)), (4 * S // 5, (0.0, 100.0))):
+        world.now_ns += after_ns
+        world.energy_mj += 500
+        last = books.book(cut(world, (1,), (3,), activity=activity))
+
+    assert energy(last)[3]["mig"] == pytest.approx(1000 * 0.8 * 32 / (0.2 * 16 + 0.8 * 32), abs=2)
+
+
 def test_a_mig_instance_that_goes_away() -> None:
     """It tells nothing any more, so that all that were in use count alike."""
     books, world = Books(), World()

@@ -76,6 +76,8 @@ def test_while_the_driver_does_not_say_nobody_has_exited() -> None:
 
     assert shown(books.book(world.tick(residents=None))) == {7: (None, 100)}
     assert shown(books.book(world.tick(7))) == {7: (True, 100)}
+    books.book(world.tick())
+    assert shown(books.book(world.tick(residents=None))) == {7: (False, 100)}  # that it left was seen
 
 
 def test_facts_that_come_late_or_go_do_not_make_another_process() -> None:
