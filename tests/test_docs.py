@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -47,3 +48,32 @@ def test_every_row_about_owners_is_held_by_a_test() -> None:
     assert len(named) > 10
     for name in named:
         assert (ROOT / "tests" / name).exists(), name
+
+
+def test_every_method_and_reason_is_explained() -> None:
+    """docs/attribution.md has a row for each that the books write down, and for no other."""
+    calls = [
+        (node.func, node.args)
+        for path in (ROOT / "src" / "gpuledger" / "books").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    ]
+    written = {
+        (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", ""), text.value)
+        for node, arguments in calls
+        for text in (ast.walk(arguments[1]) if len(arguments) > 1 else ())
+        if isinstance(text, ast.Constant)
+    }
+    page = (ROOT / "docs" / "attribution.md").read_text()
+
+    methods = {text for name, text in written if name == "give"}
+    reasons = {text for name, text in written if name in ("leave", "Rise")} | {"before"}
+    assert {"exclusive", "sm_time"} <= methods
+    assert {"gap", "error", "reset"} <= reasons
+    assert _explained(page, "method") == methods
+    assert _explained(page, "reason") == reasons
+
+
+def _explained(page: str, label: str) -> set[object]:
+    table = page.partition(f"| `{label}` |")[2].partition("\n\n")[0]
+    return set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
-from gpuledger.model import Account, Tick
-from tests.books.worlds import GPU, S, World, sequences
+from gpuledger.model import Account, Device, Tick
+from tests.books.worlds import CUT, GPU, S, World, sequences
 
 POLICIES = st.builds(Policy, st.booleans(), st.booleans())
 KEEP = st.sampled_from([1, 5, 300]).map(lambda seconds: seconds * S)
@@ -51,21 +51,31 @@ def test_nothing_is_lost_or_invented(steps: list[tuple[Tick, int | None]], polic
     """The device's total is what its counter counted, whatever failed: all of it once two good ticks have passed."""
     books = Books(policy=policy)
     now_ns, counted = 0, None
+    cut_mj, cut_counted_mj = 0, 0
     for tick, counted in steps:
-        booked = accounts(books.book(tick)).get(GPU.uuid)
+        booked = accounts(books.book(tick))
         now_ns = max(now_ns, tick.time_ns)
-        if counted is not None and booked is not None:
-            ledger = books._energy.ledgers[GPU.uuid]
-            assert ledger._open is not None
-            assert (booked.energy_mj or 0) + ledger._open.energy_mj == counted
+        if counted is not None and GPU.uuid in booked:
+            assert booked_mj(books, GPU) == counted
+        for reading in tick.readings:
+            if reading.device == CUT and reading.energy_mj is not None:
+                cut_counted_mj += reading.energy_mj - (cut_mj if reading.energy_mj >= cut_mj else 0)
+                cut_mj = reading.energy_mj
+                assert booked_mj(books, CUT) == cut_counted_mj
     if counted is None:
         return
     counter = books._energy.ledgers[GPU.uuid]._meter._counter_mj
     world = World(now_ns, counter)
     for _ in range(3):
-        booked = accounts(books.book(world.tick(9, mj=7000)))[GPU.uuid]
-    assert booked is not None
-    assert booked.energy_mj == counted + 21_000
+        last = accounts(books.book(world.tick(9, mj=7000)))[GPU.uuid]
+    assert last.energy_mj == counted + 21_000
+
+
+def booked_mj(books: Books, device: Device) -> int:
+    """What a GPU's books say it used, with the interval that is not closed yet."""
+    ledger = books._energy.ledgers[device.uuid]
+    assert ledger._open is not None
+    return (ledger.energy_mj or 0) + ledger._open.energy_mj
 
 
 @settings(max_examples=300)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +66,14 @@ def test_a_process_at_one_end_only() -> None:
     assert energy(left) == {7: {"edge": 300_000}}
 
 
+def test_power_times_time_is_rounded_down() -> None:
+    """80.001 W for half a second are 40,000.5 mJ: the half is not the idle account's."""
+    last = run({}, {"mj": 80_001}, {"pids": [7], "mj": 50_000, "after_s": 0.5})
+
+    assert account(last).idle_mj == 80_001 + 40_000
+    assert energy(last) == {7: {"edge": 10_000}}
+
+
 def test_parked_power_is_shared_by_all_and_the_rest_by_work() -> None:
     """Learned while both waited, then taken off before the work is split."""
     waiting = {"pids": [1, 2], "mj": 120_000, "utilization_pct": 0}
@@ -73,6 +82,32 @@ def test_parked_power_is_shared_by_all_and_the_rest_by_work() -> None:
 
     assert account(last).parked_power_mw == 120_000
     assert energy(last) == {1: {"parked": 120_000, "sm_time": 300_000}, 2: {"parked": 120_000, "sm_time": 100_000}}
+
+
+def test_the_example_of_the_page() -> None:
+    """docs/attribution.md: 640,002 mJ at 121 W parked, worked for as 61 to 30 to 0. The page has the same numbers."""
+    books, world = Books(), World()
+    books.book(world.tick(1, 2, 3))
+    before = energy(books.book(world.tick(1, 2, 3, mj=121_000, utilization_pct=0)))
+
+    after = energy(books.book(world.tick(1, 2, 3, mj=640_002, work={1: 61, 2: 30})))
+
+    parked = [after[pid]["parked"] - before[pid]["parked"] for pid in (1, 2, 3)]
+    worked = [after[pid].get("sm_time", 0) for pid in (1, 2, 3)]
+    together = [one + other for one, other in zip(parked, worked, strict=True)]
+    assert (parked, worked) == ([40_334, 40_333, 40_333], [347_902, 171_100, 0])
+    assert sum(together) == 640_002
+    page = (Path(__file__).parents[2] / "docs" / "attribution.md").read_text().replace("**", "")
+    for row in (parked, worked, together):
+        assert " | ".join(f"{mj:,}" for mj in row) in page
+
+
+@pytest.mark.parametrize("pids", [(1, 2), (2, 1)])
+def test_ties_go_to_the_lowest_pid(pids: tuple[int, ...]) -> None:
+    """Whatever order the driver lists processes in."""
+    last = run({"pids": pids}, {"pids": pids, "mj": 7, "work": dict.fromkeys(pids, 50)})
+
+    assert energy(last) == {1: {"sm_time": 4}, 2: {"sm_time": 3}}
 
 
 def test_parked_energy_can_be_kept_apart() -> None:
@@ -147,6 +182,10 @@ def test_late_samples_of_a_process_that_left() -> None:
 
     assert account(last).idle_mj == 20
 
+    last = run({"pids": [1, 2, 7]}, {"pids": [1, 2], "mj": 10}, {"pids": [1, 2], "mj": 20, "work": {1: 5, 7: 15}})
+    assert energy(last)[1]["sm_time"] == 20
+    assert "sm_time" not in energy(last)[7]
+
 
 def test_a_counter_that_falls_adds() -> None:
     """The driver was loaded anew: its new reading is nobody's, and the total goes on."""
@@ -169,6 +208,21 @@ def test_nobody_saw_a_gap(after_s: float, reason: str) -> None:
 
     assert nobody(last) == {reason: 100}
     assert energy(last) == {1: {"exclusive": 7}}
+
+
+def test_a_gap_with_a_failure_in_it_is_an_error() -> None:
+    """That is why nobody saw it."""
+    books, world = Books(), World()
+    books.book(world.tick(1))
+    books.book(world.tick(1, mj=50, up=False, after_s=6))
+
+    assert nobody(books.book(world.tick(1, mj=50, after_s=6))) == {"error": 100}
+
+
+@pytest.mark.parametrize("after_s", [1e-9, 10])
+def test_what_is_no_gap(after_s: float) -> None:
+    """Any time at all, and as long as the driver's samples reach."""
+    assert energy(run({"pids": [1]}, {"pids": [1], "mj": 1, "after_s": after_s})) == {1: {"exclusive": 1}}
 
 
 def test_slow_ticks_are_no_gaps() -> None:
@@ -199,8 +253,9 @@ def test_an_error_in_between(failure: str, after: list[int], expected: dict[str,
 
 
 def test_a_gpu_that_never_lists_processes() -> None:
-    """All its energy is nobody's, at once."""
+    """All its energy is nobody's, at once; also that up to the tick in which it does."""
     assert nobody(run({"residents": None}, {"residents": None, "mj": 100})) == {"error": 100}
+    assert nobody(run({"residents": None}, {"pids": [1], "mj": 100})) == {"error": 100}
 
 
 @pytest.mark.parametrize(("mj", "reason"), [(1_750_000, None), (1_750_001, "jump")])
@@ -244,6 +299,25 @@ def test_mps(kind: str) -> None:
     assert energy(last) == {1: {}, 2: {"mps": 300}, 3: {"mps": 300}, 4: {"sm_time": 400}}
 
 
+def test_a_server_of_mps_without_clients_is_a_process_as_any_other() -> None:
+    """There is nobody to whom its work could be given."""
+    world = World(names={1: "nvidia-cuda-mps"})
+
+    last = run({"pids": [1, 2]}, {"pids": [1, 2], "mj": 1000, "work": {1: 60, 2: 40}}, world=world)
+
+    assert energy(last) == {1: {"sm_time": 600}, 2: {"sm_time": 400}}
+
+
+def test_who_is_in_the_list_of_mps_is_a_client() -> None:
+    """Where the driver has such a list, a process that waits beside it is none."""
+    world = World(names={1: "nvidia-cuda-mps"})
+    residents = (Resident(1, "compute"), Resident(2, "mps"), Resident(3, "compute"))
+
+    last = run({"residents": residents}, {"residents": residents, "mj": 1000, "work": {1: 60}}, world=world)
+
+    assert energy(last) == {1: {}, 2: {"mps": 1000}, 3: {}}
+
+
 def cut(world: World, *residents: tuple[int, ...], activity: tuple[float | None, ...] = (None, None)) -> Tick:
     """A tick of the GPU that is cut in two."""
     inside = [tuple(Resident(pid, "compute", gpu_instance_id=1) for pid in pids) for pids in residents]
@@ -272,6 +346,95 @@ def test_mig(activity: tuple[float | None, ...], expected: dict[int, int]) -> No
 
     assert energy(last) == {pid: {"mig": mj} for pid, mj in expected.items()}
     assert {use.device.uuid for use in last.processes} == {"MIG-1", "MIG-2"}
+
+
+def test_work_in_a_mig_instance_without_processes() -> None:
+    """It has its share, and nobody to put it down to."""
+    books, world = Books(), World()
+    books.book(cut(world, (1, 2), ()))
+    world.now_ns += S
+    world.energy_mj += 1000
+
+    last = books.book(cut(world, (1, 2), (), activity=(50.0, 75.0)))
+
+    assert energy(last) == {1: {"mig": 125}, 2: {"mig": 125}}
+    assert nobody(last) == {"unseen": 750}
+
+
+def test_a_mig_instance_that_does_not_tell_in_between() -> None:
+    """Half of its activity is not enough to share by."""
+    books, world = Books(), World()
+    books.book(cut(world, (1, 2), (3,)))
+    for activity in ((50.0, 75.0), (None, 75.0)):
+        world.now_ns += S // 2
+        world.energy_mj += 500
+        last = books.book(cut(world, (1, 2), (3,), activity=activity))
+
+    assert energy(last) == {1: {"mig": 250}, 2: {"mig": 250}, 3: {"mig": 500}}
+
+
+def test_of_a_gpu_that_is_cut_the_lists_of_its_instances_count() -> None:
+    """Its own may not be told."""
+    books, world = Books(), World()
+    for mj in (0, 1000):
+        world.now_ns += S
+        world.energy_mj += mj
+        tick = cut(world, (1, 2), (3,))
+        whole = replace(tick.readings[0], residents=None)
+        last = books.book(replace(tick, readings=(whole, *tick.readings[1:])))
+
+    assert energy(last) == {1: {"mig": 250}, 2: {"mig": 250}, 3: {"mig": 500}}
+
+
+def test_the_activity_of_a_long_tick_counts_more() -> None:
+    """0.2 s of 16 multiprocessors beside 0.8 s of 32."""
+    books, world = Books(), World()
+    books.book(cut(world, (1,), (3,)))
+    for after_ns, activity in ((S // 5, (100.0, 0.0)), (4 * S // 5, (0.0, 100.0))):
+        world.now_ns += after_ns
+        world.energy_mj += 500
+        last = books.book(cut(world, (1,), (3,), activity=activity))
+
+    assert energy(last)[3]["mig"] == pytest.approx(1000 * 0.8 * 32 / (0.2 * 16 + 0.8 * 32), abs=2)
+
+
+def test_a_mig_instance_that_goes_away() -> None:
+    """It tells nothing any more, so that all that were in use count alike."""
+    books, world = Books(), World()
+    books.book(cut(world, (1, 2), (3,)))
+    world.now_ns += S
+    world.energy_mj += 1000
+    tick = cut(world, (1, 2), (), activity=(50.0, None))
+
+    last = books.book(replace(tick, readings=tick.readings[:2]))
+
+    assert energy(last) == {1: {"mig": 250}, 2: {"mig": 250}, 3: {"mig": 500}}
+
+
+def test_mig_at_rest() -> None:
+    """No instance worked: all energy is that of processes that wait, equally."""
+    books, world = Books(), World()
+    books.book(cut(world, (1, 2), (3,)))
+    world.now_ns += S
+    world.energy_mj += 999
+
+    last = books.book(cut(world, (1, 2), (3,), activity=(0.0, 0.0)))
+
+    assert energy(last) == {pid: {"parked": 333} for pid in (1, 2, 3)}
+
+
+def test_the_floor_moves_by_whole_milliwatts() -> None:
+    """A quarter of the way down in a second and a sixtieth up, rounded down, never past the power that was seen."""
+    floor = Floor()
+    seen = [(120_000, S), (120_061, S), (119_999, S), (119_997, 4 * S), (119_001, 9 * S), (119_002, 60 * S)]
+    powers = []
+    for power_mw, elapsed_ns in seen:
+        floor.seen(power_mw, elapsed_ns)
+        powers.append(floor.power_mw)
+
+    assert powers == [120_000, 120_001, 120_000, 119_997, 119_001, 119_002]
+    floor.seen(119_003, 4 * S)
+    assert floor.power_mw == 119_002
 
 
 def test_the_floor_follows_low_powers_fast_and_high_ones_slowly() -> None:

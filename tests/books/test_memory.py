@@ -227,6 +227,17 @@ def test_a_gpu_with_unknown_memory_is_in_use() -> None:
     assert gpu_account(done).idle_power_mw is None
 
 
+def test_the_part_of_who_is_not_listed_is_rounded_down() -> None:
+    """Of three millijoules of waiting, the one that is listed has two."""
+    world, books = World(), Books()
+    hidden: dict[str, Any] = {"memory_used_bytes": 5 * GIB, "memory_reserved_bytes": 0}
+    books.book(world.tick(1, **hidden))
+    done = books.book(world.tick(1, mj=3, **hidden))
+
+    assert done.processes[0].energy_mj == (("parked", 2),)
+    assert dict(gpu_account(done).unattributed_mj)["unseen"] == 1
+
+
 def test_beside_unknown_memory_nobody_is_alone() -> None:
     """The one that is listed has what it did, as an estimate, and half of the power of waiting."""
     world, books = World(), Books()

@@ -118,6 +118,15 @@ def test_a_process_of_a_mig_instance_has_one_row() -> None:
     assert [use.device.uuid for use in ProcessBook().book(tick(*reads)).processes] == ["MIG-1"]
 
 
+def test_a_process_of_a_gpu_that_is_cut_but_of_no_instance() -> None:
+    """It has a row on the GPU itself."""
+    mig = Device(0, "MIG-1", parent_uuid=GPU.uuid, gpu_instance_id=1)
+
+    uses = ProcessBook().book(tick(reading(9), Reading(mig, residents=()))).processes
+
+    assert [(use.resident.pid, use.device.uuid) for use in uses] == [(9, GPU.uuid)]
+
+
 @given(
     st.lists(
         st.tuples(

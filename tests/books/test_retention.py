@@ -76,6 +76,8 @@ def test_while_the_driver_does_not_say_nobody_has_exited() -> None:
 
     assert shown(books.book(world.tick(residents=None))) == {7: (None, 100)}
     assert shown(books.book(world.tick(7))) == {7: (True, 100)}
+    books.book(world.tick())
+    assert shown(books.book(world.tick(residents=None))) == {7: (False, 100)}  # that it left was seen
 
 
 def test_facts_that_come_late_or_go_do_not_make_another_process() -> None:
@@ -113,3 +115,23 @@ def test_an_owner_learned_late_gets_all() -> None:
     booked = books.book(world.tick(7))
 
     assert dict(booked.containers[0].energy_mj) == {"exclusive": 100}
+
+
+def test_the_last_to_exit_are_kept() -> None:
+    """When there is not room for all; of those that left together, the lowest pids."""
+    books, world = Books(2), World()
+    books.book(world.tick(1, 2, 3))
+    books.book(world.tick(3))
+    assert set(shown(books.book(world.tick()))) == {3, 1}
+
+
+def test_with_a_clock_set_back_nobody_is_kept() -> None:
+    """It would be for as long as the clock was set back, and the time."""
+    books, world = Books(), World(containers={7: "c1"})
+    books.book(world.tick(7))
+    books.book(world.tick(7, mj=100))
+
+    booked = books.book(world.tick(after_s=-5))
+
+    assert (booked.processes, booked.containers) == ((), ())
+    assert account(booked).retired_mj == 100

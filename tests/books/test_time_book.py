@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuledger.books.book import Books
 from gpuledger.books.time import SAMPLE_US
 from gpuledger.model import Sample
-from tests.books.test_energy import account
+from tests.books.test_energy import account, run
 from tests.books.worlds import S, World
 
 
@@ -94,3 +94,21 @@ def test_in_use(pids: list[int] | None, expected: bool | None) -> None:
     more: dict[str, Any] = {"residents": None} if pids is None else {}
 
     assert account(Books().book(World().tick(*(pids or ()), **more))).in_use is expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected_ns"),
+    [([{"pids": [1]}, {}], S), ([{}, {"pids": [1]}], 0), ([{"pids": [1]}, {"residents": None}, {"pids": [1]}], 0)],
+    ids=["left", "came", "unknown"],
+)
+def test_in_use_time(steps: list[dict[str, Any]], expected_ns: int) -> None:
+    """From a tick that finds somebody to the next, if that one can tell."""
+    assert account(run(*steps)).in_use_ns == expected_ns
+
+
+def test_a_gpu_is_not_busier_than_all_the_time() -> None:
+    """Whatever the driver says."""
+    books, world = Books(), World()
+    books.book(world.tick(1))
+
+    assert account(books.book(world.tick(1, utilization_pct=104))).busy_ns == S

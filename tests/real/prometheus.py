@@ -1,0 +1,87 @@
+"""A real Prometheus that scrapes what a test tells it to."""
+
+from __future__ import annotations
+
+import json
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+from tests.real.daemons import start, stop, wait_until
+
+
+class Prometheus:
+    """One that runs."""
+
+    def __init__(self, url: str, jobs: int) -> None:
+        self.url = url
+        self._jobs = jobs
+
+    def query(self, promql: str, at: float | None = None) -> list[tuple[dict[str, str], float]]:
+        """An instant query, now or at a Unix time: labels and value of each series, in the order of the answer."""
+        moment = {} if at is None else {"time": f"{at:.3f}"}
+        result = self._get("/api/v1/query", query=promql, **moment)["data"]
+        if result["resultType"] == "scalar":
+            return [({}, float(result["result"][1]))]
+        return [(series["metric"], float(series["value"][1])) for series in result["result"]]
+
+    def wait_until_scraped(self, times: int = 1, timeout_s: float = 60) -> None:
+        """Until every target has answered that many scrapes."""
+
+        def done() -> bool:
+            scraped = self.query("sum_over_time(up[1h])")
+            return len(scraped) == self._jobs and all(count >= times for _, count in scraped)
+
+        wait_until(done, timeout_s)
+
+    def ready(self) -> bool:
+        """Whether it answers queries."""
+        try:
+            self._get("/-/ready")
+        except URLError:  # also 503
+            return False
+        return True
+
+    def _get(self, path: str, **parameters: str) -> Any:
+        try:
+            with urlopen(f"{self.url}{path}?{urlencode(parameters)}", timeout=10) as response:
+                body = response.read()
+        except URLError as error:
+            if parameters and hasattr(error, "read"):
+                raise AssertionError(f"{parameters}: {error.read().decode()}") from error
+            raise
+        return json.loads(body) if parameters else None
+
+
+@contextmanager
+def prometheus(targets: Mapping[str, tuple[str, str]], scrape_interval: str = "1s") -> Iterator[Prometheus]:
+    """One with a port and a folder of its own; `targets` gives each job its host:port and path."""
+    with tempfile.TemporaryDirectory(prefix="prometheus-") as name:
+        folder = Path(name)
+        jobs = [
+            {"job_name": job, "metrics_path": path, "static_configs": [{"targets": [address]}]}
+            for job, (address, path) in targets.items()
+        ]
+        wanted = {"global": {"scrape_interval": scrape_interval, "scrape_timeout": scrape_interval}}
+        config = folder / "prometheus.yml"
+        config.write_text(json.dumps({**wanted, "scrape_configs": jobs}))  # JSON is YAML
+        address = f"127.0.0.1:{_free_port()}"
+        server = Prometheus(f"http://{address}", len(targets))
+        argv = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
+        daemon = start([*argv, f"--web.listen-address={address}"], folder / "log", server.ready)
+        try:
+            yield server
+        finally:
+            stop(daemon)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
