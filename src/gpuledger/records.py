@@ -9,22 +9,28 @@ from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 LARGEST = 1 << 64
+PLAIN = frozenset({int, str, float, bool, type(None)})
 T = TypeVar("T")
 
 
 def plain(record: Any, *but: str) -> dict[str, Any]:
     """A record's fields that differ from their defaults, but for those named, as JSON can hold them."""
     found = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if value != field.default and field.name not in but:
-            found[field.name] = _value(value)
+    for name, default in _defaults(type(record)):  # type: ignore[arg-type]  # a class is hashable
+        value = getattr(record, name)
+        if value is not default and value != default and name not in but:
+            found[name] = value if type(value) in PLAIN else _value(value)
     return found
+
+
+@cache
+def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple((field.name, field.default) for field in fields(kind))
 
 
 def _value(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_value(item) for item in value]
+        return [item if type(item) in PLAIN else _value(item) for item in value]
     return plain(value) if hasattr(value, "__dataclass_fields__") else value
 
 

@@ -7,8 +7,10 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
+from gpuledger.books import journal
 from gpuledger.books.energy import EnergyBook
 from gpuledger.books.interval import Policy
+from gpuledger.books.kept import State
 from gpuledger.books.processes import ProcessBook
 from gpuledger.books.retention import Retention
 from gpuledger.books.rows import Row, Rows
@@ -48,6 +50,16 @@ class Books:
         for row in self._rows.all():
             rows.setdefault(row.gpu, []).append(row)
         return replace(tick, readings=tuple(self._with_account(reading, rows) for reading in tick.readings))
+
+    def keep(self, boot_id: str, time_ns: int) -> State:
+        """What a journal needs to go on from here."""
+        return journal.keep(
+            boot_id, time_ns, rows=self._rows, time=self._time, energy=self._energy, retention=self._retention
+        )
+
+    def resume(self, state: State, now_ns: int) -> None:
+        """Go on where other books ended; these must be new."""
+        journal.resume(state, now_ns, rows=self._rows, time=self._time, energy=self._energy, retention=self._retention)
 
     def _with_account(self, reading: Reading, rows: dict[str, list[Row]]) -> Reading:
         uuid = reading.device.uuid
