@@ -345,6 +345,16 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalHealth:
+    """How writing the journal goes."""
+
+    written_ns: int | None = None
+    """Unix time of the last tick that was written; None before the first."""
+    size_bytes: int | None = None
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """One period's world. Each stage takes it and returns it richer; nothing changes it."""
 
@@ -361,6 +371,8 @@ class Tick:
     """Rows left out since start to keep the number of series bounded."""
     containers: tuple[ContainerUse, ...] = ()
     health: Health = Health()
+    journal: JournalHealth | None = None
+    """None without a journal."""
 
     def resident_pids(self) -> set[int]:
         """Every process the driver lists on some device."""
