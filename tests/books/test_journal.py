@@ -287,6 +287,17 @@ def test_learned_power_and_times_are_kept() -> None:
     assert booked.containers[0].busy_ns == booked.processes[0].busy_ns != 0
 
 
+def test_nothing_is_learned_from_a_time_in_which_nobody_looked() -> None:
+    """A GPU that was at rest at both ends may have worked in between, or its counter may have been read late."""
+    books, world = Books(), World()
+    for _ in range(4):
+        before = account(books.book(world.tick(7, mj=120_000, work={}, utilization_pct=0)))
+
+    after = account(reopened(books, world.now_ns).book(world.tick(7, mj=10, work={}, utilization_pct=0, after_s=2)))
+
+    assert before.parked_power_mw == after.parked_power_mw == 120_000
+
+
 def test_exited_processes_stay_as_long_as_ever() -> None:
     """Counted by the time that somebody looked; the same process, met again after an hour, is the same row."""
     books, world = Books(keep_ns=10 * S), World(containers={7: "c1", 8: "c2"})

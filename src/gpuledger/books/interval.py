@@ -87,7 +87,7 @@ def split(
     alone = len(seen) == 1 and bool(before) and before == after
     if interval.closed:
         # Nobody looked: that no other came and went is likely, and not measured.
-        if alone and not interval.unseen_ns and not policy.strict:
+        if alone and not policy.strict:
             result.give(dict.fromkeys(seen, energy_mj), "gap")
         else:
             result.leave(energy_mj, "gap")
