@@ -31,9 +31,11 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened(path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Open]:
-    """Opens journals, and closes all of them at the end."""
+def opened(path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens journals that wait for a busy machine, and closes all of them at the end."""
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(journalfile, "PATIENCE_S", 10.0)
+    monkeypatch.setattr(journalfile, "LAST_PATIENCE_S", 10.0)
     made: list[JournaledBooks] = []
 
     def make(where: Path = path, boot_id: str = BOOT, interval_s: float = 0.0) -> JournaledBooks:
@@ -195,7 +197,7 @@ def test_a_disk_that_hangs_delays_nothing(
 
     monkeypatch.setattr(JournalFile, "write", hang)
     monkeypatch.setattr(journalfile, "HANGS_S", 0.0)
-    monkeypatch.setattr(journalfile, "LAST_PATIENCE_S", 10.0)
+    monkeypatch.setattr(journalfile, "PATIENCE_S", 0.01)
     world, books = World(), opened()
     caplog.clear()
 
