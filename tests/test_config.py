@@ -41,6 +41,8 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "slurm.job-mapping-dir": ("/a", "/b", "/c"),
     "metric-retention": ("1m", "2m", "3m"),
     "energy.strict": ("true", "on", "yes"),
+    "journal.path": ("/run/a", "/run/b", "/run/c"),
+    "journal.interval": ("1s", "2s", "3s"),
     "energy.parked": ("separate", "equal", "separate"),
     "metric-prefix": ("a", "b", "c"),
     "kubernetes-enabled": ("true", "false", "on"),

@@ -197,6 +197,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("energy.parked", "equal",
            f"Who has the power of processes that only wait: {', '.join(PARKED)}; separate books it to nobody.",
            _one_of(*PARKED)),
+    Option("journal.path", "", "File that carries totals over a restart, such as /run/gpuledger/journal."),
+    Option("journal.interval", 0.0, "Least time between two writes of the journal; at 0s each tick is written.",
+           _between("0s", "10m")),
     Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", _prefix,
            later=True),
     Option("dcgm-update-frequency", 1.0, "How often DCGM's collector samples.", _between("100ms", "60s"), later=True),
@@ -235,6 +238,8 @@ class Config:
     metric_retention: float
     energy_strict: bool
     energy_parked: str
+    journal_path: str
+    journal_interval: float
     metric_prefix: str
     dcgm_update_frequency: float
 

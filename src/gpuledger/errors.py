@@ -6,6 +6,7 @@ GpuledgerError
 │   ├── ConfigError       a flag, variable, key or value
 │   ├── RecordingError    a recording that cannot be read or written
 │   └── ListenError       an address that cannot be listened on
+├── JournalError          a journal that cannot be read or written; the books do without it
 └── DriverError           the driver or its library cannot be used now; tried again later
 ```
 
@@ -31,6 +32,10 @@ class RecordingError(UsageError):
 
 class ListenError(UsageError):
     """A listen address is malformed, taken or not of this host."""
+
+
+class JournalError(GpuledgerError):
+    """A journal is damaged, too large, or not of this boot or version."""
 
 
 class DriverError(GpuledgerError):

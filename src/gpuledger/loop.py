@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from gpuledger.books.book import Books
 from gpuledger.model import Facts, Health, Stage, Tick
@@ -21,6 +22,13 @@ ReadFacts = Callable[[Tick], dict[int, Facts]]
 ReadHealth = Callable[[Health], Health]
 
 
+class Bookkeeper(Protocol):
+    """Books, or books with a journal."""
+
+    def book(self, tick: Tick) -> Tick:
+        """The tick with its processes, containers and accounts."""
+
+
 class Loop:
     """Makes a tick every `interval_s` and keeps the last one for whoever asks. A stage that fails costs its part."""
 
@@ -31,7 +39,7 @@ class Loop:
         *,
         interval_s: float,
         owners: Resolver | None = None,
-        books: Books | None = None,
+        books: Bookkeeper | None = None,
         health: ReadHealth = lambda health: health,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -41,7 +49,7 @@ class Loop:
         self._health = health
         self._monotonic = monotonic
         self._owners = owners or Resolver()
-        self._books = books or Books()
+        self._books: Bookkeeper = books or Books()
         self._said = Said(log)
         self._stop = threading.Event()
         self._ticks = 0

@@ -7,8 +7,10 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
+from gpuledger.books import journal
 from gpuledger.books.energy import EnergyBook
 from gpuledger.books.interval import Policy
+from gpuledger.books.kept import State
 from gpuledger.books.memory import MemoryBook, with_inferred
 from gpuledger.books.processes import ProcessBook
 from gpuledger.books.retention import Retention
@@ -53,6 +55,16 @@ class Books:
             rows.setdefault(row.gpu, []).append(row)
         readings = tuple(self._with_accounts(reading, rows, memory.accounts) for reading in tick.readings)
         return replace(tick, readings=readings)
+
+    def keep(self, boot_id: str, time_ns: int) -> State:
+        """What a journal needs to go on from here."""
+        return journal.keep(
+            boot_id, time_ns, rows=self._rows, time=self._time, energy=self._energy, retention=self._retention
+        )
+
+    def resume(self, state: State, now_ns: int) -> None:
+        """Go on where other books ended; these must be new."""
+        journal.resume(state, now_ns, rows=self._rows, time=self._time, energy=self._energy, retention=self._retention)
 
     def _with_accounts(self, reading: Reading, rows: dict[str, list[Row]], memory: dict[str, MemoryAccount]) -> Reading:
         uuid = reading.device.uuid

@@ -5,10 +5,11 @@ processes + retired + idle + unattributed = the GPU, after every tick, to the mi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpuledger.books.floor import Floor
 from gpuledger.books.interval import Interval, Policy, Split, split
+from gpuledger.books.kept import KeptLedger
 from gpuledger.books.meter import NS_MW_PER_MJ, Meter
 from gpuledger.books.rows import Present, Row
 from gpuledger.books.time import BUFFER_NS, GpuTime, Work
@@ -37,6 +38,38 @@ class Ledger:
         self.retired_mj = 0
         self.unattributed_mj: dict[str, int] = {}
 
+    def keep(self, numbers: Mapping[Row, int]) -> KeptLedger | None:
+        """The accounts, with rows by their numbers; None when there was nothing to book yet."""
+        interval = self._open
+        if interval is None:
+            return None
+        alone = None
+        if len(interval.seen) == 1 and interval.before == frozenset(interval.seen) and not interval.hidden:
+            (row,) = interval.seen
+            is_there = row.active or (row.resumed and row.active is None)  # nobody could look again yet
+            alone = numbers.get(row) if is_there else None
+        return KeptLedger(
+            self._meter.keep(),
+            interval.since_ns,
+            interval.energy_mj,
+            alone,
+            self.energy_mj or 0,
+            self.idle_mj,
+            self.retired_mj,
+            tuple(self.unattributed_mj.items()),
+            self._idle_power.power_mw,
+            self._parked_power.power_mw,
+        )
+
+    def resume(self, kept: KeptLedger, alone: Row | None) -> None:
+        """Go on from there; what was used since then is not booked yet."""
+        self._meter.resume(kept.meter)
+        before = None if alone is None else frozenset({alone})
+        self._open = Interval(kept.since_ns, before, energy_mj=kept.open_mj, closed=True)
+        self._idle_power.power_mw, self._parked_power.power_mw = kept.idle_power_mw, kept.parked_power_mw
+        self.energy_mj, self.idle_mj, self.retired_mj = kept.energy_mj, kept.idle_mj, kept.retired_mj
+        self.unattributed_mj = dict(kept.unattributed_mj)
+
     def missed(self) -> None:
         """A tick in which the GPU did not answer."""
         if self._open is not None:
@@ -62,6 +95,8 @@ class Ledger:
             return
         interval = self._open
         _gather(interval, here, work, migs, past_ns)
+        if interval.closed and _is_another_named(interval, reading):
+            interval.before = None
         if rise is None:
             return
         interval.energy_mj += rise.mj
@@ -142,6 +177,10 @@ class EnergyBook:
         self._before_ns: int | None = None
         self.ledgers: dict[str, Ledger] = {}
 
+    def ledger(self, uuid: str) -> Ledger:
+        """A GPU's ledger, opened if there is none."""
+        return self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns))
+
     def book(self, tick: Tick, present: Present, work: dict[str, Work]) -> None:
         """Take in a tick."""
         past_ns = 0 if self._before_ns is None else max(0, tick.time_ns - self._before_ns)
@@ -157,7 +196,7 @@ class EnergyBook:
             if uuid not in up:
                 ledger.missed()
         for uuid, reading in up.items():
-            known = self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns))
+            known = self.ledger(uuid)
             known.tick(reading, migs.get(uuid, []), present.get(uuid), work[uuid], now_ns=tick.time_ns, past_ns=past_ns)
 
 
@@ -183,10 +222,17 @@ def _gather(interval: Interval, here: frozenset[Row] | None, work: Work, migs: l
             interval.activity[uuid] = interval.activity.get(uuid, 0) + busy
 
 
+def _is_another_named(interval: Interval, reading: Reading) -> bool:
+    """Whether samples or accounts, which reach back some time, tell of a process that is not on the list."""
+    named = {sample.pid for sample in reading.samples or ()} | {account.pid for account in reading.accounting}
+    return not named <= {row.pid for row in interval.seen}
+
+
 def _quiet(interval: Interval, reading: Reading, here: frozenset[Row] | None, elapsed_ns: int) -> bool:
     """Whether nothing came, went, failed or worked: then its power is that of a GPU at rest."""
     return (
         not interval.failed
+        and not interval.closed
         and here is not None
         and interval.before == here
         and len(interval.seen) == len(here)

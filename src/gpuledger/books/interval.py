@@ -34,6 +34,8 @@ class Interval:
     """At its beginning."""
     seen: set[Row] = field(default_factory=set)
     energy_mj: int = 0
+    closed: bool = False
+    """Whether the books were closed in between, and only a journal went on."""
     failed: bool = False
     """Whether there was a tick in which the GPU, or its list of processes, did not answer."""
     work_told: bool = False
@@ -86,7 +88,13 @@ def split(
     result = Split()
     energy_mj, seen, before = interval.energy_mj, interval.seen, interval.before
     alone = len(seen) == 1 and bool(before) and before == after
-    if not 0 < elapsed_ns <= longest_ns:
+    if interval.closed:
+        # Nobody looked: that no other came and went is likely, and not measured.
+        if alone and not interval.hidden and not policy.strict:
+            result.give(dict.fromkeys(seen, energy_mj), "gap")
+        else:
+            result.leave(energy_mj, "gap")
+    elif not 0 < elapsed_ns <= longest_ns:
         result.leave(energy_mj, "error" if interval.failed else "gap")
     elif before is None or after is None or (interval.failed and not alone):
         result.leave(energy_mj, "error")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuledger.books.kept import KeptMeter
 from gpuledger.books.time import BUFFER_NS
 from gpuledger.model import Reading
 
@@ -35,6 +36,27 @@ class Meter:
         self._at_ns = 0
         self._mw_ns = 0
         self._booked_mj = 0
+
+    def keep(self) -> KeptMeter:
+        """How far it has read."""
+        return KeptMeter(
+            self.source,
+            self._at_ns,
+            self._counter_mj,
+            self._booked_mj,
+            self._power_mw,
+            self._limit_mw,
+            self._mw_ns,
+            self.checked_counter_mj,
+            self._checked_mw_ns,
+        )
+
+    def resume(self, kept: KeptMeter) -> None:
+        """Read on from there."""
+        self.source, self._at_ns = kept.source, kept.at_ns
+        self._counter_mj, self._booked_mj = kept.counter_mj, kept.booked_mj
+        self._power_mw, self._limit_mw, self._mw_ns = kept.power_mw, kept.limit_mw, kept.mw_ns
+        self.checked_counter_mj, self._checked_mw_ns = kept.checked_counter_mj, kept.checked_mw_ns
 
     @property
     def checked_power_mj(self) -> int:

@@ -37,6 +37,11 @@ class Retention:
         self._most = most
         self._totals: dict[Place, Total] = {}
 
+    @property
+    def totals(self) -> dict[Place, Total]:
+        """What retired processes of each container used."""
+        return self._totals
+
     def book(self, tick: Tick, rows: Rows, ledgers: dict[str, Ledger]) -> Tick:
         """Retire what is due, and put what is kept into the tick."""
         now_ns = tick.time_ns

@@ -26,6 +26,8 @@ class Row:
     active: bool | None = True
     seen_ns: int = 0
     retired: bool = False
+    resumed: bool = False
+    """Whether it is only known from a journal, and was not met again yet."""
 
     @property
     def unlisted(self) -> bool:
@@ -93,6 +95,7 @@ class Rows:
             row = Row(reading.device, gpu, pid, start, self._number, resident)
             self._rows[place] = row
         row.device, row.resident, row.active, row.seen_ns = reading.device, resident, True, tick.time_ns
+        row.resumed = False
         if facts is not None:
             row.start_ticks, row.facts = start, facts
         if row.owner.container_id in ("", owner.container_id):  # a container, once known, is not taken back
@@ -115,6 +118,11 @@ class Rows:
         row = self._met(tick, reading, reading.device.parent_uuid or uuid, Resident(pid, "unlisted"))
         row.active = False if facts is None else None
         return row
+
+    def resume(self, rows: list[Row]) -> None:
+        """Go on with these."""
+        self._rows = {(row.device.uuid, row.pid): row for row in rows}
+        self._number = len(rows)
 
     def newest(self, uuid: str, pid: int) -> Row | None:
         """The row of a pid on a device, if it was there lately."""
@@ -145,9 +153,12 @@ def own_residents(reading: Reading, *, has_migs: bool) -> list[Resident]:
 
 
 def _another(row: Row, start: int | None) -> bool:
-    """Whether this is not the row's process. One that left and came back without a known start is taken for new."""
+    """Whether this is not the row's process. Without a known start, one that left and came back is taken for new.
+
+    So is one that nobody watched for a while.
+    """
     if start is None or row.start_ticks is None:
-        return row.active is False
+        return row.active is False or row.resumed
     return row.start_ticks != start
 
 

@@ -27,7 +27,7 @@ PROCESSES: tuple[Family, ...] = (
            "1 while the process is on the GPU, 0 once it is gone; absent while the driver does not say.",
            LISTS, flag("active")),
     Family("gpu_process_energy_joules_total", C, Of.PROCESS,
-           "Energy of the process, by how it is known; only exclusive is measured, all others are shares.",
+           "Energy of the process, by how it is known; only exclusive is measured, all others are estimates.",
            LEDGER, series=named("energy_mj", 1000), labels=("method",), unit="joules"),
     Family("gpu_process_busy_seconds_total", C, Of.PROCESS, "Time the process had the compute engine.",
            SAMPLES, at("busy_ns", 1e9), unit="seconds"),

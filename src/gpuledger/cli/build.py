@@ -16,7 +16,8 @@ from gpuledger.config import Config
 from gpuledger.errors import ConfigError, ListenError
 from gpuledger.export.app import App
 from gpuledger.export.server import Server
-from gpuledger.loop import Loop, ReadFacts
+from gpuledger.journalfile import JournaledBooks
+from gpuledger.loop import Bookkeeper, Loop, ReadFacts
 from gpuledger.model import Health, Tick
 from gpuledger.owners.access import announce, in_host_pid_namespace, probe
 from gpuledger.owners.procfs import Procfs
@@ -25,9 +26,11 @@ from gpuledger.owners.search import Search
 from gpuledger.owners.slurm import SlurmResolver
 
 
-def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.measure) -> Loop:
+def loop(
+    settings: Config, *, books: Bookkeeper | None = None, health: Callable[[Health], Health] = selfstats.measure
+) -> Loop:
     """The loop over the configured source, with everybody who knows names asked in the background."""
-    books = _books(settings)
+    books = books or _books(settings)
     if settings.source != "nvml":
         from gpuledger.sources.replay import Replay
 
@@ -35,9 +38,7 @@ def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.mea
         return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health)
     from gpuledger.sources.nvml.source import NvmlSource
 
-    root = Path(settings.path_procfs)
-    if not (root / "stat").exists():
-        raise ConfigError(f"--path.procfs: {root} is no proc file system; name the folder where one is mounted")
+    root = _procfs(settings)
     procfs = Procfs(root)
     return Loop(
         NvmlSource(timeout_s=settings.driver_timeout, pcie_throughput=settings.collector_pcie_throughput),
@@ -46,6 +47,23 @@ def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.mea
         owners=_owners(settings, root, procfs),
         books=books,
         health=health,
+    )
+
+
+def _procfs(settings: Config) -> Path:
+    procfs = Path(settings.path_procfs)
+    if not (procfs / "stat").exists():
+        raise ConfigError(f"--path.procfs: {procfs} is no proc file system; name the folder where one is mounted")
+    return procfs
+
+
+def _journal(settings: Config) -> JournaledBooks | None:
+    """Only for what is measured here: a recording has no boot."""
+    if not settings.journal_path or settings.source != "nvml":
+        return None
+    boot_id = Procfs(_procfs(settings)).boot_id()
+    return JournaledBooks(
+        _books(settings), settings.journal_path, boot_id=boot_id, interval_s=settings.journal_interval
     )
 
 
@@ -80,7 +98,8 @@ class Exporter:
     """The loop with the server in front of it."""
 
     def __init__(self, settings: Config) -> None:
-        self._loop = loop(settings, health=self._health)
+        self._journal = _journal(settings)
+        self._loop = loop(settings, books=self._journal, health=self._health)
         app = App(
             self._latest,
             self._loop.age_s,
@@ -93,6 +112,7 @@ class Exporter:
             self.server.bind()
         except ListenError:
             self._loop.stop()
+            self._close_journal()
             raise
 
     def run(self) -> None:
@@ -101,9 +121,14 @@ class Exporter:
         self._loop.run()
 
     def stop(self) -> None:
-        """End both; takes a second at most."""
+        """End both; takes a second or two at most."""
         self._loop.stop()
+        self._close_journal()
         self.server.stop()
+
+    def _close_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
 
     def _latest(self) -> Tick | None:
         return self._loop.tick

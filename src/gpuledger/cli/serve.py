@@ -50,5 +50,7 @@ def _announce(exporter: Exporter, settings: Config) -> None:
         log.info("gpuledger %s listens on %s:%d", __version__, shown, port)
     for setting in settings.unused:
         log.warning("%s is accepted but has no effect in this version", setting)
+    if settings.journal_path and settings.source != "nvml":
+        log.warning("journal.path has no effect: a recording has no totals to go on from")
     if settings.tick_interval > SLOWEST_S:
         log.warning("tick.interval is over 5s: utilization samples of short processes will be lost")

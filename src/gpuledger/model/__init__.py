@@ -16,7 +16,7 @@ from gpuledger.model.readings import (
     Resident,
     Sample,
 )
-from gpuledger.model.tick import ContainerUse, Health, ProcessUse, Stage, Tick
+from gpuledger.model.tick import ContainerUse, Health, JournalHealth, ProcessUse, Stage, Tick
 
 __all__ = [
     "EVIDENCE",
@@ -31,6 +31,7 @@ __all__ = [
     "Granted",
     "Health",
     "Holder",
+    "JournalHealth",
     "Labelled",
     "MemoryAccount",
     "Owner",

@@ -74,6 +74,16 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalHealth:
+    """How writing the journal goes."""
+
+    written_ns: int | None = None
+    """Unix time of the last tick that was written; None before the first."""
+    size_bytes: int | None = None
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """One period's world. Each stage takes it and returns it richer; nothing changes it."""
 
@@ -90,6 +100,8 @@ class Tick:
     """Rows left out since start to keep the number of series bounded."""
     containers: tuple[ContainerUse, ...] = ()
     health: Health = Health()
+    journal: JournalHealth | None = None
+    """None without a journal."""
 
     def working_pids(self) -> set[int]:
         """Every process the driver saw at work, listed or not."""

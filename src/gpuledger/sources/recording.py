@@ -9,16 +9,14 @@ as far as it was known. Never command lines or environments.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields
-from functools import cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from gpuledger.errors import RecordingError
 from gpuledger.model import Device, Driver, Facts, Owner, Owners, Reading, Tick
+from gpuledger.records import check, fields_of, items, parse, plain, record
 
 VERSION = 1
-LARGEST = 1 << 64
 T = TypeVar("T")
 
 
@@ -59,7 +57,7 @@ class Encoder:
         row: dict[str, Any] = {"t": tick.time_ns}
         if tick.driver != self._driver:
             self._driver = tick.driver
-            row["driver"] = _plain(tick.driver)
+            row["driver"] = plain(tick.driver)
         if devices := _number([reading.device for reading in tick.readings], self._devices):
             row["devices"] = devices
         if facts := _number(tick.facts.values(), self._facts):
@@ -70,7 +68,7 @@ class Encoder:
             if new := _number(owners, self._owners):
                 row["owners"] = new
             row["owned"] = [self._owners[owner] for owner in owners]
-        row["readings"] = [{**_plain(r), "device": self._devices[r.device]} for r in tick.readings]
+        row["readings"] = [{**plain(r, "device"), "device": self._devices[r.device]} for r in tick.readings]
         return json.dumps(row, separators=(",", ":"))
 
 
@@ -86,38 +84,34 @@ class Decoder:
     def tick(self, line: str) -> Tick:
         """One tick; RecordingError says what is wrong with the line."""
         try:
-            row = _object(json.loads(line, parse_constant=_no_number), "it")
-            self._devices += [_record(Device, device) for device in _list(row.get("devices", []), "devices")]
-            self._facts += [_record(Facts, facts) for facts in _list(row.get("facts", []), "facts")]
-            self._owners += [_record(Owner, owner) for owner in _list(row.get("owners", []), "owners")]
+            row = parse(line)
+            self._devices += [record(Device, device) for device in items(row.get("devices", []), "devices")]
+            self._facts += [record(Facts, facts) for facts in items(row.get("facts", []), "facts")]
+            self._owners += [record(Owner, owner) for owner in items(row.get("owners", []), "owners")]
             if "driver" in row:
-                self._driver = _record(Driver, row["driver"])
-            alive = [self._facts[_index(i)] for i in _list(row["alive"], "alive")]
-            owned = [self._owners[_index(i)] for i in _list(row.get("owned", []), "owned")]
+                self._driver = record(Driver, row["driver"])
+            alive = [self._facts[_index(i)] for i in items(row["alive"], "alive")]
+            owned = [self._owners[_index(i)] for i in items(row.get("owned", []), "owned")]
             if len(owned) not in (0, len(alive)):
                 raise ValueError("owned is not as long as alive")
             by_pid = {facts.pid: owner for facts, owner in zip(alive, owned, strict=False)}
             return Tick(
-                time_ns=_check(int, row["t"], "t"),
-                driver=self._driver or _record(Driver, row["driver"]),
-                readings=tuple(self._reading(reading) for reading in _list(row["readings"], "readings")),
+                time_ns=check(int, row["t"], "t"),
+                driver=self._driver or record(Driver, row["driver"]),
+                readings=tuple(self._reading(reading) for reading in items(row["readings"], "readings")),
                 facts={facts.pid: facts for facts in alive},
                 owners=Owners(by_pid=by_pid) if by_pid else Owners(),
             )
         except KeyError as error:
             raise RecordingError(f"{error.args[0]} is missing") from None
-        except json.JSONDecodeError:
-            raise RecordingError("it is not JSON") from None
         except IndexError:
             raise RecordingError("it refers to a device or process that is not in the recording") from None
         except (ValueError, TypeError) as error:
             raise RecordingError(str(error)) from None
-        except RecursionError:
-            raise RecordingError("it is nested too deep") from None
 
     def _reading(self, data: Any) -> Reading:
-        number = _index(_object(data, "a reading")["device"])
-        return _record(Reading, data, device=self._devices[number])
+        number = _index(fields_of(data, "a reading")["device"])
+        return record(Reading, data, device=self._devices[number])
 
 
 def _number(things: Iterable[T], known: dict[T, int]) -> list[dict[str, Any]]:
@@ -126,93 +120,11 @@ def _number(things: Iterable[T], known: dict[T, int]) -> list[dict[str, Any]]:
     for thing in things:
         if thing not in known:
             known[thing] = len(known)
-            new.append(_plain(thing))
+            new.append(plain(thing))
     return new
 
 
-def _no_number(text: str) -> float:
-    """For what Python takes as JSON and JSON does not know: NaN and Infinity."""
-    raise ValueError(f"{text} is no number")
-
-
-def _object(data: Any, name: str) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise TypeError(f"{name} is not an object")
-    return data
-
-
-def _list(data: Any, name: str) -> list[Any]:
-    if not isinstance(data, list):
-        raise TypeError(f"{name} is not a list")
-    return data
-
-
 def _index(value: Any) -> int:
-    if _check(int, value, "a reference") < 0:
+    if check(int, value, "a reference") < 0:
         raise ValueError("a reference is negative")
     return int(value)
-
-
-def _plain(record: Any) -> dict[str, Any]:
-    """A record's fields that differ from their defaults, as JSON can hold them."""
-    plain = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if value != field.default and field.name != "device":
-            plain[field.name] = _value(value)
-    return plain
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_value(item) for item in value]
-    return _plain(value) if hasattr(value, "__dataclass_fields__") else value
-
-
-@cache
-def _hints(kind: Any) -> Mapping[str, Any]:
-    return get_type_hints(kind)
-
-
-def _record(kind: type[T], data: Any, **given: Any) -> T:
-    """A record from JSON; unknown fields and wrong types are errors."""
-    hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable
-    values = dict(given)
-    for name, value in _object(data, f"a {kind.__name__}").items():
-        if name in given:
-            continue
-        if name not in hints:
-            raise ValueError(f"{kind.__name__} has no field {name!r}")
-        values[name] = _check(hints[name], value, name)
-    for field in fields(kind):  # type: ignore[arg-type]  # always one of our records
-        if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
-            raise ValueError(f"{kind.__name__} lacks {field.name!r}")
-    return kind(**values)
-
-
-def _check(hint: Any, value: Any, name: str) -> Any:
-    """`value` as the type `hint` says, or an error that names the field."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is tuple:
-        value = _list(value, name)
-        if inner[-1] is ...:
-            return tuple(_check(inner[0], item, name) for item in value)
-        return tuple(_check(kind, item, name) for kind, item in zip(inner, value, strict=True))
-    if inner:  # X | None
-        return None if value is None else _check(inner[0], value, name)
-    if hasattr(hint, "__dataclass_fields__"):
-        return _record(hint, value)
-    accepted = (int, float) if hint is float else (hint,)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
-        raise TypeError(f"{name} is not of type {hint.__name__}")
-    if isinstance(value, str):
-        if not _is_text(value):
-            raise ValueError(f"{name} is not text")
-    elif not -LARGEST < value < LARGEST:
-        raise ValueError(f"{name} is larger than any counter")
-    return value
-
-
-def _is_text(value: str) -> bool:
-    """JSON can hold half of a surrogate pair, which could never be shown."""
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
