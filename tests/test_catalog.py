@@ -7,6 +7,7 @@ import re
 import pytest
 
 from gpuledger.catalog import CATALOG, Family, Of, Type
+from gpuledger.model import Tick
 
 BASE_UNITS = {"", "bytes", "seconds", "joules", "watts", "hertz", "celsius", "ratio"}
 TAKEN = {"job", "instance", "type", "cluster", "service", "env", "region", "zone"}
@@ -28,6 +29,7 @@ def test_family_is_well_declared(family: Family) -> None:
     labels = (*family.of.labels, *family.labels)
     assert len(set(labels)) == len(labels)
     assert not TAKEN & set(labels)
+    assert not family.needs or family.needs in Tick.__dataclass_fields__
 
 
 def test_names_are_unique_in_both_formats() -> None:

@@ -48,6 +48,9 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "kubernetes-enabled": ("true", "false", "on"),
     "pod-resources-socket": ("/a", "/b", "/c"),
     "dcgm-update-frequency": ("2s", "3s", "4s"),
+    "collector.dcgm": ("true", "on", "yes"),
+    "dcgm.hostengine": ("a", "b:1", "unix:///c"),
+    "dcgm.library": ("/a", "/b", "/c"),
 }
 
 
@@ -321,9 +324,8 @@ def _from_bytes(content: bytes) -> dict[str, tuple[int, list[str]]]:
 
 def test_what_has_no_effect_yet_is_listed() -> None:
     """So that it can be said in the log; a value that is the default changes nothing anyway."""
-    flags = {"dcgm-update-frequency": ["10s"], "process.max": ["5"], "metric-prefix": ["gpu_process"]}
-
-    assert config.load(flags, {}).unused == ["dcgm-update-frequency"]
+    assert config.load({"metric-prefix": ["gpu_process"], "process.max": ["5"]}, {}).unused == []
+    assert config.load({"metric-prefix": ["my_gpu"], "process.max": ["5"]}, {}).unused == ["metric-prefix"]
 
 
 def _spans(shortest: str, longest: str) -> st.SearchStrategy[str]:
@@ -363,6 +365,9 @@ TEXTS: dict[str, st.SearchStrategy[Any]] = {
     "kubernetes-enabled": st.sampled_from(["true", "false"]),
     "pod-resources-socket": PRINTABLE,
     "dcgm-update-frequency": _spans("100ms", "60s"),
+    "collector.dcgm": st.sampled_from(["true", "off"]),
+    "dcgm.hostengine": st.sampled_from(["", "localhost", "10.0.0.1:5555"]) | PRINTABLE.map("unix:///{}".format),
+    "dcgm.library": PRINTABLE,
 }
 
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from gpuledger.catalog import CATALOG
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 from gpuledger.loop import Loop
-from gpuledger.model import ProviderHealth, Tick
+from gpuledger.model import DcgmHealth, DcgmStats, ProviderHealth, Tick
 from gpuledger.owners.names import Allocation, Container, Names, Pod
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
@@ -101,6 +102,25 @@ class Known:
         """Nothing runs."""
 
 
+class Beside:
+    """DCGM, which says the same of everybody on a GPU, and nothing of MIG instances."""
+
+    name = "dcgm"
+
+    def attach(self, tick: Tick) -> Tick:
+        """Numbers for the processes of GPU 6, where accounting is on."""
+        told = DcgmStats(250_000, 97, 30, 4 << 30, 1, NOW_S * 10**6)
+        uses = tuple(replace(use, dcgm=told) if use.device.index == 6 else use for use in tick.processes)
+        return replace(tick, processes=uses, dcgm=DcgmHealth(True, "", "4.2.3", "libdcgm.so.4", "embedded"))
+
+    def answered(self) -> bool:
+        """At once."""
+        return True
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
 def proc(root: Path, pid: int, name: str) -> None:
     """A process in a made-up /proc."""
     folder = root / str(pid)
@@ -127,7 +147,13 @@ def tick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tick]:
         proc(root, pid, "python3" if pid % 2 else 'bad "name"\\')
     procfs = Procfs(root)
     source = NvmlSource(now_ns=lambda: int(scenario.clock or 0) * 10**9)
-    loop = Loop(source, lambda tick: procfs.facts(tick.resident_pids()), interval_s=1.0, owners=Resolver([Known()]))
+    loop = Loop(
+        source,
+        lambda tick: procfs.facts(tick.resident_pids()),
+        interval_s=1.0,
+        owners=Resolver([Known()]),
+        collectors=[Beside()],
+    )
     loop.once()
     scenario.extra += samples
     scenario.clock = NOW_S

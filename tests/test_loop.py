@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gpuledger.loop import Loop
-from gpuledger.model import Device, Driver, Facts, Health, Reading, Resident, Tick
+from gpuledger.model import DcgmHealth, Device, Driver, Facts, Health, Reading, Resident, Tick
 
 TICK = Tick(
     time_ns=10**18,
@@ -102,6 +102,51 @@ def test_a_tick_goes_through_all_stages() -> None:
     assert tick.health.ticks == 1
     assert tick.health.open_fds == 3
     assert tick.health.driver_errors == ((("nvmlA", "Unknown"), 2), (("nvmlB", "Timeout"), 1))
+
+
+class Beside:
+    """A collector that adds what it is told to."""
+
+    name = "beside"
+
+    def __init__(self, attach: Callable[[Tick], Tick]) -> None:
+        self.attach = attach
+        self.closed = False
+        self.has_answer = False
+
+    def answered(self) -> bool:
+        """When told so."""
+        return self.has_answer
+
+    def close(self) -> None:
+        """Remember it."""
+        self.closed = True
+
+
+def test_a_collector_adds_to_written_books_and_is_closed() -> None:
+    """It is a stage of its own after the books, so that none can depend on it."""
+    beside = Beside(lambda tick: replace(tick, dcgm=DcgmHealth(up=len(tick.processes) == 2)))
+    loop = Loop(Given(), facts_of, interval_s=1, collectors=[beside])
+
+    tick = loop.once()
+    loop.stop()
+
+    assert tick.dcgm == DcgmHealth(up=True)
+    assert not loop.has_answers()
+    beside.has_answer = True
+    assert loop.has_answers()
+    assert [stage.name for stage in tick.health.stages] == ["read", "resolve", "book", "beside"]
+    assert beside.closed
+
+
+def test_a_collector_that_fails_costs_its_part() -> None:
+    """The books are shown as they are."""
+    loop = Loop(Given(), facts_of, interval_s=1, collectors=[Beside(lambda _: 1 / 0)])  # type: ignore[arg-type,return-value]
+
+    tick = loop.once()
+
+    assert len(tick.processes) == 2
+    assert [(stage.name, stage.success) for stage in tick.health.stages][-2:] == [("book", True), ("beside", False)]
 
 
 def test_a_driver_that_is_down_is_a_failed_read_stage() -> None:

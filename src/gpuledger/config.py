@@ -16,6 +16,7 @@ from gpuledger import durations
 from gpuledger.errors import ConfigError
 from gpuledger.export.listen import parse_address
 from gpuledger.owners.unixhttp import parse_address as parse_docker_address
+from gpuledger.sources.dcgm.address import parse_hostengine
 
 LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")
@@ -168,6 +169,12 @@ OPTIONS: tuple[Option, ...] = (
            _between("100ms", "60s")),
     Option("collector.pcie-throughput", False,
            "Measure PCIe traffic also where GPM is missing; blocks 40 ms per GPU and tick.", _switch),
+    Option("collector.dcgm", False,
+           "Show also what DCGM says of processes: numbers of the whole GPU, never booked.", _switch),
+    Option("dcgm.hostengine", "",
+           "nv-hostengine to ask, as HOST, HOST:PORT or unix:///PATH; DCGM runs inside gpuledger if not given.",
+           parse_hostengine),
+    Option("dcgm.library", "", "Path of libdcgm.so.4 or libdcgm.so.3; found by itself if not given."),
     Option("source", "nvml", "Where readings come from: nvml, or replay:FILE.", _source),
     Option("path.procfs", "/proc", "Where the host's /proc is mounted.", _path),
     Option("log.level", "info", f"Log from this level on: {', '.join(LOG_LEVELS)}.", _one_of(*LOG_LEVELS)),
@@ -202,7 +209,8 @@ OPTIONS: tuple[Option, ...] = (
            _between("0s", "10m")),
     Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", _prefix,
            later=True),
-    Option("dcgm-update-frequency", 1.0, "How often DCGM's collector samples.", _between("100ms", "60s"), later=True),
+    Option("dcgm-update-frequency", 1.0, "How often DCGM samples and is asked, with collector.dcgm.",
+           _between("100ms", "60s")),
 )  # fmt: skip
 
 CONFIG_FILE = Option("config.file", "", "YAML file with any of these settings.", aliases=("config",))
@@ -218,6 +226,9 @@ class Config:
     tick_interval: float
     driver_timeout: float
     collector_pcie_throughput: bool
+    collector_dcgm: bool
+    dcgm_hostengine: str
+    dcgm_library: str
     source: str
     path_procfs: str
     log_level: str

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from gpuledger.books.book import Books
 from gpuledger.model import Facts, Health, Stage, Tick
 from gpuledger.owners.resolver import Resolver
 from gpuledger.said import Said
-from gpuledger.sources.source import Source
+from gpuledger.sources.source import Collector, Source
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ class Loop:
         interval_s: float,
         owners: Resolver | None = None,
         books: Bookkeeper | None = None,
+        collectors: Sequence[Collector] = (),
         health: ReadHealth = lambda health: health,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -50,6 +51,7 @@ class Loop:
         self._monotonic = monotonic
         self._owners = owners or Resolver()
         self._books: Bookkeeper = books or Books()
+        self._collectors = collectors
         self._said = Said(log)
         self._stop = threading.Event()
         self._ticks = 0
@@ -58,9 +60,9 @@ class Loop:
         self.tick: Tick | None = None
         """The last finished tick: one reference, swapped whole, so that readers need no lock."""
 
-    def has_names(self) -> bool:
-        """Whether everybody who is asked for names has answered at least once."""
-        return self._owners.has_names()
+    def has_answers(self) -> bool:
+        """Whether everybody who is asked in the background has answered at least once."""
+        return self._owners.has_names() and all(collector.answered() for collector in self._collectors)
 
     def age_s(self) -> float | None:
         """How old the last tick is; None before the first."""
@@ -76,6 +78,9 @@ class Loop:
         tick = self._run("book", stages, self._books.book, tick)
         if any(reading.memory is not None and reading.memory.unknown_bytes for reading in tick.readings):
             self._owners.look_for_holders()
+
+        for collector in self._collectors:
+            tick = self._run(collector.name, stages, collector.attach, tick)
         self._ticks += 1
         health = Health(
             interval_ns=int(self._interval_s * 1e9),
@@ -109,10 +114,12 @@ class Loop:
             self._stop.wait(max(0.0, due - self._monotonic()))
 
     def stop(self) -> None:
-        """End `run`, let go of the source and ask nobody for names any more."""
+        """End `run`, let go of the source and ask nobody for anything any more."""
         self._stop.set()
         self._source.close()
         self._owners.close()
+        for collector in self._collectors:
+            collector.close()
 
     def _resolve(self, tick: Tick) -> Tick:
         if self._facts is not None:  # a recording brings its facts along

@@ -49,6 +49,8 @@ LINES = [
     ("--tick.interval 1ms", "--tick.interval: '1ms' is out of range; choose from 100ms to 60s"),
     ("--process-scan-interval 2m", "--tick.interval: '2m' is out of range; choose from 100ms to 60s"),
     ("--dcgm-update-frequency 0s", "--dcgm-update-frequency: '0s' is out of range; choose from 100ms to 60s"),
+    ("--dcgm.hostengine tcp://a",
+     "--dcgm.hostengine: 'tcp://a' is no address; write it as localhost, 10.0.0.1:5555 or unix:///tmp/nv-hostengine"),
     ("--metric-retention 2d", "--metric-retention: '2d' is out of range; choose from 1s to 1d"),
     ("--metric-prefix 9gpu", "--metric-prefix: '9gpu' cannot begin a metric's name; use letters, digits and _"),
     ("--web.listen-address 9400", "--web.listen-address: '9400' is no address: the port is missing; write :9400"),

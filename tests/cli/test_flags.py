@@ -37,6 +37,8 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
         ("--no-collector.pcie-throughput", "collector", "pcie-throughput", False),
         ("--pod-resources-socket /run/x.sock", "", "pod-resources-socket", "/run/x.sock"),
         ("--dcgm-update-frequency 500ms", "", "dcgm-update-frequency", "500ms"),
+        ("--collector.dcgm", "collector", "dcgm", True),
+        ("--dcgm.hostengine node:5555", "dcgm", "hostengine", "node:5555"),
         ("--tick.interval 5s --tick.interval 6s", "tick", "interval", "6s"),
     ],
 )

@@ -93,9 +93,9 @@ def test_settings_without_effect_are_said(scenario: Scenario, tmp_path: Path) ->
     """In the log, as one line each, which in JSON is one object each."""
     env = surroundings(scenario.write(tmp_path / "scenario"))
 
-    with serving(FAST, "--dcgm-update-frequency=10s", "--log.format=json", env=env) as server:
+    with serving(FAST, "--metric-prefix=my_gpu", "--log.format=json", env=env) as server:
         server.metrics("^gpuledger_up 1$")
         _, _, errors = server.stop()
 
     messages = [json.loads(line)["msg"] for line in errors.splitlines()]
-    assert "dcgm-update-frequency is accepted but has no effect in this version" in messages
+    assert "metric-prefix is accepted but has no effect in this version" in messages

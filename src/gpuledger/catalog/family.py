@@ -56,6 +56,8 @@ class Family:
     series: Callable[[Any], Series] | None = None
     labels: tuple[str, ...] = ()
     unit: str = ""
+    needs: str = ""
+    """The part of a tick without which there is nothing to show, so that what is switched off is not looked for."""
 
 
 def at(path: str, scale: float = 1) -> Callable[[Any], Value | None]:

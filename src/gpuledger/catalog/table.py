@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpuledger.catalog import container, exporter, gpu, process
+from gpuledger.catalog import container, dcgmstats, exporter, gpu, process
 from gpuledger.catalog.family import Family, Of
 from gpuledger.model import EVIDENCE, Device, Granted, Owner, ProcessUse, Tick
 
 CATALOG: tuple[Family, ...] = (
     *exporter.FAMILIES,
+    *dcgmstats.EXPORTER,
     *gpu.GPUS,
     *gpu.MIG_INSTANCES,
     *process.PROCESSES,
+    *dcgmstats.PROCESSES,
     *container.CONTAINERS,
 )
 

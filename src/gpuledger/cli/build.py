@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,9 @@ from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.search import Search
 from gpuledger.owners.slurm import SlurmResolver
+from gpuledger.sources.source import Collector
+
+log = logging.getLogger(__name__)
 
 
 def loop(
@@ -34,6 +38,8 @@ def loop(
     if settings.source != "nvml":
         from gpuledger.sources.replay import Replay
 
+        if settings.collector_dcgm:
+            log.warning("collector.dcgm has no effect on a recording: its processes are not of this host")
         replay = Replay(Path(settings.source.removeprefix("replay:")), looped=True)
         return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health)
     from gpuledger.sources.nvml.source import NvmlSource
@@ -46,6 +52,7 @@ def loop(
         interval_s=settings.tick_interval,
         owners=_owners(settings, root, procfs),
         books=books,
+        collectors=_collectors(settings),
         health=health,
     )
 
@@ -65,6 +72,20 @@ def _journal(settings: Config) -> JournaledBooks | None:
     return JournaledBooks(
         _books(settings), settings.journal_path, boot_id=boot_id, interval_s=settings.journal_interval
     )
+
+
+def _collectors(settings: Config) -> list[Collector]:
+    if not settings.collector_dcgm:
+        return []
+    from gpuledger.sources.dcgm.collector import DcgmCollector  # only where it is wanted
+
+    collector = DcgmCollector(
+        period_s=settings.dcgm_update_frequency,
+        hostengine=settings.dcgm_hostengine,
+        library=settings.dcgm_library,
+    )
+    collector.start()
+    return [collector]
 
 
 def _books(settings: Config) -> Books:

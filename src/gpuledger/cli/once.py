@@ -13,8 +13,8 @@ from gpuledger.export.text import Renderer
 from gpuledger.wholefile import replacing
 
 FORMATS = {"text": Format.TEXT, "openmetrics": Format.OPENMETRICS}
-NAMES_PATIENCE_S = 3.0
-"""How long to wait for those who know names; ids alone are better than nothing."""
+PATIENCE_S = 3.0
+"""How long to wait for those who are asked in the background; ids alone are better than nothing."""
 LONGEST_PAUSE_S = 1.0
 
 
@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace, settings: Config) -> int:
         loop.once()
         # Utilization and activity are told since the reading before, so there must be one, and some time between.
         time.sleep(min(settings.tick_interval, LONGEST_PAUSE_S))
-        patience = time.monotonic() + NAMES_PATIENCE_S
-        while not loop.has_names() and time.monotonic() < patience:
+        patience = time.monotonic() + PATIENCE_S
+        while not loop.has_answers() and time.monotonic() < patience:
             time.sleep(0.05)
         tick = loop.once()
     finally:

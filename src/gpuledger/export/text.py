@@ -49,6 +49,8 @@ class Renderer:
         """The body in pieces, none of more than one family; families without a value are left out."""
         rows = {of: self._blocks.rows(tick, of) for of in Of}
         for lines, head in zip(self._families, self._headers[fmt], strict=True):
+            if lines.family.needs and getattr(tick, lines.family.needs) is None:
+                continue
             start = head
             for text in lines.of(rows[lines.family.of]):
                 if text:

@@ -16,7 +16,7 @@ from gpuledger.model.readings import (
     Resident,
     Sample,
 )
-from gpuledger.model.tick import ContainerUse, Health, JournalHealth, ProcessUse, Stage, Tick
+from gpuledger.model.tick import ContainerUse, DcgmHealth, DcgmStats, Health, JournalHealth, ProcessUse, Stage, Tick
 
 __all__ = [
     "EVIDENCE",
@@ -25,6 +25,8 @@ __all__ = [
     "Accounting",
     "Activity",
     "ContainerUse",
+    "DcgmHealth",
+    "DcgmStats",
     "Device",
     "Driver",
     "Facts",

@@ -10,6 +10,34 @@ from gpuledger.model.readings import Accounting, Device, Driver, Labelled, Readi
 
 
 @dataclass(frozen=True, slots=True)
+class DcgmStats:
+    """What DCGM says of a process: numbers of the whole GPU while the process was on it. No book may read them."""
+
+    energy_mj: int | None = None
+    """Of the whole GPU; every process on it is told the same."""
+    sm_pct: int | None = None
+    memory_pct: int | None = None
+    max_memory_bytes: int | None = None
+    """The process's own, from the driver's accounting."""
+    other_processes: int | None = None
+    """How many others were on the GPU in that time."""
+    start_us: int | None = None
+    """Unix time from which on it counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class DcgmHealth:
+    """How DCGM is, where it is asked."""
+
+    up: bool
+    reason: str = ""
+    version: str = ""
+    library: str = ""
+    mode: str = ""
+    """`embedded` in this process, or `hostengine`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessUse:
     """One process on one device: the driver's numbers joined with what the kernel knows."""
 
@@ -26,6 +54,8 @@ class ProcessUse:
     """By how it is known."""
     busy_ns: int | None = None
     """Time it had the compute engine."""
+    dcgm: DcgmStats | None = None
+    """Put here after the books are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +129,8 @@ class Tick:
     dropped_processes: int = 0
     """Rows left out since start to keep the number of series bounded."""
     containers: tuple[ContainerUse, ...] = ()
+    dcgm: DcgmHealth | None = None
+    """None where DCGM is not asked."""
     health: Health = Health()
     journal: JournalHealth | None = None
     """None without a journal."""

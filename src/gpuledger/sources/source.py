@@ -19,3 +19,19 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of the driver; must return at once even when a call hangs."""
+
+
+class Collector(Protocol):
+    """Adds what somebody else says to a tick whose books are written, so that no book can depend on it."""
+
+    name: str
+    """As the metrics of stages show it."""
+
+    def attach(self, tick: Tick) -> Tick:
+        """The tick with what is known by now; never waits for anybody."""
+
+    def answered(self) -> bool:
+        """Whether it has anything to say by now, or knows that it has not."""
+
+    def close(self) -> None:
+        """Ask no more; must return soon even when a call hangs."""
