@@ -16,6 +16,7 @@ from gpuledger import durations
 from gpuledger.errors import ConfigError
 from gpuledger.export.listen import parse_address
 from gpuledger.owners.unixhttp import parse_address as parse_docker_address
+from gpuledger.upstream.place import parse_place
 
 LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")
@@ -149,6 +150,12 @@ def _docker_host(text: str) -> str:
     return text
 
 
+def _upstream(text: str) -> str:
+    if text:
+        parse_place(text)
+    return text
+
+
 def _regex(text: str) -> str:
     try:
         re.compile(text)
@@ -197,6 +204,16 @@ OPTIONS: tuple[Option, ...] = (
     Option("energy.parked", "equal",
            f"Who has the power of processes that only wait: {', '.join(PARKED)}; separate books it to nobody.",
            _one_of(*PARKED)),
+    Option("dcgm-exporter.url", "",
+           "Page or file with a dcgm-exporter's metrics, to be shown under /gpu/metrics with pods on them.", _upstream),
+    Option("dcgm-exporter.interval", 15.0, "How often it is read.", _between("1s", "10m")),
+    Option("dcgm-exporter.timeout", 5.0, "How long its whole answer may take.", _between("100ms", "60s")),
+    Option("dcgm-exporter.max-age", 60.0, "How long its last good answer is shown when there is no newer one.",
+           _between("1s", "1h")),
+    Option("dcgm-exporter.in-metrics", False,
+           "Show it at the end of the other metrics too; these are then text, never OpenMetrics.", _switch),
+    Option("dcgm-exporter.copy-shared", False,
+           "Give each pod on a shared GPU a copy of its series, as older exporters do; sums count them all.", _switch),
     Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", _prefix,
            later=True),
     Option("dcgm-update-frequency", 1.0, "How often DCGM's collector samples.", _between("100ms", "60s"), later=True),
@@ -235,6 +252,12 @@ class Config:
     metric_retention: float
     energy_strict: bool
     energy_parked: str
+    dcgm_exporter_url: str
+    dcgm_exporter_interval: float
+    dcgm_exporter_timeout: float
+    dcgm_exporter_max_age: float
+    dcgm_exporter_in_metrics: bool
+    dcgm_exporter_copy_shared: bool
     metric_prefix: str
     dcgm_update_frequency: float
 

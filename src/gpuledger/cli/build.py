@@ -22,6 +22,9 @@ from gpuledger.owners.access import announce, probe
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.slurm import SlurmResolver
+from gpuledger.upstream.place import parse_place
+from gpuledger.upstream.poll import Poll, Polling
+from gpuledger.upstream.source import File, Page
 
 
 def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.measure) -> Loop:
@@ -67,10 +70,29 @@ def _owners(settings: Config, procfs: Path) -> Resolver:
     return Resolver(asked, jobs=jobs, access=access)
 
 
+def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | None:
+    if not settings.dcgm_exporter_url:
+        return None
+    if settings.dcgm_exporter_max_age < settings.dcgm_exporter_interval:
+        raise ConfigError("--dcgm-exporter.max-age is shorter than --dcgm-exporter.interval; make it longer, or the "
+                          "metrics come and go")  # fmt: skip
+    place = parse_place(settings.dcgm_exporter_url)
+    page_or_file = (
+        File(place, settings.dcgm_exporter_max_age) if place.path else Page(place, settings.dcgm_exporter_timeout)
+    )
+    polling = Polling(
+        interval_s=settings.dcgm_exporter_interval,
+        max_age_s=settings.dcgm_exporter_max_age,
+        copied=settings.dcgm_exporter_copy_shared,
+    )
+    return Poll(page_or_file, latest, polling)
+
+
 class Exporter:
     """The loop with the server in front of it."""
 
     def __init__(self, settings: Config) -> None:
+        self._upstream = _upstream(settings, self._latest)
         self._loop = loop(settings, health=self._health)
         app = App(
             self._latest,
@@ -78,6 +100,8 @@ class Exporter:
             interval_s=settings.tick_interval,
             driver_timeout_s=settings.driver_timeout,
             telemetry_path=settings.web_telemetry_path,
+            upstream=self._passed_on if self._upstream else None,
+            upstream_in_metrics=settings.dcgm_exporter_in_metrics,
         )
         self.server = Server(settings.web_listen_address, app, max_connections=settings.web_max_connections)
         try:
@@ -89,10 +113,14 @@ class Exporter:
     def run(self) -> None:
         """Serve and tick until `stop`."""
         self.server.start()
+        if self._upstream is not None:
+            self._upstream.start()
         self._loop.run()
 
     def stop(self) -> None:
-        """End both; takes a second at most."""
+        """End everything; takes a second at most."""
+        if self._upstream is not None:
+            self._upstream.stop()
         self._loop.stop()
         self.server.stop()
 
@@ -105,4 +133,9 @@ class Exporter:
             selfstats.measure(health),
             http_connections=statistics.open,
             http_rejected=statistics.rejected + statistics.evicted,
+            upstream=self._upstream.state if self._upstream else None,
         )
+
+    def _passed_on(self) -> tuple[tuple[bytes, bytes], ...] | None:
+        served = self._upstream.served if self._upstream else None
+        return served.families if served else None
