@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -181,6 +183,20 @@ def test_nothing_but_labels_changes(name: str, copied: bool) -> None:
     assert without_pods(page) == without_pods(before)
     heads = "".join(family.head.decode() for family in families)
     assert [line for line in page.splitlines() if line.startswith("#")] == heads.splitlines()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_prometheus_reads_it(name: str) -> None:
+    """Its linter dislikes dcgm-exporter's names and labels, but can read every line; of NVLinks' own text it cannot."""
+    promtool = shutil.which("promtool")
+    assert promtool, "promtool is not installed; it comes with Debian's package prometheus"
+
+    def check(page: str) -> str:
+        done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    assert "parsing error" not in check(text(labelled(body(name), tick(*given(GPUS[0], "ml/llama-0/main")))))
+    assert ("parsing error" in check(body(name).decode())) == (name == "nvlink")
 
 
 ANY = st.text(st.characters(codec="utf-8"), min_size=1, max_size=10) | st.text('\\"\n{}=,é', min_size=1, max_size=6)

@@ -94,6 +94,7 @@ def test_good_answers(name: str, form: str) -> None:
         (page(gzip.compress(b"# 0\n" * 2_000_000, 9), "200 OK", "Content-Encoding: gzip"), "size", "more than 1 MiB"),
         (page(gzip.compress(b"a 1\n" * 9)[:-9], "200 OK", "Content-Encoding: gzip"), "half", "compressed form"),
         (page(b"a 1\n", "200 OK", "Content-Encoding: gzip"), "format", "is not compressed as it says"),
+        (page(gzip.compress(b"a 1\n") * 2, "200 OK", "Content-Encoding: gzip"), "format", "goes on after the end"),
     ],
 )
 def test_bad_answers(say: Say, reason: str, words: str) -> None:
@@ -123,6 +124,15 @@ def test_nobody_there() -> None:
     with pytest.raises(UpstreamError, match=r"cannot reach .*; is the dcgm-exporter running") as caught:
         Page(parse_place(f"http://127.0.0.1:{port}/metrics"), 1.0).read()
     assert caught.value.reason == "unreachable"
+
+
+@pytest.mark.parametrize("seed", [b"\0", b"a 1\n", bytes(range(256))])
+@pytest.mark.parametrize("size", [1 << 18, (1 << 20) + 3])
+def test_large_answers_as_gzip(seed: bytes, size: int) -> None:
+    """Whole, though they come out in pieces."""
+    data = (seed * size)[:size]
+
+    assert b"".join(unzipped([gzip.compress(data)])) == data
 
 
 @given(st.binary(max_size=200), st.integers(1, 50))

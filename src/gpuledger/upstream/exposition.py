@@ -37,9 +37,9 @@ Series = tuple[bytes, bytes | None, bytes]
 class Limits:
     """How much of an answer is taken."""
 
-    size: int = 64 << 20
-    """Bytes, when no longer compressed. A GPU has about 20 kB."""
-    series: int = 200_000
+    size: int = 32 << 20
+    """Bytes, when no longer compressed; a GPU has some ten thousand. The worst of this size takes 250 MB of memory."""
+    series: int = 100_000
     line: int = 64 << 10
 
 

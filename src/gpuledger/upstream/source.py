@@ -129,6 +129,8 @@ def unzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
             except zlib.error as error:
                 raise UpstreamError("format", f"is not compressed as it says: {error}") from error
             waiting = stream.unconsumed_tail
+        if stream.unused_data:
+            raise UpstreamError("format", "goes on after the end of its compressed form")
     if not stream.eof:
         raise UpstreamError("half", "ends in the middle of its compressed form, so the rest is missing")
 
