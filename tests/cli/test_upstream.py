@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +60,10 @@ def test_pods_on_every_series(flags: list[str], env: dict[str, str]) -> None:
         ("1", "", "", "", "33"),
     ]
     assert found == GOLDEN.read_text()
-    assert "gpuledger_upstream_up 1\n" in own
+    for own_metric in ("up 1", "series 40", "pod_series 17", "duplicates_total 0"):
+        assert f"\ngpuledger_upstream_{own_metric}\n" in own
+    assert re.search(r"^gpuledger_upstream_success_timestamp_seconds 1\.?[0-9]", own, re.MULTILINE)
+    assert re.search(r"^gpuledger_upstream_duration_seconds 0\.", own, re.MULTILINE)
     assert "DCGM_FI" not in own
     for pod in ("a", "b"):  # what a query joins the shared GPU's series with
         assert f'uuid="{uuid(1)}",namespace="ml",pod="{pod}",container="main"' in own

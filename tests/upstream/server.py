@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import BinaryIO
 
 Say = Callable[[BinaryIO, threading.Event], None]
@@ -39,7 +41,7 @@ def hang(_: BinaryIO, over: threading.Event) -> None:
 class Upstream:
     """A server on a port of its own; `say` may be changed at any time."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Say, certificate: tuple[Path, Path] | None = None) -> None:
         self.say = say
         self.asked: list[dict[str, str]] = []
         self.over = threading.Event()
@@ -61,7 +63,12 @@ class Upstream:
                 """A client that hangs up in the middle is what is tested."""
 
         self._server = Quiet(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/metrics"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        scheme = "https" if certificate else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}/metrics"
 
     def start(self) -> None:
         """Listen."""
@@ -75,9 +82,9 @@ class Upstream:
 
 
 @contextmanager
-def upstream(say: Say) -> Iterator[Upstream]:
+def upstream(say: Say, certificate: tuple[Path, Path] | None = None) -> Iterator[Upstream]:
     """One for the length of a block."""
-    server = Upstream(say)
+    server = Upstream(say, certificate)
     server.start()
     try:
         yield server

@@ -38,6 +38,7 @@ def outcome(pieces: list[bytes], limits: Limits = SMALL) -> Outcome:
 
 @given(ANYTHING, st.lists(st.integers(0, 400), max_size=8))
 @example(b"a 1\n" * 3 + b"x" * 200, [11])
+@example(b"# c\n" * 501 + b"bad\n", [100])
 @example(b"bad\n" + b"a 1\n" * 600, [3])
 def test_any_bytes_cut_anywhere(data: bytes, cuts: list[int]) -> None:
     """Families or one UpstreamError, and the same however the bytes arrive."""

@@ -19,6 +19,7 @@ from gpuledger.upstream.exposition import Limits
 from gpuledger.upstream.failure import UpstreamError
 from gpuledger.upstream.place import Place, parse_place
 from gpuledger.upstream.source import SETTLED_NS, File, Page, unzipped
+from tests.owners.api_server import make_certificate
 from tests.upstream.server import Say, hang, page, raw, upstream
 from tests.upstream.world import NAMES, body, parsed
 
@@ -115,6 +116,18 @@ def test_slow_answers(say: Say) -> None:
 
     assert (reason, "within 0.3 s" in message) == ("timeout", True)
     assert time.monotonic() - started < 3
+
+
+def test_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the authorities the system trusts; a server nobody vouches for is not believed."""
+    certificate = make_certificate(tmp_path)
+    with upstream(page(body("whole")), certificate) as server:
+        with pytest.raises(UpstreamError, match=r"(?i)cannot reach https://.*certificate.verify.failed"):
+            Page(parse_place(server.url), 5.0).read()
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        found = Page(parse_place(server.url), 5.0).read()
+
+    assert found.families == parsed(body("whole"))
 
 
 def test_nobody_there() -> None:

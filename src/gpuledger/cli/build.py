@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuledger import selfstats
 from gpuledger.books.book import Books
@@ -22,9 +23,9 @@ from gpuledger.owners.access import announce, probe
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.slurm import SlurmResolver
-from gpuledger.upstream.place import parse_place
-from gpuledger.upstream.poll import Poll, Polling
-from gpuledger.upstream.source import File, Page
+
+if TYPE_CHECKING:
+    from gpuledger.upstream.poll import Poll
 
 
 def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.measure) -> Loop:
@@ -73,6 +74,10 @@ def _owners(settings: Config, procfs: Path) -> Resolver:
 def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | None:
     if not settings.dcgm_exporter_url:
         return None
+    from gpuledger.upstream.place import parse_place  # memory that few need
+    from gpuledger.upstream.poll import Poll, Polling
+    from gpuledger.upstream.source import File, Page
+
     if settings.dcgm_exporter_max_age < settings.dcgm_exporter_interval:
         raise ConfigError("--dcgm-exporter.max-age is shorter than --dcgm-exporter.interval; make it longer, or the "
                           "metrics come and go")  # fmt: skip
