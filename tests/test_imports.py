@@ -17,7 +17,8 @@ ALLOWED = {
     "owners": {"owners"},
     "books": {"books"},
     "export": {"export"},
-    "cli": {"cli", "sources", "owners", "books", "export", "loop", "config"},
+    "upstream": {"upstream", "owners", "export"},
+    "cli": {"cli", "sources", "owners", "books", "export", "upstream", "loop", "config"},
 }
 
 

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuledger import durations
+from gpuledger import checks, durations
 from gpuledger.errors import ConfigError
-from gpuledger.export.listen import parse_address
-from gpuledger.owners.unixhttp import parse_address as parse_docker_address
 from gpuledger.sources.dcgm.address import parse_hostengine
 
 LOG_LEVELS = ("debug", "info", "warn", "error")
@@ -50,7 +48,7 @@ class Option:
     @property
     def is_switch(self) -> bool:
         """Whether it is on or off."""
-        return self.parse is _switch
+        return self.parse is checks.switch
 
     @property
     def name(self) -> str:
@@ -58,159 +56,72 @@ class Option:
         return self.key.replace(".", "_").replace("-", "_")
 
 
-def _switch(text: str) -> bool:
-    if text.lower() in ("true", "yes", "on", "1"):
-        return True
-    if text.lower() in ("false", "no", "off", "0"):
-        return False
-    raise ValueError("is neither on nor off; write true or false")
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"is not one of {', '.join(choices)}")
-        return text
-
-    return parse
-
-
-def _between(shortest: str, longest: str) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        seconds = durations.parse(text)
-        if not durations.parse(shortest) <= seconds <= durations.parse(longest):
-            raise ValueError(f"is out of range; choose from {shortest} to {longest}")
-        return seconds
-
-    return parse
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= 10_000:
-        raise ValueError("is not a number from 1 to 10000")
-    return int(text)
-
-
-def _address(text: str) -> str:
-    try:
-        parse_address(text)
-    except ValueError as error:
-        reason = str(error).removeprefix(f"bad listen address {text!r}: ")
-        raise ValueError(f"is no address: {reason}") from None
-    return text
-
-
-def _port(text: str) -> str:
-    """EXPORTER_PORT of older tools is a port alone."""
-    if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
-        raise ValueError("is not a port; write a number from 1 to 65535")
-    return f":{text}"
-
-
-def _url_path(text: str) -> str:
-    if not re.fullmatch("/[!-~]+", text) or any(c in text for c in "?#%"):
-        raise ValueError("is not a path; write it as /metrics")
-    if text in ("/healthz", "/readyz"):
-        raise ValueError("is taken; choose another path, such as /metrics")
-    return text
-
-
-def _source(text: str) -> str:
-    kind, _, path = text.partition(":")
-    if text != "nvml" and (kind != "replay" or not path):
-        raise ValueError("is no source; write nvml or replay:FILE")
-    return text
-
-
-def _prefix(text: str) -> str:
-    if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", text):
-        raise ValueError("cannot begin a metric's name; use letters, digits and _")
-    return text
-
-
-def _path(text: str) -> str:
-    if not text:
-        raise ValueError("is no path")
-    return text
-
-
-_interval = _between("100ms", "60s")
-
-
-def _seconds(text: str) -> float:
-    """SCRAPE_INTERVAL of older tools is a bare number of seconds."""
-    return _interval(text if text.endswith(("s", "m")) else f"{text}s")
-
-
-def _docker_host(text: str) -> str:
-    try:
-        parse_docker_address(text)
-    except ValueError:
-        raise ValueError("is no address; write it as unix:///var/run/docker.sock or tcp://host:2375") from None
-    return text
-
-
-def _regex(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
-    return text
-
-
 OPTIONS: tuple[Option, ...] = (
-    Option("web.listen-address", (":9400",), "Address to listen on; may be given several times.", _address,
-           ("listen-address",), {"EXPORTER_PORT": _port}, many=True),
-    Option("web.telemetry-path", "/metrics", "Path under which the metrics are.", _url_path, ("metrics-path",)),
-    Option("web.max-connections", 64, "Most HTTP connections at a time.", _count, ("web.max-requests",)),
-    Option("tick.interval", 1.0, "Time between two readings.", _interval,
-           ("process-scan-interval",), {"SCRAPE_INTERVAL": _seconds}),
+    Option("web.listen-address", (":9400",), "Address to listen on; may be given several times.", checks.address,
+           ("listen-address",), {"EXPORTER_PORT": checks.port}, many=True),
+    Option("web.telemetry-path", "/metrics", "Path under which the metrics are.", checks.url_path, ("metrics-path",)),
+    Option("web.max-connections", 64, "Most HTTP connections at a time.", checks.count, ("web.max-requests",)),
+    Option("tick.interval", 1.0, "Time between two readings.", checks.interval,
+           ("process-scan-interval",), {"SCRAPE_INTERVAL": checks.seconds}),
     Option("driver.timeout", 2.0, "How long a driver call may take before its GPU counts as hung.",
-           _between("100ms", "60s")),
+           checks.between("100ms", "60s")),
     Option("collector.pcie-throughput", False,
-           "Measure PCIe traffic also where GPM is missing; blocks 40 ms per GPU and tick.", _switch),
+           "Measure PCIe traffic also where GPM is missing; blocks 40 ms per GPU and tick.", checks.switch),
     Option("collector.dcgm", False,
-           "Show also what DCGM says of processes: numbers of the whole GPU, never booked.", _switch),
+           "Show also what DCGM says of processes: numbers of the whole GPU, never booked.", checks.switch),
     Option("dcgm.hostengine", "",
            "nv-hostengine to ask, as HOST, HOST:PORT or unix:///PATH; DCGM runs inside gpuledger if not given.",
            parse_hostengine),
     Option("dcgm.library", "", "Path of libdcgm.so.4 or libdcgm.so.3; found by itself if not given."),
-    Option("source", "nvml", "Where readings come from: nvml, or replay:FILE.", _source),
-    Option("path.procfs", "/proc", "Where the host's /proc is mounted.", _path),
-    Option("log.level", "info", f"Log from this level on: {', '.join(LOG_LEVELS)}.", _one_of(*LOG_LEVELS)),
-    Option("log.format", "logfmt", f"Form of log lines: {', '.join(LOG_FORMATS)}.", _one_of(*LOG_FORMATS)),
-    Option("collector.process", True, "Show processes one by one; containers are summed either way.", _switch),
-    Option("process.max", 1000, "Most processes shown one by one; those with most memory are kept.", _count),
+    Option("source", "nvml", "Where readings come from: nvml, or replay:FILE.", checks.source),
+    Option("path.procfs", "/proc", "Where the host's /proc is mounted.", checks.path),
+    Option("log.level", "info", f"Log from this level on: {', '.join(LOG_LEVELS)}.", checks.one_of(*LOG_LEVELS)),
+    Option("log.format", "logfmt", f"Form of log lines: {', '.join(LOG_FORMATS)}.", checks.one_of(*LOG_FORMATS)),
+    Option("collector.process", True, "Show processes one by one; containers are summed either way.", checks.switch),
+    Option("process.max", 1000, "Most processes shown one by one; those with most memory are kept.", checks.count),
     Option("environment", ("auto",), f"Who is asked for names: {', '.join(ENVIRONMENTS)}; may be given several times.",
-           _one_of(*ENVIRONMENTS), many=True),
+           checks.one_of(*ENVIRONMENTS), many=True),
     Option("docker.host", (), "Address of a Docker or Podman daemon, as in DOCKER_HOST; found by itself if not given.",
-           _docker_host, many=True),
+           checks.docker_host, many=True),
     Option("cri.socket", "", "Socket of containerd or CRI-O; found by itself if not given."),
     Option("pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock",
-           "Socket of the kubelet's pod-resources API.", _path, ("pod-resources-kubelet-socket",)),
-    Option("kubernetes-enabled", False, "The same as adding kubernetes to environment.", _switch),
+           "Socket of the kubelet's pod-resources API.", checks.path, ("pod-resources-kubelet-socket",)),
+    Option("kubernetes-enabled", False, "The same as adding kubernetes to environment.", checks.switch),
     Option("kubernetes.resource-names", (), "Resources besides nvidia.com/* whose devices are GPUs.", many=True,
            aliases=("nvidia-resource-names",)),
-    Option("kubernetes.api", False, "Watch this node's pods at the API server, for workloads and labels.", _switch),
+    Option("kubernetes.api", False, "Watch this node's pods at the API server, for workloads and labels.",
+           checks.switch),
     Option("kubernetes.kubeconfig", "", "Kubeconfig file; the pod's service account if not given."),
     Option("kubernetes.node-name", "", "This node's name; $NODE_NAME or the host's name if not given."),
     Option("kubernetes.pod-labels", (), "Pod labels to show: regular expressions of their names; none by default.",
-           _regex, many=True),
+           checks.regex, many=True),
     Option("slurm.job-mapping-dir", "", "Directory in which a prolog writes which job has which GPU, a file a GPU.",
            aliases=("hpc-job-mapping-dir",)),
     Option("metric-retention", 300.0, "How long the numbers of an exited process stay.",
-           _between("1s", "1d")),
-    Option("energy.strict", False, "Book only energy of a process alone on its GPU; never an estimate.", _switch),
+           checks.between("1s", "1d")),
+    Option("energy.strict", False, "Book only energy of a process alone on its GPU; never an estimate.", checks.switch),
     Option("energy.parked", "equal",
            f"Who has the power of processes that only wait: {', '.join(PARKED)}; separate books it to nobody.",
-           _one_of(*PARKED)),
+           checks.one_of(*PARKED)),
     Option("journal.path", "", "File that carries totals over a restart, such as /run/gpuledger/journal."),
     Option("journal.interval", 0.0, "Least time between two writes of the journal; at 0s each tick is written.",
-           _between("0s", "10m")),
-    Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", _prefix,
+           checks.between("0s", "10m")),
+    Option("dcgm-exporter.url", "",
+           "Page or file with a dcgm-exporter's metrics, to be shown under /gpu/metrics with pods on them.",
+           checks.upstream),
+    Option("dcgm-exporter.interval", 15.0, "How often it is read.", checks.between("1s", "10m")),
+    Option("dcgm-exporter.timeout", 5.0, "How long its whole answer may take.", checks.between("100ms", "60s")),
+    Option("dcgm-exporter.max-age", 60.0, "How long its last good answer is shown when there is no newer one.",
+           checks.between("1s", "1h")),
+    Option("dcgm-exporter.in-metrics", False,
+           "Show it at the end of the other metrics too; these are then text, never OpenMetrics.", checks.switch),
+    Option("dcgm-exporter.copy-shared", False,
+           "Give each pod on a shared GPU a copy of its series, as older exporters do; sums count them all.",
+           checks.switch),
+    Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", checks.prefix,
            later=True),
     Option("dcgm-update-frequency", 1.0, "How often DCGM samples and is asked, with collector.dcgm.",
-           _between("100ms", "60s")),
+           checks.between("100ms", "60s")),
 )  # fmt: skip
 
 CONFIG_FILE = Option("config.file", "", "YAML file with any of these settings.", aliases=("config",))
@@ -251,6 +162,12 @@ class Config:
     energy_parked: str
     journal_path: str
     journal_interval: float
+    dcgm_exporter_url: str
+    dcgm_exporter_interval: float
+    dcgm_exporter_timeout: float
+    dcgm_exporter_max_age: float
+    dcgm_exporter_in_metrics: bool
+    dcgm_exporter_copy_shared: bool
     metric_prefix: str
     dcgm_update_frequency: float
 

@@ -16,6 +16,16 @@ def _build(tick: Tick) -> Series:
     return (((__version__, platform.python_version(), tick.source), 1),)
 
 
+def _upstream_failures(tick: Tick) -> Series:
+    upstream = tick.health.upstream
+    return [((kind,), count) for kind, count in upstream.failures] if upstream else ()
+
+
+def _upstream_success(tick: Tick) -> float | None:
+    upstream = tick.health.upstream
+    return upstream.last_success_ns / 1e9 if upstream and upstream.last_success_ns else None
+
+
 def _driver(tick: Tick) -> Series:
     driver = tick.driver
     if not driver.driver_version:
@@ -94,4 +104,22 @@ FAMILIES: tuple[Family, ...] = (
            "/proc/self/ns/pid", flag("owners.host_pid_namespace")),
     Family("gpuledger_procfs_readable", G, Of.EXPORTER, "1 when this file of other users' processes can be read.",
            "/proc/1/cgroup and the capabilities of the exporter", series=named("owners.readable"), labels=("file",)),
+    Family("gpuledger_upstream_up", G, Of.EXPORTER,
+           "1 when the dcgm-exporter of --dcgm-exporter.url answers, else 0; the log says why.",
+           SELF, flag("health.upstream.up")),
+    Family("gpuledger_upstream_success_timestamp_seconds", G, Of.EXPORTER,
+           "Unix time of the dcgm-exporter's last good answer.", SELF, _upstream_success, unit="seconds"),
+    Family("gpuledger_upstream_duration_seconds", G, Of.EXPORTER,
+           "How long the dcgm-exporter's last good answer took, reading and labelling.",
+           SELF, at("health.upstream.duration_ns", 1e9), unit="seconds"),
+    Family("gpuledger_upstream_series", G, Of.EXPORTER, "Series of the dcgm-exporter that are shown now.",
+           SELF, at("health.upstream.series")),
+    Family("gpuledger_upstream_pod_series", G, Of.EXPORTER, "Those of them that name a pod.",
+           SELF, at("health.upstream.with_pod")),
+    Family("gpuledger_upstream_duplicates_total", C, Of.EXPORTER,
+           "Series of the dcgm-exporter left out because one with the same labels came before.",
+           SELF, at("health.upstream.duplicates")),
+    Family("gpuledger_upstream_failures_total", C, Of.EXPORTER,
+           "Times the dcgm-exporter gave no good answer, by reason.",
+           SELF, series=_upstream_failures, labels=("reason",)),
 )  # fmt: skip

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuledger import selfstats
 from gpuledger.books.book import Books
@@ -28,6 +29,9 @@ from gpuledger.owners.slurm import SlurmResolver
 from gpuledger.sources.source import Collector
 
 log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from gpuledger.upstream.poll import Poll
 
 
 def loop(
@@ -115,10 +119,33 @@ def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:
     return Resolver(asked, jobs=jobs, access=access, search=Search(procfs))
 
 
+def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | None:
+    if not settings.dcgm_exporter_url:
+        return None
+    from gpuledger.upstream.place import parse_place  # memory that few need
+    from gpuledger.upstream.poll import Poll, Polling
+    from gpuledger.upstream.source import File, Page
+
+    if settings.dcgm_exporter_max_age < settings.dcgm_exporter_interval:
+        raise ConfigError("--dcgm-exporter.max-age is shorter than --dcgm-exporter.interval; make it longer, or the "
+                          "metrics come and go")  # fmt: skip
+    place = parse_place(settings.dcgm_exporter_url)
+    page_or_file = (
+        File(place, settings.dcgm_exporter_max_age) if place.path else Page(place, settings.dcgm_exporter_timeout)
+    )
+    polling = Polling(
+        interval_s=settings.dcgm_exporter_interval,
+        max_age_s=settings.dcgm_exporter_max_age,
+        copied=settings.dcgm_exporter_copy_shared,
+    )
+    return Poll(page_or_file, latest, polling)
+
+
 class Exporter:
     """The loop with the server in front of it."""
 
     def __init__(self, settings: Config) -> None:
+        self._upstream = _upstream(settings, self._latest)
         self._journal = _journal(settings)
         self._loop = loop(settings, books=self._journal, health=self._health)
         app = App(
@@ -127,6 +154,8 @@ class Exporter:
             interval_s=settings.tick_interval,
             driver_timeout_s=settings.driver_timeout,
             telemetry_path=settings.web_telemetry_path,
+            upstream=self._passed_on if self._upstream else None,
+            upstream_in_metrics=settings.dcgm_exporter_in_metrics,
         )
         self.server = Server(settings.web_listen_address, app, max_connections=settings.web_max_connections)
         try:
@@ -139,10 +168,14 @@ class Exporter:
     def run(self) -> None:
         """Serve and tick until `stop`."""
         self.server.start()
+        if self._upstream is not None:
+            self._upstream.start()
         self._loop.run()
 
     def stop(self) -> None:
-        """End both; takes a second or two at most."""
+        """End everything; takes a second or two at most."""
+        if self._upstream is not None:
+            self._upstream.stop()
         self._loop.stop()
         self._close_journal()
         self.server.stop()
@@ -160,4 +193,9 @@ class Exporter:
             selfstats.measure(health),
             http_connections=statistics.open,
             http_rejected=statistics.rejected + statistics.evicted,
+            upstream=self._upstream.state if self._upstream else None,
         )
+
+    def _passed_on(self) -> tuple[tuple[bytes, bytes], ...] | None:
+        served = self._upstream.served if self._upstream else None
+        return served.families if served else None

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from gpuledger import __version__
 from gpuledger.export.bodies import Bodies
 from gpuledger.export.http import Request, Response, not_found
-from gpuledger.export.negotiate import choose_encoding, choose_format
+from gpuledger.export.negotiate import Format, choose_encoding, choose_format
+from gpuledger.export.passed import Families, Passed
 from gpuledger.export.text import Renderer
 from gpuledger.model import Tick
 
@@ -19,8 +20,14 @@ HTML = (
 )
 
 
+UPSTREAM_PATH = "/gpu/metrics"
+
+
 class App:
-    """Answers requests. `latest` gives the last tick, `age_s` how old it is."""
+    """Answers requests. `latest` gives the last tick, `age_s` how old it is.
+
+    `upstream` gives what another exporter says, which has a page of its own and, on request, the end of ours.
+    """
 
     def __init__(
         self,
@@ -30,6 +37,8 @@ class App:
         interval_s: float,
         driver_timeout_s: float = 0.0,
         telemetry_path: str = "/metrics",
+        upstream: Callable[[], Families | None] | None = None,
+        upstream_in_metrics: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._latest = latest
@@ -38,13 +47,19 @@ class App:
         self._monotonic = monotonic
         self._started = monotonic()
         self._telemetry_path = telemetry_path
-        self._bodies = Bodies(Renderer())
+        self._passed = Passed(upstream or (lambda: None))
+        self._text_only = (
+            upstream is not None and upstream_in_metrics
+        )  # nobody else's counters have the names that OpenMetrics wants
+        self._bodies = Bodies(Renderer(), self._passed.beside_ours if self._text_only else tuple)
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/": self._landing,
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             telemetry_path: self._metrics,
         }
+        if upstream is not None:
+            self._pages.setdefault(UPSTREAM_PATH, self._upstream)
 
     def __call__(self, request: Request) -> Response:
         """The page for a request."""
@@ -55,12 +70,18 @@ class App:
         tick = self._latest()
         if tick is None:
             return Response.text(503, "the first reading is not done yet; try again in a second")
-        fmt = choose_format(request.headers.get("accept"))
+        fmt = Format.TEXT if self._text_only else choose_format(request.headers.get("accept"))
         encoding = choose_encoding(request.headers.get("accept-encoding"))
-        headers = [("Content-Type", fmt.content_type), ("Vary", "Accept, Accept-Encoding")]
-        if encoding != "identity":
-            headers.append(("Content-Encoding", encoding))
-        return Response(200, headers, self._bodies.get(tick, fmt, encoding))
+        return Response(200, _headers(fmt, encoding), self._bodies.get(tick, fmt, encoding))
+
+    def _upstream(self, request: Request) -> Response:
+        encoding = choose_encoding(request.headers.get("accept-encoding"))
+        body = self._passed.get(encoding)
+        if body is None:
+            tick = self._latest()
+            upstream = tick.health.upstream if tick else None
+            return Response.text(503, f"there is nothing to pass on: {upstream.reason if upstream else 'not read yet'}")
+        return Response(200, _headers(Format.TEXT, encoding), body)
 
     def _healthz(self, _: Request) -> Response:
         """Alive: the loop ticks. A driver that is down is no reason to be restarted."""
@@ -90,6 +111,13 @@ class App:
         up = sum(r.up for r in gpus)
         recording = " This is a recording, not this host." if tick.source == "replay" else ""
         return f"{up} of {len(gpus)} GPUs up, {len(tick.resident_pids())} processes on them.{recording}"
+
+
+def _headers(fmt: Format, encoding: str) -> list[tuple[str, str]]:
+    headers = [("Content-Type", fmt.content_type), ("Vary", "Accept, Accept-Encoding")]
+    if encoding != "identity":
+        headers.append(("Content-Encoding", encoding))
+    return headers
 
 
 LANDING = """<!doctype html>

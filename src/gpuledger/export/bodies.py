@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from gpuledger.export.negotiate import Format
@@ -19,8 +19,10 @@ GZIP = zlib.MAX_WBITS | 16
 class Bodies:
     """Bodies by format and encoding, of the newest tick only. Safe to ask from many threads."""
 
-    def __init__(self, renderer: Renderer) -> None:
+    def __init__(self, renderer: Renderer, more: Callable[[], Iterable[bytes]] = tuple) -> None:
         self._renderer = renderer
+        self._more = more
+        """What comes after our own metrics, in the text format."""
         self._lock = threading.Lock()
         self._tick: Tick | None = None
         self._kept: dict[tuple[Format, str], bytes] = {}
@@ -33,8 +35,8 @@ class Bodies:
             key = (fmt, encoding)
             if key in self._kept:
                 return self._kept[key]
-            chunks = self._renderer.chunks(tick, fmt)
-            body = b"".join(compress(chunks)) if encoding == "gzip" else _whole(chunks)
+            chunks = chain(self._renderer.chunks(tick, fmt), self._more())
+            body = b"".join(compress(chunks)) if encoding == "gzip" else whole(chunks)
             if isinstance(body, bytes):
                 self._kept[key] = body
             return body
@@ -49,7 +51,8 @@ def compress(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield stream.flush()
 
 
-def _whole(chunks: Iterator[bytes]) -> bytes | Iterable[bytes]:
+def whole(chunks: Iterator[bytes]) -> bytes | Iterable[bytes]:
+    """In one piece, unless it is too large to be kept."""
     taken: list[bytes] = []
     size = 0
     for chunk in chunks:

@@ -16,7 +16,17 @@ from gpuledger.model.readings import (
     Resident,
     Sample,
 )
-from gpuledger.model.tick import ContainerUse, DcgmHealth, DcgmStats, Health, JournalHealth, ProcessUse, Stage, Tick
+from gpuledger.model.tick import (
+    ContainerUse,
+    DcgmHealth,
+    DcgmStats,
+    Health,
+    JournalHealth,
+    ProcessUse,
+    Stage,
+    Tick,
+    Upstream,
+)
 
 __all__ = [
     "EVIDENCE",
@@ -45,4 +55,5 @@ __all__ = [
     "Sample",
     "Stage",
     "Tick",
+    "Upstream",
 ]

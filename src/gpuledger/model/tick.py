@@ -85,6 +85,23 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Upstream:
+    """How the dcgm-exporter is whose metrics we show with pods on them."""
+
+    up: bool
+    reason: str
+    last_success_ns: int
+    """Unix time; 0 before the first success."""
+    duration_ns: int
+    series: int
+    with_pod: int
+    duplicates: int
+    """Series left out because one with the same labels came before, since start."""
+    failures: Labelled = ()
+    """By kind, since start."""
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """The exporter's own condition at the end of a tick."""
 
@@ -101,6 +118,8 @@ class Health:
     start_time_ms: int = 0
     http_connections: int = 0
     http_rejected: int = 0
+    upstream: Upstream | None = None
+    """None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,14 @@ TLS_PORT = 2376
 
 class HttpError(Exception):
     """The server said something that is not an HTTP answer of an acceptable size."""
+
+
+class TooLargeError(HttpError):
+    """The answer has more bytes than we take."""
+
+
+class HalfAnswerError(HttpError):
+    """The connection ended before the answer did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +62,8 @@ def parse_address(url: str) -> Address:
 class Client:
     """Asks one server."""
 
-    def __init__(self, url: str, *, ca: str = "", cert: str = "", key: str = "") -> None:
-        address = parse_address(url)
+    def __init__(self, url: str | Address, *, ca: str = "", cert: str = "", key: str = "") -> None:
+        address = parse_address(url) if isinstance(url, str) else url
         self._files = (ca, cert, key)
         self._context: ssl.SSLContext | None = None
         self._tls = bool(address.host and (address.tls or any(self._files)))
@@ -65,7 +75,18 @@ class Client:
         with self.open(target, timeout_s) as connection:
             return _Reader(connection, deadline).answer(limit)
 
-    def open(self, target: str, timeout_s: float) -> socket.socket:
+    @contextmanager
+    def stream(
+        self, target: str, timeout_s: float, limit: int, *headers: str
+    ) -> Iterator[tuple[int, dict[str, str], Iterator[bytes]]]:
+        """The status, the headers and the body as it arrives, for answers too large to be held twice."""
+        deadline = time.monotonic() + timeout_s
+        with self.open(target, timeout_s, *headers) as connection:
+            reader = _Reader(connection, deadline)
+            status, said = reader.head()
+            yield status, said, reader.body(said, limit)
+
+    def open(self, target: str, timeout_s: float, *headers: str) -> socket.socket:
         """A connection on which the request is sent and nothing is read yet."""
         deadline = time.monotonic() + timeout_s
         connection = self._connect(deadline)
@@ -75,7 +96,8 @@ class Client:
                 connection = self._secure(connection)
             host = f"{self.address.host}:{self.address.port}" if self.address.host else "localhost"
             _limit(connection, deadline)
-            connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            lines = (f"GET {target} HTTP/1.1", f"Host: {host}", "Connection: close", *headers, "", "")
+            connection.sendall("\r\n".join(lines).encode())
         except BaseException:
             connection.close()
             raise
@@ -149,46 +171,66 @@ class _Reader:
         self._bytes = bytearray()
 
     def answer(self, limit: int) -> tuple[int, bytes]:
+        status, headers = self.head()
+        return status, b"".join(self.body(headers, limit))
+
+    def head(self) -> tuple[int, dict[str, str]]:
         status = 100
         while status < 200:  # 100 Continue and its like announce the real one
             status, headers = parse_head(self._until(b"\r\n\r\n"))
-        if "chunked" in headers.get("transfer-encoding", ""):
-            return status, self._chunked(limit)
-        length = headers.get("content-length")
-        if length is None:
-            return status, self._rest(limit)
-        if not (length.isascii() and length.isdigit() and len(length) < 20):
-            raise HttpError(f"says that its answer has {length[:60]!r} bytes")
-        return status, self._exactly(_checked(int(length), limit))
+        return status, headers
 
-    def _chunked(self, limit: int) -> bytes:
-        body = bytearray()
+    def body(self, headers: dict[str, str], limit: int) -> Iterator[bytes]:
+        """In pieces, which end where the answer says that it ends, or with an HttpError."""
+        length = headers.get("content-length")
+        if "chunked" in headers.get("transfer-encoding", ""):
+            yield from self._chunked(limit)
+        elif length is None:
+            yield from self._rest(limit)
+        elif not (length.isascii() and length.isdigit() and len(length) < 20):
+            raise HttpError(f"says that its answer has {length[:60]!r} bytes")
+        else:
+            yield from self._pieces(_checked(int(length), limit))
+
+    def _chunked(self, limit: int) -> Iterator[bytes]:
+        taken = 0
         while True:
-            line = self._until(b"\r\n")
+            try:
+                line = self._until(b"\r\n")
+            except HttpError:
+                raise HalfAnswerError("ended in the middle of an answer") from None
             try:
                 size = int(line.split(b";")[0], 16)
             except ValueError:
                 size = -1
             if size < 0:
                 raise HttpError(f"sent {line[:60]!r} where the size of a chunk belongs")
-            _checked(len(body) + size, limit)
+            taken = _checked(taken + size, limit)
             if size == 0:  # no trailers are waited for: the connection ends here
-                return bytes(body)
-            body += self._exactly(size)
+                return
+            yield from self._pieces(size)
             if self._exactly(2) != b"\r\n":
                 raise HttpError("sent a chunk longer than it said")
 
-    def _rest(self, limit: int) -> bytes:
-        more = True
+    def _rest(self, limit: int) -> Iterator[bytes]:
+        taken, more = 0, True
         while more:
-            _checked(len(self._bytes), limit)  # the head may have come with too much already
+            taken = _checked(taken + len(self._bytes), limit)  # the head may have come with too much already
+            yield self._take(len(self._bytes))
             more = self._more()
-        return bytes(self._bytes)
+
+    def _pieces(self, count: int) -> Iterator[bytes]:
+        while count:
+            if not self._bytes and not self._more():
+                raise HalfAnswerError("ended in the middle of an answer")
+            piece = self._take(min(count, len(self._bytes)))
+            count -= len(piece)
+            yield piece
 
     def _exactly(self, count: int) -> bytes:
         while len(self._bytes) < count:
             if not self._more():
-                raise HttpError("ended in the middle of an answer")
+                raise HalfAnswerError("ended in the middle of an answer")
         return self._take(count)
 
     def _until(self, end: bytes) -> bytes:
@@ -215,5 +257,5 @@ class _Reader:
 
 def _checked(size: int, limit: int) -> int:
     if size > limit:
-        raise HttpError(f"sent an answer of more than {limit >> 20} MiB")
+        raise TooLargeError(f"sent an answer of more than {limit >> 20} MiB")
     return size

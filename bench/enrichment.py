@@ -1,0 +1,175 @@
+"""What it costs to put pods on 20,000 series of a dcgm-exporter, read over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bench.exporters import OURS, ROOT
+from bench.processes import memory_mb
+from bench.table import Budget, table
+
+GPUS, INSTANCES, FIELDS = 8, 7, 358
+ROUNDS = 11
+SHAPES = {"shared": "as dcgm-exporter writes them", "own": "each with a label of its own"}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    shape: str
+    series: int
+    megabytes: float
+    read_ms: float
+    label_ms: float
+    before_mb: float
+    peak_mb: float
+
+
+def measure() -> list[Result]:
+    """Each shape in a process of its own; the dcgm-exporter is in this one."""
+    found = []
+    for shape in SHAPES:
+        body = _body(is_own=shape == "own")
+        with _serving(body) as url:
+            done = subprocess.run(
+                [sys.executable, "-m", "bench.enrichment", url],
+                check=True,
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                env={**os.environ, **OURS},
+                start_new_session=True,
+            )
+        found.append(Result(shape=shape, megabytes=len(body) / 1e6, **json.loads(done.stdout)))
+    return found
+
+
+def _uuid(gpu: int) -> str:
+    return f"GPU-{gpu:08x}-0000-4000-8000-{gpu:012x}"
+
+
+def _body(*, is_own: bool) -> bytes:
+    """Twelve labels a series, three of them the empty ones of a pod."""
+    lines = []
+    for number in range(FIELDS):
+        name = f"DCGM_FI_DEV_FIELD_{number}"
+        lines.append(f"# HELP {name} Some field of a GPU (in units).\n# TYPE {name} gauge\n")
+        for gpu in range(GPUS):
+            start = (
+                f'{name}{{gpu="{gpu}",UUID="{_uuid(gpu)}",pci_bus_id="00000000:{gpu:02X}:00.0",device="nvidia{gpu}",'
+                'modelName="NVIDIA H200",GPU_I_PROFILE="1g.18gb",GPU_I_ID="'
+            )
+            own = f',field="{number}"' if is_own else ""
+            end = (
+                ',hostname="node-17.example.com",DCGM_FI_DRIVER_VERSION="580.159.04",'
+                f'container="",namespace="",pod=""{own}}}'
+            )
+            lines += [f'{start}{i}"{end} {number * gpu + i * 1.5}\n' for i in range(INSTANCES)]
+    return "".join(lines).encode()
+
+
+@contextmanager
+def _serving(body: bytes) -> Iterator[str]:
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # memory that the child must not have
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+        server.shutdown()
+
+
+def child(url: str) -> None:
+    """Reads and labels again and again, as the exporter does; prints one line of JSON."""
+    from gpuledger.cli import serve as _  # noqa: F401 - the memory of everything that `gpuledger serve` loads
+    from gpuledger.export.passed import Passed
+    from gpuledger.model import Device, Driver, Granted, Owners, Reading, Tick
+    from gpuledger.sources.nvml import source as _source  # noqa: F401
+    from gpuledger.upstream.place import parse_place
+    from gpuledger.upstream.poll import Poll, Polling
+    from gpuledger.upstream.source import Page
+
+    gpus = [Device(gpu, _uuid(gpu)) for gpu in range(GPUS)]
+    instances = [
+        Device(gpu.index, f"MIG-{gpu.index}-{i}", parent_uuid=gpu.uuid, gpu_instance_id=i)
+        for gpu in gpus
+        for i in range(INSTANCES)
+    ]
+    readings = tuple(Reading(device) for device in (*gpus, *instances))
+
+    def tick(turn: int) -> Tick:
+        granted = tuple(Granted(device, "ml", f"pod-{turn}-{device.uuid}", "main") for device in instances)
+        return Tick(1, Driver(up=True), readings, owners=Owners(granted=granted))
+
+    now_s, held = [0.0], [tick(0)]
+    poll = Poll(Page(parse_place(url), 60.0), lambda: held[0], Polling(1.0, 1000.0), monotonic=lambda: now_s[0])
+    passed = Passed(lambda: poll.served.families if poll.served else None)
+    before_mb = memory_mb(os.getpid())
+    read: list[float] = []
+    label: list[float] = []
+    for turn in range(ROUNDS):
+        now_s[0] += 1.0
+        read.append(_cpu_ms(poll))  # reads, and labels what it read
+        held[0] = tick(turn + 1)
+        label.append(_cpu_ms(poll))  # other pods hold the devices
+        for encoding in ("identity", "gzip"):
+            body = passed.get(encoding)
+            assert body is not None
+            sum(len(piece) for piece in ([body] if isinstance(body, bytes) else body))
+    assert poll.state.with_pod == GPUS * INSTANCES * FIELDS, poll.state
+    print(json.dumps({
+        "series": poll.state.series, "read_ms": sorted(read)[ROUNDS // 2], "label_ms": sorted(label)[ROUNDS // 2],
+        "before_mb": before_mb, "peak_mb": memory_mb(os.getpid(), "VmHWM"),
+    }))  # fmt: skip
+
+
+def _cpu_ms(poll: object) -> float:
+    started = time.process_time()
+    poll.step()  # type: ignore[attr-defined]
+    return (time.process_time() - started) * 1e3
+
+
+def budgets(found: list[Result]) -> list[Budget]:
+    usual = next(one for one in found if one.shape == "shared")
+    return [
+        Budget(f"CPU of reading and labelling {usual.series:,} series of a dcgm-exporter", 150, usual.read_ms, " ms"),
+        Budget(f"peak RSS with {usual.series:,} series of a dcgm-exporter", 60, usual.peak_mb, " MB"),
+    ]
+
+
+def report(found: list[Result]) -> str:
+    return "\n".join([
+        "## In front of a dcgm-exporter",
+        "",
+        f"{GPUS} GPUs of {INSTANCES} MIG instances with {FIELDS} fields, twelve labels a series, over HTTP from",
+        "another process; every instance is held by a pod. CPU is the median of reading, parsing and labelling;",
+        "*again* when only the pods change. The memory is of a process with everything loaded that",
+        "`gpuledger serve` loads, over several readings, served plain and compressed. No dcgm-exporter writes the",
+        "second row: it is the worst case.",
+        "",
+        table(("", "MB of text", "CPU ms", "again, CPU ms", "RSS before MB", "peak RSS MB"), [
+            [f"{one.series:,} series, {SHAPES[one.shape]}", f"{one.megabytes:.2f}", f"{one.read_ms:.0f}",
+             f"{one.label_ms:.0f}", f"{one.before_mb:.1f}", f"{one.peak_mb:.1f}"]
+            for one in found
+        ]),
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    child(sys.argv[1])

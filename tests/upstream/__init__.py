@@ -1,0 +1,1 @@
+"""The dcgm-exporter beside us."""
