@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger import config, durations
+from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.config import OPTIONS, Config, Option
 from gpuledger.errors import ConfigError
 
@@ -20,6 +21,7 @@ from gpuledger.errors import ConfigError
 VALUES: Mapping[str, tuple[str, str, str]] = {
     "web.listen-address": (":1001", ":1002", ":1003"),
     "web.telemetry-path": ("/a", "/b", "/c"),
+    "web.dialect": ("dcgm", "dcgm1", "process"),
     "web.max-connections": ("1", "2", "3"),
     "tick.interval": ("2s", "3s", "500ms"),
     "driver.timeout": ("3s", "4s", "500ms"),
@@ -43,6 +45,8 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "energy.strict": ("true", "on", "yes"),
     "energy.parked": ("separate", "equal", "separate"),
     "metric-prefix": ("a", "b", "c"),
+    "dcgm.counters": ("/a", "/b", "/c"),
+    "dcgm.pod-uid": ("true", "on", "yes"),
     "kubernetes-enabled": ("true", "false", "on"),
     "pod-resources-socket": ("/a", "/b", "/c"),
     "dcgm-update-frequency": ("2s", "3s", "4s"),
@@ -337,6 +341,7 @@ TEXTS: dict[str, st.SearchStrategy[Any]] = {
         max_size=3,
     ),
     "web.telemetry-path": st.from_regex(r"/[A-Za-z0-9'\":{}\[\]&*!|>,-]{1,20}", fullmatch=True),
+    "web.dialect": st.lists(st.sampled_from([*DIALECTS]), min_size=1, max_size=3),
     "web.max-connections": st.integers(1, 10_000).map(str),
     "tick.interval": _spans("100ms", "60s"),
     "driver.timeout": _spans("100ms", "60s"),
@@ -358,6 +363,8 @@ TEXTS: dict[str, st.SearchStrategy[Any]] = {
     "slurm.job-mapping-dir": PRINTABLE,
     "metric-retention": _spans("1s", "1d"),
     "metric-prefix": st.sampled_from(["yes", "null", "on", "e1", "_"]),
+    "dcgm.counters": PRINTABLE,
+    "dcgm.pod-uid": st.sampled_from(["true", "off"]),
     "kubernetes-enabled": st.sampled_from(["true", "false"]),
     "pod-resources-socket": PRINTABLE,
     "dcgm-update-frequency": _spans("100ms", "60s"),

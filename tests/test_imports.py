@@ -16,8 +16,9 @@ ALLOWED = {
     "sources": {"sources"},
     "owners": {"owners"},
     "books": {"books"},
-    "export": {"export"},
-    "cli": {"cli", "sources", "owners", "books", "export", "loop", "config"},
+    "catalog": {"catalog", "books"},
+    "export": {"export", "catalog"},
+    "cli": {"cli", "sources", "owners", "books", "catalog", "export", "loop", "config"},
 }
 
 

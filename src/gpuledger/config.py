@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import durations
+from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.errors import ConfigError
 from gpuledger.export.listen import parse_address
 from gpuledger.owners.unixhttp import parse_address as parse_docker_address
@@ -161,6 +162,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("web.listen-address", (":9400",), "Address to listen on; may be given several times.", _address,
            ("listen-address",), {"EXPORTER_PORT": _port}, many=True),
     Option("web.telemetry-path", "/metrics", "Path under which the metrics are.", _url_path, ("metrics-path",)),
+    Option("web.dialect", ("native",),
+           f"Names that the telemetry path speaks: {', '.join(DIALECTS)}; may be given several times.",
+           _one_of(*DIALECTS), many=True),
     Option("web.max-connections", 64, "Most HTTP connections at a time.", _count, ("web.max-requests",)),
     Option("tick.interval", 1.0, "Time between two readings.", _interval,
            ("process-scan-interval",), {"SCRAPE_INTERVAL": _seconds}),
@@ -197,8 +201,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("energy.parked", "equal",
            f"Who has the power of processes that only wait: {', '.join(PARKED)}; separate books it to nobody.",
            _one_of(*PARKED)),
-    Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", _prefix,
-           later=True),
+    Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", _prefix),
+    Option("dcgm.counters", "", "File in dcgm-exporter's format that chooses the metrics of the dcgm dialect.",
+           aliases=("collectors",), variables={"DCGM_EXPORTER_COLLECTORS": str}),
+    Option("dcgm.pod-uid", False, "Label the metrics of the dcgm dialect with pod_uid too.", _switch,
+           ("kubernetes-enable-pod-uid",), {"DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID": _switch}),
     Option("dcgm-update-frequency", 1.0, "How often DCGM's collector samples.", _between("100ms", "60s"), later=True),
 )  # fmt: skip
 
@@ -211,6 +218,7 @@ class Config:
 
     web_listen_address: tuple[str, ...]
     web_telemetry_path: str
+    web_dialect: tuple[str, ...]
     web_max_connections: int
     tick_interval: float
     driver_timeout: float
@@ -236,6 +244,8 @@ class Config:
     energy_strict: bool
     energy_parked: str
     metric_prefix: str
+    dcgm_counters: str
+    dcgm_pod_uid: bool
     dcgm_update_frequency: float
 
     @property

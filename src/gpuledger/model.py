@@ -90,6 +90,18 @@ class Accounting:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryAccount:
+    """Whose the used memory of a GPU is: `known_bytes` that of listed processes, `unknown_bytes` the rest."""
+
+    known_bytes: int
+    unknown_bytes: int
+    inferred_bytes: int = 0
+    """Of the unknown, what containers probably hold."""
+    candidates: int = 0
+    """Containers that may hold the unknown memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """What the books hold of one GPU. Its processes' energy is in their own rows; with it the sum is `energy_mj`."""
 
@@ -99,6 +111,10 @@ class Account:
     idle_mj: int = 0
     retired_mj: int = 0
     """Of processes whose rows are gone."""
+    unowned_mj: int = 0
+    """All that is no container's, shown or gone. Never falls: what a container got late is first made up for."""
+    booked_mj: int = 0
+    """The energy of the interval that was booked last."""
     unattributed_mj: Labelled = ()
     """By the reason why nobody has it."""
     residual_mj: int = 0
@@ -168,12 +184,14 @@ class Reading:
     accounting_enabled: bool | None = None
     activity: Activity | None = None
     xids: Labelled = ()
+    last_xid: int | None = None
     residents: tuple[Resident, ...] | None = None
     samples: tuple[Sample, ...] | None = None
     """Rows newer than those of any reading before; `()` when nothing ran, `None` when unsupported."""
     accounting: tuple[Accounting, ...] = ()
     driver_ns: int | None = None
     """Time spent inside driver calls for this reading."""
+    memory: MemoryAccount | None = None
     account: Account | None = None
     """What the books say of the GPU; None before the book stage, and for MIG instances."""
 
@@ -314,6 +332,14 @@ class ContainerUse:
     energy_mj: Labelled = ()
     """Of all its processes, exited ones too, by how it is known."""
     busy_ns: int | None = None
+    booked_mj: int = 0
+    """Its part of the interval that was booked last."""
+    earlier_mj: int = 0
+    """Of earlier containers of this name in the same pod, whose rows are gone."""
+    namesakes_mj: int = 0
+    """Of containers of this name in earlier pods of the same name, whose rows are gone."""
+    inferred_bytes: int | None = None
+    """Memory it probably holds besides that of its listed processes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,10 @@ class Ledger:
         self.energy_mj: int | None = None
         self.idle_mj = 0
         self.retired_mj = 0
+        self.gone_mj = 0
+        self.unowned_mj = 0
+        self.booked_mj = 0
+        self.booked_rows: dict[Row, int] = {}
         self.unattributed_mj: dict[str, int] = {}
 
     def missed(self) -> None:
@@ -102,7 +106,9 @@ class Ledger:
         self._open = Interval(now_ns, here, reading.power_mw)
 
     def _book(self, entries: Split) -> None:
-        self.energy_mj = (self.energy_mj or 0) + entries.total_mj()
+        self.booked_mj = entries.total_mj()
+        self.booked_rows = {}
+        self.energy_mj = (self.energy_mj or 0) + self.booked_mj
         self.idle_mj += entries.idle_mj
         for reason, mj in entries.unattributed.items():
             self.unattributed_mj[reason] = self.unattributed_mj.get(reason, 0) + mj
@@ -111,6 +117,11 @@ class Ledger:
                 self.retired_mj += mj
                 continue
             row.energy_mj[method] = row.energy_mj.get(method, 0) + mj
+            self.booked_rows[row] = self.booked_rows.get(row, 0) + mj
+
+    def owned(self, containers_mj: int) -> None:
+        """Take in what containers that are shown have of it."""
+        self.unowned_mj = max(self.unowned_mj, (self.energy_mj or 0) - self.gone_mj - containers_mj)
 
     def account(self, rows: Iterable[Row], time: GpuTime) -> Account:
         """What to show."""
@@ -121,6 +132,8 @@ class Ledger:
             source=self._meter.source,
             idle_mj=self.idle_mj,
             retired_mj=self.retired_mj,
+            unowned_mj=self.unowned_mj,
+            booked_mj=self.booked_mj,
             unattributed_mj=tuple(sorted(self.unattributed_mj.items())),
             residual_mj=(self.energy_mj or 0) - known_mj,
             idle_power_mw=self._idle_power.power_mw,

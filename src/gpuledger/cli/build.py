@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from gpuledger import selfstats
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
 from gpuledger.books.time import BUFFER_NS
+from gpuledger.catalog.dialects import Choices
+from gpuledger.catalog.dialects.counters import Counter
+from gpuledger.catalog.dialects.counters import parse as parse_counters
 from gpuledger.cli.providers import providers
-from gpuledger.config import Config
+from gpuledger.config import LARGEST_FILE, Config
 from gpuledger.errors import ConfigError, ListenError
 from gpuledger.export.app import App
 from gpuledger.export.server import Server
@@ -22,6 +26,8 @@ from gpuledger.owners.access import announce, probe
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.slurm import SlurmResolver
+
+log = logging.getLogger(__name__)
 
 
 def loop(settings: Config, *, health: Callable[[Health], Health] = selfstats.measure) -> Loop:
@@ -67,10 +73,38 @@ def _owners(settings: Config, procfs: Path) -> Resolver:
     return Resolver(asked, jobs=jobs, access=access)
 
 
+def choices(settings: Config, environment: Mapping[str, str]) -> Choices:
+    """What is chosen about the dialects; says which metrics of a list of counters there are not."""
+    counters = _counters(settings.dcgm_counters) if settings.dcgm_counters else None
+    hostname = settings.kubernetes_node_name or environment.get("NODE_NAME", "") or os.uname().nodename
+    return Choices(hostname, settings.dcgm_pod_uid, counters, settings.metric_prefix)
+
+
+def _counters(path: str) -> tuple[Counter, ...]:
+    from gpuledger.catalog.dialects.dcgm import unanswered
+
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the path as it was written
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise ConfigError(f"--dcgm.counters: {path} is no list of counters: it is over {LARGEST_FILE} characters")
+        chosen = parse_counters(text)
+    except OSError as error:
+        raise ConfigError(f"--dcgm.counters: cannot read {path}: {error.strerror}; name a CSV file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--dcgm.counters: {path} is not a text file in UTF-8; name a CSV file") from None
+    except ValueError as error:
+        raise ConfigError(f"--dcgm.counters: {path}: {error}") from None
+    if missing := unanswered(chosen):
+        log.warning("of the metrics in %s these are not known here: %s", path, ", ".join(missing))
+    return chosen
+
+
 class Exporter:
     """The loop with the server in front of it."""
 
     def __init__(self, settings: Config) -> None:
+        chosen = choices(settings, os.environ)
         self._loop = loop(settings, health=self._health)
         app = App(
             self._latest,
@@ -78,6 +112,8 @@ class Exporter:
             interval_s=settings.tick_interval,
             driver_timeout_s=settings.driver_timeout,
             telemetry_path=settings.web_telemetry_path,
+            dialects=settings.web_dialect,
+            choices=chosen,
         )
         self.server = Server(settings.web_listen_address, app, max_connections=settings.web_max_connections)
         try:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import html
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpuledger import __version__
-from gpuledger.export.bodies import Bodies
+from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.export.http import Request, Response, not_found
-from gpuledger.export.negotiate import choose_encoding, choose_format
-from gpuledger.export.text import Renderer
+from gpuledger.export.negotiate import Format, choose_encoding, choose_format
+from gpuledger.export.spoken import Spoken
 from gpuledger.model import Tick
 
 HTML = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"),
 )
+NO_CHOICES = Choices()
 
 
 class App:
@@ -30,6 +31,8 @@ class App:
         interval_s: float,
         driver_timeout_s: float = 0.0,
         telemetry_path: str = "/metrics",
+        dialects: Sequence[str] = ("native",),
+        choices: Choices = NO_CHOICES,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._latest = latest
@@ -38,11 +41,13 @@ class App:
         self._monotonic = monotonic
         self._started = monotonic()
         self._telemetry_path = telemetry_path
-        self._bodies = Bodies(Renderer())
+        self._dialects = tuple(dialects)
+        self._spoken = Spoken(choices)
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/": self._landing,
             "/healthz": self._healthz,
             "/readyz": self._readyz,
+            **{dialect.path: self._of(dialect.name) for dialect in DIALECTS.values() if dialect.path},
             telemetry_path: self._metrics,
         }
 
@@ -52,15 +57,25 @@ class App:
         return page(request) if page is not None else not_found(request.path, sorted(self._pages))
 
     def _metrics(self, request: Request) -> Response:
+        asked = [name.strip() for text in request.query.get("dialect", ()) for name in text.split(",")]
+        if unknown := [name for name in asked if name not in DIALECTS]:
+            return Response.text(400, f"there is no dialect {unknown[0]!r}; there are {', '.join(DIALECTS)}")
+        return self._say(request, tuple(asked) or self._dialects)
+
+    def _of(self, dialect: str) -> Callable[[Request], Response]:
+        return lambda request: self._say(request, (dialect,))
+
+    def _say(self, request: Request, dialects: tuple[str, ...]) -> Response:
         tick = self._latest()
         if tick is None:
             return Response.text(503, "the first reading is not done yet; try again in a second")
-        fmt = choose_format(request.headers.get("accept"))
+        bodies = self._spoken.bodies(dialects)
+        fmt = choose_format(request.headers.get("accept")) if bodies.openmetrics else Format.TEXT
         encoding = choose_encoding(request.headers.get("accept-encoding"))
         headers = [("Content-Type", fmt.content_type), ("Vary", "Accept, Accept-Encoding")]
         if encoding != "identity":
             headers.append(("Content-Encoding", encoding))
-        return Response(200, headers, self._bodies.get(tick, fmt, encoding))
+        return Response(200, headers, bodies.get(tick, fmt, encoding))
 
     def _healthz(self, _: Request) -> Response:
         """Alive: the loop ticks. A driver that is down is no reason to be restarted."""
@@ -78,7 +93,13 @@ class App:
 
     def _landing(self, _: Request) -> Response:
         path = html.escape(self._telemetry_path)
-        return Response(200, HTML, LANDING.format(path=path, version=__version__, state=self._state()).encode())
+        others = "".join(
+            f'<li><a href="{dialect.path}">{html.escape(dialect.about)}</a></li>'
+            for dialect in DIALECTS.values()
+            if dialect.path
+        )
+        page = LANDING.format(path=path, version=__version__, state=self._state(), others=others)
+        return Response(200, HTML, page.encode())
 
     def _state(self) -> str:
         tick = self._latest()
@@ -101,6 +122,7 @@ h1 {{ background: #2d6a4f; color: #fff; margin: 0; padding: .6em 1em; font-size:
 main {{ padding: 1em 1.4em; }}
 </style></head><body><h1>gpuledger {version}</h1><main>
 <p>{state}</p>
-<ul><li><a href="{path}">Metrics</a></li><li><a href="/healthz">Health</a></li><li><a href="/readyz">Ready</a></li></ul>
+<ul><li><a href="{path}">Metrics</a>, in the names of others:<ul>{others}</ul></li>
+<li><a href="/healthz">Health</a></li><li><a href="/readyz">Ready</a></li></ul>
 </main></body></html>
 """

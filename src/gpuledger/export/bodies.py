@@ -21,6 +21,7 @@ class Bodies:
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
+        self.openmetrics = renderer.openmetrics
         self._lock = threading.Lock()
         self._tick: Tick | None = None
         self._kept: dict[tuple[Format, str], bytes] = {}

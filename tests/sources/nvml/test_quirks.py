@@ -12,7 +12,7 @@ from tests.sources.nvml.conftest import Bench, process
 
 
 def test_every_reading_of_a_gpu(bench: Bench) -> None:
-    """A healthy H200 fills every field but those it has no hardware for, and the one that is the books'."""
+    """A healthy H200 fills every field but those it has no hardware for, and those that are the books'."""
     bench.scenario.gpus[0].watts = 290
     bench.scenario.processes = [process(41, sm=40, mem=10)]
     bench.write()
@@ -22,8 +22,8 @@ def test_every_reading_of_a_gpu(bench: Bench) -> None:
     reading = bench.reading()
 
     hollow = {name for name in Reading.__slots__ if getattr(reading, name) in (None, ())}
-    without = {"fans_pct", "accounting", "xids", "pcie_transmit_bytes_per_s", "pcie_receive_bytes_per_s"}
-    assert hollow == {*without, "account"}
+    without = {"fans_pct", "accounting", "xids", "last_xid", "pcie_transmit_bytes_per_s", "pcie_receive_bytes_per_s"}
+    assert hollow == {*without, "memory", "account"}
 
 
 def test_memory_falls_back_to_v1(bench: Bench) -> None:

@@ -109,8 +109,9 @@ class GpuReader:
         if calls.answered == 0:
             raise GpuLostError(calls.last_error or "the GPU answers no call")
         assert self.device is not None  # noqa: S101 - open() came first
-        xids = self._xids.seen(self.device.uuid)
-        return [Reading(device=self.device, xids=xids, driver_ns=calls.spent_ns, **fields), *migs]
+        xids, last_xid = self._xids.seen(self.device.uuid), self._xids.last(self.device.uuid)
+        spent_ns = calls.spent_ns
+        return [Reading(device=self.device, xids=xids, last_xid=last_xid, driver_ns=spent_ns, **fields), *migs]
 
     def _read_slow(self) -> None:
         was_mig = self._kept.get("mig_enabled")
