@@ -274,6 +274,20 @@ def test_a_restarted_container_goes_on_counting() -> None:
     assert values(later[-1], "energy_mj", pod_uid=True)[OF_A._replace(pod_uid="uid-new")] == 1500
 
 
+def test_an_owner_found_late_takes_nothing_back() -> None:
+    """What nobody had stays counted; the device's own series waits until the sum is right again."""
+    books, world = Books(), World()
+    for mj in (0, 1000):
+        before = books.book(world.tick(1, mj=mj))
+
+    ticks = [replace(world.tick(1), owners=Owners(by_pid={1: A})), *(world.tick(mj=mj) for mj in (0, 600, 600))]
+    found = [values(books.book(tick), "energy_mj") for tick in ticks]
+
+    own_mj = values(before, "energy_mj")[NOBODY]
+    assert [found_mj[OF_A] for found_mj in found] == [1000, 1000, 1000, 1000]
+    assert [found_mj[NOBODY] - own_mj for found_mj in found] == [0, 0, 0, 200]
+
+
 def test_instances_of_a_cut_gpu() -> None:
     """Memory is the instances', power and energy are divided once over the GPU and all of them."""
     (one, two), pid = MIGS, {1: A}
