@@ -34,12 +34,12 @@ def test_told_and_inferred() -> None:
     body = b"".join(Renderer(speak(["inference"], Choices())).chunks(tick, Format.TEXT)).decode()
 
     assert [line for line in body.splitlines() if not line.startswith("#")] == [
-        f'container_gpu_memory_bytes{{container_name="web",container_id="aaaaaaaa",gpu="0",method="nvidia-smi"}} 20',
-        f'container_gpu_memory_bytes{{container_name="ollama",container_id="bbbbbbbb",gpu="0",method="inference"}} 40',
-        f'container_gpu_memory_bytes{{container_name="train",container_id="cccccccc",gpu="1",method="nvidia-smi"}} 3',
-        f'container_gpu_detected{{container_name="web",container_id="aaaaaaaa",gpu="0"}} 1',
-        f'container_gpu_detected{{container_name="ollama",container_id="bbbbbbbb",gpu="0"}} 1',
-        f'container_gpu_detected{{container_name="train",container_id="cccccccc",gpu="1"}} 1',
+        'container_gpu_memory_bytes{container_name="web",container_id="aaaaaaaa",gpu="0",method="nvidia-smi"} 20',
+        'container_gpu_memory_bytes{container_name="ollama",container_id="bbbbbbbb",gpu="0",method="inference"} 40',
+        'container_gpu_memory_bytes{container_name="train",container_id="cccccccc",gpu="1",method="nvidia-smi"} 3',
+        'container_gpu_detected{container_name="web",container_id="aaaaaaaa",gpu="0"} 1',
+        'container_gpu_detected{container_name="ollama",container_id="bbbbbbbb",gpu="0"} 1',
+        'container_gpu_detected{container_name="train",container_id="cccccccc",gpu="1"} 1',
         'gpu_memory_total_bytes{gpu="0"} 100',
         'gpu_memory_used_bytes{gpu="0"} 60',
         'gpu_memory_free_bytes{gpu="0"} 40',
