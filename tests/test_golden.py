@@ -304,7 +304,7 @@ ALL_COUNTERS = replace(
     CHOICES,
     counters=tuple(
         Counter(family.name, family.type.value, "")
-        for family in (*dcgm.table(dcgm._world(CHOICES, ())), *dcgm.more(dcgm._world(CHOICES, ())))
+        for family in (*dcgm.table(dcgm.world(CHOICES, ())), *dcgm.more(dcgm.world(CHOICES, ())))
     ),
 )
 

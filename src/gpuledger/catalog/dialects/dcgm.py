@@ -55,9 +55,9 @@ def _last_xid(reading: Reading) -> Series:
     return (((str(code),), code),)
 
 
-def table(world: World) -> tuple[Family, ...]:
+def table(things: World) -> tuple[Family, ...]:
     """The families a default installation has, and those its list of counters has commented out."""
-    gpu, place, part = world.gpus, world.places, world.parts
+    gpu, place, part = things.gpus, things.places, things.parts
     violations = {
         "POWER": "power", "THERMAL": "thermal", "SYNC_BOOST": "sync_boost", "BOARD_LIMIT": "board_limit",
         "LOW_UTIL": "low_utilization", "RELIABILITY": "reliability",
@@ -140,9 +140,9 @@ def _activities(place: Kind) -> Iterable[Family]:
         )  # fmt: skip
 
 
-def more(world: World) -> tuple[Family, ...]:
+def more(things: World) -> tuple[Family, ...]:
     """What no default list has; served to whoever chooses it."""
-    gpu, place = world.gpus, world.places
+    gpu, place = things.gpus, things.places
     return (
         Family("DCGM_FI_DEV_FB_TOTAL", G, place, "Memory of the device in MiB.", "gpu_memory_total_bytes",
                mib("memory_total_bytes")),
@@ -174,17 +174,17 @@ def families(choices: Choices) -> tuple[Family, ...]:
     """Those of a default installation, or those that were chosen."""
     chosen = choices.counters
     labels = USUAL_LABELS if chosen is None else tuple(c.field for c in chosen if c.type == LABEL and c.field in LABELS)
-    world = _world(choices, labels)
+    things = world(choices, labels)
     if chosen is None:
-        return table(world)
-    known = {family.name: family for family in (*table(world), *more(world))}
+        return table(things)
+    known = {family.name: family for family in (*table(things), *more(things))}
     return tuple(_as_chosen(known[c.field], c) for c in chosen if c.type != LABEL and c.field in known)
 
 
 def unanswered(chosen: Iterable[Counter]) -> list[str]:
     """Fields that were chosen and that we do not have."""
-    world = _world(Choices(), ())
-    known = {family.name for family in (*table(world), *more(world))}
+    things = world(Choices(), ())
+    known = {family.name for family in (*table(things), *more(things))}
     return [c.field for c in chosen if c.field not in (LABELS if c.type == LABEL else known)]
 
 
@@ -192,7 +192,8 @@ def _as_chosen(family: Family, counter: Counter) -> Family:
     return replace(family, type=Type(counter.type), help=counter.help or family.help)
 
 
-def _world(choices: Choices, fields: tuple[str, ...]) -> World:
+def world(choices: Choices, fields: tuple[str, ...]) -> World:
+    """Its labels; `fields` are those that a list of counters made labels."""
     names = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "hostname", *fields,
              "container", "namespace", "pod", "pod_uid")  # fmt: skip
 
