@@ -179,6 +179,8 @@ class Reading:
     nvlinks: Labelled = ()
     nvlink_transmit_bytes: int | None = None
     nvlink_receive_bytes: int | None = None
+    nvlink_bytes_per_s: int | None = None
+    """Both ways together, between the last two readings of them."""
     nvlink_errors: Labelled = ()
     mig_enabled: bool | None = None
     accounting_enabled: bool | None = None

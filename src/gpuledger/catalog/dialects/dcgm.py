@@ -1,7 +1,6 @@
 """dcgm-exporter's names. What each is in our own words is in `origin`: the native metric it is made of.
 
-Three of its fields are rates or states that only DCGM knows (NVLINK_BANDWIDTH_TOTAL, VGPU_LICENSE_STATUS, RETIRED_*);
-they are absent rather than made up.
+Of its usual fields VGPU_LICENSE_STATUS is not read from the driver; it is absent rather than made up.
 """
 
 from __future__ import annotations
@@ -109,6 +108,9 @@ def table(things: World) -> tuple[Family, ...]:
                  f'gpu_nvlink_errors_total{{error="{ours}"}}', of("nvlink_errors", ours))
           for theirs, ours in (("CRC_FLIT", "crc_flit"), ("CRC_DATA", "crc_data"), ("REPLAY", "replay"),
                                ("RECOVERY", "recovery"))),
+        Family("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", G, gpu,
+               "NVLink traffic both ways in units of 1000 KiB per second, as DCGM has it; every tenth tick.",
+               "gpu_nvlink_transmit_bytes_total", at("nvlink_bytes_per_s", 1_024_000)),
         Family("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", C, gpu, "Memory rows replaced after uncorrectable errors.",
                'gpu_remapped_rows_total{cause="uncorrectable"}', of("remapped_rows", "uncorrectable")),
         Family("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", C, gpu, "Memory rows replaced after correctable errors.",

@@ -84,6 +84,7 @@ class GpuReader:
         self._migs = []
         self._constants: fast.Fields = {}
         self._kept: fast.Fields = {}
+        self._nvlink: tuple[int, int] | None = None
         self._ticks = 0
         self.opened += 1
 
@@ -120,11 +121,19 @@ class GpuReader:
         kept = dict(self._constants)
         for part in slow.SLOW:
             kept.update(part(self.calls, self.handle))
+        self._measure_nvlink(kept)
         self._kept = kept
         if was_mig is not None and kept["mig_enabled"] != was_mig:
             self.open()  # MIG changes what the GPU supports
             self._kept = kept
         self._find_migs()
+
+    def _measure_nvlink(self, kept: fast.Fields) -> None:
+        sent, got = kept.get("nvlink_transmit_bytes"), kept.get("nvlink_receive_bytes")
+        now = None if sent is None or got is None else (sent + got, self._now_ns())
+        before, self._nvlink = self._nvlink, now
+        if now is not None and before is not None and now[0] >= before[0] and now[1] > before[1]:
+            kept["nvlink_bytes_per_s"] = (now[0] - before[0]) * 10**9 // (now[1] - before[1])
 
     def _find_migs(self) -> None:
         found = []
