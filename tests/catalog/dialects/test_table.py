@@ -71,9 +71,9 @@ def test_labels_of_dcgm() -> None:
 
 
 def test_the_last_xid() -> None:
-    """Its code, as value and label; 0 as long as there is none; nothing of a GPU that does not answer."""
+    """Its code, as value and label; 0 as long as there is none; also of a GPU that it took off the bus."""
     gpus = [Device(n, f"GPU-{n}") for n in range(3)]
-    readings = (Reading(gpus[0]), Reading(gpus[1], last_xid=79), Reading(gpus[2], up=False))
+    readings = (Reading(gpus[0]), Reading(gpus[1], up=False, last_xid=79), Reading(gpus[2], up=False))
 
     body = render(Tick(1, Driver(up=True), readings), Choices())
 

@@ -47,11 +47,14 @@ def mib(path: str) -> Callable[[Reading], Value | None]:
     return lambda reading: None if (v := read(reading)) is None else int(v) // MIB
 
 
-def _last_xid(reading: Reading) -> Series:
-    if not reading.up:
-        return ()
-    code = reading.last_xid or 0
-    return (((str(code),), code),)
+def last_xid(reading: Reading) -> Value | None:
+    """0 while there was none; a GPU that an XID took off the bus still shows it."""
+    return reading.last_xid if reading.last_xid is not None else 0 if reading.up else None
+
+
+def _coded_xid(reading: Reading) -> Series:
+    code = last_xid(reading)
+    return () if code is None else (((str(code),), code),)
 
 
 def table(things: World) -> tuple[Family, ...]:
@@ -86,7 +89,7 @@ def table(things: World) -> tuple[Family, ...]:
         Family("DCGM_FI_DEV_DEC_UTIL", G, gpu, "Use of the decoders in percent.", "gpu_decoder_utilization_ratio",
                at("decoder_pct")),
         Family("DCGM_FI_DEV_XID_ERRORS", G, gpu, "The XID that came last since the exporter started; 0 for none.",
-               "gpu_xid_errors_total", series=_last_xid, labels=("err_code",)),
+               "gpu_xid_errors_total", series=_coded_xid, labels=("err_code",)),
         *(Family(f"DCGM_FI_DEV_{theirs}_VIOLATION", C, gpu, "Time in ns in which the clocks were held back.",
                  f'gpu_clock_event_seconds_total{{policy="{ours}"}}', of("clock_event_ns", ours))
           for theirs, ours in violations.items()),

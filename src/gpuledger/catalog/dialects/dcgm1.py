@@ -14,7 +14,7 @@ from gpuledger.catalog.dialects.holders import Place, Whose
 from gpuledger.catalog.dialects.table import Choices
 from gpuledger.catalog.dialects.world import World
 from gpuledger.catalog.family import Family, G, Value
-from gpuledger.model import Reading, Tick
+from gpuledger.model import Tick
 
 NAMES = {
     "dcgm_sm_clock": "DCGM_FI_DEV_SM_CLOCK",
@@ -51,14 +51,21 @@ LABELS = ("container_name", "gpu", "pod_name", "pod_namespace", "uuid")
 
 
 def families(_: Choices) -> tuple[Family, ...]:
-    """In the order of the older exporter."""
+    """Those of the newer exporter that the older one had, and what differs."""
     world = World(LABELS, _label, pod_uid=False)
     newer = {family.name: family for family in (*dcgm.table(world), *dcgm.more(world))}
     return (
         *(replace(newer[theirs], name=name) for name, theirs in NAMES.items()),
         _in_kib("dcgm_pcie_tx_throughput", newer["DCGM_FI_PROF_PCIE_TX_BYTES"]),
         _in_kib("dcgm_pcie_rx_throughput", newer["DCGM_FI_PROF_PCIE_RX_BYTES"]),
-        Family("dcgm_xid_errors", G, world.gpus, newer["DCGM_FI_DEV_XID_ERRORS"].help, "gpu_xid_errors_total", _last),
+        Family(
+            "dcgm_xid_errors",
+            G,
+            world.gpus,
+            newer["DCGM_FI_DEV_XID_ERRORS"].help,
+            "gpu_xid_errors_total",
+            dcgm.last_xid,
+        ),
         *(_in_us(f"dcgm_{name}_violation", newer[f"DCGM_FI_DEV_{name.upper()}_VIOLATION"]) for name in VIOLATIONS),
     )
 
@@ -66,10 +73,6 @@ def families(_: Choices) -> tuple[Family, ...]:
 def _label(_: Tick, place: Place, whose: Whose) -> tuple[str, ...]:
     device = place.reading.device
     return whose.container, str(device.index), whose.pod, whose.namespace, device.uuid
-
-
-def _last(reading: Reading) -> Value | None:
-    return (reading.last_xid or 0) if reading.up else None
 
 
 def _in_us(name: str, family: Family) -> Family:
