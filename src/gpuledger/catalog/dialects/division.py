@@ -91,7 +91,7 @@ def _memory_of(place: Place) -> dict[Whose, int]:
         return {}
     if place.alone:
         account = place.reading.memory
-        unknown = min(used, account.unknown_bytes) if account is not None else 0
+        unknown = min(used, account.unknown_bytes or 0) if account is not None else 0
         told = {place.holder: used - unknown}
         if not unknown:
             return {place.holder: used // MIB}
