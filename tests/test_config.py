@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger import config, durations
+from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.config import OPTIONS, Config, Option
 from gpuledger.errors import ConfigError
 
@@ -20,6 +21,7 @@ from gpuledger.errors import ConfigError
 VALUES: Mapping[str, tuple[str, str, str]] = {
     "web.listen-address": (":1001", ":1002", ":1003"),
     "web.telemetry-path": ("/a", "/b", "/c"),
+    "web.dialect": ("dcgm", "dcgm1", "process"),
     "web.max-connections": ("1", "2", "3"),
     "tick.interval": ("2s", "3s", "500ms"),
     "driver.timeout": ("3s", "4s", "500ms"),
@@ -51,6 +53,8 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "dcgm-exporter.in-metrics": ("true", "false", "true"),
     "dcgm-exporter.copy-shared": ("true", "false", "true"),
     "metric-prefix": ("a", "b", "c"),
+    "dcgm.counters": ("/a", "/b", "/c"),
+    "dcgm.pod-uid": ("true", "on", "yes"),
     "kubernetes-enabled": ("true", "false", "on"),
     "pod-resources-socket": ("/a", "/b", "/c"),
     "dcgm-update-frequency": ("2s", "3s", "4s"),
@@ -328,12 +332,6 @@ def _from_bytes(content: bytes) -> dict[str, tuple[int, list[str]]]:
         return config.read_file(file.name, "--config.file")
 
 
-def test_what_has_no_effect_yet_is_listed() -> None:
-    """So that it can be said in the log; a value that is the default changes nothing anyway."""
-    assert config.load({"metric-prefix": ["gpu_process"], "process.max": ["5"]}, {}).unused == []
-    assert config.load({"metric-prefix": ["my_gpu"], "process.max": ["5"]}, {}).unused == ["metric-prefix"]
-
-
 def _spans(shortest: str, longest: str) -> st.SearchStrategy[str]:
     low, high = (round(durations.parse(text) * 1e6) for text in (shortest, longest))
     return st.integers(low, high).map(lambda us: f"{us // 10**6}.{us % 10**6:06d}s")
@@ -347,6 +345,7 @@ TEXTS: dict[str, st.SearchStrategy[Any]] = {
         max_size=3,
     ),
     "web.telemetry-path": st.from_regex(r"/[A-Za-z0-9'\":{}\[\]&*!|>,-]{1,20}", fullmatch=True),
+    "web.dialect": st.lists(st.sampled_from([*DIALECTS]), min_size=1, max_size=3),
     "web.max-connections": st.integers(1, 10_000).map(str),
     "tick.interval": _spans("100ms", "60s"),
     "driver.timeout": _spans("100ms", "60s"),
@@ -370,6 +369,8 @@ TEXTS: dict[str, st.SearchStrategy[Any]] = {
     "dcgm-exporter.url": PRINTABLE.map(lambda path: f"/{path}"),
     "dcgm-exporter.max-age": _spans("1s", "1h"),
     "metric-prefix": st.sampled_from(["yes", "null", "on", "e1", "_"]),
+    "dcgm.counters": PRINTABLE,
+    "dcgm.pod-uid": st.sampled_from(["true", "off"]),
     "kubernetes-enabled": st.sampled_from(["true", "false"]),
     "pod-resources-socket": PRINTABLE,
     "dcgm-update-frequency": _spans("100ms", "60s"),

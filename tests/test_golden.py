@@ -17,7 +17,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from gpuledger.catalog import CATALOG
+from gpuledger.catalog import CATALOG, Family
+from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
+from gpuledger.catalog.dialects.counters import Counter
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 from gpuledger.loop import Loop
@@ -51,6 +53,7 @@ def node() -> fakedriver.Scenario:
         extra={"gpm": "none", "nvlinks": "none", "fan": 33, "architecture": "pascal", "compute_capability": "6.0"},
     )  # fmt: skip
     scenario.gpus[6].accounting = 1
+    scenario.gpus[6].util = 70
     scenario.gpus[7].mig = 1
     scenario.processes = [p for p in scenario.processes if p.gpu != 7]
     scenario.processes += [
@@ -66,17 +69,22 @@ def node() -> fakedriver.Scenario:
         "lost 5",
         "accounting 6 pid=1012 gpu=30 mem=10 max_memory=4294967296 time_ms=0 start_us=1 running=1",
         *(f"sample {g} pid={1000 + 2 * g} ts={NOW_S * 10**6 + 9} sm=40 mem=7 enc=1 dec=2" for g in (0, 1, 2, 3, 4, 6)),
+        f"sample 6 pid=1013 ts={NOW_S * 10**6 + 9} sm=20 mem=3",
     ]
     return scenario
 
 
 CONTAINER, IN_POD = "c0de" * 16, "f00d" * 16
 POD_UID = "7f2c1a9e-3b64-4d0f-9a51-c8e20d7b4f13"
+TRAIN_UID, SERVE_UID = "a" + POD_UID[1:], "b" + POD_UID[1:]
 CGROUPS = {
     1000: f"0::/system.slice/docker-{CONTAINER}.scope\n",
     1001: f"0::/system.slice/docker-{CONTAINER}.scope\n",
     1002: f"0::/kubepods/burstable/pod{POD_UID}/{IN_POD}\n",
     1004: f"0::/system.slice/docker-{'abcd' * 16}.scope\n",
+    1012: f"0::/kubepods/pod{TRAIN_UID}/{'1a' * 32}\n",
+    1013: f"0::/kubepods/pod{SERVE_UID}/{'2b' * 32}\n",
+    3000: f"0::/kubepods/pod{SERVE_UID}/{'3c' * 32}\n",
     1006: "0::/system.slice/slurmstepd.scope/job_211/step_0/user/task_1\n",
 }
 
@@ -87,9 +95,14 @@ class Known:
     health = ProviderHealth("docker", up=True, reason="", since_ns=5, last_success_ns=7, fetches=9, failures=1)
     names = Names(
         containers={
-            CONTAINER: Container(CONTAINER, "ollama", "ollama:1", labels=(("com.docker.compose.project", "home"),))
+            CONTAINER: Container(CONTAINER, "ollama", "ollama:1", labels=(("com.docker.compose.project", "home"),)),
+            "1a" * 32: Container("1a" * 32, "main", "train:1"),
         },
-        pods={POD_UID: Pod(POD_UID, "ml", "llama-0", "StatefulSet", "llama")},
+        pods={
+            POD_UID: Pod(POD_UID, "ml", "llama-0", "StatefulSet", "llama"),
+            TRAIN_UID: Pod(TRAIN_UID, "ml", "train", "Job", "train"),
+            SERVE_UID: Pod(SERVE_UID, "web", "serve", "Deployment", "serve"),
+        },
         allocations=(
             Allocation("ml", "llama-0", "main", "nvidia.com/gpu", "GPU-00000002-0000-4000-8000-000000000002::1"),
         ),
@@ -143,7 +156,7 @@ def tick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tick]:
     root = folder / "proc"
     (root / "1").mkdir(parents=True)
     (root / "stat").write_text("cpu 0\nbtime 1690000000\n")
-    for pid in range(1000, 1016):
+    for pid in (*range(1000, 1016), 3000):
         proc(root, pid, "python3" if pid % 2 else 'bad "name"\\')
     procfs = Procfs(root)
     source = NvmlSource(now_ns=lambda: int(scenario.clock or 0) * 10**9)
@@ -214,3 +227,123 @@ def test_sums_count_nothing_twice(tick: Tick) -> None:
     assert len(gpus) == 8
     assert len(set(pids)) == len(pids)
     assert [use.device.uuid for use in tick.processes if use.resident.pid == 3000] == ["MIG-7-1"]
+
+
+# -- the same tick in the names of others
+
+Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
+OTHERS = [name for name in DIALECTS if name != "native"]
+CHOICES = Choices(hostname="node1", prefix="my_gpu_process")
+NO_TOTAL, TYPE = 'counter metrics should have "_total" suffix', "metric name should not include type 'counter'"
+CAMELS = "label names should be written in 'snake_case' not 'camelCase'"
+BY_NAME: dict[str, set[str]] = {
+    "dcgm": {NO_TOTAL, TYPE, CAMELS},
+    "dcgm1": {NO_TOTAL, TYPE, 'non-counter metrics should not have "_total" suffix'},
+    "inference": set(),
+    "process": {NO_TOTAL},
+}
+"""What Prometheus's linter has to say about the names of each; we did not choose them."""
+
+
+def said(tick: Tick, *dialects: str, choices: Choices = CHOICES) -> str:
+    """The scrape of some dialects."""
+    return b"".join(Renderer(speak(dialects, choices)).chunks(tick, Format.TEXT)).decode()
+
+
+def series(body: str) -> Values:
+    """All series of a scrape; a second one with the same labels fails. No parser: theirs adds _total to counters."""
+    found: Values = {}
+    for name, labels, value in re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", body, re.MULTILINE):
+        key = (name, frozenset(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels)))
+        assert key not in found
+        found[key] = float(value)
+    return found
+
+
+@pytest.mark.parametrize("dialect", OTHERS)
+def test_golden_scrape_of_a_dialect(tick: Tick, dialect: str) -> None:
+    """A shared GPU with two pods, one cut by MIG, and all the others, in each dialect."""
+    body, path = said(tick, dialect), GOLDEN / f"{dialect}.prom"
+    if os.environ.get("GOLDEN") == "write":
+        path.write_text(body)
+
+    assert body == path.read_text()
+    assert series(body)
+
+
+@pytest.mark.parametrize("dialect", OTHERS)
+def test_promtool_complains_only_of_their_names(tick: Tick, dialect: str) -> None:
+    """It can be read; what the linter dislikes is what the other exporter called its metrics."""
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=said(tick, dialect), capture_output=True, text=True, check=False
+    )
+    complaints = {line.split(" ", 1)[1] for line in done.stderr.splitlines()}
+
+    assert (complaints, done.returncode) == (BY_NAME[dialect], 3 if complaints else 0)
+
+
+# How many of ours one of theirs is.
+UNITS = {
+    "gpu_clock_hertz": 1e6, "gpu_energy_joules_total": 1e-3, "gpu_utilization_ratio": 0.01,
+    "gpu_memory_utilization_ratio": 0.01, "gpu_encoder_utilization_ratio": 0.01, "gpu_decoder_utilization_ratio": 0.01,
+    "gpu_clock_event_seconds_total": 1e-9, "gpu_memory_free_bytes": 1 << 20, "gpu_memory_used_bytes": 1 << 20,
+    "gpu_memory_reserved_bytes": 1 << 20, "gpu_memory_total_bytes": 1 << 20, "gpu_fan_speed_ratio": 0.01,
+}  # fmt: skip
+
+
+SHARED = {
+    "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED",
+}  # fmt: skip
+"""Of a cut GPU the instances have parts of these; all others are an instance's own, or the GPU's."""
+
+NOT_OURS = {"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"}
+"""A last value, and a rate; we count both."""
+
+
+def native(family: Family, values: Values, uuid: str) -> float:
+    """What we say of a GPU, or of an instance, in the metric that a family of another dialect is made of."""
+    name, _, selector = family.origin.partition("{")
+    wanted = {("uuid", uuid), *re.findall(r'(\w+)="(\w+)"', selector)}
+    if uuid.startswith("MIG"):
+        name = name.replace("gpu_", "gpu_mig_", 1)
+    (found,) = [value for (known, labels), value in values.items() if known == name and wanted <= labels]
+    return found
+
+
+def test_dcgm_turned_back_is_native(tick: Tick) -> None:
+    """Each number of each GPU and MIG instance, added up over its series, in our units: so the sum is the device."""
+    ours, theirs = series(said(tick, "native")), series(said(tick, "dcgm", choices=ALL_COUNTERS))
+    sums: dict[str, dict[str, float]] = {}
+    for (name, labels), value in theirs.items():
+        told = dict(labels)
+        uuid = f"MIG-7-{told['GPU_I_ID']}" if "GPU_I_ID" in told and name not in SHARED else told["UUID"]
+        found = sums.setdefault(name, {})
+        found[uuid] = found.get(uuid, 0) + value
+    for family in speak(["dcgm"], ALL_COUNTERS):
+        if family.name in NOT_OURS:
+            continue
+        factor = UNITS.get(family.origin.partition("{")[0], 1)
+        expected = {uuid: native(family, ours, uuid) for uuid in sums[family.name]}
+        turned_back = {uuid: value * factor for uuid, value in sums[family.name].items()}
+        assert turned_back == pytest.approx(expected, rel=1e-9, abs=factor if factor == 1 << 20 else 1e-9), family.name
+        assert "GPU-00000006-0000-4000-8000-000000000006" in turned_back or family.name == "DCGM_FI_DEV_FAN_SPEED"
+
+
+ALL_COUNTERS = replace(
+    CHOICES,
+    counters=tuple(
+        Counter(family.name, family.type.value, "")
+        for family in (*dcgm.table(dcgm.world(CHOICES, ())), *dcgm.more(dcgm.world(CHOICES, ())))
+    ),
+)
+
+
+def test_dialects_together_have_each_family_once(tick: Tick) -> None:
+    """Of two families with one name the first is written."""
+    body = said(tick, *DIALECTS)
+    headers = re.findall(r"^# TYPE (\S+)", body, re.MULTILINE)
+
+    assert len(set(headers)) == len(headers)
+    assert "DCGM_FI_DEV_GPU_TEMP" in headers
+    assert 'container_gpu_memory_bytes{container="ollama"' in body
+    assert "container_gpu_detected" in headers

@@ -16,9 +16,10 @@ ALLOWED = {
     "sources": {"sources"},
     "owners": {"owners"},
     "books": {"books"},
-    "export": {"export"},
+    "catalog": {"catalog", "books"},
+    "export": {"export", "catalog"},
     "upstream": {"upstream", "owners", "export"},
-    "cli": {"cli", "sources", "owners", "books", "export", "upstream", "loop", "config"},
+    "cli": {"cli", "sources", "owners", "books", "catalog", "export", "upstream", "loop", "config"},
 }
 
 

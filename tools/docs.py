@@ -1,4 +1,4 @@
-"""Write what the docs repeat of the code: docs/metrics.md, and the settings in docs/operations.md."""
+"""Write what the docs repeat of the code: docs/metrics.md, and tables in docs/operations.md and docs/dialects.md."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from pathlib import Path
 
 from gpuledger import durations
 from gpuledger.catalog import CATALOG, Of
+from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.config import OPTIONS, Option
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- settings: written by `make docs` -->", "<!-- end of settings -->"
+DIALECTS_BEGIN, DIALECTS_END = "<!-- dialects: written by `make docs` -->", "<!-- end of dialects -->"
+NAMES_BEGIN, NAMES_END = "<!-- names: written by `make docs` -->", "<!-- end of names -->"
 KINDS = {
     Of.EXPORTER: ("The exporter itself", "No labels but those named."),
     Of.GPU: ("GPUs", "One series a GPU."),
@@ -51,11 +54,31 @@ def metrics() -> str:
 
 def operations(page: str) -> str:
     """The page with its table of settings made anew."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
     rows = ["| setting | default | what it is | older names |", "|---|---|---|---|"]
-    rows += [_setting(option) for option in OPTIONS]
-    return "\n".join([before + BEGIN, *rows, END + after])
+    return _between(page, BEGIN, [*rows, *(_setting(option) for option in OPTIONS)], END)
+
+
+def dialects(page: str) -> str:
+    """The page with its tables of dialects and of DCGM's names made anew."""
+    rows = ["| dialect | served at | whose names |", "|---|---|---|"]
+    for one in DIALECTS.values():
+        where = f"`{one.path}`" if one.path else "`/metrics`" if one.name == "native" else "when asked for"
+        rows.append(f"| `{one.name}` | {where} | {one.about} |")
+    page = _between(page, DIALECTS_BEGIN, rows, DIALECTS_END)
+    older = {theirs: name for name, theirs in dcgm1.NAMES.items()}
+    usual = dcgm.families(Choices())
+    rows = ["| name | type | what it is | made of | in dcgm1 |", "|---|---|---|---|---|"]
+    for family in (*usual, *dcgm.more(dcgm.world(Choices(), ()))):
+        mark = "" if family in usual else " (only if chosen)"
+        was = f"`{older[family.name]}`" if family.name in older else ""
+        rows.append(f"| `{family.name}`{mark} | {family.type.value} | {family.help} | `{family.origin}` | {was} |")
+    return _between(page, NAMES_BEGIN, rows, NAMES_END)
+
+
+def _between(page: str, begin: str, rows: list[str], end: str) -> str:
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return "\n".join([before + begin, *rows, end + after])
 
 
 def _setting(option: Option) -> str:
@@ -67,13 +90,13 @@ def _setting(option: Option) -> str:
     elif isinstance(value, float):
         value = durations.show(value)
     older = ", ".join([f"`--{alias}`" for alias in option.aliases] + [f"`{variable}`" for variable in option.variables])
-    note = " Accepted so that older command lines work; no effect yet." if option.later else ""
-    return f"| `--{option.key}` | `{value}` | {option.help}{note} | {older} |"
+    return f"| `--{option.key}` | `{value}` | {option.help} | {older} |"
 
 
 PAGES = {
     "metrics.md": lambda _: metrics(),
     "operations.md": operations,
+    "dialects.md": dialects,
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import checks, durations
+from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.errors import ConfigError
 from gpuledger.sources.dcgm.address import parse_hostengine
 
@@ -37,8 +38,6 @@ class Option:
     variables: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
     """Environment variables of older tools, each with how its value is parsed."""
     many: bool = False
-    later: bool = False
-    """Accepted so that the command lines of older tools work, but without effect yet."""
 
     @property
     def variable(self) -> str:
@@ -60,6 +59,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("web.listen-address", (":9400",), "Address to listen on; may be given several times.", checks.address,
            ("listen-address",), {"EXPORTER_PORT": checks.port}, many=True),
     Option("web.telemetry-path", "/metrics", "Path under which the metrics are.", checks.url_path, ("metrics-path",)),
+    Option("web.dialect", ("native",),
+           f"Names that the telemetry path speaks: {', '.join(DIALECTS)}; may be given several times.",
+           checks.one_of(*DIALECTS), many=True),
     Option("web.max-connections", 64, "Most HTTP connections at a time.", checks.count, ("web.max-requests",)),
     Option("tick.interval", 1.0, "Time between two readings.", checks.interval,
            ("process-scan-interval",), {"SCRAPE_INTERVAL": checks.seconds}),
@@ -118,8 +120,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("dcgm-exporter.copy-shared", False,
            "Give each pod on a shared GPU a copy of its series, as older exporters do; sums count them all.",
            checks.switch),
-    Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", checks.prefix,
-           later=True),
+    Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", checks.prefix),
+    Option("dcgm.counters", "", "File in dcgm-exporter's format that chooses the metrics of the dcgm dialect.",
+           aliases=("collectors",), variables={"DCGM_EXPORTER_COLLECTORS": str}),
+    Option("dcgm.pod-uid", False, "Label the metrics of the dcgm dialect with pod_uid too.", checks.switch,
+           ("kubernetes-enable-pod-uid",), {"DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID": checks.switch}),
     Option("dcgm-update-frequency", 1.0, "How often DCGM samples and is asked, with collector.dcgm.",
            checks.between("100ms", "60s")),
 )  # fmt: skip
@@ -133,6 +138,7 @@ class Config:
 
     web_listen_address: tuple[str, ...]
     web_telemetry_path: str
+    web_dialect: tuple[str, ...]
     web_max_connections: int
     tick_interval: float
     driver_timeout: float
@@ -169,12 +175,9 @@ class Config:
     dcgm_exporter_in_metrics: bool
     dcgm_exporter_copy_shared: bool
     metric_prefix: str
+    dcgm_counters: str
+    dcgm_pod_uid: bool
     dcgm_update_frequency: float
-
-    @property
-    def unused(self) -> list[str]:
-        """Settings that were changed and have no effect in this version."""
-        return [option.key for option in OPTIONS if option.later and getattr(self, option.name) != option.default]
 
 
 def load(flags: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> Config:

@@ -383,8 +383,8 @@ def changed(state: State, **fields: object) -> bytes:
     ("fields", "reason"),
     [
         ({"gpuledger": "recording"}, "it is no journal of gpuledger"),
-        ({"version": 2}, "it has format version 2, and this gpuledger knows 1"),
-        ({"version": None}, "it has format version None, and this gpuledger knows 1"),
+        ({"version": 3}, "it has format version 3, and this gpuledger knows 2"),
+        ({"version": None}, "it has format version None, and this gpuledger knows 2"),
         ({"more": 1}, "it is damaged: State has no field 'more'"),
         ({"time_ns": "now"}, "it is damaged: time_ns is not of type int"),
         ({"devices": []}, "it is damaged: it refers to something that is not in it"),

@@ -53,6 +53,10 @@ LINES = [
      "--dcgm.hostengine: 'tcp://a' is no address; write it as localhost, 10.0.0.1:5555 or unix:///tmp/nv-hostengine"),
     ("--metric-retention 2d", "--metric-retention: '2d' is out of range; choose from 1s to 1d"),
     ("--metric-prefix 9gpu", "--metric-prefix: '9gpu' cannot begin a metric's name; use letters, digits and _"),
+    ("--web.dialect dcgm2", "--web.dialect: 'dcgm2' is not one of native, dcgm, dcgm1, inference, process"),
+    ("--dcgm.counters no.csv", "--dcgm.counters: cannot read no.csv: No such file or directory; name a CSV file"),
+    ("once --web.dialect dcgm --format openmetrics",
+     "--format: dcgm cannot be written as openmetrics; write text"),
     ("--web.listen-address 9400", "--web.listen-address: '9400' is no address: the port is missing; write :9400"),
     ("--web.listen-address http://:1",
      f"--web.listen-address: 'http://:1' is no address: it is a URL; {ADDRESSES}"),
@@ -222,4 +226,4 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 
     text = capsys.readouterr().out
     assert "--web.listen-address" in text
-    assert "(accepted, not used yet)" in " ".join(text.split())
+    assert "Time between two readings." in " ".join(text.split())

@@ -89,13 +89,13 @@ def test_without_a_driver_it_serves_and_says_so() -> None:
     assert errors.count("the driver cannot be read") == 1
 
 
-def test_settings_without_effect_are_said(scenario: Scenario, tmp_path: Path) -> None:
+def test_settings_that_cost_something_are_said(scenario: Scenario, tmp_path: Path) -> None:
     """In the log, as one line each, which in JSON is one object each."""
     env = surroundings(scenario.write(tmp_path / "scenario"))
 
-    with serving(FAST, "--metric-prefix=my_gpu", "--log.format=json", env=env) as server:
+    with serving("--tick.interval=6s", "--log.format=json", env=env) as server:
         server.metrics("^gpuledger_up 1$")
         _, _, errors = server.stop()
 
     messages = [json.loads(line)["msg"] for line in errors.splitlines()]
-    assert "metric-prefix is accepted but has no effect in this version" in messages
+    assert "tick.interval is over 5s: utilization samples of short processes will be lost" in messages

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 
 import pytest
 
+from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.export.app import App
 from gpuledger.export.http import Request, Response
+from gpuledger.export.spoken import MOST
 from gpuledger.model import Driver, Tick
 from tests.export.test_text import tick_with, use
 
@@ -96,3 +99,85 @@ def test_landing_page_says_what_is_wrong() -> None:
 
     assert b"The driver cannot be read: &lt;b&gt;gone&lt;/b&gt;" in bytes(page.body)  # type: ignore[arg-type]
     assert "Content-Security-Policy" in dict(page.headers)
+
+
+# -- dialects
+
+
+def body(answer: Response) -> str:
+    """A short one, as text."""
+    assert isinstance(answer.body, bytes)
+    return answer.body.decode()
+
+
+def asked(app: App, path: str, *dialects: str, accept: str = PROMETHEUS) -> Response:
+    """As a client asks with ?dialect=."""
+    query = {"dialect": list(dialects)} if dialects else {}
+    return app(Request("GET", path, query, {"accept": accept}, "HTTP/1.1", keep_alive=True))
+
+
+def app_of(tick: Tick, *dialects: str) -> App:
+    """An app whose telemetry path speaks these."""
+    return App(lambda: tick, lambda: 0.1, interval_s=1.0, dialects=dialects or ("native",))
+
+
+@pytest.mark.parametrize(
+    ("path", "dialects", "names"),
+    [
+        ("/metrics", (), {"gpu_power_watts"}),
+        ("/dcgm/metrics", (), {"DCGM_FI_DEV_POWER_USAGE"}),
+        ("/gpu/metrics", (), {"dcgm_power_usage"}),
+        ("/metrics", ("dcgm",), {"DCGM_FI_DEV_POWER_USAGE"}),
+        ("/metrics", ("dcgm1, dcgm",), {"dcgm_power_usage", "DCGM_FI_DEV_POWER_USAGE"}),
+        ("/metrics", ("dcgm1", "native"), {"dcgm_power_usage", "gpu_power_watts"}),
+    ],
+)
+def test_each_path_speaks_its_dialect(path: str, dialects: tuple[str, ...], names: set[str]) -> None:
+    """A path of its own, or asked for: one, several in one word, or several times."""
+    answer = asked(app_of(tick_with(use(7), power_mw=5000)), path, *dialects)
+
+    known = ("gpu_power_watts{", "DCGM_FI_DEV_POWER_USAGE{", "dcgm_power_usage{")
+    assert {name.rstrip("{") for name in known if f"\n{name}" in body(answer)} == names
+
+
+def test_what_the_telemetry_path_speaks() -> None:
+    """`--web.dialect` sets it, and what a client asks for goes before."""
+    app = app_of(tick_with(power_mw=5000), "dcgm", "native")
+
+    assert "DCGM_FI_DEV_POWER_USAGE{" in body(asked(app, "/metrics"))
+    assert "gpu_power_watts{" in body(asked(app, "/metrics"))
+    assert "DCGM_FI_DEV_POWER_USAGE{" not in body(asked(app, "/metrics", "native"))
+
+
+def test_a_dialect_that_is_not_there() -> None:
+    """The answer names those there are."""
+    answer = asked(app_of(tick_with()), "/metrics", "dcgm,klingon")
+
+    assert answer.status == 400
+    assert body(answer) == "there is no dialect 'klingon'; there are native, dcgm, dcgm1, inference, process\n"
+
+
+@pytest.mark.parametrize(
+    ("dialects", "openmetrics"),
+    [(("native",), True), (("inference",), True), (("dcgm",), False), (("dcgm1",), False), (("process",), False),
+     (("native", "dcgm"), False)],
+)  # fmt: skip
+def test_openmetrics_only_where_the_names_allow_it(dialects: tuple[str, ...], openmetrics: bool) -> None:
+    """A counter without `_total` is no OpenMetrics; who asks for it gets text."""
+    answer = asked(app_of(tick_with(use(7), power_mw=1)), "/metrics", *dialects)
+
+    assert ("openmetrics" in dict(answer.headers)["Content-Type"]) == openmetrics
+    assert body(answer).endswith("# EOF\n") == openmetrics
+
+
+def test_what_nobody_asks_for_is_not_made() -> None:
+    """And of what many ask for only so much is kept; one rendering serves all who ask for the same."""
+    app = app_of(tick_with(power_mw=1))
+    assert app._spoken._bodies == {}
+    first = asked(app, "/dcgm/metrics").body
+
+    assert asked(app, "/metrics", "dcgm").body is first
+    assert list(app._spoken._bodies) == [("dcgm",)]
+    for names in itertools.chain.from_iterable(itertools.combinations(DIALECTS, n) for n in (2, 3)):
+        asked(app, "/metrics", *reversed(names))
+        assert len(app._spoken._bodies) <= MOST

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterable
 
+import pytest
+
+from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.export.app import App
 from gpuledger.export.http import Request, Response
 from gpuledger.export.passed import Families, Passed
@@ -65,11 +69,56 @@ def test_nothing_to_pass_on() -> None:
     assert get("/metrics", None, tick, in_metrics=True).status == 200
 
 
-def test_no_page_where_there_is_no_upstream() -> None:
-    """It is not offered either."""
-    app = App(tick_with, lambda: 0.1, interval_s=1.0)
+def test_without_an_upstream_the_page_speaks_the_older_names() -> None:
+    """The path was the pod exporter's. An upstream has it also while there is nothing to pass on."""
+    tick = tick_with(power_mw=5000)
+    app = App(lambda: tick, lambda: 0.1, interval_s=1.0)
 
-    assert app(Request("GET", "/gpu/metrics", {}, {}, "HTTP/1.1", keep_alive=True)).status == 404
+    answer = app(Request("GET", "/gpu/metrics", {}, {}, "HTTP/1.1", keep_alive=True))
+
+    assert b"\ndcgm_power_usage{" in whole(answer.body)
+    assert get("/gpu/metrics", None, tick).status == 503
+
+
+@pytest.mark.parametrize("dialects", [("dcgm",), ("native", "dcgm"), tuple(DIALECTS)])
+def test_no_family_twice_in_any_dialect(dialects: tuple[str, ...]) -> None:
+    """What the telemetry path speaks goes before what is passed on under the same name."""
+    theirs = (
+        *THEIRS,
+        (b"DCGM_FI_DEV_POWER_USAGE", b"# TYPE DCGM_FI_DEV_POWER_USAGE gauge\nDCGM_FI_DEV_POWER_USAGE 9\n"),
+    )
+    tick = tick_with(power_mw=5000)
+    app = App(
+        lambda: tick, lambda: 0.1, interval_s=1.0, dialects=dialects, upstream=lambda: theirs, upstream_in_metrics=True
+    )
+
+    answer = app(Request("GET", "/metrics", {}, {"accept": PROMETHEUS}, "HTTP/1.1", keep_alive=True))
+
+    types = re.findall(rb"^# TYPE (\S+)", whole(answer.body), re.MULTILINE)
+    assert len(types) == len(set(types))
+    assert b"DCGM_FI_DEV_POWER_USAGE 9" not in whole(answer.body)
+    assert whole(answer.body).count(b"\nDCGM_A 1\n") == 1
+
+
+def test_a_dialect_that_is_asked_for_stands_alone() -> None:
+    """And so do the pages of dialects: only what the telemetry path says by itself has more at its end."""
+    tick = tick_with(power_mw=5000)
+    app = App(lambda: tick, lambda: 0.1, interval_s=1.0, upstream=lambda: THEIRS, upstream_in_metrics=True)
+
+    asked = app(
+        Request("GET", "/metrics", {"dialect": ["native"]}, {"accept": PROMETHEUS}, "HTTP/1.1", keep_alive=True)
+    )
+    page = app(Request("GET", "/dcgm/metrics", {}, {}, "HTTP/1.1", keep_alive=True))
+
+    assert b"DCGM_A" not in whole(asked.body) + whole(page.body)
+    assert "openmetrics" in dict(asked.headers)["Content-Type"]
+
+
+def test_the_landing_page_names_it() -> None:
+    """The link to the page says whose metrics are there."""
+    page = whole(get("/", THEIRS, tick_with()).body)
+
+    assert b'<a href="/gpu/metrics">the dcgm-exporter beside us, with pods</a>' in page
 
 
 def test_compressed_once_an_answer() -> None:

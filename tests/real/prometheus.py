@@ -15,6 +15,9 @@ from urllib.request import urlopen
 
 from tests.real.daemons import start, stop, wait_until
 
+Found = list[tuple[dict[str, str], float]]
+"""Labels and value of each series."""
+
 
 class Prometheus:
     """One that runs."""
@@ -23,7 +26,7 @@ class Prometheus:
         self.url = url
         self._jobs = jobs
 
-    def query(self, promql: str, at: float | None = None) -> list[tuple[dict[str, str], float]]:
+    def query(self, promql: str, at: float | None = None) -> Found:
         """An instant query, now or at a Unix time: labels and value of each series, in the order of the answer."""
         moment = {} if at is None else {"time": f"{at:.3f}"}
         result = self._get("/api/v1/query", query=promql, **moment)["data"]

@@ -36,6 +36,11 @@ class Ledger:
         self.energy_mj: int | None = None
         self.idle_mj = 0
         self.retired_mj = 0
+        self.gone_mj = 0
+        """Of containers that are shown no more, nor one of their name."""
+        self.unowned_mj = 0
+        self.booked_mj = 0
+        self.booked_rows: dict[Row, int] = {}
         self.unattributed_mj: dict[str, int] = {}
 
     def keep(self, numbers: Mapping[Row, int]) -> KeptLedger | None:
@@ -56,6 +61,8 @@ class Ledger:
             self.energy_mj or 0,
             self.idle_mj,
             self.retired_mj,
+            self.gone_mj,
+            self.unowned_mj,
             tuple(self.unattributed_mj.items()),
             self._idle_power.power_mw,
             self._parked_power.power_mw,
@@ -68,6 +75,7 @@ class Ledger:
         self._open = Interval(kept.since_ns, before, energy_mj=kept.open_mj, closed=True)
         self._idle_power.power_mw, self._parked_power.power_mw = kept.idle_power_mw, kept.parked_power_mw
         self.energy_mj, self.idle_mj, self.retired_mj = kept.energy_mj, kept.idle_mj, kept.retired_mj
+        self.gone_mj, self.unowned_mj = kept.gone_mj, kept.unowned_mj
         self.unattributed_mj = dict(kept.unattributed_mj)
 
     def missed(self) -> None:
@@ -137,7 +145,9 @@ class Ledger:
         self._open = Interval(now_ns, here, reading.power_mw)
 
     def _book(self, entries: Split) -> None:
-        self.energy_mj = (self.energy_mj or 0) + entries.total_mj()
+        self.booked_mj = entries.total_mj()
+        self.booked_rows = {}
+        self.energy_mj = (self.energy_mj or 0) + self.booked_mj
         self.idle_mj += entries.idle_mj
         for reason, mj in entries.unattributed.items():
             self.unattributed_mj[reason] = self.unattributed_mj.get(reason, 0) + mj
@@ -146,6 +156,11 @@ class Ledger:
                 self.retired_mj += mj
                 continue
             row.energy_mj[method] = row.energy_mj.get(method, 0) + mj
+            self.booked_rows[row] = self.booked_rows.get(row, 0) + mj
+
+    def owned(self, containers_mj: int) -> None:
+        """Take in what containers that are shown have of it."""
+        self.unowned_mj = max(self.unowned_mj, (self.energy_mj or 0) - self.gone_mj - containers_mj)
 
     def account(self, rows: Iterable[Row], time: GpuTime) -> Account:
         """What to show."""
@@ -156,6 +171,8 @@ class Ledger:
             source=self._meter.source,
             idle_mj=self.idle_mj,
             retired_mj=self.retired_mj,
+            unowned_mj=self.unowned_mj,
+            booked_mj=self.booked_mj,
             unattributed_mj=tuple(sorted(self.unattributed_mj.items())),
             residual_mj=(self.energy_mj or 0) - known_mj,
             idle_power_mw=self._idle_power.power_mw,

@@ -19,7 +19,7 @@ from gpuledger.errors import JournalError
 from gpuledger.model import Device, Labelled, Owner
 from gpuledger.records import parse, plain, record
 
-VERSION = 1
+VERSION = 2
 LARGEST_BYTES = 1 << 24
 """Unpacked; a process takes some 300. What would be larger is not written, and not read."""
 GZIP = 31
@@ -59,8 +59,16 @@ def keep(boot_id: str, time_ns: int, *, rows: Rows, time: TimeBook, energy: Ener
         for row in everybody
     ]
     totals = [
-        KeptTotal(devices.of(t.device), owners.of(t.owner), t.seen_ns, tuple(t.energy_mj.items()), t.busy_ns)
-        for t in retention.totals.values()
+        KeptTotal(
+            devices.of(total.device),
+            owners.of(total.owner),
+            total.seen_ns,
+            tuple(total.energy_mj.items()),
+            total.busy_ns,
+            total.earlier_mj,
+            total.namesakes_mj,
+        )
+        for total in retention.totals.values()
     ]
     numbers = {row: number for number, row in enumerate(everybody)}
     gpus = []
@@ -103,7 +111,13 @@ def resume(state: State, now_ns: int, *, rows: Rows, time: TimeBook, energy: Ene
     for total in state.totals:
         device, owner = state.devices[total.device], state.owners[total.owner]
         retention.totals[owner.container_id, device.uuid] = Total(
-            device, owner, total.seen_ns + past_ns, dict(total.energy_mj), total.busy_ns
+            device,
+            owner,
+            total.seen_ns + past_ns,
+            dict(total.energy_mj),
+            total.busy_ns,
+            earlier_mj=total.earlier_mj,
+            namesakes_mj=total.namesakes_mj,
         )
 
 
@@ -176,12 +190,12 @@ def _check(state: State) -> None:
     for row in state.rows:
         used_mj[_gpu(state.devices[row.device])] += _sum(row.energy_mj, row.busy_ns)
     for total in state.totals:
-        _sum(total.energy_mj, total.busy_ns)
+        _sum(total.energy_mj, total.busy_ns, total.earlier_mj, total.namesakes_mj)
     for gpu in state.gpus:
         _sum((), gpu.busy_ns, gpu.in_use_ns)
         if (ledger := gpu.ledger) is not None:
             accounts = (("idle", ledger.idle_mj), ("retired", ledger.retired_mj), *ledger.unattributed_mj)
-            used_mj[gpu.uuid] += _sum(accounts, ledger.open_mj) - ledger.energy_mj
+            used_mj[gpu.uuid] += _sum(accounts, ledger.open_mj, ledger.gone_mj, ledger.unowned_mj) - ledger.energy_mj
     if any(used_mj.values()):
         raise ValueError("its sums do not match")
 

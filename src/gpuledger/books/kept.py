@@ -36,6 +36,8 @@ class KeptLedger:
     energy_mj: int = 0
     idle_mj: int = 0
     retired_mj: int = 0
+    gone_mj: int = 0
+    unowned_mj: int = 0
     unattributed_mj: Labelled = ()
     idle_power_mw: int | None = None
     parked_power_mw: int | None = None
@@ -69,13 +71,15 @@ class KeptRow:
 
 @dataclass(frozen=True, slots=True)
 class KeptTotal:
-    """What retired processes of a container used on a device."""
+    """What retired processes of a container used on a device, and containers of its name before it."""
 
     device: int
     owner: int
     seen_ns: int
     energy_mj: Labelled = ()
     busy_ns: int | None = None
+    earlier_mj: int = 0
+    namesakes_mj: int = 0
 
 
 @dataclass(frozen=True, slots=True)

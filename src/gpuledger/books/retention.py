@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from gpuledger.books.energy import Ledger
@@ -23,6 +24,22 @@ class Total:
     seen_ns: int
     energy_mj: dict[str, int] = field(default_factory=dict)
     busy_ns: int | None = None
+    booked_mj: int = 0
+    earlier_mj: int = 0
+    namesakes_mj: int = 0
+
+    def gpu(self) -> str:
+        """The uuid of the whole GPU."""
+        return self.device.parent_uuid or self.device.uuid
+
+    def follows(self, other: Total) -> bool:
+        """Whether it has the same name in a pod of the same name: some show both as one."""
+        mine, theirs = self.owner, other.owner
+        return (
+            self.device.uuid == other.device.uuid
+            and bool(mine.container)
+            and (mine.namespace, mine.pod, mine.container) == (theirs.namespace, theirs.pod, theirs.container)
+        )
 
 
 class Retention:
@@ -54,8 +71,8 @@ class Retention:
             rows.remove(row)
             self._retire(row, ledgers)
         for place in [p for p, total in self._totals.items() if not 0 <= now_ns - total.seen_ns < self._keep_ns]:
-            del self._totals[place]
-        return self._shown(tick, rows, kept)
+            self._forget(self._totals.pop(place), ledgers)
+        return self._shown(tick, rows, kept, ledgers)
 
     def _containers_seen(self, rows: Rows, now_ns: int) -> None:
         for row in rows.all():
@@ -74,7 +91,20 @@ class Retention:
             ledgers[row.gpu].retired_mj += sum(row.energy_mj.values())
         row.retired = True
 
-    def _shown(self, tick: Tick, rows: Rows, kept: list[Row]) -> Tick:
+    def _forget(self, total: Total, ledgers: dict[str, Ledger]) -> None:
+        """What it used stays with a container of the same name that is still there, or is gone."""
+        used_mj = sum(total.energy_mj.values())
+        heir = next((other for other in self._totals.values() if other.follows(total)), None)
+        if heir is None:
+            if total.gpu() in ledgers:
+                ledgers[total.gpu()].gone_mj += used_mj + total.earlier_mj + total.namesakes_mj
+        elif heir.owner.pod_uid == total.owner.pod_uid:
+            heir.earlier_mj += used_mj + total.earlier_mj
+            heir.namesakes_mj += total.namesakes_mj
+        else:
+            heir.namesakes_mj += used_mj + total.earlier_mj + total.namesakes_mj
+
+    def _shown(self, tick: Tick, rows: Rows, kept: list[Row], ledgers: dict[str, Ledger]) -> Tick:
         processes = [_with_books(use, rows.newest(use.device.uuid, use.resident.pid)) for use in tick.processes]
         room = len(kept) if self._most is None else max(0, self._most - len(processes))
         processes += [_exited(row) for row in kept[:room]]
@@ -82,16 +112,14 @@ class Retention:
         for row in rows.all():
             if (total := sums.get((row.owner.container_id, row.device.uuid))) is not None:
                 _add(total, row)
+                if row.gpu in ledgers:
+                    total.booked_mj += ledgers[row.gpu].booked_rows.get(row, 0)
+        _tell(sums.values(), ledgers)
         containers = []
         for use in tick.containers:
             total = sums.pop((use.owner.container_id, use.device.uuid), None)
-            if total is not None:
-                use = replace(use, energy_mj=_labelled(total.energy_mj), busy_ns=total.busy_ns)  # noqa: PLW2901
-            containers.append(use)
-        containers += [
-            ContainerUse(total.device, total.owner, 0, None, None, _labelled(total.energy_mj), total.busy_ns)
-            for total in sums.values()
-        ]
+            containers.append(use if total is None else _with_total(use, total))
+        containers += [_with_total(ContainerUse(t.device, t.owner, 0, None, None), t) for t in sums.values()]
         return replace(tick, processes=tuple(processes), containers=tuple(containers))
 
 
@@ -100,6 +128,27 @@ def _add(total: Total, row: Row) -> None:
         total.energy_mj[method] = total.energy_mj.get(method, 0) + mj
     if row.busy_ns is not None:
         total.busy_ns = (total.busy_ns or 0) + row.busy_ns
+
+
+def _with_total(use: ContainerUse, total: Total) -> ContainerUse:
+    return replace(
+        use,
+        energy_mj=_labelled(total.energy_mj),
+        busy_ns=total.busy_ns,
+        booked_mj=total.booked_mj,
+        earlier_mj=total.earlier_mj,
+        namesakes_mj=total.namesakes_mj,
+    )
+
+
+def _tell(totals: Iterable[Total], ledgers: dict[str, Ledger]) -> None:
+    """Each ledger, what all containers have of it."""
+    owned_mj: dict[str, int] = dict.fromkeys(ledgers, 0)
+    for total in totals:
+        if total.gpu() in ledgers:
+            owned_mj[total.gpu()] += sum(total.energy_mj.values()) + total.earlier_mj + total.namesakes_mj
+    for gpu, mj in owned_mj.items():
+        ledgers[gpu].owned(mj)
 
 
 def _with_books(use: ProcessUse, row: Row | None) -> ProcessUse:

@@ -8,7 +8,7 @@ from enum import Enum, unique
 from operator import attrgetter
 from typing import Any
 
-from gpuledger.model import Reading
+from gpuledger.model import Reading, Tick
 
 Value = int | float
 Series = Iterable[tuple[tuple[str, ...], Value]]
@@ -43,13 +43,27 @@ class Of(Enum):
         return tuple(self.value.split())
 
 
+Thing = tuple[tuple[str, ...], Any]
+"""The values of its labels, and what values are read off."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """Whose number it is in a dialect: the labels of that dialect, and the things of a tick that have them."""
+
+    labels: tuple[str, ...]
+    things: Callable[[Tick], Iterable[Thing]]
+    sparse: bool = False
+    """Whether labels without a value are left out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """One metric: either one value a thing (`value`), or several under extra labels (`series`)."""
 
     name: str
     type: Type
-    of: Of
+    of: Of | Kind
     help: str
     origin: str
     value: Callable[[Any], Value | None] | None = None

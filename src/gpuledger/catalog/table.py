@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from gpuledger.catalog import container, dcgmstats, exporter, gpu, process
-from gpuledger.catalog.family import Family, Of
+from gpuledger.catalog.family import Family, Kind, Of, Thing
 from gpuledger.model import EVIDENCE, Device, Granted, Owner, ProcessUse, Tick
 
 CATALOG: tuple[Family, ...] = (
@@ -19,12 +18,10 @@ CATALOG: tuple[Family, ...] = (
     *container.CONTAINERS,
 )
 
-Thing = tuple[tuple[str, ...], Any]
 
-
-def things(tick: Tick, of: Of) -> Iterable[Thing]:
+def things(tick: Tick, of: Of | Kind) -> Iterable[Thing]:
     """Everything of a kind in this tick, each with the values of the kind's labels."""
-    return THINGS[of](tick)
+    return of.things(tick) if isinstance(of, Kind) else THINGS[of](tick)
 
 
 def _device(device: Device) -> tuple[str, str]:

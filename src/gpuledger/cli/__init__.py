@@ -96,8 +96,6 @@ def _add(parser: Parser, option: Option) -> None:
     names = [f"--{name}" for name in (option.key, *option.aliases)]
     common: dict[str, Any] = {"dest": f"option {option.key}", "action": "append"}
     text = option.help.replace("%", "%%")
-    if option.later:
-        text += " (accepted, not used yet)"
     if option.is_switch:
         parser.add_argument(*names, **common, nargs="?", const="true", metavar="BOOL", help=text)
         negated = {"dest": common["dest"], "action": "append_const", "const": "false"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +13,11 @@ from gpuledger import selfstats
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
 from gpuledger.books.time import BUFFER_NS
+from gpuledger.catalog.dialects import Choices
+from gpuledger.catalog.dialects.counters import Counter
+from gpuledger.catalog.dialects.counters import parse as parse_counters
 from gpuledger.cli.providers import providers
-from gpuledger.config import Config
+from gpuledger.config import LARGEST_FILE, Config
 from gpuledger.errors import ConfigError, ListenError
 from gpuledger.export.app import App
 from gpuledger.export.server import Server
@@ -32,6 +35,8 @@ log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from gpuledger.upstream.poll import Poll
+
+log = logging.getLogger(__name__)
 
 
 def loop(
@@ -141,10 +146,38 @@ def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | Non
     return Poll(page_or_file, latest, polling)
 
 
+def choices(settings: Config, environment: Mapping[str, str]) -> Choices:
+    """What is chosen about the dialects; says which metrics of a list of counters there are not."""
+    counters = _counters(settings.dcgm_counters) if settings.dcgm_counters else None
+    hostname = settings.kubernetes_node_name or environment.get("NODE_NAME", "") or os.uname().nodename
+    return Choices(hostname, settings.dcgm_pod_uid, counters, settings.metric_prefix)
+
+
+def _counters(path: str) -> tuple[Counter, ...]:
+    from gpuledger.catalog.dialects.dcgm import unanswered
+
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the path as it was written
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise ConfigError(f"--dcgm.counters: {path} is no list of counters: it is over {LARGEST_FILE} characters")
+        chosen = parse_counters(text)
+    except OSError as error:
+        raise ConfigError(f"--dcgm.counters: cannot read {path}: {error.strerror}; name a CSV file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--dcgm.counters: {path} is not a text file in UTF-8; name a CSV file") from None
+    except ValueError as error:
+        raise ConfigError(f"--dcgm.counters: {path}: {error}") from None
+    if missing := unanswered(chosen):
+        log.warning("of the metrics in %s these are not known here: %s", path, ", ".join(missing))
+    return chosen
+
+
 class Exporter:
     """The loop with the server in front of it."""
 
     def __init__(self, settings: Config) -> None:
+        chosen = choices(settings, os.environ)
         self._upstream = _upstream(settings, self._latest)
         self._journal = _journal(settings)
         self._loop = loop(settings, books=self._journal, health=self._health)
@@ -154,6 +187,8 @@ class Exporter:
             interval_s=settings.tick_interval,
             driver_timeout_s=settings.driver_timeout,
             telemetry_path=settings.web_telemetry_path,
+            dialects=settings.web_dialect,
+            choices=chosen,
             upstream=self._passed_on if self._upstream else None,
             upstream_in_metrics=settings.dcgm_exporter_in_metrics,
         )

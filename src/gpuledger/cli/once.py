@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 
+from gpuledger.catalog.dialects import speak
 from gpuledger.cli import build, logs, out
 from gpuledger.config import Config
+from gpuledger.errors import ConfigError
 from gpuledger.export.json import tick_json
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
@@ -27,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Config) -> int:
     """Exit code 1 when the driver could not be read; what is known is written all the same."""
     logs.set_up(settings.log_level, settings.log_format)
+    renderer = Renderer(speak(settings.web_dialect, build.choices(settings, os.environ)))
+    if arguments.format == "openmetrics" and not renderer.openmetrics:
+        raise ConfigError(f"--format: {'+'.join(settings.web_dialect)} cannot be written as openmetrics; write text")
     loop = build.loop(settings)
     try:
         loop.once()
@@ -38,10 +44,8 @@ def run(arguments: argparse.Namespace, settings: Config) -> int:
         tick = loop.once()
     finally:
         loop.stop()
-    if arguments.format == "json":
-        body = tick_json(tick)
-    else:
-        body = b"".join(Renderer().chunks(tick, FORMATS[arguments.format]))
+    chunks = [tick_json(tick)] if arguments.format == "json" else renderer.chunks(tick, FORMATS[arguments.format])
+    body = b"".join(chunks)
     if arguments.output is None:
         out.write(body)
     else:

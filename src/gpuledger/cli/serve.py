@@ -48,8 +48,6 @@ def _announce(exporter: Exporter, settings: Config) -> None:
     for host, port in exporter.server.addresses:
         shown = f"[{host}]" if ":" in host else host
         log.info("gpuledger %s listens on %s:%d", __version__, shown, port)
-    for setting in settings.unused:
-        log.warning("%s is accepted but has no effect in this version", setting)
     if settings.journal_path and settings.source != "nvml":
         log.warning("journal.path has no effect: a recording has no totals to go on from")
     if settings.tick_interval > SLOWEST_S:

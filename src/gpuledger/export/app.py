@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import html
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpuledger import __version__
+from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.export.bodies import Bodies
 from gpuledger.export.http import Request, Response, not_found
 from gpuledger.export.negotiate import Format, choose_encoding, choose_format
 from gpuledger.export.passed import Families, Passed
-from gpuledger.export.text import Renderer
+from gpuledger.export.spoken import Spoken
 from gpuledger.model import Tick
 
 HTML = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"),
 )
-
-
+NO_CHOICES = Choices()
 UPSTREAM_PATH = "/gpu/metrics"
+"""Where the pod exporter of old was too, whose dialect is there without an upstream."""
 
 
 class App:
@@ -37,6 +38,8 @@ class App:
         interval_s: float,
         driver_timeout_s: float = 0.0,
         telemetry_path: str = "/metrics",
+        dialects: Sequence[str] = ("native",),
+        choices: Choices = NO_CHOICES,
         upstream: Callable[[], Families | None] | None = None,
         upstream_in_metrics: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
@@ -47,19 +50,21 @@ class App:
         self._monotonic = monotonic
         self._started = monotonic()
         self._telemetry_path = telemetry_path
+        self._dialects = tuple(dialects)
         self._passed = Passed(upstream or (lambda: None))
-        self._text_only = (
-            upstream is not None and upstream_in_metrics
-        )  # nobody else's counters have the names that OpenMetrics wants
-        self._bodies = Bodies(Renderer(), self._passed.beside_ours if self._text_only else tuple)
+        self._spoken = Spoken(choices)
+        self._telemetry = Spoken(choices, self._passed.beside) if upstream and upstream_in_metrics else self._spoken
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/": self._landing,
             "/healthz": self._healthz,
             "/readyz": self._readyz,
+            **{dialect.path: self._of(dialect.name) for dialect in DIALECTS.values() if dialect.path},
+            **({UPSTREAM_PATH: self._upstream} if upstream else {}),
             telemetry_path: self._metrics,
         }
+        self._others = {dialect.path: dialect.about for dialect in DIALECTS.values() if dialect.path}
         if upstream is not None:
-            self._pages.setdefault(UPSTREAM_PATH, self._upstream)
+            self._others[UPSTREAM_PATH] = "the dcgm-exporter beside us, with pods"
 
     def __call__(self, request: Request) -> Response:
         """The page for a request."""
@@ -67,12 +72,21 @@ class App:
         return page(request) if page is not None else not_found(request.path, sorted(self._pages))
 
     def _metrics(self, request: Request) -> Response:
+        asked = [name.strip() for text in request.query.get("dialect", ()) for name in text.split(",")]
+        if unknown := [name for name in asked if name not in DIALECTS]:
+            return Response.text(400, f"there is no dialect {unknown[0]!r}; there are {', '.join(DIALECTS)}")
+        return self._say(request, self._spoken.bodies(asked) if asked else self._telemetry.bodies(self._dialects))
+
+    def _of(self, dialect: str) -> Callable[[Request], Response]:
+        return lambda request: self._say(request, self._spoken.bodies([dialect]))
+
+    def _say(self, request: Request, bodies: Bodies) -> Response:
         tick = self._latest()
         if tick is None:
             return Response.text(503, "the first reading is not done yet; try again in a second")
-        fmt = Format.TEXT if self._text_only else choose_format(request.headers.get("accept"))
+        fmt = choose_format(request.headers.get("accept")) if bodies.openmetrics else Format.TEXT
         encoding = choose_encoding(request.headers.get("accept-encoding"))
-        return Response(200, _headers(fmt, encoding), self._bodies.get(tick, fmt, encoding))
+        return Response(200, _headers(fmt, encoding), bodies.get(tick, fmt, encoding))
 
     def _upstream(self, request: Request) -> Response:
         encoding = choose_encoding(request.headers.get("accept-encoding"))
@@ -99,7 +113,9 @@ class App:
 
     def _landing(self, _: Request) -> Response:
         path = html.escape(self._telemetry_path)
-        return Response(200, HTML, LANDING.format(path=path, version=__version__, state=self._state()).encode())
+        others = "".join(f'<li><a href="{path}">{html.escape(about)}</a></li>' for path, about in self._others.items())
+        page = LANDING.format(path=path, version=__version__, state=self._state(), others=others)
+        return Response(200, HTML, page.encode())
 
     def _state(self) -> str:
         tick = self._latest()
@@ -129,6 +145,7 @@ h1 {{ background: #2d6a4f; color: #fff; margin: 0; padding: .6em 1em; font-size:
 main {{ padding: 1em 1.4em; }}
 </style></head><body><h1>gpuledger {version}</h1><main>
 <p>{state}</p>
-<ul><li><a href="{path}">Metrics</a></li><li><a href="/healthz">Health</a></li><li><a href="/readyz">Ready</a></li></ul>
+<ul><li><a href="{path}">Metrics</a>, in the names of others:<ul>{others}</ul></li>
+<li><a href="/healthz">Health</a></li><li><a href="/readyz">Ready</a></li></ul>
 </main></body></html>
 """

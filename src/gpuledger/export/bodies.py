@@ -17,12 +17,16 @@ GZIP = zlib.MAX_WBITS | 16
 
 
 class Bodies:
-    """Bodies by format and encoding, of the newest tick only. Safe to ask from many threads."""
+    """Bodies by format and encoding, of the newest tick only. Safe to ask from many threads.
 
-    def __init__(self, renderer: Renderer, more: Callable[[], Iterable[bytes]] = tuple) -> None:
+    `more` gives what comes after our own metrics, as text.
+    """
+
+    def __init__(self, renderer: Renderer, more: Callable[[], Iterable[bytes]] | None = None) -> None:
         self._renderer = renderer
-        self._more = more
-        """What comes after our own metrics, in the text format."""
+        self._more = more or tuple
+        self.openmetrics = renderer.openmetrics and more is None
+        """Nobody else's counters have the names that OpenMetrics wants."""
         self._lock = threading.Lock()
         self._tick: Tick | None = None
         self._kept: dict[tuple[Format, str], bytes] = {}

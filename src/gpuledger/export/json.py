@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gpuledger.catalog import CATALOG, Of, things
+from gpuledger.catalog import CATALOG, Kind, Of, things
 from gpuledger.model import Tick
 
 
 def tick_json(tick: Tick) -> bytes:
     """`{"time": ..., "metrics": {name: {"type", "unit", "help", "series": [{"labels": {...}, "value": ...}]}}}`."""
-    rows = {of: dict(things(tick, of)) for of in Of}  # of two with equal labels, one
+    rows: dict[Of | Kind, dict[Any, Any]] = {of: dict(things(tick, of)) for of in Of}  # of two with equal labels, one
     metrics: dict[str, Any] = {}
     for family in CATALOG:
         series = []

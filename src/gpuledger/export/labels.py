@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from gpuledger.catalog import Of, things
+from gpuledger.catalog import Kind, Of, things
 from gpuledger.model import Tick
 
 LONGEST_VALUE = 1024
@@ -33,6 +33,12 @@ def pairs(names: Iterable[str], values: Iterable[str]) -> str:
     return ",".join([f'{name}="{escape(value)}"' for name, value in zip(names, values, strict=True)])
 
 
+def sparse_pairs(names: Iterable[str], values: Iterable[str]) -> str:
+    """As `pairs`, without the labels that have no value."""
+    given = [(name, value) for name, value in zip(names, values, strict=True) if value]
+    return pairs([name for name, _ in given], [value for _, value in given])
+
+
 known_pairs = lru_cache(maxsize=4096)(pairs)
 """For labels that come again in every tick: clocks, sensors, reasons."""
 
@@ -41,17 +47,18 @@ class LabelBlocks:
     """The label text of every thing in a tick, kept from tick to tick while the thing is there."""
 
     def __init__(self) -> None:
-        self._known: dict[Of, dict[tuple[str, ...], str]] = {}
+        self._known: dict[Of | Kind, dict[tuple[str, ...], str]] = {}
 
-    def rows(self, tick: Tick, of: Of) -> list[tuple[str, Any]]:
+    def rows(self, tick: Tick, of: Of | Kind) -> list[tuple[str, Any]]:
         """`(a="1",b="2", thing)` for all things of a kind; of two with equal labels only the first."""
         known = self._known.get(of, {})
         names = of.labels
+        write = sparse_pairs if isinstance(of, Kind) and of.sparse else pairs
         current: dict[tuple[str, ...], str] = {}
         written: set[str] = set()
         rows = []
         for values, thing in things(tick, of):
-            block = known.get(values) or pairs(names, values)
+            block = known.get(values) or write(names, values)
             if block in written:  # also when two differ only in what was cut off
                 continue
             current[values] = block

@@ -8,6 +8,11 @@ END = b"# EOF\n"
 SUFFIX = {Type.COUNTER: "_total", Type.INFO: "_info", Type.GAUGE: ""}
 
 
+def can_write(family: Family) -> bool:
+    """Whether the name ends as its type demands; those of other exporters often do not."""
+    return family.name.endswith(SUFFIX[family.type])
+
+
 def header(family: Family, help_text: str) -> str:
     """TYPE, UNIT and HELP; the family's name goes without the suffix its samples carry."""
     name = family.name.removesuffix(SUFFIX[family.type])

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from gpuledger.catalog import CATALOG
 from gpuledger.export.bodies import compress, whole
 
 Families = Sequence[tuple[bytes, bytes]]
 """The name and the lines of each; another answer is another object."""
-
-OURS = {family.name.encode() for family in CATALOG}
 
 
 class Passed:
@@ -35,6 +32,6 @@ class Passed:
                 self._compressed = (families, b"".join(compress(texts)))
             return self._compressed[1]
 
-    def beside_ours(self) -> Iterator[bytes]:
-        """What can stand in one page with our own metrics: a name must not be there twice."""
-        yield from (text for name, text in self._latest() or () if name not in OURS)
+    def beside(self, ours: Collection[str]) -> Iterator[bytes]:
+        """What can stand in one page with metrics of these names: none must be there twice."""
+        return (text for name, text in self._latest() or () if name.decode() not in ours)

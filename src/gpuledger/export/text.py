@@ -39,7 +39,10 @@ class Renderer:
 
     def __init__(self, catalog: Sequence[Family] = CATALOG) -> None:
         self._families = [Lines(family) for family in catalog]
+        self._kinds = list(dict.fromkeys(family.of for family in catalog))
         self._blocks = LabelBlocks()
+        self.openmetrics = all(openmetrics.can_write(family) for family in catalog)
+        """Whether all names are such as OpenMetrics allows."""
         self._headers = {
             Format.TEXT: [header(f) for f in catalog],
             Format.OPENMETRICS: [openmetrics.header(f, help_text(f)) for f in catalog],
@@ -47,7 +50,7 @@ class Renderer:
 
     def chunks(self, tick: Tick, fmt: Format) -> Iterator[bytes]:
         """The body in pieces, none of more than one family; families without a value are left out."""
-        rows = {of: self._blocks.rows(tick, of) for of in Of}
+        rows = {of: self._blocks.rows(tick, of) for of in self._kinds}
         for lines, head in zip(self._families, self._headers[fmt], strict=True):
             if lines.family.needs and getattr(tick, lines.family.needs) is None:
                 continue

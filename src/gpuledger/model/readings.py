@@ -116,6 +116,10 @@ class Account:
     idle_mj: int = 0
     retired_mj: int = 0
     """Of processes whose rows are gone."""
+    unowned_mj: int = 0
+    """All that is no container's, shown or gone. Never falls: what a container got late is first made up for."""
+    booked_mj: int = 0
+    """The energy of the interval that was booked last."""
     unattributed_mj: Labelled = ()
     """By the reason why nobody has it."""
     residual_mj: int = 0
@@ -180,11 +184,14 @@ class Reading:
     nvlinks: Labelled = ()
     nvlink_transmit_bytes: int | None = None
     nvlink_receive_bytes: int | None = None
+    nvlink_bytes_per_s: int | None = None
+    """Both ways together, between the last two readings of them."""
     nvlink_errors: Labelled = ()
     mig_enabled: bool | None = None
     accounting_enabled: bool | None = None
     activity: Activity | None = None
     xids: Labelled = ()
+    last_xid: int | None = None
     residents: tuple[Resident, ...] | None = None
     samples: tuple[Sample, ...] | None = None
     """Rows newer than those of any reading before; `()` when nothing ran, `None` when unsupported."""

@@ -71,6 +71,12 @@ class ContainerUse:
     energy_mj: Labelled = ()
     """Of all its processes, exited ones too, by how it is known."""
     busy_ns: int | None = None
+    booked_mj: int = 0
+    """Its part of the interval that was booked last."""
+    earlier_mj: int = 0
+    """Of earlier containers of this name in the same pod, whose rows are gone."""
+    namesakes_mj: int = 0
+    """Of containers of this name in earlier pods of the same name, whose rows are gone."""
     inferred_bytes: int | None = None
     """Memory it is taken to hold though the driver lists no process of it."""
 

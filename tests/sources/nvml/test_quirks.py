@@ -22,8 +22,8 @@ def test_every_reading_of_a_gpu(bench: Bench) -> None:
     reading = bench.reading()
 
     hollow = {name for name in Reading.__slots__ if getattr(reading, name) in (None, ())}
-    without = {"fans_pct", "accounting", "xids", "pcie_transmit_bytes_per_s", "pcie_receive_bytes_per_s"}
-    assert hollow == {*without, "account", "memory"}
+    without = {"fans_pct", "accounting", "xids", "last_xid", "pcie_transmit_bytes_per_s", "pcie_receive_bytes_per_s"}
+    assert hollow == {*without, "memory", "account", "nvlink_bytes_per_s"}  # a rate, known from the eleventh tick on
 
 
 def test_memory_falls_back_to_v1(bench: Bench) -> None:
@@ -367,12 +367,28 @@ def test_pcie_throughput_only_when_asked(bench: Bench) -> None:
     assert bench.reading().pcie_transmit_bytes_per_s is None
 
 
+def test_nvlink_traffic_between_two_readings(bench: Bench) -> None:
+    """Both ways together; nothing before there are two readings, nor when the counters fell."""
+    gpu = bench.scenario.gpus[0]
+    rates = []
+    for kib in (0, 1 << 30, 5):
+        gpu.extra = {"nvlink_tx_kib": kib, "nvlink_rx_kib": kib}
+        bench.write()
+        rates.append(bench.reading(10).nvlink_bytes_per_s)
+
+    assert rates[0] is None
+    assert rates[1] is not None
+    assert rates[1] > 1 << 30
+    assert rates[2] is None
+
+
 def test_xids_are_counted_by_code(bench: Bench) -> None:
     """Each XID event counts once under its code, and counts survive a reload of the driver."""
     bench.read()
     bench.write("xid 0 code=79 seq=1", "xid 0 code=79 seq=2", "xid 0 code=31 seq=3")
     tick = bench.until(lambda t: sum(n for _, n in t.readings[0].xids) >= 3)
     assert tick.readings[0].xids == (("31", 1), ("79", 2))
+    assert tick.readings[0].last_xid == 31
 
     bench.write("unloaded")
     bench.until(lambda t: not t.driver.up)

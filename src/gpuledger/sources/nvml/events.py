@@ -23,6 +23,7 @@ class XidWatch:
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[int]] = {}
+        self._last: dict[str, int] = {}
         self._stop: threading.Event | None = None
         self._threads: list[threading.Thread] = []
 
@@ -48,6 +49,10 @@ class XidWatch:
     def seen(self, uuid: str) -> Labelled:
         """How often each code came up on this GPU."""
         return tuple((str(code), n) for code, n in sorted(self._counts.get(uuid, Counter()).copy().items()))
+
+    def last(self, uuid: str) -> int | None:
+        """The code that came up last on this GPU."""
+        return self._last.get(uuid)
 
     def _run(self, gpus: Sequence[tuple[Handle, Device]], stop: threading.Event) -> None:
         try:
@@ -77,6 +82,7 @@ class XidWatch:
                 continue
             log.warning("GPU %d (%s): XID %d", device.index, device.uuid, event.eventData)
             self._counts.setdefault(device.uuid, Counter())[event.eventData] += 1
+            self._last[device.uuid] = event.eventData
 
 
 def _register(events: object, gpus: Sequence[tuple[Handle, Device]]) -> dict[int | None, Device]:

@@ -85,6 +85,7 @@ class GpuReader:
         self._migs = []
         self._constants: fast.Fields = {}
         self._kept: fast.Fields = {}
+        self._nvlink: tuple[int, int] | None = None
         self._ticks = 0
         self.opened += 1
 
@@ -110,8 +111,9 @@ class GpuReader:
         if calls.answered == 0:
             raise GpuLostError(calls.last_error or "the GPU answers no call")
         assert self.device is not None  # noqa: S101 - open() came first
-        xids = self._xids.seen(self.device.uuid)
-        return [Reading(device=self.device, xids=xids, driver_ns=calls.spent_ns, **fields), *migs]
+        xids, last_xid = self._xids.seen(self.device.uuid), self._xids.last(self.device.uuid)
+        spent_ns = calls.spent_ns
+        return [Reading(device=self.device, xids=xids, last_xid=last_xid, driver_ns=spent_ns, **fields), *migs]
 
     def _read_slow(self) -> None:
         was_mig = self._kept.get("mig_enabled")
@@ -120,11 +122,19 @@ class GpuReader:
         kept = dict(self._constants)
         for part in slow.SLOW:
             kept.update(part(self.calls, self.handle))
+        self._measure_nvlink(kept)
         self._kept = kept
         if was_mig is not None and kept["mig_enabled"] != was_mig:
             self.open()  # MIG changes what the GPU supports
             self._kept = kept
         self._find_migs()
+
+    def _measure_nvlink(self, kept: fast.Fields) -> None:
+        sent, got = kept.get("nvlink_transmit_bytes"), kept.get("nvlink_receive_bytes")
+        now = None if sent is None or got is None else (sent + got, self._now_ns())
+        before, self._nvlink = self._nvlink, now
+        if now is not None and before is not None and now[0] >= before[0] and now[1] > before[1]:
+            kept["nvlink_bytes_per_s"] = (now[0] - before[0]) * 10**9 // (now[1] - before[1])
 
     def _find_migs(self) -> None:
         found = []

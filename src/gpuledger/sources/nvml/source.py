@@ -187,7 +187,8 @@ class NvmlSource:
         return self._down(device, gpu.reason)
 
     def _down(self, device: Device, reason: str) -> Reading:
-        return Reading(device=device, up=False, reason=reason, xids=self._xids.seen(device.uuid))
+        xids, last_xid = self._xids.seen(device.uuid), self._xids.last(device.uuid)
+        return Reading(device=device, up=False, reason=reason, xids=xids, last_xid=last_xid)
 
     # -- the driver
 

@@ -1,0 +1,12 @@
+"""Our own names."""
+
+from __future__ import annotations
+
+from gpuledger.catalog.dialects.table import Choices
+from gpuledger.catalog.family import Family
+from gpuledger.catalog.table import CATALOG
+
+
+def families(_: Choices) -> tuple[Family, ...]:
+    """The whole catalog."""
+    return CATALOG

@@ -1,0 +1,56 @@
+"""The names of energy exporters by process, under a prefix of the user's choice.
+
+Of such exporters some write `_energy_joules` and some `_energy_joules_total`; both are there, with the same numbers.
+"""
+
+from __future__ import annotations
+
+from gpuledger.catalog.dialects.table import Choices
+from gpuledger.catalog.family import C, Family, G, Kind, Series, Thing, at, flag
+from gpuledger.model import ProcessUse, Tick
+
+MEASURED = "exclusive"
+LABELS = ("pid", "gpu", "uuid", "process_name", "pod", "namespace", "container", "pod_uid", "container_id")
+
+
+def _processes(tick: Tick) -> list[Thing]:
+    return [(_label(use), use) for use in tick.processes]
+
+
+def _label(use: ProcessUse) -> tuple[str, ...]:
+    device, owner = use.device, use.owner
+    name = use.facts.name if use.facts is not None else ""
+    whose = (owner.pod, owner.namespace, owner.container, owner.pod_uid, owner.container_id)
+    return (str(use.resident.pid), str(device.index), device.uuid, name, *whose)
+
+
+def _energy(use: ProcessUse) -> Series:
+    """Measured while it was alone on the GPU, and its shares of what several used."""
+    sums: dict[str, int] = {}
+    for method, mj in use.energy_mj:
+        estimated = "false" if method == MEASURED else "true"
+        sums[estimated] = sums.get(estimated, 0) + mj
+    return [((estimated,), mj / 1000) for estimated, mj in sorted(sums.items())]
+
+
+def families(choices: Choices) -> tuple[Family, ...]:
+    """One series a process and device."""
+    prefix, of = choices.prefix, Kind(LABELS, _processes)
+    energy = [
+        Family(f"{prefix}_energy_joules{suffix}", C, of, "Energy of the process in joules, measured or estimated.",
+               "gpu_process_energy_joules_total", series=_energy, labels=("energy_estimated",))
+        for suffix in ("", "_total")
+    ]  # fmt: skip
+    return (
+        *energy,
+        Family(f"{prefix}_sm_utilization_ratio", G, of, "Share of time the process had the compute engine.",
+               "gpu_process_sm_utilization_ratio", at("sample.sm_pct", 100)),
+        Family(f"{prefix}_memory_utilization_ratio", G, of, "Share of time the process had memory busy.",
+               "gpu_process_memory_utilization_ratio", at("sample.memory_pct", 100)),
+        Family(f"{prefix}_memory_used_bytes", G, of, "GPU memory of the process.", "gpu_process_memory_used_bytes",
+               at("resident.memory_bytes")),
+        Family(f"{prefix}_start_time_seconds", G, of, "Unix time at which the process started.",
+               "gpu_process_start_time_seconds", at("facts.start_time_ms", 1000)),
+        Family(f"{prefix}_active", G, of, "1 while the process is on the GPU, 0 once it is gone.",
+               "gpu_process_active", flag("active")),
+    )  # fmt: skip

@@ -1,0 +1,87 @@
+"""dcgm-exporter's list of counters: what it chooses, and what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.catalog import Type
+from gpuledger.catalog.dialects import Choices, speak
+from gpuledger.catalog.dialects.counters import Counter, parse
+from gpuledger.catalog.dialects.dcgm import unanswered
+
+LIST = """\
+# Format
+# DCGM FIELD, Prometheus metric type, help message
+
+DCGM_FI_DEV_GPU_TEMP,    gauge, Heat, in C.
+  DCGM_FI_DEV_DEC_UTIL , counter, "Of the ""decoder"", in %"
+# DCGM_FI_DEV_SM_CLOCK, gauge, Not this one.
+DCGM_FI_DEV_RETIRED_SBE, counter, Pages.
+DCGM_FI_DEV_SERIAL, label, Serial
+DCGM_FI_DEV_BRAND, label, Brand
+"""
+
+
+def test_it_selects_and_orders() -> None:
+    """Families in its order, with its types and words; labels instead of the usual one; what we lack is named."""
+    chosen = parse(LIST)
+
+    families = speak(["dcgm"], Choices(counters=chosen))
+
+    assert [(f.name, f.type, f.help) for f in families] == [
+        ("DCGM_FI_DEV_GPU_TEMP", Type.GAUGE, "Heat, in C."),
+        ("DCGM_FI_DEV_DEC_UTIL", Type.COUNTER, 'Of the "decoder", in %'),
+    ]
+    assert "DCGM_FI_DEV_SERIAL" in families[0].of.labels
+    assert "DCGM_FI_DRIVER_VERSION" not in families[0].of.labels
+    assert unanswered(chosen) == ["DCGM_FI_DEV_RETIRED_SBE", "DCGM_FI_DEV_BRAND"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it chooses no metric; write lines such as `DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature.`"),
+        ("#\nDCGM_FI_DEV_GPU_TEMP, gauge",
+         "line 2: 'DCGM_FI_DEV_GPU_TEMP, gauge' has no three parts; write `FIELD, type, help`"),
+        ("\n\na b, gauge, x", "line 3: 'a b' is no name of a field; write it as DCGM_FI_DEV_GPU_TEMP"),
+        ("a, histogram, x", "line 1: 'histogram' is no type; write one of gauge, counter, label"),
+        ("a, gauge, x\na, gauge, y", "line 2: a is there twice; take one of them out"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_line(text: str, why: str) -> None:
+    """One sentence, and what would be right."""
+    with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
+        parse(text)
+
+
+@given(st.text(alphabet=st.sampled_from('ab_1, #"\n\r\x00é'), max_size=60) | st.text(max_size=60))
+def test_any_text_is_a_list_or_an_error(text: str) -> None:
+    """Never anything but a ValueError, and what is chosen can be the name of a metric."""
+    try:
+        chosen = parse(text)
+    except ValueError:
+        return
+    assert all(counter.field.isidentifier() and counter.field.isascii() for counter in chosen)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Counter,
+            st.from_regex("DCGM_FI_[A-Z_]{1,9}", fullmatch=True),
+            st.sampled_from(["gauge", "counter", "label"]),
+            st.from_regex("[a-z][a-z ,.%()]{0,20}[a-z.]", fullmatch=True),
+        ),
+        min_size=1,
+        unique_by=lambda counter: counter.field,
+    )
+)
+def test_what_is_written_is_read(counters: list[Counter]) -> None:
+    """A list as people write them gives what they meant."""
+    text = "\n".join(f"{c.field}, {c.type}, {c.help}" for c in counters)
+
+    assert parse(text) == tuple(counters)

@@ -1,0 +1,138 @@
+"""All dialects can be spoken; their names, types and labels are those of the exporters they come from."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gpuledger.catalog import CATALOG, Kind, Type
+from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
+from gpuledger.export.negotiate import Format
+from gpuledger.export.text import Renderer
+from gpuledger.model import Device, Driver, Granted, Owners, Reading, Tick
+
+# Of the memory book; declared with it.
+DEFAULTS = """
+SM_CLOCK MEM_CLOCK MEMORY_TEMP GPU_TEMP POWER_USAGE GPU_UTIL MEM_COPY_UTIL ENC_UTIL DEC_UTIL XID_ERRORS FB_FREE FB_USED
+FB_RESERVED ROW_REMAP_FAILURE TOTAL_ENERGY_CONSUMPTION PCIE_REPLAY_COUNTER UNCORRECTABLE_REMAPPED_ROWS
+CORRECTABLE_REMAPPED_ROWS NVLINK_BANDWIDTH_TOTAL
+"""
+PROFILING = "GR_ENGINE_ACTIVE PIPE_TENSOR_ACTIVE DRAM_ACTIVE PCIE_TX_BYTES PCIE_RX_BYTES"
+COUNTERS = {
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in DIALECTS if name != "native"])
+def test_families_are_well_declared(name: str) -> None:
+    """Each once, with help, one source of values, and the native metric it is made of."""
+    known = {family.name for family in CATALOG}
+    families = speak([name], Choices())
+
+    assert len({family.name for family in families}) == len(families) > 5
+    for family in families:
+        assert isinstance(family.of, Kind)
+        assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", family.name)
+        assert family.type in (Type.GAUGE, Type.COUNTER)
+        assert family.help.endswith(".")
+        assert (family.value is None) != (family.series is None)
+        assert family.origin.partition("{")[0] in known
+
+
+def test_what_a_default_installation_of_dcgm_exporter_has() -> None:
+    """All of its default families that a driver can tell, with its types; VGPU_LICENSE_STATUS is not one."""
+    families = {family.name: family.type for family in speak(["dcgm"], Choices())}
+    expected = {f"DCGM_FI_DEV_{name}" for name in DEFAULTS.split()} | {f"DCGM_FI_PROF_{n}" for n in PROFILING.split()}
+
+    assert expected <= set(families)
+    assert {name for name in expected if families[name] is Type.COUNTER} == COUNTERS
+
+
+def test_labels_of_dcgm() -> None:
+    """In its order; what has no value is left out."""
+    gpu = Device(0, "GPU-1", "NVIDIA H200", "00000000:06:00.0", driver_version="580.1")
+    instance = Device(0, "MIG-1", parent_uuid="GPU-1", gpu_instance_id=3, mig_profile="1g.18gb")
+    readings = (Reading(gpu, temperatures_c=(("gpu", 40),)), Reading(instance, memory_free_bytes=1 << 30))
+    owners = Owners(granted=(Granted(instance, "ml", "train", "main"),))
+
+    body = render(Tick(1, Driver(up=True), readings, owners=owners), Choices(hostname="node1"))
+
+    first = 'gpu="0",UUID="GPU-1",pci_bus_id="00000000:06:00.0",device="nvidia0",modelName="NVIDIA H200"'
+    host = 'hostname="node1",DCGM_FI_DRIVER_VERSION="580.1"'
+    assert f"DCGM_FI_DEV_GPU_TEMP{{{first},{host}}} 40\n" in body
+    cut = 'GPU_I_PROFILE="1g.18gb",GPU_I_ID="3"'
+    pod = 'container="main",namespace="ml",pod="train"'
+    assert f"DCGM_FI_DEV_FB_FREE{{{first},{cut},{host},{pod}}} 1024\n" in body
+
+
+def test_the_last_xid() -> None:
+    """Its code, as value and label; 0 as long as there is none; also of a GPU that it took off the bus."""
+    gpus = [Device(n, f"GPU-{n}") for n in range(3)]
+    readings = (Reading(gpus[0]), Reading(gpus[1], up=False, last_xid=79), Reading(gpus[2], up=False))
+
+    body = render(Tick(1, Driver(up=True), readings), Choices())
+
+    found = re.findall(r'DCGM_FI_DEV_XID_ERRORS\{gpu="(\d)".*err_code="(\d+)"\} (\d+)', body)
+    assert found == [("0", "0", "0"), ("1", "79", "79")]
+
+
+SAMPLE = """\
+# TYPE dcgm_gpu_temp gauge
+dcgm_gpu_temp{container_name="pod1-ctr",gpu="0",pod_name="pod1",pod_namespace="default",uuid="GPU-2b39"} 33
+dcgm_gpu_temp{container_name="pod1-ctr",gpu="1",pod_name="pod1",pod_namespace="default",uuid="GPU-9567"} 34
+# TYPE dcgm_gpu_utilization gauge
+dcgm_gpu_utilization{container_name="pod1-ctr",gpu="0",pod_name="pod1",pod_namespace="default",uuid="GPU-2b39"} 0
+dcgm_gpu_utilization{container_name="pod1-ctr",gpu="1",pod_name="pod1",pod_namespace="default",uuid="GPU-9567"} 0
+# TYPE dcgm_low_util_violation counter
+dcgm_low_util_violation{container_name="pod1-ctr",gpu="0",pod_name="pod1",pod_namespace="default",uuid="GPU-2b39"} 0
+dcgm_low_util_violation{container_name="pod1-ctr",gpu="1",pod_name="pod1",pod_namespace="default",uuid="GPU-9567"} 0
+# TYPE dcgm_mem_copy_utilization gauge
+dcgm_mem_copy_utilization{container_name="pod1-ctr",gpu="0",pod_name="pod1",pod_namespace="default",uuid="GPU-2b39"} 0
+dcgm_mem_copy_utilization{container_name="pod1-ctr",gpu="1",pod_name="pod1",pod_namespace="default",uuid="GPU-9567"} 0
+# TYPE dcgm_memory_clock gauge
+dcgm_memory_clock{container_name="pod1-ctr",gpu="0",pod_name="pod1",pod_namespace="default",uuid="GPU-2b39"} 810
+dcgm_memory_clock{container_name="pod1-ctr",gpu="1",pod_name="pod1",pod_namespace="default",uuid="GPU-9567"} 810
+"""
+
+
+def test_the_sample_of_the_older_exporter() -> None:
+    """Two idle GPUs of one pod give what its README shows: names, types, labels in their order, values."""
+    gpus = [Device(0, "GPU-2b39"), Device(1, "GPU-9567")]
+    tick = Tick(
+        1,
+        Driver(up=True),
+        tuple(
+            Reading(gpu, utilization_pct=0, memory_utilization_pct=0, clocks_mhz=(("memory", 810),), residents=(),
+                    temperatures_c=(("gpu", 33 + gpu.index),), clock_event_ns=(("low_utilization", 999),))
+            for gpu in gpus
+        ),
+        owners=Owners(granted=tuple(Granted(gpu, "default", "pod1", "pod1-ctr") for gpu in gpus)),
+    )  # fmt: skip
+
+    body = render(tick, Choices(), "dcgm1")
+
+    shown = {line for line in body.splitlines() if not line.startswith("# HELP") and "xid" not in line}
+    assert shown == set(SAMPLE.splitlines())
+
+
+def test_times_of_the_older_exporter_are_microseconds() -> None:
+    """And those of the newer one nanoseconds."""
+    reading = Reading(Device(0, "GPU-1"), clock_event_ns=(("power", 7_231_151_488),))
+    tick = Tick(1, Driver(up=True), (reading,))
+
+    assert 'dcgm_power_violation{gpu="0",uuid="GPU-1"} 7231151\n' in render(tick, Choices(), "dcgm1")
+    assert re.search(r"DCGM_FI_DEV_POWER_VIOLATION\{.*\} 7231151488\n", render(tick, Choices()))
+
+
+def test_pod_uid_is_a_choice() -> None:
+    """Off by default, as there."""
+    gpus = dcgm.families(Choices(pod_uid=True))[0].of
+
+    assert gpus.labels[-4:] == ("container", "namespace", "pod", "pod_uid")
+
+
+def render(tick: Tick, choices: Choices, dialect: str = "dcgm") -> str:
+    """The scrape."""
+    return b"".join(Renderer(speak([dialect], choices)).chunks(tick, Format.TEXT)).decode()

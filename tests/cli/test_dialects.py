@@ -1,0 +1,63 @@
+"""The dialects as a user chooses them: flags, a list of counters, the name of the node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.running import gpuledger, serving, surroundings
+from tests.fakedriver import Gpu, Process, Scenario
+
+LIST = """\
+# temperature only
+DCGM_FI_DEV_GPU_TEMP, gauge, Heat.
+DCGM_FI_DEV_RETIRED_SBE, counter, Pages.
+DCGM_EXP_P2P_STATUS, gauge, Links.
+"""
+
+
+def test_a_list_of_counters(tmp_path: Path) -> None:
+    """It chooses; what we lack is one line of the log; hostname is the node's name as Kubernetes gives it."""
+    scenario = Scenario(gpus=[Gpu(index=0, temperature=44)]).write(tmp_path / "scenario")
+    (tmp_path / "counters.csv").write_text(LIST)
+    flags = (f"--collectors={tmp_path}/counters.csv", "--web.dialect=dcgm", "--environment=none")
+
+    with serving(*flags, env=surroundings(scenario, NODE_NAME="node7")) as server:
+        body = server.metrics("^DCGM_FI_DEV_GPU_TEMP")
+        log = server.log.read_text()
+
+    assert body.startswith("# HELP DCGM_FI_DEV_GPU_TEMP Heat. ")
+    assert 'hostname="node7"} 44\n' in body
+    assert body.count("# TYPE") == 1
+    assert log.count("these are not known here: DCGM_FI_DEV_RETIRED_SBE, DCGM_EXP_P2P_STATUS") == 1
+
+
+def test_a_list_that_cannot_be_read(tmp_path: Path) -> None:
+    """One line, with the file and the line in it; also when it is no text, or far too long."""
+    path = tmp_path / "counters.csv"
+    answers = []
+    for data in (b"DCGM_FI_DEV_GPU_TEMP\n", b"\xff\xfe", b"#" * 200_000):
+        path.write_bytes(data)
+        done = gpuledger("once", f"--dcgm.counters={path}")
+        answers.append((done.returncode, done.stderr.replace(str(path), "FILE").strip()))
+
+    begin = "gpuledger: --dcgm.counters: FILE"
+    assert answers == [
+        (2, f"{begin}: line 1: 'DCGM_FI_DEV_GPU_TEMP' has no three parts; write `FIELD, type, help`"),
+        (2, f"{begin} is not a text file in UTF-8; name a CSV file"),
+        (2, f"{begin} is no list of counters: it is over 100000 characters"),
+    ]
+
+
+def test_once_in_the_names_of_others(tmp_path: Path) -> None:
+    """For the textfile collector: two dialects, and the prefix of a process exporter."""
+    scenario = Scenario(gpus=[Gpu(index=0)], processes=[Process(gpu=0, pid=4)]).write(tmp_path / "scenario")
+
+    done = gpuledger(
+        "once", "--web.dialect=dcgm1", "--web.dialect=process", "--metric-prefix=my_gpu", "--tick.interval=100ms",
+        "--environment=none", env=surroundings(scenario),
+    )  # fmt: skip
+
+    assert done.returncode == 0
+    assert "\ndcgm_power_usage{" in done.stdout
+    assert '\nmy_gpu_memory_used_bytes{pid="4"' in done.stdout
+    assert "\ngpu_power_watts{" not in done.stdout
