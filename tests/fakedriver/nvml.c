@@ -50,6 +50,7 @@ static const struct { const char *function; long us; } H200_US[] = {
     {"nvmlDeviceGetTotalEnergyConsumption", 4800}, {"nvmlDeviceGetProcessUtilization", 2700},
     {"nvmlDeviceGetProcessesUtilizationInfo", 2700}, {"nvmlDeviceGetUtilizationRates", 1900},
     {"nvmlDeviceGetPcieThroughput", 21000}, {"nvmlDeviceGetPcieReplayCounter", 500},
+    {"nvmlDeviceGetGridLicensableFeatures_v4", 180},
     {"nvmlGpmSampleGet", 230}, {"nvmlGpmMigSampleGet", 230},
     {"nvmlDeviceGetComputeRunningProcesses*", 160}, {"nvmlDeviceGetGraphicsRunningProcesses*", 160},
     {"nvmlDeviceGetMPSComputeRunningProcesses*", 160}, {"nvmlDeviceGetRunningProcessDetailList", 160},
@@ -932,6 +933,23 @@ EXPORT int nvmlDeviceGetAccountingStats_v2(Handle h, AccountV2 *io) {
     return OK;
 }
 
+/* ---------------------------------------------------------------- vGPU licenses */
+
+typedef struct { u32 code, state; char license[128], product[128]; u32 enabled; struct {
+    u32 year; unsigned short month, day, hour, minute, second; unsigned char status; } expiry; } Licensable;
+typedef struct { u32 supported, count; Licensable of[3]; } Licensables;
+EXPORT int nvmlDeviceGetGridLicensableFeatures_v4(Handle h, Licensables *out) {
+    GPU_CALL(h);
+    u64 license; /* 0: needs none, as on bare metal; 1: needs one; 2: and has it, after a feature that is not licensed */
+    int code = number(call.s, call.d, K_vgpu_license, &license);
+    if (code) return code;
+    memset(out, 0, sizeof *out);
+    out->supported = license > 0;
+    out->count = (u32)license;
+    if (license > 1) out->of[1].state = 1;
+    return OK;
+}
+
 /* ---------------------------------------------------------------- 2j. MIG */
 
 EXPORT int nvmlDeviceGetMigMode(Handle h, u32 *now, u32 *pending) {
@@ -1195,7 +1213,7 @@ ABSENT(nvmlDeviceGetFBCStats) ABSENT(nvmlDeviceGetFanControlPolicy_v2) ABSENT(nv
 ABSENT(nvmlDeviceGetGpcClkVfOffset) ABSENT(nvmlDeviceGetGpuFabricInfo) ABSENT(nvmlDeviceGetGpuFabricInfoV)
 ABSENT(nvmlDeviceGetGpuFabricInfo_v4) ABSENT(nvmlDeviceGetGpuInstancePossiblePlacements_v2)
 ABSENT(nvmlDeviceGetGpuInstanceProfileInfoByIdV) ABSENT(nvmlDeviceGetGpuInstanceRemainingCapacity)
-ABSENT(nvmlDeviceGetGpuInstances) ABSENT(nvmlDeviceGetGpuOperationMode) ABSENT(nvmlDeviceGetGridLicensableFeatures_v4)
+ABSENT(nvmlDeviceGetGpuInstances) ABSENT(nvmlDeviceGetGpuOperationMode)
 ABSENT(nvmlDeviceGetGspFirmwareMode) ABSENT(nvmlDeviceGetGspFirmwareVersion) ABSENT(nvmlDeviceGetHostVgpuMode)
 ABSENT(nvmlDeviceGetHostname_v1) ABSENT(nvmlDeviceGetInforomConfigurationChecksum)
 ABSENT(nvmlDeviceGetInforomImageVersion) ABSENT(nvmlDeviceGetInforomVersion) ABSENT(nvmlDeviceGetIrqNum)

@@ -52,7 +52,7 @@ enum { MAX_GPUS = 64, MAX_MIGS = 16, NO_INSTANCE = 0xFFFFFFFF };
     X(nvlinks, N, "18") X(nvlink_tx_kib, N, "0") X(nvlink_rx_kib, N, "0") X(nvlink_errors, N, "0") \
     X(nvlink_mb_s, N, "26562") \
     X(persistence, N, "1") X(compute_mode, N, "0") X(display_mode, N, "0") X(display_active, N, "0") \
-    X(gpm, N, "1") X(mig, N, "0") X(accounting, N, "0") X(accounting_buffer, N, "4000") \
+    X(gpm, N, "1") X(mig, N, "0") X(vgpu_license, N, "0") X(accounting, N, "0") X(accounting_buffer, N, "4000") \
     X(gi, N, NULL) X(ci, N, "0") X(profile, T, "1g.18gb") X(sms, N, "132")
 
 #define AS_ENUM(key, kind, fallback) K_##key,

@@ -189,6 +189,7 @@ class Reading:
     nvlink_errors: Labelled = ()
     mig_enabled: bool | None = None
     accounting_enabled: bool | None = None
+    vgpu_licensed: bool | None = None
     activity: Activity | None = None
     xids: Labelled = ()
     last_xid: int | None = None

@@ -15,8 +15,8 @@ from gpuledger.model import Device, Driver, Granted, Owners, Reading, Tick
 # Of the memory book; declared with it.
 DEFAULTS = """
 SM_CLOCK MEM_CLOCK MEMORY_TEMP GPU_TEMP POWER_USAGE GPU_UTIL MEM_COPY_UTIL ENC_UTIL DEC_UTIL XID_ERRORS FB_FREE FB_USED
-FB_RESERVED ROW_REMAP_FAILURE TOTAL_ENERGY_CONSUMPTION PCIE_REPLAY_COUNTER UNCORRECTABLE_REMAPPED_ROWS
-CORRECTABLE_REMAPPED_ROWS NVLINK_BANDWIDTH_TOTAL
+FB_RESERVED VGPU_LICENSE_STATUS ROW_REMAP_FAILURE TOTAL_ENERGY_CONSUMPTION PCIE_REPLAY_COUNTER
+UNCORRECTABLE_REMAPPED_ROWS CORRECTABLE_REMAPPED_ROWS NVLINK_BANDWIDTH_TOTAL
 """
 PROFILING = "GR_ENGINE_ACTIVE PIPE_TENSOR_ACTIVE DRAM_ACTIVE PCIE_TX_BYTES PCIE_RX_BYTES"
 COUNTERS = {
@@ -42,10 +42,11 @@ def test_families_are_well_declared(name: str) -> None:
 
 
 def test_what_a_default_installation_of_dcgm_exporter_has() -> None:
-    """All of its default families that a driver can tell, with its types; VGPU_LICENSE_STATUS is not one."""
+    """All 25 of its default families, with its types."""
     families = {family.name: family.type for family in speak(["dcgm"], Choices())}
     expected = {f"DCGM_FI_DEV_{name}" for name in DEFAULTS.split()} | {f"DCGM_FI_PROF_{n}" for n in PROFILING.split()}
 
+    assert len(expected) == 25
     assert expected <= set(families)
     assert {name for name in expected if families[name] is Type.COUNTER} == COUNTERS
 

@@ -360,6 +360,31 @@ def test_what_worked_once_is_not_given_up(bench: Bench) -> None:
     assert (failed.memory_used_bytes, again.memory_used_bytes) == (None, 1000)
 
 
+@pytest.mark.parametrize(
+    ("told", "licensed"),
+    [(0, False), (1, False), (2, True), ("none", False)],
+    ids=["bare metal", "not licensed", "one of two features", "a GPU that knows of none"],
+)
+def test_vgpu_license(bench: Bench, told: int | str, licensed: bool) -> None:
+    """Whether any feature has one; who cannot have any has none."""
+    bench.scenario.gpus[0].extra = {"vgpu_license": told}
+    bench.write()
+
+    assert bench.reading().vgpu_licensed is licensed
+
+
+def test_vgpu_license_of_a_driver_without_the_call(bench: Bench) -> None:
+    """It knows of no licenses, so there is none."""
+    bench.write("missing nvmlDeviceGetGridLicensableFeatures_v4")
+    assert bench.reading().vgpu_licensed is False
+
+
+def test_vgpu_license_that_is_not_told(bench: Bench) -> None:
+    """A call that fails this time is no answer."""
+    bench.write("error nvmlDeviceGetGridLicensableFeatures_v4 code=999")
+    assert bench.reading().vgpu_licensed is None
+
+
 def test_pcie_throughput_only_when_asked(bench: Bench) -> None:
     """The call blocks 21 ms, so it is not made by default."""
     bench.write("latency nvmlDeviceGetPcieThroughput us=1")

@@ -1,7 +1,4 @@
-"""dcgm-exporter's names. What each is in our own words is in `origin`: the native metric it is made of.
-
-Of its usual fields VGPU_LICENSE_STATUS is not read from the driver; it is absent rather than made up.
-"""
+"""dcgm-exporter's names. What each is in our own words is in `origin`: the native metric it is made of."""
 
 from __future__ import annotations
 
@@ -120,6 +117,8 @@ def table(things: World) -> tuple[Family, ...]:
                'gpu_remapped_rows_total{cause="correctable"}', of("remapped_rows", "correctable")),
         Family("DCGM_FI_DEV_ROW_REMAP_FAILURE", G, gpu, "1 when a row could not be replaced.",
                "gpu_row_remap_failed", flag("row_remap_failed")),
+        Family("DCGM_FI_DEV_VGPU_LICENSE_STATUS", G, gpu, "1 when the vGPU is licensed; 0 also on bare metal.",
+               "gpu_vgpu_license_active", flag("vgpu_licensed")),
         *_activities(place),
         Family("DCGM_FI_PROF_PCIE_TX_BYTES", G, gpu, "PCIe traffic from the GPU in bytes per second.",
                "gpu_pcie_transmit_bytes_per_second", pcie("transmit")),

@@ -144,4 +144,13 @@ def modes(calls: Calls, handle: Handle) -> Fields:
     }
 
 
-SLOW = (limits, faults, pcie, nvlink, modes, rest)
+def licenses(calls: Calls, handle: Handle) -> Fields:
+    """Whether a feature of vGPU software is licensed. A GPU or driver that knows of no licenses has none."""
+    answer = calls.ask(pynvml.nvmlDeviceGetGridLicensableFeatures_v4, handle)
+    if answer is None:
+        return {"vgpu_licensed": False if calls.lacks(pynvml.nvmlDeviceGetGridLicensableFeatures_v4) else None}
+    features = answer.gridLicensableFeatures[: answer.licensableFeaturesCount]
+    return {"vgpu_licensed": bool(answer.isGridLicenseSupported) and any(one.featureState for one in features)}
+
+
+SLOW = (limits, faults, pcie, nvlink, modes, licenses, rest)
