@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 from tools import docs
 
+from gpuledger.catalog import Family
+from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
+from gpuledger.config import CONFIG_FILE, OPTIONS
+from gpuledger.export.app import App
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 
@@ -77,3 +82,51 @@ def test_every_method_and_reason_is_explained() -> None:
 def _explained(page: str, label: str) -> set[object]:
     table = page.partition(f"| `{label}` |")[2].partition("\n\n")[0]
     return set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+
+
+def _ours(page: str) -> list[str]:
+    """All code of a page but that in the left columns of its tables, which is somebody else's."""
+    lines = [line.split(" | ", 1)[1] if line.startswith("| ") else line for line in page.splitlines()]
+    return re.findall(r"`([^`\n]+)`", "\n".join(lines))
+
+
+def test_the_way_from_other_exporters_leads_somewhere() -> None:
+    """Each of our metrics, flags and paths in docs/migrating.md is there."""
+    page = (ROOT / "docs" / "migrating.md").read_text()
+    ours = _ours(page)
+    families = {family.name for family in _all_families()}
+    flags = {name for option in (*OPTIONS, CONFIG_FILE) for name in (option.key, *option.aliases)}
+    pages = App(lambda: None, lambda: None, interval_s=1.0)._pages
+
+    metrics = {name for code in ours for name in re.findall(r"\b(?:\w+_)?(?:gpu|gpuledger|dcgm|DCGM)_\w+\b", code)}
+    named = {flag for code in ours for flag in re.findall(r"--([\w.-]+)", code)}
+    paths = {code for code in ours if re.fullmatch(r"/[\w/-]+", code)}
+    assert metrics - families - {"my_gpu_process"} == set()
+    assert named - flags == set()
+    assert paths - set(pages) == set()
+    assert min(len(metrics) - 30, len(named) - 20, len(paths) - 4) > 0
+
+
+def test_what_is_the_same_is_accepted() -> None:
+    """Flags, variables and metrics that docs/migrating.md calls the same are ours too."""
+    page = (ROOT / "docs" / "migrating.md").read_text()
+    known = {name for option in OPTIONS for name in (option.key, *option.aliases, *option.variables)} | {"NODE_NAME"}
+
+    same = _left(page, "same")
+    kept = _left(page, "the same name")
+
+    assert min(len(same) - 15, len(kept) - 6) > 0
+    assert {word.lstrip("-") for word in same} - known == set()
+    assert set(kept) - {family.name for family in _all_families()} == set()
+
+
+def _left(page: str, here: str) -> list[str]:
+    """The code in the left column of rows whose second column begins so."""
+    cells = re.findall(rf"^\| ([^|]*) \| {here}s?\b", page, re.MULTILINE)
+    return re.findall(r"`([^`]+)`", " ".join(cells))
+
+
+def _all_families() -> tuple[Family, ...]:
+    """Of every dialect, those that must be chosen too."""
+    choices = Choices(prefix="my_gpu_process")
+    return (*speak(DIALECTS, choices), *dcgm.more(dcgm.world(choices, ())))
