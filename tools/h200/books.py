@@ -2,18 +2,23 @@
 
     python tools/h200/books.py
 
-Idle, one process alone, two sharing, one waiting beside one working, short ones, a kill -9. Twice a second all of
-/metrics is added up: processes + retired + idle + unattributed must be the GPU. Exit code 1 when it once is not.
+Idle, one process alone, two sharing, one waiting beside one working, twenty short ones, MPS, a kill -9 of a workload
+and of the exporter. Twice a second all of /metrics is added up: processes + retired + idle + unattributed must be the
+GPU, and no total may fall. Exit code 1 when something is not as it should be.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from urllib.request import urlopen
 
 import placed
@@ -21,6 +26,9 @@ import placed
 PORT = 9478
 LINE = re.compile(r"^(gpu_\w*energy_joules_total)\{(.*)\} (\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
+STEADY = 0.01
+"""Most of a steady phase's energy that may be nobody's."""
+RETENTION_S = 15
 
 
 def energies() -> Counter[str]:
@@ -34,7 +42,7 @@ def energies() -> Counter[str]:
         detail = of.get("reason") or of.get("method") or ""
         found[f"{account} {detail}".strip()] += round(float(value) * 1000)
         if account == "process":
-            found[f"of {of['process_name']}"] += round(float(value) * 1000)
+            found[f"of {of['process_name'] or 'nameless'}"] += round(float(value) * 1000)
     return found
 
 
@@ -44,73 +52,156 @@ def residual(found: Counter[str]) -> int:
     return found["device"] - parts
 
 
-class Phase:
-    """Watches the books for some seconds and says who got what in them."""
+class Exporter:
+    """gpuledger with a journal, which may be killed."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self.start()
+
+    def start(self) -> None:
+        """Begin, or go on; returns when it answers."""
+        words = ["serve", f"--web.listen-address=127.0.0.1:{PORT}", "--environment=none"]
+        words += [f"--metric-retention={RETENTION_S}s", f"--journal.path={self._journal}"]
+        self.process = subprocess.Popen([sys.executable, "-m", "gpuledger", *words])
+        for _ in range(100):
+            time.sleep(0.2)
+            with suppress(OSError):
+                if energies()["device"]:
+                    return
+        raise AssertionError("the exporter does not answer")
+
+    def kill(self) -> None:
+        """Without a chance to say anything."""
+        self.process.kill()
+        self.process.wait()
+
+
+class Watch:
+    """Looks at the books for some seconds and says who got what in them."""
 
     def __init__(self) -> None:
         self.wrong = 0
+        self._highest: Counter[str] = Counter()
 
-    def watch(self, title: str, seconds: float, during: Callable[[], None] = lambda: None) -> None:
-        """Add up twice a second; then one line for each account that rose."""
-        before = energies()
+    def check(self, right: bool, what: str) -> None:
+        """Say it, and count it when it is wrong."""
+        self.wrong += not right
+        print("  right:" if right else "  WRONG:", what, flush=True)
+
+    def look(self) -> Counter[str]:
+        """One sum."""
+        found = energies()
+        if off := residual(found):
+            self.check(False, f"out of balance by {off} mJ")
+        lasting = {name: mj for name, mj in found.items() if name.startswith(("device", "idle", "retired", "unattr"))}
+        for name, mj in lasting.items():
+            if mj < self._highest[name]:
+                self.check(False, f"{name} fell from {self._highest[name]} to {mj} mJ")
+        self._highest.update({name: mj - self._highest[name] for name, mj in lasting.items()})
+        return found
+
+    def phase(
+        self, title: str, seconds: float, during: Callable[[], None] = lambda: None, *, steady: bool = True
+    ) -> Counter[str]:
+        """Add up twice a second; what rose, and how much of it was nobody's."""
+        before = self.look()
         end = time.monotonic() + seconds
         during()
         looks = 0
-        while time.monotonic() < end:
-            off = residual(energies())
+        while time.monotonic() < end or looks < 4:
+            self.look()
             looks += 1
-            if off:
-                self.wrong += 1
-                print(f"OUT OF BALANCE by {off} mJ")
             time.sleep(0.5)
-        rose = energies()
+        rose = self.look()
         rose.subtract(before)
-        device = rose.pop("device") or 1
-        parts = ", ".join(f"{name} {100 * mj / device:.1f} %" for name, mj in sorted(rose.items()) if mj)
-        print(f"{title}: {device / 1000:.1f} J, {looks} sums right: {parts}", flush=True)
+        device = rose["device"] or 1
+        parts = ", ".join(f"{n} {100 * mj / device:.1f} %" for n, mj in sorted(rose.items()) if mj and n != "device")
+        print(f"{title}: {device / 1000:.1f} J, {looks} sums: {parts}", flush=True)
+        nobody = sum(mj for name, mj in rose.items() if name.startswith("unattributed")) / device
+        if steady:
+            self.check(nobody < STEADY, f"{100 * nobody:.2f} % is nobody's")
+        return rose
 
 
-def main() -> int:
+def main() -> int:  # noqa: PLR0915 - a story reads best in one piece
     """All phases."""
-    command = [sys.executable, "-m", "gpuledger", "serve", f"--web.listen-address=127.0.0.1:{PORT}"]
-    server = subprocess.Popen([*command, "--environment=none", "--metric-retention=20s"])
-    time.sleep(4)
-    phase = Phase()
+    folder = Path(tempfile.mkdtemp())
+    exporter = Exporter(folder / "journal")
+    watch = Watch()
     running: list[subprocess.Popen[bytes]] = []
     groups = [f"system.slice/docker-{i:064x}.scope" for i in range(6)]
+
+    def begin(group: int, kind: str, **environment: str) -> subprocess.Popen[bytes]:
+        running.append(placed.start(groups[group], kind, 300, kind, **environment))
+        return running[-1]
+
+    def end(process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.wait()
+
     try:
-        phase.watch("idle", 6)
-        running.append(placed.start(groups[0], "train", 300, "train"))
-        phase.watch("one alone", 12)
-        running.append(placed.start(groups[1], "decode", 300, "decode"))
-        phase.watch("two sharing", 15)
-        running[1].kill()
-        running[1].wait()
-        running.append(placed.start(groups[2], "hold", 300, "hold"))
-        phase.watch("one waiting beside one working", 10)
-        running[0].kill()
-        running[0].wait()
-        phase.watch("only one waiting", 8)
+        watch.phase("idle", 5)
+        train = begin(0, "train")
+        watch.phase("one comes", 2)
+        rose = watch.phase("one alone", 8)
+        watch.check(rose["process exclusive"] > 0.95 * rose["device"], "more than 95 % is exclusive")
 
-        def short() -> None:
-            running.extend(placed.start(groups[3], "small", 1.0, f"short{i}") for i in range(6))
+        down = energies()
+        exporter.kill()
+        time.sleep(4)
+        exporter.start()
+        rose = watch.look()
+        rose.subtract(down)
+        watch.check(rose["process gap"] > 0.5 * rose["device"] > 0, "it was alone while the exporter was down: its own")
+        watch.check(energies()["unattributed before"] == down["unattributed before"], "nothing is counted twice")
 
-        phase.watch("six short ones", 12, short)
+        decode = begin(1, "decode")
+        watch.phase("two sharing", 12)
+        down = energies()
+        exporter.kill()
+        time.sleep(3)
+        exporter.start()
+        rose = watch.look()
+        rose.subtract(down)
+        watch.check(rose["unattributed gap"] > 0.5 * rose["device"] > 0, "two were there: nobody's, for the gap")
+
+        end(decode)
+        begin(2, "hold")
+        rose = watch.phase("one waiting beside one working", 8)
+        held = watch.phase("the same, for the waiting one's part", 4)
+        watch.check(held["of hold"] < 0.2 * held["device"], f"it has {100 * held['of hold'] / held['device']:.1f} %")
+        end(train)
+        watch.phase("only one waiting, the other killed", 6)
+        short = subprocess.Popen([sys.executable, str(placed.SHORT), str(placed.CGROUPS / groups[3])])
+        rose = watch.phase("twenty short ones", 26, steady=False)
+        short.wait(timeout=60)
+        watch.check(short.returncode == 0, "all twenty have worked")
+        nobody = sum(mj for name, mj in rose.items() if name.startswith("unattributed"))
+        watch.check(nobody < STEADY * rose["device"], f"{100 * nobody / rose['device']:.2f} % is nobody's")
         for process in running:
-            process.kill()
-            process.wait()
-        phase.watch("nobody", 6)
-        phase.watch("after retention", 22)
+            end(process)
+        watch.phase("nobody", 4)
+        with placed.mps(folder) as environment:
+            begin(4, "small", **environment)
+            begin(5, "small", **environment)
+            rose = watch.phase("two clients of MPS", 10)
+            watch.check(rose["process mps"] > 0.3 * rose["device"], "they share what their server did")
+            for process in running:
+                end(process)
+        watch.phase("after retention", RETENTION_S + 3, steady=False)
+        watch.check(not [name for name in energies() if name.startswith("of ")], "all are retired")
+        watch.check(bool(energies()["retired"]), "and their joules are kept")
     finally:
-        server.terminate()
-        server.wait()
+        exporter.kill()
         for process in running:
-            process.kill()
-            process.wait()
+            end(process)
         for group in groups:
             placed.remove(group)
-    return 1 if phase.wrong else 0
+    print(f"{watch.wrong} wrong")
+    return 1 if watch.wrong else 0
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
     sys.exit(main())

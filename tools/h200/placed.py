@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 WORK = Path(__file__).with_name("workloads.py")
+SHORT = Path(__file__).with_name("short.py")
 KUBEPODS = "kubepods.slice/kubepods-{qos}.slice/kubepods-{qos}-pod{uid}.slice/{scope}.scope"
 
 
@@ -18,7 +20,7 @@ def pod_cgroup(uid: str, scope: str, qos: str = "burstable") -> str:
     return KUBEPODS.format(qos=qos, uid=uid.replace("-", "_"), scope=scope)
 
 
-def start(where: str, kind: str, seconds: float, name: str) -> subprocess.Popen[bytes]:
+def start(where: str, kind: str, seconds: float, name: str, **environment: str) -> subprocess.Popen[bytes]:
     """Start a workload in a cgroup, under a command name; returns when it has begun to work."""
     folder = CGROUPS / where
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,10 +33,28 @@ def start(where: str, kind: str, seconds: float, name: str) -> subprocess.Popen[
         f"sys.argv = ['x', {kind!r}, '{seconds}']; "
         f"exec(compile(open({str(WORK)!r}).read(), 'workloads.py', 'exec'))"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], preexec_fn=enter, stdout=subprocess.PIPE)  # noqa: PLW1509
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        preexec_fn=enter,  # noqa: PLW1509
+        stdout=subprocess.PIPE,
+        env=os.environ | environment,
+    )
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     process.stdout.readline()  # ready
     return process
+
+
+@contextmanager
+def mps(folder: Path) -> Iterator[dict[str, str]]:
+    """A server of MPS; the environment that makes a process its client. Changes no mode of the GPU."""
+    environment = {f"CUDA_MPS_{name}_DIRECTORY": str(folder / name.lower()) for name in ("PIPE", "LOG")}
+    for path in environment.values():
+        Path(path).mkdir()
+    subprocess.run(["nvidia-cuda-mps-control", "-d"], env=os.environ | environment, check=True)  # noqa: S607
+    try:
+        yield environment
+    finally:
+        subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", env=os.environ | environment, check=False)  # noqa: S607
 
 
 def remove(where: str) -> None:

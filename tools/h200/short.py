@@ -1,0 +1,42 @@
+"""Twenty CUDA processes that live for about a second each: `python short.py CGROUP`. PyTorch is imported once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+PROCESSES, WORK_S, APART_S = 20, 0.6, 1.0
+
+
+def work(cgroup: Path) -> None:
+    """Multiply for a moment."""
+    (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+    a = torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16)
+    end = time.monotonic() + WORK_S
+    while time.monotonic() < end:
+        for _ in range(50):
+            a @ a
+        torch.cuda.synchronize()
+
+
+def main() -> int:
+    """One after the other, some of them together."""
+    cgroup = Path(sys.argv[1])
+    cgroup.mkdir(parents=True, exist_ok=True)
+    pids = []
+    for _ in range(PROCESSES):
+        pid = os.fork()  # before CUDA is touched, which a fork would not survive
+        if not pid:
+            work(cgroup)
+            os._exit(0)
+        pids.append(pid)
+        time.sleep(APART_S)
+    return int(any(os.waitpid(pid, 0)[1] for pid in pids))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
