@@ -2,10 +2,10 @@
 
     python tools/h200/record_shared.py FOLDER [--only NAME,...] [--list] [--within SECONDS]
 
-Writes one file a scenario in the format of tests/data/h200/README.md: first every kind of work alone, then two to four
-together. `conv@0.4` works 0.4 s of each second; `sort>conv` does one for half of the time, then the other, and has two
-lines of truth. What is not done within the time is left out, and said. Needs PyTorch and pynvml, and the PID
-namespace of the host.
+Writes one file a scenario in the format of tests/data/h200/README.md, with the clock (`sm_mhz`) in each row: first
+every kind of work alone, then two to four together. `conv@0.4` works 0.4 s of each second; `sort>conv` does one for
+half of the time, then the other, and has two lines of truth. What is not done within the time is left out, and said.
+Needs PyTorch and pynvml, and the PID namespace of the host.
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ class Reader:
         found["procs"] = [[process.pid, process.usedGpuMemory] for process in listed]
         rates = pynvml.nvmlDeviceGetUtilizationRates(gpu)
         found["util"] = [rates.gpu, rates.memory]
+        found["sm_mhz"] = pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(gpu, self._newest_us)
         except pynvml.NVMLError as error:
