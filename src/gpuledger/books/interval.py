@@ -21,6 +21,8 @@ class Policy:
     """Book only what is measured: one process alone."""
     parked_apart: bool = False
     """Book the power of processes that only wait to nobody instead of to all of them equally."""
+    method: str = "fingerprint"
+    """How energy above parked power is split: `fingerprint` where it can be, or always by `sm_time`."""
 
 
 @dataclass(slots=True)
