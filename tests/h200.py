@@ -47,6 +47,7 @@ def ticks(recording: Any, every: int = 10, most_s: float | None = None, later_s:
             power_mw=row["power_mw"],
             power_limit_mw=700_000,
             clocks_mhz=(("sm", row["sm_mhz"]),) if "sm_mhz" in row else (),
+            max_clocks_mhz=(("sm", 1980),),
             utilization_pct=row["util"][0],
             memory_utilization_pct=row["util"][1],
             activity=_activity(activities[since + 1 : number + 1]),
@@ -96,4 +97,4 @@ def _activity(parts: list[dict[str, float] | None]) -> Activity | None:
     told = [part for part in parts if part is not None]
     if not told:
         return None
-    return Activity(**{name: sum(part[key] for part in told) / len(told) for key, name in GPM.items()})
+    return Activity(**{name: sum(part[key] for part in told) / len(told) for key, name in GPM.items()})  # type: ignore[arg-type]

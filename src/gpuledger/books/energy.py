@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpuledger.books.fingerprint import activities
 from gpuledger.books.floor import Floor
 from gpuledger.books.interval import Interval, Policy, Split, split
 from gpuledger.books.meter import NS_MW_PER_MJ, Meter
 from gpuledger.books.rows import Present, Row
+from gpuledger.books.sharing import Sharing
 from gpuledger.books.time import BUFFER_NS, GpuTime, Work
+from gpuledger.books.workloads import Workloads
 from gpuledger.model import Account, Reading, Tick
 
 SHARED_NS = 900_000_000
@@ -25,8 +28,9 @@ QUIET_NS = 50_000_000
 class Ledger:
     """The accounts of one GPU."""
 
-    def __init__(self, policy: Policy, longest_ns: int) -> None:
+    def __init__(self, policy: Policy, longest_ns: int, workloads: Workloads) -> None:
         self._policy = policy
+        self._sharing = Sharing(workloads)
         self._longest_ns = longest_ns
         self._meter = Meter()
         self._open: Interval | None = None
@@ -62,6 +66,7 @@ class Ledger:
             return
         interval = self._open
         _gather(interval, here, work, migs, past_ns)
+        interval.saw(activities(reading), past_ns / 1e9)
         if rise is None:
             return
         interval.energy_mj += rise.mj
@@ -88,6 +93,9 @@ class Ledger:
             powers = [interval.energy_mj * NS_MW_PER_MJ // elapsed_ns, interval.power_mw, reading.power_mw]
             floor = self._parked_power if interval.seen else self._idle_power
             floor.seen(min(mw for mw in powers if mw is not None), elapsed_ns)
+        shares = self._sharing.closed(interval, here, now_ns, self._parked_power.power_mw or 0)
+        for row in interval.seen:
+            row.share_error = shares.errors.get(row) if shares is not None else None
         self._book(
             split(
                 interval,
@@ -97,6 +105,7 @@ class Ledger:
                 idle_mw=self._idle_power.power_mw,
                 parked_mw=self._parked_power.power_mw,
                 policy=self._policy,
+                weights=shares.weights if shares is not None and self._policy.method == "fingerprint" else None,
             )
         )
         self._open = Interval(now_ns, here, reading.power_mw)
@@ -140,6 +149,7 @@ class EnergyBook:
         self._policy = policy or Policy()
         self._longest_ns = longest_ns
         self._before_ns: int | None = None
+        self.workloads = Workloads()
         self.ledgers: dict[str, Ledger] = {}
 
     def book(self, tick: Tick, present: Present, work: dict[str, Work]) -> None:
@@ -157,7 +167,7 @@ class EnergyBook:
             if uuid not in up:
                 ledger.missed()
         for uuid, reading in up.items():
-            known = self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns))
+            known = self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns, self.workloads))
             known.tick(reading, migs.get(uuid, []), present.get(uuid), work[uuid], now_ns=tick.time_ns, past_ns=past_ns)
 
 

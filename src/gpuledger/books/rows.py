@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpuledger.books.fingerprint import Fingerprint
 from gpuledger.model import Device, Facts, Owner, Reading, Resident, Tick
 
 NOBODY = Owner()
@@ -28,6 +29,9 @@ class Row:
     active: bool | None = True
     seen_ns: int = 0
     retired: bool = False
+    fingerprint: Fingerprint | None = None
+    share_error: float | None = None
+    """Of its share of the energy of the last interval, if that was shared."""
 
     def __lt__(self, other: Row) -> bool:
         """The order in which rounding is settled; it does not depend on the driver's order."""

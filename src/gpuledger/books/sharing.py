@@ -1,0 +1,203 @@
+"""Who did how much on a GPU that several use: from the driver's samples and what each looks like alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import exp, sqrt
+
+from gpuledger.books.fingerprint import Activities, Behaviour
+from gpuledger.books.interval import MPS_SERVER, Interval
+from gpuledger.books.mix import Mix, solve
+from gpuledger.books.rows import Row
+from gpuledger.books.time import BUFFER_NS
+from gpuledger.books.workloads import Workloads
+
+KEEP_S = 5.0
+"""How long samples count. There are five a second, each says who had the engine at that instant: a second of them is
+wrong by 22 points where two share alike."""
+SAMPLES_DOUBT = 0.3
+"""Standard deviation of a share by samples: they also fall in step with the time slices, for as long as it lasts."""
+ACTIVITY_DOUBT = 0.03
+"""Of an activity: how far that of the same work is apart from one time to the next."""
+POWER_DOUBT = 0.15
+"""Of the sum of powers alone, in parts of the power together: clocks differ, the H200 gave 0.82 to 1.00."""
+KNOWN_DOUBT, UNKNOWN_DOUBT = 0.1, 0.5
+"""Of the power of a process, in parts of it: seen alone, and not."""
+LEAST_STRANGER = 0.1
+"""What a process never seen alone takes at least, in parts of the mean power of all."""
+SURPRISE = 9.0
+"""From this many variances on a measurement is not explained: three standard deviations."""
+FULL_W = 1000.0
+"""Brings power to the scale of activities."""
+WHOLE = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Recent:
+    """How much of the engine a process had lately."""
+
+    engine_s: float = 0.0
+    seconds: float = 0.0
+    worked_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of the energy above parked power in one interval."""
+
+    weights: dict[Row, int] | None
+    """None when there is no better guess than the samples."""
+    errors: dict[Row, float]
+    """Standard deviation of each share, about."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A process in a mix, in one of its behaviours."""
+
+    row: Row
+    guess: float
+    watts: float
+    doubt: float
+    behaviour: Behaviour | None = None
+
+
+class Sharing:
+    """Watches one GPU: learns from who is alone, and takes apart what several did."""
+
+    def __init__(self, workloads: Workloads) -> None:
+        self._workloads = workloads
+        self._recent: dict[Row, Recent] = {}
+
+    def closed(self, interval: Interval, after: frozenset[Row] | None, now_ns: int, parked_mw: int) -> Shares | None:
+        """Take in an interval; who did how much in it, if several could have."""
+        elapsed_s = (now_ns - interval.since_ns) / 1e9
+        if interval.failed or not interval.work_told or not 0 < elapsed_s <= BUFFER_NS / 1e9:
+            return None
+        self._look(interval, elapsed_s, now_ns)
+        if interval.unseen_ns or _special(interval):
+            return None
+        worked = sorted(row for row, recent in self._recent.items() if recent.worked_ns is not None)
+        if len(worked) == 1 and interval.before == after and len(interval.seen) == len(after or ()):
+            self._learn(worked[0], interval, elapsed_s)
+        if len(interval.seen) < 2 or not any(interval.work_ns.get(row) for row in worked):
+            return None
+        parked_w = parked_mw / 1000
+        power_w = max(0.0, interval.energy_mj / 1000 / elapsed_s - parked_w)
+        return self._shares(worked, interval, elapsed_s, power_w, parked_w)
+
+    def _look(self, interval: Interval, elapsed_s: float, now_ns: int) -> None:
+        kept = exp(-elapsed_s / KEEP_S)
+        recents, self._recent = self._recent, {}
+        for row in interval.seen:
+            recent = self._recent[row] = recents.get(row) or Recent()
+            engine_s = interval.work_ns.get(row, 0) / 1e9
+            recent.engine_s = recent.engine_s * kept + engine_s
+            recent.seconds = recent.seconds * kept + elapsed_s
+            if engine_s:
+                recent.worked_ns = now_ns
+            elif recent.worked_ns is not None and not 0 <= now_ns - recent.worked_ns < BUFFER_NS:
+                recent.worked_ns, recent.engine_s = None, 0.0
+
+    def _learn(self, row: Row, interval: Interval, elapsed_s: float) -> None:
+        seen = interval.activities(elapsed_s)
+        engine_s = interval.work_ns.get(row, 0) / 1e9
+        if seen is not None and any(seen) and engine_s:
+            self._workloads.learn(row, seen, elapsed_s, engine_s, interval.energy_mj / 1000)
+
+    def _shares(
+        self, worked: Sequence[Row], interval: Interval, elapsed_s: float, power_w: float, parked_w: float
+    ) -> Shares:
+        seen = interval.activities(elapsed_s)
+        parts = self._parts(worked, power_w, parked_w)
+        known = any(part.behaviour is not None for part in parts)
+        if seen is None or not known:
+            engine = {row: interval.work_ns[row] / 1e9 / elapsed_s for row in worked if interval.work_ns.get(row)}
+            by_time = [Part(row, guess, 1.0, UNKNOWN_DOUBT) for row, guess in engine.items()]
+            return Shares(None, _errors(by_time, list(engine.values()), _by_samples))
+        if any(part.behaviour is None for part in parts):  # what a stranger does to the activity nobody knows
+            amounts, variance = [part.guess for part in parts], _by_samples
+        else:
+            mix = _mix(parts, seen, power_w)
+            amounts, variance = mix.amounts, mix.variance
+        weights: dict[Row, int] = {}
+        for part, amount in zip(parts, amounts, strict=True):
+            weights[part.row] = weights.get(part.row, 0) + round(amount * part.watts * WHOLE)
+        if not any(weights.values()):
+            return Shares(None, {})
+        return Shares(weights, _errors(parts, amounts, variance))
+
+    def _parts(self, worked: Sequence[Row], power_w: float, parked_w: float) -> list[Part]:
+        """Everybody who worked lately. Those never seen alone share the power that the others leave."""
+        parts: list[Part] = []
+        strangers: list[Part] = []
+        for row in worked:
+            recent = self._recent[row]
+            guess = recent.engine_s / recent.seconds
+            behaviours = self._workloads.of(row)
+            if not behaviours:
+                strangers.append(Part(row, guess, 0.0, UNKNOWN_DOUBT))
+            whole_s = sum(one.seconds for one in behaviours)
+            parts += [
+                Part(row, guess * one.seconds / whole_s, one.watts(parked_w), KNOWN_DOUBT, one) for one in behaviours
+            ]
+        if strangers:
+            theirs = sum(part.guess for part in strangers)
+            mean_w = power_w / (theirs + sum(part.guess for part in parts))
+            rest_w = (power_w - sum(part.guess * part.watts for part in parts)) / theirs
+            for part in strangers:
+                part.watts = max(rest_w, LEAST_STRANGER * mean_w)
+        return parts + strangers
+
+
+def _special(interval: Interval) -> bool:
+    """Whether there is a server of MPS or a MIG instance: then neither samples nor activity are of one process."""
+    return any(
+        row.device.parent_uuid or (row.facts is not None and row.facts.name.startswith(MPS_SERVER))
+        for row in interval.seen
+    )
+
+
+def _mix(parts: Sequence[Part], seen: Activities, power_w: float) -> Mix:
+    """Explain the activity and the power; where what is known does not explain it, believe it less."""
+    shapes = [part.behaviour.shape() if part.behaviour is not None else [] for part in parts]
+    used = [place for place, amount in enumerate(seen) if amount or any(shape[place] for shape in shapes)]
+    measured = [*(seen[place] for place in used), power_w / FULL_W]
+    columns = [
+        [*(shape[place] for place in used), part.watts / FULL_W] for shape, part in zip(shapes, parts, strict=True)
+    ]
+    guess = [part.guess for part in parts]
+    noise = [ACTIVITY_DOUBT**2] * len(measured)
+    noise[-1] += (POWER_DOUBT * power_w / FULL_W) ** 2
+    for part, column in zip(parts, columns, strict=True):
+        doubt = part.behaviour.doubt() if part.behaviour is not None else 0.0
+        noise = [known + doubt * (part.guess * amount) ** 2 for known, amount in zip(noise, column, strict=True)]
+    doubts = [SAMPLES_DOUBT**2] * len(parts)
+    mix = solve(measured, noise, columns, guess, doubts)
+    misses = mix.misses(measured)
+    if any(miss * miss > SURPRISE * variance for miss, variance in zip(misses, noise, strict=True)):
+        noise = [variance + miss * miss for variance, miss in zip(noise, misses, strict=True)]
+        mix = solve(measured, noise, columns, guess, doubts)
+    return mix
+
+
+def _by_samples(gradient: Sequence[float]) -> float:
+    return SAMPLES_DOUBT**2 * sum(slope * slope for slope in gradient)
+
+
+def _errors(
+    parts: Sequence[Part], amounts: Sequence[float], variance: Callable[[Sequence[float]], float]
+) -> dict[Row, float]:
+    """Standard deviation of each share, from that of the amounts and the powers."""
+    powers = [amount * part.watts for amount, part in zip(amounts, parts, strict=True)]
+    whole = sum(powers)
+    errors: dict[Row, float] = {}
+    for row in dict.fromkeys(part.row for part in parts):
+        share = sum(power for power, part in zip(powers, parts, strict=True) if part.row is row) / whole
+        slopes = [((part.row is row) - share) / whole for part in parts]
+        by_amounts = variance([slope * part.watts for slope, part in zip(slopes, parts, strict=True)])
+        doubts = (power * part.doubt for power, part in zip(powers, parts, strict=True))
+        by_powers = sum((slope * doubt) ** 2 for slope, doubt in zip(slopes, doubts, strict=True))
+        errors[row] = min(1.0, sqrt(by_amounts + by_powers))
+    return errors
