@@ -42,6 +42,7 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "metric-retention": ("1m", "2m", "3m"),
     "energy.strict": ("true", "on", "yes"),
     "energy.parked": ("separate", "equal", "separate"),
+    "energy.method": ("sm_time", "fingerprint", "sm_time"),
     "metric-prefix": ("a", "b", "c"),
     "kubernetes-enabled": ("true", "false", "on"),
     "pod-resources-socket": ("/a", "/b", "/c"),

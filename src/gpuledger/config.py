@@ -21,6 +21,7 @@ LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")
 ENVIRONMENTS = ("auto", "docker", "podman", "containerd", "kubernetes", "slurm", "none")
 PARKED = ("equal", "separate")
+METHODS = ("fingerprint", "sm_time")
 LARGEST_FILE = 100_000
 """Characters. All settings together need a hundredth of it, and a larger file would take seconds to parse."""
 
@@ -197,6 +198,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("energy.parked", "equal",
            f"Who has the power of processes that only wait: {', '.join(PARKED)}; separate books it to nobody.",
            _one_of(*PARKED)),
+    Option("energy.method", "fingerprint",
+           f"How energy on a shared GPU is split: {', '.join(METHODS)}; fingerprint falls back to sm_time.",
+           _one_of(*METHODS)),
     Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", _prefix,
            later=True),
     Option("dcgm-update-frequency", 1.0, "How often DCGM's collector samples.", _between("100ms", "60s"), later=True),
@@ -235,6 +239,7 @@ class Config:
     metric_retention: float
     energy_strict: bool
     energy_parked: str
+    energy_method: str
     metric_prefix: str
     dcgm_update_frequency: float
 

@@ -47,7 +47,8 @@ class Books:
         rows: dict[str, list[Row]] = {}
         for row in self._rows.all():
             rows.setdefault(row.gpu, []).append(row)
-        return replace(tick, readings=tuple(self._with_account(reading, rows) for reading in tick.readings))
+        readings = tuple(self._with_account(reading, rows) for reading in tick.readings)
+        return replace(tick, readings=readings, learned=self._energy.workloads.learned())
 
     def _with_account(self, reading: Reading, rows: dict[str, list[Row]]) -> Reading:
         uuid = reading.device.uuid

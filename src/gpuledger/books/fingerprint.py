@@ -46,6 +46,17 @@ def _sm(clocks_mhz: Labelled) -> int | None:
     return next((mhz for name, mhz in clocks_mhz if name == "sm"), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """An interval in which only one process worked."""
+
+    activities: Activities
+    seconds: float
+    engine_s: float
+    """How long it had the compute engine."""
+    joules: float
+
+
 @dataclass(slots=True)
 class Behaviour:
     """One way in which a process works: sums over the time it was seen so, older ones counting less."""
@@ -64,15 +75,16 @@ class Behaviour:
         both = sum(map(mul, seen, seen)) * sum(map(mul, self.activity_s, self.activity_s))
         return max(0.0, 1 - along * along / both) if both else 1.0
 
-    def learn(self, seen: Activities, seconds: float, engine_s: float, joules: float) -> None:
-        """Take in an interval in which it was alone."""
-        outside = self.outside(seen) if self.seconds else 0.0
-        kept = 0.5 ** (seconds / HALF_LIFE_S)
-        self.seconds = self.seconds * kept + seconds
-        self.engine_s = self.engine_s * kept + engine_s
-        self.joules = self.joules * kept + joules
-        self.activity_s = [old * kept + new * seconds for old, new in zip(self.activity_s, seen, strict=True)]
-        self.strays += (outside - self.strays) * seconds / self.seconds
+    def learn(self, seen: Alone) -> None:
+        """Take in one more interval."""
+        outside = self.outside(seen.activities) if self.seconds else 0.0
+        kept = 0.5 ** (seen.seconds / HALF_LIFE_S)
+        self.seconds = self.seconds * kept + seen.seconds
+        self.engine_s = self.engine_s * kept + seen.engine_s
+        self.joules = self.joules * kept + seen.joules
+        amounts = zip(self.activity_s, seen.activities, strict=True)
+        self.activity_s = [old * kept + new * seen.seconds for old, new in amounts]
+        self.strays += (outside - self.strays) * seen.seconds / self.seconds
 
     def shape(self) -> list[float]:
         """Activity while it has the engine."""
@@ -93,15 +105,15 @@ class Fingerprint:
 
     behaviours: list[Behaviour] = field(default_factory=list)
 
-    def learn(self, seen: Activities, seconds: float, engine_s: float, joules: float) -> None:
-        """Take in an interval in which it was alone: as one more of a behaviour that is alike, or a new one."""
-        nearest = min(self.behaviours, key=lambda one: one.outside(seen), default=None)
-        if nearest is None or nearest.outside(seen) > OTHER:
+    def learn(self, seen: Alone) -> None:
+        """Take in an interval: as one more of a behaviour that is alike, or as a new one."""
+        nearest = min(self.behaviours, key=lambda one: one.outside(seen.activities), default=None)
+        if nearest is None or nearest.outside(seen.activities) > OTHER:
             if len(self.behaviours) == MOST_BEHAVIOURS:
                 self.behaviours.remove(min(self.behaviours, key=lambda one: one.seconds))
             nearest = Behaviour()
             self.behaviours.append(nearest)
-        nearest.learn(seen, seconds, engine_s, joules)
+        nearest.learn(seen)
 
     def sure(self) -> list[Behaviour]:
         """Those seen for long enough."""

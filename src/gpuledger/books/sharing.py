@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, sqrt
 
-from gpuledger.books.fingerprint import Activities, Behaviour
+from gpuledger.books.fingerprint import Activities, Alone, Behaviour
 from gpuledger.books.interval import MPS_SERVER, Interval
 from gpuledger.books.mix import Mix, solve
 from gpuledger.books.rows import Row
 from gpuledger.books.time import BUFFER_NS
 from gpuledger.books.workloads import Workloads
 
+SAMPLES_PER_S = 5
+"""Each says who had the engine at that instant; a second of them is wrong by 22 points where two share alike."""
 KEEP_S = 5.0
-"""How long samples count. There are five a second, each says who had the engine at that instant: a second of them is
-wrong by 22 points where two share alike."""
+"""How long samples count."""
 SAMPLES_DOUBT = 0.3
 """Standard deviation of a share by samples: they also fall in step with the time slices, for as long as it lasts."""
 ACTIVITY_DOUBT = 0.03
@@ -80,7 +81,7 @@ class Sharing:
             return None
         worked = sorted(row for row, recent in self._recent.items() if recent.worked_ns is not None)
         if len(worked) == 1 and interval.before == after and len(interval.seen) == len(after or ()):
-            self._learn(worked[0], interval, elapsed_s)
+            self._learn(worked[0], interval, elapsed_s, parked_mw / 1000)
         if len(interval.seen) < 2 or not any(interval.work_ns.get(row) for row in worked):
             return None
         parked_w = parked_mw / 1000
@@ -100,11 +101,11 @@ class Sharing:
             elif recent.worked_ns is not None and not 0 <= now_ns - recent.worked_ns < BUFFER_NS:
                 recent.worked_ns, recent.engine_s = None, 0.0
 
-    def _learn(self, row: Row, interval: Interval, elapsed_s: float) -> None:
+    def _learn(self, row: Row, interval: Interval, elapsed_s: float, parked_w: float) -> None:
         seen = interval.activities(elapsed_s)
         engine_s = interval.work_ns.get(row, 0) / 1e9
         if seen is not None and any(seen) and engine_s:
-            self._workloads.learn(row, seen, elapsed_s, engine_s, interval.energy_mj / 1000)
+            self._workloads.learn(row, Alone(seen, elapsed_s, engine_s, interval.energy_mj / 1000), parked_w)
 
     def _shares(
         self, worked: Sequence[Row], interval: Interval, elapsed_s: float, power_w: float, parked_w: float
@@ -115,7 +116,7 @@ class Sharing:
         if seen is None or not known:
             engine = {row: interval.work_ns[row] / 1e9 / elapsed_s for row in worked if interval.work_ns.get(row)}
             by_time = [Part(row, guess, 1.0, UNKNOWN_DOUBT) for row, guess in engine.items()]
-            return Shares(None, _errors(by_time, list(engine.values()), _by_samples))
+            return Shares(None, _errors(by_time, list(engine.values()), _by_samples, self._hidden(by_time)))
         if any(part.behaviour is None for part in parts):  # what a stranger does to the activity nobody knows
             amounts, variance = [part.guess for part in parts], _by_samples
         else:
@@ -126,7 +127,13 @@ class Sharing:
             weights[part.row] = weights.get(part.row, 0) + round(amount * part.watts * WHOLE)
         if not any(weights.values()):
             return Shares(None, {})
-        return Shares(weights, _errors(parts, amounts, variance))
+        return Shares(weights, _errors(parts, amounts, variance, self._hidden(parts)))
+
+    def _hidden(self, parts: Sequence[Part]) -> float:
+        """What somebody of whom there was no sample may have had: one in n samples and two more."""
+        if len({part.row for part in parts}) == len(self._recent):
+            return 0.0
+        return 1 / (2 + SAMPLES_PER_S * max(recent.seconds for recent in self._recent.values()))
 
     def _parts(self, worked: Sequence[Row], power_w: float, parked_w: float) -> list[Part]:
         """Everybody who worked lately. Those never seen alone share the power that the others leave."""
@@ -187,7 +194,7 @@ def _by_samples(gradient: Sequence[float]) -> float:
 
 
 def _errors(
-    parts: Sequence[Part], amounts: Sequence[float], variance: Callable[[Sequence[float]], float]
+    parts: Sequence[Part], amounts: Sequence[float], variance: Callable[[Sequence[float]], float], hidden: float
 ) -> dict[Row, float]:
     """Standard deviation of each share, from that of the amounts and the powers."""
     powers = [amount * part.watts for amount, part in zip(amounts, parts, strict=True)]
@@ -199,5 +206,6 @@ def _errors(
         by_amounts = variance([slope * part.watts for slope, part in zip(slopes, parts, strict=True)])
         doubts = (power * part.doubt for power, part in zip(powers, parts, strict=True))
         by_powers = sum((slope * doubt) ** 2 for slope, doubt in zip(slopes, doubts, strict=True))
-        errors[row] = min(1.0, sqrt(by_amounts + by_powers))
+        error = sqrt(by_amounts + by_powers + (share * hidden) ** 2)
+        errors[row] = min(1.0, round(error, 3))
     return errors

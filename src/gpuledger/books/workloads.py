@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 
-from gpuledger.books.fingerprint import Activities, Behaviour, Fingerprint
+from gpuledger.books.fingerprint import PARTS, Alone, Behaviour, Fingerprint
 from gpuledger.books.rows import Row
+from gpuledger.model import Learned, LearnedBehaviour
 
 MOST = 1000
 """Workloads, the last to be alone; of any others nothing is known any more."""
 
-Workload = tuple[str, ...]
+Workload = tuple[tuple[str, str], ...]
+"""What it is known by: names and values, those that are empty left out."""
 
 
 class Workloads:
@@ -19,18 +20,22 @@ class Workloads:
 
     def __init__(self) -> None:
         self._known: OrderedDict[Workload, Fingerprint] = OrderedDict()
+        self._learned: dict[Workload, Learned] = {}
 
-    def learn(self, row: Row, seen: Activities, seconds: float, engine_s: float, joules: float) -> None:
+    def learn(self, row: Row, seen: Alone, parked_w: float) -> None:
         """Take in an interval in which only this process worked."""
         if row.fingerprint is None:
             row.fingerprint = Fingerprint()
-        row.fingerprint.learn(seen, seconds, engine_s, joules)
+        row.fingerprint.learn(seen)
         workload = workload_of(row)
-        if workload is not None:
-            self._known.setdefault(workload, Fingerprint()).learn(seen, seconds, engine_s, joules)
-            self._known.move_to_end(workload)
-            if len(self._known) > MOST:
-                self._known.popitem(last=False)
+        if workload is None:
+            return
+        known = self._known.setdefault(workload, Fingerprint())
+        known.learn(seen)
+        self._known.move_to_end(workload)
+        self._learned[workload] = Learned(workload, tuple(_learned(one, parked_w) for one in known.behaviours))
+        if len(self._known) > MOST:
+            del self._learned[self._known.popitem(last=False)[0]]
 
     def of(self, row: Row) -> list[Behaviour]:
         """What is known of a process: from itself, else from its workload."""
@@ -39,23 +44,32 @@ class Workloads:
         known = self._known.get(workload) if workload is not None else None
         return own if known is None else known.sure()
 
-    def all(self) -> Iterable[tuple[Workload, Fingerprint]]:
-        """The last to be alone first."""
-        return reversed(self._known.items())
+    def learned(self) -> tuple[Learned, ...]:
+        """All that is known. Made when it is learned, for it is in every tick."""
+        return tuple(self._learned.values())
 
 
 def workload_of(row: Row) -> Workload | None:
-    """Kind of GPU and program; then image, pod template and container, or systemd unit and user.
+    """Kind of GPU and program, with image, pod template and container, or with systemd unit and user.
 
     None where not even the program is known.
     """
     owner, facts = row.owner, row.facts
     name = facts.name if facts is not None else ""
+    words = [("gpu_model", row.device.name), ("process_name", name), ("container", owner.container)]
     if owner.image or owner.workload_name:
-        place = (owner.image, owner.namespace, owner.workload_kind, owner.workload_name, owner.container)
+        words += [("image", owner.image), ("namespace", owner.namespace)]
+        words += [("workload_kind", owner.workload_kind), ("workload_name", owner.workload_name)]
     elif name:
-        uid = "" if facts is None or facts.uid is None else str(facts.uid)
-        place = (owner.unit, uid, owner.container, "", "")
+        uid = None if facts is None else facts.uid
+        words += [("unit", owner.unit), ("uid", "" if uid is None else str(uid))]
     else:
         return None
-    return (row.device.name, name, *place)
+    return tuple(word for word in words if word[1])
+
+
+def _learned(one: Behaviour, parked_w: float) -> LearnedBehaviour:
+    shape = tuple(
+        (name.removesuffix("_pct"), round(amount, 4)) for name, amount in zip(PARTS, one.shape(), strict=True)
+    )
+    return LearnedBehaviour(round(one.seconds, 1), round(one.watts(parked_w) * 1000), shape)

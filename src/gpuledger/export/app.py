@@ -9,6 +9,7 @@ from collections.abc import Callable
 from gpuledger import __version__
 from gpuledger.export.bodies import Bodies
 from gpuledger.export.http import Request, Response, not_found
+from gpuledger.export.json import learned_json
 from gpuledger.export.negotiate import choose_encoding, choose_format
 from gpuledger.export.text import Renderer
 from gpuledger.model import Tick
@@ -17,6 +18,7 @@ HTML = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"),
 )
+JSON = (("Content-Type", "application/json"),)
 
 
 class App:
@@ -43,6 +45,7 @@ class App:
             "/": self._landing,
             "/healthz": self._healthz,
             "/readyz": self._readyz,
+            "/api/v1/fingerprints": self._fingerprints,
             telemetry_path: self._metrics,
         }
 
@@ -61,6 +64,12 @@ class App:
         if encoding != "identity":
             headers.append(("Content-Encoding", encoding))
         return Response(200, headers, self._bodies.get(tick, fmt, encoding))
+
+    def _fingerprints(self, _: Request) -> Response:
+        tick = self._latest()
+        if tick is None:
+            return Response.text(503, "the first reading is not done yet; try again in a second")
+        return Response(200, JSON, learned_json(tick))
 
     def _healthz(self, _: Request) -> Response:
         """Alive: the loop ticks. A driver that is down is no reason to be restarted."""
