@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from bench import beside, exporters, growth, owners, rendering, ticks
+from bench import beside, exporters, growth, owners, rendering, sharing, ticks
 from bench.table import Budget, table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -54,11 +54,14 @@ def _measure(*, quick: bool) -> tuple[str, int]:
     sizes = growth.measure(quick=quick)
     _say("owners")
     owned = owners.measure()
+    _say("fingerprints")
+    shared = sharing.measure(quick=quick)
     budgets = [
         *beside.budgets(cases),
         *rendering.budgets(rendered),
         *ticks.budgets(ticked),
         *owners.budgets(owned),
+        *sharing.budgets(shared),
     ]
     missed = sum(not budget.met for budget in budgets)
     sections = [
@@ -69,6 +72,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         ticks.report(ticked),
         growth.report(sizes),
         owners.report(owned),
+        sharing.report(shared),
     ]
     return "\n\n".join(sections) + "\n", missed
 

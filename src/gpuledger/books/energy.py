@@ -30,7 +30,7 @@ class Ledger:
 
     def __init__(self, policy: Policy, longest_ns: int, workloads: Workloads) -> None:
         self._policy = policy
-        self._sharing = Sharing(workloads)
+        self._sharing = Sharing(workloads, by_fingerprint=policy.method == "fingerprint")
         self._longest_ns = longest_ns
         self._meter = Meter()
         self._open: Interval | None = None
@@ -95,7 +95,7 @@ class Ledger:
             floor.seen(min(mw for mw in powers if mw is not None), elapsed_ns)
         shares = self._sharing.closed(interval, here, now_ns, self._parked_power.power_mw or 0)
         for row in interval.seen:
-            row.share_error = shares.errors.get(row) if shares is not None else None
+            row.share_error = shares.errors.get(row) if shares is not None and not self._policy.strict else None
         self._book(
             split(
                 interval,
@@ -105,7 +105,7 @@ class Ledger:
                 idle_mw=self._idle_power.power_mw,
                 parked_mw=self._parked_power.power_mw,
                 policy=self._policy,
-                weights=shares.weights if shares is not None and self._policy.method == "fingerprint" else None,
+                weights=shares.weights if shares is not None else None,
             )
         )
         self._open = Interval(now_ns, here, reading.power_mw)

@@ -21,20 +21,19 @@ class Mix:
     amounts: list[float]
     columns: Sequence[Vector]
     doubts: list[float]
+    """Variances before the measurement; 0 of what is not in it."""
     inverse: list[list[float]]
+    """Of the variances of what is measured."""
 
     def misses(self, measured: Vector) -> list[float]:
         """What the amounts found do not explain."""
         rows = zip(*self.columns, strict=True)
         return [number - sum(map(mul, row, self.amounts)) for number, row in zip(measured, rows, strict=True)]
 
-    def variance(self, gradient: Vector) -> float:
-        """Of a sum of the amounts times these numbers."""
-        pulls = list(map(mul, self.doubts, gradient))
-        seen = [sum(map(mul, pulls, row)) for row in zip(*self.columns, strict=True)]
-        known: float = sum(a * sum(map(mul, row, seen)) for a, row in zip(seen, self.inverse, strict=True))
-        guessed: float = sum(map(mul, pulls, gradient))
-        return max(0.0, guessed - known)
+    def told(self, slopes: Vector) -> float:
+        """By how much the measurement makes a sum of the amounts surer, given its slopes along what is measured."""
+        along: list[float] = [sum(map(mul, row, slopes)) for row in self.inverse]
+        return sum(slope * number for slope, number in zip(slopes, along, strict=True))
 
 
 def solve(measured: Vector, noise: Vector, columns: Sequence[Vector], guess: Vector, doubts: Vector) -> Mix:

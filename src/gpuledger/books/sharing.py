@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, sqrt
 
@@ -64,11 +64,22 @@ class Part:
     behaviour: Behaviour | None = None
 
 
+@dataclass(slots=True)
+class Doubt:
+    """How far a process's share may be off, or that of all of them."""
+
+    measured: list[float]
+    """How it moves with what is measured."""
+    share: float = 0.0
+    variance: float = 0.0
+
+
 class Sharing:
     """Watches one GPU: learns from who is alone, and takes apart what several did."""
 
-    def __init__(self, workloads: Workloads) -> None:
+    def __init__(self, workloads: Workloads, *, by_fingerprint: bool = True) -> None:
         self._workloads = workloads
+        self._by_fingerprint = by_fingerprint
         self._recent: dict[Row, Recent] = {}
 
     def closed(self, interval: Interval, after: frozenset[Row] | None, now_ns: int, parked_mw: int) -> Shares | None:
@@ -110,24 +121,20 @@ class Sharing:
     def _shares(
         self, worked: Sequence[Row], interval: Interval, elapsed_s: float, power_w: float, parked_w: float
     ) -> Shares:
-        seen = interval.activities(elapsed_s)
-        parts = self._parts(worked, power_w, parked_w)
-        known = any(part.behaviour is not None for part in parts)
-        if seen is None or not known:
+        seen = interval.activities(elapsed_s) if self._by_fingerprint else None
+        parts = self._parts(worked, power_w, parked_w) if seen is not None else []
+        if seen is None or all(part.behaviour is None for part in parts):
             engine = {row: interval.work_ns[row] / 1e9 / elapsed_s for row in worked if interval.work_ns.get(row)}
-            by_time = [Part(row, guess, 1.0, UNKNOWN_DOUBT) for row, guess in engine.items()]
-            return Shares(None, _errors(by_time, list(engine.values()), _by_samples, self._hidden(by_time)))
-        if any(part.behaviour is None for part in parts):  # what a stranger does to the activity nobody knows
-            amounts, variance = [part.guess for part in parts], _by_samples
-        else:
-            mix = _mix(parts, seen, power_w)
-            amounts, variance = mix.amounts, mix.variance
+            parts = [Part(row, guess, 1.0, UNKNOWN_DOUBT) for row, guess in engine.items()]
+            return Shares(None, _errors(parts, _by_samples(parts), self._hidden(parts)))
+        strange = any(part.behaviour is None for part in parts)  # what a stranger does to the activity nobody knows
+        mix = _by_samples(parts) if strange else _mix(parts, seen, power_w)
         weights: dict[Row, int] = {}
-        for part, amount in zip(parts, amounts, strict=True):
+        for part, amount in zip(parts, mix.amounts, strict=True):
             weights[part.row] = weights.get(part.row, 0) + round(amount * part.watts * WHOLE)
         if not any(weights.values()):
             return Shares(None, {})
-        return Shares(weights, _errors(parts, amounts, variance, self._hidden(parts)))
+        return Shares(weights, _errors(parts, mix, self._hidden(parts)))
 
     def _hidden(self, parts: Sequence[Part]) -> float:
         """What somebody of whom there was no sample may have had: one in n samples and two more."""
@@ -166,6 +173,11 @@ def _special(interval: Interval) -> bool:
     )
 
 
+def _by_samples(parts: Sequence[Part]) -> Mix:
+    """As guessed: nothing is measured."""
+    return Mix([part.guess for part in parts], [()] * len(parts), [SAMPLES_DOUBT**2] * len(parts), [])
+
+
 def _mix(parts: Sequence[Part], seen: Activities, power_w: float) -> Mix:
     """Explain the activity and the power; where what is known does not explain it, believe it less."""
     shapes = [part.behaviour.shape() if part.behaviour is not None else [] for part in parts]
@@ -189,23 +201,26 @@ def _mix(parts: Sequence[Part], seen: Activities, power_w: float) -> Mix:
     return mix
 
 
-def _by_samples(gradient: Sequence[float]) -> float:
-    return SAMPLES_DOUBT**2 * sum(slope * slope for slope in gradient)
+def _errors(parts: Sequence[Part], mix: Mix, hidden: float) -> dict[Row, float]:
+    """Standard deviation of each share, from that of the amounts and the powers.
 
-
-def _errors(
-    parts: Sequence[Part], amounts: Sequence[float], variance: Callable[[Sequence[float]], float], hidden: float
-) -> dict[Row, float]:
-    """Standard deviation of each share, from that of the amounts and the powers."""
-    powers = [amount * part.watts for amount, part in zip(amounts, parts, strict=True)]
-    whole = sum(powers)
+    A share is a power over the sum of all: of what its own power may be off, a part of itself goes to the others, and
+    of what theirs may be off, it takes its part.
+    """
+    whole_w = sum(amount * part.watts for amount, part in zip(mix.amounts, parts, strict=True))
+    own: dict[Row, Doubt] = {}
+    everybody = Doubt([0.0] * len(mix.inverse))
+    for part, amount, column, doubt in zip(parts, mix.amounts, mix.columns, mix.doubts, strict=True):
+        slope = part.watts / whole_w
+        variance = doubt * slope * slope + (amount * slope * part.doubt) ** 2
+        for one in (everybody, own.setdefault(part.row, Doubt([0.0] * len(mix.inverse)))):
+            one.share += amount * slope
+            one.variance += variance
+            one.measured = [old + doubt * slope * number for old, number in zip(one.measured, column, strict=True)]
     errors: dict[Row, float] = {}
-    for row in dict.fromkeys(part.row for part in parts):
-        share = sum(power for power, part in zip(powers, parts, strict=True) if part.row is row) / whole
-        slopes = [((part.row is row) - share) / whole for part in parts]
-        by_amounts = variance([slope * part.watts for slope, part in zip(slopes, parts, strict=True)])
-        doubts = (power * part.doubt for power, part in zip(powers, parts, strict=True))
-        by_powers = sum((slope * doubt) ** 2 for slope, doubt in zip(slopes, doubts, strict=True))
-        error = sqrt(by_amounts + by_powers + (share * hidden) ** 2)
-        errors[row] = min(1.0, round(error, 3))
+    for row, one in own.items():
+        guessed = one.variance * (1 - 2 * one.share) + one.share**2 * everybody.variance
+        slopes = [mine - one.share * all_ for mine, all_ in zip(one.measured, everybody.measured, strict=True)]
+        variance = max(0.0, guessed - mix.told(slopes)) + (one.share * hidden) ** 2
+        errors[row] = min(1.0, round(sqrt(variance), 3))
     return errors
