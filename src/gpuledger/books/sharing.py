@@ -196,7 +196,8 @@ def _mix(parts: Sequence[Part], seen: Activities, power_w: float) -> Mix:
     mix = solve(measured, noise, columns, guess, doubts)
     misses = mix.misses(measured)
     if any(miss * miss > SURPRISE * variance for miss, variance in zip(misses, noise, strict=True)):
-        noise = [variance + miss * miss for variance, miss in zip(noise, misses, strict=True)]
+        missed = sum(miss * miss for miss in misses)
+        noise = [variance + missed for variance in noise]
         mix = solve(measured, noise, columns, guess, doubts)
     return mix
 
