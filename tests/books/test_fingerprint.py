@@ -127,10 +127,7 @@ def test_a_process_goes_before_its_workload() -> None:
 
 def test_a_nameless_process_is_no_workload() -> None:
     """Its facts could not be read."""
-    nameless = row()
-    nameless.facts = None
-
-    assert workload_of(nameless) is None
+    assert workload_of(GPU, None, Owner(container="main")) is None
 
 
 def test_workloads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from gpuledger.books.fingerprint import PARTS, Alone, Behaviour, Fingerprint
 from gpuledger.books.rows import Row
-from gpuledger.model import Learned, LearnedBehaviour
+from gpuledger.model import Device, Facts, Learned, LearnedBehaviour, Owner
 
 MOST = 1000
 """Workloads, the last to be alone; of any others nothing is known any more."""
@@ -27,7 +27,7 @@ class Workloads:
         if row.fingerprint is None:
             row.fingerprint = Fingerprint()
         row.fingerprint.learn(seen)
-        workload = workload_of(row)
+        workload = workload_of(row.device, row.facts, row.owner)
         if workload is None:
             return
         known = self._known.setdefault(workload, Fingerprint())
@@ -40,7 +40,7 @@ class Workloads:
     def of(self, row: Row) -> list[Behaviour]:
         """What is known of a process: from itself, else from its workload."""
         own = row.fingerprint.sure() if row.fingerprint is not None else []
-        workload = None if own else workload_of(row)
+        workload = None if own else workload_of(row.device, row.facts, row.owner)
         known = self._known.get(workload) if workload is not None else None
         return own if known is None else known.sure()
 
@@ -49,14 +49,13 @@ class Workloads:
         return tuple(self._learned.values())
 
 
-def workload_of(row: Row) -> Workload | None:
+def workload_of(device: Device, facts: Facts | None, owner: Owner) -> Workload | None:
     """Kind of GPU and program, with image, pod template and container, or with systemd unit and user.
 
     None where not even the program is known.
     """
-    owner, facts = row.owner, row.facts
     name = facts.name if facts is not None else ""
-    words = [("gpu_model", row.device.name), ("process_name", name), ("container", owner.container)]
+    words = [("gpu_model", device.name), ("process_name", name), ("container", owner.container)]
     if owner.image or owner.workload_name:
         words += [("image", owner.image), ("namespace", owner.namespace)]
         words += [("workload_kind", owner.workload_kind), ("workload_name", owner.workload_name)]
