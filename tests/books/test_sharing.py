@@ -209,12 +209,36 @@ def test_learns_beside_one_that_waits() -> None:
     """Another is there and does nothing: what is seen is that of the one that works."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
     for pid in (1, 2):
-        for _ in range(16):
+        for _ in range(26):
             last = gpu.tick([1, 2], {pid: 1.0})
         gpu.tick([1, 2], {})
 
     assert len(last.learned) == 2
     assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 20, 2: 80})[1] == pytest.approx(570 / 930, abs=0.04)
+
+
+def test_does_not_learn_beside_one_whose_samples_come_late() -> None:
+    """Both work, the samples name only one of them for 9 s: what was seen then was not of that one."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+    for _ in range(9):
+        gpu.tick([1, 2], {1: 0.5, 2: 0.5}, {1: 99})
+    for _ in range(12):
+        last = gpu.tick([1, 2], {1: 0.5, 2: 0.5}, {2: 99})
+
+    assert last.learned == ()
+
+
+def test_does_not_learn_right_after_another_left() -> None:
+    """The energy counter and the samples lag a little: the first second alone may hold some of the other's."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+    gpu.tick([1, 2], {1: 0.5, 2: 0.5})
+    gpu.tick([1, 2], {1: 0.5, 2: 0.5})
+    gpu.tick([1], {1: 1.0})
+    assert gpu.tick([1], {1: 1.0}).learned == ()
+
+    (learned,) = gpu.tick([1], {1: 1.0}).learned
+
+    assert learned.behaviours[0].seconds == 1
 
 
 def test_who_stopped_long_ago_gets_nothing() -> None:
@@ -250,7 +274,7 @@ def test_always_true_with_fingerprints(shapes: Any, known: set[int], steps: Any,
     one, other = Shared(shapes, Books(policy=policy)), Books(policy=policy)
     gpu = Shared(shapes, world=one.world, books=one.books)
     for pid in sorted(known):
-        for amounts in ({}, {}, {pid: 1.0}, {pid: 0.5}, {pid: 1.0}, {pid: 1.0}, {pid: 1.0}):
+        for amounts in ({}, {}, *[{pid: 1.0}] * 5, {pid: 0.5}):
             made = gpu.made([pid], amounts)
             one.books.book(made)
             other.book(made)

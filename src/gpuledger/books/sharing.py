@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, sqrt
@@ -31,6 +32,8 @@ SURPRISE = 9.0
 """From this many variances on a measurement is not explained: three standard deviations."""
 FULL_W = 1000.0
 """Brings power to the scale of activities."""
+MOST_PENDING = 100
+"""Intervals that wait to be learned from; there are never so many unless the clock was set back."""
 WHOLE = 1_000_000_000
 
 
@@ -81,6 +84,8 @@ class Sharing:
         self._workloads = workloads
         self._by_fingerprint = by_fingerprint
         self._recent: dict[Row, Recent] = {}
+        self._worked: list[Row] = []
+        self._pending: deque[tuple[int, Row, Alone]] = deque(maxlen=MOST_PENDING)
 
     def closed(self, interval: Interval, after: frozenset[Row] | None, now_ns: int, parked_mw: int) -> Shares | None:
         """Take in an interval; who did how much in it, if several could have."""
@@ -91,8 +96,13 @@ class Sharing:
         if interval.unseen_ns or _special(interval):
             return None
         worked = sorted(row for row, recent in self._recent.items() if recent.worked_ns is not None)
-        if len(worked) == 1 and interval.before == after and len(interval.seen) == len(after or ()):
-            self._learn(worked[0], interval, elapsed_s, parked_mw / 1000)
+        steady = interval.before == after and len(interval.seen) == len(after or ()) and worked == self._worked
+        self._worked = worked
+        if len(worked) > 1:
+            self._pending.clear()
+        elif worked and steady:  # not right after a change: the last samples and joules of others may come late
+            self._saw_alone(worked[0], interval, elapsed_s, now_ns)
+        self._learn(now_ns, parked_mw / 1000)
         if len(interval.seen) < 2 or not any(interval.work_ns.get(row) for row in worked):
             return None
         parked_w = parked_mw / 1000
@@ -112,11 +122,18 @@ class Sharing:
             elif recent.worked_ns is not None and not 0 <= now_ns - recent.worked_ns < BUFFER_NS:
                 recent.worked_ns, recent.engine_s = None, 0.0
 
-    def _learn(self, row: Row, interval: Interval, elapsed_s: float, parked_w: float) -> None:
+    def _saw_alone(self, row: Row, interval: Interval, elapsed_s: float, now_ns: int) -> None:
+        """Keep it back for a while if somebody else is there: the first sample of one that works may come late."""
         seen = interval.activities(elapsed_s)
         engine_s = interval.work_ns.get(row, 0) / 1e9
         if seen is not None and any(seen) and engine_s:
-            self._workloads.learn(row, Alone(seen, elapsed_s, engine_s, interval.energy_mj / 1000), parked_w)
+            due_ns = now_ns + (BUFFER_NS if len(interval.seen) > 1 else 0)
+            self._pending.append((due_ns, row, Alone(seen, elapsed_s, engine_s, interval.energy_mj / 1000)))
+
+    def _learn(self, now_ns: int, parked_w: float) -> None:
+        while self._pending and self._pending[0][0] <= now_ns:
+            _, row, seen = self._pending.popleft()
+            self._workloads.learn(row, seen, parked_w)
 
     def _shares(
         self, worked: Sequence[Row], interval: Interval, elapsed_s: float, power_w: float, parked_w: float
