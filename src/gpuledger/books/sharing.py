@@ -5,33 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp
 
-from gpuledger.books.fingerprint import Activities, Alone, Behaviour
+from gpuledger.books.fingerprint import Alone
 from gpuledger.books.interval import MPS_SERVER, Interval
-from gpuledger.books.mix import Mix, solve
+from gpuledger.books.parts import KNOWN_DOUBT, SAMPLES_PER_S, UNKNOWN_DOUBT, Part, by_activity, by_samples, errors
 from gpuledger.books.rows import Row
 from gpuledger.books.time import BUFFER_NS
 from gpuledger.books.workloads import Workloads
 
-SAMPLES_PER_S = 5
-"""Each says who had the engine at that instant; a second of them is wrong by 22 points where two share alike."""
 KEEP_S = 5.0
 """How long samples count."""
-SAMPLES_DOUBT = 0.3
-"""Standard deviation of a share by samples: they also fall in step with the time slices, for as long as it lasts."""
-ACTIVITY_DOUBT = 0.03
-"""Of an activity: how far that of the same work is apart from one time to the next."""
-POWER_DOUBT = 0.15
-"""Of the sum of powers alone, in parts of the power together: clocks differ, the H200 gave 0.82 to 1.00."""
-KNOWN_DOUBT, UNKNOWN_DOUBT = 0.1, 0.5
-"""Of the power of a process, in parts of it: seen alone, and not."""
 LEAST_STRANGER = 0.1
 """What a process never seen alone takes at least, in parts of the mean power of all."""
-SURPRISE = 9.0
-"""From this many variances on a measurement is not explained: three standard deviations."""
-FULL_W = 1000.0
-"""Brings power to the scale of activities."""
 MOST_PENDING = 100
 """Intervals that wait to be learned from; there are never so many unless the clock was set back."""
 WHOLE = 1_000_000_000
@@ -54,27 +40,6 @@ class Shares:
     """None when there is no better guess than the samples."""
     errors: dict[Row, float]
     """Standard deviation of each share, about."""
-
-
-@dataclass(slots=True)
-class Part:
-    """A process in a mix, in one of its behaviours."""
-
-    row: Row
-    guess: float
-    watts: float
-    doubt: float
-    behaviour: Behaviour | None = None
-
-
-@dataclass(slots=True)
-class Doubt:
-    """How far a process's share may be off, or that of all of them."""
-
-    measured: list[float]
-    """How it moves with what is measured."""
-    share: float = 0.0
-    variance: float = 0.0
 
 
 class Sharing:
@@ -143,15 +108,15 @@ class Sharing:
         if seen is None or all(part.behaviour is None for part in parts):
             engine = {row: interval.work_ns[row] / 1e9 / elapsed_s for row in worked if interval.work_ns.get(row)}
             parts = [Part(row, guess, 1.0, UNKNOWN_DOUBT) for row, guess in engine.items()]
-            return Shares(None, _errors(parts, _by_samples(parts), self._hidden(parts)))
+            return Shares(None, errors(parts, by_samples(parts), self._hidden(parts)))
         strange = any(part.behaviour is None for part in parts)  # what a stranger does to the activity nobody knows
-        mix = _by_samples(parts) if strange else _mix(parts, seen, power_w)
+        mix = by_samples(parts) if strange else by_activity(parts, seen, power_w)
         weights: dict[Row, int] = {}
         for part, amount in zip(parts, mix.amounts, strict=True):
             weights[part.row] = weights.get(part.row, 0) + round(amount * part.watts * WHOLE)
         if not any(weights.values()):
             return Shares(None, {})
-        return Shares(weights, _errors(parts, mix, self._hidden(parts)))
+        return Shares(weights, errors(parts, mix, self._hidden(parts)))
 
     def _hidden(self, parts: Sequence[Part]) -> float:
         """What somebody of whom there was no sample may have had: one in n samples and two more."""
@@ -188,57 +153,3 @@ def _special(interval: Interval) -> bool:
         row.device.parent_uuid or (row.facts is not None and row.facts.name.startswith(MPS_SERVER))
         for row in interval.seen
     )
-
-
-def _by_samples(parts: Sequence[Part]) -> Mix:
-    """As guessed: nothing is measured."""
-    return Mix([part.guess for part in parts], [()] * len(parts), [SAMPLES_DOUBT**2] * len(parts), [])
-
-
-def _mix(parts: Sequence[Part], seen: Activities, power_w: float) -> Mix:
-    """Explain the activity and the power; where what is known does not explain it, believe it less."""
-    shapes = [part.behaviour.shape() if part.behaviour is not None else [] for part in parts]
-    used = [place for place, amount in enumerate(seen) if amount or any(shape[place] for shape in shapes)]
-    measured = [*(seen[place] for place in used), power_w / FULL_W]
-    columns = [
-        [*(shape[place] for place in used), part.watts / FULL_W] for shape, part in zip(shapes, parts, strict=True)
-    ]
-    guess = [part.guess for part in parts]
-    noise = [ACTIVITY_DOUBT**2] * len(measured)
-    noise[-1] += (POWER_DOUBT * power_w / FULL_W) ** 2
-    for part, column in zip(parts, columns, strict=True):
-        doubt = part.behaviour.doubt() if part.behaviour is not None else 0.0
-        noise = [known + doubt * (part.guess * amount) ** 2 for known, amount in zip(noise, column, strict=True)]
-    doubts = [SAMPLES_DOUBT**2] * len(parts)
-    mix = solve(measured, noise, columns, guess, doubts)
-    misses = mix.misses(measured)
-    if any(miss * miss > SURPRISE * variance for miss, variance in zip(misses, noise, strict=True)):
-        missed = sum(miss * miss for miss in misses)
-        noise = [variance + missed for variance in noise]
-        mix = solve(measured, noise, columns, guess, doubts)
-    return mix
-
-
-def _errors(parts: Sequence[Part], mix: Mix, hidden: float) -> dict[Row, float]:
-    """Standard deviation of each share, from that of the amounts and the powers.
-
-    A share is a power over the sum of all: of what its own power may be off, a part of itself goes to the others, and
-    of what theirs may be off, it takes its part.
-    """
-    whole_w = sum(amount * part.watts for amount, part in zip(mix.amounts, parts, strict=True))
-    own: dict[Row, Doubt] = {}
-    everybody = Doubt([0.0] * len(mix.inverse))
-    for part, amount, column, doubt in zip(parts, mix.amounts, mix.columns, mix.doubts, strict=True):
-        slope = part.watts / whole_w
-        variance = doubt * slope * slope + (amount * slope * part.doubt) ** 2
-        for one in (everybody, own.setdefault(part.row, Doubt([0.0] * len(mix.inverse)))):
-            one.share += amount * slope
-            one.variance += variance
-            one.measured = [old + doubt * slope * number for old, number in zip(one.measured, column, strict=True)]
-    errors: dict[Row, float] = {}
-    for row, one in own.items():
-        guessed = one.variance * (1 - 2 * one.share) + one.share**2 * everybody.variance
-        slopes = [mine - one.share * all_ for mine, all_ in zip(one.measured, everybody.measured, strict=True)]
-        variance = max(0.0, guessed - mix.told(slopes)) + (one.share * hidden) ** 2
-        errors[row] = min(1.0, round(sqrt(variance), 3))
-    return errors
