@@ -119,6 +119,19 @@ def test_shares_are_near_the_truth() -> None:
     assert found["sm_time"]["mean"] > 3 * found["ours"]["mean"]
 
 
+def test_shares_of_real_work_are_near_the_truth() -> None:
+    """Training, inference, convolutions and others, recorded after the method was made and not used to make it."""
+    recordings = [h200.load(path) for path in sorted((h200.FOLDER / "work").glob("*.json.gz"))]
+    scores, left_out = attribution.evaluate(recordings, [5.0])
+    found = attribution.summary(scores, 5.0)
+
+    assert not left_out
+    assert len(scores) >= 7
+    assert found["ours"]["mean"] <= 0.06
+    assert found["ours"]["p95"] <= 0.15
+    assert found["sm_time"]["mean"] > 2 * found["ours"]["mean"]
+
+
 def test_errors_are_as_large_as_they_are_said_to_be() -> None:
     """Two that differ: what is published is near a tenth. Two that are alike: it says that nobody can know."""
     books = Books()
