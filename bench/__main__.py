@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from bench import beside, enrichment, exporters, growth, owners, rendering, ticks
+from bench import beside, enrichment, exporters, growth, owners, rendering, sharing, ticks
 from bench.table import Budget, table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -56,12 +56,15 @@ def _measure(*, quick: bool) -> tuple[str, int]:
     owned = owners.measure()
     _say("in front of a dcgm-exporter")
     enriched = enrichment.measure()
+    _say("fingerprints")
+    shared = sharing.measure(quick=quick)
     budgets = [
         *beside.budgets(cases),
         *rendering.budgets(rendered),
         *ticks.budgets(ticked),
         *owners.budgets(owned),
         *enrichment.budgets(enriched),
+        *sharing.budgets(shared),
     ]
     missed = sum(not budget.met for budget in budgets)
     sections = [
@@ -73,6 +76,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         growth.report(sizes),
         owners.report(owned),
         enrichment.report(enriched),
+        sharing.report(shared),
     ]
     return "\n\n".join(sections) + "\n", missed
 

@@ -1,100 +1,225 @@
-"""`python -m bench.attribution FILE...`: how far our shares of energy are from the truth, on recorded GPUs.
+"""`python -m bench.attribution [--json] [--window S] [--plot FILE.svg] FILE...`: how far energy shares are from true.
 
-Files are recordings as in tests/data/h200: those with one process say how many joules above parked power a unit of its
-work takes, alone; in those with several, units done times that figure, over the sum, is each process's true share.
-It is good to about 10 %: clocks differ between alone and shared.
+Files are recordings as in tests/data/h200. Those of one process teach and are played first; they also say how many
+joules above parked power a unit of its work takes. Those of several are scored: units done times that figure, over the
+sum, is each process's true share. It is good to about 10 %: clocks differ between alone and shared.
+
+All are played one after the other through the same books, a tick a second, so that a fingerprint knows only what was
+before. A process is known again by its kind of work; `big@0.3` is `big` with another load, as the same image would be.
+
+Each recording is cut into windows; the error of a window is the largest of any process's share in it.
+- `equal`: all processes alike
+- `kepler`: Kepler's formula, power above idle by utilization, at every tick (it asks every 5 s): the utilization is
+  the driver's mean over its whole buffer, for Kepler asks for all that is there
+- `sm_time`: our ledger with --energy.method=sm_time
+- `ours`: our ledger as it is
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from bench import plot, truth
 from tests import h200
 
 from gpuledger.books.book import Books
+from gpuledger.books.interval import Policy
 from gpuledger.model import Tick
 
 ESTIMATED = ("sm_time", "mps", "mig", "fingerprint", "edge")
 """Methods of energy above parked power."""
+ESTIMATORS = ("equal", "kepler", "sm_time", "ours")
+WINDOWS_S = (2.0, 5.0, 15.0, 60.0)
+SHOWN_S = 5.0
+"""The window of the summary, unless another is asked for."""
+BETWEEN_S = 30.0
+BUFFER_S = 10.0
+IDLE_MW = 80_000
+"""Of this GPU with nobody on it; the same for all, so it hardly matters to shares."""
+
+Shares = dict[int, float]
 
 
-def main(paths: list[str]) -> int:
-    recordings = [h200.load(Path(path)) for path in paths]
-    alone = {one["name"]: one for one in recordings if len(one["truth"]) == 1}
-    joules = {_kind(one["truth"][0]): _joules_per_unit(one) for name, one in alone.items() if name.startswith("solo-")}
-    under_mps = {_kind(r["truth"][0]): _joules_per_unit(r) for name, r in alone.items() if name.startswith("mps-")}
-    print(f"{'recording':20} {'process':10} {'truth':>7} {'ours':>7} {'error':>7}   methods")
-    worst: list[float] = []
-    for one in recordings:
-        if len(one["truth"]) < 2:
-            continue
-        each = joules | under_mps if one["name"].startswith("mps-") else joules
-        missing = {_kind(work) for work in one["truth"]} - {*each, "hold"}
-        if missing:
-            print(f"{one['name']:20} left out: no recording of {', '.join(sorted(missing))} alone")
-            continue
-        worst.append(_compare(one, each))
-    if not worst:
-        print("nothing to compare: name recordings of processes together, and of each alone", file=sys.stderr)
-        return 1
-    print(f"largest error of a share: mean {sum(worst) / len(worst):.3f}, worst {max(worst):.3f}, of {len(worst)}")
-    return 0
+@dataclass
+class Player:
+    """Plays recordings one after the other through books."""
+
+    now_s: float = 0.0
+    ours: Books = field(default_factory=Books)
+    by_time: Books = field(default_factory=lambda: Books(policy=Policy(method="sm_time")))
+
+    def play(self, one: Any, every: int) -> list[tuple[float, dict[str, Shares]]]:
+        """For each tick its time in the recording, and energy so far by estimator and pid."""
+        later_s = self.now_s + BETWEEN_S - one["rows"][0]["t"] if self.now_s else 0.0
+        who = truth.pids(one)
+        seen = []
+        kepler = dict.fromkeys(who, 0.0)
+        for tick in h200.ticks(one, every, later_s=later_s):
+            self.now_s = tick.time_ns / 1e9
+            now = self.now_s - later_s
+            for pid, mj in _kepler(one, now).items():
+                kepler[pid] = kepler.get(pid, 0.0) + mj
+            ours, by_time = self.ours.book(tick), self.by_time.book(tick)
+            seen.append((now, {
+                "equal": dict.fromkeys(who, now),
+                "kepler": {pid: kepler[pid] for pid in who},
+                "sm_time": _booked(by_time, who),
+                "ours": _booked(ours, who),
+            }))  # fmt: skip
+        return seen
 
 
-def _compare(one: Any, joules: dict[str, float]) -> float:
-    books = Books()
-    last: Tick | None = None
-    for tick in h200.ticks(one):
-        last = books.book(tick)
-    assert last is not None
-    account = last.readings[0].account
+def _booked(tick: Tick, who: list[int]) -> Shares:
+    """By pid, what the books hold of energy above parked power."""
+    account = tick.readings[0].account
     assert account is not None
     assert account.residual_mj == 0
-    rows = {use.resident.pid: dict(use.energy_mj) for use in last.processes}
-    truth = {work["pid"]: _units(work) * joules.get(_kind(work), 0.0) for work in one["truth"]}
-    ours = {pid: sum(rows.get(pid, {}).get(method, 0) for method in ESTIMATED) for pid in truth}
-    all_truth, all_ours = sum(truth.values()), sum(ours.values())
-    worst = 0.0
-    for work in one["truth"]:
-        pid = work["pid"]
-        true, our = truth[pid] / all_truth, ours[pid] / all_ours
-        worst = max(worst, abs(our - true))
-        methods = " ".join(f"{method} {mj / 1000:.0f} J" for method, mj in sorted(rows.get(pid, {}).items()))
-        print(f"{one['name']:20} {work['kind']:10} {true:7.3f} {our:7.3f} {our - true:+7.3f}   {methods}")
-    return worst
+    rows = {use.resident.pid: dict(use.energy_mj) for use in tick.processes}
+    return {pid: float(sum(rows.get(pid, {}).get(method, 0) for method in ESTIMATED)) for pid in who}
 
 
-def _kind(work: Any) -> str:
-    """`big@0.3` does the units of `big`, only not all the time."""
-    return str(work["kind"].partition("@")[0])
+def _kepler(one: Any, now: float) -> Shares:
+    """Power above idle by utilization, at one instant; alike where the driver tells none."""
+    rows = [row for row in one["rows"] if now - BUFFER_S < row["t"] <= now]
+    pct: Shares = {}
+    for pid, _, sm_pct, _ in (sample for row in rows for sample in row.get("proc_util") or ()):
+        pct[pid] = pct.get(pid, 0.0) + sm_pct
+    if not any(pct.values()):
+        pct = {pid: 1.0 for pid, _ in rows[-1]["procs"]}
+    active_mw = max(0, rows[-1]["power_mw"] - IDLE_MW)
+    return {pid: active_mw * part / (sum(pct.values()) or 1.0) for pid, part in pct.items()}
 
 
-def _units(work: Any) -> float:
-    return float(work["log"][-1][1] - work["log"][0][1])
+@dataclass
+class Score:
+    """Of one recording and window length: by estimator, the error of each window."""
+
+    name: str
+    window_s: float
+    errors: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in ESTIMATORS})
+    shares: dict[str, Shares] = field(default_factory=dict)
+    """By estimator and `truth`, of the last window."""
 
 
-def _joules_per_unit(one: Any) -> float:
-    """Energy above parked power, which is that before the work began, over the units done."""
-    (work,) = one["truth"]
-    begin, end = work["log"][0][0], work["log"][-1][0]
-    first = one["rows"][0]["t_energy"]
-    parked_w = (_joules_at(one, begin) - _joules_at(one, first)) / (begin - first)
-    above = _joules_at(one, end) - _joules_at(one, begin) - parked_w * (end - begin)
-    units = _units(work)
-    return above / units if units else 0.0
+def score(one: Any, seen: list[tuple[float, dict[str, Shares]]], joules: truth.Joules, window_s: float) -> Score:
+    """Cut the time in which it worked into windows of about that length, from tick to tick."""
+    begin = min(work["log"][0][0] for work in one["truth"])
+    end = max(work["log"][-1][0] for work in one["truth"])
+    inside = [step for step in seen if begin <= step[0] <= end]
+    length = max(1, round(window_s / ((inside[-1][0] - inside[0][0]) / (len(inside) - 1))))
+    edges = [inside[i] for i in range(0, len(inside), length)]
+    if len(edges) == 1 or (len(inside) - 1) % length >= length / 2:
+        edges.append(inside[-1])
+    else:
+        edges[-1] = inside[-1]  # too short a rest belongs to the window before
+    result = Score(one["name"], window_s)
+    for (start, before), (stop, after) in pairwise(edges):
+        true = _shares(truth.used(one, joules, start, stop))
+        if true is None:
+            continue
+        result.shares = {"truth": true}
+        for name in ESTIMATORS:
+            got = _shares({pid: after[name][pid] - before[name][pid] for pid in true}) or dict.fromkeys(true, 0.0)
+            result.shares[name] = got
+            result.errors[name].append(max(abs(got[pid] - true[pid]) for pid in true))
+    return result
 
 
-def _joules_at(one: Any, time_s: float) -> float:
-    """The counter at a time, in a line between two readings of it."""
-    rows = one["rows"]
-    for before, after in pairwise(rows):
-        if before["t_energy"] <= time_s <= after["t_energy"]:
-            part = (time_s - before["t_energy"]) / (after["t_energy"] - before["t_energy"])
-            return float(before["energy_mj"] + part * (after["energy_mj"] - before["energy_mj"])) / 1000
-    return float(rows[-1]["energy_mj"]) / 1000
+def _shares(parts: Mapping[int, float]) -> Shares | None:
+    whole = sum(parts.values())
+    return {pid: part / whole for pid, part in parts.items()} if whole > 0 else None
+
+
+def figures(errors: Iterable[float]) -> dict[str, float]:
+    """Mean, 95th percentile (the smallest that 95 % do not exceed) and worst."""
+    found = sorted(errors)
+    at = -(-95 * len(found) // 100) - 1
+    return {"mean": sum(found) / len(found), "p95": found[at], "worst": found[-1]}
+
+
+def evaluate(recordings: list[Any], windows_s: Iterable[float], every: int = 10) -> tuple[list[Score], list[str]]:
+    """Teach, then score; and what could not be scored."""
+    teachers = [one for one in recordings if len(truth.pids(one)) == 1]
+    alone = [one for one in teachers if not one["name"].startswith("mps-")]
+    joules = truth.joules_per_unit(alone)
+    joules_mps = joules | truth.joules_per_unit([one for one in teachers if one["name"].startswith("mps-")])
+    player = Player()
+    for one in teachers:
+        player.play(one, every)
+    scores, left_out = [], []
+    for one in recordings:
+        if len(truth.pids(one)) < 2:
+            continue
+        each = joules_mps if one["name"].startswith("mps-") else joules
+        missing = {truth.kind(work) for work in one["truth"]} - {*each, "hold"}
+        if missing:
+            left_out.append(f"{one['name']}: no recording of {', '.join(sorted(missing))} alone")
+            continue
+        seen = player.play(one, every)
+        scores += [score(one, seen, each, window_s) for window_s in windows_s]
+    return scores, left_out
+
+
+def summary(scores: list[Score], window_s: float) -> dict[str, dict[str, float]]:
+    """By estimator, over all windows of that length."""
+    chosen = [one for one in scores if one.window_s == window_s]
+    return {name: figures(e for one in chosen for e in one.errors[name]) for name in ESTIMATORS}
+
+
+def _tell(scores: list[Score], windows_s: list[float]) -> None:
+    for window_s in windows_s:
+        print(f"\nwindows of {window_s:g} s: mean error of a share, and the worst of ours")
+        print(f"{'recording':44} {'windows':>7}" + "".join(f" {name:>8}" for name in ESTIMATORS) + f" {'worst':>8}")
+        for one in scores:
+            if one.window_s == window_s:
+                means = "".join(f" {figures(one.errors[name])['mean']:8.3f}" for name in ESTIMATORS)
+                worst = figures(one.errors["ours"])["worst"]
+                print(f"{one.name:44} {len(one.errors['ours']):7}{means} {worst:8.3f}")
+        for what in ("mean", "p95", "worst"):
+            found = summary(scores, window_s)
+            print(f"{'all: ' + what:52}" + "".join(f" {found[name][what]:8.3f}" for name in ESTIMATORS))
+
+
+def main(words: list[str]) -> int:
+    """Exit code 1 when there is nothing to score."""
+    asked = argparse.ArgumentParser(prog="python -m bench.attribution", description="error of energy shares")
+    asked.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    asked.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    asked.add_argument("--window", type=float, metavar="S", help="only this length, in seconds")
+    asked.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw how many windows have at most which error")
+    said = asked.parse_args(words)
+    windows_s = [said.window] if said.window else list(WINDOWS_S)
+    scores, left_out = evaluate([h200.load(path) for path in said.files], windows_s)
+    for line in left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    if not scores:
+        print("nothing to compare: name recordings of processes together, and of each alone", file=sys.stderr)
+        return 1
+    shown_s = said.window or SHOWN_S
+    _tell(scores, windows_s)
+    errors = {name: [e for one in scores if one.window_s == shown_s for e in one.errors[name]] for name in ESTIMATORS}
+    print(f"\nhow many windows of {shown_s:g} s have at most which error\n{plot.text(errors)}")
+    if said.plot:
+        said.plot.write_text(plot.svg(errors, f"Error of a process's share of energy, windows of {shown_s:g} s"))
+    if said.json:
+        print(json.dumps({
+            "window_s": shown_s,
+            "summary": summary(scores, shown_s),
+            "windows": {f"{window_s:g}": summary(scores, window_s) for window_s in windows_s},
+            "recordings": {
+                one.name: {name: figures(one.errors[name]) for name in ESTIMATORS}
+                for one in scores if one.window_s == shown_s
+            },
+            "left_out": left_out,
+        }))  # fmt: skip
+    return 0
 
 
 if __name__ == "__main__":

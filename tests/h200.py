@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpuledger.model import Device, Driver, Facts, Reading, Resident, Sample, Tick
+from gpuledger.model import Activity, Device, Driver, Facts, Reading, Resident, Sample, Tick
 
 FOLDER = Path(__file__).parent / "data" / "h200"
 GPU = Device(0, "GPU-h200", name="NVIDIA H200")
@@ -19,40 +19,82 @@ def load(path: Path) -> Any:
         return json.load(file)
 
 
-def ticks(recording: Any, every: int = 10, most_s: float | None = None) -> list[Tick]:
-    """Its readings, `every` of them together as one tick: 10 make a second, as the exporter would have read it."""
+def ticks(recording: Any, every: int = 10, most_s: float | None = None, later_s: float = 0.0) -> list[Tick]:
+    """Its readings, `every` of them together as one tick: 10 make a second, as the exporter would have read it.
+
+    `later_s` moves it in time, so that several can be played one after the other. A process has the name of its kind
+    of work: the same program with another load has the same name.
+    """
     made = []
     samples: dict[int, list[Sample]] = {}
     answers = 0
-    told = {work["pid"] for work in recording["truth"]}
+    told = names(recording)
+    start_ticks = int(recording["start"] * 100)  # pids come again in other recordings; these are not the same processes
+    activities = _activities(recording["rows"])
+    since = 0
     for number, row in enumerate(recording["rows"]):
         answers += bool(row.get("proc_util"))
         for pid, timestamp_us, sm, memory in row.get("proc_util") or ():
-            samples.setdefault(pid, []).append(Sample(pid, timestamp_us, sm, memory))
+            samples.setdefault(pid, []).append(Sample(pid, timestamp_us + int(later_s * 1e6), sm, memory))
         if number % every:
             continue
         if most_s is not None and row["t"] - recording["start"] > most_s:
             break
         pids = [pid for pid, _ in row["procs"]]
-        # Processes that did no work of ours: the server of MPS.
-        names = {pid: "python3" if pid in told else "nvidia-cuda-mps" for pid in pids}
         reading = Reading(
             GPU,
             energy_mj=row["energy_mj"],
             power_mw=row["power_mw"],
             power_limit_mw=700_000,
+            clocks_mhz=(("sm", row["sm_mhz"]),) if "sm_mhz" in row else (),
+            max_clocks_mhz=(("sm", 1980),),
             utilization_pct=row["util"][0],
             memory_utilization_pct=row["util"][1],
+            activity=_activity(activities[since + 1 : number + 1]),
             residents=tuple(Resident(pid, "compute", held) for pid, held in row["procs"]),
             samples=tuple(_mean(rows, answers) for rows in samples.values()),
         )
-        samples, answers = {}, 0
-        facts = {pid: Facts(pid, 100, 0, name) for pid, name in names.items()}
-        made.append(Tick(int(row["t"] * 1e9), Driver(up=True), (reading,), facts=facts))
+        samples, answers, since = {}, 0, number
+        # Processes that did no work of ours: the server of MPS.
+        facts = {pid: Facts(pid, start_ticks, 0, told.get(pid, "nvidia-cuda-mps")) for pid in pids}
+        made.append(Tick(int((row["t"] + later_s) * 1e9), Driver(up=True), (reading,), facts=facts))
     return made
+
+
+def names(recording: Any) -> dict[int, str]:
+    """By pid, the kind of its work, without how often it pauses: `big` of `big@0.3`, both of one that changes."""
+    kinds: dict[int, list[str]] = {}
+    for work in recording["truth"]:
+        kinds.setdefault(work["pid"], []).append(work["kind"].partition("@")[0])
+    return {pid: ">".join(of) for pid, of in kinds.items()}
 
 
 def _mean(rows: list[Sample], answers: int) -> Sample:
     """What the driver says when asked less often: the mean, with the last time."""
     sm_pct = round(sum(row.sm_pct for row in rows) / answers)
     return Sample(rows[0].pid, rows[-1].timestamp_us, sm_pct, rows[-1].memory_pct)
+
+
+GPM = {
+    "1": "graphics_pct", "2": "sm_pct", "3": "occupancy_pct", "5": "tensor_pct", "10": "dram_pct",
+    "11": "fp64_pct", "12": "fp32_pct", "13": "fp16_pct",
+}  # fmt: skip
+
+
+def _activities(rows: list[Any]) -> list[dict[str, float] | None]:
+    """For each row the activity it lies in: every fifth tells that of itself and the four before."""
+    found: list[dict[str, float] | None] = [None] * len(rows)
+    since = 0
+    for number, row in enumerate(rows):
+        if "gpm" in row:
+            found[since : number + 1] = [row["gpm"]] * (number + 1 - since)
+            since = number + 1
+    return found
+
+
+def _activity(parts: list[dict[str, float] | None]) -> Activity | None:
+    """What GPM says of a longer time: the mean."""
+    told = [part for part in parts if part is not None]
+    if not told:
+        return None
+    return Activity(**{name: sum(part[key] for part in told) / len(told) for key, name in GPM.items()})  # type: ignore[arg-type]

@@ -52,6 +52,7 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "dcgm-exporter.max-age": ("2m", "3m", "10s"),
     "dcgm-exporter.in-metrics": ("true", "false", "true"),
     "dcgm-exporter.copy-shared": ("true", "false", "true"),
+    "energy.method": ("sm_time", "fingerprint", "sm_time"),
     "metric-prefix": ("a", "b", "c"),
     "dcgm.counters": ("/a", "/b", "/c"),
     "dcgm.pod-uid": ("true", "on", "yes"),

@@ -21,6 +21,7 @@ LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")
 ENVIRONMENTS = ("auto", "docker", "podman", "containerd", "kubernetes", "slurm", "none")
 PARKED = ("equal", "separate")
+METHODS = ("fingerprint", "sm_time")
 LARGEST_FILE = 100_000
 """Characters. All settings together need a hundredth of it, and a larger file would take seconds to parse."""
 
@@ -105,6 +106,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("energy.parked", "equal",
            f"Who has the power of processes that only wait: {', '.join(PARKED)}; separate books it to nobody.",
            checks.one_of(*PARKED)),
+    Option("energy.method", "fingerprint",
+           f"How energy on a shared GPU is split: {', '.join(METHODS)}; fingerprint falls back to sm_time.",
+           checks.one_of(*METHODS)),
     Option("journal.path", "", "File that carries totals over a restart, such as /run/gpuledger/journal."),
     Option("journal.interval", 0.0, "Least time between two writes of the journal; at 0s each tick is written.",
            checks.between("0s", "10m")),
@@ -166,6 +170,7 @@ class Config:
     metric_retention: float
     energy_strict: bool
     energy_parked: str
+    energy_method: str
     journal_path: str
     journal_interval: float
     dcgm_exporter_url: str

@@ -15,7 +15,7 @@ from gpuledger.books.interval import Policy
 from gpuledger.model import Account, Device, Tick
 from tests.books.worlds import CUT, GPU, S, World, sequences
 
-POLICIES = st.builds(Policy, st.booleans(), st.booleans())
+POLICIES = st.builds(Policy, st.booleans(), st.booleans(), st.sampled_from(["fingerprint", "fingerprint", "sm_time"]))
 KEEP = st.sampled_from([1, 5, 300]).map(lambda seconds: seconds * S)
 
 

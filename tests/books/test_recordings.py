@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from bench import attribution
 
 from gpuledger.books.book import Books
 from gpuledger.model import Account, Tick
@@ -104,3 +105,43 @@ def test_the_counter_agrees_with_power() -> None:
     last = account(booked("solo-copy", 1)[-1])
 
     assert last.checked_counter_mj / last.checked_power_mj == pytest.approx(1, abs=0.05)
+
+
+def test_shares_are_near_the_truth() -> None:
+    """Of all recordings of several processes, in windows of 5 s; knowing of each only what was played before."""
+    scores, left_out = attribution.evaluate([h200.load(path) for path in FILES], [5.0])
+    found = attribution.summary(scores, 5.0)
+
+    assert not left_out
+    assert len(scores) >= 13
+    assert found["ours"]["mean"] <= 0.045
+    assert found["ours"]["worst"] <= 0.12
+    assert found["sm_time"]["mean"] > 3 * found["ours"]["mean"]
+
+
+def test_shares_of_real_work_are_near_the_truth() -> None:
+    """Training, inference, convolutions and others, recorded after the method was made and not used to make it."""
+    recordings = [h200.load(path) for path in sorted((h200.FOLDER / "work").glob("*.json.gz"))]
+    scores, left_out = attribution.evaluate(recordings, [5.0])
+    found = attribution.summary(scores, 5.0)
+
+    assert not left_out
+    assert len(scores) >= 7
+    assert found["ours"]["mean"] <= 0.06
+    assert found["ours"]["p95"] <= 0.15
+    assert found["sm_time"]["mean"] > 2 * found["ours"]["mean"]
+
+
+def test_errors_are_as_large_as_they_are_said_to_be() -> None:
+    """Two that differ: what is published is near a tenth. Two that are alike: it says that nobody can know."""
+    books = Books()
+    told: dict[str, list[float]] = {}
+    for number, name in enumerate(["solo-big", "solo-copy", "p-big-copy", "p-big-big30"]):
+        recording = h200.load(h200.FOLDER / f"{name}.json.gz")
+        for tick in h200.ticks(recording, later_s=1000.0 * number - recording["start"] + 10**9):
+            errors = [use.energy_share_error for use in books.book(tick).processes]
+            told.setdefault(name, []).extend(error for error in errors if error is not None)
+
+    assert "solo-copy" not in {name for name, errors in told.items() if errors}
+    assert 0.01 < sorted(told["p-big-copy"])[len(told["p-big-copy"]) // 2] < 0.12
+    assert sorted(told["p-big-big30"])[len(told["p-big-big30"]) // 2] > 0.12

@@ -72,6 +72,8 @@ RESIDENTS = st.lists(
     st.tuples(PIDS, st.sampled_from(["compute", "compute", "mps"])), max_size=3, unique_by=lambda r: r[0]
 )
 SAMPLES = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 120), st.integers(-400_000, 100_000)), max_size=4)
+PCT = st.none() | st.just(0.0) | st.floats(0, 100)
+ACTIVITY = st.builds(Activity, sm_pct=PCT, occupancy_pct=PCT, tensor_pct=PCT, dram_pct=PCT, fp32_pct=PCT)
 STEPS = st.sampled_from([0.0, 0.1, 0.1, 0.5, 1.0, 1.0, 1.0, 1.0, 5.0, 11.0, 60.0, 400.0, -1.0])
 
 
@@ -107,6 +109,9 @@ def sequences(draw: st.DrawFn) -> list[tuple[Tick, int | None]]:
             power_mw=draw(st.none() | st.integers(0, 700_000)) if told or not with_counter else None,
             power_limit_mw=draw(st.none() | st.just(700_000)),
             utilization_pct=draw(st.none() | st.integers(0, 100)),
+            activity=draw(st.none() | ACTIVITY),
+            clocks_mhz=draw(st.sampled_from([(), (("sm", 0),), (("sm", 1000),)])),
+            max_clocks_mhz=draw(st.sampled_from([(), (("sm", 1980),)])),
             residents=None if listed is None else tuple(Resident(pid, kind) for pid, kind in listed),
             samples=None if rows is None else tuple(
                 Sample(pid, world.now_ns // 1000 + at, pct, 0) for pid, pct, at in rows

@@ -76,7 +76,7 @@ def test_process_on_the_host(env: dict[str, str]) -> None:
 
     told = steps(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
-    assert list(told) == ["1", "2", "3", "4", "5", "6"]
+    assert list(told) == ["1", "2", "3", "4", "5", "6", "7"]
     assert told["1"].startswith(f"{os.getpid()} ")
     assert f"uid {os.getuid()}" in told["1"]
     assert told["2"] == "GPU 1 (GPU-b)"

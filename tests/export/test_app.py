@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +13,7 @@ from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.export.app import App
 from gpuledger.export.http import Request, Response
 from gpuledger.export.spoken import MOST
-from gpuledger.model import Driver, Tick
+from gpuledger.model import Driver, Learned, LearnedBehaviour, Tick
 from tests.export.test_text import tick_with, use
 
 PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
@@ -48,6 +50,22 @@ def test_metrics_as_curl_asks() -> None:
     assert dict(answer.headers)["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert isinstance(answer.body, bytes)
     assert b"# EOF" not in answer.body
+
+
+def test_fingerprints_as_json() -> None:
+    """What was learned of each workload, in base units; 503 before there is a tick."""
+    behaviour = LearnedBehaviour(12.0, 570_500, (("sm", 0.95), ("dram", 0.17)))
+    tick = replace(tick_with(use(7)), learned=(Learned((("process_name", "train"),), (behaviour,)),))
+
+    answer = Pages(tick).get("/api/v1/fingerprints")
+
+    assert dict(answer.headers)["Content-Type"] == "application/json"
+    assert isinstance(answer.body, bytes)
+    assert json.loads(answer.body)["fingerprints"] == [{
+        "workload": {"process_name": "train"},
+        "behaviours": [{"seconds": 12.0, "power_watts": 570.5, "activity": {"sm": 0.95, "dram": 0.17}}],
+    }]  # fmt: skip
+    assert Pages(None).get("/api/v1/fingerprints").status == 503
 
 
 def test_own_telemetry_path() -> None:

@@ -1,19 +1,26 @@
-"""CUDA work of different kinds, each a process: `python workloads.py KIND SECONDS [DUTY]`.
+"""CUDA work of different kinds, each a process: `python workloads.py KIND SECONDS`.
 
 `serve` answers bursts of requests, `train` runs matrix products with pauses for data, `decode` reads weights like a
 language model that writes word after word, `copy` moves memory, `small` multiplies
 small matrices, `hold` keeps a model loaded and does nothing.
+
+Nearer to what people run: `transformer` trains one with an optimizer, `infer` answers requests of varying size with it,
+`conv` and `attention` are the hearts of others, `embed` looks up rows of a large table, and `fft`, `sort` and
+`elementwise` are what their names say. One step of each is one unit of work, and takes some ten milliseconds.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+nn, functional = torch.nn, torch.nn.functional
 GIB = 1 << 30
 
 
@@ -90,7 +97,123 @@ def _hold() -> Callable[[float], None]:
     return step
 
 
-KINDS = {"train": _train, "decode": _decode, "serve": _serve, "copy": _copy, "small": _small, "hold": _hold}
+def _conv() -> Callable[[float], None]:
+    layer = nn.Conv2d(256, 256, 3, padding=1, bias=False).cuda().half().to(memory_format=torch.channels_last)
+    x = torch.randn(64, 256, 56, 56, device="cuda", dtype=torch.float16).to(memory_format=torch.channels_last)
+
+    def step(_: float) -> None:
+        with torch.no_grad():
+            for _ in range(16):
+                functional.relu(layer(x))
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _attention() -> Callable[[float], None]:
+    q, k, v = (torch.randn(8, 32, 4096, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+
+    def step(_: float) -> None:
+        for _ in range(3):
+            functional.scaled_dot_product_attention(q, k, v)
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _fft() -> Callable[[float], None]:
+    x = torch.randn(4096, 8192, device="cuda", dtype=torch.complex64)
+
+    def step(_: float) -> None:
+        for _ in range(20):
+            torch.fft.fft(x)
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _sort() -> Callable[[float], None]:
+    x = torch.randint(1 << 30, (1 << 25,), device="cuda", dtype=torch.int32)
+
+    def step(_: float) -> None:
+        for _ in range(2):
+            torch.sort(x)
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _elementwise() -> Callable[[float], None]:
+    x = torch.rand(1 << 27, device="cuda")
+
+    def step(_: float) -> None:
+        for _ in range(6):
+            torch.sin(x)
+            torch.exp(x)
+            torch.add(x, 0.5)
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _embed() -> Callable[[float], None]:
+    table = torch.randn(1 << 21, 512, device="cuda", dtype=torch.float16)
+    rows = torch.randint(1 << 21, (8, 1 << 15, 16), device="cuda")
+
+    def step(_: float) -> None:
+        for bags in rows:
+            functional.embedding_bag(bags, table, mode="sum")
+        torch.cuda.synchronize()
+
+    return step
+
+
+WORDS, WIDTH = 8192, 1024
+
+
+def _model() -> Any:
+    layer = nn.TransformerEncoderLayer(WIDTH, 16, 4 * WIDTH, dropout=0.1, batch_first=True, norm_first=True)
+    encoder = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+    return nn.Sequential(nn.Embedding(WORDS, WIDTH), encoder, nn.Linear(WIDTH, WORDS)).cuda()
+
+
+def _transformer() -> Callable[[float], None]:
+    model = _model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    texts = torch.randint(WORDS, (64, 16, 257)).pin_memory()
+    order = random.Random(1)  # noqa: S311 - the same in every run
+
+    def step(_: float) -> None:
+        text = texts[order.randrange(len(texts))].cuda(non_blocking=True)
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            told = model(text[:, :-1])
+            loss = functional.cross_entropy(told.flatten(0, 1), text[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _infer() -> Callable[[float], None]:
+    model = _model().eval().bfloat16()
+    order = random.Random(1)  # noqa: S311 - the same in every run
+
+    def step(_: float) -> None:
+        text = torch.randint(WORDS, (order.choice((1, 2, 4, 8, 16, 32)), 128)).cuda()
+        with torch.no_grad():
+            model(text).argmax(-1).cpu()
+        time.sleep(order.expovariate(1 / 0.002))  # until the next request
+
+    return step
+
+
+KINDS = {
+    "train": _train, "decode": _decode, "serve": _serve, "copy": _copy, "small": _small, "hold": _hold,
+    "conv": _conv, "attention": _attention, "fft": _fft, "sort": _sort, "elementwise": _elementwise, "embed": _embed,
+    "transformer": _transformer, "infer": _infer,
+}  # fmt: skip
 
 
 def main() -> None:

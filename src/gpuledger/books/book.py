@@ -54,7 +54,7 @@ class Books:
         for row in self._rows.all():
             rows.setdefault(row.gpu, []).append(row)
         readings = tuple(self._with_accounts(reading, rows, memory.accounts) for reading in tick.readings)
-        return replace(tick, readings=readings)
+        return replace(tick, readings=readings, learned=self._energy.workloads.learned())
 
     def keep(self, boot_id: str, time_ns: int) -> State:
         """What a journal needs to go on from here."""

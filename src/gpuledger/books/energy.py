@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gpuledger.books.fingerprint import activities
 from gpuledger.books.floor import Floor
 from gpuledger.books.interval import Interval, Policy, Split, split
 from gpuledger.books.kept import KeptLedger
 from gpuledger.books.meter import NS_MW_PER_MJ, Meter
 from gpuledger.books.rows import Present, Row
+from gpuledger.books.sharing import Sharing
 from gpuledger.books.time import BUFFER_NS, GpuTime, Work
+from gpuledger.books.workloads import Workloads
 from gpuledger.model import Account, Reading, Tick
 
 SHARED_NS = 900_000_000
@@ -26,8 +29,9 @@ QUIET_NS = 50_000_000
 class Ledger:
     """The accounts of one GPU."""
 
-    def __init__(self, policy: Policy, longest_ns: int) -> None:
+    def __init__(self, policy: Policy, longest_ns: int, workloads: Workloads) -> None:
         self._policy = policy
+        self._sharing = Sharing(workloads, by_fingerprint=policy.method == "fingerprint")
         self._longest_ns = longest_ns
         self._meter = Meter()
         self._open: Interval | None = None
@@ -105,6 +109,7 @@ class Ledger:
         _gather(interval, here, work, migs, past_ns)
         if interval.closed and _is_another_named(interval, reading):
             interval.before = None
+        interval.saw(activities(reading), past_ns / 1e9)
         if rise is None:
             return
         interval.energy_mj += rise.mj
@@ -131,6 +136,9 @@ class Ledger:
             powers = [interval.energy_mj * NS_MW_PER_MJ // elapsed_ns, interval.power_mw, reading.power_mw]
             floor = self._parked_power if interval.seen else self._idle_power
             floor.seen(min(mw for mw in powers if mw is not None), elapsed_ns)
+        shares = self._sharing.closed(interval, here, now_ns, self._parked_power.power_mw or 0)
+        for row in interval.seen:
+            row.share_error = shares.errors.get(row) if shares is not None and not self._policy.strict else None
         self._book(
             split(
                 interval,
@@ -140,6 +148,7 @@ class Ledger:
                 idle_mw=self._idle_power.power_mw,
                 parked_mw=self._parked_power.power_mw,
                 policy=self._policy,
+                weights=shares.weights if shares is not None else None,
             )
         )
         self._open = Interval(now_ns, here, reading.power_mw)
@@ -192,11 +201,12 @@ class EnergyBook:
         self._policy = policy or Policy()
         self._longest_ns = longest_ns
         self._before_ns: int | None = None
+        self.workloads = Workloads()
         self.ledgers: dict[str, Ledger] = {}
 
     def ledger(self, uuid: str) -> Ledger:
         """A GPU's ledger, opened if there is none."""
-        return self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns))
+        return self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns, self.workloads))
 
     def book(self, tick: Tick, present: Present, work: dict[str, Work]) -> None:
         """Take in a tick."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gpuledger.books.fingerprint import Activities
 from gpuledger.books.meter import NS_MW_PER_MJ
 from gpuledger.books.rows import Row
 from gpuledger.books.shares import apportion, equally
@@ -21,6 +22,8 @@ class Policy:
     """Book only what is measured: one process alone."""
     parked_apart: bool = False
     """Book the power of processes that only wait to nobody instead of to all of them equally."""
+    method: str = "fingerprint"
+    """How energy above parked power is split: `fingerprint` where it can be, or always by `sm_time`."""
 
 
 @dataclass(slots=True)
@@ -47,9 +50,25 @@ class Interval:
     activity: dict[str, int] = field(default_factory=dict)
     """MIG: by instance, how much of how many multiprocessors was busy for how long."""
     activity_missing: set[str] = field(default_factory=set)
+    activity_s: list[float] = field(default_factory=list)
+    """Of the whole GPU: how busy each part was, times how long."""
+    activity_told_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.seen |= self.before or frozenset()
+
+    def saw(self, busy: Activities | None, seconds: float) -> None:
+        """Add how busy the parts of the GPU were for that long."""
+        if busy is not None and seconds > 0:
+            before = self.activity_s or [0.0] * len(busy)
+            self.activity_s = [old + new * seconds for old, new in zip(before, busy, strict=True)]
+            self.activity_told_s += seconds
+
+    def activities(self, elapsed_s: float) -> Activities | None:
+        """How busy each part of the GPU was; None when that was not told for most of the time."""
+        if self.activity_told_s < 0.8 * elapsed_s:
+            return None
+        return tuple(amount / self.activity_told_s for amount in self.activity_s)
 
 
 @dataclass(slots=True)
@@ -83,8 +102,9 @@ def split(
     idle_mw: int | None,
     parked_mw: int | None,
     policy: Policy,
+    weights: Mapping[Row, int] | None = None,
 ) -> Split:
-    """Who gets the interval's energy: all of it, once."""
+    """Who gets the interval's energy: all of it, once. `weights` are fingerprint shares, where there are any."""
     result = Split()
     energy_mj, seen, before = interval.energy_mj, interval.seen, interval.before
     alone = len(seen) == 1 and bool(before) and before == after
@@ -109,7 +129,7 @@ def split(
     elif seen <= interval.glimpsed or (len(seen) == 1 and not interval.hidden):
         _came_and_went(result, interval, _at_most(energy_mj, idle_mw, elapsed_ns))
     else:
-        _shared(result, interval, _at_most(energy_mj, parked_mw, elapsed_ns), policy)
+        _shared(result, interval, _at_most(energy_mj, parked_mw, elapsed_ns), policy, weights)
     return result
 
 
@@ -129,19 +149,23 @@ def _came_and_went(result: Split, interval: Interval, idle_mj: int) -> None:
         result.give(apportion(interval.energy_mj - idle_mj, interval.work_ns), "sm_time")
 
 
-def _shared(result: Split, interval: Interval, parked_mj: int, policy: Policy) -> None:
+def _shared(
+    result: Split, interval: Interval, parked_mj: int, policy: Policy, weights: Mapping[Row, int] | None
+) -> None:
     seen = interval.seen
     servers, clients = _mps(interval)
     migs = {row.device.uuid for row in seen if row.device.parent_uuid}
     active_mj = interval.energy_mj - parked_mj
     if migs:
-        weights = _mig_weights(interval, migs)
-        if sum(weights.values()):
-            _give_instances(result, interval, active_mj, weights)
+        instances = _mig_weights(interval, migs)
+        if sum(instances.values()):
+            _give_instances(result, interval, active_mj, instances)
         else:
             parked_mj = interval.energy_mj
     elif not interval.work_told:
         result.leave(active_mj, "shared")
+    elif weights is not None:
+        result.give(apportion(active_mj, weights), "fingerprint")
     else:
         work = {row: ns for row, ns in interval.work_ns.items() if row in seen}
         if sum(work.values()):

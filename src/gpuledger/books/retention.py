@@ -164,6 +164,7 @@ def _with_books(use: ProcessUse, row: Row | None) -> ProcessUse:
         use.owner,
         energy_mj=_labelled(row.energy_mj),
         busy_ns=row.busy_ns,
+        energy_share_error=row.share_error,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpuledger.books.fingerprint import Fingerprint
 from gpuledger.model import NOBODY, Device, Facts, Owner, Reading, Resident, Tick
 
 
@@ -28,6 +29,9 @@ class Row:
     retired: bool = False
     resumed: bool = False
     """Whether it is only known from a journal, and was not met again yet."""
+    fingerprint: Fingerprint | None = None
+    share_error: float | None = None
+    """Of its share of the energy of the last interval, if that was shared."""
 
     @property
     def unlisted(self) -> bool:

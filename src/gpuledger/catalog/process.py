@@ -29,6 +29,10 @@ PROCESSES: tuple[Family, ...] = (
     Family("gpu_process_energy_joules_total", C, Of.PROCESS,
            "Energy of the process, by how it is known; only exclusive is measured, all others are estimates.",
            LEDGER, series=named("energy_mj", 1000), labels=("method",), unit="joules"),
+    Family("gpu_process_energy_share_error_ratio", G, Of.PROCESS,
+           "Standard deviation, estimated, of the share of the GPU's energy above parked power that the process was "
+           "given last; absent where that was not shared.",
+           LEDGER, at("energy_share_error"), unit="ratio"),
     Family("gpu_process_busy_seconds_total", C, Of.PROCESS, "Time the process had the compute engine.",
            SAMPLES, at("busy_ns", 1e9), unit="seconds"),
     Family("gpu_process_memory_used_bytes", G, Of.PROCESS, "GPU memory of the process; absent where not told.",

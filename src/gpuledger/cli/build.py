@@ -101,7 +101,7 @@ def _books(settings: Config) -> Books:
     return Books(
         settings.process_max,
         shown=settings.collector_process,
-        policy=Policy(strict=settings.energy_strict, parked_apart=settings.energy_parked == "separate"),
+        policy=Policy(settings.energy_strict, settings.energy_parked == "separate", settings.energy_method),
         keep_ns=int(settings.metric_retention * 1e9),
         longest_ns=max(BUFFER_NS, int(settings.tick_interval * 2.5e9)),  # slow ticks are no gaps
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from gpuledger.cli import logs, out
+from gpuledger.cli import learned, logs, out
 from gpuledger.cli.providers import providers
 from gpuledger.config import Config
 from gpuledger.errors import ConfigError
@@ -91,11 +91,13 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     for provider in asked:
         provider.stop()
     readings, trouble = _on_gpus(pid, settings)
+    known = learned.ask(settings.web_listen_address)
     if as_json:
         _say(json.dumps({
             "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": procfs.mapped_gpus(pid),
             "cgroup": ref.to_dict(), "owner": asdict(owner),
             "gpus": [reading.device.uuid for reading in readings],
+            "alone": learned.tell(facts, owner, [reading.device for reading in readings], known),
             "providers": [asdict(provider.health) for provider in asked],
         }))  # fmt: skip
         return 0
@@ -104,6 +106,9 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     _tell_cgroup(facts, ref.to_dict())
     _tell_asked(asked, owner)
     _tell_owner(owner)
+    _say("7. when it is alone on a GPU")
+    for line in learned.tell(facts, owner, [reading.device for reading in readings], known):
+        _say(f"   {line}")
     return 0
 
 

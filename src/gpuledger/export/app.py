@@ -10,6 +10,7 @@ from gpuledger import __version__
 from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.export.bodies import Bodies
 from gpuledger.export.http import Request, Response, not_found
+from gpuledger.export.json import learned_json
 from gpuledger.export.negotiate import Format, choose_encoding, choose_format
 from gpuledger.export.passed import Families, Passed
 from gpuledger.export.spoken import Spoken
@@ -22,6 +23,7 @@ HTML = (
 NO_CHOICES = Choices()
 UPSTREAM_PATH = "/gpu/metrics"
 """Where the pod exporter of old was too, whose dialect is there without an upstream."""
+JSON = (("Content-Type", "application/json"),)
 
 
 class App:
@@ -60,6 +62,7 @@ class App:
             "/readyz": self._readyz,
             **{dialect.path: self._of(dialect.name) for dialect in DIALECTS.values() if dialect.path},
             **({UPSTREAM_PATH: self._upstream} if upstream else {}),
+            "/api/v1/fingerprints": self._fingerprints,
             telemetry_path: self._metrics,
         }
         self._others = {dialect.path: dialect.about for dialect in DIALECTS.values() if dialect.path}
@@ -96,6 +99,12 @@ class App:
             upstream = tick.health.upstream if tick else None
             return Response.text(503, f"there is nothing to pass on: {upstream.reason if upstream else 'not read yet'}")
         return Response(200, _headers(Format.TEXT, encoding), body)
+
+    def _fingerprints(self, _: Request) -> Response:
+        tick = self._latest()
+        if tick is None:
+            return Response.text(503, "the first reading is not done yet; try again in a second")
+        return Response(200, JSON, learned_json(tick))
 
     def _healthz(self, _: Request) -> Response:
         """Alive: the loop ticks. A driver that is down is no reason to be restarted."""

@@ -1,4 +1,4 @@
-"""A tick as one JSON object: the catalog's families with their series, for scripts."""
+"""A tick as JSON, for scripts: the catalog's families with their series, and what was learned of workloads."""
 
 from __future__ import annotations
 
@@ -30,3 +30,18 @@ def tick_json(tick: Tick) -> bytes:
                 "type": family.type.value, "unit": family.unit, "help": family.help, "series": series,
             }  # fmt: skip
     return (json.dumps({"time": tick.time_ns / 1e9, "metrics": metrics}, indent=1) + "\n").encode()
+
+
+def learned_json(tick: Tick) -> bytes:
+    """`{"fingerprints": [{"workload": {...}, "behaviours": [{"seconds", "power_watts", "activity": {...}}]}]}`."""
+    told = [
+        {
+            "workload": dict(one.workload),
+            "behaviours": [
+                {"seconds": b.seconds, "power_watts": b.power_mw / 1000, "activity": dict(b.activity)}
+                for b in one.behaviours
+            ],
+        }
+        for one in tick.learned
+    ]
+    return (json.dumps({"time": tick.time_ns / 1e9, "fingerprints": told}, indent=1) + "\n").encode()

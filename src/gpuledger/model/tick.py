@@ -54,6 +54,8 @@ class ProcessUse:
     """By how it is known."""
     busy_ns: int | None = None
     """Time it had the compute engine."""
+    energy_share_error: float | None = None
+    """Standard deviation of its share of the GPU's energy above parked power, if that was shared just now."""
     dcgm: DcgmStats | None = None
     """Put here after the books are written."""
 
@@ -79,6 +81,27 @@ class ContainerUse:
     """Of containers of this name in earlier pods of the same name, whose rows are gone."""
     inferred_bytes: int | None = None
     """Memory it is taken to hold though the driver lists no process of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedBehaviour:
+    """One way in which a workload works, seen while it had a GPU to itself."""
+
+    seconds: float
+    """For how long; what is old counts less."""
+    power_mw: int
+    """Above parked power, while it has the compute engine."""
+    activity: tuple[tuple[str, float], ...]
+    """How busy each part of the chip is while it has the compute engine, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What is known of a workload from when it was alone."""
+
+    workload: tuple[tuple[str, str], ...]
+    """What it is known by."""
+    behaviours: tuple[LearnedBehaviour, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +177,8 @@ class Tick:
     dropped_processes: int = 0
     """Rows left out since start to keep the number of series bounded."""
     containers: tuple[ContainerUse, ...] = ()
+    learned: tuple[Learned, ...] = ()
+    """The workloads that were ever alone, the last first."""
     dcgm: DcgmHealth | None = None
     """None where DCGM is not asked."""
     health: Health = Health()

@@ -1,0 +1,118 @@
+"""`python -m bench.sharing`: what fingerprints cost in a tick, on GPUs that many processes share.
+
+Every process is first alone for some seconds, so that its activity is known; then all work at once, and differ.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+
+from bench.table import Budget, table
+
+from gpuledger.books.book import Books
+from gpuledger.books.interval import Policy
+from gpuledger.model import Activity, Device, Driver, Facts, Reading, Resident, Sample, Tick
+
+CASES = ((8, 4), (8, 8), (8, 64))
+LIMIT_MS = 2.0
+TICKS = 200
+ALONE = 6
+"""Ticks in which each is alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU of a tick's books, in milliseconds."""
+
+    gpus: int
+    processes: int
+    fingerprint_ms: float
+    sm_time_ms: float
+
+
+def measure(*, quick: bool = False) -> list[Cost]:
+    """All cases, with fingerprints and without."""
+    times = TICKS // 10 if quick else TICKS
+    return [
+        Cost(gpus, each, *(_books_ms(gpus, each, method, times) for method in ("fingerprint", "sm_time")))
+        for gpus, each in CASES
+    ]
+
+
+def _books_ms(gpus: int, each: int, method: str, times: int) -> float:
+    chance = random.Random(1)
+    books = Books(policy=Policy(method=method))
+    shapes = {pid: [chance.random() for _ in range(5)] for pid in range(1, gpus * each + 1)}
+    now_s = 1_700_000_000
+    energy_mj = 0
+    taken: list[float] = []
+    for step in range(ALONE * each + times):
+        now_s += 1
+        energy_mj += 500_000
+        alone = step // ALONE if step < ALONE * each else None
+        readings = tuple(
+            _reading(gpu, range(gpu * each + 1, (gpu + 1) * each + 1), alone, shapes, now_s, energy_mj, chance)
+            for gpu in range(gpus)
+        )
+        facts = {pid: Facts(pid, 1, 0, f"work{pid}") for pid in shapes}
+        tick = Tick(now_s * 10**9, Driver(up=True), readings, facts=facts)
+        started = time.process_time()
+        booked = books.book(tick)
+        if alone is None:
+            taken.append(time.process_time() - started)
+    used = {name for use in booked.processes for name, _ in use.energy_mj}
+    if method not in used:
+        raise AssertionError(f"nothing was split by {method}: {used}")
+    return statistics.median(taken) * 1000
+
+
+def _reading(
+    gpu: int, pids: range, alone: int | None, shapes: dict[int, list[float]], now_s: int, energy_mj: int,
+    chance: random.Random,
+) -> Reading:  # fmt: skip
+    """One process alone, or all with parts that change."""
+    here = pids if alone is None else pids[alone : alone + 1]
+    parts = {pid: chance.random() for pid in here}
+    whole = sum(parts.values())
+    sm, occupancy, tensor, dram, fp32 = (
+        100 * sum(part / whole * shapes[pid][place] for pid, part in parts.items()) for place in range(5)
+    )
+    return Reading(
+        Device(gpu, f"GPU-{gpu}", name="bench"),
+        energy_mj=energy_mj,
+        utilization_pct=100,
+        activity=Activity(sm_pct=sm, occupancy_pct=occupancy, tensor_pct=tensor, dram_pct=dram, fp32_pct=fp32),
+        residents=tuple(Resident(pid, "compute") for pid in here),
+        samples=tuple(Sample(pid, now_s * 10**6, round(100 * part / whole), 0) for pid, part in parts.items()),
+    )
+
+
+def budgets(costs: list[Cost]) -> list[Budget]:
+    """What fingerprints may add."""
+    return [
+        Budget(f"CPU that fingerprints add to a tick, {cost.gpus} GPUs x {cost.processes} sharing processes",
+               LIMIT_MS, cost.fingerprint_ms - cost.sm_time_ms, " ms")
+        for cost in costs if cost.processes == 8
+    ]  # fmt: skip
+
+
+def report(costs: list[Cost]) -> str:
+    """A section of RESULTS.md."""
+    rows = [
+        (f"{cost.gpus} x {cost.processes}", f"{cost.sm_time_ms:.2f} ms", f"{cost.fingerprint_ms:.2f} ms",
+         f"{cost.fingerprint_ms - cost.sm_time_ms:.2f} ms")
+        for cost in costs
+    ]  # fmt: skip
+    return "\n".join([
+        "## Fingerprints", "",
+        "CPU of a tick's books while all processes work at once and all were seen alone before; median.", "",
+        table(("GPUs x processes", "by SM time", "by fingerprint", "difference"), rows),
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    print(report(measure(quick="--quick" in sys.argv)))

@@ -1,0 +1,300 @@
+"""Energy of a shared GPU by fingerprints: on made-up processes whose shares are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuledger.books.book import Books
+from gpuledger.books.interval import Policy
+from gpuledger.model import Activity, ProcessUse, Tick
+from tests.books.worlds import World
+
+MATMUL = (95.0, 14.0, 93.0, 17.0)
+COPY = (99.0, 80.0, 0.0, 88.0)
+DECODE = (88.0, 12.0, 3.0, 88.0)
+PARKED_MJ = 100_000
+
+
+@dataclass
+class Shared:
+    """A GPU with processes of known shape and power, and books that watch it."""
+
+    shapes: dict[int, tuple[tuple[float, ...], int]]
+    """By pid: SM, occupancy, tensor and DRAM in percent, and millijoules a second above parked."""
+    books: Books = field(default_factory=Books)
+    world: World = field(default_factory=lambda: World(names={1: "one", 2: "two", 3: "three", 4: "four"}))
+
+    def tick(self, here: list[int], amounts: Mapping[int, float], samples: Mapping[int, int] | None = None) -> Tick:
+        """A second in which each did that much; the samples say so too, unless told otherwise."""
+        made = self.made(here, amounts, samples)
+        return self.books.book(made)
+
+    def made(
+        self, here: list[int], amounts: Mapping[int, float], samples: Mapping[int, int] | None = None, **more: Any
+    ) -> Tick:
+        """The tick, not booked."""
+        shape = [sum(part * self.shapes[pid][0][place] for pid, part in amounts.items()) for place in range(4)]
+        sm, occupancy, tensor, dram = (min(100.0, amount) for amount in shape)
+        given_: dict[str, Any] = {
+            "utilization_pct": 100 if any(amounts.values()) else 0,
+            "activity": Activity(sm_pct=sm, occupancy_pct=occupancy, tensor_pct=tensor, dram_pct=dram),
+        }
+        work = {pid: round(part * 100) for pid, part in amounts.items()} if samples is None else dict(samples)
+        mj = PARKED_MJ + round(sum(part * self.shapes[pid][1] for pid, part in amounts.items()))
+        return self.world.tick(*here, mj=mj, work=work, **{**given_, **more})
+
+    def alone(self, pid: int, seconds: int = 6) -> None:
+        """It has the GPU to itself, first to wait and then to work."""
+        self.tick([pid], {})
+        self.tick([pid], {})
+        for _ in range(seconds):
+            self.tick([pid], {pid: 1.0})
+        self.tick([], {})
+
+
+def active(tick: Tick, before: Tick | None = None) -> dict[int, int]:
+    """By pid, energy above parked power, since a tick before."""
+    found = {use.resident.pid: _active(use) for use in tick.processes}
+    was = {} if before is None else {use.resident.pid: _active(use) for use in before.processes}
+    return {pid: mj - was.get(pid, 0) for pid, mj in found.items()}
+
+
+def _active(use: ProcessUse) -> int:
+    return sum(mj for method, mj in use.energy_mj if method not in ("parked", "exclusive", "edge"))
+
+
+def share(gpu: Shared, here: list[int], amounts: dict[int, float], samples: dict[int, int], ticks: int = 8) -> Any:
+    """Of each in the last of some seconds."""
+    before = last = gpu.tick(here, amounts, samples)
+    for _ in range(ticks):
+        before, last = last, gpu.tick(here, amounts, samples)
+    got = active(last, before)
+    return {pid: got[pid] / sum(got.values()) for pid in here}
+
+
+def test_activity_puts_samples_right() -> None:
+    """The samples say 20 to 80; the activity says they had half each; one takes 570 W alone and the other 360."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+    gpu.alone(1)
+    gpu.alone(2)
+
+    got = share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 20, 2: 80})
+
+    assert got[1] == pytest.approx(570 / 930, abs=0.04)
+
+
+def test_by_samples_if_so_chosen() -> None:
+    """The same with --energy.method=sm_time."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)}, Books(policy=Policy(method="sm_time")))
+    gpu.alone(1)
+    gpu.alone(2)
+
+    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 20, 2: 80})[1] == pytest.approx(0.2, abs=1e-3)
+
+
+def test_strict_books_no_estimate() -> None:
+    """However much is known of both, what they use together is nobody's, and no error is told."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)}, Books(policy=Policy(strict=True)))
+    gpu.alone(1)
+    gpu.alone(2)
+
+    gpu.tick([1, 2], {1: 0.5, 2: 0.5})
+    last = gpu.tick([1, 2], {1: 0.5, 2: 0.5})
+
+    assert not any(active(last).values())
+    assert [use.energy_share_error for use in last.processes] == [None, None]
+
+
+def test_three_at_once() -> None:
+    """Samples that name only one of them do not hide the other two, once they were seen working."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000), 3: (DECODE, 520_000)})
+    for pid in gpu.shapes:
+        gpu.alone(pid)
+
+    got = share(gpu, [1, 2, 3], {1: 0.3, 2: 0.3, 3: 0.4}, {1: 60, 2: 20, 3: 20})
+
+    true = {1: 0.3 * 570, 2: 0.3 * 360, 3: 0.4 * 520}
+    assert got == {pid: pytest.approx(w / sum(true.values()), abs=0.06) for pid, w in true.items()}
+
+
+def test_twins_are_split_by_samples() -> None:
+    """Of two that look the same the activity says nothing; and the error that is told is large."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (MATMUL, 570_000)})
+    gpu.alone(1)
+    gpu.alone(2)
+
+    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 30, 2: 70})[1] == pytest.approx(0.3, abs=0.02)
+    last = gpu.tick([1, 2], {1: 0.5, 2: 0.5}, {1: 30, 2: 70})
+    assert all((use.energy_share_error or 0) > 0.15 for use in last.processes)
+
+
+def test_a_stranger_has_what_is_left() -> None:
+    """One was never alone: the other has its time times its power, the stranger the rest."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 0)})
+    gpu.alone(1)
+
+    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 50, 2: 50})[2] < 0.15
+
+
+def test_strangers_are_split_by_samples() -> None:
+    """Nothing is known of anybody: SM time, and the method says so."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+
+    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 20, 2: 80})[1] == pytest.approx(0.2, abs=1e-3)
+    last = gpu.tick([1, 2], {1: 0.5, 2: 0.5})
+    assert {method for use in last.processes for method, _ in use.energy_mj} == {"sm_time"}
+
+
+@pytest.mark.parametrize("lacking", ["activity", "mps"])
+def test_by_samples_where_activity_says_nothing(lacking: str) -> None:
+    """No GPM, before Hopper; or a server of MPS, whose clients run at once."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+    gpu.alone(1)
+    gpu.alone(2)
+    if lacking == "mps":
+        gpu.world.names[4] = "nvidia-cuda-mps-server"
+    here, more = ([1, 2, 4], {}) if lacking == "mps" else ([1, 2], {"activity": None})
+    for _ in range(4):
+        last = gpu.books.book(gpu.made(here, {1: 0.5, 2: 0.5}, {1: 20, 2: 80}, **more))
+
+    methods = {method for use in last.processes for method, _ in use.energy_mj}
+    assert "sm_time" in methods
+    assert "fingerprint" not in methods
+
+
+def test_a_behaviour_never_seen_is_believed_less() -> None:
+    """Known as a copy, it now multiplies beside another: the samples decide, for the activity is not explained."""
+    gpu = Shared({1: (COPY, 400_000), 2: (DECODE, 400_000)})
+    gpu.alone(1)
+    gpu.alone(2)
+    gpu.shapes[1] = (MATMUL, 400_000)
+
+    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 50, 2: 50})[1] == pytest.approx(0.5, abs=0.15)
+
+
+def test_a_known_change_of_behaviour_is_seen() -> None:
+    """Training and evaluation were both seen alone: whichever it does beside another, its share is right."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (DECODE, 520_000)})
+    gpu.alone(1)
+    gpu.alone(2)
+    gpu.shapes[1] = (COPY, 360_000)
+    gpu.alone(1)
+
+    evaluating = share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 50, 2: 50})
+    gpu.shapes[1] = (MATMUL, 570_000)
+    training = share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 50, 2: 50})
+
+    assert evaluating[1] == pytest.approx(360 / 880, abs=0.06)
+    assert training[1] == pytest.approx(570 / 1090, abs=0.06)
+
+
+def test_a_restarted_process_is_known() -> None:
+    """The same program under another pid, that was never alone itself."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000), 4: (COPY, 360_000)})
+    gpu.alone(1)
+    gpu.alone(2)
+    gpu.world.names[4] = "two"
+
+    assert share(gpu, [1, 4], {1: 0.5, 4: 0.5}, {1: 20, 4: 80})[1] == pytest.approx(570 / 930, abs=0.04)
+
+
+def test_learns_beside_one_that_waits() -> None:
+    """Another is there and does nothing: what is seen is that of the one that works."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+    for pid in (1, 2):
+        for _ in range(26):
+            last = gpu.tick([1, 2], {pid: 1.0})
+        gpu.tick([1, 2], {})
+
+    assert len(last.learned) == 2
+    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 20, 2: 80})[1] == pytest.approx(570 / 930, abs=0.04)
+
+
+def test_does_not_learn_beside_one_whose_samples_come_late() -> None:
+    """Both work, the samples name only one of them for 9 s: what was seen then was not of that one."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+    for _ in range(9):
+        gpu.tick([1, 2], {1: 0.5, 2: 0.5}, {1: 99})
+    for _ in range(12):
+        last = gpu.tick([1, 2], {1: 0.5, 2: 0.5}, {2: 99})
+
+    assert last.learned == ()
+
+
+def test_does_not_learn_right_after_another_left() -> None:
+    """The energy counter and the samples lag a little: the first second alone may hold some of the other's."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+    gpu.tick([1, 2], {1: 0.5, 2: 0.5})
+    gpu.tick([1, 2], {1: 0.5, 2: 0.5})
+    gpu.tick([1], {1: 1.0})
+    assert gpu.tick([1], {1: 1.0}).learned == ()
+
+    (learned,) = gpu.tick([1], {1: 1.0}).learned
+
+    assert learned.behaviours[0].seconds == 1
+
+
+def test_who_stopped_long_ago_gets_nothing() -> None:
+    """Known well, and of the same shape as the one that works: after ten seconds without a sample it did nothing."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (MATMUL, 570_000)})
+    gpu.alone(1)
+    gpu.alone(2)
+    gpu.tick([1, 2], {1: 0.5, 2: 0.5})
+    for _ in range(12):
+        before = gpu.tick([1, 2], {1: 1.0})
+
+    last = gpu.tick([1, 2], {1: 1.0})
+
+    assert active(last, before)[2] == 0
+
+
+SHAPE = st.tuples(*[st.floats(0, 100)] * 4)
+AMOUNTS = st.dictionaries(st.integers(1, 4), st.floats(0, 1), max_size=4)
+STEPS = st.lists(st.tuples(AMOUNTS, st.dictionaries(st.integers(1, 3), st.integers(0, 100))), min_size=1, max_size=8)
+
+
+@settings(max_examples=150)
+@given(
+    st.fixed_dictionaries({pid: st.tuples(SHAPE, st.integers(0, 600_000)) for pid in (1, 2, 3, 4)}),
+    st.sets(st.integers(1, 4)),
+    STEPS,
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_always_true_with_fingerprints(shapes: Any, known: set[int], steps: Any, apart: bool, random: Random) -> None:
+    """Whatever is known: the parts are the GPU, nothing falls, who never worked gets nothing, order does not matter."""
+    policy = Policy(parked_apart=apart)
+    one, other = Shared(shapes, Books(policy=policy)), Books(policy=policy)
+    gpu = Shared(shapes, world=one.world, books=one.books)
+    for pid in sorted(known):
+        for amounts in ({}, {}, *[{pid: 1.0}] * 5, {pid: 0.5}):
+            made = gpu.made([pid], amounts)
+            one.books.book(made)
+            other.book(made)
+    before: dict[tuple[int, str], int] = {}
+    for amounts, samples in steps:
+        tick = gpu.made([1, 2, 3, 4], amounts, samples)
+        (reading,) = tick.readings
+        shuffled = replace(
+            reading,
+            residents=tuple(random.sample(reading.residents or (), 4)),
+            samples=tuple(random.sample(reading.samples or (), len(reading.samples or ()))),
+        )
+        booked, same = one.books.book(tick), other.book(replace(tick, readings=(shuffled,)))
+        account = booked.readings[0].account
+        assert account is not None
+        assert account.residual_mj == 0
+        now = {(use.resident.pid, method): mj for use in booked.processes for method, mj in use.energy_mj}
+        assert all(mj >= before.get(key, 0) for key, mj in now.items())
+        assert now == {(use.resident.pid, method): mj for use in same.processes for method, mj in use.energy_mj}
+        assert all(0 <= (use.energy_share_error or 0) <= 1 for use in booked.processes)
+        if 4 not in known:  # no sample ever named it
+            assert active(booked)[4] == 0
+        before = now
