@@ -12,10 +12,10 @@ import re
 import subprocess
 import sys
 import time
-from urllib.request import urlopen
 
 import placed
 import pynvml
+from scrape import metrics
 
 PORT = 9479
 HOLDERS = {"hold": "c3f7" * 16, "small": "4be1" * 16}
@@ -32,21 +32,6 @@ def listed() -> dict[int, int]:
     pynvml.nvmlInit()
     device = pynvml.nvmlDeviceGetHandleByIndex(0)
     return {row.pid: row.usedGpuMemory for row in pynvml.nvmlDeviceGetComputeRunningProcesses(device)}
-
-
-def metrics(wanted: str) -> str:
-    """The page, once it has a line that begins so."""
-    body = ""
-    for _ in range(100):
-        time.sleep(0.3)
-        try:
-            with urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=5) as answer:
-                body = str(answer.read().decode())
-        except OSError:
-            continue
-        if re.search(f"^{wanted}", body, re.MULTILINE):
-            return body
-    raise AssertionError(f"no {wanted} in\n{body}")
 
 
 def inferred(body: str) -> dict[str, float]:
@@ -68,7 +53,7 @@ def main() -> int:
     words = ["unshare", "--mount", "sh", "-c", NESTED.format(python=sys.executable, port=PORT)]
     server = subprocess.Popen(words)
     try:
-        body = metrics(f'container_gpu_memory_bytes{{.*{HOLDERS["hold"]}.*method="inference"')
+        body = metrics(PORT, f'container_gpu_memory_bytes{{.*{HOLDERS["hold"]}.*method="inference"')
         held = listed()[running["hold"].pid]
         found = inferred(body)[HOLDERS["hold"]]
         wrong += not abs(found - held) <= OFF * held
@@ -79,9 +64,9 @@ def main() -> int:
             sep="\n",
         )
         running["small"] = placed.start(groups["small"], "small", 120, "small")
-        body = metrics(r"gpu_inference_candidates\{.*\} 2$")
+        body = metrics(PORT, r"gpu_inference_candidates\{.*\} 2$")
         time.sleep(2)
-        body = metrics(r"gpu_inference_candidates\{.*\} 2$")
+        body = metrics(PORT, r"gpu_inference_candidates\{.*\} 2$")
         both, parts = sum(listed().values()), inferred(body)
         wrong += not abs(sum(parts.values()) - both) <= OFF * both
         wrong += len(parts) != len(HOLDERS) or max(parts.values()) - min(parts.values()) > 1

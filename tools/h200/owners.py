@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
-from urllib.request import urlopen
 
 import placed
+from scrape import metrics
 
 CONTAINERD, CRIO, DOCKER = "4be1" * 16, "90ad" * 16, "c3f7" * 16
 UID, UID2 = "7f2c1a9e-3b64-4d0f-9a51-c8e20d7b4f13", "b91d5c02-8e7a-4f3c-b6d4-1a2f90c37e58"
@@ -35,29 +34,13 @@ def exporter(*before: str) -> subprocess.Popen[str]:
     return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
 
 
-def metrics(wanted: str, within_s: float = 20) -> str:
-    """The page, once it has a line that begins so."""
-    end = time.monotonic() + within_s
-    body = ""
-    while time.monotonic() < end:
-        time.sleep(0.5)
-        try:
-            with urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=5) as answer:
-                body = str(answer.read().decode())
-        except OSError:
-            continue
-        if re.search(f"^{wanted}", body, re.MULTILINE):
-            return body
-    raise AssertionError(f"no {wanted} in\n{body}")
-
-
 def main() -> int:
     """Both halves."""
     wrong = 0
     running = [placed.start(where, "small", 90, f"work{i}") for i, (where, _) in enumerate(CAST)]
     try:
         server = exporter()
-        body = metrics(f'gpu_process_sm_utilization_ratio{{pid="{running[-1].pid}"')
+        body = metrics(PORT, f'gpu_process_sm_utilization_ratio{{pid="{running[-1].pid}"')
         for process, (where, expected) in zip(running, CAST, strict=True):
             line = next(x for x in body.splitlines() if x.startswith(f'gpu_process_info{{pid="{process.pid}"'))
             for label, value in expected.items():
@@ -83,7 +66,7 @@ def nested() -> int:
     """In a PID namespace of its own the driver lists nobody, though memory is used; the exporter must say so."""
     server = exporter("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
     try:
-        body = metrics("gpu_processes")
+        body = metrics(PORT, "gpu_processes")
         checks = {
             "host_pid_namespace is 0": "\ngpuledger_host_pid_namespace 0\n" in body,
             "no process is listed": re.search(r"^gpu_processes\{.*\} 0$", body, re.MULTILINE) is not None,
