@@ -11,7 +11,7 @@ import pytest
 from gpuledger.books.book import Books
 from gpuledger.books.floor import Floor
 from gpuledger.books.interval import Policy
-from gpuledger.model import Account, Accounting, Activity, Driver, Reading, Resident, Tick
+from gpuledger.model import Account, Accounting, Activity, Driver, Facts, Owner, Owners, Reading, Resident, Tick
 from tests.books.worlds import CUT, GPU, MIGS, S, World
 
 
@@ -458,3 +458,106 @@ def test_gpus_have_their_own_accounts() -> None:
         booked = books.book(world.around(one, replace(one, device=CUT, energy_mj=5 * world.energy_mj)))
 
     assert [use.energy_mj for use in booked.processes] == [(("exclusive", 100),), (("exclusive", 500),)]
+
+
+# -- processes that are not listed
+
+
+def facts_of(tick: Tick, pid: int, start: int, container: str = "") -> Tick:
+    """The tick with what the kernel says of a process that is not listed."""
+    owners = {pid: Owner(container="name", container_id=container)} if container else {}
+    return replace(tick, facts={pid: Facts(pid, start, 0, f"p{start}")}, owners=Owners(by_pid=owners))
+
+
+def test_a_hidden_process_gets_its_name_late() -> None:
+    """In another PID namespace it is never listed; what is known of it, and that it is there, is kept up."""
+    books, world = Books(), World()
+    books.book(world.tick())
+    books.book(world.tick(mj=10, work={9: 50}))
+    books.book(facts_of(world.tick(mj=10, work={9: 50}), 9, 7))
+    done = books.book(facts_of(world.tick(mj=10, work={9: 50}), 9, 7, "c1"))
+
+    (use,) = (use for use in done.processes if use.facts is not None)
+    assert (use.facts and use.facts.name, use.owner.container, use.active) == ("p7", "name", None)
+    assert [total.owner.container for total in done.containers] == ["name"]
+
+
+def test_a_hidden_process_with_a_reused_pid() -> None:
+    """Another start is another process: it begins at nothing."""
+    books, world = Books(), World()
+    books.book(world.tick())
+    books.book(facts_of(world.tick(mj=100, work={9: 50}), 9, 7))
+    done = books.book(facts_of(world.tick(mj=10, work={9: 50}), 9, 8))
+
+    assert [(use.facts and use.facts.name, use.energy_mj) for use in done.processes] == [("p8", (("edge", 10),))]
+    assert account(done).retired_mj == 100
+
+
+def test_a_client_of_mps_that_was_glimpsed_first() -> None:
+    """Sampled before it is listed: it waits like the others once it is."""
+    books, world = Books(), World(names={1: "nvidia-cuda-mps"})
+    books.book(world.tick(1))
+    both = {1: Facts(1, 1, 0, "nvidia-cuda-mps"), 2: Facts(2, 1, 0)}
+    books.book(replace(world.tick(1, mj=50, after_s=0.3, work={2: 10}), facts=both))
+    listed = (Resident(1, "compute"), Resident(2, "mps"))
+    done = books.book(world.tick(1, 2, mj=50, after_s=0.7, residents=listed))
+
+    assert account(done).residual_mj == 0
+    assert sum(sum(methods.values()) for methods in energy(done).values()) == 100
+
+
+def test_a_late_sample_beside_those_that_came_and_went() -> None:
+    """Who left two ticks ago has nothing of what others did since."""
+    last = run({"pids": [7]}, {"mj": 10}, {"mj": 100, "work": {7: 30, 8: 10, 9: 10}})
+
+    assert (energy(last)[8], energy(last)[9]) == ({"sm_time": 50}, {"sm_time": 50})
+
+
+def test_an_account_is_not_added_to_samples() -> None:
+    """A process that ran for an hour at 1 % did not work a whole tick because it ended."""
+    ended = Accounting(9, running=False, gpu_pct=1, time_ms=3_600_000)
+    sampled = run({"work": {1: 0}}, {"mj": 10, "work": {9: 1}}, {"mj": 10, "accounting": (ended,)})
+    never = run({"pids": [1], "work": {1: 0}}, {"pids": [1], "mj": 100, "work": {1: 99}, "accounting": (ended,)})
+
+    assert [use.busy_ns for use in sampled.processes] == [10_000_000]
+    assert energy(never) == {1: {"sm_time": 99}, 9: {"sm_time": 1}}
+
+
+# -- slow ticks
+
+
+def test_ticks_of_fifteen_seconds() -> None:
+    """They are no gaps: time is counted, and shares are by work as far as samples reach back."""
+    books, world = Books(longest_ns=40 * S), World()
+    books.book(world.tick(1, 2, utilization_pct=50))
+    for _ in range(3):
+        done = books.book(world.tick(1, 2, mj=1000, after_s=15, work={1: 30, 2: 10}, utilization_pct=40))
+
+    assert energy(done) == {1: {"sm_time": 2250}, 2: {"sm_time": 750}}
+    assert account(done).in_use_ns == 45 * S
+    assert account(done).busy_ns == 18 * S
+    assert [use.busy_ns for use in done.processes] == [9 * S, 3 * S]
+
+
+def test_ticks_of_fifteen_seconds_without_a_counter() -> None:
+    """Power times time, from end to end."""
+    books, world = Books(longest_ns=40 * S), World()
+    for _ in range(3):
+        done = books.book(world.tick(1, after_s=15, energy_mj=None, power_mw=100_000))
+
+    assert account(done).energy_mj == 3_000_000
+
+
+def test_a_counter_that_does_not_answer_keeps_nobody() -> None:
+    """Processes come and go while a GPU tells no energy: the open interval does not grow with them."""
+    books, world = Books(), World()
+    books.book(world.tick(1))
+    for pid in range(2, 100):
+        books.book(world.tick(pid, energy_mj=None, work={pid: 50}))
+    ledger = books._energy.ledgers[GPU.uuid]
+
+    assert ledger._open is not None
+    assert len(ledger._open.seen) < 20
+    assert len(ledger._open.work_ns) < 20
+    last = books.book(world.tick(1, mj=500))
+    assert nobody(last) == {"error": 500}

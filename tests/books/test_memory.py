@@ -230,9 +230,9 @@ def test_a_gpu_with_unknown_memory_is_in_use() -> None:
 def test_the_part_of_who_is_not_listed_is_rounded_down() -> None:
     """Of three millijoules of waiting, the one that is listed has two."""
     world, books = World(), Books()
-    hidden: dict[str, Any] = {"memory_used_bytes": 5 * GIB, "memory_reserved_bytes": 0}
-    books.book(world.tick(1, **hidden))
-    done = books.book(world.tick(1, mj=3, **hidden))
+    hidden: dict[str, Any] = {"memory_used_bytes": 5 * GIB, "memory_reserved_bytes": 0, "residents": (process(1, 0),)}
+    books.book(world.tick(**hidden))
+    done = books.book(world.tick(mj=3, **hidden))
 
     assert done.processes[0].energy_mj == (("parked", 2),)
     assert dict(gpu_account(done).unattributed_mj)["unseen"] == 1
@@ -245,10 +245,10 @@ def test_beside_unknown_memory_nobody_is_alone() -> None:
     books.book(world.tick(1, 2, **quiet))
     for _ in range(20):
         books.book(world.tick(1, 2, mj=100_000, **quiet))  # parked power is learned
-    hidden: dict[str, Any] = {"memory_used_bytes": 5 * GIB, "memory_reserved_bytes": 0}
+    hidden: dict[str, Any] = {"memory_used_bytes": 5 * GIB, "memory_reserved_bytes": 0, "residents": (process(1, 0),)}
     for _ in range(3):
-        before = books.book(world.tick(1, mj=100_000, work={1: 50}, **hidden))
-    done = books.book(world.tick(1, mj=300_000, work={1: 50}, **hidden))
+        before = books.book(world.tick(mj=100_000, work={1: 50}, **hidden))
+    done = books.book(world.tick(mj=300_000, work={1: 50}, **hidden))
 
     def rose(method: str) -> int:
         mj = [dict(tick.processes[0].energy_mj).get(method, 0) for tick in (before, done)]
@@ -257,6 +257,51 @@ def test_beside_unknown_memory_nobody_is_alone() -> None:
     assert (rose("exclusive"), rose("sm_time")) == (0, 200_000)
     assert rose("parked") == 50_000
     assert dict(gpu_account(done).unattributed_mj)["unseen"] > 0
+
+
+def test_who_is_listed_without_its_memory_may_be_alone() -> None:
+    """What is used is its own: nobody hides behind it."""
+    world, books = World(), Books()
+    used: dict[str, Any] = {"memory_used_bytes": 5 * GIB, "memory_reserved_bytes": 0}
+    for _ in range(3):
+        done = books.book(world.tick(1, mj=100, **used))
+
+    assert done.processes[0].energy_mj == (("exclusive", 200),)
+
+
+def test_an_idle_gpu_that_is_cut_is_idle() -> None:
+    """MIG instances need memory of their own: 107 and 71 MiB on an A100 of 80 GB, 249 MiB for the whole."""
+    books = Books()
+    sizes = ((CUT, 249, 80), (MIGS[0], 107, 40), (MIGS[1], 71, 20))
+    for energy_mj in (1000, 2000):
+        readings = tuple(
+            Reading(
+                device,
+                energy_mj=None if device.parent_uuid else energy_mj,
+                memory_total_bytes=total * GIB,
+                memory_used_bytes=used * MIB,
+                memory_reserved_bytes=0,
+                residents=(),
+            )
+            for device, used, total in sizes
+        )
+        done = books.book(Tick(S + energy_mj * 10**6, Driver(up=True), readings))
+
+    assert [reading.memory and reading.memory.unknown_bytes for reading in done.readings] == [0, 0, 0]
+    assert gpu_account(done).idle_mj == 1000
+    assert gpu_account(done).in_use is False
+
+
+def test_a_container_that_was_started_again() -> None:
+    """The old one is still listed while the new one is inferred: neither loses what it has."""
+    old, new = (Owner(container="main", container_id=i, namespace="ml", pod="llama-0") for i in ("a", "b"))
+    tick = held(
+        process(1, None), process(2, 3 * GIB), used=9 * GIB, owners={1: old, 2: new}, holders=[may(new, "allocation")]
+    )
+    found = {use.owner.container_id: use for use in Books().book(tick).containers}
+
+    assert (found["a"].processes, found["a"].inferred_bytes) == (1, 6 * GIB)
+    assert (found["b"].processes, found["b"].memory_bytes, found["b"].inferred_bytes) == (1, 3 * GIB, None)
 
 
 # -- for any readings
@@ -293,7 +338,8 @@ def test_memory_adds_up(ticks: Sequence[Tick]) -> None:
         parts = [held for _, _, held in done.inferred]
         assert sum(parts) == found.inferred_bytes
         assert all(part >= 0 for part in parts)
-        assert (GPU.uuid in done.hidden) == bool(found.unknown_bytes)
+        silent = any(r.memory_bytes is None for r in reading.residents or ())
+        assert (GPU.uuid in done.hidden) == (bool(found.unknown_bytes) and not silent)
         if reading.memory_used_bytes is None:
             assert found == MemoryAccount(known)
             continue

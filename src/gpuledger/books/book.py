@@ -37,7 +37,7 @@ class Books:
         self._processes = ProcessBook(most, shown=shown)
         self._rows = Rows()
         self._memory = MemoryBook()
-        self._time = TimeBook()
+        self._time = TimeBook(longest_ns)
         self._energy = EnergyBook(policy, longest_ns)
         self._retention = Retention(keep_ns, most if shown else 0)
 

@@ -33,7 +33,7 @@ class Ledger:
         self._policy = policy
         self._sharing = Sharing(workloads, by_fingerprint=policy.method == "fingerprint")
         self._longest_ns = longest_ns
-        self._meter = Meter()
+        self._meter = Meter(longest_ns)
         self._open: Interval | None = None
         self._idle_power = Floor()
         self._parked_power = Floor()
@@ -111,6 +111,8 @@ class Ledger:
             interval.before = None
         interval.saw(activities(reading), past_ns / 1e9)
         if rise is None:
+            if now_ns - interval.since_ns > self._longest_ns:
+                interval.forget()
             return
         interval.energy_mj += rise.mj
         if rise.reason:
@@ -235,7 +237,7 @@ def _gather(interval: Interval, here: frozenset[Row] | None, work: Work, migs: l
         interval.seen |= here
     interval.work_told |= work.told
     interval.seen |= work.glimpsed
-    interval.glimpsed |= work.glimpsed
+    interval.glimpsed = (interval.glimpsed | work.glimpsed) - (here or frozenset())
     interval.hidden |= work.hidden
     for row, ns in work.by_row.items():
         interval.work_ns[row] = interval.work_ns.get(row, 0) + ns

@@ -57,6 +57,11 @@ class Interval:
     def __post_init__(self) -> None:
         self.seen |= self.before or frozenset()
 
+    def forget(self) -> None:
+        """It is too long to be split; who was there need not be kept."""
+        self.before, self.failed = None, True
+        self.seen, self.work_ns, self.glimpsed = set(), {}, set()
+
     def saw(self, busy: Activities | None, seconds: float) -> None:
         """Add how busy the parts of the GPU were for that long."""
         if busy is not None and seconds > 0:
@@ -146,7 +151,8 @@ def _came_and_went(result: Split, interval: Interval, idle_mj: int) -> None:
     if len(interval.seen) == 1:
         result.give(dict.fromkeys(interval.seen, interval.energy_mj - idle_mj), "edge")
     else:
-        result.give(apportion(interval.energy_mj - idle_mj, interval.work_ns), "sm_time")
+        work = {row: ns for row, ns in interval.work_ns.items() if row in interval.seen}
+        result.give(apportion(interval.energy_mj - idle_mj, work), "sm_time")
 
 
 def _shared(

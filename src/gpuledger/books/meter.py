@@ -26,7 +26,8 @@ class Rise:
 class Meter:
     """The energy counter of one GPU, or power times time where it has none."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_ns: int = BUFFER_NS) -> None:
+        self._longest_ns = longest_ns
         self.source = ""
         self.checked_counter_mj = 0
         self._checked_mw_ns = 0
@@ -68,7 +69,7 @@ class Meter:
         self._limit_mw = reading.power_limit_mw or reading.power_default_limit_mw or self._limit_mw
         elapsed_ns = now_ns - self._at_ns
         mw_ns = 0  # twice, for the mean of both ends is the half of their sum
-        close = 0 < elapsed_ns <= BUFFER_NS  # further apart, power tells nothing of what was between
+        close = 0 < elapsed_ns <= self._longest_ns  # further apart, power tells nothing of what was between
         if reading.power_mw is not None and self._power_mw is not None and close:
             mw_ns = (self._power_mw + reading.power_mw) * elapsed_ns
         if reading.energy_mj is not None:

@@ -109,19 +109,22 @@ class Rows:
     def glimpse(self, tick: Tick, reading: Reading, pid: int, since_ns: int) -> Row:
         """The row of a process that worked, listed or not: one that came and went between two ticks never is.
 
-        A row that was last seen before `since_ns` is another's, unless its start says that it is the same.
+        Where the start is known it says whose row it is; else one that was last seen before `since_ns` is another's.
         """
-        uuid = reading.device.uuid
+        uuid, facts = reading.device.uuid, tick.facts.get(pid)
         row = self._rows.get((uuid, pid))
-        facts = tick.facts.get(pid)
-        start = facts.start_ticks if facts is not None else None
-        if row is not None and (row.active or row.seen_ns >= since_ns or (start and row.start_ticks == start)):
-            if row.unlisted:
-                row.seen_ns = tick.time_ns
+        if row is not None and not row.unlisted and self._is_of(row, facts, since_ns):
             return row
-        row = self._met(tick, reading, reading.device.parent_uuid or uuid, Resident(pid, "unlisted"))
-        row.active = False if facts is None else None
+        if row is None or facts is not None or not self._is_of(row, facts, since_ns):
+            row = self._met(tick, reading, reading.device.parent_uuid or uuid, Resident(pid, "unlisted"))
+        row.seen_ns, row.active = tick.time_ns, False if facts is None else None
         return row
+
+    @staticmethod
+    def _is_of(row: Row, facts: Facts | None, since_ns: int) -> bool:
+        if facts is not None and row.start_ticks is not None:
+            return facts.start_ticks == row.start_ticks
+        return bool(row.active) or row.seen_ns >= since_ns
 
     def resume(self, rows: list[Row]) -> None:
         """Go on with these."""

@@ -103,6 +103,8 @@ class Sharing:
     def _shares(
         self, worked: Sequence[Row], interval: Interval, elapsed_s: float, power_w: float, parked_w: float
     ) -> Shares:
+        # Of one never seen alone only samples can tell that it worked.
+        worked = [row for row in worked if interval.work_ns.get(row) or self._workloads.of(row)]
         seen = interval.activities(elapsed_s) if self._by_fingerprint else None
         parts = self._parts(worked, power_w, parked_w) if seen is not None else []
         if seen is None or all(part.behaviour is None for part in parts):

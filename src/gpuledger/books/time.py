@@ -85,7 +85,8 @@ class TimeBook:
     from there to the newest: so that is the window of every row of the answer, whatever time the row itself carries.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest_ns: int = BUFFER_NS) -> None:
+        self._longest_ns = longest_ns
         self._newest_us: dict[str, int] = {}
         self._before_ns: int | None = None
         self.gpus: dict[str, GpuTime] = {}
@@ -93,7 +94,7 @@ class TimeBook:
     def book(self, tick: Tick, rows: Rows, present: Present, hidden: frozenset[str] = frozenset()) -> dict[str, Work]:
         """Add up this tick's times; what each GPU did in it. `hidden` are those with somebody who is not listed."""
         elapsed_ns = 0 if self._before_ns is None else tick.time_ns - self._before_ns
-        counts = 0 < elapsed_ns <= BUFFER_NS
+        counts = 0 < elapsed_ns <= self._longest_ns
         work: dict[str, Work] = {}
         for reading in tick.readings:
             if not reading.device.parent_uuid:
@@ -117,9 +118,9 @@ class TimeBook:
                 row.busy_ns = 0
         window_us = self._window_us(reading.samples, uuid, now_ns, elapsed_ns)
         busy = {sample.pid: min(max(sample.sm_pct, 0), 100) * window_us * 10 for sample in reading.samples}
-        if elapsed_ns:
-            for account in _ended(reading):
-                busy.setdefault(account.pid, min(account.busy_ns, elapsed_ns))
+        for account in _ended(reading) if elapsed_ns else ():
+            if rows.newest(uuid, account.pid) is None:  # else its samples were booked
+                busy.setdefault(account.pid, min(account.busy_ns, (account.gpu_pct or 0) * elapsed_ns // 100))
         for pid, busy_ns in busy.items():
             row = rows.newest(uuid, pid)
             if busy_ns:
@@ -139,7 +140,7 @@ class TimeBook:
         latest_us = now_ns // 1000 + SAMPLE_US
         window_us = min(newest_us, latest_us) - max(self._newest_us.get(uuid, earliest_us), earliest_us)
         self._newest_us[uuid] = newest_us
-        return max(0, min(window_us, elapsed_ns // 1000 + SAMPLE_US)) if elapsed_ns else 0
+        return max(0, min(window_us, elapsed_ns // 1000 + SAMPLE_US, BUFFER_NS // 1000)) if elapsed_ns else 0
 
     def _gpu(self, reading: Reading, elapsed_ns: int, *, in_use: bool | None) -> None:
         gpu = self.gpus.setdefault(reading.device.uuid, GpuTime())

@@ -178,7 +178,7 @@ class Tick:
     """Rows left out since start to keep the number of series bounded."""
     containers: tuple[ContainerUse, ...] = ()
     learned: tuple[Learned, ...] = ()
-    """The workloads that were ever alone, the last first."""
+    """The workloads that were ever alone."""
     dcgm: DcgmHealth | None = None
     """None where DCGM is not asked."""
     health: Health = Health()

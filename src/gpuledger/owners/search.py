@@ -75,7 +75,8 @@ class Search:
         except Exception:  # without clues memory stays unknown; nothing else depends on them
             log.debug("search", exc_info=True)
             found = ()
-        self._found, self._found_at = found, self._monotonic()
+        self._found_at = self._monotonic()  # first: who looks in between must not take it for old
+        self._found = found
 
     def _clues(self) -> Iterator[Clue]:
         asked: set[str] = set()
