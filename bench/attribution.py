@@ -37,6 +37,8 @@ ESTIMATED = ("sm_time", "mps", "mig", "fingerprint", "edge")
 """Methods of energy above parked power."""
 ESTIMATORS = ("equal", "kepler", "sm_time", "ours")
 WINDOWS_S = (2.0, 5.0, 15.0, 60.0)
+WHOLE_S = 1e9
+"""A window that takes in all of a recording."""
 SHOWN_S = 5.0
 """The window of the summary, unless another is asked for."""
 BETWEEN_S = 30.0
@@ -187,22 +189,52 @@ def _tell(scores: list[Score], windows_s: list[float]) -> None:
             print(f"{'all: ' + what:52}" + "".join(f" {found[name][what]:8.3f}" for name in ESTIMATORS))
 
 
+def _tell_shares(scores: list[Score]) -> None:
+    print(f"{'recording':44} {'pid':>8} {'truth':>8} {'ours':>8} {'error':>8}   share of a whole recording")
+    for one in scores:
+        for pid, true in one.shares.get("truth", {}).items():
+            ours = one.shares["ours"][pid]
+            print(f"{one.name:44} {pid:8} {true:8.3f} {ours:8.3f} {ours - true:+8.3f}")
+
+
+def _load(path: Path) -> Any:
+    try:
+        one = h200.load(path)
+        truth.pids(one)
+        one["rows"][0]["t_energy"], one["name"]
+    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"{path} is no recording: {type(error).__name__}: {error}") from None
+    return one
+
+
+def _seconds(text: str) -> float:
+    if not 0 < float(text) < WHOLE_S:
+        raise ValueError
+    return float(text)
+
+
 def main(words: list[str]) -> int:
     """Exit code 1 when there is nothing to score."""
     asked = argparse.ArgumentParser(prog="python -m bench.attribution", description="error of energy shares")
     asked.add_argument("files", nargs="+", type=Path, metavar="FILE")
     asked.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    asked.add_argument("--window", type=float, metavar="S", help="only this length, in seconds")
+    asked.add_argument("--window", type=_seconds, metavar="S", help="only this length, in seconds")
     asked.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw how many windows have at most which error")
     said = asked.parse_args(words)
     windows_s = [said.window] if said.window else list(WINDOWS_S)
-    scores, left_out = evaluate([h200.load(path) for path in said.files], windows_s)
+    try:
+        recordings = [_load(path) for path in dict.fromkeys(said.files)]
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    scores, left_out = evaluate(recordings, [*windows_s, WHOLE_S])
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
     if not scores:
         print("nothing to compare: name recordings of processes together, and of each alone", file=sys.stderr)
         return 1
     shown_s = said.window or SHOWN_S
+    _tell_shares([one for one in scores if one.window_s == WHOLE_S])
     _tell(scores, windows_s)
     errors = {name: [e for one in scores if one.window_s == shown_s for e in one.errors[name]] for name in ESTIMATORS}
     print(f"\nhow many windows of {shown_s:g} s have at most which error\n{plot.text(errors)}")
