@@ -178,7 +178,7 @@ def _test(tree: Path, compiled: bool) -> None:  # the start of a process
 
 def copied(folder: Path) -> Path:
     """A tree of our own, with short property tests."""
-    for part in ("src", "tests", "docs"):
+    for part in ("src", "tests", "docs", "bench"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     for test in (folder / "tests/books").glob("*.py"):

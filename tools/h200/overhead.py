@@ -1,6 +1,6 @@
 """On a machine with a GPU: how much work a job does with the exporter beside it, and without.
 
-    python tools/h200/overhead.py [PAIRS] [SECONDS]
+    python tools/h200/overhead.py [PAIRS] [SECONDS] [big|vector...]
 
 One process works all the time and notes how much it has done. The exporter, at one tick a second, is let go and held
 (SIGCONT, SIGSTOP) in turns, in the order on-off-off-on, so that what drifts cancels out. The work of each turn is
@@ -84,7 +84,7 @@ def main() -> None:
         work(sys.argv[2])
         return
     pairs, seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 12, float(sys.argv[2]) if len(sys.argv) > 2 else 4.0
-    for kind in ("big", "vector"):
+    for kind in sys.argv[3:] or ("big", "vector"):
         compare(kind, pairs, seconds)
 
 
