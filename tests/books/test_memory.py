@@ -259,6 +259,22 @@ def test_beside_unknown_memory_nobody_is_alone() -> None:
     assert dict(gpu_account(done).unattributed_mj)["unseen"] > 0
 
 
+def test_the_rest_of_a_hidden_process_is_nobodys() -> None:
+    """The power of an empty GPU is not idle while somebody hides there, and not certainly of who worked."""
+    world, books = World(), Books()
+    for _ in range(20):
+        books.book(world.tick(mj=80, memory_used_bytes=0, memory_reserved_bytes=0))  # idle power is learned
+    hidden: dict[str, Any] = {"memory_used_bytes": 5 * GIB, "memory_reserved_bytes": 0}
+    for _ in range(2):
+        books.book(world.tick(mj=80, **hidden))
+    before = books.book(world.tick(mj=0, after_s=0.1, **hidden))
+    done = books.book(world.tick(mj=180, work={9: 50}, **hidden))
+
+    left = [dict(gpu_account(tick).unattributed_mj)["unseen"] for tick in (before, done)]
+    assert left[1] - left[0] == pytest.approx(80, abs=10)
+    assert gpu_account(done).idle_mj == gpu_account(before).idle_mj
+
+
 def test_who_is_listed_without_its_memory_may_be_alone() -> None:
     """What is used is its own: nobody hides behind it."""
     world, books = World(), Books()
