@@ -46,9 +46,9 @@ def _tell(findings: list[Finding]) -> None:
     width = max(len(out.printable(finding.name)) for finding in findings)
     for finding in findings:
         level = f"{finding.level:8}"
-        shown = out.printable(f"{finding.name:{width}}  {finding.text}")
-        out.write(f"{COLOURS[finding.level]}{level}{PLAIN}".encode() if coloured else level.encode())
-        out.write(f" {shown}\n".encode("utf-8", "backslashreplace"))
+        if coloured:
+            level = f"{COLOURS[finding.level]}{level}{PLAIN}"
+        out.write(f"{level} {out.printable(f'{finding.name:{width}}  {finding.text}')}\n".encode())
         if finding.fix:
             out.line(f"{'':8} {'':{width}}  fix: {finding.fix}")
     counted = Counter(finding.level for finding in findings)

@@ -1,4 +1,4 @@
-"""The examination behind `gpuledger doctor`: two ticks as `serve` would read them, and all checks on them.
+"""The examination behind `gpuledger doctor`: ticks as `serve` would read them, and all checks on them.
 
 Whatever hangs is left behind in a thread of its own, and is a finding. All limits together stay under 15 s.
 """
@@ -43,13 +43,14 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Two ticks, what went by between them on both clocks, and the driver's newest sample."""
+    """The first tick and the last two, what went by on both clocks, and a sample of the driver's."""
 
+    first: Tick
     before: Tick
     tick: Tick
     wall_ns: int
     steady_ns: int
-    newest_us: int | None
+    sample_us: int | None
 
 
 def examine(settings: Config) -> Examination:
@@ -106,34 +107,42 @@ def _settings(settings: Config) -> tuple[list[Finding], Config]:
 
 
 def _look(settings: Config) -> tuple[list[Finding], Tick | None]:
-    """All that is found in two ticks, and the second of them."""
+    """All that is found in some ticks, and the last of them."""
     found, settings = _settings(settings)
     try:
         loop = build.loop(settings)
     except UsageError as error:
         return [*found, explained("source", error)], None
     try:
-        seen = _two_ticks(loop, settings)
+        seen = _ticks(loop, settings)
     finally:
         loop.stop()
     return [*found, *(_on_host(seen, settings) if settings.source == "nvml" else _on_recording(seen))], seen.tick
 
 
-def _two_ticks(loop: Loop, settings: Config) -> Seen:
+def _ticks(loop: Loop, settings: Config) -> Seen:
     started = time.monotonic()
     wall_ns, steady_ns = time.time_ns(), time.monotonic_ns()
-    before = loop.once()
+    first = before = loop.once()
     # As for `once`: utilization is told since the reading before, and names come from the background.
     time.sleep(min(settings.tick_interval, LONGEST_PAUSE_S))
     while not loop.has_answers() and time.monotonic() - started < NAMES_S:
         time.sleep(0.05)
     tick = loop.once()
+    while _hangs(tick) and time.monotonic() - started < NAMES_S:  # a driver that nobody used may take seconds to wake
+        time.sleep(0.25)
+        before, tick = tick, loop.once()
     wall_ns, steady_ns = time.time_ns() - wall_ns, time.monotonic_ns() - steady_ns
-    newest = None
+    sample_us = None
     if tick.driver.up and settings.source == "nvml":
-        asked = Bounded("samples", lambda: (clock.newest_sample_us(tick.readings),), CALL_S, "").outcome()
-        newest = None if isinstance(asked, Finding) else asked[0]
-    return Seen(before, tick, wall_ns, steady_ns, newest)
+        now_us = tick.time_ns // 1000
+        asked = Bounded("samples", lambda: (clock.nearest_sample_us(tick.readings, now_us),), CALL_S, "").outcome()
+        sample_us = None if isinstance(asked, Finding) else asked[0]
+    return Seen(first, before, tick, wall_ns, steady_ns, sample_us)
+
+
+def _hangs(tick: Tick) -> bool:
+    return any(driver.HANGS in reason for reason in (tick.driver.reason, *(one.reason for one in tick.readings)))
 
 
 def _on_host(seen: Seen, settings: Config) -> list[Finding]:
@@ -149,6 +158,7 @@ def _on_host(seen: Seen, settings: Config) -> list[Finding]:
     ]
     return [
         *driver.driver(tick.driver, tick.readings),
+        *driver.start(seen.first, tick),
         *driver.versions(tick.driver),
         *(of_gpus if tick.driver.up and tick.readings else []),
         *driver.troubles(tick.health),
@@ -158,7 +168,7 @@ def _on_host(seen: Seen, settings: Config) -> list[Finding]:
         *host.cgroups(Procfs(root).cgroup(1)),
         *names.names(tick.owners, settings),
         *names.owned(tick.owners, blind=not (sees and access.cgroup)),
-        *clock.clock(tick.time_ns, seen.wall_ns, seen.steady_ns, seen.newest_us),
+        *clock.clock(tick.time_ns, seen.wall_ns, seen.steady_ns, seen.sample_us),
     ]
 
 

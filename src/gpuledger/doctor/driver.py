@@ -9,7 +9,7 @@ import pynvml
 
 from gpuledger import __version__
 from gpuledger.doctor.finding import Finding, ok, problem, warning
-from gpuledger.model import Driver, Health, Reading
+from gpuledger.model import Driver, Health, Reading, Tick
 
 HANGS = "does not return"
 HANG_FIX = "look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`; if the call never returns, reboot"
@@ -50,6 +50,19 @@ def driver(told: Driver, readings: tuple[Reading, ...]) -> list[Finding]:
         return [problem("driver", f"{told.driver_version} answers, but lists no GPU", fix)]
     count = sum(not reading.device.parent_uuid for reading in readings)
     return [ok("driver", f"{told.driver_version} answers and lists {count} GPU{'s' * (count != 1)}")]
+
+
+def start(first: Tick, tick: Tick) -> list[Finding]:
+    """Whether it took long to answer for the first time and is well now; nothing when it did not."""
+    late = "the driver" if HANGS in first.driver.reason and tick.driver.up else ""
+    down = {reading.device.index for reading in first.readings if HANGS in reading.reason}
+    back = sorted(reading.device.index for reading in tick.readings if reading.up and reading.device.index in down)
+    if not late and back:
+        late = f"GPU {', '.join(map(str, back))}"
+    if not late:
+        return []
+    fix = "`sudo nvidia-smi -pm 1`, or `sudo systemctl enable --now nvidia-persistenced`, keeps it awake"
+    return [warning("driver start", f"{late} took seconds to answer for the first time", fix)]
 
 
 def versions(told: Driver) -> list[Finding]:
