@@ -149,7 +149,8 @@ def test_every_line_of_the_doctor_is_explained() -> None:
 
     assert fixed <= named
     assert {name.lower() for name in named - fixed} == {
-        "gpu n", "memory of gpu n", "mig of gpu n", "listen address", *CALLED.values(), "journal", "dcgm-exporter",
+        "gpu n", "memory of gpu n", "mig of gpu n", "listen address", "reading", *CALLED.values(), "journal",
+        "dcgm-exporter",
     } - {"job directory"}  # fmt: skip
 
 
