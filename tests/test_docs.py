@@ -12,6 +12,7 @@ from tools import docs
 from gpuledger.catalog import Family
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
 from gpuledger.config import CONFIG_FILE, OPTIONS
+from gpuledger.doctor.names import CALLED
 from gpuledger.export.app import App
 
 ROOT = Path(__file__).parents[1]
@@ -130,3 +131,29 @@ def _all_families() -> tuple[Family, ...]:
     """Of every dialect, those that must be chosen too."""
     choices = Choices(prefix="my_gpu_process")
     return (*speak(DIALECTS, choices), *dcgm.more(dcgm.world(choices, ())))
+
+
+def test_every_line_of_the_doctor_is_explained() -> None:
+    """docs/operations.md names each check that can find a fault, and no other."""
+    page = (ROOT / "docs" / "operations.md").read_text().partition("## When nothing shows up")[2]
+    rows = [line.split(" | ")[1] for line in page.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    faults = {"warning", "problem", "explained"}
+    written = {
+        _shape(node.args[0])
+        for path in [*(ROOT / "src/gpuledger/doctor").glob("*.py"), ROOT / "src/gpuledger/cli/examine.py"]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in faults
+    }
+    fixed = {name for name in written if name and name != "exporter"}  # a bug of ours has no symptom of its own
+
+    assert fixed <= named
+    assert {name.lower() for name in named - fixed} == {
+        "gpu n", "memory of gpu n", "mig of gpu n", "listen address", "reading", *CALLED.values(), "journal",
+        "dcgm-exporter",
+    } - {"job directory"}  # fmt: skip
+
+
+def _shape(node: ast.expr) -> str:
+    """A name that stands in the code; nothing for one that is made."""
+    return str(node.value) if isinstance(node, ast.Constant) else ""

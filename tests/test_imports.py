@@ -19,7 +19,8 @@ ALLOWED = {
     "catalog": {"catalog", "books"},
     "export": {"export", "catalog"},
     "upstream": {"upstream", "owners", "export"},
-    "cli": {"cli", "sources", "owners", "books", "catalog", "export", "upstream", "loop", "config"},
+    "doctor": {"doctor", "sources", "owners", "export", "upstream", "config"},
+    "cli": {"cli", "doctor", "sources", "owners", "books", "catalog", "export", "upstream", "loop", "config"},
 }
 
 

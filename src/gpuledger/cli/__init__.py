@@ -18,6 +18,7 @@ COMMANDS = {
     "serve": "serve this host's GPUs to Prometheus (the default)",
     "once": "read the GPUs once and print or write the metrics",
     "demo": "serve a recording of a real H200; needs no GPU",
+    "doctor": "check what this host needs, and say how to fix what is missing",
     "explain": "tell how a process gets its owner, with the evidence",
     "record": "write what the driver says to a file, to be replayed",
 }
@@ -47,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if argv is None else argv), os.environ)
     except UsageError as error:
-        line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
-        print(f"gpuledger: {line}", file=sys.stderr)
+        print(f"gpuledger: {out.printable(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `gpuledger once | head`
         return 1

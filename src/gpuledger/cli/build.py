@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from gpuledger.upstream.poll import Poll
+    from gpuledger.upstream.source import Source
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def loop(
         return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health)
     from gpuledger.sources.nvml.source import NvmlSource
 
-    root = _procfs(settings)
+    root = proc_root(settings)
     procfs = Procfs(root)
     return Loop(
         NvmlSource(timeout_s=settings.driver_timeout, pcie_throughput=settings.collector_pcie_throughput),
@@ -66,7 +67,8 @@ def loop(
     )
 
 
-def _procfs(settings: Config) -> Path:
+def proc_root(settings: Config) -> Path:
+    """Where the host's /proc is."""
     procfs = Path(settings.path_procfs)
     if not (procfs / "stat").exists():
         raise ConfigError(f"--path.procfs: {procfs} is no proc file system; name the folder where one is mounted")
@@ -77,7 +79,7 @@ def _journal(settings: Config) -> JournaledBooks | None:
     """Only for what is measured here: a recording has no boot."""
     if not settings.journal_path or settings.source != "nvml":
         return None
-    boot_id = Procfs(_procfs(settings)).boot_id()
+    boot_id = Procfs(proc_root(settings)).boot_id()
     return JournaledBooks(
         _books(settings), settings.journal_path, boot_id=boot_id, interval_s=settings.journal_interval
     )
@@ -127,23 +129,28 @@ def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:
 def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | None:
     if not settings.dcgm_exporter_url:
         return None
-    from gpuledger.upstream.place import parse_place  # memory that few need
-    from gpuledger.upstream.poll import Poll, Polling
+    from gpuledger.upstream.poll import Poll, Polling  # memory that few need
+
+    polling = Polling(
+        interval_s=settings.dcgm_exporter_interval,
+        max_age_s=settings.dcgm_exporter_max_age,
+        copied=settings.dcgm_exporter_copy_shared,
+    )
+    return Poll(upstream_source(settings), latest, polling)
+
+
+def upstream_source(settings: Config) -> Source:
+    """The page or file of the dcgm-exporter that is named."""
+    from gpuledger.upstream.place import parse_place
     from gpuledger.upstream.source import File, Page
 
     if settings.dcgm_exporter_max_age < settings.dcgm_exporter_interval:
         raise ConfigError("--dcgm-exporter.max-age is shorter than --dcgm-exporter.interval; make it longer, or the "
                           "metrics come and go")  # fmt: skip
     place = parse_place(settings.dcgm_exporter_url)
-    page_or_file = (
-        File(place, settings.dcgm_exporter_max_age) if place.path else Page(place, settings.dcgm_exporter_timeout)
-    )
-    polling = Polling(
-        interval_s=settings.dcgm_exporter_interval,
-        max_age_s=settings.dcgm_exporter_max_age,
-        copied=settings.dcgm_exporter_copy_shared,
-    )
-    return Poll(page_or_file, latest, polling)
+    if place.path:
+        return File(place, settings.dcgm_exporter_max_age)
+    return Page(place, settings.dcgm_exporter_timeout)
 
 
 def choices(settings: Config, environment: Mapping[str, str]) -> Choices:

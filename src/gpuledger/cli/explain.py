@@ -60,19 +60,13 @@ def _read(name: str) -> str:
         raise ConfigError(f"--cgroup: cannot read {name}: {error.strerror}") from None
 
 
-def _say(line: str) -> None:
-    """One line in UTF-8, whatever a cgroup or a container calls itself."""
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
-    out.write(f"{shown}\n".encode())
-
-
 def _show(parsed: dict[str, object], *, as_json: bool) -> int:
     if as_json:
-        _say(json.dumps(parsed))
+        out.line(json.dumps(parsed))
     else:
         width = max(map(len, parsed))
         for name, value in parsed.items():
-            _say(f"{name:{width}}  {'-' if value in (None, [], '') else value}")
+            out.line(f"{name:{width}}  {'-' if value in (None, [], '') else value}")
     return 0
 
 
@@ -93,7 +87,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     readings, trouble = _on_gpus(pid, settings)
     known = learned.ask(settings.web_listen_address)
     if as_json:
-        _say(json.dumps({
+        out.line(json.dumps({
             "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": procfs.mapped_gpus(pid),
             "cgroup": ref.to_dict(), "owner": asdict(owner),
             "gpus": [reading.device.uuid for reading in readings],
@@ -106,9 +100,9 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     _tell_cgroup(facts, ref.to_dict())
     _tell_asked(asked, owner)
     _tell_owner(owner)
-    _say("7. when it is alone on a GPU")
+    out.line("7. when it is alone on a GPU")
     for line in learned.tell(facts, owner, [reading.device for reading in readings], known):
-        _say(f"   {line}")
+        out.line(f"   {line}")
     return 0
 
 
@@ -125,7 +119,7 @@ def _on_gpus(pid: int, settings: Config) -> tuple[list[Reading], str]:
 
 def _tell_process(facts: Facts, owner: Owner) -> None:
     inside = f", pid {facts.inner_pid} inside its container" if facts.inner_pid is not None else ""
-    _say(f"1. the process    {facts.pid} {facts.name!r}, uid {facts.uid} {owner.user}{inside}")
+    out.line(f"1. the process    {facts.pid} {facts.name!r}, uid {facts.uid} {owner.user}{inside}")
 
 
 def _tell_driver(readings: Sequence[Reading], trouble: str, mapped: tuple[int, ...] | None, root: Path) -> None:
@@ -137,37 +131,39 @@ def _tell_driver(readings: Sequence[Reading], trouble: str, mapped: tuple[int, .
         on = "the driver lists it on no GPU"
     else:
         on = "not known: in a PID namespace of its own an exporter is shown no processes; use --pid=host or hostPID"
-    _say(f"2. the driver     {on}")
+    out.line(f"2. the driver     {on}")
     if mapped is None:
         evidence = "may not be read (needs SYS_PTRACE)"
     else:
         evidence = ", ".join(f"names /dev/nvidia{minor}" for minor in mapped) or "names no GPU"
-    _say(f"   its memory map {evidence}")
+    out.line(f"   its memory map {evidence}")
 
 
 def _tell_cgroup(facts: Facts, ref: dict[str, object]) -> None:
-    _say(f"3. its cgroup     {facts.cgroup.strip().replace(chr(10), ' | ')}")
+    out.line(f"3. its cgroup     {facts.cgroup.strip().replace(chr(10), ' | ')}")
     told = {name: value for name, value in ref.items() if value not in (None, [], False)}
-    _say(f"4. which says     {', '.join(f'{name} {value}' for name, value in told.items()) or 'nothing'}")
+    out.line(f"4. which says     {', '.join(f'{name} {value}' for name, value in told.items()) or 'nothing'}")
 
 
 def _tell_asked(asked: Sequence[Background], owner: Owner) -> None:
-    _say("5. who was asked" + ("" if asked else "  nobody: no runtime, kubelet or API server was found"))
+    out.line("5. who was asked" + ("" if asked else "  nobody: no runtime, kubelet or API server was found"))
     for provider in asked:
         names, health = provider.names, provider.health
         if not health.up:
-            _say(f"   {health.name}: {health.reason}")
+            out.line(f"   {health.name}: {health.reason}")
             continue
         knows = [f"container {owner.container_id[:12]}"] if owner.container_id in names.containers else []
         knows += [f"pod {owner.pod_uid}"] if owner.pod_uid in names.pods else []
         counted = f"{len(names.containers)} containers, {len(names.pods)} pods, {len(names.allocations)} allocations"
-        _say(f"   {health.name}: {counted}; {'knows ' + ' and '.join(knows) if knows else 'does not know this one'}")
+        out.line(
+            f"   {health.name}: {counted}; {'knows ' + ' and '.join(knows) if knows else 'does not know this one'}"
+        )
 
 
 def _tell_owner(owner: Owner) -> None:
-    _say("6. so it is")
+    out.line("6. so it is")
     for name, value in asdict(owner).items():
         if value and name not in ("reason", "labels"):
-            _say(f"   {name:14} {value}")
+            out.line(f"   {name:14} {value}")
     if owner.reason:
-        _say(f"   missing        {owner.reason}")
+        out.line(f"   missing        {owner.reason}")

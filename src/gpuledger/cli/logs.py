@@ -6,9 +6,12 @@ import json
 import logging
 import sys
 import time
+from collections import deque
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 NAMES = {logging.WARNING: "warn", logging.CRITICAL: "error"}
+
+MOST_KEPT = 1000
 
 
 class Line(logging.Formatter):
@@ -40,3 +43,17 @@ def set_up(level: str, form: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Line(form))
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
+
+
+class Kept(logging.Handler):
+    """Keeps the last lines instead of writing them."""
+
+    def __init__(self, level: str) -> None:
+        super().__init__()
+        self.setFormatter(Line("logfmt"))
+        self.lines: deque[str] = deque(maxlen=MOST_KEPT)
+        logging.basicConfig(level=LEVELS[level], handlers=[self], force=True)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called for each record."""
+        self.lines.append(self.format(record))

@@ -20,3 +20,13 @@ def write(data: bytes = b"") -> None:
         if isinstance(error, BrokenPipeError):
             raise
         raise UsageError(f"cannot write to standard output: {error.strerror}; send it elsewhere") from None
+
+
+def line(text: str) -> None:
+    """One line in UTF-8, whatever a cgroup or a container calls itself."""
+    write(f"{printable(text)}\n".encode())
+
+
+def printable(text: str) -> str:
+    """The text with nothing in it that could command a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,0 +1,37 @@
+"""The process list against the memory in use: memory that nobody is listed with belongs to somebody all the same."""
+
+from __future__ import annotations
+
+from gpuledger.doctor.finding import Finding, ok, warning
+from gpuledger.model import Tick
+
+GIB = 1 << 30
+
+
+def memory(tick: Tick, *, sees_host: bool) -> list[Finding]:
+    """One line for each device on which memory is unknown; one in all when there is none.
+
+    In a PID namespace of its own an exporter is listed nobody, which is a finding already.
+    """
+    if not sees_host:
+        return [ok("memory", "cannot be compared with a process list that is empty")]
+    found = []
+    for reading in tick.readings:
+        account = reading.memory
+        if account is None or not account.unknown_bytes:
+            continue
+        which = f"gpu {reading.device.index}" + (f" {reading.device.mig_profile}" if reading.device.parent_uuid else "")
+        text = f"{account.unknown_bytes / GIB:.1f} GiB are used by nobody whom the driver lists"
+        if account.inferred_bytes:
+            text += f"; inferred to {account.candidates} who may hold them"
+        fix = (
+            "`sudo fuser -v /dev/nvidia*` names who has it open: a process of a VM, of another container, or a dead one"
+        )
+        found.append(warning(f"memory of {which}", text, fix))
+    silent = sorted({r.pid for one in tick.readings for r in one.residents or () if r.memory_bytes is None})
+    if silent and not found:
+        text = f"the driver does not tell the memory of {len(silent)} processes it lists, such as {silent[0]}"
+        found.append(
+            warning("memory", text, "it tells under Linux without a hypervisor between; `nvidia-smi` shows N/A")
+        )
+    return found or [ok("memory", "all that is used is explained by who is listed")]
