@@ -42,6 +42,8 @@ class Place:
     """The one container or pod it is held by; nobody when there are several."""
     alone: bool = False
     """Whether all that the device does is its holder's."""
+    unnamed: bool = False
+    """Whether a container of a pod is on it, and nobody knows of which."""
 
     def here(self) -> list[Whose]:
         """Those with a process on it now."""
@@ -74,13 +76,40 @@ def places(tick: Tick, *, pod_uid: bool) -> list[Place]:
             owner = tick.owners.by_pid.get(resident.pid)
             if owner is None or not owner.container_id:
                 nameless.add(place.reading.device.uuid)
+    used: dict[str, list[ContainerUse]] = {}
     for use in tick.containers:
         if (there := by_device.get(use.device.uuid)) is not None:
-            there.uses.setdefault(whose(use.owner, pod_uid=pod_uid), []).append(use)
+            used.setdefault(there.reading.device.uuid, []).append(use)
     given = _given(tick, by_device)
     for place in found.values():
-        _settle(place, given.get(place.reading.device.uuid, []), nameless=place.reading.device.uuid in nameless)
+        uuid = place.reading.device.uuid
+        _seat(place, used.get(uuid, []), given.get(uuid, []), pod_uid=pod_uid)
+        _settle(place, given.get(uuid, []), nameless=uuid in nameless)
     return list(found.values())
+
+
+def _seat(place: Place, used: list[ContainerUse], given: list[Whose], *, pod_uid: bool) -> None:
+    """Everybody's uses. A container whose pod has no name is of the one pod that was given the place."""
+    pods = {(who.namespace, who.pod) for who in given}
+    uids = {
+        use.owner.pod_uid
+        for use in used
+        if use.processes and (_is_unnamed(use.owner) or (use.owner.namespace, use.owner.pod) in pods)
+    }
+    # What an earlier pod left there has another uid, and is not the new pod's.
+    is_known = len(pods) == 1 and given[0].pod != "" and len(uids) == 1
+    for use in used:
+        who = whose(use.owner, pod_uid=pod_uid)
+        if _is_unnamed(use.owner) and is_known and use.owner.pod_uid in uids:
+            container = given[0].container if len(given) == 1 else who.container
+            who = given[0]._replace(container=container, pod_uid=who.pod_uid)
+        elif _is_unnamed(use.owner) and use.processes:
+            place.unnamed = True
+        place.uses.setdefault(who, []).append(use)
+
+
+def _is_unnamed(owner: Owner) -> bool:
+    return owner.pod_uid != "" and not owner.pod
 
 
 def _given(tick: Tick, by_device: dict[str, Place]) -> dict[str, list[Whose]]:
@@ -105,7 +134,7 @@ def _settle(place: Place, given: Iterable[Whose], *, nameless: bool) -> None:
         place.alone = not (nameless and here)
     elif len(pods) == 1 and everybody[0].pod:
         place.holder = here[0]._replace(container="") if here else everybody[0]._replace(container="")
-    if not place.alone:
+    if not place.alone and not place.unnamed:  # whose the unnamed one is, its part is not 0
         for who in waiting:  # its part is 0, and that is known
             place.uses.setdefault(who, [])
     if place.cut:
