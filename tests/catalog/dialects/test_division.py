@@ -14,6 +14,7 @@ from gpuledger.books.book import Books
 from gpuledger.catalog.dialects.division import MIB, Part, divide, fill
 from gpuledger.catalog.dialects.holders import NOBODY, Place, Whose, places
 from gpuledger.model import (
+    OUTSIDE,
     Account,
     ContainerUse,
     Device,
@@ -230,11 +231,16 @@ def test_what_is_not_told_is_absent_and_not_zero() -> None:
         ({1: A, 2: B}, [], NOBODY, False),
         ({}, ["train-a"], OF_A, True),
         ({1: Owner()}, ["train-a"], OF_A, True),
+        ({1: Owner(reason=OUTSIDE)}, ["train-a"], OF_A, False),
+        ({1: Owner(unit="miner.service")}, ["train-a"], OF_A, False),
+        ({1: Owner(job="slurm/7")}, ["train-a"], OF_A, False),
+        ({1: Owner(unit="kubelet.service", pod_uid="uid-a")}, ["train-a"], OF_A, True),
         ({}, ["train-a", "train-b"], NOBODY, False),
         ({1: A}, ["train-a", "train-b"], NOBODY, False),
         ({1: A, 2: replace(A, container="side", container_id="c" * 64)}, [], OF_A._replace(container=""), False),
     ],
     ids=["a pod", "a pod and a host process", "two pods", "allocated", "allocated, and a process nobody knows",
+         "allocated, and a host process", "and a service", "and a batch job", "and somebody in a pod",
          "allocated to two", "one of two works", "two containers of a pod"],
 )  # fmt: skip
 def test_who_holds_a_gpu(owners: dict[int, Owner], given: list[str], holder: Whose, alone: bool) -> None:
@@ -416,3 +422,13 @@ def test_nobody_waits_beside_an_unnamed_pod() -> None:
 
     assert values(tick, "utilization_pct") == {OF_X: 30, NOBODY: 30}
     assert set(values(tick, "power_mw")) == {OF_X, NOBODY}
+
+
+def test_work_outside_of_containers_is_not_the_idle_pods() -> None:
+    """A process of the host on a GPU that a pod was given and does not use: 0 for the pod, the rest is nobody's."""
+    host = {1: Owner(unit="session-3.scope", reason=OUTSIDE)}
+    tick = node(owners=host, given=granted_to("train-a"), utilization_pct=90, power_mw=5, memory_used_bytes=9 * MIB)
+
+    assert values(tick, "utilization_pct") == {OF_A: 0, NOBODY: 90}
+    assert values(tick, "memory_mib") == {OF_A: 0, NOBODY: 9}
+    assert values(tick, "power_mw") == {OF_A: 0, NOBODY: 5}

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuledger.model import ContainerUse, Owner, Reading, Tick
+from gpuledger.model import OUTSIDE, ContainerUse, Owner, Reading, Tick
 
 SHORT_ID = 12
 """Characters of a container's id that stand for its name where nobody knows that."""
@@ -61,6 +61,7 @@ def places(tick: Tick, *, pod_uid: bool) -> list[Place]:
     found: dict[tuple[str, int | None], Place] = {}
     by_device: dict[str, Place] = {}
     nameless: set[str] = set()
+    outside: set[str] = set()
     gpus = {reading.device.uuid: reading for reading in tick.readings if not reading.device.parent_uuid}
     for reading in tick.readings:
         device = reading.device
@@ -75,7 +76,7 @@ def places(tick: Tick, *, pod_uid: bool) -> list[Place]:
         for resident in reading.residents or ():
             owner = tick.owners.by_pid.get(resident.pid)
             if owner is None or not owner.container_id:
-                nameless.add(place.reading.device.uuid)
+                (outside if _is_outside(owner) else nameless).add(place.reading.device.uuid)
     used: dict[str, list[ContainerUse]] = {}
     for use in tick.containers:
         if (there := by_device.get(use.device.uuid)) is not None:
@@ -84,7 +85,7 @@ def places(tick: Tick, *, pod_uid: bool) -> list[Place]:
     for place in found.values():
         uuid = place.reading.device.uuid
         _seat(place, used.get(uuid, []), given.get(uuid, []), pod_uid=pod_uid)
-        _settle(place, given.get(uuid, []), nameless=uuid in nameless)
+        _settle(place, given.get(uuid, []), nameless=uuid in nameless, outside=uuid in outside)
     return list(found.values())
 
 
@@ -108,6 +109,11 @@ def _seat(place: Place, used: list[ContainerUse], given: list[Whose], *, pod_uid
         place.uses.setdefault(who, []).append(use)
 
 
+def _is_outside(owner: Owner | None) -> bool:
+    """Whether a process is known to be in no container; of one that nobody knows, it may be the holder's."""
+    return owner is not None and (bool(owner.unit or owner.job) or owner.reason == OUTSIDE) and not owner.pod_uid
+
+
 def _is_unnamed(owner: Owner) -> bool:
     return owner.pod_uid != "" and not owner.pod
 
@@ -122,7 +128,7 @@ def _given(tick: Tick, by_device: dict[str, Place]) -> dict[str, list[Whose]]:
     return {uuid: list(all_of_them) for uuid, all_of_them in given.items()}
 
 
-def _settle(place: Place, given: Iterable[Whose], *, nameless: bool) -> None:
+def _settle(place: Place, given: Iterable[Whose], *, nameless: bool, outside: bool) -> None:
     """Who holds it: the only pod among those who are there and those who were given it."""
     here = place.here()
     without_uid = {who._replace(pod_uid="") for who in here}
@@ -131,7 +137,7 @@ def _settle(place: Place, given: Iterable[Whose], *, nameless: bool) -> None:
     pods = {(who.namespace, who.pod) for who in everybody}
     if len(everybody) == 1:
         place.holder = everybody[0]
-        place.alone = not (nameless and here)
+        place.alone = not outside and not (nameless and here)
     elif len(pods) == 1 and everybody[0].pod:
         place.holder = here[0]._replace(container="") if here else everybody[0]._replace(container="")
     if not place.alone and not place.unnamed:  # whose the unnamed one is, its part is not 0
