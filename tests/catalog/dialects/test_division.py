@@ -432,3 +432,54 @@ def test_work_outside_of_containers_is_not_the_idle_pods() -> None:
     assert values(tick, "utilization_pct") == {OF_A: 0, NOBODY: 90}
     assert values(tick, "memory_mib") == {OF_A: 0, NOBODY: 9}
     assert values(tick, "power_mw") == {OF_A: 0, NOBODY: 5}
+
+
+@pytest.mark.parametrize("pod_uid", [False, True])
+def test_who_has_left_and_may_come_back_waits(pod_uid: bool) -> None:
+    """Its process ended and its row is still there, as is its grant: 0, under the labels that its energy has."""
+    left = use(B, processes=0, energy_mj=(("shared", 7),))
+    tick = node(
+        use(A, memory_bytes=10 * MIB, sm_pct=30, booked_mj=100),
+        left,
+        given=granted_to("train-a", "train-b"),
+        utilization_pct=30,
+        memory_used_bytes=10 * MIB,
+        power_mw=300_000,
+        account=Account(energy_mj=1000, booked_mj=100, unowned_mj=0),
+    )
+    of_b = OF_B._replace(pod_uid="uid-b" if pod_uid else "")
+
+    for name, expected in (("utilization_pct", 0), ("memory_mib", 0), ("power_mw", 0), ("energy_mj", 7)):
+        found = values(tick, name, pod_uid=pod_uid)
+        assert found[of_b] == expected
+        assert sum(who.pod == "train-b" for who in found) == 1
+
+
+def test_who_left_without_a_grant_does_not_wait() -> None:
+    """What is still shown of it is its energy alone."""
+    tick = node(use(A, sm_pct=30), use(B, processes=0), given=granted_to("train-a"), utilization_pct=40)
+
+    assert OF_B not in values(tick, "utilization_pct")
+
+
+def test_who_is_inferred_to_hold_memory_waits_but_for_memory() -> None:
+    """What it holds is in the device's own series; that it holds nothing would be wrong."""
+    tick = node(
+        use(A, memory_bytes=10 * MIB, sm_pct=30),
+        use(B, processes=0, inferred_bytes=5 * MIB),
+        given=granted_to("train-a", "train-b"),
+        utilization_pct=30,
+        memory_used_bytes=15 * MIB,
+        power_mw=300_000,
+    )
+
+    assert values(tick, "utilization_pct") == {OF_A: 30, OF_B: 0, NOBODY: 0}
+    assert values(tick, "power_mw") == {OF_A: 0, OF_B: 0, NOBODY: 300_000}
+    assert values(tick, "memory_mib") == {OF_A: 10, NOBODY: 5}
+
+
+def test_who_waits_has_no_counter() -> None:
+    """A pod of the same name may have used some before: its successor goes on from there, which no 0 may precede."""
+    tick = node(use(A), given=granted_to("train-a", "train-b"), account=Account(energy_mj=9, unowned_mj=9))
+
+    assert OF_B not in values(tick, "energy_mj")

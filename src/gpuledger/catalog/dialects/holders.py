@@ -42,6 +42,8 @@ class Place:
     """The one container or pod it is held by; nobody when there are several."""
     alone: bool = False
     """Whether all that the device does is its holder's."""
+    waiting: set[Whose] = field(default_factory=set)
+    """Those who were given a part of it and have no process there: their part is 0, and that is known."""
     unnamed: bool = False
     """Whether a container of a pod is on it, and nobody knows of which."""
 
@@ -132,7 +134,8 @@ def _settle(place: Place, given: Iterable[Whose], *, nameless: bool, outside: bo
     """Who holds it: the only pod among those who are there and those who were given it."""
     here = place.here()
     without_uid = {who._replace(pod_uid="") for who in here}
-    waiting = [who for who in given if who not in without_uid]
+    left = {who._replace(pod_uid=""): who for who in place.uses}  # their processes are gone, or were never listed
+    waiting = [left.get(who, who) for who in given if who not in without_uid]
     everybody = [*here, *waiting]
     pods = {(who.namespace, who.pod) for who in everybody}
     if len(everybody) == 1:
@@ -141,7 +144,8 @@ def _settle(place: Place, given: Iterable[Whose], *, nameless: bool, outside: bo
     elif len(pods) == 1 and everybody[0].pod:
         place.holder = here[0]._replace(container="") if here else everybody[0]._replace(container="")
     if not place.alone and not place.unnamed:  # whose the unnamed one is, its part is not 0
-        for who in waiting:  # its part is 0, and that is known
+        place.waiting.update(waiting)
+        for who in waiting:
             place.uses.setdefault(who, [])
     if place.cut:
         place.holder, place.alone = NOBODY, False
