@@ -12,11 +12,13 @@ LIST = """\
 DCGM_FI_DEV_GPU_TEMP, gauge, Heat.
 DCGM_FI_DEV_RETIRED_SBE, counter, Pages.
 DCGM_EXP_P2P_STATUS, gauge, Links.
+DCGM_FI_DEV_GPU_TEMP, gauge, Again.
+dcgm_gpu_temp, gauge, Under its old name.
 """
 
 
 def test_a_list_of_counters(tmp_path: Path) -> None:
-    """It chooses; what we lack is one line of the log; hostname is the node's name as Kubernetes gives it."""
+    """It chooses; what we lack is one line of the log, as is what is there twice; hostname is the node's name."""
     scenario = Scenario(gpus=[Gpu(index=0, temperature=44)]).write(tmp_path / "scenario")
     (tmp_path / "counters.csv").write_text(LIST)
     flags = (f"--collectors={tmp_path}/counters.csv", "--web.dialect=dcgm", "--environment=none")
@@ -27,7 +29,9 @@ def test_a_list_of_counters(tmp_path: Path) -> None:
 
     assert body.startswith("# HELP DCGM_FI_DEV_GPU_TEMP Heat. ")
     assert 'hostname="node7"} 44\n' in body
-    assert body.count("# TYPE") == 1
+    assert body.count("# TYPE") == 2
+    assert "# HELP dcgm_gpu_temp Under its old name. " in body
+    assert log.count('these are there twice, and the first counts: DCGM_FI_DEV_GPU_TEMP"') == 1
     assert log.count("these are not known here: DCGM_FI_DEV_RETIRED_SBE, DCGM_EXP_P2P_STATUS") == 1
 
 

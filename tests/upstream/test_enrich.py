@@ -151,17 +151,45 @@ def test_labels_that_are_there_already(there: str, holders: list[str], expected:
 
 
 def test_duplicates_are_dropped_and_counted() -> None:
-    """The same labels in another order, or with an empty one, are the same series; also once pods are replaced."""
+    """The same labels in another order, or with an empty one, are the same series."""
     gpu = f'UUID="{uuid(0)}"'
     data = (
         f'a{{{gpu},x="1"}} 1\na{{x="1",{gpu}}} 2\na{{x="1",{gpu},y=""}} 3\nb{{{gpu},x="1"}} 4\n'
-        f'c{{{gpu},pod="p"}} 5\nc{{{gpu},pod="q"}} 6\nd 7\nd{{}} 8\n'
+        f'c{{{gpu},pod="p"}} 5\nc{{pod="p",{gpu}}} 6\nd 7\nd{{}} 8\n'
     ).encode()
 
     found = labelled(data, tick(*given(GPUS[0], "n/r/c")))
 
     assert sorted(samples(text(found)).values()) == [1, 4, 5, 7]
     assert (found.series, found.with_pod, found.duplicates) == (4, 3, 4)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("holders", [["ml/a/main"], ["ml/a/main", "ml/b/main"]], ids=["one", "two"])
+def test_what_was_split_by_pod_stays(holders: list[str], copied: bool) -> None:
+    """Without `vgpu` too, and whoever we think holds it: their values differ, and all but one would be lost."""
+    gpu = f'UUID="{uuid(0)}"'
+    data = (
+        f'u{{{gpu},namespace="ml",pod="a",container="main"}} 30\n'
+        f'u{{{gpu},namespace="ml",pod="b",container="main"}} 50\n'
+        f'u{{pod="b",{gpu},namespace="ml",container="main"}} 51\nu{{{gpu}}} 5\n'
+        f'dcgm_u{{{gpu},pod_name="a"}} 1\ndcgm_u{{{gpu},pod_name="b"}} 2\n'
+        f'whole{{{gpu},namespace="ml",pod="b",container="main"}} 80\n'
+    ).encode()
+
+    found = labelled(data, tick(*given(GPUS[0], *holders)), copied=copied)
+
+    page = text(found)
+    assert pods(page, "u", "namespace", "pod", "container") == [
+        ("", "", "", "5"),
+        ("ml", "a", "main", "30"),
+        ("ml", "b", "main", "50"),
+    ]
+    assert pods(page, "dcgm_u", "pod_name") == [("a", "1"), ("b", "2")]
+    whole = {(1, False): ["a"], (1, True): ["a"], (2, False): [""], (2, True): ["a", "b"]}
+    expected = whole[len(holders), copied]
+    assert pods(page, "whole", "pod") == [(pod, "80") for pod in expected]
+    assert (found.duplicates, found.with_pod) == (1, 4 + len([pod for pod in expected if pod]))
 
 
 @pytest.mark.parametrize("copied", [False, True])

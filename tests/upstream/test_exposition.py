@@ -132,3 +132,43 @@ def test_errors_say_what_and_where(data: bytes, reason: str, words: str) -> None
 
     assert found[0] == reason
     assert words in str(found[1])
+
+
+LONG = 65_000
+
+
+@pytest.mark.parametrize(
+    "filling", [b"1", b" ", b"\t", b'"', b"\\", b",", b"}", b"}1", b"} ", b'x="",', b"a", b". ", b'\\"']
+)
+def test_long_lines_cost_no_more_than_their_length(filling: bytes) -> None:
+    """Lines near the limit, good and bad, many of each: minutes for a pattern that tries everything in two ways."""
+    long = filling * (LONG // len(filling))
+    begun = [
+        b"",
+        b"a ",
+        b"a 1.",
+        b"a 1e",
+        b"a 1 ",
+        b"a{",
+        b'a{x="',
+        b'a{x="1"',
+        b'a{x="1"} ',
+        b"# HELP a b",
+        b"# TYPE a",
+    ]
+    for before in begun:
+        for after in (b"", b"x", b'"} 1', b"} 1", b" 1", b" 1 x"):
+            line = before + long + after + b"\n"
+
+            found = outcome([b"# HELP b B.\n" + line], Limits())
+
+            assert isinstance(found, list) or found[0] in ("format", "empty")
+
+
+def test_many_long_lines_of_help() -> None:
+    """Spaces before the last word are kept, and looked at once."""
+    lines = [b"# HELP a%d b%bx\n" % (i, b" " * LONG) for i in range(50)]
+
+    found = outcome([*lines, b"a0 1\n"], Limits())
+
+    assert found == [(b"a0", lines[0], [(b"a0", None, b"1")])]

@@ -187,3 +187,19 @@ def test_a_thread_that_reads_a_real_server() -> None:
 
     assert poll.served == labelled(body("whole"), LLAMA)
     assert poll.state.duration_ns > 0
+
+
+def test_duplicates_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """However often they come; and that there are none any more."""
+    caplog.set_level(logging.INFO)
+    world = World(interval_s=15.0)
+    twice, once = parsed(b'a{x="1"} 1\na{x="1"} 2\n'), parsed(b"a 1\n")
+    for step, answer in enumerate((once, twice, twice, once, once)):
+        world.answer = answer
+        world.at(1000 + 15 * step)
+
+    assert [record.message for record in caplog.records if "series" in record.message] == [
+        "dcgm-exporter: 1 of its series have the labels of one before them, and are left out",
+        "dcgm-exporter has every series once again",
+    ]
+    assert world.poll.state.duplicates == 2

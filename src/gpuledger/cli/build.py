@@ -14,7 +14,7 @@ from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
 from gpuledger.books.time import BUFFER_NS
 from gpuledger.catalog.dialects import Choices
-from gpuledger.catalog.dialects.counters import Counter
+from gpuledger.catalog.dialects.counters import Counter, repeated
 from gpuledger.catalog.dialects.counters import parse as parse_counters
 from gpuledger.cli.providers import providers
 from gpuledger.config import LARGEST_FILE, Config
@@ -175,6 +175,8 @@ def _counters(path: str) -> tuple[Counter, ...]:
         raise ConfigError(f"--dcgm.counters: {path} is not a text file in UTF-8; name a CSV file") from None
     except ValueError as error:
         raise ConfigError(f"--dcgm.counters: {path}: {error}") from None
+    if twice := repeated(text):
+        log.warning("in %s these are there twice, and the first counts: %s", path, ", ".join(twice))
     if missing := unanswered(chosen):
         log.warning("of the metrics in %s these are not known here: %s", path, ", ".join(missing))
     return chosen

@@ -3,7 +3,7 @@
 `None` always means "this GPU or driver does not say"; a number is never invented in its place.
 """
 
-from gpuledger.model.owners import EVIDENCE, NOBODY, Facts, Granted, Holder, Owner, Owners, ProviderHealth
+from gpuledger.model.owners import EVIDENCE, NOBODY, OUTSIDE, Facts, Granted, Holder, Owner, Owners, ProviderHealth
 from gpuledger.model.readings import (
     Account,
     Accounting,
@@ -33,6 +33,7 @@ from gpuledger.model.tick import (
 __all__ = [
     "EVIDENCE",
     "NOBODY",
+    "OUTSIDE",
     "Account",
     "Accounting",
     "Activity",

@@ -53,6 +53,8 @@ class Owner:
 
 
 NOBODY = Owner()
+OUTSIDE = "not in a container"
+"""The reason of an owner that is known to have none, unlike one that was not found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from gpuledger.model import Device, Facts, Granted, Holder, Owner, Owners, ProviderHealth, Tick
+from gpuledger.model import OUTSIDE, Device, Facts, Granted, Holder, Owner, Owners, ProviderHealth, Tick
 from gpuledger.owners import cgroup, grants, holders
 from gpuledger.owners.access import Access
 from gpuledger.owners.cgroup import CgroupRef
@@ -22,7 +22,7 @@ from gpuledger.owners.search import Clue, Search
 GONE = "process is gone"
 NO_NAME = "container has no name yet"
 NO_POD = "pod has no name yet"
-HOST = "not in a container"
+HOST = OUTSIDE
 MOST_FOUND = 10_000
 SETTLED_NS = 30_000_000_000
 COUNTED = -1

@@ -2,8 +2,8 @@
 
 What stands on a series already is kept where we know no better. One pod holds the device: its labels replace what
 is there, since dcgm-exporter asks the same kubelet, but earlier, and knows fewer forms of device ids. Several pods
-hold it: the value is the device's and stays once, without a pod, unless the dcgm-exporter itself wrote a series for
-each of them (`vgpu`). A pod that was replaced takes its `pod_uid` with it.
+hold it: the value is the device's and stays once, without a pod. Where the dcgm-exporter itself wrote a series for each
+of several pods, with `vgpu` or without, these stay. A pod that was replaced takes its `pod_uid` with it.
 """
 
 from __future__ import annotations
@@ -66,12 +66,33 @@ def enrich(families: Sequence[Family], held: Holdings, *, copied: bool = False) 
 
 
 def _lines(family: Family, labeller: Labeller) -> tuple[bytes, int, int, int]:
+    written = _written(family, labeller, {})
+    is_lossy = written[-1] > 0
+    return _written(family, labeller, split) if is_lossy and (split := _split(family)) else written
+
+
+def _split(family: Family) -> dict[tuple[bytes, bytes | None], Block]:
+    """Those of its series that differ from another one in nothing but the pod, each as it is."""
+    alike: dict[tuple[bytes, int], dict[int, None]] = {}
+    found = []
+    for name, text in dict.fromkeys((name, text) for name, text, _ in family.series):
+        labels = pairs(text or b"")
+        block = _as_it_is(text, labels)
+        same = name, _key(_without_pod(labels))
+        alike.setdefault(same, {})[block.keys[0]] = None
+        found.append(((name, text), same, block))
+    return {series: block for series, same, block in found if len(alike[same]) > 1}
+
+
+def _written(
+    family: Family, labeller: Labeller, split: dict[tuple[bytes, bytes | None], Block]
+) -> tuple[bytes, int, int, int]:
     blocks = labeller.old if family.name.startswith(OLD_PREFIX) else labeller.new
     seen: set[tuple[bytes, int]] = set()
     lines = [family.head]
     with_pod = duplicates = 0
     for name, text, value in family.series:
-        block = blocks.get(text) or labeller.add(text, blocks)
+        block = (split and split.get((name, text))) or blocks.get(text) or labeller.add(text, blocks)
         for labels, key in zip(block.texts, block.keys, strict=True):
             if (name, key) in seen:
                 duplicates += 1
@@ -109,10 +130,10 @@ class Labeller:
         if pod is not None:
             return _made([_with(labels, names, pod)], has_pod=True)
         if not holders or (b"vgpu" in said and there):
-            return Block((b"{%b}" % text,), (_key(labels),), has_pod=there)
+            return _as_it_is(text, labels)
         if self._copied:
             return _made([_with(labels, names, holder) for holder in holders], has_pod=True)
-        return _made([[pair for pair in labels if pair[0] not in MINE and pair[0] != OF_POD]], has_pod=False)
+        return _made([_without_pod(labels)], has_pod=False)
 
     def _holders_of(self, said: dict[bytes, bytes]) -> tuple[Holder, ...]:
         found = {holder for uuid in self._devices.find(said) for holder in self._holders.get(uuid, ())}
@@ -158,6 +179,15 @@ def _with(labels: Pairs, names: tuple[bytes, ...], holder: Holder) -> Pairs:
     is_other = any(said.get(name, value) not in (b"", value) for name, value in ours[:2])
     dropped = MINE | {OF_POD} if is_other else MINE
     return [pair for pair in labels if pair[0] not in dropped] + [pair for pair in ours if pair[1]]
+
+
+def _without_pod(labels: Pairs) -> Pairs:
+    return [pair for pair in labels if pair[0] not in MINE and pair[0] != OF_POD]
+
+
+def _as_it_is(text: bytes | None, labels: Pairs) -> Block:
+    has_pod = any(name in (NEW_NAMES[1], OLD_NAMES[1]) and value for name, value in labels)
+    return Block((b"" if text is None else b"{%b}" % text,), (_key(labels),), has_pod)
 
 
 def _made(copies: list[Pairs], *, has_pod: bool) -> Block:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from gpuledger.upstream.failure import UpstreamError
 
+# Of a line that does not match, no pattern may try one piece of text in two ways: lines are long, and time is squared.
 _NAME = rb"[a-zA-Z_:][a-zA-Z0-9_:]*"
-_NUMBER = rb"(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?[iI]nf|NaN|nan)"
+_NUMBER = rb"(?:[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?[iI]nf|NaN|nan)"
 _QUOTED = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _LABEL = rb"[a-zA-Z_][a-zA-Z0-9_]*"
 _SPACE = rb"[ \t]*"
@@ -21,7 +22,7 @@ SAMPLE = re.compile(
     rb"%b(%b)(?:%b\{(.*)\}%b|[ \t]+)(%b(?:[ \t]+-?[0-9]{1,18})?)%b"
     % (_SPACE, _NAME, _SPACE, _SPACE, _NUMBER, _SPACE)
 )  # fmt: skip
-HEADER = re.compile(rb"#[ \t]+(HELP|TYPE)[ \t]+(%b)(?:[ \t]+(.*?))?[ \t]*" % _NAME)
+HEADER = re.compile(rb"#[ \t]+(HELP|TYPE)[ \t]+(%b)(?:[ \t]+(.*))?" % _NAME)
 BLOCK = re.compile(rb"(?:%b%b%b=%b%b%b(?:,|$))*%b" % (_SPACE, _LABEL, _SPACE, _SPACE, _QUOTED, _SPACE, _SPACE))
 PAIR = re.compile(rb'(%b)%b=%b"([^"\\]*(?:\\.[^"\\]*)*)"' % (_LABEL, _SPACE, _SPACE))
 TYPES = (b"counter", b"gauge", b"histogram", b"summary", b"untyped")

@@ -27,6 +27,7 @@ LOOK_S = 1.0
 PATIENCE_NS = 10 * 10**9
 """How long whoever knows names may take for a first answer; series without pods would be other series."""
 NAME = "dcgm-exporter"
+DUPLICATES = "duplicates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class Poll:
         if families is not None:
             self._families = families
             self._label(held)
-            self._duplicates += self._served.duplicates if self._served else 0
+            self._count_duplicates(self._served.duplicates if self._served else 0)
             self._duration_ns = int((self._monotonic() - started) * 1e9)
         elif self._families and held != self._held:
             self._label(held)
@@ -119,6 +120,11 @@ class Poll:
     def _label(self, held: Holdings) -> None:
         self._held = held
         self._served = enrich(self._families, held, copied=self._polling.copied)
+
+    def _count_duplicates(self, count: int) -> None:
+        self._duplicates += count
+        problem = f"{NAME}: {count} of its series have the labels of one before them, and are left out"
+        self._said.change(DUPLICATES, "some" if count else "", problem, f"{NAME} has every series once again")
 
     def _read(self) -> list[Family] | None:
         try:

@@ -14,6 +14,7 @@ from gpuledger.books.book import Books
 from gpuledger.catalog.dialects.division import MIB, Part, divide, fill
 from gpuledger.catalog.dialects.holders import NOBODY, Place, Whose, places
 from gpuledger.model import (
+    OUTSIDE,
     Account,
     ContainerUse,
     Device,
@@ -230,11 +231,16 @@ def test_what_is_not_told_is_absent_and_not_zero() -> None:
         ({1: A, 2: B}, [], NOBODY, False),
         ({}, ["train-a"], OF_A, True),
         ({1: Owner()}, ["train-a"], OF_A, True),
+        ({1: Owner(reason=OUTSIDE)}, ["train-a"], OF_A, False),
+        ({1: Owner(unit="miner.service")}, ["train-a"], OF_A, False),
+        ({1: Owner(job="slurm/7")}, ["train-a"], OF_A, False),
+        ({1: Owner(unit="kubelet.service", pod_uid="uid-a")}, ["train-a"], OF_A, True),
         ({}, ["train-a", "train-b"], NOBODY, False),
         ({1: A}, ["train-a", "train-b"], NOBODY, False),
         ({1: A, 2: replace(A, container="side", container_id="c" * 64)}, [], OF_A._replace(container=""), False),
     ],
     ids=["a pod", "a pod and a host process", "two pods", "allocated", "allocated, and a process nobody knows",
+         "allocated, and a host process", "and a service", "and a batch job", "and somebody in a pod",
          "allocated to two", "one of two works", "two containers of a pod"],
 )  # fmt: skip
 def test_who_holds_a_gpu(owners: dict[int, Owner], given: list[str], holder: Whose, alone: bool) -> None:
@@ -359,3 +365,121 @@ def test_compute_instances_of_one_gpu_instance_are_one_place() -> None:
     found: list[Place] = places(Tick(5, Driver(up=True), readings), pod_uid=False)
 
     assert [place.reading.device.uuid for place in found] == [CUT.uuid, "MIG-1-0"]
+
+
+X = Owner("", "c" * 64, pod_uid="uid-a", reason="pod has no name yet")
+Y = Owner("", "d" * 64, pod_uid="uid-b", reason="pod has no name yet")
+OF_X = Whose(container="c" * 12)
+
+
+def granted_to(*pods: str) -> tuple[Granted, ...]:
+    """The GPU, to these."""
+    return tuple(Granted(GPU, "ml", pod, "main") for pod in pods)
+
+
+def test_a_pod_known_by_its_grant_alone() -> None:
+    """The kubelet says who was given the GPU, nobody what the container is called: it is that pod's, and alone."""
+    tick = node(
+        use(X, memory_bytes=10 * MIB, sm_pct=30), given=granted_to("train-a"), utilization_pct=40, power_mw=300_000
+    )
+
+    assert values(tick, "utilization_pct") == {OF_A: 40}
+    assert values(tick, "power_mw", pod_uid=True) == {OF_A._replace(pod_uid="uid-a"): 300_000}
+
+
+def test_what_an_earlier_pod_left_is_not_the_new_ones() -> None:
+    """Its energy would come up in the other's counter, and fall from it when the row goes."""
+    tick = node(
+        use(X, processes=0, energy_mj=(("exclusive", 70),)),
+        use(Y, energy_mj=(("exclusive", 5),)),
+        given=granted_to("train-b"),
+        account=Account(energy_mj=100, unowned_mj=25),
+    )
+
+    assert values(tick, "energy_mj") == {OF_X: 70, OF_B: 5, NOBODY: 25}
+
+
+def test_two_unnamed_pods_where_one_was_given_the_gpu() -> None:
+    """Which of them it is nobody knows; that it has nothing nobody knows either."""
+    tick = node(use(X, sm_pct=30), use(Y, sm_pct=20), given=granted_to("train-a"), utilization_pct=60)
+
+    assert values(tick, "utilization_pct") == {OF_X: 30, Whose(container="d" * 12): 20, NOBODY: 10}
+
+
+def test_a_second_container_without_a_name_yet() -> None:
+    """Of a pod that is there by name: it is the pod's if the uid is."""
+    given = (*granted_to("train-a"), Granted(GPU, "ml", "train-a", "side"))
+    mine = node(use(A, sm_pct=30), use(X, sm_pct=20), given=given, utilization_pct=60)
+    other = node(use(A, sm_pct=30), use(Y, sm_pct=20), given=given, utilization_pct=60)
+
+    assert values(mine, "utilization_pct")[OF_A._replace(container="c" * 12)] == 20
+    assert values(other, "utilization_pct")[Whose(container="d" * 12)] == 20
+
+
+def test_nobody_waits_beside_an_unnamed_pod() -> None:
+    """Of several who were given a GPU one works, and nobody knows which: none of them has 0."""
+    tick = node(use(X, sm_pct=30), given=granted_to("train-a", "train-b"), utilization_pct=60, power_mw=5)
+
+    assert values(tick, "utilization_pct") == {OF_X: 30, NOBODY: 30}
+    assert set(values(tick, "power_mw")) == {OF_X, NOBODY}
+
+
+def test_work_outside_of_containers_is_not_the_idle_pods() -> None:
+    """A process of the host on a GPU that a pod was given and does not use: 0 for the pod, the rest is nobody's."""
+    host = {1: Owner(unit="session-3.scope", reason=OUTSIDE)}
+    tick = node(owners=host, given=granted_to("train-a"), utilization_pct=90, power_mw=5, memory_used_bytes=9 * MIB)
+
+    assert values(tick, "utilization_pct") == {OF_A: 0, NOBODY: 90}
+    assert values(tick, "memory_mib") == {OF_A: 0, NOBODY: 9}
+    assert values(tick, "power_mw") == {OF_A: 0, NOBODY: 5}
+
+
+@pytest.mark.parametrize("pod_uid", [False, True])
+def test_who_has_left_and_may_come_back_waits(pod_uid: bool) -> None:
+    """Its process ended and its row is still there, as is its grant: 0, under the labels that its energy has."""
+    left = use(B, processes=0, energy_mj=(("shared", 7),))
+    tick = node(
+        use(A, memory_bytes=10 * MIB, sm_pct=30, booked_mj=100),
+        left,
+        given=granted_to("train-a", "train-b"),
+        utilization_pct=30,
+        memory_used_bytes=10 * MIB,
+        power_mw=300_000,
+        account=Account(energy_mj=1000, booked_mj=100, unowned_mj=0),
+    )
+    of_b = OF_B._replace(pod_uid="uid-b" if pod_uid else "")
+
+    for name, expected in (("utilization_pct", 0), ("memory_mib", 0), ("power_mw", 0), ("energy_mj", 7)):
+        found = values(tick, name, pod_uid=pod_uid)
+        assert found[of_b] == expected
+        assert sum(who.pod == "train-b" for who in found) == 1
+
+
+def test_who_left_without_a_grant_does_not_wait() -> None:
+    """What is still shown of it is its energy alone."""
+    tick = node(use(A, sm_pct=30), use(B, processes=0), given=granted_to("train-a"), utilization_pct=40)
+
+    assert OF_B not in values(tick, "utilization_pct")
+
+
+def test_who_is_inferred_to_hold_memory_waits_but_for_memory() -> None:
+    """What it holds is in the device's own series; that it holds nothing would be wrong."""
+    tick = node(
+        use(A, memory_bytes=10 * MIB, sm_pct=30),
+        use(B, processes=0, inferred_bytes=5 * MIB),
+        given=granted_to("train-a", "train-b"),
+        utilization_pct=30,
+        memory_used_bytes=15 * MIB,
+        power_mw=300_000,
+    )
+
+    assert values(tick, "utilization_pct") == {OF_A: 30, OF_B: 0, NOBODY: 0}
+    assert values(tick, "power_mw") == {OF_A: 0, OF_B: 0, NOBODY: 300_000}
+    assert values(tick, "memory_mib") == {OF_A: 10, NOBODY: 5}
+
+
+def test_who_waits_has_no_counter() -> None:
+    """A pod of the same name may have used some before: its successor goes on from there, which no 0 may precede."""
+    tick = node(use(A), given=granted_to("train-a", "train-b"), account=Account(energy_mj=9, unowned_mj=9))
+
+    assert OF_B not in values(tick, "energy_mj")

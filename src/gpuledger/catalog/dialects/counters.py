@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,18 +23,22 @@ class Counter:
 
 
 def parse(text: str) -> tuple[Counter, ...]:
-    """What the file chooses; ValueError with the line that cannot be understood."""
+    """What the file chooses, of a field that is there twice the first; ValueError with the line that makes no sense."""
     found: dict[str, Counter] = {}
-    for number, counter in _lines(text):
-        if counter.field in found:
-            raise ValueError(f"line {number}: {counter.field} is there twice; take one of them out")
-        found[counter.field] = counter
+    for counter in _lines(text):
+        found.setdefault(counter.field, counter)
     if not found:
         raise ValueError("it chooses no metric; write lines such as `DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature.`")
     return tuple(found.values())
 
 
-def _lines(text: str) -> Iterator[tuple[int, Counter]]:
+def repeated(text: str) -> list[str]:
+    """Fields of a good file that are there twice, as in one that dcgm-exporter itself comes with."""
+    times = Counts(counter.field for counter in _lines(text))
+    return [field for field, count in times.items() if count > 1]
+
+
+def _lines(text: str) -> Iterator[Counter]:
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -47,4 +52,4 @@ def _lines(text: str) -> Iterator[tuple[int, Counter]]:
             raise ValueError(f"line {number}: {kind!r} is no type; write one of {', '.join(TYPES)}")
         if help_text.startswith('"') and help_text.endswith('"') and len(help_text) > 1:
             help_text = help_text[1:-1].replace('""', '"')
-        yield number, Counter(field, kind, help_text)
+        yield Counter(field, kind, help_text)

@@ -181,15 +181,22 @@ def families(choices: Choices) -> tuple[Family, ...]:
     things = world(choices, labels)
     if chosen is None:
         return table(things)
-    known = {family.name: family for family in (*table(things), *more(things))}
+    known = {family.name: family for family in (*table(things), *more(things), *_older())}
     return tuple(_as_chosen(known[c.field], c) for c in chosen if c.type != LABEL and c.field in known)
 
 
 def unanswered(chosen: Iterable[Counter]) -> list[str]:
     """Fields that were chosen and that we do not have."""
     things = world(Choices(), ())
-    known = {family.name for family in (*table(things), *more(things))}
+    known = {family.name for family in (*table(things), *more(things), *_older())}
     return [c.field for c in chosen if c.field not in (LABELS if c.type == LABEL else known)]
+
+
+def _older() -> tuple[Family, ...]:
+    """A list of counters may have the names of 1.x too; their series have the labels of 1.x."""
+    from gpuledger.catalog.dialects import dcgm1
+
+    return dcgm1.families(Choices())
 
 
 def _as_chosen(family: Family, counter: Counter) -> Family:

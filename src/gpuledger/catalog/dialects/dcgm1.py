@@ -45,6 +45,8 @@ NAMES = {
     "dcgm_fi_prof_sm_occupancy": "DCGM_FI_PROF_SM_OCCUPANCY",
     "dcgm_fi_prof_pipe_tensor_active": "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
     "dcgm_fi_prof_dram_active": "DCGM_FI_PROF_DRAM_ACTIVE",
+    "dcgm_fi_prof_pcie_tx_bytes": "DCGM_FI_PROF_PCIE_TX_BYTES",
+    "dcgm_fi_prof_pcie_rx_bytes": "DCGM_FI_PROF_PCIE_RX_BYTES",
 }
 VIOLATIONS = ("power", "thermal", "sync_boost", "board_limit", "low_util", "reliability")
 LABELS = ("container_name", "gpu", "pod_name", "pod_namespace", "uuid")

@@ -68,7 +68,7 @@ def _utilization(gpu: Place) -> dict[Whose, int]:
     told = {}
     for whose, uses in gpu.uses.items():
         pct = [use.sm_pct for use in uses if use.processes]
-        if None not in pct and (pct or (not uses and gpu.reading.samples is not None)):
+        if None not in pct and (pct or (whose in gpu.waiting and gpu.reading.samples is not None)):
             told[whose] = sum(p for p in pct if p is not None)
     return fill(total, told, NOBODY)
 
@@ -99,7 +99,8 @@ def _memory_of(place: Place) -> dict[Whose, int]:
         told = {}
         for whose, uses in place.uses.items():
             held = [use.memory_bytes for use in uses if use.processes]
-            if None not in held and (held or (not uses and place.reading.residents is not None)):
+            waits = whose in place.waiting and not any(use.inferred_bytes for use in uses)
+            if None not in held and (held or (waits and place.reading.residents is not None)):
                 told[whose] = sum(n for n in held if n is not None)
     weights = fill(used, told, NOBODY)
     return apportion(used // MIB, weights) if used else weights
@@ -116,7 +117,7 @@ def _power(gpu: Place, seats: list[Place]) -> dict[Seat, int]:
     for number, place in enumerate(seats):
         for whose, uses in place.uses.items():
             mj = sum(use.booked_mj for use in uses)
-            if mj or not uses or any(use.processes for use in uses):
+            if mj or whose in place.waiting or any(use.processes for use in uses):
                 booked[number, whose] = mj
     whole = account.booked_mj if account is not None else 0
     if not whole:
@@ -131,7 +132,7 @@ def _energy(gpu: Place, seats: list[Place], *, pod_uid: bool) -> dict[Seat, int]
     parts: dict[Seat, int] = {(0, NOBODY): account.unowned_mj}
     for number, place in enumerate(seats):
         for whose, uses in place.uses.items():
-            if uses:
+            if uses:  # no 0 for who waits: one of its name may have used some before, and goes on from there
                 parts[number, whose] = sum(_energy_of(use, pod_uid=pod_uid) for use in uses)
     return parts
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuledger.model import ContainerUse, Owner, Reading, Tick
+from gpuledger.model import OUTSIDE, ContainerUse, Owner, Reading, Tick
 
 SHORT_ID = 12
 """Characters of a container's id that stand for its name where nobody knows that."""
@@ -42,6 +42,10 @@ class Place:
     """The one container or pod it is held by; nobody when there are several."""
     alone: bool = False
     """Whether all that the device does is its holder's."""
+    waiting: set[Whose] = field(default_factory=set)
+    """Those who were given a part of it and have no process there: their part is 0, and that is known."""
+    unnamed: bool = False
+    """Whether a container of a pod is on it, and nobody knows of which."""
 
     def here(self) -> list[Whose]:
         """Those with a process on it now."""
@@ -59,6 +63,7 @@ def places(tick: Tick, *, pod_uid: bool) -> list[Place]:
     found: dict[tuple[str, int | None], Place] = {}
     by_device: dict[str, Place] = {}
     nameless: set[str] = set()
+    outside: set[str] = set()
     gpus = {reading.device.uuid: reading for reading in tick.readings if not reading.device.parent_uuid}
     for reading in tick.readings:
         device = reading.device
@@ -73,14 +78,46 @@ def places(tick: Tick, *, pod_uid: bool) -> list[Place]:
         for resident in reading.residents or ():
             owner = tick.owners.by_pid.get(resident.pid)
             if owner is None or not owner.container_id:
-                nameless.add(place.reading.device.uuid)
+                (outside if _is_outside(owner) else nameless).add(place.reading.device.uuid)
+    used: dict[str, list[ContainerUse]] = {}
     for use in tick.containers:
         if (there := by_device.get(use.device.uuid)) is not None:
-            there.uses.setdefault(whose(use.owner, pod_uid=pod_uid), []).append(use)
+            used.setdefault(there.reading.device.uuid, []).append(use)
     given = _given(tick, by_device)
     for place in found.values():
-        _settle(place, given.get(place.reading.device.uuid, []), nameless=place.reading.device.uuid in nameless)
+        uuid = place.reading.device.uuid
+        _seat(place, used.get(uuid, []), given.get(uuid, []), pod_uid=pod_uid)
+        _settle(place, given.get(uuid, []), nameless=uuid in nameless, outside=uuid in outside)
     return list(found.values())
+
+
+def _seat(place: Place, used: list[ContainerUse], given: list[Whose], *, pod_uid: bool) -> None:
+    """Everybody's uses. A container whose pod has no name is of the one pod that was given the place."""
+    pods = {(who.namespace, who.pod) for who in given}
+    uids = {
+        use.owner.pod_uid
+        for use in used
+        if use.processes and (_is_unnamed(use.owner) or (use.owner.namespace, use.owner.pod) in pods)
+    }
+    # What an earlier pod left there has another uid, and is not the new pod's.
+    is_known = len(pods) == 1 and given[0].pod != "" and len(uids) == 1
+    for use in used:
+        who = whose(use.owner, pod_uid=pod_uid)
+        if _is_unnamed(use.owner) and is_known and use.owner.pod_uid in uids:
+            container = given[0].container if len(given) == 1 else who.container
+            who = given[0]._replace(container=container, pod_uid=who.pod_uid)
+        elif _is_unnamed(use.owner) and use.processes:
+            place.unnamed = True
+        place.uses.setdefault(who, []).append(use)
+
+
+def _is_outside(owner: Owner | None) -> bool:
+    """Whether a process is known to be in no container; of one that nobody knows, it may be the holder's."""
+    return owner is not None and (bool(owner.unit or owner.job) or owner.reason == OUTSIDE) and not owner.pod_uid
+
+
+def _is_unnamed(owner: Owner) -> bool:
+    return owner.pod_uid != "" and not owner.pod
 
 
 def _given(tick: Tick, by_device: dict[str, Place]) -> dict[str, list[Whose]]:
@@ -93,20 +130,22 @@ def _given(tick: Tick, by_device: dict[str, Place]) -> dict[str, list[Whose]]:
     return {uuid: list(all_of_them) for uuid, all_of_them in given.items()}
 
 
-def _settle(place: Place, given: Iterable[Whose], *, nameless: bool) -> None:
+def _settle(place: Place, given: Iterable[Whose], *, nameless: bool, outside: bool) -> None:
     """Who holds it: the only pod among those who are there and those who were given it."""
     here = place.here()
     without_uid = {who._replace(pod_uid="") for who in here}
-    waiting = [who for who in given if who not in without_uid]
+    left = {who._replace(pod_uid=""): who for who in place.uses}  # their processes are gone, or were never listed
+    waiting = [left.get(who, who) for who in given if who not in without_uid]
     everybody = [*here, *waiting]
     pods = {(who.namespace, who.pod) for who in everybody}
     if len(everybody) == 1:
         place.holder = everybody[0]
-        place.alone = not (nameless and here)
+        place.alone = not outside and not (nameless and here)
     elif len(pods) == 1 and everybody[0].pod:
         place.holder = here[0]._replace(container="") if here else everybody[0]._replace(container="")
-    if not place.alone:
-        for who in waiting:  # its part is 0, and that is known
+    if not place.alone and not place.unnamed:  # whose the unnamed one is, its part is not 0
+        place.waiting.update(waiting)
+        for who in waiting:
             place.uses.setdefault(who, [])
     if place.cut:
         place.holder, place.alone = NOBODY, False
