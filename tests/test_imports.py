@@ -19,7 +19,8 @@ ALLOWED = {
     "catalog": {"catalog", "books"},
     "export": {"export", "catalog"},
     "upstream": {"upstream", "owners", "export"},
-    "cli": {"cli", "sources", "owners", "books", "catalog", "export", "upstream", "loop", "config"},
+    "fleet": {"fleet", "owners", "catalog", "export", "config"},
+    "cli": {"cli", "sources", "owners", "books", "catalog", "export", "upstream", "fleet", "loop", "config"},
 }
 
 
