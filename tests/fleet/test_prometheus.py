@@ -46,7 +46,7 @@ def test_a_query_is_posted_with_its_time(server: Upstream) -> None:
 
     assert answer.series == (Series({"uuid": "a"}, 0.5),)
     assert server.asked[0]["path"] == "/a/b/api/v1/query"
-    assert parse_qs(server.asked[0]["form"]) == {"query": ["sum(a+b) > 0"], "time": ["1.500"], "timeout": ["2.5s"]}
+    assert parse_qs(server.asked[0]["form"]) == {"query": ["sum(a+b) > 0"], "time": ["1.500"], "timeout": ["2.5"]}
 
 
 def test_extra_headers_are_sent(server: Upstream) -> None:
