@@ -19,7 +19,7 @@ from tests.real.prometheus import Prometheus, free_port
 
 NODES, GPUS = 10_000, 8
 REFRESHES = 3
-PAUSE_S = 10.0
+PAUSE_S = 8.0
 CASES = (
     ("the whole cluster", ["--in-use=resident"]),
     ("by namespace, model", ["--in-use=resident", "--by=namespace", "--by=model"]),

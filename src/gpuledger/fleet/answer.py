@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite, nan
 from typing import Any, NamedTuple
 
 from gpuledger.fleet.failure import PrometheusError
@@ -23,11 +22,6 @@ class Series(NamedTuple):
     value: float
 
 
-class _Point(NamedTuple):
-    series: Series
-    time_s: float
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An instant vector. A value that is no number is left out, and counted."""
@@ -42,7 +36,8 @@ class Answer:
 
 def parse(body: bytes, query: str) -> Answer:
     """The answer to an instant query; what the server finds wrong with the query is an error of its own words."""
-    tree = _tree(body)
+    times: list[object] = []
+    tree = _tree(body, times)
     if tree.get("status") != "success":
         _refuse(tree, query)
     data = tree.get("data")
@@ -52,18 +47,18 @@ def parse(body: bytes, query: str) -> Answer:
             "query", f"the query {query!r} gives a {kind or 'strange thing'}; ask for one value a GPU"
         )
     result = data.get("result")
-    points = [_point({"metric": {}, "value": result})] if kind == "scalar" else result
-    if not isinstance(points, list) or not all(isinstance(point, _Point) for point in points):
+    points = [_point({"metric": {}, "value": result}, times)] if kind == "scalar" else result
+    if not isinstance(points, list) or not all(type(point) is Series for point in points):
         raise PrometheusError("format", f"the answer to {query!r} is not as Prometheus writes it")
-    taken = tuple([point.series for point in points if math.isfinite(point.series.value)])
-    times = [point.time_s for point in points[:1]]
-    return Answer(taken, len(points) - len(taken), _warnings(tree), times[0] if times else None)
+    taken = [point for point in points if isfinite(point.value)]
+    moment = times[0] if times and isinstance(times[0], (int, float)) else None
+    return Answer(tuple(taken), len(points) - len(taken), _warnings(tree), moment)
 
 
-def _tree(body: bytes) -> dict[str, Any]:
+def _tree(body: bytes, times: list[object]) -> dict[str, Any]:
     """Each series is made small as soon as it is read: 80,000 of them as plain JSON are 60 MB."""
     try:
-        tree = json.loads(body, object_hook=_point)
+        tree = json.loads(body, object_hook=lambda found: _point(found, times))
     except (ValueError, RecursionError):
         shown = "HTML" if body.lstrip()[:1] == b"<" else "something"
         raise PrometheusError("format", f"answers with {shown} that is not JSON; is a login or a wrong page "
@@ -73,15 +68,19 @@ def _tree(body: bytes) -> dict[str, Any]:
     return tree
 
 
-def _point(found: dict[str, Any]) -> Any:
-    """A series as a point; any other object as it is."""
-    labels, value = found.get("metric"), found.get("value")
-    if not isinstance(labels, dict):
+def _point(found: dict[str, Any], times: list[object]) -> Any:
+    """A series small, and the time of the first one; any other object as it is."""
+    labels = found.get("metric")
+    if type(labels) is not dict:
         return found
-    if isinstance(value, list) and len(value) == 2:
-        with suppress(TypeError, ValueError, OverflowError):
-            return _Point(Series(labels, float(value[1])), float(value[0]))
-    return _Point(Series(labels, math.nan), 0.0) if "histogram" in found else found
+    try:
+        when, value = found["value"]
+        point = Series(labels, float(value))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return Series(labels, nan) if "histogram" in found else found
+    if not times:
+        times.append(when)
+    return point
 
 
 def _refuse(tree: dict[str, Any], query: str) -> None:

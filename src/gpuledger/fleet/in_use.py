@@ -6,7 +6,7 @@ Here it is the sum of utilization over the GPUs in use, divided by their number:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 
@@ -19,6 +19,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 }
 """What exporters call a label that users know under one name."""
 Key = tuple[str, ...]
+Sources = tuple[tuple[str, ...], ...]
 
 
 @dataclass(slots=True)
@@ -100,57 +101,59 @@ def summarize(gpus: Iterable[Gpu], rule: str, groupings: Sequence[Key], about_ho
     and is in use there when it is by that holder. A GPU without a value for one of the labels is in no group.
     """
     whole = _Tally()
-    groups: list[dict[Key, _Tally]] = [{} for _ in groupings]
-    kinds = [bool(about_holders & set(grouping)) for grouping in groupings]
+    groups: list[tuple[Sources, bool, dict[Key, _Tally]]] = [
+        (sources_of(grouping), not about_holders.isdisjoint(grouping), {}) for grouping in groupings
+    ]
     for gpu in gpus:
-        whole.add(gpu.utilization, gpu.memory, _weight(rule, gpu), allocated=gpu.allocated)
-        for grouping, held, tallies in zip(groupings, kinds, groups, strict=True):
+        weight = _weight(rule, gpu.utilization, gpu.resident, allocated=gpu.allocated)
+        whole.add(gpu.utilization, gpu.memory, weight, allocated=gpu.allocated)
+        for sources, held, tallies in groups:
             if held:
-                for key, one in _by_holder(gpu, grouping):
-                    tallies.setdefault(key, _Tally()).add(
-                        one.utilization, one.memory, _weight(rule, one), allocated=one.allocated
-                    )
-            elif all(key := _key(grouping, gpu.labels)):
-                tallies.setdefault(key, _Tally()).add(
-                    gpu.utilization, gpu.memory, _weight(rule, gpu), allocated=gpu.allocated
-                )
+                _add_holders(gpu, rule, sources, tallies)
+            elif all(key := _key(sources, gpu.labels, gpu.labels)):
+                tallies.setdefault(key, _Tally()).add(gpu.utilization, gpu.memory, weight, allocated=gpu.allocated)
     found = [whole.usage(CLUSTER, ())]
-    for grouping, tallies in zip(groupings, groups, strict=True):
+    for grouping, (_, _, tallies) in zip(groupings, groups, strict=True):
         found += [tallies[key].usage("+".join(grouping), key) for key in sorted(tallies)]
     return found
 
 
-def _weight(rule: str, gpu: Gpu) -> float:
+def sources_of(grouping: Key) -> Sources:
+    """The labels that each label of a grouping may be found under, the best first."""
+    return tuple([SOURCES.get(name, (name,)) for name in grouping])
+
+
+def _weight(rule: str, utilization: float, resident: float, *, allocated: bool) -> float:
     if rule == "busy":
-        return float(gpu.utilization > 0)
-    return float(gpu.allocated) if rule == "allocated" else gpu.resident
+        return float(utilization > 0)
+    return float(allocated) if rule == "allocated" else resident
 
 
-def _by_holder(gpu: Gpu, grouping: Key) -> Iterator[tuple[Key, Gpu]]:
+def _add_holders(gpu: Gpu, rule: str, sources: Sources, tallies: dict[Key, _Tally]) -> None:
     """The GPU as each group of its holders sees it."""
     seen: dict[Key, list[Holder]] = {}
     for holder in (gpu.holders or {}).values():
-        key = _key(grouping, {**gpu.labels, **holder.labels})
+        key = _key(sources, holder.labels, gpu.labels)
         if all(key):
             seen.setdefault(key, []).append(holder)
     for key, holders in seen.items():
         own = [h.utilization for h in holders if h.utilization is not None]
         memories = [h.memory for h in holders if h.memory is not None]
-        yield (
-            key,
-            Gpu(
-                labels=gpu.labels,
-                utilization=max(own) if own else gpu.utilization,
-                memory=max(memories) if memories else gpu.memory,
-                allocated=any(h.allocated for h in holders),
-                resident=gpu.resident if any(h.resident for h in holders) else 0.0,
-            ),
-        )
+        utilization = max(own) if own else gpu.utilization
+        memory = max(memories) if memories else gpu.memory
+        allocated = any(h.allocated for h in holders)
+        resident = gpu.resident if any(h.resident for h in holders) else 0.0
+        weight = _weight(rule, utilization, resident, allocated=allocated)
+        tallies.setdefault(key, _Tally()).add(utilization, memory, weight, allocated=allocated)
 
 
-def _key(grouping: Key, labels: Mapping[str, str]) -> Key:
-    return tuple([_value(name, labels) for name in grouping])
+def _key(sources: Sources, labels: Mapping[str, str], others: Mapping[str, str]) -> Key:
+    """Values of the first mapping that has them."""
+    return tuple([_value(names, labels) or _value(names, others) for names in sources])
 
 
-def _value(name: str, labels: Mapping[str, str]) -> str:
-    return next((found for known in SOURCES.get(name, (name,)) if (found := labels.get(known))), "")
+def _value(names: tuple[str, ...], labels: Mapping[str, str]) -> str:
+    for name in names:
+        if found := labels.get(name):
+            return found
+    return ""

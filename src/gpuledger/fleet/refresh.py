@@ -6,14 +6,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpuledger.fleet.answer import Answer, Series
+from gpuledger.fleet.answer import Answer
 from gpuledger.fleet.failure import PrometheusError
-from gpuledger.fleet.gpus import Answers, join
-from gpuledger.fleet.in_use import Gpu, Key, summarize
+from gpuledger.fleet.gpus import Join
+from gpuledger.fleet.in_use import Gpu, Key, sources_of, summarize
 from gpuledger.fleet.queries import ABOUT_HOLDERS, Queries
 from gpuledger.fleet.shown import Shown
 from gpuledger.said import Said
@@ -103,7 +103,8 @@ class Refresh:
 
     def _ask(self) -> Shown:
         plan = self._plan
-        taken: dict[str, tuple[Series, ...]] = {}
+        join = Join(name for grouping in plan.groupings for names in sources_of(grouping) for name in names)
+        counts: list[tuple[str, int]] = []
         warnings: dict[str, None] = {}
         dropped, moment = 0, None
         for name, query in plan.queries.asked():
@@ -112,19 +113,20 @@ class Refresh:
                 if not answer.series:
                     raise PrometheusError("empty", _nothing(query, answer))
                 moment = answer.time_s  # all others speak of the same one
-            taken[name] = answer.series
+            join.add(name, answer.series)
+            counts.append((name, len(answer.series)))
             warnings.update(dict.fromkeys(answer.warnings))
             dropped += answer.dropped
-        gpus = join(Answers(**taken))
-        if not plan.percent and _is_percent(gpus):
+            del answer  # before the next one comes
+        if not plan.percent and _is_percent(join.gpus):
             warnings["the query gives values over 1, so they are no ratios; is it --unit percent?"] = None
         return Shown(
-            usages=tuple(summarize(gpus, plan.rule, plan.groupings, ABOUT_HOLDERS)),
+            usages=tuple(summarize(join.gpus, plan.rule, plan.groupings, ABOUT_HOLDERS)),
             percent=plan.percent,
             success=True,
             reason="",
             asked_s=moment,
-            series=tuple([(name, len(series)) for name, series in taken.items()]),
+            series=tuple(counts),
             dropped=dropped,
             warnings=tuple(warnings),
         )
@@ -139,7 +141,7 @@ class Refresh:
             self._stop.wait(max(0.0, due - self._monotonic()))
 
 
-def _is_percent(gpus: list[Gpu]) -> bool:
+def _is_percent(gpus: Iterable[Gpu]) -> bool:
     return any(gpu.utilization > 1.5 for gpu in gpus)
 
 
