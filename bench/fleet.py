@@ -106,7 +106,7 @@ def _wait(url: str, count: int) -> str:
             page = str(response.read().decode())
         if f"\ngpu_fleet_refreshes_total {count}\n" in page and "\ngpu_fleet_up 1\n" in page:
             return page
-        time.sleep(0.2)
+        time.sleep(2)  # 80,000 groups are written out anew each time
     raise AssertionError(page)
 
 

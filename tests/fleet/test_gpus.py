@@ -52,5 +52,5 @@ def test_evidence_adds_to_gpus_and_makes_none() -> None:
     assert (gpu.utilization, gpu.memory, gpu.allocated, gpu.resident) == (0.5, 0.1, True, 1)
     assert gpu.labels == {"name": "H200"}
     assert gpu.holders is not None
-    found = {h.labels["namespace"]: (h.allocated, h.resident) for h in gpu.holders.values()}
+    found = {h.labels["namespace"]: (h.allocated, h.resident) for h in gpu.holders}
     assert found == {"x": (True, False), "y": (False, True)}

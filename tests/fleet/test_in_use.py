@@ -18,17 +18,17 @@ PODS = st.sampled_from(["p", "q", "r"])
 def gpus(draw: st.DrawFn) -> Gpu:
     """Any GPU of a small cluster."""
     names = draw(st.lists(PODS, unique=True, max_size=3))
-    holders: dict[Key, Holder] = {
-        (pod,): Holder({"pod": pod, "namespace": draw(st.sampled_from(["", "a", "b"]))}, None, None,
+    holders = [
+        Holder({"pod": pod, "namespace": draw(st.sampled_from(["", "a", "b"]))}, None, None,
                        draw(st.booleans()), draw(st.booleans()))
         for pod in names
-    }  # fmt: skip
+    ]  # fmt: skip
     return Gpu(
         labels={"node": draw(st.sampled_from(["", "n1", "n2"])), "name": "H200"},
         utilization=draw(st.sampled_from([0.0, 0.0, 0.25, 0.4, 0.8, 1.0])),
         memory=draw(st.none() | st.floats(0, 1)),
-        allocated=any(holder.allocated for holder in holders.values()) or draw(st.booleans()),
-        resident=1.0 if any(h.resident for h in holders.values()) else draw(st.sampled_from([0.0, 0.5, 1.0])),
+        allocated=any(holder.allocated for holder in holders) or draw(st.booleans()),
+        resident=1.0 if any(h.resident for h in holders) else draw(st.sampled_from([0.0, 0.5, 1.0])),
         holders=holders or None,
     )
 
@@ -88,7 +88,7 @@ def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> 
         Holder({"namespace": "a"}, resident=True, allocated=True),
         Holder({"namespace": "b"}, allocated=True),
     )
-    cluster = [Gpu({}, 0.7, 0.1, allocated=True, resident=1.0, holders={("a",): on_it, ("b",): waiting})]
+    cluster = [Gpu({}, 0.7, 0.1, allocated=True, resident=1.0, holders=[on_it, waiting])]
 
     whole, a, b = summed(cluster, "resident", ("namespace",))
 
@@ -99,7 +99,7 @@ def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> 
 
 def test_who_has_a_series_of_its_own_is_shown_with_it() -> None:
     """A query with a value a pod gives each pod its own."""
-    holders: dict[Key, Holder] = {("p",): Holder({"pod": "p"}, 0.5, 0.1), ("q",): Holder({"pod": "q"}, 0.2)}
+    holders = [Holder({"pod": "p"}, 0.5, 0.1), Holder({"pod": "q"}, 0.2)]
 
     _, p, q = summed([Gpu({}, 0.5, 0.3, holders=holders)], "busy", ("pod",))
 

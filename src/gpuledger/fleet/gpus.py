@@ -28,10 +28,10 @@ class Join:
     """
 
     def __init__(self, wanted: Iterable[str]) -> None:
-        self._wanted = frozenset(wanted)
-        self._held = self._wanted & ABOUT_HOLDERS
+        self._wanted = tuple(sorted(set(wanted)))
+        self._held = tuple(sorted(ABOUT_HOLDERS & set(self._wanted)))
         self._gpus: dict[str, Gpu] = {}
-        self._names: dict[Key, Mapping[str, str]] = {}
+        self._known: dict[Key, Mapping[str, str]] = {}
         self._add = {
             "utilization": self._utilization,
             "memory": self._memory,
@@ -54,7 +54,7 @@ class Join:
         for labels, value in series:
             which = identity(labels)
             if (gpu := self._gpus.get(which)) is None:
-                gpu = self._gpus[which] = Gpu(self._kept(labels) if self._wanted else NO_LABELS, value)
+                gpu = self._gpus[which] = Gpu(self._shared(labels, self._wanted), value)
             gpu.utilization = max(gpu.utilization, value)
             if (holder := self._holder(gpu, labels)) is not None:
                 holder.utilization = _larger(holder.utilization, value)
@@ -85,7 +85,7 @@ class Join:
     def _info(self, series: Iterable[Series]) -> None:
         for labels, _ in series:
             if (gpu := self._gpus.get(identity(labels))) is not None:
-                gpu.labels = {**self._kept(labels), **gpu.labels}
+                gpu.labels = self._shared({**labels, **gpu.labels}, self._wanted)
 
     def _found(self, series: Iterable[Series]) -> Iterator[tuple[Gpu, Holder | None, float]]:
         """The GPU of each series, and whom the series names on it."""
@@ -93,22 +93,27 @@ class Join:
             if (gpu := self._gpus.get(identity(labels))) is not None:
                 yield gpu, self._holder(gpu, labels), value
 
-    def _kept(self, labels: Mapping[str, str]) -> dict[str, str]:
-        return {name: labels[name] for name in self._wanted if name in labels}
-
     def _holder(self, gpu: Gpu, labels: Mapping[str, str]) -> Holder | None:
         """Whom the labels of a series name; None when nobody."""
-        if not self._held or self._held.isdisjoint(labels):
-            return None
-        key = tuple([labels.get(name, "") for name in self._held])
-        if not any(key):
+        who = self._shared(labels, self._held)
+        if not who:
             return None
         if gpu.holders is None:
-            gpu.holders = {}
-        if (holder := gpu.holders.get(key)) is None:
-            names = self._names.setdefault(key, dict(zip(self._held, key, strict=True)))  # one for all their GPUs
-            holder = gpu.holders[key] = Holder(names)
-        return holder
+            gpu.holders = []
+        for holder in gpu.holders:
+            if holder.labels is who:
+                return holder
+        gpu.holders.append(Holder(who))
+        return gpu.holders[-1]
+
+    def _shared(self, labels: Mapping[str, str], names: Key) -> Mapping[str, str]:
+        """Those of these labels that have a value; one mapping for all who have the same."""
+        key = tuple([text for name in names if (value := labels.get(name)) for text in (name, value)])
+        if not key:
+            return NO_LABELS
+        if (known := self._known.get(key)) is None:
+            known = self._known[key] = dict(zip(key[::2], key[1::2], strict=True))
+        return known
 
 
 def _larger(before: float | None, now: float) -> float:

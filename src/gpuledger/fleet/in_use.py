@@ -44,7 +44,7 @@ class Gpu:
     allocated: bool = False
     resident: float = 0.0
     """1 with a process on it, else 0; or over a time, the part of it with a process."""
-    holders: dict[Key, Holder] | None = None
+    holders: list[Holder] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _weight(rule: str, utilization: float, resident: float, *, allocated: bool) 
 def _add_holders(gpu: Gpu, rule: str, sources: Sources, tallies: dict[Key, _Tally]) -> None:
     """The GPU as each group of its holders sees it."""
     seen: dict[Key, list[Holder]] = {}
-    for holder in (gpu.holders or {}).values():
+    for holder in gpu.holders or ():
         key = _key(sources, holder.labels, gpu.labels)
         if all(key):
             seen.setdefault(key, []).append(holder)
