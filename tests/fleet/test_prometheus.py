@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -187,6 +188,23 @@ def test_a_certificate_authority_is_read_again_when_it_changes(tmp_path: Path) -
         other.write_text(certificate[0].read_text())
 
         assert prometheus.query("up").series
+
+
+def test_a_client_certificate_is_shown_where_one_is_wanted(tmp_path: Path) -> None:
+    """And without one the line says what may be missing."""
+    certificate, key = make_certificate(tmp_path)
+    with upstream(page(GOOD), (certificate, key)) as server:
+        listener = server._server.socket
+        assert isinstance(listener, ssl.SSLSocket)
+        listener.context.load_verify_locations(certificate)
+        listener.context.verify_mode = ssl.CERT_REQUIRED
+        url, ca = root(server), str(certificate)
+
+        failed = failure(Access(url, ca_file=ca))
+        shown = Prometheus(Access(url, ca_file=ca, cert_file=ca, key_file=str(key))).query("up")
+
+    assert (failed.reason, "is a client certificate wanted?" in str(failed)) == ("tls", True)
+    assert shown.series
 
 
 def test_https_where_there_is_none(server: Upstream) -> None:
