@@ -14,6 +14,8 @@ from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
 from gpuledger.config import CONFIG_FILE, OPTIONS
 from gpuledger.doctor.names import CALLED
 from gpuledger.export.app import App
+from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.fleet.shown import families as fleet_families
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
@@ -119,6 +121,28 @@ def test_what_is_the_same_is_accepted() -> None:
     assert min(len(same) - 15, len(kept) - 6) > 0
     assert {word.lstrip("-") for word in same} - known == set()
     assert set(kept) - {family.name for family in _all_families()} == set()
+
+
+def test_what_the_fleet_page_names_is_there() -> None:
+    """Each metric, rule, flag and reason of docs/fleet.md."""
+    page = (ROOT / "docs" / "fleet.md").read_text()
+    ours = {family.name for family in (*fleet_families(()), *_all_families())}
+    rules = (ROOT / "mixin" / "rules" / "gpuledger-fleet.yml").read_text()
+    flags = {option.key for option in (*FLEET_OPTIONS, CONFIG_FILE)} | {"once"}
+
+    assert set(re.findall(r"\b(?:gpu|container_gpu)_\w+", re.sub(r"\w+:\w+:\w*", "", page))) - ours == {
+        "gpu_fleet"
+    }  # grep
+    assert [name for name in re.findall(r"\w+:\w+:\w+", page) if name not in rules] == []
+    older = {alias for option in FLEET_OPTIONS for alias in option.aliases}
+    assert set(re.findall(r"--([a-z](?:[\w.-]*\w)?)", page)) - flags - older == set()
+    raised = {
+        text
+        for path in (ROOT / "src" / "gpuledger" / "fleet").glob("*.py")
+        for text in re.findall(r'PrometheusError\(\s*"(\w+)"', path.read_text())
+    }
+    explained = set(re.findall(r"^\| `(\w+)` \| ", page.partition("| reason |")[2].partition("\n\n")[0], re.MULTILINE))
+    assert explained == raised
 
 
 def _left(page: str, here: str) -> list[str]:

@@ -20,7 +20,8 @@ ALLOWED = {
     "export": {"export", "catalog"},
     "upstream": {"upstream", "owners", "export"},
     "doctor": {"doctor", "sources", "owners", "export", "upstream", "config"},
-    "cli": {"cli", "doctor", "sources", "owners", "books", "catalog", "export", "upstream", "loop", "config"},
+    "fleet": {"fleet", "owners", "catalog", "export", "config"},
+    "cli": {"cli", "doctor", "sources", "owners", "books", "catalog", "export", "upstream", "fleet", "loop", "config"},
 }
 
 

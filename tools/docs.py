@@ -1,4 +1,4 @@
-"""Write what the docs repeat of the code: docs/metrics.md, and tables in docs/operations.md and docs/dialects.md."""
+"""Write what the docs repeat of the code: docs/metrics.md, and tables in other pages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from gpuledger import durations
 from gpuledger.catalog import CATALOG, Of
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.config import OPTIONS, Option
+from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.fleet.shown import families as fleet_families
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- settings: written by `make docs` -->", "<!-- end of settings -->"
 DIALECTS_BEGIN, DIALECTS_END = "<!-- dialects: written by `make docs` -->", "<!-- end of dialects -->"
 NAMES_BEGIN, NAMES_END = "<!-- names: written by `make docs` -->", "<!-- end of names -->"
+FLEET_METRICS_BEGIN, FLEET_METRICS_END = (
+    "<!-- fleet metrics: written by `make docs` -->",
+    "<!-- end of fleet metrics -->",
+)
+FLEET_BEGIN, FLEET_END = "<!-- fleet settings: written by `make docs` -->", "<!-- end of fleet settings -->"
 KINDS = {
     Of.EXPORTER: ("The exporter itself", "No labels but those named."),
     Of.GPU: ("GPUs", "One series a GPU."),
@@ -75,6 +82,20 @@ def dialects(page: str) -> str:
     return _between(page, NAMES_BEGIN, rows, NAMES_END)
 
 
+def fleet(page: str) -> str:
+    """The page of the fleet with its tables of metrics and settings made anew."""
+    rows = ["| metric | type | labels | what it is |", "|---|---|---|---|"]
+    for family in fleet_families(()):
+        labels = [
+            *(f"`{label}`" for label in (*family.of.labels, *family.labels)),
+            *(["those of `by`"] if family.of.labels else []),
+        ]
+        rows.append(f"| `{family.name}` | {family.type.value} | {', '.join(labels)} | {family.help} |")
+    page = _between(page, FLEET_METRICS_BEGIN, rows, FLEET_METRICS_END)
+    rows = ["| setting | default | what it is | older names |", "|---|---|---|---|"]
+    return _between(page, FLEET_BEGIN, [*rows, *(_setting(option) for option in FLEET_OPTIONS)], FLEET_END)
+
+
 def _between(page: str, begin: str, rows: list[str], end: str) -> str:
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)
@@ -97,6 +118,7 @@ PAGES = {
     "metrics.md": lambda _: metrics(),
     "operations.md": operations,
     "dialects.md": dialects,
+    "fleet.md": fleet,
 }
 
 

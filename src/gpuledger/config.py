@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuledger import checks, durations
 from gpuledger.catalog.dialects import DIALECTS
@@ -22,6 +22,7 @@ LOG_FORMATS = ("logfmt", "json")
 ENVIRONMENTS = ("auto", "docker", "podman", "containerd", "kubernetes", "slurm", "none")
 PARKED = ("equal", "separate")
 METHODS = ("fingerprint", "sm_time")
+T = TypeVar("T")
 LARGEST_FILE = 100_000
 """Characters. All settings together need a hundredth of it, and a larger file would take seconds to parse."""
 
@@ -186,13 +187,23 @@ class Config:
 
 
 def load(flags: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> Config:
-    """The configuration from flags (by key, each as the texts given) and environment, and the file they may name."""
+    """The exporter's configuration."""
+    return load_as(Config, OPTIONS, flags, environment)
+
+
+def load_as(
+    kind: Callable[..., T],
+    options: Sequence[Option],
+    flags: Mapping[str, Sequence[str]],
+    environment: Mapping[str, str],
+) -> T:
+    """The settings from flags (by key, each as the texts given) and environment, and the file they may name."""
     where, path = f"--{CONFIG_FILE.key}", (flags.get(CONFIG_FILE.key) or [""])[-1]
     if not path:
         where, path = CONFIG_FILE.variable, environment.get(CONFIG_FILE.variable, "")
-    in_file = read_file(path, where) if path else {}
+    in_file = read_file(path, where, options) if path else {}
     values: dict[str, Any] = {}
-    for option in OPTIONS:
+    for option in options:
         if option.key in flags:
             parsed = [_parse(option.parse, f"--{option.key}", text) for text in flags[option.key]]
         elif option.variable in environment:
@@ -207,7 +218,7 @@ def load(flags: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> 
         else:
             parsed = []
         values[option.name] = option.default if not parsed else tuple(parsed) if option.many else parsed[-1]
-    return Config(**values)
+    return kind(**values)
 
 
 def _parse(parse: Callable[[str], Any], where: str, text: str) -> Any:
@@ -219,9 +230,9 @@ def _parse(parse: Callable[[str], Any], where: str, text: str) -> Any:
         raise ConfigError(f"{where}: {text!r} {error}") from None
 
 
-def check_environment(environment: Mapping[str, str]) -> None:
+def check_environment(environment: Mapping[str, str], more: Iterable[Option] = ()) -> None:
     """A misspelt GPULEDGER_ variable is an error, not a setting that silently does nothing."""
-    known = [option.variable for option in (*OPTIONS, CONFIG_FILE)]
+    known = [option.variable for option in (*OPTIONS, *more, CONFIG_FILE)]
     for name in sorted(environment):
         if name.startswith("GPULEDGER_") and name not in known and not _is_link(name, environment):
             raise ConfigError(f"{name}: there is no such setting{suggest(name, known)}")
@@ -234,7 +245,7 @@ def _is_link(name: str, environment: Mapping[str, str]) -> bool:
     return name.endswith("_PORT") and "://" in environment[name]
 
 
-def read_file(path: str, where: str) -> dict[str, tuple[int, list[str]]]:
+def read_file(path: str, where: str, options: Sequence[Option] = OPTIONS) -> dict[str, tuple[int, list[str]]]:
     """The settings of a YAML file by key, each with its line and its values as texts."""
     import yaml  # only when there is a file: 2.6 MB
 
@@ -247,7 +258,7 @@ def read_file(path: str, where: str) -> dict[str, tuple[int, list[str]]]:
         # As nodes, not as values: they know their lines, `010` and `no` stay what was written, aliases stay small.
         tree = yaml.compose(text, yaml.BaseLoader)
         if tree is not None and tree.value != "":
-            _collect(tree, "", path, settings)
+            _collect(tree, "", path, options, settings)
     except OSError as error:
         raise ConfigError(f"{where}: cannot read {path}: {error.strerror}; name a YAML file") from None
     except UnicodeDecodeError:
@@ -263,19 +274,21 @@ def read_file(path: str, where: str) -> dict[str, tuple[int, list[str]]]:
     return settings
 
 
-def _collect(node: Any, group: str, path: str, settings: dict[str, tuple[int, list[str]]]) -> None:
+def _collect(
+    node: Any, group: str, path: str, options: Sequence[Option], settings: dict[str, tuple[int, list[str]]]
+) -> None:
     """Add the settings under a node of the file; goes as deep as keys go, whatever the file does."""
     where = f"{path}, line {node.start_mark.line + 1}"
     if node.id != "mapping":
         raise ConfigError(f"{where}: {group or 'the file'} holds no settings; write lines such as `tick.interval: 5s`")
-    known = {name: option for option in OPTIONS for name in (option.key, *option.aliases)}
+    known = {name: option for option in options for name in (option.key, *option.aliases)}
     for name_node, value in node.value:
         where = f"{path}, line {name_node.start_mark.line + 1}"
         name = name_node.value if name_node.id == "scalar" else "?"
         name = (f"{group}.{name}" if group else name).replace("_", "-")
         option = known.get(name)
         if option is None and any(key.startswith(f"{name}.") for key in known):
-            _collect(value, name, path, settings)
+            _collect(value, name, path, options, settings)
             continue
         if option is None:
             raise ConfigError(f"{where}: there is no setting {name!r}{suggest(name, known)}")
@@ -295,12 +308,12 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def dump(config: Config) -> str:
+def dump(config: object, options: Sequence[Option] = OPTIONS) -> str:
     """The configuration as a YAML file that gives the same one again."""
     import yaml
 
     tree: dict[str, Any] = {}
-    for option in OPTIONS:
+    for option in options:
         value = getattr(config, option.name)
         if isinstance(value, float):
             value = durations.show(value)

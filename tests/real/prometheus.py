@@ -63,28 +63,40 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(targets: Mapping[str, tuple[str, str]], scrape_interval: str = "1s") -> Iterator[Prometheus]:
-    """One with a port and a folder of its own; `targets` gives each job its host:port and path."""
+def prometheus(
+    targets: Mapping[str, tuple[str, str]], scrape_interval: str = "1s", kind: str = "prometheus"
+) -> Iterator[Prometheus]:
+    """One with a port and a folder of its own; `targets` gives each job its host:port and path.
+
+    `kind` may be victoria-metrics, which takes the same configuration and the same queries.
+    """
     with tempfile.TemporaryDirectory(prefix="prometheus-") as name:
         folder = Path(name)
         jobs = [
-            {"job_name": job, "metrics_path": path, "static_configs": [{"targets": [address]}]}
+            {"job_name": job, "metrics_path": path, "honor_labels": True, "static_configs": [{"targets": [address]}]}
             for job, (address, path) in targets.items()
         ]
         wanted = {"global": {"scrape_interval": scrape_interval, "scrape_timeout": scrape_interval}}
         config = folder / "prometheus.yml"
         config.write_text(json.dumps({**wanted, "scrape_configs": jobs}))  # JSON is YAML
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         server = Prometheus(f"http://{address}", len(targets))
-        argv = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
-        daemon = start([*argv, f"--web.listen-address={address}"], folder / "log", server.ready)
+        daemon = start(_command(kind, config, folder / "data", address), folder / "log", server.ready)
         try:
             yield server
         finally:
             stop(daemon)
 
 
-def _free_port() -> int:
+def _command(kind: str, config: Path, data: Path, address: str) -> list[str]:
+    if kind == "victoria-metrics":
+        flags = ["-search.latencyOffset=1s", "-memory.allowedBytes=64MB", f"-storageDataPath={data}"]
+        return [kind, f"-promscrape.config={config}", f"-httpListenAddr={address}", *flags]
+    return [kind, f"--config.file={config}", f"--storage.tsdb.path={data}", f"--web.listen-address={address}"]
+
+
+def free_port() -> int:
+    """One that nobody has now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -49,7 +49,14 @@ class Upstream:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                outer.asked.append({"path": self.path, **{k.lower(): v for k, v in self.headers.items()}})
+                self._answer()
+
+            def do_POST(self) -> None:
+                self._answer(self.rfile.read(int(self.headers["Content-Length"])).decode())
+
+            def _answer(self, form: str = "") -> None:
+                said = {k.lower(): v for k, v in self.headers.items()}
+                outer.asked.append({"path": self.path, "form": form, **said})
                 self.close_connection = True
                 outer.say(self.wfile, outer.over)  # type: ignore[arg-type]
 

@@ -4,7 +4,7 @@ docs/metrics.md, the renderers and the tests all read this table. A family belon
 (the exporter, a GPU, a MIG instance, a process); the labels of that kind come first on each of its series.
 """
 
-from gpuledger.catalog.family import Family, Kind, Of, Series, Type, Value
+from gpuledger.catalog.family import Family, Kind, Moment, Of, Series, Type, Value
 from gpuledger.catalog.table import CATALOG, things
 
-__all__ = ["CATALOG", "Family", "Kind", "Of", "Series", "Type", "Value", "things"]
+__all__ = ["CATALOG", "Family", "Kind", "Moment", "Of", "Series", "Type", "Value", "things"]

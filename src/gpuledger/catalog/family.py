@@ -8,7 +8,7 @@ from enum import Enum, unique
 from operator import attrgetter
 from typing import Any
 
-from gpuledger.model import Reading, Tick
+from gpuledger.model import Reading
 
 Value = int | float
 Series = Iterable[tuple[tuple[str, ...], Value]]
@@ -45,6 +45,8 @@ class Of(Enum):
 
 Thing = tuple[tuple[str, ...], Any]
 """The values of its labels, and what values are read off."""
+Moment = Any
+"""What is written out: a Tick, or what a command without ticks has to show; its families know how to read it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +54,7 @@ class Kind:
     """Whose number it is in a dialect: the labels of that dialect, and the things of a tick that have them."""
 
     labels: tuple[str, ...]
-    things: Callable[[Tick], Iterable[Thing]]
+    things: Callable[[Moment], Iterable[Thing]]
     sparse: bool = False
     """Whether labels without a value are left out."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpuledger.catalog import container, dcgmstats, exporter, gpu, process
-from gpuledger.catalog.family import Family, Kind, Of, Thing
+from gpuledger.catalog.family import Family, Kind, Moment, Of, Thing
 from gpuledger.model import EVIDENCE, Device, Granted, Owner, ProcessUse, Tick
 
 CATALOG: tuple[Family, ...] = (
@@ -19,7 +19,7 @@ CATALOG: tuple[Family, ...] = (
 )
 
 
-def things(tick: Tick, of: Of | Kind) -> Iterable[Thing]:
+def things(tick: Moment, of: Of | Kind) -> Iterable[Thing]:
     """Everything of a kind in this tick, each with the values of the kind's labels."""
     return of.things(tick) if isinstance(of, Kind) else THINGS[of](tick)
 

@@ -21,12 +21,16 @@ COMMANDS = {
     "doctor": "check what this host needs, and say how to fix what is missing",
     "explain": "tell how a process gets its owner, with the evidence",
     "record": "write what the driver says to a file, to be replayed",
+    "fleet": "ask a Prometheus how busy the GPUs in use are, for autoscaling",
 }
 ABOUT = "gpuledger says who uses your NVIDIA GPUs."
 
 
 class Command(Protocol):
-    """What a module of this package offers."""
+    """What a module of this package offers.
+
+    One with settings of its own also has OPTIONS, and Settings that hold them; else they are the exporter's.
+    """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the command's own arguments."""
@@ -67,7 +71,8 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
     if name not in COMMANDS:
         raise ConfigError(f"there is no command {name!r}{config.suggest(name, COMMANDS)}; see gpuledger --help")
     command: Command = import_module(f"gpuledger.cli.{name}")
-    parser = _parser(name)
+    options: Sequence[Option] = getattr(command, "OPTIONS", OPTIONS)
+    parser = _parser(name, options)
     command.add_arguments(parser)
     try:
         arguments, unknown = parser.parse_known_args(words)
@@ -76,18 +81,28 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
         return 0
     if unknown:
         raise ConfigError(_unknown(unknown[0], parser))
-    config.check_environment(environment)
-    settings = config.load(_flags(arguments), environment)
+    _check(environment)
+    settings = config.load_as(getattr(command, "Settings", Config), options, _flags(arguments), environment)
     if arguments.print_config:
-        out.write(config.dump(settings).encode())
+        out.write(config.dump(settings, options).encode())
         return 0
     return command.run(arguments, settings)
 
 
-def _parser(name: str) -> Parser:
+def _check(environment: Mapping[str, str]) -> None:
+    """A variable of another command is no mistake; its settings are loaded only where there is such a one."""
+    try:
+        config.check_environment(environment)
+    except ConfigError:
+        from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+
+        config.check_environment(environment, FLEET_OPTIONS)
+
+
+def _parser(name: str, options: Sequence[Option]) -> Parser:
     parser = Parser(prog=f"gpuledger {name}", description=f"{COMMANDS[name]}.", allow_abbrev=False)
     parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and exit")
-    for option in (CONFIG_FILE, *OPTIONS):
+    for option in (CONFIG_FILE, *options):
         _add(parser, option)
     return parser
 

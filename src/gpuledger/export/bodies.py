@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
+from gpuledger.catalog import Moment
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
-from gpuledger.model import Tick
 
 LARGEST_KEPT_BYTES = 2 << 20
 """A plain body past this size is streamed instead of kept: 100,000 series are 23 MB as text, 3 MB compressed."""
@@ -28,10 +28,10 @@ class Bodies:
         self.openmetrics = renderer.openmetrics and more is None
         """Nobody else's counters have the names that OpenMetrics wants."""
         self._lock = threading.Lock()
-        self._tick: Tick | None = None
+        self._tick: Moment = None
         self._kept: dict[tuple[Format, str], bytes] = {}
 
-    def get(self, tick: Tick, fmt: Format, encoding: str) -> bytes | Iterable[bytes]:
+    def get(self, tick: Moment, fmt: Format, encoding: str) -> bytes | Iterable[bytes]:
         """The body whole, or in chunks when it is too large to keep."""
         with self._lock:
             if tick is not self._tick:

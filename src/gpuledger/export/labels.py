@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from gpuledger.catalog import Kind, Of, things
-from gpuledger.model import Tick
+from gpuledger.catalog import Kind, Moment, Of, things
 
 LONGEST_VALUE = 1024
 """Characters kept of a label value: names come from containers, which may call themselves anything."""
@@ -49,7 +48,7 @@ class LabelBlocks:
     def __init__(self) -> None:
         self._known: dict[Of | Kind, dict[tuple[str, ...], str]] = {}
 
-    def rows(self, tick: Tick, of: Of | Kind) -> list[tuple[str, Any]]:
+    def rows(self, tick: Moment, of: Of | Kind) -> list[tuple[str, Any]]:
         """`(a="1",b="2", thing)` for all things of a kind; of two with equal labels only the first."""
         known = self._known.get(of, {})
         names = of.labels

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpuledger.catalog import CATALOG, Family, Of, Type
+from gpuledger.catalog import CATALOG, Family, Moment, Of, Type
 from gpuledger.export import openmetrics
 from gpuledger.export.labels import LabelBlocks, known_pairs
 from gpuledger.export.negotiate import Format
-from gpuledger.model import Tick
 
 SLICE = 500
 """Things whose lines are made at once; a family of at most so many is kept."""
@@ -48,7 +47,7 @@ class Renderer:
             Format.OPENMETRICS: [openmetrics.header(f, help_text(f)) for f in catalog],
         }
 
-    def chunks(self, tick: Tick, fmt: Format) -> Iterator[bytes]:
+    def chunks(self, tick: Moment, fmt: Format) -> Iterator[bytes]:
         """The body in pieces, none of more than one family; families without a value are left out."""
         rows = {of: self._blocks.rows(tick, of) for of in self._kinds}
         for lines, head in zip(self._families, self._headers[fmt], strict=True):

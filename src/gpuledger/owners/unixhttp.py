@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 client for one server on a unix or TCP socket: GET only, one connection a call.
+"""A small HTTP/1.1 client for one server on a unix or TCP socket: GET and POST, one connection a call.
 
 The standard library's client would do, but it costs megabytes of memory for what is one page here. Every call has one
 deadline and one size limit; whatever the server sends, a call ends with an answer, an OSError or an HttpError.
@@ -62,9 +62,12 @@ def parse_address(url: str) -> Address:
 class Client:
     """Asks one server."""
 
-    def __init__(self, url: str | Address, *, ca: str = "", cert: str = "", key: str = "") -> None:
+    def __init__(
+        self, url: str | Address, *, ca: str = "", cert: str = "", key: str = "", insecure: bool = False
+    ) -> None:
         address = parse_address(url) if isinstance(url, str) else url
         self._files = (ca, cert, key)
+        self._insecure = insecure
         self._context: ssl.SSLContext | None = None
         self._tls = bool(address.host and (address.tls or any(self._files)))
         self.address = address
@@ -77,31 +80,41 @@ class Client:
 
     @contextmanager
     def stream(
-        self, target: str, timeout_s: float, limit: int, *headers: str
+        self, target: str, timeout_s: float, limit: int, *headers: str, form: bytes | None = None
     ) -> Iterator[tuple[int, dict[str, str], Iterator[bytes]]]:
-        """The status, the headers and the body as it arrives, for answers too large to be held twice."""
+        """The status, the headers and the body as it arrives, for answers too large to be held twice.
+
+        With a form it is a POST.
+        """
         deadline = time.monotonic() + timeout_s
-        with self.open(target, timeout_s, *headers) as connection:
+        with self.open(target, timeout_s, *headers, form=form) as connection:
             reader = _Reader(connection, deadline)
             status, said = reader.head()
             yield status, said, reader.body(said, limit)
 
-    def open(self, target: str, timeout_s: float, *headers: str) -> socket.socket:
+    def open(self, target: str, timeout_s: float, *headers: str, form: bytes | None = None) -> socket.socket:
         """A connection on which the request is sent and nothing is read yet."""
         deadline = time.monotonic() + timeout_s
+        method = "GET" if form is None else "POST"
+        if form is not None:
+            headers = (*headers, "Content-Type: application/x-www-form-urlencoded", f"Content-Length: {len(form)}")
         connection = self._connect(deadline)
         try:
             if self._tls:
                 _limit(connection, deadline)
                 connection = self._secure(connection)
-            host = f"{self.address.host}:{self.address.port}" if self.address.host else "localhost"
             _limit(connection, deadline)
-            lines = (f"GET {target} HTTP/1.1", f"Host: {host}", "Connection: close", *headers, "", "")
-            connection.sendall("\r\n".join(lines).encode())
+            lines = (f"{method} {target} HTTP/1.1", f"Host: {self._host()}", "Connection: close", *headers, "", "")
+            connection.sendall("\r\n".join(lines).encode() + (form or b""))
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _host(self) -> str:
+        host = self.address.host
+        shown = f"[{host}]" if ":" in host else host
+        return f"{shown}:{self.address.port}" if host else "localhost"
 
     def _connect(self, deadline: float) -> socket.socket:
         address = self.address
@@ -125,6 +138,8 @@ class Client:
                 context = ssl.create_default_context(cafile=ca or None)
                 if cert:
                     context.load_cert_chain(cert, key or None)
+                if self._insecure:
+                    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             except OSError as error:
                 files = ", ".join(file for file in self._files if file)
                 raise OSError(f"the TLS files {files} cannot be used: {error.strerror or error}") from error

@@ -1,0 +1,103 @@
+"""What the HTTP API of a Prometheus says, read from its JSON. Pure, and total: an answer or a PrometheusError."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite, nan
+from typing import Any, NamedTuple
+
+from gpuledger.fleet.failure import PrometheusError
+
+LONGEST_WORDS = 300
+"""Characters passed on of what a server says of itself."""
+PARTIAL = "the answer is partial: some of its storage did not answer"
+
+
+class Series(NamedTuple):
+    """One series at one moment."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An instant vector. A value that is no number is left out, and counted."""
+
+    series: tuple[Series, ...]
+    dropped: int = 0
+    """Series whose value is NaN, infinite or a histogram."""
+    warnings: tuple[str, ...] = ()
+    time_s: float | None = None
+    """The moment it speaks of, by the server's clock."""
+
+
+def parse(body: bytes, query: str) -> Answer:
+    """The answer to an instant query; what the server finds wrong with the query is an error of its own words."""
+    times: list[object] = []
+    tree = _tree(body, times)
+    if tree.get("status") != "success":
+        _refuse(tree, query)
+    data = tree.get("data")
+    kind = data.get("resultType") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or kind not in ("vector", "scalar"):
+        raise PrometheusError(
+            "query", f"the query {query!r} gives a {kind or 'strange thing'}; ask for one value a GPU"
+        )
+    result = data.get("result")
+    points = [_point({"metric": {}, "value": result}, times)] if kind == "scalar" else result
+    if not isinstance(points, list) or not all(type(point) is Series for point in points):
+        raise PrometheusError("format", f"the answer to {query!r} is not as Prometheus writes it")
+    taken = [point for point in points if isfinite(point.value)]
+    moment = times[0] if times and isinstance(times[0], (int, float)) else None
+    return Answer(tuple(taken), len(points) - len(taken), _warnings(tree), moment)
+
+
+def _tree(body: bytes, times: list[object]) -> dict[str, Any]:
+    """Each series is made small as soon as it is read: 80,000 of them as plain JSON are 60 MB."""
+    try:
+        tree = json.loads(body, object_hook=lambda found: _point(found, times))
+    except (ValueError, RecursionError):
+        shown = "HTML" if body.lstrip()[:1] == b"<" else "something"
+        raise PrometheusError("format", f"answers with {shown} that is not JSON; is a login or a wrong page "
+                              "before it?") from None  # fmt: skip
+    if not isinstance(tree, dict):
+        raise PrometheusError("format", "answers in JSON, but not as Prometheus does; is the URL right?")
+    return tree
+
+
+def _point(found: dict[str, Any], times: list[object]) -> Any:
+    """A series small, and the time of the first one; any other object as it is."""
+    labels = found.get("metric")
+    if type(labels) is not dict:
+        return found
+    try:
+        when, value = found["value"]
+        point = Series(labels, float(value))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return Series(labels, nan) if "histogram" in found else found
+    if not times:
+        times.append(when)
+    return point
+
+
+def _refuse(tree: dict[str, Any], query: str) -> None:
+    kind, said = str(tree.get("errorType", "")), words(tree.get("error", "no reason given"))
+    if kind in ("timeout", "canceled"):
+        raise PrometheusError("timeout", f"the query {query!r} took Prometheus too long: {said}; ask for fewer series "
+                              "or give --prometheus.timeout more")  # fmt: skip
+    raise PrometheusError("query", f"Prometheus refuses {query!r}: {said}")
+
+
+def _warnings(tree: dict[str, Any]) -> tuple[str, ...]:
+    said = tree.get("warnings")
+    found = [words(one) for one in said] if isinstance(said, list) else []
+    return tuple(dict.fromkeys([*found, *([PARTIAL] if tree.get("isPartial") is True else [])]))
+
+
+def words(said: object) -> str:
+    """Somebody else's text as part of one line of ours."""
+    text = " ".join(str(said).split())
+    return "".join(c for c in text if c.isprintable())[:LONGEST_WORDS]

@@ -1,0 +1,114 @@
+"""`gpuledger fleet` as a user runs it, against a server that answers like a Prometheus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import parse_qs
+
+import pytest
+
+from tests.cli.running import gpuledger, serving, surroundings
+from tests.fleet.test_answer import vector
+from tests.upstream.server import Upstream, page, upstream
+
+GOOD = vector(*[({"UUID": str(n)}, value) for n, value in enumerate((80.0, 40.0, 0.0, 0.0))])
+
+
+@pytest.fixture
+def server() -> Iterator[Upstream]:
+    """Four GPUs, whatever is asked."""
+    with upstream(page(GOOD)) as running:
+        yield running
+
+
+def root(server: Upstream) -> str:
+    """Its address."""
+    return server.url.removesuffix("/metrics")
+
+
+def test_once_prints_the_metrics(server: Upstream) -> None:
+    """The classic average of the classic metric: 80, 40, 0, 0 gives 60."""
+    done = gpuledger("fleet", "--once", f"--prometheus.url={root(server)}", "--query=DCGM_FI_DEV_MEM_COPY_UTIL")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\navg_GPU_utilization 60.0\n" in done.stdout
+    assert '\ngpu_fleet_in_use_utilization_ratio{by="cluster"} 0.6\n' in done.stdout
+    assert parse_qs(server.asked[0]["form"])["query"] == ["DCGM_FI_DEV_MEM_COPY_UTIL"]
+
+
+def test_once_fails_in_one_line(server: Upstream) -> None:
+    """Exit code 1 for a Prometheus that does not answer, 2 for what the user got wrong; no value is printed."""
+    server.say = page(b"<html>", "401 Unauthorized")
+    refused = gpuledger("fleet", "--once", f"--prometheus.url={root(server)}")
+    wrong = gpuledger("fleet", "--prometheus.url=prometheus:9090")
+    unknown = gpuledger("fleet", "--tick.interval=5s")
+    contradicting = gpuledger("fleet", "--max-age=1s")
+
+    assert [one.returncode for one in (refused, wrong, unknown, contradicting)] == [1, 2, 2, 2]
+    for one in (refused, wrong, unknown, contradicting):
+        assert (one.stdout, one.stderr.count("\n")) == ("", 1)
+    assert "answers 401 and does not let us in" in refused.stderr
+    assert "is no URL of a Prometheus; write it as http://prometheus:9090" in wrong.stderr
+
+
+def test_variables_of_one_command_do_not_stop_another(tmp_path: Path) -> None:
+    """A shell may have those of both; one that is misspelt is still said, with a suggestion."""
+    both = surroundings(GPULEDGER_PROMETHEUS_URL="http://a", GPULEDGER_TICK_INTERVAL="5s")
+    for command in ("serve", "fleet"):
+        assert gpuledger(command, "--print-config", env=both).returncode == 0
+    misspelt = gpuledger("serve", "--print-config", env=surroundings(GPULEDGER_PROMETHEUS_URI="http://a"))
+
+    assert misspelt.returncode == 2
+    assert "did you mean GPULEDGER_PROMETHEUS_URL?" in misspelt.stderr
+    path = tmp_path / "fleet.yml"
+    path.write_text("tick.interval: 5s\n")
+    assert "there is no setting 'tick.interval'" in gpuledger("fleet", f"--config.file={path}").stderr
+
+
+def test_the_service_outlives_its_prometheus(server: Upstream) -> None:
+    """Values while it answers, none soon after it does not, and values again; the log says it once."""
+    flags = ["--dcgm", f"--prometheus.url={root(server)}", "--refresh=1s", "--max-age=2s", "--by=pod"]
+    with serving("fleet", *flags, env=surroundings()) as running:
+        running.metrics("^avg_GPU_utilization 60")
+        assert running.get("/readyz") == "ok\n"
+
+        server.say = page(b"", "502 Bad Gateway")
+        gone = running.metrics("^gpu_fleet_up 0")
+        assert "avg_GPU_utilization" not in gone
+        assert "gpu_fleet_in_use_utilization_ratio" not in gone
+        with pytest.raises(HTTPError) as caught:
+            running.get("/readyz")
+        assert b"answers 502" in caught.value.read()
+        assert running.get("/healthz") == "ok\n"
+
+        server.say = page(GOOD)
+        running.metrics("^avg_GPU_utilization 60")
+        code, took_s, log = running.stop()
+
+    assert (code, took_s < 5) == (0, True)
+    assert log.count("answers 502") == 1
+    assert "Prometheus answers again" in log
+
+
+def test_the_configuration_is_printed_and_used_again(tmp_path: Path) -> None:
+    """With the header of a tenant."""
+    printed = gpuledger("fleet", "--print-config", "--prometheus.header=X-Scope-OrgID: a", "--by=namespace+pod")
+    path = tmp_path / "fleet.yml"
+    path.write_text(printed.stdout)
+    again = gpuledger("fleet", "--print-config", f"--config.file={path}")
+
+    assert "X-Scope-OrgID: a" in printed.stdout
+    assert (printed.returncode, again.stdout) == (0, printed.stdout)
+
+
+def test_warnings_are_told(server: Upstream) -> None:
+    """A partial answer is one, and is known to be partial."""
+    tree = json.loads(GOOD) | {"warnings": ["store 2 did not answer"]}
+    server.say = page(json.dumps(tree).encode())
+    done = gpuledger("fleet", "--once", "--dcgm", f"--prometheus.url={root(server)}")
+
+    assert (done.returncode, done.stderr) == (0, "gpuledger: store 2 did not answer\n")
+    assert "gpu_fleet_query_warnings 1" in done.stdout

@@ -1,0 +1,112 @@
+"""What is read from a Prometheus's JSON, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.fleet.answer import LONGEST_WORDS, PARTIAL, Series, parse, words
+from gpuledger.fleet.failure import PrometheusError
+
+labels = st.dictionaries(st.sampled_from(["uuid", "metric", "value", "pod", "histogram"]), st.text(max_size=5))
+values = st.floats(width=64)
+
+
+def vector(*series: tuple[dict[str, str], float], **more: Any) -> bytes:
+    """An instant vector, as Prometheus writes it."""
+    result = [{"metric": names, "value": [1700000000.5, _text(value)]} for names, value in series]
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}, **more}).encode()
+
+
+def _text(value: float) -> str:
+    return (
+        "NaN" if math.isnan(value) else "+Inf" if value == math.inf else "-Inf" if value == -math.inf else repr(value)
+    )
+
+
+@given(st.lists(st.tuples(labels, values), max_size=8))
+def test_every_number_comes_back_and_what_is_none_is_counted(series: list[tuple[dict[str, str], float]]) -> None:
+    """Whatever the labels are called, also as the keys of the answer itself."""
+    answer = parse(vector(*series), "q")
+
+    assert answer.series == tuple(Series(names, value) for names, value in series if math.isfinite(value))
+    assert answer.dropped == len(series) - len(answer.series)
+    assert answer.time_s == (1700000000.5 if series else None)
+
+
+@given(
+    st.binary(max_size=60)
+    | st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=6), lambda inner: st.lists(inner) | (
+        st.dictionaries(st.sampled_from(["status", "data", "result", "resultType", "metric", "value"]), inner)
+    )).map(lambda tree: json.dumps(tree).encode())
+)  # fmt: skip
+def test_whatever_comes_is_an_answer_or_one_error(body: bytes) -> None:
+    """No other exception, ever."""
+    with suppress(PrometheusError):
+        parse(body, "q")
+
+
+@pytest.mark.parametrize(
+    "result", [{"metric": {}}, {"metric": {}, "value": [1]}, 5, "x", {"metric": {}, "value": None}]
+)
+def test_a_broken_series_is_an_error(result: object) -> None:
+    """Half of an answer is none."""
+    tree = {"status": "success", "data": {"resultType": "vector", "result": [result]}}
+
+    with pytest.raises(PrometheusError) as caught:
+        parse(json.dumps(tree).encode(), "q")
+
+    assert caught.value.reason == "format"
+
+
+def test_a_scalar_is_one_series_and_a_histogram_none() -> None:
+    """`vector(1)` and `1` say the same; a histogram is no number."""
+    scalar = {"status": "success", "data": {"resultType": "scalar", "result": [1.5, "2"]}}
+    series = {"metric": {"a": "b"}, "histogram": [1.5, {"count": "1"}]}
+    histogram = {"status": "success", "data": {"resultType": "vector", "result": [series]}}
+
+    assert parse(json.dumps(scalar).encode(), "q").series == (Series({}, 2.0),)
+    assert (parse(json.dumps(histogram).encode(), "q").series, parse(json.dumps(histogram).encode(), "q").dropped) == (
+        (),
+        1,
+    )
+
+
+def test_warnings_are_passed_on_and_a_partial_answer_is_one() -> None:
+    """Thanos says it in words, VictoriaMetrics with a flag."""
+    said = parse(vector(warnings=["no\nstore  matched", "no store matched"], isPartial=True), "q").warnings
+
+    assert said == ("no store matched", PARTIAL)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "says"),
+    [
+        (b"<html>Sign in</html>", "format", "HTML that is not JSON"),
+        (b"ok", "format", "not JSON"),
+        (b"[1]", "format", "not as Prometheus does"),
+        (b"[" * 100_000, "format", "not JSON"),
+        (b'{"status": "error", "errorType": "bad_data", "error": "parse error: x"}', "query", "refuses 'q'"),
+        (b'{"status": "error", "errorType": "timeout", "error": "query timed out"}', "timeout", "too long"),
+        (b'{"status": "success", "data": {"resultType": "matrix", "result": []}}', "query", "gives a matrix"),
+        (b'{"status": "success"}', "query", "strange thing"),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_is_one_line(body: bytes, reason: str, says: str) -> None:
+    """With the kind of failure, for the metric."""
+    with pytest.raises(PrometheusError, match=says) as caught:
+        parse(body, "q")
+
+    assert caught.value.reason == reason
+    assert "\n" not in str(caught.value)
+
+
+def test_somebody_elses_words_stay_one_short_line() -> None:
+    """Also from a server that wants to write in our log."""
+    assert words("a\nb\x1b[31m" + "x" * 1000) == ("a b[31m" + "x" * 1000)[:LONGEST_WORDS]

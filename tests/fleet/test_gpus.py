@@ -1,0 +1,56 @@
+"""Joining answers by GPU."""
+
+from __future__ import annotations
+
+from gpuledger.fleet.answer import Series
+from gpuledger.fleet.gpus import Join, identity
+from gpuledger.fleet.in_use import Gpu
+
+
+def series(value: float, **labels: str) -> Series:
+    """One."""
+    return Series(labels, value)
+
+
+def join(**answers: list[Series]) -> list[Gpu]:
+    """All of them, one after the other."""
+    made = Join(["namespace", "name"])
+    for name, found in answers.items():
+        made.add(name, found)
+    return list(made.gpus)
+
+
+def test_a_gpu_scraped_twice_is_one() -> None:
+    """The highest of its values counts."""
+    (gpu,) = join(utilization=[series(0.5, uuid="a", instance="1"), series(0.7, uuid="a", instance="2")])
+
+    assert gpu.utilization == 0.7
+
+
+def test_series_without_a_uuid_are_a_gpu_each() -> None:
+    """As in `avg(metric > 0)`; the name of the metric is no label of a GPU."""
+    assert len(join(utilization=[series(80, gpu="0"), series(40, gpu="1")])) == 2
+    assert identity({"gpu": "0", "__name__": "x"}) == identity({"gpu": "0", "__name__": "y"})
+
+
+def test_instances_of_one_gpu_are_told_apart() -> None:
+    """dcgm-exporter has one UUID for all of them."""
+    assert len(join(utilization=[series(1, UUID="a", GPU_I_ID="1"), series(1, UUID="a", GPU_I_ID="2")])) == 2
+
+
+def test_evidence_adds_to_gpus_and_makes_none() -> None:
+    """A GPU nobody has a utilization of, such as one cut into instances, is not seen."""
+    (gpu,) = join(
+        utilization=[series(0.5, uuid="a")],
+        memory=[series(0.1, uuid="a"), series(0.9, uuid="gone")],
+        allocated=[series(1, uuid="a", namespace="x"), series(0, uuid="a", namespace="y"), series(1, uuid="gone")],
+        resident=[series(1, uuid="a")],
+        residents=[series(1, uuid="a", namespace="y")],
+        info=[series(1, uuid="a", name="H200"), series(1, uuid="gone", name="B200")],
+    )
+
+    assert (gpu.utilization, gpu.memory, gpu.allocated, gpu.resident) == (0.5, 0.1, True, 1)
+    assert gpu.labels == {"name": "H200"}
+    assert gpu.holders is not None
+    found = {h.labels["namespace"]: (h.allocated, h.resident) for h in gpu.holders}
+    assert found == {"x": (True, False), "y": (False, True)}

@@ -1,0 +1,248 @@
+"""The client against a real server that answers well or badly: an answer, or one clear line."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+
+from gpuledger.fleet.answer import Series
+from gpuledger.fleet.failure import PrometheusError
+from gpuledger.fleet.prometheus import Access, Prometheus, parse_url
+from tests.fleet.test_answer import vector
+from tests.owners.api_server import make_certificate
+from tests.upstream.server import Upstream, hang, page, raw, upstream
+
+GOOD = vector(({"uuid": "a"}, 0.5))
+
+
+@pytest.fixture
+def server() -> Iterator[Upstream]:
+    """One that answers well until told otherwise."""
+    with upstream(page(GOOD)) as running:
+        yield running
+
+
+def root(server: Upstream) -> str:
+    """Its address."""
+    return server.url.removesuffix("/metrics")
+
+
+def failure(access: Access, **more: int) -> PrometheusError:
+    """What asking ends with: one line."""
+    with pytest.raises(PrometheusError) as caught:
+        Prometheus(access, **more).query("up")
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_a_query_is_posted_with_its_time(server: Upstream) -> None:
+    """A long query fits no URL; the path prefix comes first."""
+    answer = Prometheus(Access(f"{root(server)}/a/b/", timeout_s=2.5)).query("sum(a+b) > 0", 1.5)
+
+    assert answer.series == (Series({"uuid": "a"}, 0.5),)
+    assert server.asked[0]["path"] == "/a/b/api/v1/query"
+    assert parse_qs(server.asked[0]["form"]) == {"query": ["sum(a+b) > 0"], "time": ["1.500"], "timeout": ["2.5"]}
+
+
+def test_extra_headers_are_sent(server: Upstream) -> None:
+    """Tenants of Mimir and Thanos are named by them."""
+    Prometheus(Access(root(server), headers=("X-Scope-OrgID: team", "X-B: 2"))).query("up")
+
+    assert (server.asked[0]["x-scope-orgid"], server.asked[0]["x-b"]) == ("team", "2")
+
+
+def test_basic_authentication(server: Upstream, tmp_path: Path) -> None:
+    """The newline at the end of a secret file is none of the secret."""
+    (tmp_path / "password").write_text("pä:ss\n")
+    Prometheus(Access(root(server), user="me", password_file=str(tmp_path / "password"))).query("up")
+
+    assert base64.b64decode(server.asked[0]["authorization"].removeprefix("Basic ")).decode() == "me:pä:ss"
+
+
+def test_a_token_is_read_again_when_it_changes(server: Upstream, tmp_path: Path) -> None:
+    """Kubernetes replaces the tokens of service accounts while we run."""
+    token = tmp_path / "token"
+    prometheus = Prometheus(Access(root(server), token_file=str(token)))
+    for text in ("first", "second"):
+        token.write_text(text)
+        prometheus.query("up")
+
+    assert [asked["authorization"] for asked in server.asked] == ["Bearer first", "Bearer second"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "cannot read"), (b"", "not one line"), (b"a\nb", "not one line"), (b"\xff\xfe", "is not text")],
+)
+def test_a_bad_secret_file_is_named(server: Upstream, tmp_path: Path, content: bytes | None, says: str) -> None:
+    """And nothing is asked with half a secret, nor a second header smuggled in."""
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_bytes(content)
+    failed = failure(Access(root(server), token_file=str(path)))
+
+    assert (failed.reason, server.asked) == ("login", [])
+    assert says in str(failed)
+    assert str(path) in str(failed)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason", "says"),
+    [
+        ("401 Unauthorized", b"no", "login", "answers 401 and does not let us in; give --prometheus.user"),
+        ("403 Forbidden", b"<html>", "login", "answers 403"),
+        ("302 Found", b"", "http", "a redirect, which is not followed"),
+        ("404 Not Found", b"404 page not found", "http", "is a prefix missing in --prometheus.url"),
+        ("405 Method Not Allowed", b"", "http", "there is no Prometheus at this path"),
+        ("200 OK", b"<!doctype html><html>", "format", "HTML that is not JSON"),
+        ("200 OK", b"", "format", "not JSON"),
+        ("502 Bad Gateway", b"<html>", "http", "answers 502; is it healthy?"),
+        ("503 Service Unavailable", b'{"status":"error","errorType":"timeout","error":"query timed out"}', "timeout",
+         "took Prometheus too long: query timed out"),
+        ("400 Bad Request", b'{"status":"error","errorType":"bad_data","error":"parse error"}', "query",
+         "refuses 'up': parse error"),
+        ("422 Unprocessable Entity", b'{"status":"error","errorType":"execution","error":"too many samples"}', "query",
+         "too many samples"),
+        ("404 Not Found", b'{"status":"error","errorType":"not_found","error":"no tenant"}', "query", "no tenant"),
+    ],
+)  # fmt: skip
+def test_each_bad_answer_is_its_own_line(server: Upstream, status: str, body: bytes, reason: str, says: str) -> None:
+    """With the kind of failure, for the metric."""
+    server.say = page(body, status)
+    failed = failure(Access(root(server)))
+
+    assert failed.reason == reason
+    assert says in str(failed)
+
+
+def test_a_login_that_is_refused_says_so(server: Upstream, tmp_path: Path) -> None:
+    """Not that one should be given."""
+    (tmp_path / "token").write_text("old")
+    server.say = page(b"", "401 Unauthorized")
+
+    assert "are user, password or token right?" in str(
+        failure(Access(root(server), token_file=str(tmp_path / "token")))
+    )
+
+
+def test_a_server_that_hangs_costs_the_timeout(server: Upstream) -> None:
+    """And no more."""
+    server.say = hang
+    failed = failure(Access(root(server), timeout_s=0.1))
+
+    assert (failed.reason, "within 0.1 s" in str(failed)) == ("timeout", True)
+
+
+@pytest.mark.parametrize("data", [b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
+def test_what_is_no_http_is_said(server: Upstream, data: bytes) -> None:
+    """Also an answer that ends in its middle."""
+    server.say = raw(data)
+
+    assert failure(Access(root(server))).reason == "http"
+
+
+def test_an_answer_may_not_be_larger_than_memory_allows(server: Upstream) -> None:
+    """Whatever somebody asks for."""
+    assert failure(Access(root(server)), largest=10).reason == "size"
+
+
+def test_nobody_there() -> None:
+    """A port that nobody listens on, and a name that is none."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        refused = failure(Access(f"http://127.0.0.1:{unused.getsockname()[1]}"))
+    unknown = failure(Access("http://nobody.invalid:9090"))
+
+    assert (refused.reason, unknown.reason) == ("unreachable", "unreachable")
+    assert "refused; is it running?" in str(refused)
+
+
+def test_tls_with_our_own_authority_or_with_none(tmp_path: Path) -> None:
+    """A certificate nobody vouches for is refused, unless it is told to be trusted."""
+    certificate, key = make_certificate(tmp_path)
+    with upstream(page(GOOD), (certificate, key)) as server:
+        url = root(server)
+        failed = failure(Access(url))
+        assert (failed.reason, "is not trusted" in str(failed)) == ("tls", True)
+        for access in (Access(url, ca_file=str(certificate)), Access(url, insecure=True)):
+            assert Prometheus(access).query("up").series
+        plain = failure(Access(url.replace("https", "http")))
+        assert plain.reason in ("http", "unreachable")
+
+
+def test_a_certificate_authority_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    """A rotated one needs no restart."""
+    certificate = make_certificate(tmp_path)
+    other = tmp_path / "ca.pem"
+    other.write_text("not yet\n")
+    with upstream(page(GOOD), certificate) as server:
+        prometheus = Prometheus(Access(root(server), ca_file=str(other)))
+        with pytest.raises(PrometheusError, match=r"TLS files .*ca\.pem cannot be used"):
+            prometheus.query("up")
+        other.write_text(certificate[0].read_text())
+
+        assert prometheus.query("up").series
+
+
+def test_a_client_certificate_is_shown_where_one_is_wanted(tmp_path: Path) -> None:
+    """And without one the line says what may be missing."""
+    certificate, key = make_certificate(tmp_path)
+    with upstream(page(GOOD), (certificate, key)) as server:
+        listener = server._server.socket
+        assert isinstance(listener, ssl.SSLSocket)
+        listener.context.load_verify_locations(certificate)
+        listener.context.verify_mode = ssl.CERT_REQUIRED
+        url, ca = root(server), str(certificate)
+
+        failed = failure(Access(url, ca_file=ca))
+        shown = Prometheus(Access(url, ca_file=ca, cert_file=ca, key_file=str(key))).query("up")
+
+    assert (failed.reason, "is a client certificate wanted?" in str(failed)) == ("tls", True)
+    assert shown.series
+
+
+def test_https_where_there_is_none(server: Upstream) -> None:
+    """The other way round."""
+    assert failure(Access(root(server).replace("http:", "https:"))).reason == "tls"
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "tls", "prefix"),
+    [
+        ("http://a", "a", 80, False, ""),
+        ("https://a/", "a", 443, True, ""),
+        ("http://[::1]:9090/prom/", "::1", 9090, False, "/prom"),
+    ],
+)
+def test_urls(text: str, host: str, port: int, tls: bool, prefix: str) -> None:
+    """With and without port, path and brackets."""
+    address, found = parse_url(text)
+
+    assert (address.host, address.port, address.tls, found) == (host, port, tls, prefix)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no URL"),
+        ("prometheus:9090", "no URL"),
+        ("ftp://a", "no URL"),
+        ("http://a:0", "no URL"),
+        ("http://a:99999", "no URL"),
+        ("http://a/?x=1", "no URL"),
+        ("http://a b", "no URL"),
+        ("http://me:secret@a", "--prometheus.user"),
+        ("http://a/api/v1", "leave out /api/v1"),
+        ("http://a/x/api/v1/query", "leave out /api/v1"),
+    ],
+)
+def test_wrong_urls(text: str, says: str) -> None:
+    """Each is told what would be right."""
+    with pytest.raises(ValueError, match=says):
+        parse_url(text)

@@ -1,0 +1,189 @@
+"""The service and the recording rules, asked of the same real Prometheus and VictoriaMetrics: they say the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuledger import config
+from gpuledger.fleet.answer import Answer
+from gpuledger.fleet.in_use import Usage
+from gpuledger.fleet.prometheus import Access
+from gpuledger.fleet.prometheus import Prometheus as Client
+from gpuledger.fleet.refresh import Refresh
+from gpuledger.fleet.settings import OPTIONS, Settings
+from tests.cli.running import serving, surroundings
+from tests.fakedriver import Gpu, Process, Scenario
+from tests.real.prometheus import Prometheus, prometheus
+from tests.real.test_dashboards import Node, host, uuid
+
+RULES = Path(__file__).parents[2] / "mixin" / "rules" / "gpuledger-fleet.yml"
+EXPRESSIONS = {
+    rule["record"]: rule["expr"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+}
+BACKENDS = ("prometheus", "victoria-metrics")
+SETTLED_S = 3.0
+"""How long ago a moment must be so that no scrape of before it is still on its way."""
+
+
+def second_node(*used: int, folder: Path, name: str = "second") -> Path:
+    """A node without Kubernetes: a process on each GPU but the last, which works so many percent."""
+    scenario = Scenario(
+        gpus=[Gpu(index=n, uuid=f"GPU-{name}-{n}") for n in range(len(used) + 1)],
+        processes=[Process(gpu=n, pid=100 + n, sm=sm, mem=sm // 2) for n, sm in enumerate(used)],
+    )
+    return scenario.write(folder / name)
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Prometheus]]:
+    """Both, scraping a node of Kubernetes (one of its GPUs twice over), a node without, and the demo."""
+    node = Node(tmp_path_factory.mktemp("node"))
+    node.kubelet.give("web", "waiting", "main", "nvidia.com/gpu", uuid(4))
+    scenario = node.scenario.write(node.folder / "scenario")
+    second = second_node(80, 0, folder=node.folder)
+    flags = [
+        "--tick.interval=200ms",
+        "--environment=kubernetes",
+        f"--path.procfs={node.proc}",
+        f"--cri.socket={node.cri.path}",
+        f"--pod-resources-socket={node.kubelet.path}",
+    ]
+    with ExitStack() as stack:
+        for server in (node.kubelet, node.cri):
+            server.start()
+            stack.callback(server.stop)
+        first = stack.enter_context(serving("serve", *flags, env=surroundings(scenario, NODE_NAME="node1")))
+        other = stack.enter_context(serving("serve", "--tick.interval=200ms", env=surroundings(second)))
+        demo = stack.enter_context(serving("demo", "--tick.interval=200ms", env=surroundings()))
+        first.metrics('container_gpu_detected{.*pod="whole-2"')
+        targets = {name: (host(one), "/metrics") for name, one in (("a", first), ("b", other), ("c", demo))}
+        targets |= {"twice": (host(first), "/metrics"), "dcgm": (host(other), "/dcgm/metrics")}
+        found = {kind: stack.enter_context(prometheus(targets, "1s", kind)) for kind in BACKENDS}
+        for one in found.values():
+            one.wait_until_scraped(10)
+        yield found
+
+
+class At:
+    """The client, at a moment that is over, so that all queries see the same data."""
+
+    def __init__(self, server: Prometheus, moment: float) -> None:
+        self._client, self._moment = Client(Access(server.url, timeout_s=9.5)), moment
+
+    def query(self, promql: str, at_s: float | None = None) -> Answer:
+        """At the moment; the service asks all but the first for that of the first."""
+        assert at_s in (None, self._moment)
+        return self._client.query(promql, self._moment)
+
+
+def usages(server: Prometheus, moment: float, **flags: str) -> list[Usage]:
+    """What the service would show then."""
+    given = {name.replace("_", "-"): [text] for name, text in flags.items()}
+    refresh = Refresh(At(server, moment), config.load_as(Settings, OPTIONS, given, {}).plan())
+    refresh.step()
+    assert refresh.shown.success, refresh.shown.reason
+    return list(refresh.shown.usages)
+
+
+def moment() -> float:
+    """A whole millisecond that is over."""
+    return round(time.time() - SETTLED_S, 3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rule", ["busy", "resident", "allocated"])
+def test_service_and_rules_are_equal(scraped: dict[str, Prometheus], backend: str, rule: str) -> None:
+    """For each rule of what is in use: means and counts, at one moment."""
+    server, when = scraped[backend], moment()
+    whole = usages(server, when, in_use=rule)[0]
+
+    def says(record: str) -> float:
+        ((_, value),) = server.query(EXPRESSIONS[record], when)
+        return value
+
+    assert says(f"cluster:gpu_in_use_utilization:{rule}") == pytest.approx(whole.utilization, rel=1e-12)
+    assert says("cluster:gpus:count") == whole.gpus
+    assert says(f"cluster:gpus_{rule}:count") == whole.in_use
+    assert says("cluster:gpus_allocated:count") == whole.allocated
+    if rule != "allocated":
+        assert says(f"cluster:gpu_in_use_memory_utilization:{rule}") == pytest.approx(whole.memory, rel=1e-12)
+    assert 0 < whole.in_use < whole.gpus
+    assert 0 < whole.utilization < 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_busy_seconds_over_in_use_seconds_are_equal(scraped: dict[str, Prometheus], backend: str) -> None:
+    """Over five minutes, from counters, as --window 5m does it."""
+    server, when = scraped[backend], moment()
+    whole = usages(server, when, in_use="resident", window="5m")[0]
+    ((_, value),) = server.query(EXPRESSIONS["cluster:gpu_in_use_utilization:resident_rate5m"], when)
+
+    assert value == pytest.approx(whole.utilization, rel=1e-9)
+    assert 0 < value < 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_namespaces_are_equal(scraped: dict[str, Prometheus], backend: str) -> None:
+    """Those of the node's pods and those of the demo."""
+    server, when = scraped[backend], moment()
+    groups = {u.labels[0]: u for u in usages(server, when, in_use="resident", by="namespace")[1:]}
+    rules = {
+        labels["namespace"]: v
+        for labels, v in server.query(EXPRESSIONS["namespace:gpu_in_use_utilization:resident"], when)
+    }
+
+    assert {"ml", "web"} <= set(rules)
+    assert {name: usage.utilization for name, usage in groups.items()} == pytest.approx(rules, rel=1e-12)
+    assert rules["web"] == 0
+    assert (groups["web"].gpus, groups["web"].in_use, groups["web"].allocated) == (1, 0, 1)
+    assert groups["ml"].in_use >= 4  # of the node; the demo's come and go
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_models_and_nodes(scraped: dict[str, Prometheus], backend: str) -> None:
+    """Every GPU has one of each, so that groups add up to the cluster."""
+    found = usages(scraped[backend], moment(), by="model")
+    nodes = usages(scraped[backend], moment(), by="node")
+
+    for whole, *groups in (found, nodes):
+        assert sum(group.gpus for group in groups) == whole.gpus
+    assert len(nodes) - 1 == 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dcgm_exporters_metrics(scraped: dict[str, Prometheus], backend: str) -> None:
+    """The same node by the names of dcgm-exporter: 80, 0 and 0 percent."""
+    whole = usages(scraped[backend], moment(), dcgm="true")[0]
+
+    assert (whole.gpus, whole.in_use, whole.utilization) == (3, 1, 80.0)
+
+
+def test_a_cluster_that_falls_idle_loses_a_node_and_then_its_prometheus(tmp_path: Path) -> None:
+    """The service follows: the mean, 0, fewer GPUs, and at last no value at all."""
+    first, second = second_node(80, 40, folder=tmp_path, name="a"), second_node(0, folder=tmp_path, name="b")
+    with ExitStack() as stack:
+        exporters = [
+            stack.enter_context(serving("serve", "--tick.interval=200ms", env=surroundings(one)))
+            for one in (first, second)
+        ]
+        with prometheus({str(n): (host(one), "/metrics") for n, one in enumerate(exporters)}, "500ms") as server:
+            server.wait_until_scraped(4)
+            flags = [f"--prometheus.url={server.url}", "--refresh=1s", "--max-age=3s"]
+            fleet = stack.enter_context(serving("fleet", *flags, env=surroundings()))
+            fleet.metrics(r"^avg_GPU_utilization 0\.6")
+            fleet.metrics(r'^gpu_fleet_gpus{by="cluster"} 5')
+
+            second_node(0, 0, folder=tmp_path, name="a")
+            fleet.metrics(r"^avg_GPU_utilization 0\.0")
+
+            exporters[1].stop()
+            fleet.metrics(r'^gpu_fleet_gpus{by="cluster"} 3')
+        gone = fleet.metrics("^gpu_fleet_up 0")
+        assert "avg_GPU_utilization" not in gone
+        assert "gpu_fleet_gpus" not in gone
