@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuledger.cli import COMMANDS, main
-from gpuledger.config import ENVIRONMENTS
+from gpuledger.config import ENVIRONMENTS, OPTIONS
+from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from tests.cli.running import COMMAND, gpuledger, surroundings
 
 
@@ -224,6 +225,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     """All flags are in it, with what they do; exit code 0."""
     assert main([name, "--help"]) == 0
 
-    text = capsys.readouterr().out
-    assert "--web.listen-address" in text
-    assert "Time between two readings." in " ".join(text.split())
+    text = " ".join(capsys.readouterr().out.split())
+    for option in FLEET_OPTIONS if name == "fleet" else OPTIONS:
+        assert f"--{option.key}" in text
+    assert ("How often Prometheus is asked." if name == "fleet" else "Time between two readings.") in text
