@@ -59,7 +59,7 @@ def test_an_idle_gpu_is_idle() -> None:
     assert last.parked_power_mw is None
 
 
-@pytest.mark.parametrize("name", ["solo-big", "solo-copy"])
+@pytest.mark.parametrize("name", [path.name.split(".")[0] for path in FILES if path.name.startswith("solo-")])
 def test_alone_is_exclusive(name: str) -> None:
     """One process: more than 95 % of the energy after the first second is measured to be its own."""
     ticks = booked(name)
