@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,24 +94,30 @@ class Node:
         (home / "status").write_text("Name:\tpython3\nUid:\t0\t0\t0\t0\n")
         (home / "cgroup").write_text(f"0::/kubepods/pod{uid}/{container_id}\n")
 
+    @contextmanager
+    def served(self) -> Iterator[Running]:
+        """An exporter on it."""
+        flags = [
+            "--tick.interval=200ms",
+            "--environment=kubernetes",
+            f"--path.procfs={self.proc}",
+            f"--cri.socket={self.cri.path}",
+            f"--pod-resources-socket={self.kubelet.path}",
+        ]
+        scenario = self.scenario.write(self.folder / "scenario")
+        with ExitStack() as stack:
+            for server in (self.kubelet, self.cri):
+                server.start()
+                stack.callback(server.stop)
+            yield stack.enter_context(serving("serve", *flags, env=surroundings(scenario, NODE_NAME="node1")))
+
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that has scraped the demo and the node for a while."""
     node = Node(tmp_path_factory.mktemp("node"))
-    scenario = node.scenario.write(node.folder / "scenario")
-    flags = [
-        "--tick.interval=200ms",
-        "--environment=kubernetes",
-        f"--path.procfs={node.proc}",
-        f"--cri.socket={node.cri.path}",
-        f"--pod-resources-socket={node.kubelet.path}",
-    ]
     with ExitStack() as stack:
-        for server in (node.kubelet, node.cri):
-            server.start()
-            stack.callback(server.stop)
-        fake = stack.enter_context(serving("serve", *flags, env=surroundings(scenario, NODE_NAME="node1")))
+        fake = stack.enter_context(node.served())
         demo = stack.enter_context(serving("demo", "--tick.interval=200ms", env=surroundings()))
         fake.metrics('pod="mig-2"', "/dcgm/metrics")
         targets = {"node": (host(fake), "/dcgm/metrics"), "demo": (host(demo), "/dcgm/metrics")}

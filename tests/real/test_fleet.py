@@ -45,20 +45,9 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Prom
     """Both, scraping a node of Kubernetes (one of its GPUs twice over), a node without, and the demo."""
     node = Node(tmp_path_factory.mktemp("node"))
     node.kubelet.give("web", "waiting", "main", "nvidia.com/gpu", uuid(4))
-    scenario = node.scenario.write(node.folder / "scenario")
     second = second_node(80, 0, folder=node.folder)
-    flags = [
-        "--tick.interval=200ms",
-        "--environment=kubernetes",
-        f"--path.procfs={node.proc}",
-        f"--cri.socket={node.cri.path}",
-        f"--pod-resources-socket={node.kubelet.path}",
-    ]
     with ExitStack() as stack:
-        for server in (node.kubelet, node.cri):
-            server.start()
-            stack.callback(server.stop)
-        first = stack.enter_context(serving("serve", *flags, env=surroundings(scenario, NODE_NAME="node1")))
+        first = stack.enter_context(node.served())
         other = stack.enter_context(serving("serve", "--tick.interval=200ms", env=surroundings(second)))
         demo = stack.enter_context(serving("demo", "--tick.interval=200ms", env=surroundings()))
         first.metrics('container_gpu_detected{.*pod="whole-2"')

@@ -101,6 +101,16 @@ class Watch:
         self._highest.update({name: mj - self._highest[name] for name, mj in lasting.items()})
         return found
 
+    def without(self, exporter: Exporter, seconds: float) -> tuple[Counter[str], Counter[str]]:
+        """Kill the exporter for so long: what rose meanwhile, and what there was before."""
+        before = energies()
+        exporter.kill()
+        time.sleep(seconds)
+        exporter.start()
+        rose = self.look()
+        rose.subtract(before)
+        return rose, before
+
     def phase(
         self, title: str, seconds: float, during: Callable[[], None] = lambda: None, *, steady: bool = True
     ) -> Counter[str]:
@@ -147,23 +157,13 @@ def main() -> int:  # noqa: PLR0915 - a story reads best in one piece
         rose = watch.phase("one alone", 8)
         watch.check(rose["process exclusive"] > 0.95 * rose["device"], "more than 95 % is exclusive")
 
-        down = energies()
-        exporter.kill()
-        time.sleep(4)
-        exporter.start()
-        rose = watch.look()
-        rose.subtract(down)
+        rose, down = watch.without(exporter, 4)
         watch.check(rose["process gap"] > 0.5 * rose["device"] > 0, "it was alone while the exporter was down: its own")
         watch.check(energies()["unattributed before"] == down["unattributed before"], "nothing is counted twice")
 
         decode = begin(1, "decode")
         watch.phase("two sharing", 12)
-        down = energies()
-        exporter.kill()
-        time.sleep(3)
-        exporter.start()
-        rose = watch.look()
-        rose.subtract(down)
+        rose, _ = watch.without(exporter, 3)
         watch.check(rose["unattributed gap"] > 0.5 * rose["device"] > 0, "two were there: nobody's, for the gap")
 
         end(decode)

@@ -10,9 +10,6 @@ from gpuledger.books.meter import NS_MW_PER_MJ
 from gpuledger.books.rows import Row
 from gpuledger.books.shares import apportion, equally
 
-MPS_SERVER = "nvidia-cuda-mps"
-"""How the kernel shortens nvidia-cuda-mps-server."""
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -202,7 +199,7 @@ def _mps(interval: Interval) -> tuple[set[Row], set[Row]]:
 
     Clients are those in the driver's MPS list; where it is empty (H200), those of whom no work was seen.
     """
-    servers = {row for row in interval.seen if row.facts is not None and row.facts.name.startswith(MPS_SERVER)}
+    servers = {row for row in interval.seen if row.is_mps_server}
     if not servers:
         return set(), set()
     others = interval.seen - servers

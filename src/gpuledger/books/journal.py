@@ -87,7 +87,7 @@ def resume(state: State, now_ns: int, *, rows: Rows, time: TimeBook, energy: Ene
     met = [
         Row(
             state.devices[kept.device],
-            _gpu(state.devices[kept.device]),
+            state.devices[kept.device].gpu_uuid,
             kept.resident.pid,
             kept.start_ticks,
             number,
@@ -119,10 +119,6 @@ def resume(state: State, now_ns: int, *, rows: Rows, time: TimeBook, energy: Ene
             earlier_mj=total.earlier_mj,
             namesakes_mj=total.namesakes_mj,
         )
-
-
-def _gpu(device: Device) -> str:
-    return device.parent_uuid or device.uuid
 
 
 def encode(state: State) -> bytes:
@@ -188,7 +184,7 @@ def _check(state: State) -> None:
         raise ValueError("something is in it twice")
     used_mj: Counter[str] = Counter()
     for row in state.rows:
-        used_mj[_gpu(state.devices[row.device])] += _sum(row.energy_mj, row.busy_ns)
+        used_mj[state.devices[row.device].gpu_uuid] += _sum(row.energy_mj, row.busy_ns)
     for total in state.totals:
         _sum(total.energy_mj, total.busy_ns, total.earlier_mj, total.namesakes_mj)
     for gpu in state.gpus:

@@ -43,7 +43,7 @@ class Total:
 
     def gpu(self) -> str:
         """The uuid of the whole GPU."""
-        return self.device.parent_uuid or self.device.uuid
+        return self.device.gpu_uuid
 
     def follows(self, other: Total) -> bool:
         """Whether it has the same name in a pod of the same name: some show both as one."""

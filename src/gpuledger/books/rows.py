@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from gpuledger.books.fingerprint import Fingerprint
 from gpuledger.model import NOBODY, Device, Facts, Owner, Reading, Resident, Tick
 
+MPS_SERVER = "nvidia-cuda-mps"
+"""How the kernel shortens nvidia-cuda-mps-server."""
+
 
 @dataclass(slots=True, eq=False)
 class Row:
@@ -38,6 +41,11 @@ class Row:
         """Whether it was only ever seen at work."""
         return self.resident.kind == "unlisted"
 
+    @property
+    def is_mps_server(self) -> bool:
+        """Whether it works for others, its clients."""
+        return self.facts is not None and self.facts.name.startswith(MPS_SERVER)
+
     def __lt__(self, other: Row) -> bool:
         """The order in which rounding is settled; it does not depend on the driver's order."""
         return self._key() < other._key()
@@ -65,7 +73,7 @@ class Rows:
         told: set[str] = set()
         everybody: set[Row] = set()
         for reading in tick.readings:
-            gpu = reading.device.parent_uuid or reading.device.uuid
+            gpu = reading.device.gpu_uuid
             here = present.setdefault(gpu, set())
             has_migs = reading.device.uuid in with_migs
             if not reading.up or (reading.residents is None and not has_migs):  # with MIG the instances' lists count
@@ -116,7 +124,7 @@ class Rows:
         if row is not None and not row.unlisted and self._is_of(row, facts, since_ns):
             return row
         if row is None or facts is not None or not self._is_of(row, facts, since_ns):
-            row = self._met(tick, reading, reading.device.parent_uuid or uuid, Resident(pid, "unlisted"))
+            row = self._met(tick, reading, reading.device.gpu_uuid, Resident(pid, "unlisted"))
         row.seen_ns, row.active = tick.time_ns, False if facts is None else None
         return row
 

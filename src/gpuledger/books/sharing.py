@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import exp
 
 from gpuledger.books.fingerprint import Alone
-from gpuledger.books.interval import MPS_SERVER, Interval
+from gpuledger.books.interval import Interval
 from gpuledger.books.parts import KNOWN_DOUBT, SAMPLES_PER_S, UNKNOWN_DOUBT, Part, by_activity, by_samples, errors
 from gpuledger.books.rows import Row
 from gpuledger.books.time import BUFFER_NS
@@ -151,7 +151,4 @@ class Sharing:
 
 def _special(interval: Interval) -> bool:
     """Whether there is a server of MPS or a MIG instance: then neither samples nor activity are of one process."""
-    return any(
-        row.device.parent_uuid or (row.facts is not None and row.facts.name.startswith(MPS_SERVER))
-        for row in interval.seen
-    )
+    return any(row.device.parent_uuid or row.is_mps_server for row in interval.seen)

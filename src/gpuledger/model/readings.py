@@ -30,6 +30,11 @@ class Device:
     compute_instance_id: int | None = None
     mig_profile: str = ""
 
+    @property
+    def gpu_uuid(self) -> str:
+        """Of the whole GPU, also for a MIG instance."""
+        return self.parent_uuid or self.uuid
+
 
 @dataclass(frozen=True, slots=True)
 class Activity:

@@ -67,7 +67,7 @@ def places(tick: Tick, *, pod_uid: bool) -> list[Place]:
     gpus = {reading.device.uuid: reading for reading in tick.readings if not reading.device.parent_uuid}
     for reading in tick.readings:
         device = reading.device
-        gpu = gpus.get(device.parent_uuid or device.uuid)
+        gpu = gpus.get(device.gpu_uuid)
         if gpu is None:  # an instance without its GPU
             continue
         instance = device.gpu_instance_id if device.parent_uuid else None
