@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.exporters import OURS, ROOT
+from bench.exporters import told
 from bench.processes import memory_mb
 from bench.table import Budget, table
 
@@ -38,16 +37,8 @@ def measure() -> list[Result]:
     for shape in SHAPES:
         body = _body(is_own=shape == "own")
         with _serving(body) as url:
-            done = subprocess.run(
-                [sys.executable, "-m", "bench.enrichment", url],
-                check=True,
-                capture_output=True,
-                text=True,
-                cwd=ROOT,
-                env={**os.environ, **OURS},
-                start_new_session=True,
-            )
-        found.append(Result(shape=shape, megabytes=len(body) / 1e6, **json.loads(done.stdout)))
+            said = told("bench.enrichment", url)
+        found.append(Result(shape=shape, megabytes=len(body) / 1e6, **said))
     return found
 
 

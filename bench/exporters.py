@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.processes import free_port, sleepers, started
 from bench.scrape import wait_until_ready
@@ -120,3 +122,17 @@ class Calls:
         rows = [row for row in rows if not row[0].startswith("nvmlEventSetWait")]
         rounds = sum(int(row[1]) for row in rows if row[0] == "nvmlDeviceGetUtilizationRates")
         return cls(at, sum(int(row[1]) for row in rows), sum(int(row[2]) for row in rows), rounds)
+
+
+def told(module: str, *words: object) -> dict[str, Any]:
+    """What a module of ours says in JSON, run in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, words)],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **OURS},
+        start_new_session=True,
+    )
+    return dict(json.loads(done.stdout))

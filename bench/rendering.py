@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from bench.exporters import OURS, ROOT, WORK
+from bench.exporters import OURS, WORK, told
 from bench.processes import memory_mb, started
 from bench.scrape import PLAIN, PROMETHEUS, Scraper, quantile
 from bench.table import Budget, ms, ratio, table
@@ -51,25 +47,16 @@ def measure(*, quick: bool) -> Rendering:
     """Each figure from a process of its own."""
     sizes = (1_000, 10_000) if quick else (1_000, 10_000, BIG)
     rendered = [
-        Rendered(fmt, _child("render", "gpuledger", fmt, size), _child("render", "prometheus_client", fmt, size))
+        Rendered(
+            fmt,
+            told("bench.child", "render", "gpuledger", fmt, size),
+            told("bench.child", "render", "prometheus_client", fmt, size),
+        )
         for size in sizes
         for fmt in FORMATS
     ]
     served = [_serve(renewed=renewed, rounds=3 if quick else 6) for renewed in (False, True)]
-    return Rendering(bool(_child("same", 1_000)["same"]), rendered, served)
-
-
-def _child(*words: object) -> dict[str, Any]:
-    done = subprocess.run(
-        [*CHILD, *map(str, words)],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **OURS},
-        start_new_session=True,
-    )
-    return dict(json.loads(done.stdout))
+    return Rendering(bool(told("bench.child", "same", 1_000)["same"]), rendered, served)
 
 
 def _serve(*, renewed: bool, rounds: int) -> Served:
