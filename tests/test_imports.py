@@ -17,11 +17,25 @@ ALLOWED = {
     "owners": {"owners"},
     "books": {"books"},
     "catalog": {"catalog", "books"},
-    "export": {"export", "catalog"},
+    "view": {"view"},
+    "export": {"export", "catalog", "view"},
     "upstream": {"upstream", "owners", "export"},
     "doctor": {"doctor", "sources", "owners", "export", "upstream", "config"},
     "fleet": {"fleet", "owners", "catalog", "export", "config"},
-    "cli": {"cli", "doctor", "sources", "owners", "books", "catalog", "export", "upstream", "fleet", "loop", "config"},
+    "cli": {
+        "cli",
+        "doctor",
+        "sources",
+        "owners",
+        "books",
+        "catalog",
+        "export",
+        "upstream",
+        "fleet",
+        "loop",
+        "config",
+        "view",
+    },
 }
 
 

@@ -42,12 +42,14 @@ class Loop:
         books: Bookkeeper | None = None,
         collectors: Sequence[Collector] = (),
         health: ReadHealth = lambda health: health,
+        published: Callable[[Tick], None] = lambda _: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._facts = facts
         self._interval_s = interval_s
         self._health = health
+        self._published = published
         self._monotonic = monotonic
         self._owners = owners or Resolver()
         self._books: Bookkeeper = books or Books()
@@ -93,6 +95,7 @@ class Loop:
         tick = replace(tick, health=self._health(health))
         self._published_at = self._monotonic()
         self.tick = tick
+        self._published(tick)
         return tick
 
     def run(self) -> None:

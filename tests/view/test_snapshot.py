@@ -1,0 +1,93 @@
+"""The picture of a tick that people look at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuledger.books.book import Books
+from gpuledger.model import Tick
+from gpuledger.sources.replay import Replay
+from gpuledger.view.snapshot import Picture, snapshot
+from tests.books.worlds import World
+
+DEMO = Path(__file__).parents[2] / "src" / "gpuledger" / "demo.jsonl.gz"
+
+
+def booked(*ticks: Tick) -> tuple[Tick, Tick]:
+    """The last two of some ticks, through the books."""
+    books = Books()
+    done = [books.book(tick) for tick in ticks]
+    return done[-2], done[-1]
+
+
+def demo(ticks: int) -> Picture:
+    """The demo after some ticks."""
+    replay, books = Replay(DEMO, paced=False), Books()
+    before = tick = books.book(replay.read())
+    for _ in range(ticks - 1):
+        before, tick = tick, books.book(replay.read())
+    return snapshot(tick, before, node="n1")
+
+
+def test_the_demo_balances() -> None:
+    """Every joule of the GPU is somebody's, and the picture is nothing but JSON."""
+    picture = demo(30)
+
+    (gpu,) = picture["gpus"]
+    energy = gpu["energy"]
+    used = sum(sum(process["joules"].values()) for process in picture["processes"])
+    accounts = energy["idle_joules"] + energy["retired_joules"] + sum(energy["unattributed_joules"].values())
+    assert used > 0
+    assert used + accounts == pytest.approx(energy["joules"], abs=1e-6)
+    memory = gpu["memory"]
+    assert memory["used_bytes"] == memory["known_bytes"] + memory["overhead_bytes"] + memory["unknown_bytes"]
+    assert json.loads(json.dumps(picture, allow_nan=False)) == picture
+    assert (picture["version"], picture["node"]) == (1, "n1")
+
+
+def test_watts_are_energy_over_time() -> None:
+    """200 J in 2 s, all of one process: 100 W."""
+    world = World()
+    before, tick = booked(
+        world.tick(7), world.tick(7, mj=1000, work={7: 50}), world.tick(7, mj=200_000, after_s=2, work={7: 100})
+    )
+
+    (process,) = snapshot(tick, before)["processes"]
+    assert process["watts"] == 100.0
+    assert process["sm_ratio"] == 1.0
+
+
+def test_no_watts_without_an_earlier_tick() -> None:
+    """Neither at the first tick, nor for a newcomer, nor over no time: null, not 0."""
+    world = World()
+    before, tick = booked(world.tick(7), world.tick(7, 8, mj=5000, work={8: 50}))
+
+    assert [process["watts"] for process in snapshot(tick)["processes"]] == [None, None]
+    assert [process["watts"] for process in snapshot(tick, tick)["processes"]] == [None, None]
+    assert snapshot(tick, before)["processes"][1]["watts"] is None
+
+
+def test_another_process_of_the_same_pid_is_a_newcomer() -> None:
+    """Its energy is not compared with that of whoever had the pid before."""
+    world = World(starts={7: 1})
+    first = world.tick(7)
+    second = world.tick(7, mj=9000, work={7: 50})
+    world.starts[7] = 2
+    before, tick = booked(first, second, world.tick(7, mj=1000, work={7: 50}))
+
+    assert [p["watts"] for p in snapshot(tick, before)["processes"] if p["active"]] == [None]
+
+
+def test_unknown_is_null() -> None:
+    """A driver that says little gives few numbers, and no zeros."""
+    world = World()
+    before, tick = booked(world.tick(7, energy_mj=None, samples=False), world.tick(7, energy_mj=None, samples=False))
+
+    picture = snapshot(tick, before)
+    (gpu,), (process,) = picture["gpus"], picture["processes"]
+    assert (gpu["utilization_ratio"], gpu["power_watts"], gpu["memory"]["used_bytes"]) == (None, None, None)
+    assert gpu["energy"]["joules"] is None
+    assert (process["memory_bytes"], process["sm_ratio"]) == (None, None)
