@@ -42,11 +42,13 @@ def _interrupted(*_: object) -> NoReturn:
 
 
 def _measure(*, quick: bool) -> tuple[str, int]:
-    _say("installing nvitop-exporter")
-    theirs, why_not = exporters.nvitop()
+    _say("installing other exporters")
+    asked = {beside.NVITOP: exporters.nvitop(), beside.IN_GO: exporters.nvidia_gpu_exporter()}
+    theirs = {name: command for name, (command, _) in asked.items() if command}
+    why_not = {name: why for name, (_, why) in asked.items() if why}
     _say("rendering")
     rendered = rendering.measure(quick=quick)
-    _say("beside nvitop-exporter")
+    _say("beside other exporters")
     cases = beside.measure(theirs, quick=quick)
     _say("the tick")
     ticked = ticks.measure(quick=quick)

@@ -1,24 +1,24 @@
-"""gpuledger and nvitop-exporter on the same fake driver, at the same time, in turns."""
+"""gpuledger and other exporters on the same fake driver, at the same time, in turns."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench import exporters
 from bench.exporters import Calls, Running
 from bench.processes import cpu_s, memory_mb
 from bench.scrape import PLAIN, PROMETHEUS, Scraper, quantile
-from bench.table import Budget, ms, ratio, table
+from bench.table import Budget, ratio, table
 
 GPUS = 8
 KINDS = (PLAIN, PROMETHEUS)
 WARM_UP_S = 5.0
 PACE_S = 1.1  # more than a tick: each scrape finds a tick nobody has scraped before, as Prometheus does
 MOST_REPEATED_S = 6.0
-HEAD = ("", "gpuledger", "nvitop-exporter", "ours/theirs")
+NVITOP, IN_GO = "nvitop-exporter", "nvidia_gpu_exporter"
 
 
 @dataclass(slots=True)
@@ -43,55 +43,53 @@ class Case:
     processes: int
     """On each GPU."""
     latency: bool
-    found: list[Exporter]
-    """Ours, and theirs where it could be installed."""
+    ours: Exporter
+    theirs: dict[str, Exporter]
+    """Those that could be installed."""
 
     @property
     def name(self) -> str:
         return f"{GPUS} GPUs x {self.processes} processes, {'H200 latencies' if self.latency else 'zero latency'}"
 
 
-def measure(theirs: list[str] | None, *, quick: bool) -> list[Case]:
+def measure(theirs: Mapping[str, Sequence[str]], *, quick: bool) -> list[Case]:
     """All four nodes. Of 20 ticks two are dear ones: gpuledger reads what changes rarely in every tenth."""
     idle_s, rounds = (4.0, 4) if quick else (20.0, 13)
-    commands = [exporters.gpuledger(), *([theirs] if theirs else [])]
-    return [
-        Case(processes, latency, _case(commands, processes, idle_s, rounds, latency=latency))
-        for processes in (4, 32)
-        for latency in (False, True)
-    ]
+    commands = {"gpuledger": exporters.gpuledger(), **theirs}
+    cases = []
+    for processes in (4, 32):
+        for latency in (False, True):
+            found = _case(commands, processes, idle_s, rounds, latency=latency)
+            cases.append(Case(processes, latency, found.pop("gpuledger"), found))
+    return cases
 
 
 def _case(
-    commands: Sequence[Sequence[str]], processes: int, idle_s: float, rounds: int, *, latency: bool
-) -> list[Exporter]:
+    commands: Mapping[str, Sequence[str]], processes: int, idle_s: float, rounds: int, *, latency: bool
+) -> dict[str, Exporter]:
     with contextlib.ExitStack() as stack:
         on = stack.enter_context(exporters.node(GPUS, GPUS * processes, latency=latency))
-        names = ("gpuledger", "nvitop-exporter")
-        both = [
-            stack.enter_context(exporters.running(command, name, on))
-            for name, command in zip(names, commands, strict=False)
-        ]
-        found = [Exporter() for _ in both]
+        running = [stack.enter_context(exporters.running(command, name, on)) for name, command in commands.items()]
+        found = [Exporter() for _ in running]
         time.sleep(WARM_UP_S)
-        _idle(both, found, idle_s)
-        scrapers = [{kind: Scraper(one.port, kind) for kind in KINDS} for one in both]
+        _idle(running, found, idle_s)
+        scrapers = [{kind: Scraper(one.port, kind) for kind in KINDS} for one in running]
         _in_turns(scrapers, [one.fresh for one in found], rounds, pace_s=PACE_S)
         _in_turns(scrapers, [one.repeated for one in found], 150, most_s=MOST_REPEATED_S)
-        for one, result, mine in zip(both, found, scrapers, strict=True):
+        for one, result, mine in zip(running, found, scrapers, strict=True):
             result.rss_mb = memory_mb(one.pid)
             result.body_bytes = len(mine[PLAIN].body)
             result.series = len(mine[PLAIN].values())
             for scraper in mine.values():
                 scraper.close()
-        return found
+        return dict(zip(commands, found, strict=True))
 
 
-def _idle(both: Sequence[Running], found: Sequence[Exporter], seconds: float) -> None:
+def _idle(running: Sequence[Running], found: Sequence[Exporter], seconds: float) -> None:
     """What an exporter costs when nobody asks it anything."""
-    began = [(time.monotonic(), cpu_s(one.pid), Calls.read(one.calls)) for one in both]
+    began = [(time.monotonic(), cpu_s(one.pid), Calls.read(one.calls)) for one in running]
     time.sleep(seconds)
-    for one, result, (started, cpu, calls) in zip(both, found, began, strict=True):
+    for one, result, (started, cpu, calls) in zip(running, found, began, strict=True):
         result.cpu_share = (cpu_s(one.pid) - cpu) / (time.monotonic() - started)
         after = Calls.read(one.calls)
         span = after.at - calls.at
@@ -108,7 +106,7 @@ def _in_turns(
     pace_s: float = 0.0,
     most_s: float = 60.0,
 ) -> None:
-    """Scrape one, then the other; who comes first, and in which format, changes from round to round."""
+    """Scrape one, then the next; who comes first, and in which format, changes from round to round."""
     due = time.monotonic()
     deadline = due + most_s
     for number in range(rounds):
@@ -122,21 +120,24 @@ def _in_turns(
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def report(cases: Sequence[Case], why_not: str) -> str:
+def report(cases: Sequence[Case], why_not: Mapping[str, str]) -> str:
     """The section of the results."""
     parts = [
-        "## Beside nvitop-exporter",
+        "## Beside other exporters",
         "",
-        f"nvitop-exporter {exporters.NVITOP} from PyPI with the same Python and NVML binding, on the same fake driver",
-        "and the same pids, both running at once and scraped in turns. CPU is user and system time without scrapes,",
-        "threads and children included. A *fresh* scrape is the first of its format since a tick, which is what",
-        "Prometheus meets; a *repeated* one follows at once, and gpuledger then has the bytes ready. nvitop-exporter",
-        "closes its connection after each answer, so a scrape of it includes opening one.",
+        f"{NVITOP} {exporters.NVITOP} from PyPI with the same Python and NVML binding, and {IN_GO}",
+        f"{exporters.NVIDIA_GPU_EXPORTER}, a Go program that here reads NVML every second, memory of processes too;",
+        "all on the same fake driver and the same pids, running at once and scraped in turns. CPU is user and system",
+        "time without scrapes, threads and children included. A *fresh* scrape is the first of its format since a",
+        "tick, which is what Prometheus meets; a *repeated* one follows at once, and gpuledger then has them ready.",
+        f"{NVITOP} closes its connection after each answer, so a scrape of it includes opening one;",
+        f"{IN_GO} has no OpenMetrics and answers text, and says nothing of the time, energy or owners of processes.",
     ]
-    if why_not:
-        parts += ["", f"**nvitop-exporter could not be installed, so there is nothing to compare with: {why_not}**"]
+    for name, why in why_not.items():
+        parts += ["", f"**{name} could not be installed, so there is nothing to compare with: {why}**"]
     for case in cases:
-        parts += ["", f"### {case.name}", "", table(HEAD, _rows(case.found))]
+        head = ["", "gpuledger", *case.theirs, *(f"ours / {name}" for name in case.theirs)]
+        parts += ["", f"### {case.name}", "", table(head, _rows([case.ours, *case.theirs.values()]))]
     return "\n".join(parts)
 
 
@@ -162,25 +163,21 @@ def _rows(found: Sequence[Exporter]) -> list[list[str]]:
 
 
 def _row(label: str, values: Sequence[float], shown: str) -> list[str]:
-    ours, theirs = values[0], values[1] if len(values) > 1 else None
-    if theirs is None:
-        return [label, shown.format(ours), "-", "-"]
-    return [label, shown.format(ours), shown.format(theirs), ratio(ours, theirs)]
+    ours, *theirs = values
+    return [label, *(shown.format(value) for value in values), *(ratio(ours, value) for value in theirs)]
 
 
 def _times(label: str, values: Sequence[Sequence[float]], q: float) -> list[str]:
-    points = [quantile(times, q) for times in values]
-    theirs = [ms(points[1]), ratio(points[0], points[1])] if len(points) > 1 else ["-", "-"]
-    return [label, ms(points[0]), *theirs]
+    return _row(label, [1e3 * quantile(times, q) for times in values], "{:.2f}")
 
 
 def budgets(cases: Sequence[Case]) -> list[Budget]:
     """The promises are made for 8 GPUs x 4 processes."""
     promised = [case for case in cases if case.processes == 4]
-    found = [Budget("RSS alone at 8 x 4, after scrapes", 30, max(case.found[0].rss_mb for case in promised), " MB")]
+    found = [Budget("RSS alone at 8 x 4, after scrapes", 30, max(case.ours.rss_mb for case in promised), " MB")]
     for case in promised:
         driver = "H200 latencies" if case.latency else "zero latency"
-        ours, theirs = case.found[0], case.found[1] if len(case.found) > 1 else None
+        ours, theirs = case.ours, case.theirs.get(NVITOP)
         share = ours.cpu_share / theirs.cpu_share if theirs else None
         found.append(Budget(f"CPU over nvitop-exporter's at 8 x 4, {driver}", 0.5, share))
         for kind in KINDS:

@@ -20,6 +20,7 @@ from tests import fakedriver
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "bench" / ".work"
 NVITOP = "1.7.2"
+NVIDIA_GPU_EXPORTER = "1.14.0"
 OURS = {"PYTHONPATH": str(WORK / "src")}
 """In the environment of whatever runs our code."""
 
@@ -100,9 +101,31 @@ def nvitop() -> tuple[list[str] | None, str]:
             ):
                 subprocess.run(step, check=True, capture_output=True, text=True, timeout=180)
         except (subprocess.SubprocessError, OSError) as error:
-            said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-            return None, said[-1] if said else type(error).__name__
+            return None, _last_words(error)
     return [str(program), "--bind-address", "127.0.0.1", "--port", "PORT", "--interval", "1"], ""
+
+
+def nvidia_gpu_exporter() -> tuple[list[str] | None, str]:
+    """Theirs in Go, from the module proxy, reading NVML every second as we do; or None and why not."""
+    place = WORK / f"nvidia_gpu_exporter-{NVIDIA_GPU_EXPORTER}"
+    program = place / "nvidia_gpu_exporter"
+    if not program.exists():
+        module = "github.com/utkuozdemir/nvidia_gpu_exporter/cmd/nvidia_gpu_exporter"
+        try:
+            subprocess.run(
+                ["go", "install", f"{module}@v{NVIDIA_GPU_EXPORTER}"],
+                env={**os.environ, "GOBIN": str(place), "CGO_ENABLED": "1"},
+                check=True, capture_output=True, text=True, timeout=300,
+            )  # fmt: skip
+        except (subprocess.SubprocessError, OSError) as error:
+            return None, _last_words(error)
+    listen = ["--web.listen-address", "127.0.0.1:PORT"]
+    return [str(program), *listen, "--collect.backend=nvml", "--collect.compute-apps", "--collect.interval=1s"], ""
+
+
+def _last_words(error: Exception) -> str:
+    said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+    return said[-1] if said else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
