@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo serve test lint bench docs dist image-test clean
+.PHONY: demo serve test lint bench docs manifests dist image-test clean
 
 demo: $(READY)  ## serve the bundled recording on port 9400, no GPU needed
 	$(BIN)/gpuledger demo
@@ -26,6 +26,10 @@ bench: $(READY)  ## writes bench/RESULTS.md
 docs: $(READY)  ## what the docs repeat of the code
 	$(BIN)/python tools/docs.py
 	$(BIN)/python tools/man.py
+	$(BIN)/python tools/chart.py
+
+manifests: $(READY)  ## deploy/kubernetes, rendered from the chart; needs helm
+	PATH=.e2e:$$PATH $(BIN)/python tools/manifests.py
 
 dist: $(READY)  ## wheel and sdist, the same bytes for the same commit, and what they stand on
 	$(BIN)/python -m hatchling build -d dist
