@@ -51,7 +51,7 @@ def rules() -> str:
     """The mixin's rules for a Prometheus without an operator: a ConfigMap with a file each."""
     lines = [HEAD + "---", "apiVersion: v1", "kind: ConfigMap", "metadata:", "  name: gpuledger-rules",
              f"  namespace: {NAMESPACE}", "data:"]  # fmt: skip
-    for path in sorted((ROOT / "mixin").glob("*/*.yml")):
+    for path in (path for folder in ("alerts", "rules") for path in sorted((ROOT / "mixin" / folder).glob("*.yml"))):
         lines.append(f"  {path.parent.name}-{path.name}: |")
         lines += [f"    {line}".rstrip() for line in path.read_text(encoding="utf-8").splitlines()]
     return "\n".join(lines) + "\n"

@@ -49,6 +49,20 @@ def test_the_chart_has_the_mixin_and_the_version() -> None:
     assert (manifests.OUT / "prometheus-rules.yaml").read_text() == manifests.rules(), "run `make manifests`"
 
 
+def test_the_version_is_the_same_everywhere() -> None:
+    """`src/gpuledger/__init__.py` has it; manifests and pages that repeat it are not left behind."""
+    pages = [*manifests.OUT.glob("*.yaml"), *(ROOT / "docs").glob("*.md")]
+    found = {
+        version
+        for path in pages
+        for version in re.findall(
+            r"\bgpuledger[ :-](\d+\.\d+\.\d+)|kubernetes\.io/version: \"([^\"]+)\"", path.read_text()
+        )
+    }
+
+    assert {one or other for one, other in found} == {__version__}
+
+
 def test_the_schema_knows_every_value_and_no_other() -> None:
     """Else a value is refused that is there, or a misspelt one is not."""
     schema = json.loads((chart.CHART / "values.schema.json").read_text())

@@ -18,6 +18,7 @@ from gpuledger import __version__
 from gpuledger.cli import COMMANDS, version
 from gpuledger.config import OPTIONS
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from tests import checkout
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,16 +26,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two copies of what git knows, at different places and with different times."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
     copies = [tmp_path_factory.mktemp(name) for name in ("one", "another")]
     for number, copy in enumerate(copies):
-        for name in filter(lambda name: (ROOT / name).is_file(), listed.stdout.splitlines()):
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, copy / name)
-            os.utime(copy / name, (number * 1e9, number * 1e9))
+        checkout.copy_to(copy)
+        for path in copy.rglob("*"):
+            os.utime(path, (number * 1e9, number * 1e9))
     return copies
 
 

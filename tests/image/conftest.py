@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import checkout
 from tests.real.daemons import run
 from tests.real.dockers import Engine
 
-ROOT = Path(__file__).parents[2]
-KEPT = ROOT / "build" / "debian.tar"
+KEPT = checkout.ROOT / "build" / "debian.tar"
 """Made once: the packages of a bare Debian 12, as debootstrap unpacks them."""
 MIRROR = "http://deb.debian.org/debian"
 BASE = "debian-clean:12"
@@ -51,13 +50,10 @@ def docker(engine: Engine, *words: str) -> str:
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What git knows, with the wheels that the program and its making need: an index is not reached from a build."""
     tree = tmp_path_factory.mktemp("sources")
-    listed = run("git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard")
-    for name in filter(lambda name: (ROOT / name).is_file(), listed.splitlines()):
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, tree / name)
+    checkout.copy_to(tree)
     download = (sys.executable, "-m", "pip", "download", "-q", "-c", "constraints.txt", "-d", "deploy/wheels",
                 "--only-binary=:all:", "--python-version", "3.11", "--platform", "manylinux2014_x86_64")  # fmt: skip
-    subprocess.run([*download, "h2", "nvidia-ml-py", "PyYAML", "hatchling"], cwd=tree, check=True)
+    subprocess.run([*download, "bcrypt", "h2", "nvidia-ml-py", "PyYAML", "hatchling"], cwd=tree, check=True)
     return tree
 
 
