@@ -146,7 +146,7 @@ def _help() -> str:
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  {name:{width}}{text}" for name, text in COMMANDS.items()]
     return "\n".join([
-        ABOUT, "", "usage: gpuledger [COMMAND] [FLAGS]", "", *lines, "",
+        ABOUT, "", "usage: gpuledger [COMMAND] [FLAGS]", "       gpuledger --version", "", *lines, "",
         "`gpuledger COMMAND --help` lists a command's flags. Every flag is also an environment variable",
         "(--tick.interval is GPULEDGER_TICK_INTERVAL) and a key of the YAML file named by --config.file.", "",
     ])  # fmt: skip
