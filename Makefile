@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo serve test lint bench docs clean
+.PHONY: demo serve test lint bench docs manifests dist image-test clean
 
 demo: $(READY)  ## serve the bundled recording on port 9400, no GPU needed
 	$(BIN)/gpuledger demo
@@ -25,6 +25,18 @@ bench: $(READY)  ## writes bench/RESULTS.md
 
 docs: $(READY)  ## what the docs repeat of the code
 	$(BIN)/python tools/docs.py
+	$(BIN)/python tools/man.py
+	$(BIN)/python tools/chart.py
+
+manifests: $(READY)  ## deploy/kubernetes, rendered from the chart; needs helm
+	PATH=.e2e:$$PATH $(BIN)/python tools/manifests.py
+
+dist: $(READY)  ## wheel and sdist, the same bytes for the same commit, and what they stand on
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python tools/sbom.py > dist/sbom.cdx.json
+
+image-test: $(READY)  ## build the image on a clean Debian, start it and the systemd unit; minutes, needs root
+	IMAGE=1 $(BIN)/python -m pytest tests/image -rA
 
 clean:
 	rm -rf $(VENV) build dist
@@ -32,5 +44,5 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e . grpcio hypothesis mypy prometheus-client protobuf pytest ruff types-PyYAML types-grpcio types-protobuf
+	  -e . grpcio hatchling hypothesis mypy prometheus-client protobuf pytest ruff types-PyYAML types-grpcio types-protobuf
 	touch $@

@@ -20,15 +20,22 @@ def switch(text: str) -> bool:
     raise ValueError("is neither on nor off; write true or false")
 
 
-def one_of(*choices: str) -> Callable[[str], str]:
-    """A check for one of these words."""
+class OneOf:
+    """A check for one of these words, which help and completion show."""
 
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"is not one of {', '.join(choices)}")
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    def __call__(self, text: str) -> str:
+        """The word itself."""
+        if text not in self.choices:
+            raise ValueError(f"is not one of {', '.join(self.choices)}")
         return text
 
-    return parse
+
+def one_of(*choices: str) -> OneOf:
+    """A check for one of these words."""
+    return OneOf(*choices)
 
 
 def between(shortest: str, longest: str) -> Callable[[str], float]:

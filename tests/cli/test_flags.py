@@ -102,6 +102,6 @@ def test_help_names_every_command(words: list[str], capsys: pytest.CaptureFixtur
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Name and version, nothing else."""
+    """Name and version come first, then where it is from and what it runs on."""
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"gpuledger {__version__}\n"
+    assert capsys.readouterr().out.startswith(f"gpuledger {__version__} (from a source tree)\nPython 3.")

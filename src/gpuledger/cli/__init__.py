@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn, Protocol
 
-from gpuledger import __version__, config
+from gpuledger import config
 from gpuledger.cli import out
 from gpuledger.config import CONFIG_FILE, OPTIONS, Config, Option
 from gpuledger.errors import ConfigError, UsageError
@@ -22,6 +22,7 @@ COMMANDS = {
     "explain": "tell how a process gets its owner, with the evidence",
     "record": "write what the driver says to a file, to be replayed",
     "fleet": "ask a Prometheus how busy the GPUs in use are, for autoscaling",
+    "completion": "print a script that lets bash, zsh or fish complete commands and flags",
 }
 ABOUT = "gpuledger says who uses your NVIDIA GPUs."
 
@@ -62,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str], environment: Mapping[str, str]) -> int:
     if words[:1] == ["--version"]:
-        out.write(f"gpuledger {__version__}\n".encode())
+        from gpuledger.cli import version
+
+        out.write(version.text().encode())
         return 0
     if words[:1] in (["--help"], ["-h"], ["help"]):
         out.write(_help().encode())
@@ -70,10 +73,7 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
     name = "serve" if not words or words[0].startswith("-") else words.pop(0)
     if name not in COMMANDS:
         raise ConfigError(f"there is no command {name!r}{config.suggest(name, COMMANDS)}; see gpuledger --help")
-    command: Command = import_module(f"gpuledger.cli.{name}")
-    options: Sequence[Option] = getattr(command, "OPTIONS", OPTIONS)
-    parser = _parser(name, options)
-    command.add_arguments(parser)
+    command, options, parser = prepare(name)
     try:
         arguments, unknown = parser.parse_known_args(words)
     except SystemExit:  # it has printed the help
@@ -87,6 +87,15 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
         out.write(config.dump(settings, options).encode())
         return 0
     return command.run(arguments, settings)
+
+
+def prepare(name: str) -> tuple[Command, Sequence[Option], Parser]:
+    """A command with its settings, and the parser that knows all its flags."""
+    command: Command = import_module(f"gpuledger.cli.{name}")
+    options: Sequence[Option] = getattr(command, "OPTIONS", OPTIONS)
+    parser = _parser(name, options)
+    command.add_arguments(parser)
+    return command, options, parser
 
 
 def _check(environment: Mapping[str, str]) -> None:
@@ -137,7 +146,7 @@ def _help() -> str:
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  {name:{width}}{text}" for name, text in COMMANDS.items()]
     return "\n".join([
-        ABOUT, "", "usage: gpuledger [COMMAND] [FLAGS]", "", *lines, "",
+        ABOUT, "", "usage: gpuledger [COMMAND] [FLAGS]", "       gpuledger --version", "", *lines, "",
         "`gpuledger COMMAND --help` lists a command's flags. Every flag is also an environment variable",
         "(--tick.interval is GPULEDGER_TICK_INTERVAL) and a key of the YAML file named by --config.file.", "",
     ])  # fmt: skip

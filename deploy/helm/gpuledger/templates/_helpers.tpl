@@ -1,0 +1,218 @@
+{{- define "gpuledger.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "gpuledger.fullname" -}}
+{{- $name := include "gpuledger.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 57 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 57 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 57 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "gpuledger.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
+{{- define "gpuledger.selector" -}}
+app.kubernetes.io/name: {{ include "gpuledger.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: exporter
+{{- end -}}
+
+{{- define "gpuledger.fleetSelector" -}}
+app.kubernetes.io/name: {{ include "gpuledger.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: fleet
+{{- end -}}
+
+{{/* Of every object, beside what selects it. */}}
+{{- define "gpuledger.labels" -}}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: gpuledger
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "gpuledger.image" -}}
+{{- $name := .Values.image.repository -}}
+{{- if .Values.image.registry }}{{ $name = printf "%s/%s" .Values.image.registry $name }}{{ end -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" $name .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "gpuledger.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "gpuledger.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The capabilities that what is asked for needs: each once. */}}
+{{- define "gpuledger.capabilities" -}}
+{{- $add := list -}}
+{{- if or .Values.proc.maps .Values.proc.environ }}{{ $add = append $add "SYS_PTRACE" }}{{ end -}}
+{{- if .Values.proc.environ }}{{ $add = append $add "DAC_READ_SEARCH" }}{{ end -}}
+{{- if .Values.driver.migMonitor }}{{ $add = append $add "SYS_ADMIN" }}{{ end -}}
+{{- $given := dig "capabilities" "add" (list) .Values.containerSecurityContext -}}
+{{- concat $add $given | uniq | toJson -}}
+{{- end -}}
+
+{{- define "gpuledger.containerSecurityContext" -}}
+{{- $context := deepCopy .Values.containerSecurityContext -}}
+{{- if .Values.driver.hostLibraries -}}
+{{- $context = omit $context "capabilities" "allowPrivilegeEscalation" -}}
+{{- $_ := set $context "privileged" true -}}
+{{- else if include "gpuledger.capabilities" . | fromJsonArray -}}
+{{- $capabilities := default dict $context.capabilities -}}
+{{- $_ := set $capabilities "add" (include "gpuledger.capabilities" . | fromJsonArray) -}}
+{{- $_ := set $context "capabilities" $capabilities -}}
+{{- end -}}
+{{- toYaml $context -}}
+{{- end -}}
+
+{{/* The driver, for the exporter and for the container that turns on accounting mode. */}}
+{{- define "gpuledger.driverEnv" -}}
+- name: NVIDIA_VISIBLE_DEVICES
+  value: {{ .Values.driver.visibleDevices | quote }}
+- name: NVIDIA_DRIVER_CAPABILITIES
+  value: utility
+{{- if .Values.driver.migMonitor }}
+- name: NVIDIA_MIG_MONITOR_DEVICES
+  value: all
+{{- end }}
+{{- if .Values.driver.hostLibraries }}
+- name: LD_LIBRARY_PATH
+  value: /usr/local/nvidia/lib64
+{{- end }}
+{{- end -}}
+
+{{- define "gpuledger.driverMounts" -}}
+{{- if .Values.driver.hostLibraries }}
+- name: driver
+  mountPath: /usr/local/nvidia/lib64
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{/* A scrape endpoint, of the exporter's ServiceMonitor or PodMonitor. */}}
+{{- define "gpuledger.endpoint" -}}
+{{- $monitor := .Values.serviceMonitor -}}
+port: {{ .Values.service.portName }}
+path: {{ $monitor.path }}
+interval: {{ $monitor.interval }}
+scrapeTimeout: {{ $monitor.scrapeTimeout }}
+honorLabels: {{ $monitor.honorLabels }}
+{{- with $monitor.params }}
+params: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $monitor.scheme }}
+scheme: {{ . }}
+{{- end }}
+{{- with $monitor.tlsConfig }}
+tlsConfig: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $monitor.basicAuth }}
+basicAuth: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if or $monitor.nodeAsInstance $monitor.dropExporterLabels $monitor.relabelings }}
+relabelings:
+{{- if $monitor.nodeAsInstance }}
+  - sourceLabels: [__meta_kubernetes_pod_node_name]
+    targetLabel: instance
+{{- end }}
+{{- if $monitor.dropExporterLabels }}
+  - action: labeldrop
+    regex: namespace|pod|container
+{{- end }}
+{{- with $monitor.relabelings }}
+{{ toYaml . | indent 2 }}
+{{- end }}
+{{- end }}
+{{- with $monitor.metricRelabelings }}
+metricRelabelings: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* What of the node is mounted, each with the value that asks for it. */}}
+{{- define "gpuledger.mounts" -}}
+{{- if .Values.config }}
+- name: config
+  mountPath: /etc/gpuledger
+  readOnly: true
+{{- end }}
+{{- if .Values.webConfig.existingSecret }}
+- name: web-config
+  mountPath: /etc/gpuledger-web
+  readOnly: true
+{{- end }}
+{{- if .Values.podResources.enabled }}
+- name: pod-resources
+  mountPath: {{ .Values.podResources.path }}
+  readOnly: true
+{{- end }}
+{{- if .Values.cri.enabled }}
+- name: cri
+  mountPath: {{ dir .Values.cri.socket }}
+  readOnly: true
+{{- end }}
+{{- if .Values.journal.enabled }}
+- name: journal
+  mountPath: /run/gpuledger
+{{- end }}
+{{- include "gpuledger.driverMounts" . | nindent 0 }}
+{{- with .Values.extraVolumeMounts }}
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end -}}
+
+{{- define "gpuledger.volumes" -}}
+{{- if .Values.config }}
+- name: config
+  configMap:
+    name: {{ include "gpuledger.fullname" . }}
+{{- end }}
+{{- if .Values.webConfig.existingSecret }}
+- name: web-config
+  secret:
+    secretName: {{ .Values.webConfig.existingSecret }}
+{{- end }}
+{{- if .Values.podResources.enabled }}
+# The folder and not the socket: the kubelet makes a new one when it starts.
+- name: pod-resources
+  hostPath:
+    path: {{ .Values.podResources.path }}
+    type: Directory
+{{- end }}
+{{- if .Values.cri.enabled }}
+- name: cri
+  hostPath:
+    path: {{ dir .Values.cri.socket }}
+    type: Directory
+{{- end }}
+{{- if .Values.journal.enabled }}
+- name: journal
+  hostPath:
+    path: {{ .Values.journal.hostPath }}
+    type: DirectoryOrCreate
+{{- end }}
+{{- if .Values.driver.hostLibraries }}
+- name: driver
+  hostPath:
+    path: {{ .Values.driver.hostLibraries }}
+    type: Directory
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,151 @@
+"""`gpuledger completion SHELL`: a script that lets a shell complete commands and flags."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuledger.cli import COMMANDS, out, prepare
+from gpuledger.config import Option
+
+__all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
+
+OPTIONS: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """It has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag of a command, with all that it is called."""
+
+    names: tuple[str, ...]
+    about: str
+    takes_value: bool
+    values: tuple[str, ...]
+    """Those it may have, where they are known; else it may be anything, such as a file."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which shell."""
+    parser.add_argument("shell", choices=tuple(SCRIPTS), help="bash, zsh or fish")
+
+
+def run(arguments: argparse.Namespace, _: Settings) -> int:
+    """Print it."""
+    out.write(SCRIPTS[arguments.shell]().encode())
+    return 0
+
+
+def flags(command: str) -> list[Flag]:
+    """Of a command, as its own parser has them."""
+    _, options, parser = prepare(command)
+    choices = {f"option {option.key}": getattr(option.parse, "choices", ()) for option in options}
+    return [
+        Flag(
+            tuple(action.option_strings),
+            (action.help or "").replace("%%", "%").rstrip("."),
+            action.nargs not in (0, "?"),  # a switch may have a value, and mostly has none
+            choices.get(action.dest) or tuple(map(str, action.choices or ())),
+        )
+        for action in parser._actions  # noqa: SLF001 - argparse has no other way to tell
+        if action.option_strings and action.help != argparse.SUPPRESS
+    ]
+
+
+def words(command: str) -> tuple[str, ...]:
+    """What may stand after the command, where only certain words may."""
+    _, _, parser = prepare(command)
+    return tuple(str(word) for action in parser._get_positional_actions() for word in action.choices or ())  # noqa: SLF001
+
+
+def bash() -> str:
+    """For `source <(gpuledger completion bash)`."""
+    lines = [
+        "_gpuledger() {",
+        '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" command=serve words=',
+        '  [[ $before == = ]] && before="${COMP_WORDS[COMP_CWORD-2]}"',
+        '  [[ $word == = ]] && { before="${COMP_WORDS[COMP_CWORD-1]}"; word=; }',
+        "  [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} != -* ]] && command=${COMP_WORDS[1]}",
+        "  if [[ $COMP_CWORD -eq 1 && $word != -* ]]; then",
+        f'    words="{" ".join(COMMANDS)} help"',
+        "  else case $command:$before in",
+        *(
+            f'    {"|".join(f"{command}:{name}" for name in flag.names)}) words="{" ".join(flag.values)}" ;;'
+            for command in COMMANDS
+            for flag in flags(command)
+            if flag.values
+        ),
+        "    *) case $command in",
+        *(f'      {name}) words="{" ".join([*words(name), *_names(name)])}" ;;' for name in COMMANDS),
+        "    esac ;;",
+        "  esac; fi",
+        '  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")',
+        "}",
+        "complete -o default -F _gpuledger gpuledger",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _names(command: str) -> list[str]:
+    return [name for flag in flags(command) for name in flag.names if name.startswith("--")]
+
+
+def zsh() -> str:
+    """For a file `_gpuledger` in $fpath, or `source <(gpuledger completion zsh)`."""
+    lines = ["#compdef gpuledger", "_gpuledger() {", "  local -a commands", "  commands=("]
+    lines += [f"    {_quoted(f'{name}:{about}')}" for name, about in COMMANDS.items()]
+    lines += [
+        "  )",
+        "  if (( CURRENT == 2 )) && [[ $words[2] != -* ]]; then _describe command commands; return; fi",
+        "  local command=serve",
+        "  if [[ $words[2] != -* ]]; then command=$words[2]; shift words; (( CURRENT-- )); fi",
+        "  case $command in",
+    ]
+    for command in COMMANDS:
+        rest = f":word:({' '.join(words(command))})" if words(command) else "*:file:_files"
+        lines += [f"    {command}) _arguments \\"]
+        lines += [f"      {_quoted(_argument(name, flag))} \\" for flag in flags(command) for name in flag.names]
+        lines += [f"      {_quoted(rest)} ;;"]
+    lines += [
+        "  esac",
+        "}",
+        'if [[ $funcstack[1] == _gpuledger ]]; then _gpuledger "$@"; else compdef _gpuledger gpuledger; fi',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _argument(name: str, flag: Flag) -> str:
+    about = "".join(f"\\{c}" if c in "[]:\\" else c for c in flag.about)
+    if not flag.takes_value:
+        return f"{name}[{about}]"
+    return f"*{name}=[{about}]:value:" + (f"({' '.join(flag.values)})" if flag.values else "_files")
+
+
+def fish() -> str:
+    """For `gpuledger completion fish > ~/.config/fish/completions/gpuledger.fish`."""
+    lines = [
+        f"complete -c gpuledger -n __fish_use_subcommand -f -a {name} -d {_quoted(about)}"
+        for name, about in COMMANDS.items()
+    ]
+    for command in COMMANDS:
+        when = f"-n '__fish_seen_subcommand_from {command}'"
+        if words(command):
+            lines.append(f"complete -c gpuledger {when} -f -a {_quoted(' '.join(words(command)))}")
+        for flag in flags(command):
+            called = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in flag.names)
+            value = " -r" if flag.takes_value else ""
+            value += f" -f -a {_quoted(' '.join(flag.values))}" if flag.values else ""
+            lines.append(f"complete -c gpuledger {when} {called}{value} -d {_quoted(flag.about)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+SCRIPTS: dict[str, Callable[[], str]] = {"bash": bash, "zsh": zsh, "fish": fish}

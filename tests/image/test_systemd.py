@@ -1,0 +1,124 @@
+"""deploy/systemd, started by a real systemd on a clean Debian, as docs/install.md says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakedriver import Gpu, Process, Scenario, build
+from tests.image.conftest import BASE, docker
+from tests.real.daemons import wait_until
+from tests.real.dockers import Engine
+
+STEPS = f"""
+FROM {BASE}
+RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd python3-venv >/dev/null
+COPY . /release
+RUN python3 -m venv /opt/gpuledger \\
+ && /opt/gpuledger/bin/pip install -q --no-index --find-links /release/wheels /release/*.whl \\
+ && ln -s /opt/gpuledger/bin/gpuledger /usr/local/bin/gpuledger \\
+ && cp /release/gpuledger.service /release/gpuledger.socket /etc/systemd/system/ \\
+ && cp /release/default /etc/default/gpuledger && cp -r /release/driver /usr/local/lib/driver \\
+ && systemctl enable gpuledger.service gpuledger.socket
+CMD mount -o remount,rw /sys/fs/cgroup; mount -o remount,rw /sys/fs/cgroup/systemd; exec /lib/systemd/systemd
+"""
+SYS_PTRACE = 1 << 19
+
+
+class Host:
+    """A container with a systemd in it."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine, self._name = engine, name
+
+    def run(self, *words: str) -> str:
+        """What a command in it says; nothing when it fails."""
+        try:
+            return docker(self._engine, "exec", self._name, *words)
+        except AssertionError:
+            return ""
+
+    def metrics(self) -> str:
+        """A scrape, through systemd's socket."""
+        ask = "from urllib.request import urlopen as u; print(u('http://localhost:9400/metrics').read().decode())"
+        return self.run("python3", "-c", ask)
+
+    def shows(self, line: str) -> str:
+        """Wait for a line of the metrics."""
+        wait_until(lambda: re.search(line, self.metrics(), re.MULTILINE) is not None, 60)
+        return self.metrics()
+
+
+@pytest.fixture(scope="module")
+def host(clean_debian: Engine, sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """Debian with the wheel, the units and a fake driver with one process, pid 1, on its one GPU."""
+    release = tmp_path_factory.mktemp("release")
+    environment = {"PATH": os.environ["PATH"], "SOURCE_COMMIT": "c0ffee"}
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(release)], cwd=sources,
+                   env=environment, check=True, capture_output=True)  # fmt: skip
+    shutil.copytree(sources / "deploy/wheels", release / "wheels")
+    for unit in (sources / "deploy/systemd").iterdir():
+        shutil.copy(unit, release)
+    shutil.copytree(build(), release / "driver")
+    scenario = Scenario(gpus=[Gpu(index=0, watts=100)], processes=[Process(gpu=0, pid=1, memory=1 << 30)])
+    scenario.write(release / "driver" / "scenario")
+    at = "/usr/local/lib/driver"
+    (release / "default").write_text(f"LD_LIBRARY_PATH={at}\nFAKE_NVML_SCENARIO={at}/scenario\n")
+    (release / "Dockerfile").write_text(STEPS)
+    docker(clean_debian, "build", "--network", "host", "--tag", "gpuledger:systemd", str(release))
+    # Not --privileged: that wants all capabilities, and a host in a virtual machine may lack one.
+    name = docker(clean_debian, "run", "--detach", "--network", "none", "--cgroupns", "private", "--tmpfs", "/run",
+                  "--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined",
+                  "--security-opt", "apparmor=unconfined", "--security-opt", "systempaths=unconfined",
+                  "--env", "container=docker", "gpuledger:systemd")  # fmt: skip
+    try:
+        yield Host(clean_debian, name)
+    finally:
+        print(Host(clean_debian, name).run("journalctl", "--no-pager", "-n", "40"))
+        docker(clean_debian, "rm", "--force", name)
+
+
+def test_it_starts_with_the_host_and_sees_the_driver(host: Host) -> None:
+    """The whole sandbox of the unit lets the driver's library, /proc and the journal through."""
+    body = host.shows(r"^gpuledger_up 1$")
+
+    assert re.search(r'^gpu_process_memory_used_bytes\{[^}]*pid="1"', body, re.MULTILINE)
+    assert '\ngpuledger_procfs_readable{file="maps"} 1\n' in body
+    assert host.run("systemctl", "is-active", "gpuledger.service", "gpuledger.socket").split() == ["active", "active"]
+
+
+def test_it_is_locked_up(host: Host) -> None:
+    """Not root, one capability, no new privileges, a filter on system calls, and only its journal is writable."""
+    host.shows(r"^gpuledger_up 1$")
+    pid = host.run("systemctl", "show", "--value", "--property", "MainPID", "gpuledger")
+    status = dict(re.findall(r"^(\w+):\t(.*)$", host.run("cat", f"/proc/{pid}/status"), re.MULTILINE))
+    mounts = host.run("cat", f"/proc/{pid}/mounts")
+
+    assert int(status["Uid"].split()[0]) > 60_000  # as systemd gives to dynamic users
+    assert {name: int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")} == dict.fromkeys(
+        ("CapEff", "CapPrm", "CapBnd", "CapAmb"), SYS_PTRACE
+    )
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert re.search(r" / \w+ ro[, ]", mounts)
+    assert host.run("sh", "-c", "ls /run/gpuledger/").split() == ["journal", "journal.lock"]
+
+
+def test_a_restart_loses_neither_totals_nor_the_port(host: Host) -> None:
+    """The journal outlives it, and a client that comes between waits for the new one."""
+    body = host.shows(r"^gpuledger_up 1$")
+    pid = host.run("systemctl", "show", "--value", "--property", "MainPID", "gpuledger")
+
+    host.run("systemctl", "restart", "--no-block", "gpuledger")
+    after = host.shows(r"^gpuledger_up 1$")
+
+    wait_until(lambda: host.run("systemctl", "show", "--value", "--property", "MainPID", "gpuledger") != pid, 30)
+    energy = re.compile(r"^gpu_energy_joules_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
+    before_j, after_j = (float(energy.findall(text)[0]) for text in (body, after))
+    assert after_j >= before_j > 0
