@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from gpuledger.owners import devices
 from gpuledger.owners.grpcunix import UNIMPLEMENTED, StatusError, UnixServer
@@ -25,8 +25,9 @@ NO_DEVICES = frozenset({"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nv
 """HAMi counts memory and cores as if they were devices."""
 DRA_DRIVER = "gpu.nvidia.com"
 """NVIDIA's other driver, compute-domain.nvidia.com, hands out no GPUs."""
-SETTLED_S = 20.0
-"""So long a kubelet that was started anew may still lack pods: 0.3 s with static pods, more with an API server."""
+SETTLED_S, ALONE_S = 20.0, 300.0
+"""So long a kubelet that was started anew may still lack pods; mostly it is 1 s. It has none at all before it reaches
+its API server, which may take longer."""
 
 
 class PodResourcesProvider:
@@ -48,19 +49,20 @@ class PodResourcesProvider:
         self._monotonic = monotonic
         self._known: set[Allocation] = set()
         self._socket: tuple[int, int] | None = None
-        self._settled_at = -math.inf
+        self._restarted_at = -math.inf
 
     def fetch(self) -> Names:
         """All devices that are given to containers of this node; raises ProviderError."""
         made = self._made()
         answer = self._ask()
         try:
-            found = set(self._allocations(Message(answer)))
+            pods = list(Message(answer).messages(1))
+            found = set(self._allocations(pods))
         except ValueError as error:
             raise ProviderError(
                 f"cannot read the answer of {self._server.path}: {error}; is it the kubelet's pod-resources socket?"
             ) from None
-        self._known = found | self._kept(found, made)
+        self._known = found | self._kept(found, made, settled_s=SETTLED_S if pods else ALONE_S)
         # Sorted, because the kubelet lists in another order each time.
         return Names(allocations=tuple(sorted(self._known, key=_order)))
 
@@ -72,13 +74,13 @@ class PodResourcesProvider:
     def close(self) -> None:
         """Nothing stays open between two questions."""
 
-    def _kept(self, found: set[Allocation], made: tuple[int, int] | None) -> set[Allocation]:
+    def _kept(self, found: set[Allocation], made: tuple[int, int] | None, settled_s: float) -> set[Allocation]:
         """What a kubelet that has just started does not list yet: pods and their devices outlive it."""
         now = self._monotonic()
         if made != self._socket and self._socket is not None:
-            self._settled_at = now + SETTLED_S
+            self._restarted_at = now
         self._socket = made
-        if now >= self._settled_at:
+        if now >= self._restarted_at + settled_s:
             return set()
         given = {allocation.device_id for allocation in found}
         return {allocation for allocation in self._known if allocation.device_id not in given}
@@ -101,8 +103,8 @@ class PodResourcesProvider:
                 raise
         return self._server.call(older, b"", until)
 
-    def _allocations(self, answer: Message) -> Iterator[Allocation]:
-        for pod in answer.messages(1):
+    def _allocations(self, pods: Iterable[Message]) -> Iterator[Allocation]:
+        for pod in pods:
             name, namespace = pod.text(1), pod.text(2)
             for container in pod.messages(3):
                 for resource, device_id in self._devices(container):
