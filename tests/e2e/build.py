@@ -1,4 +1,4 @@
-"""`python -m tests.e2e.build`: kubelet, kube-apiserver, etcd and helm, from Go's module proxy.
+"""`python -m tests.e2e.build`: kubelet, kube-apiserver, etcd and helm, and some CRDs, from Go's module proxy.
 
 Their versions stand in `programs/go.mod`, the hash of every module in `programs/go.sum`, and Go's own below. What is
 built lies in `.e2e/` and is built anew only when one of them changes.
@@ -33,8 +33,24 @@ PROGRAMS = {
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
     "etcd": "go.etcd.io/etcd/server/v3",
 }
-SCHEMAS = "kubernetes-openapi.json"
-"""What Kubernetes publishes about its objects, of the same version as the kubelet."""
+OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
+OPENSHIFT = "github.com/openshift/api@v0.0.0-20251015095338-264e80a2b6e7"
+SUMS = {
+    OPERATOR: "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+    OPENSHIFT: "h1:Ot2fbEEPmF3WlPQkyEW/bUCV38GMugH/UmZvxpWceNc=",
+}
+"""Nothing of them is built, so they are in no go.sum."""
+CRDS = {
+    **{
+        f"{kind}.yaml": (OPERATOR, f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml")
+        for kind in ("podmonitors", "prometheusrules", "servicemonitors")
+    },
+    "securitycontextconstraints.yaml": (
+        OPENSHIFT,
+        "payload-manifests/crds/0000_03_config-operator_01_securitycontextconstraints.crd.yaml",
+    ),
+}
+"""What clusters may know besides what Kubernetes itself does."""
 
 
 def built(name: str) -> Path:
@@ -58,9 +74,18 @@ def build() -> None:
         began = time.monotonic()
         _go(go, "build", "-ldflags", _stamps(versions), "-o", str(BUILT / name), package)
         print(f"{name}: built in {time.monotonic() - began:.0f} s", flush=True)
-    kubernetes = Path(json.loads(_go(go, "mod", "download", "-json", "k8s.io/kubernetes"))["Dir"])
-    shutil.copyfile(kubernetes / "api/openapi-spec/swagger.json", BUILT / SCHEMAS)
+    (BUILT / "crds").mkdir(exist_ok=True)
+    folders = {module: _module(go, module) for module in SUMS}
+    for name, (module, path) in CRDS.items():
+        (BUILT / "crds" / name).write_bytes((folders[module] / path).read_bytes())
     stamp.write_text(key)
+
+
+def _module(go: Path, module: str) -> Path:
+    """The files of a module, which are those of the hash."""
+    found = json.loads(_go(go, "mod", "download", "-json", module, folder=BUILT))
+    assert found["Sum"] == SUMS[module], f"{module} has the hash {found['Sum']}, not the one in {__file__}"
+    return Path(found["Dir"])
 
 
 def _version(module: str) -> str:
@@ -83,11 +108,11 @@ def _stamps(versions: dict[str, str]) -> str:
     return " ".join(["-s -w", *(f"-X {name}={value}" for name, value in values.items())])
 
 
-def _go(go: Path, *words: str) -> str:
+def _go(go: Path, *words: str, folder: Path = MODULE) -> str:
     """With the proxy, the caches and the certificates of whoever runs it; Go's defaults where nothing is said."""
     kept = {name: value for name, value in os.environ.items() if name not in {"GOROOT", "GOFLAGS", "GOWORK"}}
     environment = kept | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-trimpath -buildvcs=false"}
-    done = subprocess.run([go, *words], cwd=MODULE, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([go, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout
 
 

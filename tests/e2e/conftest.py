@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.ledgers import Ledger, ledger
+from tests.e2e.ledgers import Ledger, ledger, sockets
 from tests.e2e.nodes import Node
 
 
@@ -27,5 +27,5 @@ def node() -> Iterator[Node]:
 @pytest.fixture
 def shown(node: Node) -> Iterator[Ledger]:
     """An exporter that has the sockets of the node's kubelet and containerd."""
-    with ledger(node) as running:
+    with ledger(node, *sockets(node)) as running:
         yield running

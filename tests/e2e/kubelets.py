@@ -1,9 +1,8 @@
-"""A real kubelet in standalone mode: no API server, its pods are files in a folder."""
+"""A real kubelet. In standalone mode there is no API server, and its pods are files in a folder."""
 
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.request import urlopen
 from tests.e2e.build import built
 from tests.real import daemons
 from tests.real.containerds import CGROUPS, IMAGE, remove_tree
+from tests.real.prometheus import free_port
 
 NODE = "node1"
 KEPT_FROM_IT = (
@@ -50,42 +50,42 @@ class StaticPod:
         return f"{self.name}-{NODE}"
 
     def manifest(self) -> dict[str, Any]:
-        """There is no CNI, so it uses the node's network; there is no registry, so its image is here already."""
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": self.name, "namespace": self.namespace, "annotations": {"version": str(self.version)}},
-            "spec": {
-                "hostNetwork": True,
-                "terminationGracePeriodSeconds": 1,
-                "containers": [
-                    {
-                        "name": name,
-                        "image": IMAGE,
-                        "imagePullPolicy": "Never",
-                        "command": ["/bin/sleep", "3600"],
-                        "resources": {"limits": {resource: str(count) for resource, count in wanted.items()}},
-                    }
-                    for name, wanted in self.containers.items()
-                ],
-            },
-        }
+        """What the file says."""
+        metadata = {"name": self.name, "namespace": self.namespace, "annotations": {"version": str(self.version)}}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec(self.containers)}
+
+
+def pod_spec(containers: dict[str, dict[str, int]]) -> dict[str, Any]:
+    """There is no CNI, so it uses the node's network; there is no registry, so its image is here already."""
+    return {
+        "hostNetwork": True,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [
+            {
+                "name": name,
+                "image": IMAGE,
+                "imagePullPolicy": "Never",
+                "command": ["/bin/sleep", "3600"],
+                "resources": {"limits": {resource: str(count) for resource, count in wanted.items()}},
+            }
+            for name, wanted in containers.items()
+        ],
+    }
 
 
 class Kubelet:
     """The daemon, with everything it owns below one folder and one cgroup."""
 
-    def __init__(self, folder: Path, runtime: Path, cgroup: str) -> None:
+    def __init__(self, folder: Path, runtime: Path, cgroup: str, kubeconfig: Path | None = None) -> None:
         self.folder = folder
         self.log = folder / "log"
         self.pod_resources = folder / "root/pod-resources/kubelet.sock"
         self.device_plugins = folder / "private/var/lib/kubelet/device-plugins"
         self._cgroup = cgroup
+        self._kubeconfig = kubeconfig
         self._manifests = folder / "manifests"
         self._manifests.mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._health_port = free.getsockname()[1]
+        self._health_port = free_port()
         (folder / "config.json").write_text(json.dumps(self._settings(runtime)))
         self._daemon: subprocess.Popen[bytes] | None = None
 
@@ -104,7 +104,7 @@ class Kubelet:
             "enforceNodeAllocatable": [],
             "failSwapOn": False,
             "failCgroupV1": False,
-            # Nobody calls it, and it calls nobody.
+            # Nobody calls it.
             "enableServer": False,
             "authentication": {"webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
@@ -123,6 +123,8 @@ class Kubelet:
             (hierarchy / self._cgroup).mkdir(exist_ok=True)
         kubelet = [str(built("kubelet")), "--config", str(self.folder / "config.json"),
                    "--root-dir", str(self.folder / "root"), "--hostname-override", NODE]  # fmt: skip
+        if self._kubeconfig is not None:
+            kubelet += ["--kubeconfig", str(self._kubeconfig)]
         private = ["sh", "-c", PRIVATE, "sh", str(self.folder / "private"), KEPT_FROM_IT]
         argv = ["unshare", "--mount", "--propagation", "slave", *private, *kubelet]
         self._daemon = daemons.start(argv, self.log, self._is_ready, timeout_s=60)

@@ -48,6 +48,10 @@ class Ledger:
         self._node.wait(shown, "the metrics show " + " and ".join(lines), ANSWERED_S)
         return body[0]
 
+    def log(self) -> str:
+        """What it wrote to standard error until now."""
+        return self._server.log.read_text()
+
     def waits_for_answers(self, provider: str, count: int) -> None:
         """Until a provider of names was asked so often again, and answered."""
         series = f'gpuledger_provider_requests_total{{provider="{provider}"}}'
@@ -127,18 +131,14 @@ def _on(device: str) -> str:
 
 
 def sockets(node: Node) -> tuple[str, ...]:
-    """The flags that say whom to ask."""
-    return (
-        "--environment=kubernetes",
-        f"--cri.socket={node.containerd.socket}",
-        f"--pod-resources-socket={node.kubelet.pod_resources}",
-    )
+    """The flags for a node without a cluster."""
+    return f"--cri.socket={node.containerd.socket}", f"--pod-resources-socket={node.kubelet.pod_resources}"
 
 
 @contextmanager
 def ledger(node: Node, *flags: str) -> Iterator[Ledger]:
-    """An exporter as a user starts it."""
-    words = ("serve", "--tick.interval=200ms", *sockets(node), *flags)
+    """An exporter as a user starts it, with these flags."""
+    words = ("serve", "--environment=kubernetes", "--tick.interval=200ms", *flags)
     with serving(*words, env=surroundings(node.scenario_path)) as server:
         server.metrics("^gpuledger_up 1$")
         yield Ledger(node, server)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,13 +49,13 @@ Running = dict[tuple[str, str, str], Container]
 class Node:
     """All daemons of one node, below one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
         self.scenario_path = folder / "scenario"
         (folder / "containerd").mkdir()
         self.containerd = Containerd(folder / "containerd")
         # The cgroup has the name by which `Containerd.clean` finds the processes it has to end.
         self.cgroup = f"e2e-{self.containerd.uid}"
-        self.kubelet = Kubelet(folder / "kubelet", self.containerd.socket, self.cgroup)
+        self.kubelet = Kubelet(folder / "kubelet", self.containerd.socket, self.cgroup, kubeconfig)
         plugins = self.kubelet.device_plugins
         self.plugins = [
             DevicePlugin(plugins, "nvidia.com/gpu", WHOLE),
@@ -106,17 +106,21 @@ class Node:
         gone = {container.id for container in self.running().values() if container.key[:2] in changed}
         gone |= {without.id} if without else set()
         wanted = {
-            (pod.namespace, pod.shown_as, name): sum(resources.values())
+            (pod.namespace, pod.shown_as, name): sum(count for resource, count in resources.items() if "/" in resource)
             for pod in pods
             for name, resources in pod.containers.items()
         }
+        return self.runs(wanted, gone)
+
+    def runs(self, wanted: dict[tuple[str, str, str], int], gone: Collection[str] = ()) -> Running:
+        """Wait until exactly these containers run, each with so many devices, and none with an id that has to go."""
         found: Running = {}
 
         def all_run() -> bool:
             found.clear()
             found.update(self.running())
             given = {key: len(container.given) for key, container in found.items()}
-            return given == wanted and gone.isdisjoint(container.id for container in found.values())
+            return given == wanted and not any(container.id in gone for container in found.values())
 
         self.wait(all_run, f"running, with so many devices: {wanted}", STARTED_S)
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,14 @@ from tests.e2e.kubelets import StaticPod
 from tests.e2e.ledgers import Ledger, has, of_owners, sockets, uses
 from tests.e2e.nodes import MIGS, SHARED, WHOLE, Node, Running, process
 
+BURSTABLE = {"memory": 64 << 20}
+GUARANTEED = {"memory": 64 << 20, "cpu": 1}
 TRAIN = StaticPod("ml", "train", {"main": {"nvidia.com/gpu": 1}, "log": {}})
-CHATS = tuple(StaticPod("web", name, {"model": {"nvidia.com/gpu.shared": 1}}) for name in ("chat-a", "chat-b"))
-NOTEBOOK = StaticPod("lab", "notebook", {"jupyter": {"nvidia.com/mig-1g.18gb": 1}})
+CHATS = (
+    StaticPod("web", "chat-a", {"model": {"nvidia.com/gpu.shared": 1, **GUARANTEED}}),
+    StaticPod("web", "chat-b", {"model": {"nvidia.com/gpu.shared": 1}}),
+)
+NOTEBOOK = StaticPod("lab", "notebook", {"jupyter": {"nvidia.com/mig-1g.18gb": 1, **BURSTABLE}})
 PLAIN = StaticPod("web", "plain", {"nginx": {}})
 PODS = (TRAIN, *CHATS, NOTEBOOK, PLAIN)
 
@@ -37,12 +43,17 @@ def running(node: Node, shown: Ledger) -> Running:
 
 
 def test_pods(shown: Ledger, running: Running) -> None:
-    """A whole GPU, two pods on one time-sliced GPU and a MIG device; containers without a device are not shown."""
+    """A whole GPU, a time-sliced one with two pods, a MIG device, pods of each class; others are not shown."""
     given = {(namespace, pod): container.given for (namespace, pod, _), container in running.items() if container.given}
     assert given.pop(("ml", "train-node1")) == (WHOLE,)
     assert given.pop(("lab", "notebook-node1"))[0] in MIGS
     assert set(given) == {("web", "chat-a-node1"), ("web", "chat-b-node1")}
     assert sorted(given.values()) == [(f"{SHARED}::0",), (f"{SHARED}::1",)]
+
+    folders = {key[1]: Path(f"/proc/{container.pid}/cgroup").read_text() for key, container in running.items()}
+    assert "/kubepods/besteffort/pod" in folders["train-node1"]
+    assert "/kubepods/burstable/pod" in folders["notebook-node1"]
+    assert "/kubepods/pod" in folders["chat-a-node1"]
 
     body = shown.shows(*running.values())
     assert len(of_owners(body)) == 3 * 4

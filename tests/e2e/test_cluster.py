@@ -1,0 +1,153 @@
+"""Pods of a real API server, run by a real kubelet: workloads, labels and names without the runtime's socket."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.clusters import Cluster, Json
+from tests.e2e.kubelets import NODE, pod_spec
+from tests.e2e.ledgers import Ledger, ledger, uses
+from tests.e2e.nodes import WHOLE, Node
+
+NAMESPACE = "ml"
+RIGHTS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+"""As the docs have them."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """With a namespace for all pods."""
+    with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
+        cluster = Cluster(Path(folder))
+        try:
+            cluster.start()
+            cluster.ensure_namespace(NAMESPACE)
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster) -> Iterator[Node]:
+    """The cluster's only one."""
+    with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
+        node = Node(Path(folder), cluster.kubeconfig())
+        try:
+            node.start()
+            yield node
+        finally:
+            node.clean()
+
+
+def account(cluster: Cluster, name: str, rules: list[Json]) -> str:
+    """The token of a new one with these rights."""
+    rbac, subject = "rbac.authorization.k8s.io", {"name": name, "namespace": NAMESPACE}
+    role = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
+    for item in (
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": subject},
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules},
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name}, "roleRef": role,
+         "subjects": [{"kind": "ServiceAccount", **subject}]},
+    ):  # fmt: skip
+        cluster.create(item)
+    return cluster.token_of(NAMESPACE, name)
+
+
+def exporter(cluster: Cluster, node: Node, token: str) -> AbstractContextManager[Ledger]:
+    """One that has the kubelet's socket and an account, and no runtime's socket."""
+    return ledger(
+        node,
+        f"--pod-resources-socket={node.kubelet.pod_resources}",
+        "--kubernetes.api",
+        f"--kubernetes.kubeconfig={cluster.kubeconfig(token)}",
+        f"--kubernetes.node-name={NODE}",
+        "--kubernetes.pod-labels=app",
+    )
+
+
+def pod_of_deployment(name: str, resource: str) -> Json:
+    """A pod as the controllers of a Deployment make it, and as the scheduler places it."""
+    template_hash = "7d4b9c6f5"
+    replicas = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{name}-{template_hash}"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-{template_hash}-x2k9p",
+            "namespace": NAMESPACE,
+            "labels": {"app": name, "pod-template-hash": template_hash},
+            "ownerReferences": [{**replicas, "uid": str(uuid.uuid4()), "controller": True}],
+        },
+        "spec": pod_spec({"main": {resource: 1}}) | {"nodeName": NODE},
+    }
+
+
+def test_pods_of_deployments(cluster: Cluster, node: Node) -> None:
+    """Names, workload, label and device are shown, through restarts of API server and kubelet, until a pod ends."""
+    with exporter(cluster, node, account(cluster, "as-in-the-docs", RIGHTS)) as shown:
+        pod = cluster.create(pod_of_deployment("serve", "nvidia.com/gpu"))["metadata"]
+        running = node.runs({(NAMESPACE, pod["name"], "main"): 1})
+        (main,) = running.values()
+        assert (main.pod_uid, main.given) == (pod["uid"], (WHOLE,))
+        node.list_on_gpus(main)
+        body = shown.shows(main)
+        assert 'workload_kind="Deployment",workload_name="serve"' in body
+        assert 'label="app",value="serve"' in body
+
+        with shown.always_shows(main):
+            cluster.kill_api()
+            shown.shows_lines('gpuledger_provider_up{provider="kubernetes"} 0')
+            cluster.start_api()
+            shown.shows_lines('gpuledger_provider_up{provider="kubernetes"} 1')
+
+            # The watch goes on.
+            other = cluster.create(pod_of_deployment("tune", "nvidia.com/mig-1g.18gb"))["metadata"]
+            running = node.runs({(NAMESPACE, pod["name"], "main"): 1, (NAMESPACE, other["name"], "main"): 1})
+            node.list_on_gpus(*running.values())
+            body = shown.shows(*running.values())
+            assert 'workload_kind="Deployment",workload_name="tune"' in body
+
+        with shown.always_shows(*running.values()):
+            node.kubelet.kill()
+            shown.shows_lines('gpuledger_provider_up{provider="podresources"} 0')
+            node.start_kubelet()
+            shown.shows_lines('gpuledger_provider_up{provider="podresources"} 1')
+            assert node.running() == running
+            shown.waits_for_answers("podresources", 2)
+
+        end(cluster, pod)
+        running = node.runs({(NAMESPACE, other["name"], "main"): 1})
+        node.list_on_gpus(*running.values())
+        shown.shows(*running.values())
+        end(cluster, other)
+        node.runs({})
+
+
+def test_an_account_without_rights(cluster: Cluster, node: Node) -> None:
+    """Says what it lacks; the pod keeps its numbers and its uid, and gets its name with the rights."""
+    with exporter(cluster, node, account(cluster, "may-not", [])) as shown:
+        pod = cluster.create(pod_of_deployment("serve", "nvidia.com/gpu"))["metadata"]
+        (main,) = node.runs({(NAMESPACE, pod["name"], "main"): 1}).values()
+        node.list_on_gpus(main)
+        shown.shows_lines(
+            'gpuledger_provider_up{provider="kubernetes"} 0', *uses(replace(main, namespace="", pod="", name=""), WHOLE)
+        )
+        assert "pods list/watch" in shown.log()
+
+        role = cluster.ask("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/may-not")
+        cluster.ask("PUT", "/apis/rbac.authorization.k8s.io/v1/clusterroles/may-not", role | {"rules": RIGHTS})
+        shown.shows(main)
+        end(cluster, pod)
+        node.runs({})
+
+
+def end(cluster: Cluster, pod: Json) -> None:
+    """As `kubectl delete` does."""
+    cluster.ask("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['name']}")
