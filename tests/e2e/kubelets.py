@@ -81,6 +81,7 @@ class Kubelet:
         self.log = folder / "log"
         self.pod_resources = folder / "root/pod-resources/kubelet.sock"
         self.device_plugins = folder / "private/var/lib/kubelet/device-plugins"
+        self.plugins = folder / "root/plugins_registry"
         self._cgroup = cgroup
         self._kubeconfig = kubeconfig
         self._manifests = folder / "manifests"

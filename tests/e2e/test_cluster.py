@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import dra
 from tests.e2e.clusters import Cluster, Json
+from tests.e2e.dra import DraDriver
 from tests.e2e.kubelets import NODE, pod_spec
-from tests.e2e.ledgers import Ledger, ledger, uses
-from tests.e2e.nodes import WHOLE, Node
+from tests.e2e.ledgers import Ledger, has, ledger, uses
+from tests.e2e.nodes import WHOLE, Node, process
 
 NAMESPACE = "ml"
 RIGHTS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
@@ -128,6 +130,43 @@ def test_pods_of_deployments(cluster: Cluster, node: Node) -> None:
         shown.shows(*running.values())
         end(cluster, other)
         node.runs({})
+
+
+def test_a_claimed_device(cluster: Cluster, node: Node) -> None:
+    """A device that a claim was given is shown with its pod, by the name that the driver has for it."""
+    driver = DraDriver(node.kubelet.plugins, pool=NODE, device="gpu-0", request="one")
+    with driver, exporter(cluster, node, account(cluster, "with-claims", RIGHTS)) as shown:
+        wanted = {"requests": [{"name": "one", "exactly": {"deviceClassName": dra.NAME}}]}
+        named = {"name": "train", "namespace": NAMESPACE}
+        claim = cluster.create(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": named,
+                "spec": {"devices": wanted},
+            }
+        )
+        spec = pod_spec({"main": {}}) | {"resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}]}
+        spec["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+        pod = cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec})["metadata"]
+
+        # As the scheduler does it.
+        given = {"request": "one", "driver": dra.NAME, "pool": NODE, "device": "gpu-0"}
+        claim["status"] = {
+            "allocation": {"devices": {"results": [given]}},
+            "reservedFor": [{"resource": "pods", "name": pod["name"], "uid": pod["uid"]}],
+        }
+        cluster.ask("PUT", f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims/train/status", claim)
+        place = {"apiVersion": "v1", "kind": "Binding", "metadata": named, "target": {"kind": "Node", "name": NODE}}
+        cluster.ask("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/train/binding", place)
+
+        (main,) = node.runs({(NAMESPACE, "train", "main"): 0}).values()
+        node.list_on_gpus(also=(process(main, WHOLE),))
+        shown.shows_lines(*uses(main, WHOLE), has(main, WHOLE, dra.NAME))
+        end(cluster, pod)
+        node.runs({})
+        node.list_on_gpus()
+        shown.shows()
 
 
 def test_an_account_without_rights(cluster: Cluster, node: Node) -> None:
