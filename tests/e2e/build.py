@@ -65,7 +65,8 @@ def build() -> None:
     """Everything that is missing or older than its pins."""
     pins = "".join((MODULE / name).read_text() for name in ("go.mod", "go.sum")) + Path(__file__).read_text()
     key, stamp = hashlib.sha256(pins.encode()).hexdigest(), BUILT / "pins"
-    if stamp.exists() and stamp.read_text() == key:
+    wanted = [stamp, *(BUILT / name for name in PROGRAMS), *(BUILT / "crds" / name for name in CRDS)]
+    if all(path.exists() for path in wanted) and stamp.read_text() == key:
         return
     stamp.unlink(missing_ok=True)
     go = _toolchain()

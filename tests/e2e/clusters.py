@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import ssl
 import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -73,11 +77,6 @@ class Cluster:
         assert self._api is not None
         daemons.kill(self._api)
 
-    @property
-    def api_is_running(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self._api is not None and self._api.poll() is None
-
     def stop(self) -> None:
         """Both."""
         for daemon in (self._api, self._store):
@@ -90,7 +89,7 @@ class Cluster:
             "server": f"https://127.0.0.1:{self._port}",
             "certificate-authority": str(self.folder / "certificates/apiserver.crt"),
         }
-        path = self.folder / f"kubeconfig-{abs(hash(token))}"
+        path = self.folder / f"kubeconfig-{uuid.uuid4()}"
         path.write_text(json.dumps({
             "apiVersion": "v1", "kind": "Config", "current-context": "it",
             "clusters": [{"name": "it", "cluster": cluster}],
@@ -170,3 +169,15 @@ class Cluster:
             return bool(self.ask("GET", "/api/v1/namespaces/kube-system")["metadata"]["uid"])
         except (OSError, RefusedError):
             return False
+
+
+@contextmanager
+def a_cluster() -> Iterator[Cluster]:
+    """Running, with nothing in it."""
+    with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
+        cluster = Cluster(Path(folder))
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.ledgers import Ledger, ledger, sockets
-from tests.e2e.nodes import Node
+from tests.e2e.nodes import Node, a_node
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    """Running, without pods; a short path, because a socket's may have 107 characters."""
-    with tempfile.TemporaryDirectory(prefix="e2e-", ignore_cleanup_errors=False) as folder:
-        node = Node(Path(folder))
-        try:
-            node.start()
-            yield node
-        finally:
-            node.clean()
+    """Without a cluster."""
+    with a_node() as node:
+        yield node
 
 
 @pytest.fixture

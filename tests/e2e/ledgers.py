@@ -17,7 +17,7 @@ JOULES = ("gpu_process_energy_joules_total{", "container_gpu_energy_joules_total
 
 
 class Ledger:
-    """A running exporter that has the sockets of a node's kubelet and containerd."""
+    """A running exporter on a node."""
 
     def __init__(self, node: Node, server: Running) -> None:
         self._node, self._server = node, server
@@ -107,22 +107,23 @@ class Ledger:
 
 def uses(container: Container, device: str) -> tuple[str, str]:
     """The lines of a container whose process is on a device."""
-    names = f'namespace="{container.namespace}",pod="{container.pod}",container="{container.name}"'
-    ids = f'pod_uid="{container.pod_uid}",container_id="{container.id}"'
-    of = f'container="{container.name}",container_id="{container.id}",namespace="{container.namespace}"'
-    of += f',pod="{container.pod}",pod_uid="{container.pod_uid}"'
-    on = _on(device)
+    c, on = container, _on(device)
+    ids = f'pod_uid="{c.pod_uid}",container_id="{c.id}"'
+    owner = f'container="{c.name}",container_id="{c.id}",namespace="{c.namespace}",pod="{c.pod}",pod_uid="{c.pod_uid}"'
     return (
-        f'gpu_process_memory_used_bytes{{pid="{container.pid}",{on},process_name="sleep",{names},{ids}}} {GIB}',
-        f'container_gpu_memory_bytes{{{of},{on},method="nvml"}} {GIB}',
+        f'gpu_process_memory_used_bytes{{pid="{c.pid}",{on},process_name="sleep",{_names(c)},{ids}}} {GIB}',
+        f'container_gpu_memory_bytes{{{owner},{on},method="nvml"}} {GIB}',
     )
 
 
 def has(container: Container, device: str, resource: str) -> str:
     """The line of a container that was given a device."""
-    names = f'namespace="{container.namespace}",pod="{container.pod}",container="{container.name}"'
     replica = device.partition("::")[2]
-    return f'gpu_pod_allocation_info{{{_on(device)},{names},resource="{resource}",replica="{replica}"}} 1'
+    return f'gpu_pod_allocation_info{{{_on(device)},{_names(container)},resource="{resource}",replica="{replica}"}} 1'
+
+
+def _names(container: Container) -> str:
+    return f'namespace="{container.namespace}",pod="{container.pod}",container="{container.name}"'
 
 
 def _on(device: str) -> str:
@@ -141,7 +142,11 @@ def ledger(node: Node, *flags: str) -> Iterator[Ledger]:
     words = ("serve", "--environment=kubernetes", "--tick.interval=200ms", *flags)
     with serving(*words, env=surroundings(node.scenario_path)) as server:
         server.metrics("^gpuledger_up 1$")
-        yield Ledger(node, server)
+        node.log_paths.append(server.log)
+        try:
+            yield Ledger(node, server)
+        finally:
+            node.log_paths.remove(server.log)
 
 
 def of_owners(body: str) -> set[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,8 @@ class Node:
         # The cgroup has the name by which `Containerd.clean` finds the processes it has to end.
         self.cgroup = f"e2e-{self.containerd.uid}"
         self.kubelet = Kubelet(folder / "kubelet", self.containerd.socket, self.cgroup, kubeconfig)
+        self.log_paths = [self.kubelet.log, self.containerd.folder / "log"]
+        """Whose last words a failure shows."""
         plugins = self.kubelet.device_plugins
         self.plugins = [
             DevicePlugin(plugins, "nvidia.com/gpu", WHOLE),
@@ -165,8 +168,19 @@ class Node:
 
     def logs(self) -> str:
         """The last words of each daemon."""
-        logs = (self.kubelet.log, self.containerd.folder / "log")
-        return "\n".join(f"--- {log}:\n{log.read_text(errors='replace')[-LOG_TAIL:]}" for log in logs)
+        return "\n".join(f"--- {log}:\n{log.read_text(errors='replace')[-LOG_TAIL:]}" for log in self.log_paths)
+
+
+@contextmanager
+def a_node(kubeconfig: Path | None = None) -> Iterator[Node]:
+    """Running, without pods; below a short path, because a socket's may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
+        node = Node(Path(folder), kubeconfig)
+        try:
+            node.start()
+            yield node
+        finally:
+            node.clean()
 
 
 def place(device: str) -> tuple[int, str]:

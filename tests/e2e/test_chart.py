@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 import yaml
 
 from tests.e2e.build import CRDS, built
-from tests.e2e.clusters import EXISTS, Cluster, Json, RefusedError
+from tests.e2e.clusters import EXISTS, Cluster, Json, RefusedError, a_cluster
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CHART = DEPLOY / "helm/gpuledger"
@@ -26,16 +25,11 @@ each_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.st
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """One that knows the Prometheus operator's kinds and OpenShift's."""
-    with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
-        cluster = Cluster(Path(folder))
-        try:
-            cluster.start()
-            cluster.ensure_namespace(NAMESPACE)
-            for name in CRDS:
-                cluster.add_kind(built(f"crds/{name}").read_text())
-            yield cluster
-        finally:
-            cluster.stop()
+    with a_cluster() as cluster:
+        cluster.ensure_namespace(NAMESPACE)
+        for name in CRDS:
+            cluster.add_kind(built(f"crds/{name}").read_text())
+        yield cluster
 
 
 def helm(*words: str) -> str:

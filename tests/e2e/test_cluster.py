@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.e2e import dra
-from tests.e2e.clusters import Cluster, Json
+from tests.e2e.clusters import Cluster, Json, a_cluster
 from tests.e2e.dra import DraDriver
 from tests.e2e.kubelets import NODE, pod_spec
 from tests.e2e.ledgers import Ledger, has, ledger, uses
-from tests.e2e.nodes import WHOLE, Node, process
+from tests.e2e.nodes import WHOLE, Node, a_node, process
 
 NAMESPACE = "ml"
 RIGHTS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
@@ -26,26 +24,17 @@ RIGHTS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "w
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """With a namespace for all pods."""
-    with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
-        cluster = Cluster(Path(folder))
-        try:
-            cluster.start()
-            cluster.ensure_namespace(NAMESPACE)
-            yield cluster
-        finally:
-            cluster.stop()
+    with a_cluster() as cluster:
+        cluster.ensure_namespace(NAMESPACE)
+        yield cluster
 
 
 @pytest.fixture(scope="module")
 def node(cluster: Cluster) -> Iterator[Node]:
     """The cluster's only one."""
-    with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
-        node = Node(Path(folder), cluster.kubeconfig())
-        try:
-            node.start()
-            yield node
-        finally:
-            node.clean()
+    with a_node(cluster.kubeconfig()) as node:
+        node.log_paths.append(cluster.log)
+        yield node
 
 
 def account(cluster: Cluster, name: str, rules: list[Json]) -> str:
