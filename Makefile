@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo serve test lint bench docs manifests dist image-test clean
+.PHONY: demo serve test e2e lint bench docs manifests dist image-test clean
 
 demo: $(READY)  ## serve the bundled recording on port 9400, no GPU needed
 	$(BIN)/gpuledger demo
@@ -14,6 +14,10 @@ serve: $(READY)  ## serve this host's GPUs on port 9400
 
 test: lint  ## everything that decides whether a change may land
 	$(BIN)/python -m pytest
+
+e2e: $(READY)  ## a real kubelet, API server and Helm, built from source: needs root, the network, and minutes the first time
+	$(BIN)/python -m tests.e2e.build
+	$(BIN)/python -m pytest tests/e2e
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -39,7 +43,7 @@ image-test: $(READY)  ## build the image on a clean Debian, start it and the sys
 	IMAGE=1 $(BIN)/python -m pytest tests/image -rA
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) .e2e build dist
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

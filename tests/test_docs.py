@@ -51,7 +51,7 @@ def test_readme_commands_exist() -> None:
 def test_every_row_about_owners_is_held_by_a_test() -> None:
     """docs/owners.md names a test for each environment; each of them is there."""
     table = (ROOT / "docs" / "owners.md").read_text().partition("## What is recognised")[0]
-    named = re.findall(r"`((?:owners|real)/test_\w+\.py|test_\w+\.py)`", table)
+    named = re.findall(r"`((?:owners|real|e2e)/test_\w+\.py|test_\w+\.py)`", table)
 
     assert len(named) > 10
     for name in named:

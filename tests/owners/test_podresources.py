@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from gpuledger.owners import grpcunix
 from gpuledger.owners.names import Allocation, Names
-from gpuledger.owners.podresources import PodResourcesProvider
+from gpuledger.owners.podresources import ALONE_S, SETTLED_S, PodResourcesProvider
 from gpuledger.owners.provider import Background, Provider, ProviderError
 from tests.owners.kubelet_server import KubeletServer
 
@@ -148,6 +148,55 @@ def test_a_kubelet_that_restarts(kubelet: KubeletServer) -> None:
     assert "no such socket; start the kubelet" in refusal(kubelet.path)
     kubelet.start()
     assert provider.fetch() == before == Names(allocations=(Allocation("ml", "p", "c", "nvidia.com/gpu", GPU),))
+
+
+def test_a_kubelet_that_has_not_found_all_pods_yet(kubelet: KubeletServer) -> None:
+    """Devices stay with their pods while a kubelet that was started anew lacks them, unless it gave them to others."""
+    clock = [100.0]
+    provider = PodResourcesProvider(str(kubelet.path), monotonic=lambda: clock[0])
+    kubelet.give("ml", "train", "c", "nvidia.com/gpu", f"{GPU}::0")
+    kubelet.give("ml", "gone", "c", "nvidia.com/gpu", f"{GPU}::1")
+    before = provider.fetch()
+
+    kubelet.stop()
+    kubelet.remove("ml", "train")
+    kubelet.remove("ml", "gone")
+    kubelet.give("ml", "other", "c", "cpu-things.example/x", "x")
+    kubelet.start()
+    assert provider.fetch() == before
+
+    kubelet.give("ml", "new", "c", "nvidia.com/gpu", f"{GPU}::1")
+    new = Allocation("ml", "new", "c", "nvidia.com/gpu", f"{GPU}::1")
+    train = Allocation("ml", "train", "c", "nvidia.com/gpu", f"{GPU}::0")
+    clock[0] += SETTLED_S - 0.1
+    assert provider.fetch().allocations == (new, train)
+    clock[0] += 0.1
+    assert provider.fetch().allocations == (new,)
+
+
+def test_a_kubelet_that_has_not_found_any_pod_yet(kubelet: KubeletServer) -> None:
+    """It may wait for its API server, so an answer without any pod is doubted longer; in the end it is believed."""
+    clock = [100.0]
+    provider = PodResourcesProvider(str(kubelet.path), monotonic=lambda: clock[0])
+    kubelet.give("ml", "p", "c", "nvidia.com/gpu", GPU)
+    before = provider.fetch()
+    kubelet.stop()
+    kubelet.remove("ml", "p")
+    kubelet.start()
+    assert provider.fetch() == before
+    clock[0] += ALONE_S - 0.1
+    assert provider.fetch() == before
+    clock[0] += 0.1
+    assert provider.fetch() == Names()
+
+
+def test_a_kubelet_that_goes_on(kubelet: KubeletServer) -> None:
+    """A pod that ends is gone with the next answer, also when the first one was just before."""
+    provider = PodResourcesProvider(str(kubelet.path))
+    kubelet.give("ml", "p", "c", "nvidia.com/gpu", GPU)
+    assert provider.fetch().allocations
+    kubelet.remove("ml", "p")
+    assert provider.fetch() == Names()
 
 
 def test_a_kubelet_that_died(tmp_path: Path) -> None:

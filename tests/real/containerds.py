@@ -83,6 +83,11 @@ class Containerd:
         argv = ["containerd", "--config", str(self._config)]
         self._daemon = daemons.start(argv, self.folder / "log", self._is_ready)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._daemon is not None and self._daemon.poll() is None
+
     def kill(self) -> None:
         """Without a goodbye; its containers go on."""
         assert self._daemon is not None
@@ -150,7 +155,7 @@ class Containerd:
         for pid in self._pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if self._daemon is not None and self._daemon.poll() is None:
+        if self._daemon is not None and self.is_running:
             # The shims end themselves, with their sockets, when their containers are removed.
             with suppress(AssertionError, subprocess.TimeoutExpired):
                 daemons.wait_until(lambda: "RUNNING" not in self.ctr("tasks", "list"))

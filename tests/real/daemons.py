@@ -85,13 +85,13 @@ def kill(daemon: subprocess.Popen[bytes]) -> None:
     daemon.wait()
 
 
-def wait_until(true: Callable[[], bool], timeout_s: float = 10) -> None:
-    """Look again every 20 ms; TimeoutError when it never comes true."""
+def wait_until(true: Callable[[], bool], timeout_s: float = 10, every_s: float = 0.02) -> None:
+    """Look again and again; TimeoutError when it never comes true."""
     end = time.monotonic() + timeout_s
     while not true():
         if time.monotonic() > end:
             raise TimeoutError(f"not true after {timeout_s:g} s")
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 def run(*argv: str, stdin: bytes | None = None, timeout_s: float = 30) -> str:

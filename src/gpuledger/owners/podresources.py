@@ -1,14 +1,16 @@
 """Which devices the kubelet gave to which container, from its pod-resources socket.
 
 The kubelet knows neither pod uids nor container ids here: allocations join on (namespace, pod, container).
-Kubelets before 1.34 also list pods that have ended.
+Kubelets before 1.34 also list pods that have ended. One that has just started lists none, until it has found its pods.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from gpuledger.owners import devices
 from gpuledger.owners.grpcunix import UNIMPLEMENTED, StatusError, UnixServer
@@ -23,6 +25,9 @@ NO_DEVICES = frozenset({"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nv
 """HAMi counts memory and cores as if they were devices."""
 DRA_DRIVER = "gpu.nvidia.com"
 """NVIDIA's other driver, compute-domain.nvidia.com, hands out no GPUs."""
+SETTLED_S, ALONE_S = 20.0, 300.0
+"""So long a kubelet that was started anew may still lack pods; mostly it is 1 s. It has none at all before it reaches
+its API server, which may take longer."""
 
 
 class PodResourcesProvider:
@@ -31,22 +36,35 @@ class PodResourcesProvider:
     name = "podresources"
     interval_s = 10.0
 
-    def __init__(self, socket_path: str, timeout_s: float = 2.0, extra_resources: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        socket_path: str,
+        timeout_s: float = 2.0,
+        extra_resources: Collection[str] = (),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._server = UnixServer(socket_path, "the kubelet")
         self._timeout_s = timeout_s
         self._extra = frozenset(extra_resources)
+        self._monotonic = monotonic
+        self._known: set[Allocation] = set()
+        self._socket: tuple[int, int] | None = None
+        self._restarted_at = -math.inf
 
     def fetch(self) -> Names:
         """All devices that are given to containers of this node; raises ProviderError."""
+        made = self._made()
         answer = self._ask()
         try:
-            found = set(self._allocations(Message(answer)))
+            pods = list(Message(answer).messages(1))
+            found = set(self._allocations(pods))
         except ValueError as error:
             raise ProviderError(
                 f"cannot read the answer of {self._server.path}: {error}; is it the kubelet's pod-resources socket?"
             ) from None
+        self._known = found | self._kept(found, made, settled_s=SETTLED_S if pods else ALONE_S)
         # Sorted, because the kubelet lists in another order each time.
-        return Names(allocations=tuple(sorted(found, key=_order)))
+        return Names(allocations=tuple(sorted(self._known, key=_order)))
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         """The kubelet sends no news by itself."""
@@ -55,6 +73,25 @@ class PodResourcesProvider:
 
     def close(self) -> None:
         """Nothing stays open between two questions."""
+
+    def _kept(self, found: set[Allocation], made: tuple[int, int] | None, settled_s: float) -> set[Allocation]:
+        """What a kubelet that has just started does not list yet: pods and their devices outlive it."""
+        now = self._monotonic()
+        if made != self._socket and self._socket is not None:
+            self._restarted_at = now
+        self._socket = made
+        if now >= self._restarted_at + settled_s:
+            return set()
+        given = {allocation.device_id for allocation in found}
+        return {allocation for allocation in self._known if allocation.device_id not in given}
+
+    def _made(self) -> tuple[int, int] | None:
+        """By what a socket is known: each kubelet makes its own."""
+        try:
+            found = os.stat(self._server.path)  # noqa: PTH116 - one call, no object
+        except OSError:  # the question will say why
+            return None
+        return found.st_ino, found.st_ctime_ns
 
     def _ask(self) -> bytes:
         until = time.monotonic() + self._timeout_s
@@ -66,8 +103,8 @@ class PodResourcesProvider:
                 raise
         return self._server.call(older, b"", until)
 
-    def _allocations(self, answer: Message) -> Iterator[Allocation]:
-        for pod in answer.messages(1):
+    def _allocations(self, pods: Iterable[Message]) -> Iterator[Allocation]:
+        for pod in pods:
             name, namespace = pod.text(1), pod.text(2)
             for container in pod.messages(3):
                 for resource, device_id in self._devices(container):

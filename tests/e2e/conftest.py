@@ -1,0 +1,24 @@
+"""A node for all tests of a file, and an exporter for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.ledgers import Ledger, ledger, sockets
+from tests.e2e.nodes import Node, a_node
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    """Without a cluster."""
+    with a_node() as node:
+        yield node
+
+
+@pytest.fixture
+def shown(node: Node) -> Iterator[Ledger]:
+    """An exporter that has the sockets of the node's kubelet and containerd."""
+    with ledger(node, *sockets(node)) as running:
+        yield running

@@ -1,0 +1,164 @@
+"""The exporter on a node: what it shows, held against what runs there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.cli.running import Running, serving, surroundings
+from tests.e2e.nodes import GIB, Container, Node, place
+
+ANSWERED_S = 45
+"""A provider that is up is asked every 15 s; one that was down, after 30 s at most."""
+SCRAPES_S = 0.25
+OF_OWNERS = ("gpu_process_memory_used_bytes{", "container_gpu_memory_bytes{", "gpu_pod_allocation_info{")
+JOULES = ("gpu_process_energy_joules_total{", "container_gpu_energy_joules_total{")
+
+
+class Ledger:
+    """A running exporter on a node."""
+
+    def __init__(self, node: Node, server: Running) -> None:
+        self._node, self._server = node, server
+
+    def shows(self, *containers: Container) -> str:
+        """Wait until these containers, their processes and their devices are shown, and nobody else; the metrics."""
+        wanted = {line for container in containers for line in self._lines(container)}
+        seen = [""]
+
+        def shown() -> bool:
+            seen[0] = self._server.get("/metrics")
+            return of_owners(seen[0]) == wanted
+
+        try:
+            self._node.wait(shown, "the metrics show who runs", ANSWERED_S)
+        except AssertionError as error:
+            raise AssertionError(f"{_difference(wanted, of_owners(seen[0]))}\n{error}") from None
+        return seen[0]
+
+    def shows_lines(self, *lines: str) -> str:
+        """Wait until all these lines are in the metrics at once; all of them."""
+        body = [""]
+
+        def shown() -> bool:
+            body[0] = self._server.get("/metrics")
+            return set(lines) <= set(body[0].splitlines())
+
+        self._node.wait(shown, "the metrics show " + " and ".join(lines), ANSWERED_S)
+        return body[0]
+
+    def log(self) -> str:
+        """What it wrote to standard error until now."""
+        return self._server.log.read_text()
+
+    def waits_for_answers(self, provider: str, count: int) -> None:
+        """Until a provider of names was asked so often again, and answered."""
+        series = f'gpuledger_provider_requests_total{{provider="{provider}"}}'
+
+        def asked() -> float:
+            return _values(self._server.get("/metrics"), (series,))[series]
+
+        until = asked() + count
+        self._node.wait(lambda: asked() >= until, f"{provider} is asked {count} times more", ANSWERED_S)
+
+    @contextmanager
+    def always_shows(self, *containers: Container) -> Iterator[None]:
+        """Meanwhile no scrape misses one of them, no name of them changes, no joule is lost or taken back."""
+        wanted = {line for container in containers for line in self._lines(container)}
+        theirs = tuple(f'container_id="{container.id}"' for container in containers)
+        wrong: list[str] = []
+        scrapes = 0
+        ended = threading.Event()
+
+        def scrape() -> None:
+            nonlocal scrapes
+            joules: dict[str, float] = {}
+            while not ended.wait(SCRAPES_S):
+                body = self._server.get("/metrics")
+                if lost := wanted - of_owners(body):
+                    wrong.append(_difference(lost, set()))
+                newer = {
+                    series: value
+                    for series, value in _values(body, JOULES).items()
+                    if any(container_id in series for container_id in theirs)
+                }
+                wrong.extend(f"{series} fell" for series, value in joules.items() if newer.get(series, 0) < value)
+                residuals = _values(body, ("gpuledger_ledger_residual_joules{",))
+                wrong.extend(f"{series} is {value}" for series, value in residuals.items() if value)
+                joules = newer
+                scrapes += 1
+
+        thread = threading.Thread(target=scrape)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+        assert not wrong, f"in {scrapes} scrapes: " + "\n".join(wrong[:5]) + f"\n{self._node.logs()}"
+        assert scrapes > 1
+
+    def _lines(self, container: Container) -> Iterator[str]:
+        for device in container.given:
+            yield from uses(container, device)
+            yield has(container, device, self._node.resource_of(device))
+
+
+def uses(container: Container, device: str) -> tuple[str, str]:
+    """The lines of a container whose process is on a device."""
+    c, on = container, _on(device)
+    ids = f'pod_uid="{c.pod_uid}",container_id="{c.id}"'
+    owner = f'container="{c.name}",container_id="{c.id}",namespace="{c.namespace}",pod="{c.pod}",pod_uid="{c.pod_uid}"'
+    return (
+        f'gpu_process_memory_used_bytes{{pid="{c.pid}",{on},process_name="sleep",{_names(c)},{ids}}} {GIB}',
+        f'container_gpu_memory_bytes{{{owner},{on},method="nvml"}} {GIB}',
+    )
+
+
+def has(container: Container, device: str, resource: str) -> str:
+    """The line of a container that was given a device."""
+    replica = device.partition("::")[2]
+    return f'gpu_pod_allocation_info{{{_on(device)},{_names(container)},resource="{resource}",replica="{replica}"}} 1'
+
+
+def _names(container: Container) -> str:
+    return f'namespace="{container.namespace}",pod="{container.pod}",container="{container.name}"'
+
+
+def _on(device: str) -> str:
+    gpu, uuid = place(device)
+    return f'gpu="{gpu}",uuid="{uuid}"'
+
+
+def sockets(node: Node) -> tuple[str, ...]:
+    """The flags for a node without a cluster."""
+    return f"--cri.socket={node.containerd.socket}", f"--pod-resources-socket={node.kubelet.pod_resources}"
+
+
+@contextmanager
+def ledger(node: Node, *flags: str) -> Iterator[Ledger]:
+    """An exporter as a user starts it, with these flags."""
+    words = ("serve", "--environment=kubernetes", "--tick.interval=200ms", *flags)
+    with serving(*words, env=surroundings(node.scenario_path)) as server:
+        server.metrics("^gpuledger_up 1$")
+        node.log_paths.append(server.log)
+        try:
+            yield Ledger(node, server)
+        finally:
+            node.log_paths.remove(server.log)
+
+
+def of_owners(body: str) -> set[str]:
+    """The lines that say whose a process, memory and a device are."""
+    return {line for line in body.splitlines() if line.startswith(OF_OWNERS)}
+
+
+def _values(body: str, names: tuple[str, ...]) -> dict[str, float]:
+    lines = (line.rpartition(" ") for line in body.splitlines() if line.startswith(names))
+    return {series: float(value) for series, _, value in lines}
+
+
+def _difference(wanted: set[str], lines: set[str]) -> str:
+    missing = [f"missing: {line}" for line in sorted(wanted - lines)]
+    return "\n".join([*missing, *(f"too much: {line}" for line in sorted(lines - wanted))])

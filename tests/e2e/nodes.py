@@ -1,0 +1,202 @@
+"""A node of a cluster: containerd, kubelet and device plugins are real, its GPUs are the fake driver's."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.device_plugin import GIVEN, DevicePlugin
+from tests.e2e.kubelets import Kubelet, StaticPod
+from tests.fakedriver import Gpu, Mig, Process, Scenario
+from tests.owners.kubelet_server import CRI, RUNNING
+from tests.real import daemons, images
+from tests.real.containerds import Containerd, image_archive
+
+GIB = 1 << 30
+WHOLE, SHARED, SLICED = (f"GPU-{index:08x}-0000-4000-8000-000000000000" for index in range(3))
+MIGS = {f"MIG-{instance:08x}-0000-5000-8000-000000000000": instance for instance in (1, 2)}
+"""The two MIG devices of GPU 2, with their GPU instances."""
+
+LOG_TAIL = 3000
+STARTED_S = 90
+"""A container that crashed twice is started after 20 s; a pod that was removed has to end before it can start again."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container that runs, as the runtime and the kernel tell it: nothing here was asked of the kubelet or of us."""
+
+    namespace: str
+    pod: str
+    pod_uid: str
+    name: str
+    id: str
+    pid: int
+    given: tuple[str, ...]
+    """Device ids, as the plugin gave them."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What a restart does not change."""
+        return self.namespace, self.pod, self.name
+
+
+Running = dict[tuple[str, str, str], Container]
+
+
+class Node:
+    """All daemons of one node, below one folder."""
+
+    def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
+        self.scenario_path = folder / "scenario"
+        (folder / "containerd").mkdir()
+        self.containerd = Containerd(folder / "containerd")
+        # The cgroup has the name by which `Containerd.clean` finds the processes it has to end.
+        self.cgroup = f"e2e-{self.containerd.uid}"
+        self.kubelet = Kubelet(folder / "kubelet", self.containerd.socket, self.cgroup, kubeconfig)
+        self.log_paths = [self.kubelet.log, self.containerd.folder / "log"]
+        """Whose last words a failure shows."""
+        plugins = self.kubelet.device_plugins
+        self.plugins = [
+            DevicePlugin(plugins, "nvidia.com/gpu", WHOLE),
+            DevicePlugin(plugins, "nvidia.com/gpu.shared", f"{SHARED}::0", f"{SHARED}::1"),
+            DevicePlugin(plugins, "nvidia.com/mig-1g.18gb", *MIGS),
+        ]
+        self.scenario = Scenario(
+            gpus=[Gpu(index=0, uuid=WHOLE), Gpu(index=1, uuid=SHARED), Gpu(index=2, uuid=SLICED, mig=1)],
+            migs=[Mig(gpu=2, gi=instance, uuid=uuid) for uuid, instance in MIGS.items()],
+        )
+        self.list_on_gpus()
+
+    def start(self) -> None:
+        """Without pods."""
+        self.containerd.start()
+        archive = self.containerd.folder / "image.tar"
+        archive.write_bytes(image_archive(images.busybox_tar()))
+        self.containerd.ctr("images", "import", "--snapshotter", "native", str(archive))
+        self.start_kubelet()
+
+    def start_kubelet(self) -> None:
+        """And the plugins, which a kubelet that starts does not remember."""
+        self.kubelet.start()
+        for plugin in self.plugins:
+            plugin.start()
+
+    def bring_back(self) -> None:
+        """Start what was killed."""
+        if not self.containerd.is_running:
+            self.containerd.start()
+        if not self.kubelet.is_running:
+            self.start_kubelet()
+
+    def clean(self) -> None:
+        """Nothing of it stays, whatever happened before."""
+        for plugin in self.plugins:
+            plugin.stop()
+        self.kubelet.stop()
+        self.containerd.clean()
+        self.kubelet.remove_cgroups()
+
+    def run(self, *pods: StaticPod, without: Container | None = None) -> Running:
+        """Have the kubelet run these pods and no others, until their containers run, each with its devices.
+
+        Containers of a pod that is asked for anew have to be new ones, and `without` has to be gone.
+        """
+        changed = {(pod.namespace, pod.shown_as) for pod in self.kubelet.set_pods(*pods)}
+        gone = {container.id for container in self.running().values() if container.key[:2] in changed}
+        gone |= {without.id} if without else set()
+        wanted = {
+            (pod.namespace, pod.shown_as, name): sum(count for resource, count in resources.items() if "/" in resource)
+            for pod in pods
+            for name, resources in pod.containers.items()
+        }
+        return self.runs(wanted, gone)
+
+    def runs(self, wanted: dict[tuple[str, str, str], int], gone: Collection[str] = ()) -> Running:
+        """Wait until exactly these containers run, each with so many devices, and none with an id that has to go."""
+        found: Running = {}
+
+        def all_run() -> bool:
+            found.clear()
+            found.update(self.running())
+            given = {key: len(container.given) for key, container in found.items()}
+            return given == wanted and not any(container.id in gone for container in found.values())
+
+        self.wait(all_run, f"running, with so many devices: {wanted}", STARTED_S)
+        return found
+
+    def running(self) -> Running:
+        """All that runs now; of a container that is replaced, the newer one."""
+        found = {}
+        answer = CRI.ListContainersResponse.FromString(self.containerd.call("ListContainers", b""))
+        for container in sorted(answer.containers, key=lambda container: container.created_at):
+            if container.state == RUNNING:
+                labels = {pair.key: pair.value for pair in container.labels}
+                with suppress(OSError):  # it has ended meanwhile
+                    pid = self.containerd.pid(container.id)
+                    seen = Container(
+                        namespace=labels["io.kubernetes.pod.namespace"],
+                        pod=labels["io.kubernetes.pod.name"],
+                        pod_uid=labels["io.kubernetes.pod.uid"],
+                        name=labels["io.kubernetes.container.name"],
+                        id=container.id,
+                        pid=pid,
+                        given=_given(pid),
+                    )
+                    found[seen.key] = seen
+        return found
+
+    def list_on_gpus(self, *containers: Container, also: tuple[Process, ...] = ()) -> None:
+        """From now on the driver lists the process of each of these containers on each device it was given."""
+        listed = [process(container, device) for container in containers for device in container.given]
+        self.scenario.processes = [*listed, *also]
+        self.scenario.write(self.scenario_path)
+
+    def wait(self, true: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+        """Until something is true; a failure says what the daemons said."""
+        try:
+            daemons.wait_until(true, timeout_s, every_s=0.2)
+        except TimeoutError:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}\n{self.logs()}") from None
+
+    def resource_of(self, device: str) -> str:
+        """Under which a device is offered."""
+        return next(plugin.resource for plugin in self.plugins if device in plugin.device_ids)
+
+    def logs(self) -> str:
+        """The last words of each daemon."""
+        return "\n".join(f"--- {log}:\n{log.read_text(errors='replace')[-LOG_TAIL:]}" for log in self.log_paths)
+
+
+@contextmanager
+def a_node(kubeconfig: Path | None = None) -> Iterator[Node]:
+    """Running, without pods; below a short path, because a socket's may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
+        node = Node(Path(folder), kubeconfig)
+        try:
+            node.start()
+            yield node
+        finally:
+            node.clean()
+
+
+def place(device: str) -> tuple[int, str]:
+    """The GPU on which a device is, and its uuid."""
+    uuid, _, _ = device.partition("::")
+    return (2 if uuid in MIGS else (WHOLE, SHARED).index(uuid)), uuid
+
+
+def process(container: Container, device: str) -> Process:
+    """As the driver lists it."""
+    gpu, uuid = place(device)
+    instance = MIGS.get(uuid)
+    compute = None if instance is None else 0
+    return Process(gpu=gpu, pid=container.pid, memory=GIB, sm=20, gi=instance, ci=compute)
+
+
+def _given(pid: int) -> tuple[str, ...]:
+    variables = dict(line.split("=", 1) for line in Path(f"/proc/{pid}/environ").read_text().split("\0") if line)
+    return tuple(variables[GIVEN].split(",")) if GIVEN in variables else ()
