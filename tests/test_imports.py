@@ -21,7 +21,21 @@ ALLOWED = {
     "upstream": {"upstream", "owners", "export"},
     "doctor": {"doctor", "sources", "owners", "export", "upstream", "config"},
     "fleet": {"fleet", "owners", "catalog", "export", "config"},
-    "cli": {"cli", "doctor", "sources", "owners", "books", "catalog", "export", "upstream", "fleet", "loop", "config"},
+    "report": {"report", "fleet", "config"},
+    "cli": {
+        "cli",
+        "doctor",
+        "sources",
+        "owners",
+        "books",
+        "catalog",
+        "export",
+        "upstream",
+        "fleet",
+        "report",
+        "loop",
+        "config",
+    },
 }
 
 
