@@ -63,7 +63,7 @@ def remembering(history: History, kind: str = "prometheus") -> Iterator[Promethe
         try:
             if kind != "prometheus":
                 body = "".join(history.lines(1000)).encode()
-                with urlopen(Request(f"{server.url}/api/v1/import/prometheus", body), timeout=30):  # noqa: S310
+                with urlopen(Request(f"{server.url}/api/v1/import/prometheus", body), timeout=30):
                     pass
                 with urlopen(f"{server.url}/internal/force_flush", timeout=30):
                     pass

@@ -44,8 +44,9 @@ class Counter:
 
     def found(self, step: str, gap: str) -> Iterator[str]:
         """The same where the GPU was not there at the beginning: it is new, or was away, for `gap` at most."""
-        on, least = self._on, f"min_over_time({self.series}[{step}])"
-        away = f"bottomk by ({on}) (1, {least}) unless on ({on}) {self._before(step)}"
+        on = self._on
+        first = f"{self._highest(step)} * 0 + on ({on}) group_left () {self._lowest(step)}"
+        away = f"({first}) unless on ({on}) {self._before(step)}"
         earlier = f"max by ({on}) (last_over_time({self.series}[{gap}] offset {step}))"
         if self.of_hardware:
             yield f"clamp_min(({away}) - on ({on}) group_left () {earlier}, 0)"
