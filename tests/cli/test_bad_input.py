@@ -12,6 +12,7 @@ import pytest
 from gpuledger.cli import COMMANDS, main
 from gpuledger.config import ENVIRONMENTS, OPTIONS
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from tests.cli.running import COMMAND, gpuledger, surroundings
 
 
@@ -226,6 +227,8 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert main([name, "--help"]) == 0
 
     text = " ".join(capsys.readouterr().out.split())
-    for option in FLEET_OPTIONS if name == "fleet" else OPTIONS:
+    others = {"fleet": (FLEET_OPTIONS, "How often Prometheus is asked."), "report": (REPORT_OPTIONS, "Price of a kWh.")}
+    options, says = others.get(name, (OPTIONS, "Time between two readings."))
+    for option in options:
         assert f"--{option.key}" in text
-    assert ("How often Prometheus is asked." if name == "fleet" else "Time between two readings.") in text
+    assert says in text

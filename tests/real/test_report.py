@@ -163,7 +163,7 @@ def report(world: World, backend: str, *flags: str) -> dict[str, Any]:
 def joules(found: dict[str, Any]) -> dict[str, float]:
     """By namespace or kind of line."""
     lines = [*found["lines"], found["total"]]
-    return {line.get("namespace", line["line"]): line["energy_kwh"] * 3.6e6 for line in lines}
+    return {line.get("namespace", line["line"]): (line["energy_kwh"] or 0.0) * 3.6e6 for line in lines}
 
 
 EDGE_J = 2 * SCRAPE_S * WATTS

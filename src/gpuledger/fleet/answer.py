@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gpuledger.fleet.failure import PrometheusError
 
 LONGEST_WORDS = 300
-"""Characters passed on of what a server says of itself."""
+"""Characters passed on of what a server says of itself, and of a query."""
 PARTIAL = "the answer is partial: some of its storage did not answer"
 
 
@@ -133,6 +133,7 @@ def _point(found: dict[str, Any], times: list[object]) -> Any:
 
 
 def _refuse(tree: dict[str, Any], query: str) -> None:
+    query = query if len(query) <= LONGEST_WORDS else f"{query[:LONGEST_WORDS]}…"
     kind, said = str(tree.get("errorType", "")), words(tree.get("error", "no reason given"))
     if kind in ("timeout", "canceled"):
         raise PrometheusError("timeout", f"the query {query!r} took Prometheus too long: {said}; ask for fewer series "

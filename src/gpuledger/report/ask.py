@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -91,7 +92,7 @@ class Asker:
     def _look_at(self, answer: Courses, promql: str) -> None:
         wrong = [f"Prometheus warns: {warning}" for warning in answer.warnings]
         if answer.dropped:
-            wrong.append(f"some values are not numbers (NaN or infinite) in the answer to {promql!r}")
+            wrong.append(f"{answer.dropped} values are no numbers (NaN or infinite) in {_shown(promql)}")
         if wrong and not self.partial:
             raise PrometheusError("partial", f"{wrong[0]}; a report would miss something; --allow-partial makes one")
         self.notes.update(dict.fromkeys(wrong))
@@ -105,3 +106,9 @@ class Asker:
         if missing := seen.count(0, first, last):
             share = 100 * missing / span.cells
             self.notes[f"there are no data of any GPU in {share:.1f} % of the time, somewhere in between"] = None
+
+
+def _shown(promql: str) -> str:
+    """The metric it is about."""
+    found = re.search(r"[a-z_]*(?:gpu|gpuledger)_[a-z_]+", promql)
+    return found[0] if found else promql[:80]

@@ -8,7 +8,7 @@ from html import escape
 from gpuledger import __version__
 from gpuledger.report.chart import COLOURS, Layer, stacked
 from gpuledger.report.lines import Kind
-from gpuledger.report.report import Report, all_lines, columns, facts, name, number
+from gpuledger.report.report import Report, Shown, all_lines, columns, facts, name, number
 from gpuledger.report.span import show_moment
 
 STYLE = """
@@ -68,8 +68,13 @@ def _tiles(report: Report) -> Iterator[str]:
         value = column.value(report.lines.total)
         if column.key != "energy_share" and value is not None:
             shown = escape(number(value, column.decimals))
-            yield f'<div class="tile"><b>{shown}</b><span>{escape(column.head)}</span></div>'
+            yield f'<div class="tile"><b>{shown}</b><span>{escape(_title(column))}</span></div>'
     yield "</div>"
+
+
+def _title(column: Shown) -> str:
+    """In full, where there is room."""
+    return column.head.replace(" h", " GPU-hours") if column.key.endswith("_gpu_hours") else column.head
 
 
 def _chart(report: Report) -> Iterator[str]:

@@ -41,9 +41,9 @@ def columns(report: Report) -> list[Shown]:
     found = [
         Shown("energy_kwh", "energy kWh", 3, _in(Column.ENERGY, JOULES_PER_KWH)),
         Shown("energy_share", "share", 3, lambda line: _share(line, report.lines.total)),
-        Shown("busy_gpu_hours", "busy GPU h", 2, _in(Column.BUSY, 3600)),
-        Shown("resident_gpu_hours", "resident GPU h", 2, _in(Column.RESIDENT, 3600)),
-        Shown("allocated_gpu_hours", "allocated GPU h", 2, _in(Column.ALLOCATED, 3600)),
+        Shown("busy_gpu_hours", "busy h", 2, _in(Column.BUSY, 3600)),
+        Shown("resident_gpu_hours", "resident h", 2, _in(Column.RESIDENT, 3600)),
+        Shown("allocated_gpu_hours", "allocated h", 2, _in(Column.ALLOCATED, 3600)),
         Shown("memory_gib_hours", "memory GiB h", 1, _in(Column.MEMORY, 3600 * GIB)),
     ]
     if prices.kwh is not None:

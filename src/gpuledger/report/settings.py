@@ -63,7 +63,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("currency", "", "What to call the money.", currency),
     Option("carbon", "", "Grams of CO2 equivalent a kWh.", price),
     Option("pue", "1", "Energy of the whole place over that of its computers; costs and carbon are times this.", pue),
-    Option("step", 0.0, "How finely the time is cut; found by itself if not given.", checks.between("1s", "1d")),
+    Option("step", 0.0, "How finely the time is cut; found by itself if not given.", checks.between("1s", "31d")),
     Option("gap", 3600.0, "How long a GPU may have been away for its counters to be taken as going on.",
            checks.between("1m", "7d")),
     Option("allow-partial", False, "Report also on answers with warnings, or with values that are no numbers.",

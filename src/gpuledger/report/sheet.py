@@ -22,7 +22,9 @@ def sheet(report: Report) -> str:
     for line in all_lines(report):
         names = [_harmless(part) for part in line.key] or [""] * len(heads)
         values = [column.value(line) for column in shown]
-        writer.writerow([*span, line.kind.value, *names, *("" if value is None else repr(value) for value in values)])
+        writer.writerow(
+            [*span, line.kind.value, *names, *("" if value is None else f"{value:.12g}" for value in values)]
+        )
     return out.getvalue()
 
 
