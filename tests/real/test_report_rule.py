@@ -79,7 +79,11 @@ def history() -> History:
         node = Node(found, "a", job=job)
         node.container("long", lambda m: 3000 * (m + 30))
         node.container("short", short, within=(12, 18.5))
-        node.books(1e6, lambda m: 3000 * (m + 30) - max(0, short(m)), lambda m: 1e6 + 6000 * (m + 30))
+        # And 10 J a minute are a process of the host's that was not shown from 21.5 to 34.5.
+        hidden = {**node.gpu, "pid": "9", "process_name": "small", "method": "exclusive"}
+        node.add("gpu_process_energy_joules_total", lambda m: 10 * (m + 30), hidden, (-30, 21.4))
+        node.add("gpu_process_energy_joules_total", lambda m: 10 * (m + 30), hidden, (34.4, 90))
+        node.books(1e6, lambda m: 2990 * (m + 30) - max(0, short(m)), lambda m: 1e6 + 6000 * (m + 30))
     # It restarts at 27 without a journal, was last scraped at 24.5, and all of its 12,000 J a minute are `train`'s.
     node = Node(found, "b", (-30, 24.6), (27, 90))
     node.container("train", lambda m: 12_000 * (m + 40) if m < 25 else 12_000 * (m - 27))
@@ -135,8 +139,8 @@ def test_joules_to_the_last(servers: dict[str, Prometheus], backend: str) -> Non
         "train": 25 * 12_000 + 32.5 * 12_000,  # -0.5 to 24.5, and from 0 at 27 to 59.5
         "serve": 60 * 100,
         "fresh": 29.5 * 100,
-        "outside of containers": 20 * 50,
-        "idle": 60 * 3000 - 6500 + 26 * 600,  # of the new node from its first scrape at 33.5 on
+        "outside of containers": 20 * 50 + 60 * 10,
+        "idle": 60 * 2990 - 6500 + 26 * 600,  # of the new node from its first scrape at 33.5 on
         "unattributed": 2.5 * 12_000,
         "total": 60 * 6000 + 60 * 12_000 + 26 * 600 + 60 * 100 + 29.5 * 100 + 20 * 50,
     })  # fmt: skip
@@ -180,9 +184,9 @@ def test_other_groupings_have_the_same_total(servers: dict[str, Prometheus], bac
     users = column(report(servers[backend], "--by=user"), "energy_kwh", 3.6e6)
 
     joules = column(nodes, "energy_kwh", 3.6e6)
-    assert joules["a:9400"] == pytest.approx(60 * 3000 + 6500)
+    assert joules["a:9400"] == pytest.approx(60 * 3010 + 6500)
     assert joules["e:9400"] == pytest.approx(20 * 50)
-    assert models["H200"] == pytest.approx(60 * 3000 + 6500 + 57.5 * 12_000)
+    assert models["H200"] == pytest.approx(60 * 3010 + 6500 + 57.5 * 12_000)
     assert users["ada"] == pytest.approx(20 * 50)
     assert joules["total"] == models["total"] == users["total"] == pytest.approx(whole)
 

@@ -112,9 +112,9 @@ def test_html_needs_nothing_else_and_escapes_names() -> None:
 
 
 def test_bars_of_the_chart_are_as_tall_as_their_energy() -> None:
-    """Of two days, one with 4 and one with 6 kWh, under a scale to 8."""
+    """Of two days, one with 4 and one with 6 kWh, under a scale to 6."""
     bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)" .* height="([\d.]+)"><title>', page(report(name="ml")))
-    tall = [(style, float(height) / 220 * 8) for style, _, height in bars]
+    tall = [(style, float(height) / 220 * 6) for style, _, height in bars]
 
     assert [(style, round(kwh, 2)) for style, kwh in tall] == [
         ("c0", 2), ("idle", 1), ("nobody", 1), ("c0", 4), ("rest", 1), ("idle", 1),

@@ -59,4 +59,4 @@ def _round_up(value: float) -> float:
         size /= 10
     while size * 10 <= value:
         size *= 10
-    return next(size * step for step in (1, 2, 4, 5, 8, 10) if size * step >= value)
+    return next(size * step for step in (1, 2, 3, 4, 6, 8, 10) if size * step >= value)

@@ -7,6 +7,7 @@ is the sum of several questions; each of them is 0 or more, and no two of them t
     went on       the highest now, less what was there at the beginning
     began anew    less now than at the beginning: all it has now, for it was set to 0 in between
     was born      not there at the beginning, though its GPU was: all it has
+    came back     of those that may be hidden for a while: what they have, less what they last had
     was found     neither it nor its GPU were there: what it rose by since it was first seen
     bridged       of those found: what they had then, less what they last had before the gap
     born in a gap of those found: all they had then, if their GPU was there before the gap and they were not
@@ -30,8 +31,10 @@ class Counter:
     series: str
     ids: tuple[str, ...]
     of_hardware: bool = False
+    may_hide: bool = False
+    """Whether the exporter may leave some out for a while: of processes it shows --process.max at most."""
 
-    def rises(self, step: str) -> Iterator[str]:
+    def rises(self, step: str, gap: str) -> Iterator[str]:
         """By how much each rose in the step that ends now: to be added up."""
         on, highest, now, before = self._on, self._highest(step), self._now, self._before(step)
         yield f"clamp_min({highest} - on ({on}) group_left () {before}, 0)"
@@ -40,14 +43,19 @@ class Counter:
             yield f"({now} unless on ({on}) {before}) - on ({on}) group_left () {self._lowest(step)}"
         else:
             yield f"{now} < on ({on}) group_left () {before}"
-            yield f"({highest} unless on ({on}) {before}) and on (uuid) {_gpu_before(step)}"
+            new, there = f"{highest} unless on ({on}) {before}", f"and on (uuid) {_gpu_before(step)}"
+            if not self.may_hide:
+                yield f"({new}) {there}"
+                return
+            yield f"({new} unless on ({on}) {self._earlier(step, gap)}) {there}"
+            yield f"clamp_min(({new}) - on ({on}) group_left () {self._earlier(step, gap)}, 0) {there}"
 
     def found(self, step: str, gap: str) -> Iterator[str]:
         """The same where the GPU was not there at the beginning: it is new, or was away, for `gap` at most."""
         on = self._on
         first = f"{self._highest(step)} * 0 + on ({on}) group_left () {self._lowest(step)}"
         away = f"({first}) unless on ({on}) {self._before(step)}"
-        earlier = f"max by ({on}) (last_over_time({self.series}[{gap}] offset {step}))"
+        earlier = self._earlier(step, gap)
         if self.of_hardware:
             yield f"clamp_min(({away}) - on ({on}) group_left () {earlier}, 0)"
             return
@@ -73,6 +81,9 @@ class Counter:
 
     def _lowest(self, step: str) -> str:
         return f"min by ({self._on}) (min_over_time({self.series}[{step}]))"
+
+    def _earlier(self, step: str, gap: str) -> str:
+        return f"max by ({self._on}) (last_over_time({self.series}[{gap}] offset {step}))"
 
     def _before(self, step: str) -> str:
         return f"max by ({self._on}) ({self.series} offset {step})"

@@ -67,7 +67,7 @@ def lines(tally: Tally, grouping: Grouping, top: int | None = None) -> Lines:
         idle = {Column.ENERGY: tally.whole(Part.IDLE, Column.ENERGY) or 0.0}
         found.append(Line(Kind.IDLE, (), idle, _bars(tally, Part.IDLE)))
     reasons = {key[0]: columns[Column.ENERGY] for key, columns in tally.amounts[Part.UNATTRIBUTED].items()}
-    missed = sum(unrecorded)
+    missed = max(0.0, sum(unrecorded))
     booked = sum([line.amounts.get(Column.ENERGY, 0.0) for line in found]) + sum(reasons.values())
     if missed > NOISE * booked:
         reasons[UNRECORDED] = missed
@@ -75,7 +75,7 @@ def lines(tally: Tally, grouping: Grouping, top: int | None = None) -> Lines:
     memory = tally.whole(Part.WHOLE, Column.MEMORY)
     if memory is not None and grouping.of != "gpus":
         nobody[Column.MEMORY] = max(0.0, memory - sum([line.amounts.get(Column.MEMORY, 0.0) for line in found]))
-    bars = _added(_bars(tally, Part.UNATTRIBUTED), _to_bars(tally, unrecorded))
+    bars = _added(_bars(tally, Part.UNATTRIBUTED), _to_bars(tally, [max(0.0, left) for left in unrecorded]))
     found.append(Line(Kind.UNATTRIBUTED, (), nobody, bars))
     total = _whole(tally, Part.WHOLE)
     if known:
@@ -85,13 +85,13 @@ def lines(tally: Tally, grouping: Grouping, top: int | None = None) -> Lines:
 
 
 def _unrecorded(tally: Tally, grouping: Grouping) -> list[float]:
-    """By cell: what the GPUs used, less what somebody has or nobody by a reason."""
+    """By cell: what the GPUs used, less what somebody has or nobody by a reason. Less than 0 where a book came late."""
     owners = Part.ALL_GROUPS if grouping.join else Part.GROUP
     parts = [tally.energy_by_cell.get(part, ()) for part in (owners, Part.OUTSIDE, Part.IDLE, Part.UNATTRIBUTED)]
     missed = list(tally.energy_by_cell.get(Part.WHOLE, ()))
     for part in parts:
         missed = [left - joules for left, joules in zip(missed, part, strict=True)] if part else missed
-    return [max(0.0, left) for left in missed]
+    return missed
 
 
 def _groups(tally: Tally, grouping: Grouping) -> tuple[list[Line], list[Line]]:

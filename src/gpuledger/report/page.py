@@ -36,8 +36,10 @@ table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-nu
 th, td { border-bottom: 1px solid var(--line); padding: 5px 8px; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 140px; }
 tr.nobody td { color: var(--faint); } tr.total td { border-top: 2px solid var(--text); font-weight: 600; }
+th:nth-child(3), td:nth-child(3) { min-width: 90px; }
 .bar { display: block; height: 4px; border-radius: 2px; background: var(--c0); min-width: 1px; }
 @media print { @page { margin: 14mm; }
+  :root { color-scheme: light; --text: #000; --faint: #444; --line: #ccc; --idle: #c5ccd6; --nobody: #4a5361; }
   body { max-width: none; padding: 0; font-size: 11px; background: #fff; color: #000; }
   .wide { overflow: visible; } table { font-size: 9px; } th, td { padding: 3px 4px; }
   thead { display: table-header-group; }

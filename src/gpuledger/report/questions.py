@@ -81,8 +81,8 @@ def questions(grouping: Grouping, step: Step) -> Iterator[Question]:
 
 
 def _energy(grouping: Grouping, step: Step) -> Iterator[Question]:
-    processes = Counter("gpu_process_energy_joules_total", (*PROCESS, "method"))
-    outside = Counter(f"gpu_process_energy_joules_total{OUTSIDE}", (*PROCESS, "method"))
+    processes = Counter("gpu_process_energy_joules_total", (*PROCESS, "method"), may_hide=True)
+    outside = Counter(f"gpu_process_energy_joules_total{OUTSIDE}", (*PROCESS, "method"), may_hide=True)
     containers = Counter("container_gpu_energy_joules_total", (*CONTAINER, "method"))
     of_groups = {"containers": [containers], "processes": [processes], "gpus": [containers, outside]}[grouping.of]
     for counter in of_groups:
@@ -110,13 +110,13 @@ def _times(grouping: Grouping, step: Step) -> Iterator[Question]:
         return
     on_gpu = gauges.amounts("gpu_process_active", step.window, PROCESS)
     if grouping.of == "processes":
-        busy = Counter("gpu_process_busy_seconds_total", PROCESS)
+        busy = Counter("gpu_process_busy_seconds_total", PROCESS, may_hide=True)
         yield from _rises(Column.BUSY, Part.GROUP, grouping, busy, step)
         yield _seconds(Column.RESIDENT, Part.GROUP, grouping, grouping.join, on_gpu, step)
         return
     busy = Counter("container_gpu_busy_seconds_total", CONTAINER)
     yield from _rises(Column.BUSY, Part.GROUP, grouping, busy, step)
-    outside = Counter(f"gpu_process_busy_seconds_total{OUTSIDE}", PROCESS)
+    outside = Counter(f"gpu_process_busy_seconds_total{OUTSIDE}", PROCESS, may_hide=True)
     yield from _rises(Column.BUSY, Part.OUTSIDE, WHOLE, outside, step)
     on_gpu = gauges.amounts('container_gpu_detected{evidence="process"}', step.window, CONTAINER)
     yield _seconds(Column.RESIDENT, Part.GROUP, grouping, grouping.join, on_gpu, step)
@@ -150,7 +150,7 @@ def _held(grouping: Grouping, step: Step) -> Iterator[Question]:
 
 
 def _rises(column: Column, part: Part, grouping: Grouping, counter: Counter, step: Step) -> Iterator[Question]:
-    for vector in counter.rises(step.text):
+    for vector in counter.rises(step.text, step.gap):
         yield _sum(column, part, grouping, vector, step)
     for vector in counter.found(step.text, step.gap):
         yield _sum(column, part, grouping, vector, step, newcomers=True)
