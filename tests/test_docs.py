@@ -16,6 +16,8 @@ from gpuledger.doctor.names import CALLED
 from gpuledger.export.app import App
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.fleet.shown import families as fleet_families
+from gpuledger.report.grouping import GROUPINGS
+from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
@@ -143,6 +145,18 @@ def test_what_the_fleet_page_names_is_there() -> None:
     }
     explained = set(re.findall(r"^\| `(\w+)` \| ", page.partition("| reason |")[2].partition("\n\n")[0], re.MULTILINE))
     assert explained == raised
+
+
+def test_what_the_report_page_names_is_there() -> None:
+    """Each metric, flag and grouping of docs/report.md; those of the exporter and of Prometheus itself too."""
+    page = (ROOT / "docs" / "report.md").read_text()
+    ours = {family.name for family in _all_families()}
+    flags = {option.key for option in (*REPORT_OPTIONS, *OPTIONS, CONFIG_FILE)} | {"query.timeout"}
+
+    assert set(re.findall(r"\b(?:gpu|container_gpu|gpuledger)_\w+", page)) - ours == set()
+    assert set(re.findall(r"--([a-z](?:[\w.-]*\w)?)", page)) - flags == set()
+    named = " ".join(page.partition("`--by` is one of ")[2].partition(". ")[0].split())
+    assert [word for word in re.findall(r"\w+", named) if word in GROUPINGS] == list(GROUPINGS)
 
 
 def _left(page: str, here: str) -> list[str]:

@@ -22,6 +22,7 @@ ALLOWED = {
     "upstream": {"upstream", "owners", "export"},
     "doctor": {"doctor", "sources", "owners", "export", "upstream", "config"},
     "fleet": {"fleet", "owners", "catalog", "export", "config"},
+    "report": {"report", "fleet", "config"},
     "cli": {
         "cli",
         "doctor",
@@ -32,6 +33,7 @@ ALLOWED = {
         "export",
         "upstream",
         "fleet",
+        "report",
         "loop",
         "config",
         "view",

@@ -10,6 +10,7 @@ from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.config import OPTIONS, Option
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.fleet.shown import families as fleet_families
+from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- settings: written by `make docs` -->", "<!-- end of settings -->"
@@ -20,6 +21,7 @@ FLEET_METRICS_BEGIN, FLEET_METRICS_END = (
     "<!-- end of fleet metrics -->",
 )
 FLEET_BEGIN, FLEET_END = "<!-- fleet settings: written by `make docs` -->", "<!-- end of fleet settings -->"
+REPORT_BEGIN, REPORT_END = "<!-- report settings: written by `make docs` -->", "<!-- end of report settings -->"
 KINDS = {
     Of.EXPORTER: ("The exporter itself", "No labels but those named."),
     Of.GPU: ("GPUs", "One series a GPU."),
@@ -96,6 +98,12 @@ def fleet(page: str) -> str:
     return _between(page, FLEET_BEGIN, [*rows, *(_setting(option) for option in FLEET_OPTIONS)], FLEET_END)
 
 
+def report(page: str) -> str:
+    """The page of the report with its table of settings made anew."""
+    rows = ["| setting | default | what it is | older names |", "|---|---|---|---|"]
+    return _between(page, REPORT_BEGIN, [*rows, *(_setting(option) for option in REPORT_OPTIONS)], REPORT_END)
+
+
 def _between(page: str, begin: str, rows: list[str], end: str) -> str:
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)
@@ -119,6 +127,7 @@ PAGES = {
     "operations.md": operations,
     "dialects.md": dialects,
     "fleet.md": fleet,
+    "report.md": report,
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,7 +55,8 @@ class Option:
     @property
     def name(self) -> str:
         """Its name in Config."""
-        return self.key.replace(".", "_").replace("-", "_")
+        name = self.key.replace(".", "_").replace("-", "_")
+        return f"{name}_" if iskeyword(name) else name
 
 
 OPTIONS: tuple[Option, ...] = (

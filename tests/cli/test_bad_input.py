@@ -12,6 +12,7 @@ import pytest
 from gpuledger.cli import COMMANDS, main
 from gpuledger.config import ENVIRONMENTS, OPTIONS
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from tests.cli.running import COMMAND, gpuledger, surroundings
 
 
@@ -226,7 +227,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert main([name, "--help"]) == 0
 
     text = " ".join(capsys.readouterr().out.split())
-    own = {"fleet": FLEET_OPTIONS, "completion": ()}
+    own = {"fleet": FLEET_OPTIONS, "report": REPORT_OPTIONS, "completion": ()}
     for option in own.get(name, OPTIONS):
         assert f"--{option.key}" in text
         assert option.help in text

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.fleet.answer import LONGEST_WORDS, PARTIAL, Series, parse, words
+from gpuledger.fleet.answer import LONGEST_WORDS, PARTIAL, Series, parse, parse_range, words
 from gpuledger.fleet.failure import PrometheusError
 
 labels = st.dictionaries(st.sampled_from(["uuid", "metric", "value", "pod", "histogram"]), st.text(max_size=5))
@@ -110,3 +110,37 @@ def test_what_is_no_answer_is_one_line(body: bytes, reason: str, says: str) -> N
 def test_somebody_elses_words_stay_one_short_line() -> None:
     """Also from a server that wants to write in our log."""
     assert words("a\nb\x1b[31m" + "x" * 1000) == ("a b[31m" + "x" * 1000)[:LONGEST_WORDS]
+
+
+@given(st.lists(st.tuples(labels, st.lists(values, max_size=4)), max_size=5))
+def test_every_number_over_a_time_comes_back(series: list[tuple[dict[str, str], list[float]]]) -> None:
+    """With its moment; what is no number is left out, and counted."""
+    result = [
+        {"metric": names, "values": [[1700000000 + n, _text(value)] for n, value in enumerate(numbers)]}
+        for names, numbers in series
+    ]
+    body = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode()
+    answer = parse_range(body, "q")
+
+    good = [[(1700000000.0 + n, v) for n, v in enumerate(numbers) if math.isfinite(v)] for _, numbers in series]
+    assert [(course.labels, course.points) for course in answer.series] == [
+        (names, points) for (names, _), points in zip(series, good, strict=True)
+    ]
+    assert answer.dropped == sum(len(numbers) for _, numbers in series) - sum(map(len, good))
+
+
+@given(st.binary(max_size=60) | st.sampled_from([b'{"status":"success","data":{"resultType":"matrix","result":[{}]}}']))
+def test_whatever_comes_over_a_time_is_an_answer_or_an_error(body: bytes) -> None:
+    """And nothing else."""
+    with suppress(PrometheusError):
+        parse_range(body, "q")
+
+
+def test_histograms_over_a_time_are_no_numbers() -> None:
+    """They are counted, not read."""
+    result = [{"metric": {}, "values": [[1, "2"]], "histograms": [[2, {"count": "1"}]]}]
+    answer = parse_range(
+        json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode(), "q"
+    )
+
+    assert (answer.series[0].points, answer.dropped) == ([(1.0, 2.0)], 1)

@@ -81,14 +81,15 @@ def prometheus(
         config.write_text(json.dumps({**wanted, "scrape_configs": jobs}))  # JSON is YAML
         address = f"127.0.0.1:{free_port()}"
         server = Prometheus(f"http://{address}", len(targets))
-        daemon = start(_command(kind, config, folder / "data", address), folder / "log", server.ready)
+        daemon = start(command(kind, config, folder / "data", address), folder / "log", server.ready)
         try:
             yield server
         finally:
             stop(daemon)
 
 
-def _command(kind: str, config: Path, data: Path, address: str) -> list[str]:
+def command(kind: str, config: Path, data: Path, address: str) -> list[str]:
+    """Of a server of a kind."""
     if kind == "victoria-metrics":
         flags = ["-search.latencyOffset=1s", "-memory.allowedBytes=64MB", f"-storageDataPath={data}"]
         return [kind, f"-promscrape.config={config}", f"-httpListenAddr={address}", *flags]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -58,17 +59,14 @@ class Node:
     """Eight GPUs: a pod each on 0 to 2, three pods that share 3, nobody on 4 to 6, two pods on instances of 7."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.proc = folder, folder / "proc"
-        self.kubelet, self.cri = KubeletServer(folder / "kubelet.sock"), CriServer(folder / "cri.sock")
-        self.scenario = Scenario(gpus=[Gpu(index=g, watts=200 + 50 * g, temperature=40 + g) for g in range(GPUS)])
+        gpus = [Gpu(index=g, watts=200 + 50 * g, temperature=40 + g) for g in range(GPUS)]
+        self.set_up(folder, Scenario(gpus=gpus))
         self.scenario.gpus[CUT].mig = 1
         self.scenario.gpus[CUT].memory_used = 12 * GIB
         self.scenario.migs = [
             Mig(gpu=CUT, gi=n, uuid=f"MIG-{n}", memory_used=n * GIB, extra={"gpm.sm": 10.0 * n, "gpm.tensor": 5.0})
             for n in (1, 2)
         ]
-        (self.proc / "1").mkdir(parents=True)
-        (self.proc / "stat").write_text("cpu 0\nbtime 1690000000\n")
         for gpu in range(3):
             self.pod(f"whole-{gpu}", gpu, uuid(gpu), sm=40, memory=8 * GIB)
         for n in range(2):
@@ -78,25 +76,59 @@ class Node:
             self.pod(f"mig-{n}", CUT, f"MIG-{n}", memory=n * GIB, gi=n)
         self.scenario.gpus[SHARED].memory_used = 7 * GIB
 
-    def pod(self, name: str, gpu: int, device: str, *, memory: int, sm: int = 0, gi: int | None = None) -> None:
+    def set_up(self, folder: Path, scenario: Scenario) -> None:
+        """A node on which nobody is yet."""
+        self.folder, self.proc, self.scenario, self.pids = folder, folder / "proc", scenario, count(5000)
+        self.kubelet, self.cri = KubeletServer(folder / "kubelet.sock"), CriServer(folder / "cri.sock")
+        (self.proc / "1").mkdir(parents=True)
+        (self.proc / "stat").write_text("cpu 0\nbtime 1690000000\n")
+
+    def pod(
+        self,
+        name: str,
+        gpu: int,
+        device: str,
+        *,
+        memory: int,
+        sm: int = 0,
+        gi: int | None = None,
+        namespace: str = "ml",
+    ) -> Process:
         """A pod with one process on a GPU or an instance of it."""
-        pid = 5000 + len(self.scenario.processes)
+        pid = next(self.pids)
         uid, container_id = f"00000000-0000-4000-8000-{pid:012d}", f"{pid:064x}"
         ci = None if gi is None else 0
-        self.scenario.processes.append(Process(gpu=gpu, pid=pid, memory=memory, sm=sm, gi=gi, ci=ci))
-        self.kubelet.give("ml", name, "main", "nvidia.com/gpu", device)
+        process = Process(gpu=gpu, pid=pid, memory=memory, sm=sm, gi=gi, ci=ci)
+        self.scenario.processes.append(process)
+        self.kubelet.give(namespace, name, "main", "nvidia.com/gpu", device)
         sandbox = f"{pid + 1000:064x}"
-        self.cri.add_sandbox(sandbox, "ml", name, uid)
-        self.cri.add(container_id, sandbox_id=sandbox, labels=pod_labels("ml", name, uid, "main"))
+        self.cri.add_sandbox(sandbox, namespace, name, uid)
+        self.cri.add(container_id, sandbox_id=sandbox, labels=pod_labels(namespace, name, uid, "main"))
         home = self.proc / str(pid)
         home.mkdir()
         (home / "stat").write_text(f"{pid} (python3) S " + " ".join(["0"] * 18) + " 12345 0\n")
         (home / "status").write_text("Name:\tpython3\nUid:\t0\t0\t0\t0\n")
         (home / "cgroup").write_text(f"0::/kubepods/pod{uid}/{container_id}\n")
+        return process
 
     @contextmanager
     def served(self) -> Iterator[Running]:
         """An exporter on it."""
+        with self.named(), self.exporter() as running:
+            yield running
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """While those run who know names."""
+        with ExitStack() as stack:
+            for server in (self.kubelet, self.cri):
+                server.start()
+                stack.callback(server.stop)
+            yield
+
+    @contextmanager
+    def exporter(self, *more: str) -> Iterator[Running]:
+        """An exporter, with more flags."""
         flags = [
             "--tick.interval=200ms",
             "--environment=kubernetes",
@@ -105,11 +137,8 @@ class Node:
             f"--pod-resources-socket={self.kubelet.path}",
         ]
         scenario = self.scenario.write(self.folder / "scenario")
-        with ExitStack() as stack:
-            for server in (self.kubelet, self.cri):
-                server.start()
-                stack.callback(server.stop)
-            yield stack.enter_context(serving("serve", *flags, env=surroundings(scenario, NODE_NAME="node1")))
+        with serving("serve", *flags, *more, env=surroundings(scenario, NODE_NAME="node1")) as running:
+            yield running
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ COMMANDS = {
     "explain": "tell how a process gets its owner, with the evidence",
     "record": "write what the driver says to a file, to be replayed",
     "fleet": "ask a Prometheus how busy the GPUs in use are, for autoscaling",
+    "report": "ask a Prometheus who used how much over a time, and what it cost",
     "completion": "print a script that lets bash, zsh or fish complete commands and flags",
 }
 ABOUT = "gpuledger says who uses your NVIDIA GPUs."
@@ -104,8 +105,9 @@ def _check(environment: Mapping[str, str]) -> None:
         config.check_environment(environment)
     except ConfigError:
         from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+        from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 
-        config.check_environment(environment, FLEET_OPTIONS)
+        config.check_environment(environment, (*FLEET_OPTIONS, *REPORT_OPTIONS))
 
 
 def _parser(name: str, options: Sequence[Option]) -> Parser:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gpuledger.fleet.failure import PrometheusError
 
 LONGEST_WORDS = 300
-"""Characters passed on of what a server says of itself."""
+"""Characters passed on of what a server says of itself, and of a query."""
 PARTIAL = "the answer is partial: some of its storage did not answer"
 
 
@@ -34,15 +34,57 @@ class Answer:
     """The moment it speaks of, by the server's clock."""
 
 
+class Course(NamedTuple):
+    """One series over a time: each moment in Unix seconds, with its value."""
+
+    labels: Mapping[str, str]
+    points: list[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Courses:
+    """A range vector. Values that are no numbers are left out, and counted."""
+
+    series: tuple[Course, ...]
+    dropped: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+def parse_range(body: bytes, query: str) -> Courses:
+    """The answer to a range query."""
+    tree = _tree(body, _course)
+    data = _data(tree, query)
+    result = data.get("result")
+    if data.get("resultType") != "matrix" or not isinstance(result, list):
+        raise PrometheusError("format", f"the answer to {query!r} is not as Prometheus writes it")
+    dropped = 0
+    for course in result:
+        if type(course) is not Course:
+            raise PrometheusError("format", f"the answer to {query!r} is not as Prometheus writes it")
+        whole = len(course.points)
+        course.points[:] = [point for point in course.points if isfinite(point[1])]
+        dropped += whole - len(course.points)
+    return Courses(tuple(result), dropped, _warnings(tree))
+
+
+def _course(found: dict[str, Any]) -> Any:
+    labels = found.get("metric")
+    if type(labels) is not dict:
+        return found
+    try:
+        points = [(float(when), float(value)) for when, value in found.get("values", ())]
+        return Course(labels, points + [(float(when), nan) for when, _ in found.get("histograms", ())])
+    except (TypeError, ValueError, OverflowError):
+        return found
+
+
 def parse(body: bytes, query: str) -> Answer:
     """The answer to an instant query; what the server finds wrong with the query is an error of its own words."""
     times: list[object] = []
-    tree = _tree(body, times)
-    if tree.get("status") != "success":
-        _refuse(tree, query)
-    data = tree.get("data")
-    kind = data.get("resultType") if isinstance(data, dict) else None
-    if not isinstance(data, dict) or kind not in ("vector", "scalar"):
+    tree = _tree(body, lambda found: _point(found, times))
+    data = _data(tree, query)
+    kind = data.get("resultType")
+    if kind not in ("vector", "scalar"):
         raise PrometheusError(
             "query", f"the query {query!r} gives a {kind or 'strange thing'}; ask for one value a GPU"
         )
@@ -55,10 +97,17 @@ def parse(body: bytes, query: str) -> Answer:
     return Answer(tuple(taken), len(points) - len(taken), _warnings(tree), moment)
 
 
-def _tree(body: bytes, times: list[object]) -> dict[str, Any]:
+def _data(tree: dict[str, Any], query: str) -> dict[str, Any]:
+    if tree.get("status") != "success":
+        _refuse(tree, query)
+    data = tree.get("data")
+    return data if isinstance(data, dict) else {}
+
+
+def _tree(body: bytes, small: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     """Each series is made small as soon as it is read: 80,000 of them as plain JSON are 60 MB."""
     try:
-        tree = json.loads(body, object_hook=lambda found: _point(found, times))
+        tree = json.loads(body, object_hook=small)
     except (ValueError, RecursionError):
         shown = "HTML" if body.lstrip()[:1] == b"<" else "something"
         raise PrometheusError("format", f"answers with {shown} that is not JSON; is a login or a wrong page "
@@ -84,6 +133,7 @@ def _point(found: dict[str, Any], times: list[object]) -> Any:
 
 
 def _refuse(tree: dict[str, Any], query: str) -> None:
+    query = query if len(query) <= LONGEST_WORDS else f"{query[:LONGEST_WORDS]}…"
     kind, said = str(tree.get("errorType", "")), words(tree.get("error", "no reason given"))
     if kind in ("timeout", "canceled"):
         raise PrometheusError("timeout", f"the query {query!r} took Prometheus too long: {said}; ask for fewer series "

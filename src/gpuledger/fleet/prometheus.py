@@ -1,4 +1,4 @@
-"""Asking a Prometheus, or what speaks as one (Thanos, Mimir, VictoriaMetrics), for the values of a query now.
+"""Asking a Prometheus, or what speaks as one (Thanos, Mimir, VictoriaMetrics), for values now or over a time.
 
 Every question has one deadline and one limit of size, and ends with an Answer or with a PrometheusError in one line.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import base64
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlencode
 
-from gpuledger.fleet.answer import Answer, parse
+from gpuledger.fleet.answer import Answer, Courses, parse, parse_range
 from gpuledger.fleet.failure import PrometheusError
 from gpuledger.owners.unixhttp import Address, Client, HttpError, TooLargeError
 
@@ -23,6 +25,7 @@ LARGEST_SECRET = 64 << 10
 URL = re.compile(
     r"(https?)://(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253}))(?::([0-9]{1,5}))?((?:/[!-~]*)?)", re.ASCII
 )
+T = TypeVar("T")
 PORTS = {"http": 80, "https": 443}
 API = "/api/v1"
 
@@ -70,10 +73,25 @@ class Prometheus:
         asked = {"query": promql, "timeout": f"{self._access.timeout_s:g}"}  # no 2.5s for Prometheus
         if at_s is not None:
             asked["time"] = f"{at_s:.3f}"
-        status, body = self._post(f"{API}/query", urlencode(asked).encode())
+        return self._ask("query", asked, parse)
+
+    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+        """The values at the first moment, and at each step after it up to the last; raises PrometheusError."""
+        asked = {
+            "query": promql,
+            "timeout": f"{self._access.timeout_s:g}",
+            "start": f"{first_s:.3f}",
+            "end": f"{last_s:.3f}",
+            "step": f"{step_s:.3f}",
+            "nocache": "1",  # else VictoriaMetrics moves the moments
+        }
+        return self._ask("query_range", asked, parse_range)
+
+    def _ask(self, target: str, asked: dict[str, str], read: Callable[[bytes, str], T]) -> T:
+        status, body = self._post(f"{API}/{target}", urlencode(asked).encode())
         self._check(status, body)
         try:
-            return parse(body, promql)
+            return read(body, asked["query"])
         except PrometheusError as error:
             if error.reason != "format":
                 raise

@@ -95,8 +95,8 @@ OPTIONS: tuple[Option, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the service is set to."""
+class Asking:
+    """The settings of PROMETHEUS."""
 
     prometheus_url: str
     prometheus_user: str
@@ -108,22 +108,6 @@ class Settings:
     prometheus_insecure_skip_verify: bool
     prometheus_header: tuple[str, ...]
     prometheus_timeout: float
-    in_use: str
-    by: tuple[str, ...]
-    window: float
-    dcgm: bool
-    query: str
-    memory_query: str
-    allocated_query: str
-    resident_query: str
-    unit: str
-    refresh: float
-    max_age: float
-    web_listen_address: tuple[str, ...]
-    web_telemetry_path: str
-    web_max_connections: int
-    log_level: str
-    log_format: str
 
     def access(self) -> Access:
         """How to ask; ConfigError when some of it contradicts the rest."""
@@ -148,6 +132,28 @@ class Settings:
             self.prometheus_header,
             self.prometheus_timeout,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(Asking):
+    """What the service is set to."""
+
+    in_use: str
+    by: tuple[str, ...]
+    window: float
+    dcgm: bool
+    query: str
+    memory_query: str
+    allocated_query: str
+    resident_query: str
+    unit: str
+    refresh: float
+    max_age: float
+    web_listen_address: tuple[str, ...]
+    web_telemetry_path: str
+    web_max_connections: int
+    log_level: str
+    log_format: str
 
     def plan(self) -> Plan:
         """What to ask and how to sum it up; ConfigError when some of it contradicts the rest."""

@@ -1,0 +1,125 @@
+"""`python -m bench.report`: what a report on 30 days costs, on a real Prometheus that holds 80,000 GPUs.
+
+Two samples at the end of each cell stand for all others: what a report reads are sums, as many as there are cells and
+groups, whatever Prometheus sums up. So one case has all the GPUs in few cells, and one all the cells of few GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.fleet import GPUS, NODES
+from bench.table import table
+from tests.real.daemons import start, stop
+from tests.real.prometheus import Prometheus, command, free_port
+
+DAYS, NAMESPACES = 30, 200
+END = int(time.time()) // 3600 * 3600 - 3600
+CASES = (
+    ("80,000 GPUs, steps of 10 d", NODES, 10 * 86400),
+    ("800 GPUs, steps of 1 h", NODES // 100, 3600),
+)
+PER_FILE_S = 7200
+"""As long as a block: promtool reads a file anew for each block in it."""
+
+
+def main() -> None:
+    rows = [[name, *_case(nodes, step_s)] for name, nodes, step_s in CASES]
+    print(table(["30 days by namespace", "our CPU", "highest RSS", "whole report", "cells"], rows))
+
+
+def _case(nodes: int, step_s: int) -> list[str]:
+    with tempfile.TemporaryDirectory(prefix="report-") as name:
+        folder = Path(name)
+        _blocks(folder, nodes, step_s)
+        config = folder / "prometheus.yml"
+        config.write_text(json.dumps({"scrape_configs": []}))
+        address = f"127.0.0.1:{free_port()}"
+        server = Prometheus(f"http://{address}", 0)
+        more = ["--storage.tsdb.retention.time=100y", "--query.timeout=10m"]
+        words = [*command("prometheus", config, folder / "data", address), *more]
+        daemon = start(words, folder / "log", server.ready, timeout_s=300)
+        try:
+            return [*_report(server.url, step_s), f"{DAYS * 86400 // step_s}"]
+        finally:
+            stop(daemon)
+
+
+def _report(url: str, step_s: int) -> list[str]:
+    """CPU time, memory and wall time of one."""
+    argv = [sys.executable, "-m", "gpuledger", "report", f"--prometheus.url={url}", "--prometheus.timeout=10m",
+            f"--from={_text(END - DAYS * 86400)}", f"--to={_text(END)}", f"--step={step_s}s", "--by=namespace",
+            "--price=0.30", "--currency=EUR", "--carbon=250", "--pue=1.3", "--format=html"]  # fmt: skip
+    began = time.monotonic()
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    took_s = time.monotonic() - began
+    return [f"{used.ru_utime + used.ru_stime:.2f} s", f"{used.ru_maxrss / 1024:.0f} MB", f"{took_s:.0f} s"]
+
+
+def _text(moment_s: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment_s))
+
+
+def _blocks(folder: Path, nodes: int, step_s: int) -> None:
+    ends = list(range(END - DAYS * 86400, END + 1, step_s))
+    path = folder / "report.om"
+    while ends:
+        now = [end for end in ends if end // PER_FILE_S == ends[0] // PER_FILE_S]
+        del ends[: len(now)]
+        with path.open("w") as file:
+            for lines in _families(nodes, [moment for end in now for moment in (end - 60, end)]):
+                file.writelines(lines)
+            file.write("# EOF\n")
+        words = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(path), str(folder / "data")]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    path.unlink()
+
+
+def _families(nodes: int, moments: list[int]) -> Iterator[Iterator[str]]:
+    """A pod a GPU, that has used 300 W since the epoch; a GPU of it idles at 60 W, so that the books balance."""
+    gpu = {
+        "gpu_up": lambda _: 1,
+        "gpu_energy_joules_total": lambda s: 360 * s,
+        "gpu_idle_energy_joules_total": lambda s: 60 * s,
+        "gpu_busy_seconds_total": lambda s: s // 2,
+        "gpu_in_use_seconds_total": lambda s: s,
+        "gpu_memory_used_bytes": lambda _: 1 << 36,
+    }
+    pod = {
+        "container_gpu_energy_joules_total": lambda s: 300 * s,
+        "container_gpu_busy_seconds_total": lambda s: s // 2,
+        "container_gpu_memory_bytes": lambda _: 1 << 35,
+        "container_gpu_detected": lambda _: 1,
+        "gpu_pod_allocation_info": lambda _: 1,
+    }
+    yield iter(["# TYPE gpuledger_tick_timestamp_seconds unknown\n"])
+    targets = [f'instance="node-{node}.example:9400",job="gpuledger"' for node in range(nodes)]
+    yield (f"gpuledger_tick_timestamp_seconds{{{t}}} {s} {s}\n" for t in targets for s in moments)
+    devices = [
+        f'{targets[node]},gpu="{g}",uuid="GPU-{node:08x}-{g:04x}-4000-8000-{node * GPUS + g:012x}"'
+        for node in range(nodes)
+        for g in range(GPUS)
+    ]
+    pods = [
+        f'{device},namespace="team-{n % NAMESPACES}",pod="job-{n}",container="main",container_id="{n:064x}",'
+        'method="exclusive",evidence="process"'
+        for n, device in enumerate(devices)
+    ]
+    for names, labels in ((gpu, devices), (pod, pods)):
+        for name, value in names.items():
+            yield iter([f"# TYPE {name} unknown\n"])
+            yield (f"{name}{{{label}}} {value(s)} {s}\n" for label in labels for s in moments)
+
+
+if __name__ == "__main__":
+    main()

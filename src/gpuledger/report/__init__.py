@@ -1,0 +1,1 @@
+"""Who used what over a time, from the counters that a Prometheus has kept."""

@@ -1,0 +1,114 @@
+"""Asks Prometheus all questions of a report, in pieces that it accepts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuledger.fleet.answer import Courses
+from gpuledger.fleet.failure import PrometheusError
+from gpuledger.report import counters
+from gpuledger.report.grouping import Grouping
+from gpuledger.report.questions import Step, questions
+from gpuledger.report.span import CHUNK, Chunk, Span, show_moment
+from gpuledger.report.tally import Tally
+
+TOO_MUCH = ("timeout", "size", "query")
+"""Failures that fewer cells at a time may help against: too many samples, too many bytes, too long."""
+
+
+class Server(Protocol):
+    """What answers."""
+
+    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+        """As a Prometheus does."""
+
+
+@dataclass(slots=True)
+class Asker:
+    """Asks for one report. What is wrong with an answer is an error, or with `partial` a note."""
+
+    server: Server
+    partial: bool = False
+    progress: Callable[[float], None] = lambda _: None
+    """Told what part of it is done, from 0 to 1."""
+    most: int = CHUNK
+    """Cells at a time that it has accepted so far."""
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def gather(self, grouping: Grouping, span: Span, gap_ms: int) -> Tally:
+        """All answers; PrometheusError when one is missing, or when there is nothing in the whole span."""
+        tally, seen, chunks = Tally(span.cells), bytearray(span.cells), span.chunks()
+        for number, chunk in enumerate(chunks):
+            step = Step(chunk.step_ms, gap_ms)
+            there = self._cells(counters.present(step.text), chunk)
+            for cell in there:
+                seen[cell] = 1
+            if not there:
+                continue
+            new = bool(self._cells(counters.newcomers(step.text), chunk))
+            asked = [question for question in questions(grouping, step) if new or not question.newcomers]
+            for done, question in enumerate(asked):
+                self.progress((number + done / len(asked)) / len(chunks))
+                for piece, answer in self._ask(question.promql, chunk):
+                    tally.add(question, piece, answer.series)
+        if not any(seen):
+            raise PrometheusError("empty", f"there are no metrics of gpuledger from {show_moment(span.begin_ms)} to "
+                                  f"{show_moment(span.end_ms)}; is it scraped, and had it begun by then?")  # fmt: skip
+        self._tell_of_gaps(span, seen)
+        return tally
+
+    def _cells(self, promql: str, chunk: Chunk) -> set[int]:
+        """The cells in which the answer is over 0."""
+        answers = self._ask(promql, chunk)
+        return {
+            piece.cell(moment_s)
+            for piece, answer in answers
+            for course in answer.series
+            for moment_s, value in course.points
+            if value > 0
+        }
+
+    def _ask(self, promql: str, chunk: Chunk) -> Iterator[tuple[Chunk, Courses]]:
+        waiting = [chunk]
+        while waiting:
+            piece = waiting.pop()
+            if piece.count > self.most:
+                waiting += reversed(piece.halves())
+                continue
+            try:
+                answer = self.server.query_range(promql, piece.first_s, piece.last_s, piece.step_ms / 1000)
+            except PrometheusError as error:
+                if error.reason not in TOO_MUCH or piece.count == 1:
+                    raise
+                self.most = piece.count // 2
+                waiting.append(piece)
+                continue
+            self._look_at(answer, promql)
+            yield piece, answer
+
+    def _look_at(self, answer: Courses, promql: str) -> None:
+        wrong = [f"Prometheus warns: {warning}" for warning in answer.warnings]
+        if answer.dropped:
+            wrong.append(f"{answer.dropped} values are no numbers (NaN or infinite) in {_shown(promql)}")
+        if wrong and not self.partial:
+            raise PrometheusError("partial", f"{wrong[0]}; a report would miss something; --allow-partial makes one")
+        self.notes.update(dict.fromkeys(wrong))
+
+    def _tell_of_gaps(self, span: Span, seen: bytearray) -> None:
+        first, last = seen.find(1), seen.rfind(1)
+        if first:
+            self.notes[f"there are no data before {show_moment(span.begin_of(first))}"] = None
+        if last + 1 < span.cells:
+            self.notes[f"there are no data after {show_moment(span.begin_of(last + 1))}"] = None
+        if missing := seen.count(0, first, last):
+            share = 100 * missing / span.cells
+            self.notes[f"there are no data of any GPU in {share:.1f} % of the time, somewhere in between"] = None
+
+
+def _shown(promql: str) -> str:
+    """The metric it is about."""
+    found = re.search(r"[a-z_]*(?:gpu|gpuledger)_[a-z_]+", promql)
+    return found[0] if found else promql[:80]

@@ -1,0 +1,136 @@
+"""The report as one HTML page that needs nothing else: no script, no font, no network. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from gpuledger import __version__
+from gpuledger.report.chart import COLOURS, Layer, stacked
+from gpuledger.report.lines import Kind
+from gpuledger.report.report import Report, Shown, all_lines, columns, facts, name, number
+from gpuledger.report.span import show_moment
+
+STYLE = """
+:root { color-scheme: light dark; --page: #fff; --text: #1c2430; --faint: #647080; --line: #dde2e8;
+  --c0: #2a6fdb; --c1: #e07b1f; --c2: #2f9e63; --c3: #b3459a; --c4: #c9a20a; --c5: #1a9aa8;
+  --c6: #d1495b; --c7: #7059c4; --rest: #8793a3; --idle: #c5ccd6; --nobody: #4a5361; }
+@media (prefers-color-scheme: dark) { :root { --page: #12161c; --text: #e6eaf0; --faint: #97a3b3; --line: #2c343f;
+  --idle: #4b5665; --nobody: #b9c2ce; } }
+* { box-sizing: border-box; }
+body { background: var(--page); color: var(--text); font: 15px/1.45 system-ui, sans-serif; margin: 0 auto;
+  max-width: 1080px; padding: 24px; }
+h1 { font-size: 24px; margin: 0; } h2 { font-size: 16px; margin: 28px 0 8px; }
+p, dd { margin: 0; color: var(--faint); } dt { font-weight: 600; } dl { display: grid; gap: 4px 16px;
+  grid-template-columns: max-content 1fr; font-size: 13px; margin: 24px 0 0; }
+.tiles { display: flex; flex-wrap: wrap; gap: 12px; margin: 20px 0 0; }
+.tile { border: 1px solid var(--line); border-radius: 8px; padding: 10px 14px; min-width: 130px; }
+.tile b { display: block; font-size: 20px; font-variant-numeric: tabular-nums; }
+.tile span { color: var(--faint); font-size: 13px; }
+svg { width: 100%; height: auto; } svg text { fill: var(--faint); font-size: 11px; }
+.grid { stroke: var(--line); }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 16px; font-size: 13px; }
+.legend svg { width: 10px; height: 10px; margin-right: 6px; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
+th, td { border-bottom: 1px solid var(--line); padding: 5px 8px; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 140px; }
+tr.nobody td { color: var(--faint); } tr.total td { border-top: 2px solid var(--text); font-weight: 600; }
+th:nth-child(3), td:nth-child(3) { min-width: 90px; }
+.bar { display: block; height: 4px; border-radius: 2px; background: var(--c0); min-width: 1px; }
+@media print { @page { margin: 14mm; }
+  :root { color-scheme: light; --text: #000; --faint: #444; --line: #ccc; --idle: #c5ccd6; --nobody: #4a5361; }
+  body { max-width: none; padding: 0; font-size: 11px; background: #fff; color: #000; }
+  .wide { overflow: visible; } table { font-size: 9px; } th, td { padding: 3px 4px; }
+  thead { display: table-header-group; }
+  tr, svg, .tile { break-inside: avoid; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+"""
+COLOUR_STYLE = "".join(
+    f".{name} {{ fill: var(--{name}); }}\n" for name in (*(f"c{n}" for n in range(COLOURS)), "rest", "idle", "nobody")
+)
+
+
+def page(report: Report) -> str:
+    """The whole page."""
+    title = f"GPU use by {report.grouping.name}"
+    span = f"{show_moment(report.span.begin_ms)} to {show_moment(report.span.end_ms)} (UTC)"
+    return "\n".join([
+        "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        f"<title>{escape(title)}, {escape(span)}</title>", f"<style>{STYLE}{COLOUR_STYLE}</style>", "</head>", "<body>",
+        f"<h1>{escape(title)}</h1>", f"<p>{escape(span)}</p>", *_tiles(report), *_chart(report), *_table(report),
+        *_facts(report), "</body>", "</html>", "",
+    ])  # fmt: skip
+
+
+def _tiles(report: Report) -> Iterator[str]:
+    yield '<div class="tiles">'
+    for column in columns(report):
+        value = column.value(report.lines.total)
+        if column.key != "energy_share" and value is not None:
+            shown = escape(number(value, column.decimals))
+            yield f'<div class="tile"><b>{shown}</b><span>{escape(_title(column))}</span></div>'
+    yield "</div>"
+
+
+def _title(column: Shown) -> str:
+    """In full, where there is room."""
+    return column.head.replace(" h", " GPU-hours") if column.key.endswith("_gpu_hours") else column.head
+
+
+def _chart(report: Report) -> Iterator[str]:
+    layers = _layers(report)
+    if not layers:
+        return
+    bars, span = len(layers[0].bars), report.span
+    moments = [show_moment(span.begin_of(-(-n * span.cells // bars))) for n in range(bars)]
+    short = slice(5, 10) if span.seconds / bars >= 43200 else slice(5, 16)
+    yield "<h2>Energy over time, kWh</h2>"
+    yield stacked(layers, [moment[short].replace("T", " ") for moment in moments])
+    yield '<div class="legend">'
+    for layer in layers:
+        mark = f'<svg viewBox="0 0 10 10"><rect class="{layer.style}" width="10" height="10"/></svg>'
+        yield f"<span>{mark}{escape(layer.name)}</span>"
+    yield "</div>"
+
+
+def _layers(report: Report) -> list[Layer]:
+    """The largest groups in a colour each, all others in one, then what nobody used."""
+    drawn = [line for line in report.lines.lines if any(line.bars)]
+    groups = [line for line in drawn if line.kind is Kind.GROUP]
+    layers = [Layer(name(line, report.grouping), f"c{n}", line.bars) for n, line in enumerate(groups[:COLOURS])]
+    others = [line for line in drawn if line.kind in (Kind.REST, Kind.OUTSIDE)] + groups[COLOURS:]
+    if others:
+        layers.append(
+            Layer("(all others)", "rest", [sum(bars) for bars in zip(*[o.bars for o in others], strict=True)])
+        )
+    styles = {Kind.IDLE: "idle", Kind.UNATTRIBUTED: "nobody"}
+    return layers + [Layer(name(o, report.grouping), styles[o.kind], o.bars) for o in drawn if o.kind in styles]
+
+
+def _table(report: Report) -> Iterator[str]:
+    shown = columns(report)
+    heads = ["/".join(report.grouping.heads), *(column.head for column in shown)]
+    yield "<h2>By line</h2>"
+    yield '<div class="wide"><table><thead><tr>'
+    yield "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr></thead><tbody>"
+    for line in all_lines(report):
+        style = {Kind.GROUP: "", Kind.TOTAL: ' class="total"'}.get(line.kind, ' class="nobody"')
+        cells = [f"<td>{_cell(column.key, column.value(line), column.decimals)}</td>" for column in shown]
+        yield f"<tr{style}><td>{escape(name(line, report.grouping))}</td>{''.join(cells)}</tr>"
+    yield "</tbody></table></div>"
+
+
+def _cell(key: str, value: float | None, decimals: int) -> str:
+    if key != "energy_share" or value is None:
+        return escape(number(value, decimals))
+    return f'{100 * value:.1f} %<span class="bar" style="width:{100 * min(1.0, value):.1f}%"></span>'
+
+
+def _facts(report: Report) -> Iterator[str]:
+    yield "<dl>"
+    for what, said in facts(report):
+        yield f"<dt>{escape(what)}</dt><dd>{escape(said)}</dd>"
+    yield f"<dt>made by</dt><dd>gpuledger {escape(__version__)}, in steps of {report.span.step_ms / 1000:g} s</dd>"
+    yield "</dl>"

@@ -1,0 +1,204 @@
+"""The rule of a report on samples that were worked out by hand, in a real Prometheus and a real VictoriaMetrics."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli.running import gpuledger
+from tests.real.history import History, remembering
+from tests.real.prometheus import Prometheus
+
+BACKENDS = ("prometheus", "victoria-metrics")
+GIB = 1 << 30
+BEGAN = int(time.time()) // 600 * 600 - 3 * 3600
+"""Minute 0. The report is on minutes 0 to 60 in cells of 10; scrapes are at half past every minute."""
+WATCHED = (-30.0, 90.0)
+Minutes = tuple[float, float]
+
+
+def scrapes(*whiles: Minutes) -> list[float]:
+    """Minutes of the scrapes within these times."""
+    return [n + 0.5 for n in range(-30, 90) if any(first <= n + 0.5 <= last for first, last in whiles)]
+
+
+class Node:
+    """An exporter with one GPU; its energy is always the sum of what it says of others."""
+
+    def __init__(self, history: History, name: str, *whiles: Minutes, job: str = "gpuledger") -> None:
+        self.history, self.name, self.minutes = history, name, scrapes(*(whiles or (WATCHED,)))
+        self.target = {"instance": f"{name}:9400", "job": job}
+        self.gpu = {**self.target, "gpu": "0", "uuid": f"GPU-{name}"}
+        for family in ("gpu_up", "gpu_in_use"):
+            self.add(family, lambda _: 1)
+        self.add("gpuledger_tick_timestamp_seconds", lambda minute: BEGAN + 60 * minute, self.target)
+        self.add("gpu_info", lambda _: 1, {**self.gpu, "name": "H200" if name < "c" else "L4"})
+
+    def add(
+        self,
+        family: str,
+        value: Callable[[float], float],
+        labels: dict[str, str] | None = None,
+        within: Minutes = WATCHED,
+    ) -> None:
+        """A series of it, by a function of the minute."""
+        samples = [(BEGAN + 60 * m, value(m)) for m in self.minutes if within[0] <= m <= within[1]]
+        self.history.add(family, self.gpu if labels is None else labels, samples)
+
+    def container(self, pod: str, joules: Callable[[float], float], within: Minutes = WATCHED) -> None:
+        """A pod of the namespace of the same name, with 8 GiB and a device of its own."""
+        labels = {**self.gpu, "namespace": pod, "pod": f"{pod}-0", "container": "main"}
+        held = {**labels, "container_id": f"id-{pod}"}
+        self.add("container_gpu_energy_joules_total", joules, {**held, "method": "exclusive"}, within)
+        self.add("container_gpu_busy_seconds_total", lambda minute: joules(minute) / 1000, held, within)
+        self.add("container_gpu_memory_bytes", lambda _: 8 * GIB, {**held, "method": "nvml"}, within)
+        self.add("container_gpu_detected", lambda _: 1, {**held, "evidence": "process"}, within)
+        self.add("gpu_pod_allocation_info", lambda _: 1, {**labels, "resource": "nvidia.com/gpu"}, within)
+
+    def books(self, before: float, idle: Callable[[float], float], gpu: Callable[[float], float]) -> None:
+        """The accounts of the GPU."""
+        self.add("gpu_unattributed_energy_joules_total", lambda _: before, {**self.gpu, "reason": "before"})
+        self.add("gpu_idle_energy_joules_total", idle)
+        self.add("gpu_energy_joules_total", gpu)
+
+
+def short(minute: float) -> float:
+    """Joules of a pod that came at minute 12 and left at 18: 500 when it was first scraped, 6,500 at last."""
+    return 1000 * (min(minute, 18.5) - 12)
+
+
+def history() -> History:
+    """Six nodes; what is expected of each is said where it is made."""
+    found = History()
+    # Always there, and scraped by two jobs. Of 6,000 J a minute `long` has 3,000, `short` its part, idle the rest.
+    for job in ("gpuledger", "twice"):
+        node = Node(found, "a", job=job)
+        node.container("long", lambda m: 3000 * (m + 30))
+        node.container("short", short, within=(12, 18.5))
+        # And 10 J a minute are a process of the host's that was not shown from 21.5 to 34.5.
+        hidden = {**node.gpu, "pid": "9", "process_name": "small", "method": "exclusive"}
+        node.add("gpu_process_energy_joules_total", lambda m: 10 * (m + 30), hidden, (-30, 21.4))
+        node.add("gpu_process_energy_joules_total", lambda m: 10 * (m + 30), hidden, (34.4, 90))
+        node.books(1e6, lambda m: 2990 * (m + 30) - max(0, short(m)), lambda m: 1e6 + 6000 * (m + 30))
+    # It restarts at 27 without a journal, was last scraped at 24.5, and all of its 12,000 J a minute are `train`'s.
+    node = Node(found, "b", (-30, 24.6), (27, 90))
+    node.container("train", lambda m: 12_000 * (m + 40) if m < 25 else 12_000 * (m - 27))
+    node.books(5e6, lambda _: 0, lambda m: 5e6 + 12_000 * (m + 40))
+    # New at 33: nobody on it, 600 J a minute, and a counter of its past.
+    node = Node(found, "c", (33.2, 90))
+    node.books(9e6, lambda m: 600 * (m - 33), lambda m: 9e6 + 600 * (m - 33))
+    # Cut off from 15.5 to 42.5; `serve` goes on all the while, `fresh` comes at 30, each with 100 J a minute.
+    node = Node(found, "d", (-30, 15.6), (42.4, 90))
+    node.container("serve", lambda m: 100 * (m + 100))
+    node.container("fresh", lambda m: 100 * (m - 30), within=(30, 90))
+    node.books(2e6, lambda _: 7, lambda m: 2e6 + 7 + 100 * (m + 100) + max(0, 100 * (m - 30)))
+    # Dies at 20, with 50 J a minute of a process of the host.
+    node = Node(found, "e", (-30, 20))
+    process = {**node.gpu, "pid": "7", "process_name": "job"}
+    node.add("gpu_process_energy_joules_total", lambda m: 50 * (m + 30), {**process, "method": "exclusive"})
+    node.add("gpu_process_info", lambda _: 1, {**process, "user": "ada", "uid": "1000"})
+    node.add("gpu_process_active", lambda _: 1, process)
+    node.books(3e6, lambda _: 0, lambda m: 3e6 + 50 * (m + 30))
+    return found
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Prometheus]]:
+    """Both, with the same history."""
+    with remembering(history()) as first, remembering(history(), "victoria-metrics") as second:
+        yield dict(zip(BACKENDS, (first, second), strict=True))
+
+
+def report(server: Prometheus, *flags: str) -> dict[str, Any]:
+    """On the hour; as JSON."""
+    begin, end = (time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(BEGAN + 60 * minute)) for minute in (0, 60))
+    words = [f"--prometheus.url={server.url}", f"--from={begin}", f"--to={end}", "--step=10m", "--format=json", *flags]
+    done = gpuledger("report", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return dict(json.loads(done.stdout))
+
+
+def column(found: dict[str, Any], key: str, factor: float = 1) -> dict[str, float | None]:
+    """By the name of the group, or by the kind of line."""
+    lines = [*found["lines"], found["total"]]
+    return {line.get(found["by"], line["line"]): None if line[key] is None else line[key] * factor for line in lines}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_joules_to_the_last(servers: dict[str, Prometheus], backend: str) -> None:
+    """Births, an end, a restart, a new node, a gap and a death, as worked out by hand; the sum is the counters'."""
+    found = report(servers[backend])
+
+    assert column(found, "energy_kwh", 3.6e6) == pytest.approx({
+        "long": 60 * 3000,
+        "short": 6500,
+        "train": 25 * 12_000 + 32.5 * 12_000,  # -0.5 to 24.5, and from 0 at 27 to 59.5
+        "serve": 60 * 100,
+        "fresh": 29.5 * 100,
+        "outside of containers": 20 * 50 + 60 * 10,
+        "idle": 60 * 2990 - 6500 + 26 * 600,  # of the new node from its first scrape at 33.5 on
+        "unattributed": 2.5 * 12_000,
+        "total": 60 * 6000 + 60 * 12_000 + 26 * 600 + 60 * 100 + 29.5 * 100 + 20 * 50,
+    })  # fmt: skip
+    assert found["unattributed_kwh_by_reason"] == {"unrecorded": pytest.approx(2.5 * 12_000 / 3.6e6)}
+    assert found["notes"] == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gap_that_is_too_long_is_not_bridged(servers: dict[str, Prometheus], backend: str) -> None:
+    """Nothing is known of it, so nothing is said: counters count from where they were first seen again."""
+    joules = column(report(servers[backend], "--gap=10m"), "energy_kwh", 3.6e6)
+
+    assert joules["serve"] == pytest.approx((16 + 17) * 100)  # -0.5 to 15.5, 42.5 to 59.5
+    assert joules["fresh"] == pytest.approx(17 * 100)
+    assert joules["train"] == pytest.approx(57.5 * 12_000)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_times_and_memory(servers: dict[str, Prometheus], backend: str) -> None:
+    """Each sample counts for a minute; a GPU on which a pod was is a GPU-hour of its namespace."""
+    found = report(servers[backend])
+    allocated, busy = column(found, "allocated_gpu_hours", 60), column(found, "busy_gpu_hours", 3600)
+
+    assert column(found, "resident_gpu_hours", 60)["long"] == pytest.approx(60)
+    assert allocated["long"] == pytest.approx(60)
+    assert allocated["short"] == pytest.approx(7)
+    assert allocated["serve"] == pytest.approx(16 + 18)
+    assert allocated["idle"] is None
+    assert busy["short"] == pytest.approx(6.5)
+    assert busy["train"] == pytest.approx(690)
+    assert column(found, "memory_gib_hours", 60)["short"] == pytest.approx(7 * 8)
+    assert found["seen_gpu_hours"] * 60 == pytest.approx(60 + 60 + 27 + 34 + 20)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_other_groupings_have_the_same_total(servers: dict[str, Prometheus], backend: str) -> None:
+    """Nodes and models have what was used on them; of users only processes tell, and of one here."""
+    whole = column(report(servers[backend]), "energy_kwh", 3.6e6)["total"]
+    nodes = report(servers[backend], "--by=node")
+    models = column(report(servers[backend], "--by=model"), "energy_kwh", 3.6e6)
+    users = column(report(servers[backend], "--by=user"), "energy_kwh", 3.6e6)
+
+    joules = column(nodes, "energy_kwh", 3.6e6)
+    assert joules["a:9400"] == pytest.approx(60 * 3010 + 6500)
+    assert joules["e:9400"] == pytest.approx(20 * 50)
+    assert models["H200"] == pytest.approx(60 * 3010 + 6500 + 57.5 * 12_000)
+    assert users["ada"] == pytest.approx(20 * 50)
+    assert joules["total"] == models["total"] == users["total"] == pytest.approx(whole)
+
+
+def test_short_chunks_add_up_to_the_same(servers: dict[str, Prometheus]) -> None:
+    """Cells of a minute, which are asked for in pieces, and cells of an hour: one rule."""
+    fine = column(report(servers["prometheus"], "--step=35s"), "energy_kwh", 3.6e6)
+    coarse = column(report(servers["prometheus"], "--step=1h"), "energy_kwh", 3.6e6)
+
+    for found in (fine, coarse):
+        assert found["long"] == pytest.approx(60 * 3000)
+        assert found["short"] == pytest.approx(6500)
+        assert found["train"] == pytest.approx(57.5 * 12_000)
+        assert found["fresh"] == pytest.approx(2950)
+        assert found["total"] == pytest.approx(1_105_550)

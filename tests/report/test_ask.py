@@ -1,0 +1,128 @@
+"""Asking in pieces that a server accepts, and what makes an answer unfit for a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from gpuledger.fleet.answer import Course, Courses
+from gpuledger.fleet.failure import PrometheusError
+from gpuledger.report.ask import Asker
+from gpuledger.report.grouping import GROUPINGS
+from gpuledger.report.questions import Column, Part
+from gpuledger.report.span import Span
+from gpuledger.report.tally import Tally
+
+SPAN = Span(0, 250_000, 1000)
+WENT_ON = "sum by (namespace) (clamp_min(topk by (uuid, container_id, method) (1, max_over_time(container_gpu_energy_"
+BY = GROUPINGS["namespace"]
+
+
+class Server:
+    """One that has a joule a second for one namespace, and answers no more than `most` moments at a time."""
+
+    def __init__(self, most: int = 1000, present: Callable[[int], bool] = lambda _: True, **wrong: object) -> None:
+        self.most, self.present, self.wrong = most, present, wrong
+        self.asked: list[tuple[str, float, float]] = []
+
+    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+        """As a Prometheus does."""
+        moments = [first_s + n * step_s for n in range(round((last_s - first_s) / step_s) + 1)]
+        if len(moments) > self.most:
+            raise PrometheusError("query", "query processing would load too many samples into memory")
+        self.asked.append((promql, first_s, last_s))
+        if promql.startswith("count(max") and " unless " not in promql:
+            return Courses((Course({}, [(moment, 1.0) for moment in moments if self.present(round(moment))]),))
+        if not promql.startswith(WENT_ON):
+            return Courses(())
+        return Courses((Course({"namespace": "ml"}, [(moment, 1.0) for moment in moments]),), **self.wrong)  # type: ignore[arg-type]
+
+
+def gathered(server: Server, **more: bool) -> tuple[Tally, list[str]]:
+    """Everything, with the notes."""
+    asker = Asker(server, **more)  # type: ignore[arg-type]
+    return asker.gather(BY, SPAN, 1000), list(asker.notes)
+
+
+@pytest.mark.parametrize("most", [1000, 100, 99, 7, 1])
+def test_pieces_are_as_small_as_the_server_wants(most: int) -> None:
+    """Each moment is asked for once, in order, and the sum is the same."""
+    server = Server(most)
+    tally, notes = gathered(server)
+
+    assert tally.amounts[Part.GROUP]["ml",][Column.ENERGY] == 250
+    moments = [(first, last) for promql, first, last in server.asked if promql.startswith(WENT_ON)]
+    assert (moments[0][0], moments[-1][1]) == (1.0, 250.0)
+    assert all(last + 1 == first for (_, last), (first, _) in pairwise(moments))
+    assert list(tally.energy_by_cell[Part.GROUP]) == [1.0] * 250
+    assert notes == []
+
+
+def test_a_server_that_refuses_even_one_cell_is_an_error() -> None:
+    """In its own words."""
+    with pytest.raises(PrometheusError, match="too many samples"):
+        gathered(Server(0))
+
+
+@pytest.mark.parametrize("reason", ["login", "unreachable", "tls", "http", "format"])
+def test_what_smaller_pieces_do_not_help_against_is_not_tried_again(reason: str) -> None:
+    """One question, one failure."""
+
+    class Failing(Server):
+        def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+            super().query_range(promql, first_s, last_s, step_s)
+            raise PrometheusError(reason, "no")
+
+    server = Failing()
+    with pytest.raises(PrometheusError, match="no"):
+        gathered(server)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"warnings": ("store is down",)}, "Prometheus warns: store is down"),
+        ({"dropped": 3}, "3 values are no numbers (NaN or infinite) in container_gpu_energy_joules_total"),
+    ],
+)
+def test_answers_that_miss_something(wrong: dict[str, object], says: str) -> None:
+    """Are no report, unless that was asked for: then they are noted."""
+    with pytest.raises(PrometheusError) as caught:
+        gathered(Server(**wrong))  # type: ignore[arg-type]
+    tally, notes = gathered(Server(**wrong), partial=True)  # type: ignore[arg-type]
+
+    assert str(caught.value) == f"{says}; a report would miss something; --allow-partial makes one"
+    assert notes == [says]
+    assert tally.amounts[Part.GROUP]["ml",][Column.ENERGY] == 250
+
+
+def test_no_data_at_all() -> None:
+    """A range before the data began, or another Prometheus."""
+    with pytest.raises(PrometheusError, match="no metrics of gpuledger from 1970-01-01T00:00:00Z to 1970-01-01T00:04"):
+        gathered(Server(present=lambda _: False))
+
+
+def test_missing_data_are_noted() -> None:
+    """Before, after and in between; a chunk without any is not asked further."""
+    server = Server(present=lambda moment: 120 <= moment <= 150 or 160 <= moment < 200)
+    _, notes = gathered(server)
+
+    assert notes == [
+        "there are no data before 1970-01-01T00:01:59Z",
+        "there are no data after 1970-01-01T00:03:19Z",
+        "there are no data of any GPU in 3.6 % of the time, somewhere in between",
+    ]
+    assert {(first, last) for promql, first, last in server.asked if promql.startswith(WENT_ON)} == {(101.0, 200.0)}
+
+
+def test_progress_goes_from_0_to_1() -> None:
+    """And never back."""
+    told: list[float] = []
+    Asker(Server(), progress=told.append).gather(BY, SPAN, 1000)
+
+    assert told == sorted(told)
+    assert 0 <= told[0] < 0.1
+    assert 0.9 < told[-1] < 1

@@ -1,0 +1,128 @@
+"""A report as a table, CSV, JSON and HTML: the same numbers, and nothing in a name does harm."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+from gpuledger.report.document import document
+from gpuledger.report.page import page
+from gpuledger.report.prices import Prices
+from gpuledger.report.report import number
+from gpuledger.report.sheet import sheet
+from gpuledger.report.table import table
+from tests.report.made import BAD, report
+
+TABLE = """\
+2026-11-01T00:00:00Z to 2026-11-03T00:00:00Z
+
+namespace       energy kWh    share  busy h  resident h  allocated h  memory GiB h  energy EUR  GPU h EUR  CO2e kg
+ml                   6.000   60.0 %    1.00        2.00         3.00           1.0        2.34       6.00    1.950
+(3 more)             1.000   10.0 %       -           -            -             -        0.39          -    0.325
+(idle)               2.000   20.0 %       -           -            -             -        0.78          -    0.650
+(unattributed)       1.000   10.0 %       -           -            -             -        0.39          -    0.325
+total               10.000  100.0 %    1.00        2.00         3.00           1.0        3.90       6.00    3.250
+
+GPU-hours seen: 9.00, 7.00 of them with no process
+unattributed: gap 0.750 kWh, unrecorded 0.250 kWh
+prices: 0.3 EUR a kWh, 2 EUR a GPU-hour (allocated), 250 g CO2e a kWh; PUE 1.3
+note: there are no data before noon
+"""
+
+
+def test_the_table() -> None:
+    """Aligned, with units, the time in UTC, what is not known as a dash, and what a reader must know below."""
+    assert table(report(name="ml", notes=("there are no data before noon",))) == TABLE
+
+
+def test_a_table_without_prices_has_no_columns_of_them() -> None:
+    """Nor a line about them."""
+    text = table(report(Prices()))
+
+    assert "CO2e" not in text
+    assert "prices" not in text
+
+
+def test_nothing_in_a_name_commands_a_terminal() -> None:
+    """With colours only ours do."""
+    assert "\x1b" not in table(report())
+    assert set(re.findall(r"\x1b\[[^m]*m", table(report(), colour=True))) == {"\x1b[1m", "\x1b[2m", "\x1b[0m"}
+
+
+def test_csv() -> None:
+    """Numbers in full, what is not known empty, and no name is a formula."""
+    rows = list(csv.DictReader(io.StringIO(sheet(report()))))
+
+    assert [row["line"] for row in rows] == ["group", "other", "idle", "unattributed", "total"]
+    assert rows[0]["namespace"] == "'" + BAD
+    assert (rows[0]["from"], rows[0]["energy_kwh"], rows[0]["energy_cost"]) == ("2026-11-01T00:00:00Z", "6", "2.34")
+    assert (rows[2]["busy_gpu_hours"], rows[2]["namespace"]) == ("", "")
+    assert sum(float(row["energy_kwh"]) for row in rows[:-1]) == float(rows[-1]["energy_kwh"])
+
+
+def test_json() -> None:
+    """With the time, the prices and the reasons; what is not known is null."""
+    found = json.loads(document(report()))
+
+    assert (found["from"], found["to"], found["by"]) == ("2026-11-01T00:00:00Z", "2026-11-03T00:00:00Z", "namespace")
+    assert found["lines"][0]["namespace"] == BAD
+    assert found["lines"][2] == {
+        "line": "idle", "energy_kwh": 2.0, "energy_share": 0.2, "busy_gpu_hours": None, "resident_gpu_hours": None,
+        "allocated_gpu_hours": None, "memory_gib_hours": None, "energy_cost": 0.78, "gpu_hours_cost": None,
+        "carbon_kg": 0.65,
+    }  # fmt: skip
+    assert found["unattributed_kwh_by_reason"] == {"gap": 0.75, "unrecorded": 0.25}
+    assert found["seen_gpu_hours"] == 9
+
+
+class Elements(HTMLParser):
+    """What is in a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Of each element."""
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        """Between them."""
+        self.text += data
+
+
+def test_html_needs_nothing_else_and_escapes_names() -> None:
+    """No script, nothing from anywhere; the name is there as it is."""
+    elements = Elements()
+    elements.feed(page(report()))
+
+    assert "script" not in elements.tags
+    assert {"link", "img", "iframe"}.isdisjoint(elements.tags)
+    assert not [name for name, _ in elements.attributes if name in ("src", "href") or name.startswith("on")]
+    assert "http" not in page(report()).replace("http-equiv", "")
+    assert BAD in elements.text
+    for shown in ("6.000", "10.000", "(3 more)", "(idle)", "gap 0.750 kWh", "2026-11-01T00:00:00Z"):
+        assert shown in elements.text
+
+
+def test_bars_of_the_chart_are_as_tall_as_their_energy() -> None:
+    """Of two days, one with 4 and one with 6 kWh, under a scale to 6."""
+    bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)" .* height="([\d.]+)"><title>', page(report(name="ml")))
+    tall = [(style, float(height) / 220 * 6) for style, _, height in bars]
+
+    assert [(style, round(kwh, 2)) for style, kwh in tall] == [
+        ("c0", 2), ("idle", 1), ("nobody", 1), ("c0", 4), ("rest", 1), ("idle", 1),
+    ]  # fmt: skip
+
+
+def test_numbers_for_people() -> None:
+    """Not known, none, too small for the decimals, and large."""
+    assert [number(value, 3) for value in (None, 0.0, 0.00042, 0.5, 12345.6789)] == [
+        "-", "0.000", "0.00042", "0.500", "12,345.679",
+    ]  # fmt: skip
