@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 
+from gpuledger.top.line import OWNERS
 from gpuledger.top.seen import PictureError, read
 from gpuledger.view.snapshot import Picture
 from tests.top.pictures import PICTURES, busy, gpu, picture, process
@@ -70,3 +71,13 @@ def test_exited_and_containers() -> None:
 
     assert [use.pid for use in seen.processes if not use.active] == [23]
     assert [use.processes for use in seen.containers] == [1, 1, 1, 0]
+
+
+def test_owners_have_colours_of_their_own() -> None:
+    """As many as there are; then they are used again. Each stays when others leave."""
+    six = [process(n, unit=f"unit{n}.service") for n in range(6)]
+    many = [process(n, unit=f"unit{n}.service") for n in range(40)]
+
+    assert len(set(read(picture(processes=six)).colours.values())) == 6
+    assert set(read(picture(processes=many)).colours.values()) == set(OWNERS)
+    assert read(picture(processes=six[:1])).colours.items() <= read(picture(processes=six)).colours.items()

@@ -30,7 +30,9 @@ from gpuledger.top.widgets import Lines, Table
 
 MOST_PROBLEMS = 3
 BESIDE_GPUS = 8
-"""Rows of the screen that are not for GPUs at least, and the half of what is left."""
+"""Rows of the screen that are not for GPUs; they have half of the others."""
+USUAL_GPUS = 8
+"""So many have a line each on 24 rows, whatever is wrong."""
 
 
 class Changed(Message):
@@ -169,7 +171,7 @@ class Top(App[None]):
         wrong = problems(seen, screen, self._lost)
         if len(wrong) > MOST_PROBLEMS:
             wrong[MOST_PROBLEMS - 1 :] = [(Piece(f"and {len(wrong) - MOST_PROBLEMS + 1} more", "warn"),)]
-        room = max(1, (rows - BESIDE_GPUS - len(wrong)) // 2)
+        room = max(1, (rows - BESIDE_GPUS - len(wrong)) // 2, min(USUAL_GPUS, rows - 2 * BESIDE_GPUS))
         every = "" if self._feed.interval_s == 1 else f"every {durations.show(self._feed.interval_s)}"
         first = title(seen, screen, where=self._feed.name, every=every)
         if self._is_paused:

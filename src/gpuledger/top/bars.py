@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuledger.top.line import Glyphs, Line, Piece, owner_style
-from gpuledger.top.rows import owner_of
+from gpuledger.top.line import Glyphs, Line, Piece
 from gpuledger.top.seen import Gpu, Seen, Use
 
 
@@ -37,8 +36,7 @@ def parts_of(seen: Seen, gpu: Gpu) -> list[tuple[str, str, float]]:
 
 def _add(sizes: dict[str, float], use: Use, size: float | None) -> None:
     if size:
-        name = owner_of(use)
-        sizes[name] = sizes.get(name, 0) + size
+        sizes[use.owner] = sizes.get(use.owner, 0) + size
 
 
 def _largest_first(sizes: dict[str, float]) -> list[tuple[str, float]]:
@@ -59,7 +57,7 @@ def memory_bar(seen: Seen, gpu: Gpu, columns: int, glyphs: Glyphs) -> Line:
         until = min(columns, round(end / gpu.total_bytes * columns))
         if kind in ("known", "inferred"):
             glyph = glyphs.owners[owners % len(glyphs.owners)] if kind == "known" else glyphs.inferred
-            style = owner_style(name) if kind == "known" else "guess"
+            style = seen.colours.get(name, "") if kind == "known" else "guess"
             owners += 1
         else:
             glyph, style = (glyphs.unknown, "bad") if kind == "unknown" else (glyphs.kept, "dim")

@@ -81,7 +81,7 @@ def card(seen: Seen, gpu: Gpu, screen: Screen, history: History | None = None) -
     heat = f"  {whole(gpu.celsius, glyphs)}{glyphs.degree}" if gpu.celsius is not None else ""
     name = joined([(Piece(f"GPU {gpu.label}", "strong"), Piece(f"  {gpu.name}{heat}")), *_wrong(gpu)])
     if not gpu.up:
-        return [cropped(line, columns) for line in (name, (Piece("  " + gpu.reason, "bad"),), ())]
+        return [cropped(line, columns) for line in (name, (Piece(f"  {gpu.reason or 'does not answer'}", "bad"),), ())]
     numbers = joined([(Piece(f"{gib(gpu.used_bytes, glyphs)} / {gib(gpu.total_bytes, glyphs)} GiB"),),
                       *_apart(gpu, glyphs)])  # fmt: skip
     memory = (Piece("  mem   "), *memory_bar(seen, gpu, max(0, columns - 10 - width(numbers)), glyphs), Piece("  "))
@@ -91,11 +91,11 @@ def card(seen: Seen, gpu: Gpu, screen: Screen, history: History | None = None) -
         spark = "  " + chart([point.busy for point in history.of(gpu)], columns // 4, 1, glyphs)[0]
     load = fitted(f"{percent(gpu.busy, glyphs)} %", 6, glyphs.cut, right=True)
     busy = (
-        Piece("  busy  "), *bar(gpu.busy, busy_room - len(spark), glyphs, _heat(gpu.busy)), Piece(spark, "good"),
+        Piece("  busy  "), *bar(gpu.busy, busy_room - len(spark), glyphs, "good"), Piece(spark, "good"),
         Piece(load + "   power "),
     )  # fmt: skip
     used, watts = ratio(gpu.power_watts, gpu.limit_watts), "  " + power_of(gpu, glyphs)
-    power = bar(used, max(0, columns - width(busy) - len(watts)), glyphs, _heat(used))
+    power = bar(used, max(0, columns - width(busy) - len(watts)), glyphs, _near(used))
     return [cropped(line, columns) for line in (name, memory + numbers, (*busy, *power, Piece(watts)))]
 
 
@@ -103,14 +103,14 @@ def row(seen: Seen, gpu: Gpu, screen: Screen) -> Line:
     """One line: number, name, memory, load, power, heat; then what is wrong. Numbers are below each other."""
     glyphs, columns = screen.glyphs, screen.columns
     head = Piece(fitted(gpu.label, 10 if gpu.profile else 3, glyphs.cut), "strong")
-    if not gpu.up:
-        return cropped((head, Piece(f"{gpu.name} "), Piece(gpu.reason or "does not answer", "bad")), columns)
     name = fitted(gpu.name.removeprefix("NVIDIA "), 12, glyphs.cut) + " " if columns >= 90 else ""
+    if not gpu.up:
+        return cropped((head, Piece(name), Piece(gpu.reason or "does not answer", "bad")), columns)
     size = fitted(f"{gib(gpu.used_bytes, glyphs)}/{gib(gpu.total_bytes, glyphs)}G", 13, glyphs.cut, right=True)
     load = fitted(f"{percent(gpu.busy, glyphs)}%", 5, glyphs.cut, right=True)
     power = fitted(power_of(gpu, glyphs), 10, glyphs.cut, right=True)
     heat = fitted(f"{whole(gpu.celsius, glyphs)}{glyphs.degree}", 5, glyphs.cut, right=True)
-    numbers = (Piece(size), Piece(load, _heat(gpu.busy)), Piece(power), Piece(heat + " "))
+    numbers = (Piece(size), Piece(load), Piece(power), Piece(heat + " "))
     room = (columns - width((head, Piece(name), *numbers))) * 3 // 5
     notes = joined([*_wrong(gpu), *_apart(gpu, glyphs)], " ")
     return cropped((head, Piece(name), *memory_bar(seen, gpu, max(4, room), glyphs), *numbers, *notes), columns)
@@ -140,5 +140,6 @@ def _apart(gpu: Gpu, glyphs: Glyphs) -> list[Line]:
     return parts
 
 
-def _heat(ratio: float | None) -> str:
-    return "good" if ratio is None or ratio < 0.7 else "warn" if ratio < 0.95 else "bad"
+def _near(ratio: float | None) -> str:
+    """The style of power, which at its limit slows a GPU down."""
+    return "good" if ratio is None or ratio < 0.95 else "warn"

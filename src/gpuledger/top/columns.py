@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuledger.top.amounts import amount, gib, percent, span
-from gpuledger.top.line import Glyphs, Line, Piece, fitted, owner_style
-from gpuledger.top.rows import Row, owner_of
+from gpuledger.top.line import Glyphs, Line, Piece, fitted
+from gpuledger.top.rows import Row
 from gpuledger.top.seen import MEASURED
 
 Text = Callable[[Row, Glyphs], str]
@@ -63,12 +63,6 @@ def _how(row: Row, glyphs: Glyphs) -> str:
     error = f" {glyphs.error}{percent(row.share_error, glyphs)}%" if is_told else ""
     guessed = [name for name, _ in row.methods if name not in MEASURED]
     return f"{mark(row)} {(guessed or [row.methods[0][0]])[0]}{error}"
-
-
-def colour_of(row: Row) -> str:
-    """The same as in the bars of memory; none for owners of several colours."""
-    colours = {owner_style(owner_of(use)) for use in row.uses}
-    return colours.pop() if len(colours) == 1 else ""
 
 
 def _memory(row: Row, glyphs: Glyphs) -> str:
@@ -165,7 +159,7 @@ class Layout:
             text = (_since(self.now) if column.name == "time" else column.text)(row, glyphs)
             if len(text) > width and column.brief is not None:
                 text = column.brief(row, glyphs)
-            colour = style or (colour_of(row) if column.name == "owner" else "")
+            colour = style or (row.colour if column.name == "owner" else "")
             pieces += [Piece(" ", style), Piece(fitted(text, width, glyphs.cut, right=column.right), colour)]
         return tuple(pieces[1:])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -75,11 +74,6 @@ class Piece(NamedTuple):
 
 
 Line = tuple[Piece, ...]
-
-
-def owner_style(name: str) -> str:
-    """The colour of an owner, the same everywhere and at all times."""
-    return OWNERS[zlib.crc32(name.encode("utf-8", "replace")) % len(OWNERS)]
 
 
 def clean(text: str) -> str:

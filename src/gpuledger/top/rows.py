@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from gpuledger.model import OUTSIDE
 from gpuledger.top.seen import MEASURED, Seen, Use
 
 GROUPINGS = ("process", "container", "pod", "namespace", "user")
-HOST = "host"
-"""Stands for everybody who is known to be in no container and no service."""
-NOBODY = "not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +18,8 @@ class Row:
     key: tuple[str, ...]
     """The same from picture to picture."""
     owner: str
+    colour: str
+    """The style of its owner; none for owners of several."""
     gpus: tuple[int, ...]
     pid: int | None
     process: str
@@ -70,7 +68,7 @@ def rows(seen: Seen, choice: Choice) -> list[Row]:
         is_wanted = choice.gpu is None or use.gpu == choice.gpu
         if is_wanted and (choice.exited or use.active) and matches(words(use), choice.filter):
             groups.setdefault(_key(use, choice.grouping), []).append(use)
-    return [_row(key, uses, choice.grouping, metered) for key, uses in groups.items()]
+    return [_row(key, uses, choice.grouping, metered, seen.colours) for key, uses in groups.items()]
 
 
 def ordered(found: Iterable[Row], value: Callable[[Row], object], *, falling: bool) -> list[Row]:
@@ -88,6 +86,7 @@ def total(found: Sequence[Row], name: str = "") -> Row:
     return Row(
         key=(),
         owner=name,
+        colour="",
         gpus=tuple(sorted({gpu for row in found for gpu in row.gpus})),
         pid=None,
         process="",
@@ -132,17 +131,6 @@ def found_in(row: Row, wanted: str) -> bool:
     return any(matches(f"{words(use)}\n{row.owner.lower()}", wanted) for use in row.uses)
 
 
-def owner_of(use: Use) -> str:
-    """Whose it is, in one text."""
-    if use.pod:
-        return "/".join(part for part in (use.namespace, use.pod, use.container) if part)
-    return use.container or use.container_id[:12] or _outside(use)
-
-
-def _outside(use: Use) -> str:
-    return use.job or use.unit or (HOST if use.unknown_because == OUTSIDE else f"({use.unknown_because or NOBODY})")
-
-
 def _uses(seen: Seen, grouping: str) -> list[Use]:
     """Processes, or containers and whoever is in none: those are whole also where processes are not shown."""
     if grouping in ("process", "user"):
@@ -152,9 +140,9 @@ def _uses(seen: Seen, grouping: str) -> list[Use]:
 
 def _key(use: Use, grouping: str) -> tuple[str, ...]:
     if grouping == "process":
-        return str(use.pid or ""), use.uuid, str(use.start_time), use.container_id, owner_of(use)
+        return str(use.pid or ""), use.uuid, str(use.start_time), use.container_id, use.owner
     if grouping == "container":
-        return use.container_id, owner_of(use)
+        return use.container_id, use.owner
     return (_name(use, grouping),)
 
 
@@ -165,17 +153,19 @@ def _name(use: Use, grouping: str) -> str:
         return use.namespace or "(no namespace)"
     if grouping == "user":
         return use.user or "(no user)"
-    return owner_of(use)
+    return use.owner
 
 
-def _row(key: tuple[str, ...], uses: list[Use], grouping: str, metered: set[str]) -> Row:
+def _row(key: tuple[str, ...], uses: list[Use], grouping: str, metered: set[str], colours: Mapping[str, str]) -> Row:
     inferred = grouping in ("process", "user")  # else a container tells its processes' numbers a second time
     own = [use for use in uses if not inferred or use.pid is not None]
     methods = _merged(own)
+    styles = {colours.get(use.owner, "") for use in uses}
     counted = bool(methods) or any(use.gpu_uuid in metered for use in own)
     return Row(
         key=key,
         owner=_name(uses[0], grouping),
+        colour=styles.pop() if len(styles) == 1 else "",
         gpus=tuple(sorted({use.gpu for use in uses})),
         pid=uses[0].pid if grouping == "process" else None,
         process=_common(use.process for use in uses),

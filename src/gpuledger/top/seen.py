@@ -5,17 +5,22 @@ What is missing, or is not what it should be, is not known. Names can be shown a
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.top.line import clean
+from gpuledger.model import OUTSIDE
+from gpuledger.top.line import OWNERS, clean
 from gpuledger.view.snapshot import VERSION, Picture
 
 MOST = 20_000
 """Rows of one kind; an exporter shows 10,000 processes at most."""
 LONGEST = 512
 """Characters of a name that are looked at."""
+HOST = "host"
+"""Stands for everybody who is known to be in no container and no service."""
+NOBODY = "not known"
 MEASURED = frozenset({"exclusive"})
 """Ways to know energy that are no estimate."""
 
@@ -88,6 +93,14 @@ class Use:
     fields: Mapping[str, Any] = field(repr=False, compare=False)
     """As they came, for whoever wants to see all of them."""
 
+    @property
+    def owner(self) -> str:
+        """Whose it is, in one text."""
+        if self.pod:
+            return "/".join(part for part in (self.namespace, self.pod, self.container) if part)
+        outside = HOST if self.unknown_because == OUTSIDE else f"({self.unknown_because or NOBODY})"
+        return self.container or self.container_id[:12] or self.job or self.unit or outside
+
 
 @dataclass(frozen=True, slots=True)
 class Provider:
@@ -115,6 +128,8 @@ class Seen:
     containers: tuple[Use, ...]
     dropped: int
     providers: tuple[Provider, ...]
+    colours: Mapping[str, str]
+    """The style of each owner, the same in bars and in the table."""
 
 
 def read(picture: object) -> Seen:
@@ -125,6 +140,8 @@ def read(picture: object) -> Seen:
         raise PictureError(f"is a picture of version {picture['version']}, and this program knows {VERSION}; "
                            "install the same gpuledger on both hosts")  # fmt: skip
     driver = _mapping(picture, "driver")
+    processes = tuple(_use(one) for one in _rows(picture, "processes"))
+    containers = tuple(_use(one) for one in _rows(picture, "containers"))
     return Seen(
         time=_number(picture, "time"),
         node=_text(picture, "node"),
@@ -135,14 +152,26 @@ def read(picture: object) -> Seen:
         driver_version=_text(driver, "driver_version"),
         cuda_version=_text(driver, "cuda_version"),
         gpus=tuple(_gpu(one) for one in _rows(picture, "gpus")),
-        processes=tuple(_use(one) for one in _rows(picture, "processes")),
-        containers=tuple(_use(one) for one in _rows(picture, "containers")),
+        processes=processes,
+        containers=containers,
         dropped=int(_number(picture, "dropped_processes") or 0),
         providers=tuple(
             Provider(_text(one, "name"), one.get("up") is True, _text(one, "reason"))
             for one in _rows(picture, "providers")
         ),
+        colours=_colours({use.owner for use in (*processes, *containers)}),
     )
+
+
+def _colours(owners: set[str]) -> dict[str, str]:
+    """By name, so that colours stay when others come and go; different ones as long as there are any."""
+    found: dict[str, str] = {}
+    for owner in sorted(owners):
+        first = zlib.crc32(owner.encode("utf-8", "replace"))
+        wanted = [OWNERS[(first + step) % len(OWNERS)] for step in range(len(OWNERS))]
+        free = [style for style in wanted if style not in found.values()] if len(found) < len(OWNERS) else wanted
+        found[owner] = free[0]
+    return found
 
 
 def _gpu(one: Picture) -> Gpu:
