@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.once or arguments.json:
         logs.set_up("error", settings.log_format)
         return _once(arguments, settings, view)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):  # textual draws on the last
         raise UsageError("top needs a terminal; for scripts there are top --once and top --json")
     try:
         from gpuledger.top.app import Top

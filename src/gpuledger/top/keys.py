@@ -46,7 +46,7 @@ KEYS: tuple[Key, ...] = (
     Key(("/", "f3"), "search", "go to the row with these words", "Search"),
     Key(("n", "N"), "again", "next or previous row with them", told=True),
     Key(("\\", "f4"), "filter", "show only rows with these words", "Filter"),
-    Key(("g", "t", "f5"), "group", "by process, container, pod, namespace, user", "Group"),
+    Key(("g", "t", "f5"), "group", "group by process, container, pod, namespace, user", "Group"),
     Key((">", "<", "f6"), "column", "sort by the next or previous column", "Sort", told=True),
     Key(tuple(SORTS), "sort", "sort by memory, compute engine, power, energy", told=True),
     Key(("I",), "invert", "sort the other way round"),
