@@ -147,6 +147,14 @@ def on_a_terminal(*words: str, env: dict[str, str]) -> tuple[int, str]:
     return process.returncode, text.decode()
 
 
+def test_a_filter_commands_nothing_either() -> None:
+    """It is shown as it was given, but for control characters."""
+    done = gpuledger("top", "--once", "--demo", FAST, "--filter", "\x1b[2J")
+
+    assert "filter: \\x1b[2J" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
 def test_colours_are_for_terminals() -> None:
     """And only if NO_COLOR is not set; ASCII alone where the locale has nothing else."""
     utf8 = surroundings(TERM="xterm", COLUMNS="80", PYTHONIOENCODING="utf-8")

@@ -106,6 +106,8 @@ def test_the_demo(columns: int, rows: int) -> None:
         window.until("busy .* memory .* power .*700 W", "last ")
         window.press("q")
         window.until("by pod ")
+        window.press("?", "j", "k", "q", "h", "j", "q", "Enter", "j", "q", "M")  # faster than pages are made
+        window.until("by pod ", "MEM GiB▼")
         window.press("q")
         assert window.ended() == 0
 

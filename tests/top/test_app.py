@@ -13,11 +13,12 @@ from textual.pilot import Pilot
 
 from gpuledger.export.http import Request, Response
 from gpuledger.fleet.prometheus import Access
-from gpuledger.top.app import Page, Top
+from gpuledger.top.app import Top
 from gpuledger.top.columns import BY_NAME
 from gpuledger.top.exporter import Exporter
 from gpuledger.top.feed import Feed, State
 from gpuledger.top.keys import KEYS
+from gpuledger.top.pages import Page
 from gpuledger.top.seen import read
 from gpuledger.top.table import View
 from gpuledger.view.snapshot import Picture

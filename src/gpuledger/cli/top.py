@@ -18,6 +18,7 @@ from gpuledger.errors import ConfigError, UsageError
 from gpuledger.top.columns import BY_NAME, NUMBERS
 from gpuledger.top.exporter import Exporter
 from gpuledger.top.feed import Feed, LostError, Source, Ticks
+from gpuledger.top.line import clean
 from gpuledger.top.plain import write
 from gpuledger.top.rows import GROUPINGS, Choice
 from gpuledger.top.seen import PictureError, read
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 def _view(arguments: argparse.Namespace) -> View:
     if not BY_NAME[arguments.sort].is_for(arguments.group):
         raise ConfigError(f"--sort {arguments.sort}: there is no such column with --group {arguments.group}")
-    choice = Choice(arguments.group, filter=arguments.filter)
+    choice = Choice(arguments.group, filter=clean(arguments.filter))
     return View(choice, arguments.sort, falling=arguments.sort in NUMBERS)
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.message import Message
-from textual.screen import ModalScreen
 
 from gpuledger import durations
 from gpuledger.top.cards import Screen, gpu_lines, problems, title
@@ -23,7 +20,9 @@ from gpuledger.top.details import details
 from gpuledger.top.feed import Feed
 from gpuledger.top.history import History
 from gpuledger.top.keys import KEYS, SORTS, Key, footer, help_lines
-from gpuledger.top.line import ASCII, UNICODE, Line, Piece, clean, cropped, head, joined
+from gpuledger.top.line import ASCII, UNICODE, Line, Piece, cropped, joined
+from gpuledger.top.pages import Page
+from gpuledger.top.prompt import Prompt
 from gpuledger.top.seen import Gpu, Seen
 from gpuledger.top.table import View, summary, table
 from gpuledger.top.widgets import Lines, Table
@@ -37,55 +36,6 @@ USUAL_GPUS = 8
 
 class Changed(Message):
     """There is another picture, or none any more."""
-
-
-class Page(ModalScreen[None]):
-    """Some lines over all the screen, that can be scrolled; any of its keys closes it."""
-
-    CSS = """
-    Page { background: transparent; }
-    Page VerticalScroll { height: 1fr; background: transparent; scrollbar-size: 1 1; }
-    Page #hint { height: 1; dock: bottom; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(key, "dismiss") for key in ("escape", "q", "enter", "h", "?", "f1", "space")),
-        *(Binding(key, "app.leave") for key in ("f10", "ctrl+c")),
-        Binding("j", "down"),
-        Binding("k", "up"),
-    ]
-
-    AUTO_FOCUS = "VerticalScroll"
-
-    def __init__(self, lines: Callable[[], list[Line]]) -> None:
-        super().__init__()
-        self._lines = lines
-
-    def compose(self) -> ComposeResult:
-        """The lines, and how to get away from them."""
-        with VerticalScroll():
-            yield Lines("page")
-        yield Lines("hint")
-
-    def on_mount(self) -> None:
-        """Draw."""
-        self.query_one("#hint", Lines).show([(Piece("Esc", "key"), Piece(" back"))])
-        self.draw()
-
-    def on_resize(self) -> None:
-        """Draw at the new size."""
-        self.draw()
-
-    def draw(self) -> None:
-        """Draw the lines as they are now."""
-        self.query_one("#page", Lines).show(self._lines())
-
-    def action_down(self) -> None:
-        """As in a pager."""
-        self.query_one(VerticalScroll).scroll_down(animate=False)
-
-    def action_up(self) -> None:
-        """As in a pager."""
-        self.query_one(VerticalScroll).scroll_up(animate=False)
 
 
 def _bindings(key: Key) -> list[Binding]:
@@ -115,8 +65,7 @@ class Top(App[None]):
         self._seen: Seen | None = None
         self._lost = ""
         self._is_paused = self._is_compact = False
-        self._asked = self._typed = self._before = ""
-        """What is being typed, as far as it is, and what the filter was before."""
+        self._prompt: Prompt | None = None
 
     def compose(self) -> ComposeResult:
         """What is wrong and the GPUs, the table, the keys."""
@@ -163,7 +112,7 @@ class Top(App[None]):
         main.query_one("#above", Lines).show(above)
         now = self._seen.time if self._seen is not None else None
         main.query_one(Table).show(found, self._view, now)
-        main.query_one("#footer", Lines).show([self._typing(columns) if self._asked else footer(columns)])
+        main.query_one("#footer", Lines).show([self._prompt.line(columns) if self._prompt else footer(columns)])
         if isinstance(self.screen, Page):
             self.screen.draw()
 
@@ -303,11 +252,12 @@ class Top(App[None]):
 
     def action_search(self) -> None:
         """Type what to look for."""
-        self._ask("search", "")
+        self._ask(Prompt("search"))
 
     def action_filter(self) -> None:
         """Type what to keep."""
-        self._ask("filter", self._view.choice.filter)
+        text = self._view.choice.filter
+        self._ask(Prompt("filter", text, before=text))
 
     def action_again(self, key: str) -> None:
         """The next row that was looked for."""
@@ -315,59 +265,45 @@ class Top(App[None]):
         if board.search and not board.find(1 if key == "n" else -1):
             self.bell()
 
-    def _ask(self, what: str, text: str) -> None:
-        self._asked, self._typed, self._before = what, text, text
+    def _ask(self, prompt: Prompt | None) -> None:
+        self._prompt = prompt
         self._draw()
-
-    def _typing(self, columns: int) -> Line:
-        room = max(0, columns - len(self._asked) - 3)
-        end = head(self._typed[::-1], room)[::-1]  # what is typed now is seen
-        return cropped((Piece(f"{self._asked}: ", "key"), Piece(end), Piece(" ", "cursor")), columns)
 
     def on_key(self, event: events.Key) -> None:
         """Take all keys while something is typed.
 
         Not with a widget to type into: keys that come at once are on their way elsewhere before it has the focus.
         """
-        if not self._asked:
+        if self._prompt is None:
             return
         event.prevent_default()
         event.stop()
-        if event.key == "escape":
-            self._give_up()
-        elif event.key == "enter":
-            self._asked = ""
-            self._draw()
-        elif event.key in ("backspace", "ctrl+h"):
-            self._type(self._typed[:-1])
-        elif event.key == "ctrl+u":
-            self._type("")
-        elif event.is_printable and event.character:
-            self._type(self._typed + clean(event.character))
+        if event.key == "enter":
+            self._ask(None)
+        elif event.key == "escape":
+            self._typed(replace(self._prompt, text=self._prompt.before))
+            self._ask(None)
+        else:
+            self._typed(self._prompt.after(event.key, event.character))
 
     def on_paste(self, event: events.Paste) -> None:
         """The same as typing it."""
-        if self._asked:
-            self._type(self._typed + clean(event.text.partition("\n")[0]))
+        if self._prompt is not None:
+            self._typed(self._prompt.with_more(event.text))
 
-    def _type(self, text: str) -> None:
-        self._typed = text
-        if self._asked == "filter":
-            self._choose(filter=text)
+    def _typed(self, prompt: Prompt) -> None:
+        """Do what is asked for while it is typed."""
+        self._prompt = prompt
+        board = self.query_one(Table)
+        if prompt.what == "filter":
+            self._choose(filter=prompt.text)
+            return
+        board.search = prompt.text
+        if prompt.text:
+            board.find(1, here=True)
         else:
-            board = self.query_one(Table)
-            board.search = text
-            if text:
-                board.find(1, here=True)
-            self._draw()
-
-    def _give_up(self) -> None:
-        asked, self._asked = self._asked, ""
-        if asked == "filter":
-            self._choose(filter=self._before)
-        else:
-            self.query_one(Table).leave()
-            self._draw()
+            board.leave()
+        self._draw()
 
     def action_away(self) -> None:
         """From the row and the search first, then from the filter."""
