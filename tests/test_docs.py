@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tools import docs
 
 from gpuledger.catalog import Family
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
+from gpuledger.cli import top
 from gpuledger.config import CONFIG_FILE, OPTIONS
 from gpuledger.doctor.names import CALLED
 from gpuledger.export.app import App
@@ -157,6 +159,18 @@ def test_what_the_report_page_names_is_there() -> None:
     assert set(re.findall(r"--([a-z](?:[\w.-]*\w)?)", page)) - flags == set()
     named = " ".join(page.partition("`--by` is one of ")[2].partition(". ")[0].split())
     assert [word for word in re.findall(r"\w+", named) if word in GROUPINGS] == list(GROUPINGS)
+
+
+def test_what_the_page_of_the_terminal_view_names_is_there() -> None:
+    """Each flag of docs/top.md."""
+    parser = ArgumentParser()
+    top.add_arguments(parser)
+    own = {name for action in parser._actions for name in action.option_strings}
+    settings = {f"--{name}" for option in top.OPTIONS for name in (option.key, *option.aliases)}
+
+    named = set(re.findall(r"--[a-z](?:[\w.-]*\w)?", (ROOT / "docs" / "top.md").read_text()))
+    assert named <= own | settings
+    assert {"--once", "--connect", "--interval"} <= named
 
 
 def _left(page: str, here: str) -> list[str]:

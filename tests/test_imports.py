@@ -23,6 +23,7 @@ ALLOWED = {
     "doctor": {"doctor", "sources", "owners", "export", "upstream", "config"},
     "fleet": {"fleet", "owners", "catalog", "export", "config"},
     "report": {"report", "fleet", "config"},
+    "top": {"top", "view", "owners", "upstream", "fleet", "config"},
     "cli": {
         "cli",
         "doctor",
@@ -34,6 +35,7 @@ ALLOWED = {
         "upstream",
         "fleet",
         "report",
+        "top",
         "loop",
         "config",
         "view",
@@ -69,8 +71,20 @@ def test_replaying_needs_no_driver_binding() -> None:
     """The demo must run where nothing of NVIDIA is installed, and without the memory of what it does not use."""
     code = (
         "import sys; import gpuledger.cli.demo, gpuledger.cli.serve, gpuledger.sources.replay;"
-        "unwanted = ('pynvml', 'yaml', 'http.server', 'asyncio', 'email', 'urllib.request');"
+        "unwanted = ('pynvml', 'yaml', 'http.server', 'asyncio', 'email', 'urllib.request', 'textual', 'rich');"
         "print([name for name in unwanted if name in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_only_the_live_view_needs_textual() -> None:
+    """It is an optional extra: no other module may need it, nor what `top --once` is made of."""
+    code = (
+        "import sys; import gpuledger.cli.top, gpuledger.cli.serve, gpuledger.cli.fleet, gpuledger.cli.doctor;"
+        "print([name for name in ('textual', 'rich', 'asyncio') if name in sys.modules])"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,12 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuledger import durations
+from gpuledger.books.book import Books
 from gpuledger.catalog import CATALOG, Of
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
+from gpuledger.cli.demo import RECORDING
 from gpuledger.config import OPTIONS, Option
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.fleet.shown import families as fleet_families
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
+from gpuledger.sources.replay import Replay
+from gpuledger.top.columns import COLUMNS
+from gpuledger.top.feed import Ticks
+from gpuledger.top.keys import KEYS
+from gpuledger.top.plain import write
+from gpuledger.top.seen import read
+from gpuledger.top.settings import OWN as TOP_OPTIONS
+from gpuledger.top.table import View
+from gpuledger.view.snapshot import Picture
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- settings: written by `make docs` -->", "<!-- end of settings -->"
@@ -22,6 +33,10 @@ FLEET_METRICS_BEGIN, FLEET_METRICS_END = (
 )
 FLEET_BEGIN, FLEET_END = "<!-- fleet settings: written by `make docs` -->", "<!-- end of fleet settings -->"
 REPORT_BEGIN, REPORT_END = "<!-- report settings: written by `make docs` -->", "<!-- end of report settings -->"
+TOP_BEGIN, TOP_END = "<!-- top settings: written by `make docs` -->", "<!-- end of top settings -->"
+KEYS_BEGIN, KEYS_END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
+COLUMNS_BEGIN, COLUMNS_END = "<!-- columns: written by `make docs` -->", "<!-- end of columns -->"
+SCREEN_BEGIN, SCREEN_END = "<!-- screen: written by `make docs` -->", "<!-- end of screen -->"
 KINDS = {
     Of.EXPORTER: ("The exporter itself", "No labels but those named."),
     Of.GPU: ("GPUs", "One series a GPU."),
@@ -104,6 +119,29 @@ def report(page: str) -> str:
     return _between(page, REPORT_BEGIN, [*rows, *(_setting(option) for option in REPORT_OPTIONS)], REPORT_END)
 
 
+def top(page: str) -> str:
+    """The page of the terminal view with its tables made anew, and what it shows of the demo after half a minute."""
+    rows = ["| key | what it does |", "|---|---|"]
+    for key in KEYS:
+        names = key.shown.split()
+        rows.append(f"| {' '.join(f'`{name}`' for name in names)} | {key.about} |")
+    page = _between(page, KEYS_BEGIN, rows, KEYS_END)
+    rows = ["| column | what it is | `--sort` |", "|---|---|---|"]
+    rows += [f"| {column.title} | {column.about} | `{column.name}` |" for column in COLUMNS]
+    page = _between(page, COLUMNS_BEGIN, rows, COLUMNS_END)
+    text = write(read(_demo(30)), View(), columns=80, colour=False, utf8=True)
+    screen = ["```", *text.splitlines()[1:], "```"]  # without the title, which has the version and the time of day
+    page = _between(page, SCREEN_BEGIN, screen, SCREEN_END)
+    rows = ["| setting | default | what it is | older names |", "|---|---|---|---|"]
+    return _between(page, TOP_BEGIN, [*rows, *(_setting(option) for option in TOP_OPTIONS)], TOP_END)
+
+
+def _demo(ticks: int) -> Picture:
+    replay, books = Replay(RECORDING, paced=False), Books()
+    pictures = Ticks(lambda: books.book(replay.read()), "")
+    return [pictures() for _ in range(ticks)][-1]
+
+
 def _between(page: str, begin: str, rows: list[str], end: str) -> str:
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)
@@ -128,6 +166,7 @@ PAGES = {
     "dialects.md": dialects,
     "fleet.md": fleet,
     "report.md": report,
+    "top.md": top,
 }
 
 

@@ -17,6 +17,7 @@ from gpuledger.errors import ConfigError, UsageError
 COMMANDS = {
     "serve": "serve this host's GPUs to Prometheus (the default)",
     "once": "read the GPUs once and print or write the metrics",
+    "top": "show who uses the GPUs, in a terminal",
     "demo": "serve a recording of a real H200; needs no GPU",
     "doctor": "check what this host needs, and say how to fix what is missing",
     "explain": "tell how a process gets its owner, with the evidence",
@@ -106,8 +107,9 @@ def _check(environment: Mapping[str, str]) -> None:
     except ConfigError:
         from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
         from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
+        from gpuledger.top.settings import OWN as TOP_OPTIONS
 
-        config.check_environment(environment, (*FLEET_OPTIONS, *REPORT_OPTIONS))
+        config.check_environment(environment, (*FLEET_OPTIONS, *REPORT_OPTIONS, *TOP_OPTIONS))
 
 
 def _parser(name: str, options: Sequence[Option]) -> Parser:

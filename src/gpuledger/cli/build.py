@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,13 +32,15 @@ from gpuledger.owners.search import Search
 from gpuledger.owners.slurm import SlurmResolver
 from gpuledger.sources.source import Collector
 
-log = logging.getLogger(__name__)
-
 if TYPE_CHECKING:
     from gpuledger.upstream.poll import Poll
     from gpuledger.upstream.source import Source
 
 log = logging.getLogger(__name__)
+
+PATIENCE_S = 3.0
+"""How long to wait for those who are asked in the background; ids alone are better than nothing."""
+LONGEST_PAUSE_S = 1.0
 
 
 def loop(
@@ -65,6 +68,14 @@ def loop(
         collectors=_collectors(settings),
         health=health,
     )
+
+
+def wait_for_names(loop: Loop, settings: Config) -> None:
+    """Some time between two readings, and until those who are asked in the background have answered."""
+    time.sleep(min(settings.tick_interval, LONGEST_PAUSE_S))
+    patience = time.monotonic() + PATIENCE_S
+    while not loop.has_answers() and time.monotonic() < patience:
+        time.sleep(0.05)
 
 
 def proc_root(settings: Config) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 
 from gpuledger.catalog.dialects import speak
 from gpuledger.cli import build, logs, out
@@ -16,9 +15,6 @@ from gpuledger.export.text import Renderer
 from gpuledger.wholefile import replacing
 
 FORMATS = {"text": Format.TEXT, "openmetrics": Format.OPENMETRICS}
-PATIENCE_S = 3.0
-"""How long to wait for those who are asked in the background; ids alone are better than nothing."""
-LONGEST_PAUSE_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,10 +33,7 @@ def run(arguments: argparse.Namespace, settings: Config) -> int:
     try:
         loop.once()
         # Utilization and activity are told since the reading before, so there must be one, and some time between.
-        time.sleep(min(settings.tick_interval, LONGEST_PAUSE_S))
-        patience = time.monotonic() + PATIENCE_S
-        while not loop.has_answers() and time.monotonic() < patience:
-            time.sleep(0.05)
+        build.wait_for_names(loop, settings)
         tick = loop.once()
     finally:
         loop.stop()

@@ -116,7 +116,7 @@ class Prometheus:
         url, timeout_s = self._access.url, self._access.timeout_s
         try:
             client = self._current()
-            headers = [*self._access.headers, *self._login(), "Accept: application/json", "User-Agent: gpuledger"]
+            headers = [*self._access.headers, *login(self._access), "Accept: application/json", "User-Agent: gpuledger"]
             with client.stream(self._prefix + target, timeout_s, self._largest, *headers, form=form) as answer:
                 status, _, pieces = answer
                 return status, b"".join(pieces)
@@ -157,14 +157,15 @@ class Prometheus:
             )
         return self._client
 
-    def _login(self) -> list[str]:
-        access = self._access
-        if access.token_file:
-            return [f"Authorization: Bearer {secret(access.token_file)}"]
-        if access.user:
-            both = f"{access.user}:{secret(access.password_file)}".encode()
-            return [f"Authorization: Basic {base64.b64encode(both).decode()}"]
-        return []
+
+def login(access: Access) -> list[str]:
+    """The header that lets us in, if one is needed."""
+    if access.token_file:
+        return [f"Authorization: Bearer {secret(access.token_file)}"]
+    if access.user:
+        both = f"{access.user}:{secret(access.password_file)}".encode()
+        return [f"Authorization: Basic {base64.b64encode(both).decode()}"]
+    return []
 
 
 def secret(path: str) -> str:

@@ -1,0 +1,125 @@
+"""Where pictures come from: this host's own ticks or an exporter's answers, taken in the background."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from gpuledger.backoff import Backoff
+from gpuledger.model import Tick
+from gpuledger.top.line import clean
+from gpuledger.top.seen import PictureError, Seen, read
+from gpuledger.view.snapshot import Picture, snapshot
+
+log = logging.getLogger(__name__)
+
+WINDOW_NS = 3 * 10**9
+"""Power is a mean over this time: the energy of a shared GPU is booked about once a second, in steps."""
+PATIENCE_S = 2.0
+
+
+class LostError(Exception):
+    """There is no picture now; says why in one line."""
+
+
+class Source(Protocol):
+    """Gives a picture each time it is called, or raises LostError."""
+
+    name: str
+    """Where it looks."""
+
+    def __call__(self) -> Any:
+        """The picture as it is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known now."""
+
+    seen: Seen | None = None
+    lost: str = ""
+    """Why there is nothing newer; empty when all is well."""
+
+
+class Ticks:
+    """Pictures of this host's own ticks."""
+
+    name = ""
+
+    def __init__(self, once: Callable[[], Tick], node: str) -> None:
+        self._once, self._node = once, node
+        self._ticks: deque[Tick] = deque()
+
+    def __call__(self) -> Picture:
+        """Make a tick; power is taken from the oldest one within the window on."""
+        tick = self._once()
+        while len(self._ticks) > 1 and tick.time_ns - self._ticks[0].time_ns > WINDOW_NS:
+            self._ticks.popleft()
+        self._ticks.append(tick)
+        return snapshot(tick, self._ticks[0] if len(self._ticks) > 1 else None, node=self._node)
+
+
+class Feed:
+    """Asks a source every so often, and ever more rarely while it does not answer."""
+
+    def __init__(self, source: Source, interval_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._source, self.interval_s = source, interval_s
+        self._backoff = Backoff(monotonic)
+        self._wake = threading.Event()
+        self._stopped = False
+        self._changed: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._run, name="top", daemon=True)
+        self.state = State()
+
+    @property
+    def name(self) -> str:
+        """Where it looks; empty for this host."""
+        return self._source.name
+
+    def start(self, changed: Callable[[], None]) -> None:
+        """Begin; `changed` is called from another thread after each try."""
+        self._changed = changed
+        self._thread.start()
+
+    def retry(self) -> None:
+        """Ask now."""
+        self._backoff.reset()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End; waits a little for a question that is under way."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(PATIENCE_S)
+
+    def step(self) -> None:
+        """Ask once, if it is worth it. Public for tests."""
+        if not self._backoff.due():
+            return
+        try:
+            self.state = State(read(self._source()))
+            self._backoff.reset()
+        except LostError as error:
+            self._lose(str(error))
+        except PictureError as error:
+            self._lose(f"what {self.name or 'this host'} says {error}")
+        except Exception as error:  # a bug costs the news, not the view
+            log.debug("top", exc_info=True)
+            self._lose(f"{type(error).__name__}: {error}")
+
+    def _lose(self, reason: str) -> None:
+        self._backoff.failed()
+        self.state = replace(self.state, lost=clean(reason))
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._wake.clear()
+            self.step()
+            self._changed()
+            self._wake.wait(self.interval_s)

@@ -1,0 +1,181 @@
+"""`gpuledger top` as scripts use it, as a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuledger.cli import main
+from gpuledger.export.http import Request, Response
+from gpuledger.top.line import cells
+from tests.cli.running import COMMAND, gpuledger, surroundings
+from tests.export.test_server import serving
+from tests.fakedriver import Gpu, Process, Scenario
+from tests.top.pictures import busy
+
+FAST = "--interval=100ms"
+SLOWER = "--interval=500ms"  # samples of work come every 200 ms
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """A host with two GPUs, and this very process on the first."""
+    gpus = [Gpu(0, uuid="GPU-a", watts=300), Gpu(1, uuid="GPU-b", watts=80)]
+    processes = [Process(0, os.getpid(), memory=1 << 30, sm=40)]
+    return surroundings(Scenario(gpus, processes).write(tmp_path / "scenario"))
+
+
+def test_once_is_text(env: dict[str, str]) -> None:
+    """The host's GPUs and this process, without codes; exit code 0."""
+    done = gpuledger("top", "--once", SLOWER, env=env | {"COLUMNS": "80"})
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "GPU 0 " in done.stdout
+    assert "300/" in done.stdout
+    (row,) = (line for line in done.stdout.splitlines() if f" {os.getpid()} " in line)
+    assert "1.00" in row.split()
+    assert "40" in row.split()
+    assert all(cells(line) <= 80 and line.isprintable() for line in done.stdout.splitlines())
+
+
+def test_json_is_the_picture(env: dict[str, str]) -> None:
+    """After two readings, so that shares are in it."""
+    done = gpuledger("top", "--json", SLOWER, env=env)
+
+    one = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert [gpu["power_watts"] for gpu in one["gpus"]] == [300, 80]
+    (process,) = one["processes"]
+    assert (process["pid"], process["sm_ratio"]) == (os.getpid(), 0.4)
+    assert process["watts"] is not None
+
+
+def test_without_a_driver_it_says_so_and_exits_with_1() -> None:
+    """What is known is written all the same."""
+    done = gpuledger("top", "--once", FAST)
+    as_json = gpuledger("top", "--json", FAST)
+
+    assert (done.returncode, as_json.returncode) == (1, 1)
+    assert done.stderr == as_json.stderr
+    assert done.stderr.startswith("gpuledger: the driver cannot be read: ")
+    assert done.stderr.count("\n") == 1
+    assert json.loads(as_json.stdout)["driver"]["up"] is False
+
+
+def test_an_exporter() -> None:
+    """Its picture, as text and as JSON."""
+    with serving(lambda _: Response(200, [], json.dumps(busy()).encode())) as server:
+        url = f"http://127.0.0.1:{server.addresses[0][1]}"
+        text = gpuledger("top", "--once", "--connect", url, "--group", "pod", "--sort", "watts")
+        one = gpuledger("top", "--json", "--connect", url)
+
+    assert (text.returncode, text.stderr, one.returncode) == (0, "", 0)
+    rows = [line.split()[2] for line in text.stdout.splitlines()[-6:]]
+    assert rows[0] == "ml/train-0"
+    assert json.loads(one.stdout) == busy()
+
+
+def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
+    """One line, whatever it is instead."""
+
+    def page(_: Request) -> Response:
+        return Response(200, [], b'{"version": 9}')
+
+    gone = gpuledger("top", "--once", "--connect", "127.0.0.1:1")
+    with serving(page) as server:
+        other = gpuledger("top", "--json", "--connect", f"127.0.0.1:{server.addresses[0][1]}")
+
+    assert (gone.returncode, other.returncode) == (1, 1)
+    assert gone.stderr == "gpuledger: cannot reach http://127.0.0.1:1: Connection refused; is it running?\n"
+    assert "says is a picture of version 9, and this program knows 1" in other.stderr
+    assert (gone.stdout, other.stdout) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--connect=ftp://x"], "--connect: 'ftp://x' is no address of an exporter"),
+        (["--connect=n1", "--demo"], "--connect shows an exporter and the other flag a recording; give one of them"),
+        (["--once", "--json"], "not allowed with argument --once"),
+        (["--once", "--sort=pid", "--group=pod"], "--sort pid: there is no such column with --group pod"),
+        (["--once", "--connect=n1", "--exporter.user=x"], "--exporter.user and --exporter.password-file belong"),
+        (["--interval=1h", "--once"], "'1h' is out of range"),
+        ([], "top needs a terminal; for scripts there are top --once and top --json"),
+    ],
+)
+def test_what_the_user_got_wrong_is_exit_code_2(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that says what would be right."""
+    assert main(["top", *words]) == 2
+
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_its_variables_are_no_mistake_of_other_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GPULEDGER_CONNECT may be in a shell's environment for good."""
+    monkeypatch.setenv("GPULEDGER_CONNECT", "n1")
+
+    assert main(["serve", "--print-config"]) == 0
+    assert main(["top", "--print-config"]) == 0
+    assert "\nconnect: n1\n" in capsys.readouterr().out
+
+
+def on_a_terminal(*words: str, env: dict[str, str]) -> tuple[int, str]:
+    """Run a command whose standard output is a terminal: exit code, and what it wrote there."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([*COMMAND, *words], env=env, stdout=theirs, stderr=subprocess.PIPE)
+    os.close(theirs)
+    text = b""
+    try:
+        while part := os.read(ours, 65536):
+            text += part
+    except OSError:  # a terminal whose last writer has left
+        pass
+    process.communicate()
+    os.close(ours)
+    return process.returncode, text.decode()
+
+
+def test_a_filter_commands_nothing_either() -> None:
+    """It is shown as it was given, but for control characters."""
+    done = gpuledger("top", "--once", "--demo", FAST, "--filter", "\x1b[2J")
+
+    assert "filter: \\x1b[2J" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_colours_are_for_terminals() -> None:
+    """And only if NO_COLOR is not set; ASCII alone where the locale has nothing else."""
+    utf8 = surroundings(TERM="xterm", COLUMNS="80", PYTHONIOENCODING="utf-8")
+    words = ("top", "--once", "--demo", FAST)
+
+    assert "\x1b[" in on_a_terminal(*words, env=utf8)[1]
+    assert "\x1b" not in on_a_terminal(*words, env=utf8 | {"NO_COLOR": "1"})[1]
+    assert "\x1b" not in gpuledger(*words, env=utf8).stdout
+    assert "█" in gpuledger(*words, env=utf8).stdout
+    assert gpuledger(*words, env=utf8 | {"PYTHONIOENCODING": "ascii"}).stdout.isascii()
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    """The one-shot modes need nothing."""
+    (tmp_path / "textual.py").write_text("raise ModuleNotFoundError(\"No module named 'textual'\", name='textual')\n")
+    env = surroundings(TERM="xterm", PYTHONPATH=str(tmp_path))
+    code = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
+
+    live = subprocess.run(
+        [sys.executable, "-c", code, *COMMAND, "top", "--demo"], env=env, capture_output=True, text=True, check=False
+    )
+    assert live.returncode == 2
+    assert "the live view needs textual; pip install 'gpuledger[top]', or use top --once" in live.stdout
+    assert gpuledger("top", "--once", "--demo", FAST, env=env).returncode == 0

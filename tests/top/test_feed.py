@@ -1,0 +1,112 @@
+"""Where pictures come from."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from gpuledger.books.book import Books
+from gpuledger.top.feed import Feed, LostError, State, Ticks
+from gpuledger.top.seen import read
+from tests.books.worlds import World
+from tests.top.pictures import gpu, picture
+
+
+class Told:
+    """A source that says what it is told to, one thing after the other; an error is raised."""
+
+    name = "http://n1:9400"
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    def __call__(self) -> Any:
+        """The next answer; the last one again and again."""
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+
+def test_what_was_last_known_stays_when_the_connection_is_lost() -> None:
+    """With why, until there is an answer again."""
+    clock = Clock()
+    feed = Feed(Told(picture(gpu()), LostError("cannot reach n1"), picture(gpu(1))), 1.0, monotonic=clock)
+
+    feed.step()
+    assert feed.state == State(read(picture(gpu())))
+    feed.step()
+    assert feed.state == State(read(picture(gpu())), "cannot reach n1")
+    clock.now += 1
+    feed.step()
+    assert feed.state == State(read(picture(gpu(1))))
+
+
+def test_who_does_not_answer_is_asked_ever_more_rarely() -> None:
+    """After 1 s, 2 s, 4 s; at once when somebody wants it."""
+    clock = Clock()
+    source = Told(LostError("a"), LostError("b"), LostError("c"), LostError("d"), picture(gpu()))
+    feed = Feed(source, 1.0, monotonic=clock)
+
+    said = []
+    for _ in range(7):
+        feed.step()
+        said.append(feed.state.lost)
+        clock.now += 1
+    assert said == ["a", "b", "b", "c", "c", "c", "c"]
+    feed.retry()
+    feed.step()
+    assert feed.state.lost == "d"
+
+
+def test_other_answers_cost_the_news_alone() -> None:
+    """No picture, another version, a bug."""
+    clock = Clock()
+    feed = Feed(Told({"a": 1}, {"version": 7}, RuntimeError("\x1b[2J")), 1.0, monotonic=clock)
+
+    said = []
+    for _ in range(3):
+        feed.step()
+        said.append(feed.state.lost)
+        clock.now += 60
+    assert said[0] == "what http://n1:9400 says is no picture of gpuledger"
+    assert said[1].startswith("what http://n1:9400 says is a picture of version 7")
+    assert said[2] == "RuntimeError: \\x1b[2J"
+
+
+def test_it_goes_on_in_the_background_until_it_is_stopped() -> None:
+    """Each try is told."""
+    come = threading.Semaphore(0)
+    feed = Feed(Told(picture(gpu())), 0.001)
+
+    feed.start(come.release)
+    assert all(come.acquire(timeout=10) for _ in range(3))
+    feed.stop()
+
+    assert feed.state.seen is not None
+    assert not feed._thread.is_alive()
+
+
+def test_power_is_a_mean_over_three_seconds() -> None:
+    """Energy of a shared GPU is booked in steps; 100 J, then nothing for two seconds, is 33 W."""
+    world, books = World(), Books()
+    ticks = [world.tick(7), *(world.tick(7, mj=mj, work={7: 50}) for mj in (300_000, 100_000, 0, 0, 0))]
+    source = Ticks(lambda: books.book(ticks.pop(0)), "n1")
+
+    watts = [source()["processes"][0]["watts"] for _ in range(6)]
+
+    assert watts[0] is None
+    assert watts[4] == pytest.approx(33.333)
+    assert watts[5] == 0

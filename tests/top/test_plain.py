@@ -1,0 +1,79 @@
+"""One picture as text."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuledger.top.columns import COLUMNS
+from gpuledger.top.line import cells
+from gpuledger.top.plain import write
+from gpuledger.top.rows import GROUPINGS, Choice
+from gpuledger.top.seen import read
+from gpuledger.top.table import View
+from gpuledger.view.snapshot import Picture
+from tests.top.pictures import HOSTILE, PICTURES, busy, demo, gpu, picture, process, seen
+
+
+def test_the_demo_on_a_small_screen() -> None:
+    """GPU, sums and everybody on it."""
+    text = write(demo(), View(), columns=80, colour=False, utf8=True)
+
+    lines = text.splitlines()
+    assert lines[0].startswith("gpuledger ")
+    assert "RECORDING" in lines[0]
+    assert lines[1] == "GPU 0  NVIDIA H200  59°C  slowed: sw power cap"
+    assert lines[4].startswith("4 by process  31.4 GiB")
+    assert lines[5].split() == ["GPU", "PID", "OWNER", "PROCESS", "MEM", "GiB▼", "SM%", "WATTS", "kJ", "HOW"]
+    assert lines[6].split()[:4] == ["0", "457", "ollama.service", "ollama"]
+    assert len(lines) == 10
+
+
+def test_colours_and_ascii() -> None:
+    """Codes only where they are wanted; nothing but ASCII where there is nothing else."""
+    coloured = write(seen(busy()), View(), columns=80, colour=True, utf8=True)
+    plain = write(seen(busy()), View(), columns=80, colour=False, utf8=True)
+    ascii_only = write(seen(busy()), View(), columns=80, colour=False, utf8=False)
+
+    assert "\x1b[" in coloured
+    assert re.sub(r" *\n", "\n", re.sub(r"\x1b\[[0-9;]*m", "", coloured)) == plain
+    assert ascii_only.isascii()
+    assert "\x1b" not in ascii_only
+
+
+def test_a_chosen_gpu() -> None:
+    """Its card and its rows, no other."""
+    text = write(seen(busy()), View(Choice(gpu=1)), columns=120, colour=False, utf8=False)
+
+    assert "GPU 1 " in text
+    assert "GPU 0 " not in text
+    assert "ollama" not in text
+
+
+def test_hostile_names_do_nothing() -> None:
+    """Escape sequences, markup, line breaks, turned writing."""
+    names = [process(n, process_name=name, unit=name, user=name) for n, name in enumerate(HOSTILE, 1)]
+    text = write(read(picture(gpu(name="\x1b[2J"), processes=names)), View(), columns=120, colour=False, utf8=True)
+
+    assert all(line.isprintable() for line in text.splitlines())
+    assert len(text.splitlines()) == 6 + len(HOSTILE)
+    assert "[bold red]x[/]" in text
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    PICTURES,
+    st.sampled_from(GROUPINGS),
+    st.sampled_from([column.name for column in COLUMNS if not column.only]),
+    st.integers(20, 250),
+    st.booleans(),
+)
+def test_any_picture_fits_any_width(one: Picture, grouping: str, sort: str, columns: int, utf8: bool) -> None:
+    """No line is longer than the screen is wide, and none commands it."""
+    text = write(read(one), View(Choice(grouping), sort), columns=columns, colour=False, utf8=utf8)
+
+    for line in text.split("\n"):
+        assert cells(line) <= columns
+        assert line.isprintable()
