@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gpuledger import durations
 from gpuledger.export.listen import parse_address
@@ -20,11 +21,11 @@ def switch(text: str) -> bool:
     raise ValueError("is neither on nor off; write true or false")
 
 
+@dataclass(frozen=True, slots=True)
 class OneOf:
-    """A check for one of these words, which help and completion show."""
+    """A check that can be asked for the words it takes: a shell offers them."""
 
-    def __init__(self, *choices: str) -> None:
-        self.choices = choices
+    choices: tuple[str, ...]
 
     def __call__(self, text: str) -> str:
         """The word itself."""
@@ -35,7 +36,7 @@ class OneOf:
 
 def one_of(*choices: str) -> OneOf:
     """A check for one of these words."""
-    return OneOf(*choices)
+    return OneOf(choices)
 
 
 def between(shortest: str, longest: str) -> Callable[[str], float]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e.ledgers import Ledger, ledger, sockets
 from tests.e2e.nodes import Node, a_node
+
+
+def pytest_configure() -> None:
+    """Who is told to end cleans up first, as after Ctrl-C: the daemons would go on."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

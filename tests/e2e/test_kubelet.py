@@ -146,18 +146,24 @@ def test_containerd_restarts(node: Node, shown: Ledger, running: Running) -> Non
 
 
 def test_both_restart_and_a_container_with_them(node: Node, shown: Ledger, running: Running) -> None:
-    """What changed while nobody could be asked is right once they are back."""
-    main = running.pop(MAIN)
+    """What changed while nobody could be asked is right once they are back.
+
+    The container has no device of its own: a kubelet that is there before the device plugin turns such a pod away.
+    """
+    nginx = running[NGINX]
+    node.list_on_gpus(*running.values(), also=(process(nginx, WHOLE),))
+    shown.shows_lines(*uses(nginx, WHOLE))
     with shown.always_shows(*running.values()):
         node.kubelet.kill()
         node.containerd.kill()
-        os.kill(main.pid, signal.SIGKILL)
+        os.kill(nginx.pid, signal.SIGKILL)
         node.list_on_gpus(*running.values())
         shown.shows_lines('gpuledger_provider_up{provider="cri"} 0', 'gpuledger_provider_up{provider="podresources"} 0')
         node.bring_back()
-        after = node.run(*PODS, without=main)
-        node.list_on_gpus(*after.values())
-        shown.shows(*after.values())
+        again = node.run(*PODS, without=nginx)[NGINX]
+        node.list_on_gpus(*running.values(), also=(process(again, WHOLE),))
+        body = shown.shows_lines(*uses(again, WHOLE))
+    assert of_owners(body).isdisjoint(uses(nginx, WHOLE))
 
 
 def test_device_plugins_restart(node: Node, shown: Ledger, running: Running) -> None:

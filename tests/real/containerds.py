@@ -155,7 +155,7 @@ class Containerd:
         for pid in self._pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if self._daemon is not None and self.is_running:
+        if self._daemon is not None and self._daemon.poll() is None:
             # The shims end themselves, with their sockets, when their containers are removed.
             with suppress(AssertionError, subprocess.TimeoutExpired):
                 daemons.wait_until(lambda: "RUNNING" not in self.ctr("tasks", "list"))
