@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from gpuledger.top.seen import Seen, read
@@ -157,3 +158,5 @@ PICTURES = st.builds(
     }),
 )  # fmt: skip
 """Whatever another host may send: hostile names, missing and senseless values."""
+PATIENT = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For tests over pictures, which are large, on a machine that has other things to do."""

@@ -66,8 +66,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise UsageError(f"the live view needs {error.name}; pip install 'gpuledger[top]', or use top --once") from None
     logs.Kept(settings.log_level)  # lines would tear the screen
     with _source(settings) as (source, _):
-        Top(Feed(source, settings.tick_interval), view, utf8=_has_utf8(sys.stdout)).run()
-    return 0
+        app = Top(Feed(source, settings.tick_interval), view, utf8=_has_utf8(sys.stdout))
+        app.run()
+    return app.return_code or 0
 
 
 def _view(arguments: argparse.Namespace) -> View:
