@@ -24,7 +24,7 @@ DAYS, NAMESPACES = 30, 200
 END = int(time.time()) // 3600 * 3600 - 3600
 CASES = (
     ("80,000 GPUs, steps of 10 d", NODES, 10 * 86400),
-    ("800 GPUs, steps of 1 h", NODES // 100, 3600),
+    ("200 GPUs, steps of 1 h", NODES // 400, 3600),
 )
 PER_FILE_S = 7200
 """As long as a block: promtool reads a file anew for each block in it."""
