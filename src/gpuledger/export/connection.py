@@ -79,6 +79,11 @@ class Connection:
                 response.body.close()
         return keep
 
+    def complain(self, error: BadRequest) -> None:
+        """Say why there will be no answer."""
+        pieces, _ = http.frame(Response.text(error.status, error.message), None, keep_alive=False)
+        self.send(b"".join(pieces), monotonic() + LINGER_S)
+
     def send(self, data: bytes, deadline: float) -> None:
         """Send all of it, or raise TimeoutError."""
         rest = memoryview(data)
@@ -88,9 +93,13 @@ class Connection:
 
     def linger(self) -> None:
         """Close our side, then read what still comes, so that the client gets to read its answer."""
-        socket.socket.shutdown(self.sock, socket.SHUT_WR)
         deadline = monotonic() + LINGER_S
         self.sock.settimeout(LINGER_S)
+        if unwrap := getattr(self.sock, "unwrap", None):
+            with contextlib.suppress(OSError, ValueError):  # the client has gone, or it was never TLS
+                unwrap()  # says that this is the end: TLS clients take a bare one for an attack
+        socket.socket.shutdown(self.sock, socket.SHUT_WR)
+        self.sock.settimeout(_left(deadline))
         while self.sock.recv(_READ_BYTES):
             self.sock.settimeout(_left(deadline))
 
