@@ -1,0 +1,67 @@
+"""The server in front of the pages, as the settings of a command that serves say; shared by those commands."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Protocol
+
+from gpuledger import __version__
+from gpuledger.errors import ConfigError
+from gpuledger.export.activation import passed_sockets
+from gpuledger.export.server import Handler, Server
+
+log = logging.getLogger(__name__)
+
+
+class Settings(Protocol):
+    """What commands that serve are set to."""
+
+    @property
+    def web_listen_address(self) -> tuple[str, ...]:
+        """Where to listen."""
+
+    @property
+    def web_max_connections(self) -> int:
+        """How many clients at a time."""
+
+    @property
+    def web_config_file(self) -> str:
+        """The file about TLS and passwords, if there is one."""
+
+    @property
+    def web_systemd_socket(self) -> bool:
+        """Whether systemd has opened the sockets."""
+
+
+def server(settings: Settings, pages: Handler) -> Server:
+    """One that is not bound yet; ConfigError when its files cannot be used."""
+    wrap, path = None, settings.web_config_file
+    if path:
+        from gpuledger.export.auth import Logins  # memory that few need
+        from gpuledger.export.gate import Gate
+        from gpuledger.export.webfile import WebFile
+
+        try:
+            file = WebFile(path)
+            pages = Gate(pages, file.get, Logins())
+            config = file.get()
+            if config.tls is not None:
+                from gpuledger.export.tls import Tls
+
+                wrap = Tls(path, file.get).wrap
+        except ValueError as error:
+            raise ConfigError(f"--web.config.file: {path}: {error}") from None
+        log.info("TLS is %s; users: %d", "disabled" if wrap is None else "enabled", len(config.users))
+        if config.http2:
+            log.info("%s: http2 has no effect; clients are served over HTTP/1.1", path)
+    sockets = passed_sockets(os.environ) if settings.web_systemd_socket else []
+    addresses = () if settings.web_systemd_socket else settings.web_listen_address
+    return Server(addresses, pages, max_connections=settings.web_max_connections, wrap=wrap, sockets=sockets)
+
+
+def announce(listening: Server) -> None:
+    """Say in the log where it listens."""
+    for host, port in listening.addresses:
+        shown = f"[{host}]" if ":" in host else host
+        log.info("gpuledger %s listens on %s:%d", __version__, shown, port)
