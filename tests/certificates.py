@@ -23,13 +23,14 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         self.cert = folder / f"{name}.crt"
         _openssl("req", "-x509", *_NEW_KEY, "-nodes", "-days", "30", "-subj", f"/CN={name}",
+                 "-addext", "keyUsage=critical,keyCertSign",
                  "-keyout", str(folder / f"{name}.key"), "-out", str(self.cert))  # fmt: skip
 
     def issue(self, name: str, sans: str = "DNS:localhost,IP:127.0.0.1,IP:::1", days: int = 30) -> Pair:
         """A certificate with these alternative names; one of -1 days has expired."""
         pair = Pair(self._folder / f"{name}.crt", self._folder / f"{name}.key")
         request, extensions = self._folder / f"{name}.csr", self._folder / f"{name}.ext"
-        extensions.write_text(f"subjectAltName={sans}\n")
+        extensions.write_text(f"subjectAltName={sans}\nauthorityKeyIdentifier=keyid\n")  # Python 3.13 wants the latter
         _openssl("req", "-new", *_NEW_KEY, "-nodes", "-subj", f"/CN={name}", "-keyout", str(pair.key), "-out",
                  str(request))  # fmt: skip
         _openssl("x509", "-req", "-in", str(request), "-CA", str(self.cert), "-CAkey",

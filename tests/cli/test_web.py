@@ -18,6 +18,7 @@ import pytest
 
 from tests.certificates import Authority
 from tests.cli.running import COMMAND, gpuledger, serving, surroundings
+from tests.cli.test_doctor import examined, healthy, only
 
 NOBODY: dict[str, str] = {}
 ALICE = {"Authorization": "Basic " + base64.b64encode(b"alice:wonder").decode()}
@@ -151,3 +152,34 @@ def _ticks(url: str) -> int:
         found = re.search(r"^gpuledger_ticks_total (\d+)$", response.read().decode(), re.MULTILINE)
     assert found is not None
     return int(found[1])
+
+
+def test_what_the_doctor_finds(tmp_path: Path) -> None:
+    """A file that serve would refuse is a problem; an exporter behind TLS or a password is no stranger on our port."""
+    path = tmp_path / "web.yml"
+    path.write_text("tls_server_config: {cert_file: gone.crt, key_file: gone.key}")
+    name, level, text, _ = only(examined(healthy(), tmp_path, f"--web.config.file={path}")[1])
+    assert (name, level) == ("settings", "problem")
+    assert "failed to read cert_file" in text
+
+    Authority(tmp_path).issue("server")
+    for content in (
+        f"basic_auth_users: {{alice: {HASH}}}",
+        "tls_server_config: {cert_file: server.crt, key_file: server.key}",
+    ):
+        path.write_text(content)
+        with serving("demo", f"--web.config.file={path}", env=surroundings()) as running:
+            address = running.url.removeprefix("http://")
+            flags = (f"--web.listen-address={address}", f"--web.config.file={path}")
+            assert examined(healthy(), tmp_path, *flags)[1] == {}
+            assert set(examined(healthy(), tmp_path, flags[0])[1]) == {f"listen {address}"}
+
+
+def test_http2_is_said_to_have_no_effect(tmp_path: Path) -> None:
+    """Who asks for it is told; who does not ask is not."""
+    path = tmp_path / "web.yml"
+    for content, said in (("http_server_config: {http2: true}", True), ("http_server_config: {http2: false}", False)):
+        path.write_text(content)
+        with serving("demo", f"--web.config.file={path}", env=surroundings()) as running:
+            log = running.stop()[2]
+        assert ("http2 has no effect; clients are served over HTTP/1.1" in log) is said

@@ -128,6 +128,32 @@ def test_nonsense_and_silence(authority: Authority, folder: Path) -> None:
         assert fetch(server, client(authority)) == BODY
 
 
+def test_a_slow_handshake_ends(folder: Path) -> None:
+    """One that drips in byte by byte is cut when the time for a request is over, however it goes on."""
+    hello = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+    path = folder / "web.yml"
+    path.write_text(PAIR)
+    wrap = Tls(str(path), WebFile(str(path)).get).wrap
+    with serving(limits=Limits(head_s=0.3), wrap=wrap) as server, connect(server) as sock:
+        sock.settimeout(0.02)
+        cut, sent = False, 0
+        for byte in hello.read():
+            with contextlib.suppress(TimeoutError):
+                try:
+                    sock.sendall(bytes([byte]))
+                    cut = sock.recv(1) == b""
+                except ConnectionError:
+                    cut = True
+            if cut:
+                break
+            sent += 1
+
+    assert cut
+    assert sent > 5
+
+
 def test_client_certificates(authority: Authority, folder: Path, tmp_path: Path) -> None:
     """One of our authority gets in; none, an expired one and one of another authority do not."""
     other = Authority(tmp_path / "other").issue("client")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpuledger import __version__
 from gpuledger.errors import ConfigError
 from gpuledger.export.activation import passed_sockets
-from gpuledger.export.server import Handler, Server
+from gpuledger.export.server import Handler, Server, Wrap
+
+if TYPE_CHECKING:
+    from gpuledger.export.webfile import WebFile
 
 log = logging.getLogger(__name__)
 
@@ -36,28 +39,35 @@ class Settings(Protocol):
 
 def server(settings: Settings, pages: Handler) -> Server:
     """One that is not bound yet; ConfigError when its files cannot be used."""
-    wrap, path = None, settings.web_config_file
-    if path:
+    wrap = None
+    if settings.web_config_file:
         from gpuledger.export.auth import Logins  # memory that few need
         from gpuledger.export.gate import Gate
-        from gpuledger.export.webfile import WebFile
 
-        try:
-            file = WebFile(path)
-            pages = Gate(pages, file.get, Logins())
-            config = file.get()
-            if config.tls is not None:
-                from gpuledger.export.tls import Tls
-
-                wrap = Tls(path, file.get).wrap
-        except ValueError as error:
-            raise ConfigError(f"--web.config.file: {path}: {error}") from None
+        file, wrap = web_file(settings.web_config_file)
+        pages = Gate(pages, file.get, Logins())
+        config = file.get()
         log.info("TLS is %s; users: %d", "disabled" if wrap is None else "enabled", len(config.users))
         if config.http2:
-            log.info("%s: http2 has no effect; clients are served over HTTP/1.1", path)
+            log.info("%s: http2 has no effect; clients are served over HTTP/1.1", file.path)
     sockets = passed_sockets(os.environ) if settings.web_systemd_socket else []
     addresses = () if settings.web_systemd_socket else settings.web_listen_address
     return Server(addresses, pages, max_connections=settings.web_max_connections, wrap=wrap, sockets=sockets)
+
+
+def web_file(path: str) -> tuple[WebFile, Wrap | None]:
+    """The web configuration, and the TLS it asks for; ConfigError when it cannot be used."""
+    from gpuledger.export.webfile import WebFile
+
+    try:
+        file = WebFile(path)
+        if file.get().tls is None:
+            return file, None
+        from gpuledger.export.tls import Tls
+
+        return file, Tls(path, file.get).wrap
+    except ValueError as error:
+        raise ConfigError(f"--web.config.file: {path}: {error}") from None
 
 
 def announce(listening: Server) -> None:
