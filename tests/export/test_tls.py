@@ -8,11 +8,14 @@ import logging
 import shutil
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gpuledger.export import tls
 from gpuledger.export.http import Limits
 from gpuledger.export.server import Server
 from gpuledger.export.tls import Tls, context, names
@@ -244,6 +247,31 @@ def test_a_new_authority(authority: Authority, folder: Path, tmp_path: Path) -> 
             ours.wrap_socket(connect(server), server_hostname="localhost", session=session) as sock,
         ):
             assert not sock.session_reused
+
+
+def test_a_resumed_session_expires(authority: Authority, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL looks at a client's certificate once a session; whoever resumes one with an expired one is sent away."""
+    ours = client(authority, Pair(folder / "client.crt", folder / "client.key"))
+    ours.maximum_version = ssl.TLSVersion.TLSv1_2
+    with tls_server(folder, CLIENTS) as server:
+        with ours.wrap_socket(connect(server), server_hostname="localhost") as sock:
+            session = sock.session
+        answers = []
+        for days in (0, 29, 31):
+            later = time.time() + days * 86400
+            monkeypatch.setattr(tls, "time", SimpleNamespace(time=lambda later=later: later))
+            with ours.wrap_socket(connect(server), server_hostname="localhost", session=session) as sock:
+                assert sock.session_reused
+                sock.sendall(get("/healthz"))
+                answers.append(sock.recv(1000)[-3:] if days < 30 else _end(sock))
+
+    assert answers == [b"ok\n", b"ok\n", b""]
+
+
+def _end(sock: ssl.SSLSocket) -> bytes:
+    with contextlib.suppress(OSError):
+        return sock.recv(1000)
+    return b""
 
 
 def test_the_file_is_read_again(authority: Authority, folder: Path, caplog: pytest.LogCaptureFixture) -> None:

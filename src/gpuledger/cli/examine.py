@@ -87,9 +87,8 @@ def _is_ours(address: str, settings: Config) -> bool:
 def _journal(settings: Config) -> list[Finding]:
     if settings.journal_path and settings.source != "nvml":
         return [unused("journal", "a recording has no totals to go on from")]
-    running = (
-        any(_is_ours(address, settings) for address in settings.web_listen_address) if settings.journal_path else False
-    )
+    addresses = settings.web_listen_address if settings.journal_path else ()
+    running = any(_is_ours(address, settings) for address in addresses)
     return journal.journal(settings.journal_path, Procfs(Path(settings.path_procfs)).boot_id(), running=running)
 
 

@@ -10,7 +10,8 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Hashable, Iterator
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import IPv6Address, ip_address
 from typing import Any, cast
@@ -54,11 +55,18 @@ class TlsSocket(ssl.SSLSocket):
             if error.reason == "HTTP_REQUEST":
                 raise BadRequest(400, "Client sent an HTTP request to an HTTPS server.") from None
             raise
-        allowed = cast("Context", self.context).allowed_sans
-        certificate = self.getpeercert() if allowed is not None else None
-        if allowed is not None and certificate and not allowed & set(names(certificate)):
-            self._give_up("could not find allowed SANs in client cert")
+        certificate = self.getpeercert()
+        if certificate and (wrong := self._wrong_with(certificate)):
+            self._give_up(wrong)
             raise ConnectionAbortedError
+
+    def _wrong_with(self, certificate: Mapping[str, Any]) -> str:
+        """What OpenSSL does not look at: names, and in a session that is resumed, the time."""
+        allowed = cast("Context", self.context).allowed_sans
+        if allowed is not None and not allowed & set(names(certificate)):
+            return "could not find allowed SANs in client cert"
+        expired = ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time()
+        return "certificate has expired since the session began" if expired else ""
 
     def _give_up(self, reason: str) -> None:
         """From here on it is an ordinary socket: for an answer in clear text, or to wait until the alert was read."""
@@ -113,7 +121,7 @@ def context(config: TlsConfig) -> Context:
     return made
 
 
-def names(certificate: dict[str, Any]) -> Iterator[str]:
+def names(certificate: Mapping[str, Any]) -> Iterator[str]:
     """The subject alternative names of a certificate as Python gives it, spelt as Go spells them."""
     for kind, value in certificate.get("subjectAltName", ()):
         if kind == "IP Address":
@@ -175,8 +183,7 @@ def _set_clients(made: Context, config: TlsConfig) -> None:
     made.verify_mode = _VERIFY[config.client_auth]
     if config.client_auth is ClientAuth.NONE:
         return
-    made.num_tickets = 0  # a session that is resumed would not have its certificate checked again
-    made.options |= ssl.OP_NO_TICKET
+    made.num_tickets = 0  # OpenSSL does not verify the client of a session that is resumed
     made.allowed_sans = None if config.allowed_sans is None else frozenset(config.allowed_sans)
     where = config.client_ca_file or "client_ca"
     trusted = read_text(where) if config.client_ca_file else config.client_ca
@@ -189,9 +196,7 @@ def _set_clients(made: Context, config: TlsConfig) -> None:
     try:
         made.load_verify_locations(cadata=trusted)
     except ssl.SSLError as error:
-        raise ValueError(
-            f"{config.client_ca_file or 'client_ca'}: {(error.reason or 'malformed PEM').lower()}"
-        ) from None
+        raise ValueError(f"{where}: {(error.reason or 'malformed PEM').lower()}") from None
 
 
 def _read(name: str, path: str) -> str:
