@@ -48,9 +48,12 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, command: str, text: str | No
     assert done.stderr.splitlines()[-1] == f"gpuledger: --web.config.file: {path}: {error.format(path, tmp_path)}"
 
 
-def _status(url: str, headers: Mapping[str, str] = NOBODY, context: ssl.SSLContext | None = None) -> int:
+def _status(
+    url: str, headers: Mapping[str, str] = NOBODY, context: ssl.SSLContext | None = None, body: bytes | None = None
+) -> int:
+    """Of an answer; with a body it is one to a POST."""
     try:
-        with urlopen(Request(url, headers=dict(headers)), timeout=10, context=context) as response:
+        with urlopen(Request(url, body, dict(headers)), timeout=10, context=context) as response:
             return int(response.status)
     except HTTPError as error:
         error.close()
@@ -72,6 +75,7 @@ def test_all_pages_are_protected(tmp_path: Path, command: str) -> None:
         for path in ("/", "/metrics", "/healthz", "/readyz", "/nowhere"):
             assert _status(url + path, NOBODY, trusting) == 401
         assert _status(url + "/healthz", ALICE, trusting) == 200
+        assert [_status(url + "/metrics", who, trusting, b"body") for who in (NOBODY, ALICE)] == [401, 405]
         code, _, log = server.stop()
 
     assert code == 0

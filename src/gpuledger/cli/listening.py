@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gpuledger import __version__
@@ -39,20 +40,21 @@ class Settings(Protocol):
 
 def server(settings: Settings, pages: Handler) -> Server:
     """One that is not bound yet; ConfigError when its files cannot be used."""
-    wrap = None
+    wrap, guard = None, None
     if settings.web_config_file:
         from gpuledger.export.auth import Logins  # memory that few need
         from gpuledger.export.gate import Gate
 
         file, wrap = web_file(settings.web_config_file)
-        pages = Gate(pages, file.get, Logins())
+        guard = partial(Gate, config=file.get, logins=Logins())
         config = file.get()
         log.info("TLS is %s; users: %d", "disabled" if wrap is None else "enabled", len(config.users))
         if config.http2:
             log.info("%s: http2 has no effect; clients are served over HTTP/1.1", file.path)
     sockets = passed_sockets(os.environ) if settings.web_systemd_socket else []
     addresses = () if settings.web_systemd_socket else settings.web_listen_address
-    return Server(addresses, pages, max_connections=settings.web_max_connections, wrap=wrap, sockets=sockets)
+    most = settings.web_max_connections
+    return Server(addresses, pages, max_connections=most, wrap=wrap, guard=guard, sockets=sockets)
 
 
 def web_file(path: str) -> tuple[WebFile, Wrap | None]:

@@ -58,10 +58,9 @@ class Connection:
 
     def answer(self, request: Request, handler: Handler, *, keep_alive: bool) -> bool:
         """Call the handler and send what it says; whether the connection can be used again."""
-        refused = http.refusal(request)
         try:
-            response = refused or handler(request)
-            pieces, keep = http.frame(response, request, keep_alive=keep_alive and refused is None)
+            response = handler(request)
+            pieces, keep = http.frame(response, request, keep_alive=keep_alive and http.refusal(request) is None)
         except BaseException as error:  # noqa: BLE001  # even SystemExit has nowhere to go in this thread
             _log_failure(request, error)
             response = Response.text(500, "the page could not be made; the log of the exporter says why")

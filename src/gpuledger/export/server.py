@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ssl import SSLSocket  # 3 MB for those who need it
 
 Wrap = Callable[[socket.socket], "SSLSocket"]
+Guard = Callable[[Handler], Handler]
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Server:
 
     `wrap` runs in the connection's own thread and must not wait for the client: wrap with
     `do_handshake_on_connect=False`, and the server makes the handshake, under the deadline of the first head.
+    `guard` may put something before all answers, also before those that no handler sees, such as of a POST.
     `sockets` are listening TCP sockets that somebody else opened; the server owns them from then on.
     """
 
@@ -63,13 +65,15 @@ class Server:
         max_connections: int = 64,
         limits: Limits = http.DEFAULT_LIMITS,
         wrap: Wrap | None = None,
+        guard: Guard | None = None,
         sockets: Sequence[socket.socket] = (),
     ) -> None:
         try:
             self._wanted = [(text, *parse_address(text)) for text in addresses]
         except ValueError as error:
             raise ListenError(str(error)) from None
-        self._handler, self._wrap, self._limits, self._most = handler, wrap, limits, max_connections
+        self._handler = _unless_refused(handler) if guard is None else guard(_unless_refused(handler))
+        self._wrap, self._limits, self._most = wrap, limits, max_connections
         self._listeners = list(sockets)
         self._stopping = threading.Event()
         self._changed = threading.Condition()  # guards the connections, their states and the counts
@@ -275,3 +279,7 @@ class Server:
         with self._changed:
             connection.waiting_since = monotonic()
             return not self._stopping.is_set()
+
+
+def _unless_refused(handler: Handler) -> Handler:
+    return lambda request: http.refusal(request) or handler(request)
