@@ -48,5 +48,5 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e '.[top]' grpcio hatchling hypothesis mypy prometheus-client protobuf pytest ruff types-PyYAML types-grpcio types-protobuf
+	  -e '.[auth,top]' grpcio hatchling hypothesis mypy prometheus-client protobuf pytest ruff types-PyYAML types-grpcio types-protobuf
 	touch $@

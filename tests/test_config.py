@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger import config, durations
@@ -23,6 +23,8 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "web.telemetry-path": ("/a", "/b", "/c"),
     "web.dialect": ("dcgm", "dcgm1", "process"),
     "web.max-connections": ("1", "2", "3"),
+    "web.config.file": ("a", "b", "c"),
+    "web.systemd-socket": ("true", "false", "yes"),
     "tick.interval": ("2s", "3s", "500ms"),
     "driver.timeout": ("3s", "4s", "500ms"),
     "collector.pcie-throughput": ("true", "false", "yes"),
@@ -274,7 +276,7 @@ def test_values_are_taken_as_written(tmp_path: Path) -> None:
         ("1: 2", ", line 1: there is no setting '1'"),
         ("a: &a {b: *a}", ", line 1: there is no setting 'a'"),
         ("tick: &a {tick: *a}", ", line 1: there is no setting 'tick.tick'"),
-        ("config.file: other.yml", ", line 1: there is no setting 'config.file'"),
+        ("config.file: other.yml", ", line 1: there is no setting 'config.file'; did you mean web.config.file?"),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_named_with_their_line(text: str, line: str, tmp_path: Path) -> None:
@@ -348,6 +350,8 @@ TEXTS: dict[str, st.SearchStrategy[Any]] = {
     "web.telemetry-path": st.from_regex(r"/[A-Za-z0-9'\":{}\[\]&*!|>,-]{1,20}", fullmatch=True),
     "web.dialect": st.lists(st.sampled_from([*DIALECTS]), min_size=1, max_size=3),
     "web.max-connections": st.integers(1, 10_000).map(str),
+    "web.config.file": PRINTABLE,
+    "web.systemd-socket": st.sampled_from(["true", "off"]),
     "tick.interval": _spans("100ms", "60s"),
     "driver.timeout": _spans("100ms", "60s"),
     "collector.pcie-throughput": st.sampled_from(["true", "off"]),
@@ -381,6 +385,7 @@ TEXTS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+@settings(deadline=None)
 @given(st.fixed_dictionaries({}, optional=TEXTS))
 def test_a_printed_configuration_gives_the_same_one_again(texts: dict[str, str | list[str]]) -> None:
     """For any valid configuration: what --print-config shows, used as the file, is the same configuration."""

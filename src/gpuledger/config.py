@@ -67,6 +67,9 @@ OPTIONS: tuple[Option, ...] = (
            f"Names that the telemetry path speaks: {', '.join(DIALECTS)}; may be given several times.",
            checks.one_of(*DIALECTS), many=True),
     Option("web.max-connections", 64, "Most HTTP connections at a time.", checks.count, ("web.max-requests",)),
+    Option("web.config.file", "", "File that enables TLS, passwords and more, in the format of other exporters."),
+    Option("web.systemd-socket", False, "Listen on the sockets that systemd passes, not on the address.",
+           checks.switch),
     Option("tick.interval", 1.0, "Time between two readings.", checks.interval,
            ("process-scan-interval",), {"SCRAPE_INTERVAL": checks.seconds}),
     Option("driver.timeout", 2.0, "How long a driver call may take before its GPU counts as hung.",
@@ -147,6 +150,8 @@ class Config:
     web_telemetry_path: str
     web_dialect: tuple[str, ...]
     web_max_connections: int
+    web_config_file: str
+    web_systemd_socket: bool
     tick_interval: float
     driver_timeout: float
     collector_pcie_throughput: bool

@@ -48,7 +48,7 @@ def test_nobody_answers() -> None:
     """There is no exporter: that is said, and is no error."""
     assert learned.ask(["127.0.0.1:1"]) is None
     assert learned.tell(FACTS, Owner(), [Device(0, "x", name="H200")], None) == [
-        "not known: no exporter answers at --web.listen-address"
+        "not known: no exporter answers at --web.listen-address, or it wants TLS or a password"
     ]
 
 

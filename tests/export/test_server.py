@@ -53,7 +53,7 @@ def serving(
     *,
     limits: Limits = SHORT,
     max_connections: int = 64,
-    wrap: Callable[[socket.socket], socket.socket] | None = None,
+    wrap: Callable[[socket.socket], ssl.SSLSocket] | None = None,
     sockets: Sequence[socket.socket] = (),
 ) -> Iterator[Server]:
     """A running server on a free port."""
@@ -582,7 +582,7 @@ def test_tls() -> None:
     """TLS clients are served while others start a handshake and say nothing, or talk nonsense."""
     ours, theirs = tls_contexts()
 
-    def wrap(sock: socket.socket) -> socket.socket:
+    def wrap(sock: socket.socket) -> ssl.SSLSocket:
         return ours.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
     with serving(limits=Limits(), max_connections=4, wrap=wrap) as server, contextlib.ExitStack() as stack:

@@ -18,6 +18,8 @@ from tests.real.daemons import start, stop, wait_until
 Found = list[tuple[dict[str, str], float]]
 """Labels and value of each series."""
 
+NO_EXTRAS: Mapping[str, Mapping[str, Any]] = {}
+
 
 class Prometheus:
     """One that runs."""
@@ -64,16 +66,21 @@ class Prometheus:
 
 @contextmanager
 def prometheus(
-    targets: Mapping[str, tuple[str, str]], scrape_interval: str = "1s", kind: str = "prometheus"
+    targets: Mapping[str, tuple[str, str]],
+    scrape_interval: str = "1s",
+    kind: str = "prometheus",
+    extras: Mapping[str, Mapping[str, Any]] = NO_EXTRAS,
 ) -> Iterator[Prometheus]:
     """One with a port and a folder of its own; `targets` gives each job its host:port and path.
 
-    `kind` may be victoria-metrics, which takes the same configuration and the same queries.
+    `kind` may be victoria-metrics, which takes the same configuration and the same queries. `extras` are more settings
+    of jobs, such as passwords.
     """
     with tempfile.TemporaryDirectory(prefix="prometheus-") as name:
         folder = Path(name)
         jobs = [
             {"job_name": job, "metrics_path": path, "honor_labels": True, "static_configs": [{"targets": [address]}]}
+            | dict(extras.get(job, {}))
             for job, (address, path) in targets.items()
         ]
         wanted = {"global": {"scrape_interval": scrape_interval, "scrape_timeout": scrape_interval}}

@@ -49,6 +49,11 @@ class Parser(argparse.ArgumentParser):
         """Called by argparse for anything it cannot make sense of."""
         raise ConfigError(f"{message}; see {self.prog} --help")
 
+    def print_help(self, file: Any = None) -> None:
+        """Called by argparse, whose own way hides that a disk is full from a certain length on."""
+        del file
+        out.write(self.format_help().encode())
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Exit code 2 and one line for whatever the user got wrong; never a traceback."""
@@ -79,7 +84,6 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
     try:
         arguments, unknown = parser.parse_known_args(words)
     except SystemExit:  # it has printed the help
-        out.write()
         return 0
     if unknown:
         raise ConfigError(_unknown(unknown[0], parser))

@@ -17,11 +17,11 @@ from gpuledger.books.time import BUFFER_NS
 from gpuledger.catalog.dialects import Choices
 from gpuledger.catalog.dialects.counters import Counter, repeated
 from gpuledger.catalog.dialects.counters import parse as parse_counters
+from gpuledger.cli import listening
 from gpuledger.cli.providers import providers
 from gpuledger.config import LARGEST_FILE, Config
-from gpuledger.errors import ConfigError, ListenError
+from gpuledger.errors import ConfigError, UsageError
 from gpuledger.export.app import App
-from gpuledger.export.server import Server
 from gpuledger.journalfile import JournaledBooks
 from gpuledger.loop import Bookkeeper, Loop, ReadFacts
 from gpuledger.model import Health, Tick
@@ -212,10 +212,10 @@ class Exporter:
             upstream=self._passed_on if self._upstream else None,
             upstream_in_metrics=settings.dcgm_exporter_in_metrics,
         )
-        self.server = Server(settings.web_listen_address, app, max_connections=settings.web_max_connections)
         try:
+            self.server = listening.server(settings, app)
             self.server.bind()
-        except ListenError:
+        except UsageError:
             self._loop.stop()
             self._close_journal()
             raise

@@ -25,7 +25,7 @@ def run(_: argparse.Namespace, settings: Config) -> int:
     logs.set_up(settings.log_level, settings.log_format)
     settings = replace(settings, source=f"replay:{RECORDING}")
     exporter = Exporter(settings)
-    url = f"http://localhost:{exporter.server.addresses[0][1]}"
+    url = f"{exporter.server.scheme}://localhost:{exporter.server.addresses[0][1]}"
     out.write(
         "A minute of a real H200 with processes of pods, containers and a service, played in a loop.\n"
         f"Look at {url}/ and {url}{settings.web_telemetry_path}; stop with Ctrl-C.\n".encode()

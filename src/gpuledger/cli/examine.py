@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpuledger.cli import build, learned
+from gpuledger.cli import build, learned, listening
 from gpuledger.cli.providers import providers
 from gpuledger.config import Config
 from gpuledger.doctor import clock, dcgm, driver, gpus, host, journal, memory, names, port, upstream
@@ -61,9 +61,10 @@ def examine(settings: Config) -> Examination:
         dcgm_exporter_timeout=min(settings.dcgm_exporter_timeout, ANSWER_S),
     )
     url = limited.dcgm_exporter_url
+    addresses = () if limited.web_systemd_socket else limited.web_listen_address
     looking = Bounded("reading", lambda: _look(limited), READING_S, driver.HANG_FIX)
     opened = [  # while the driver is read
-        _quick("listen", lambda: port.ports(limited.web_listen_address, _is_ours)),
+        _quick("listen", lambda: port.ports(addresses, lambda one: _is_ours(one, limited))),
         _quick("journal", lambda: _journal(limited)),
         _quick(upstream.NAME, lambda: upstream.upstream(url, lambda: build.upstream_source(limited))),
     ]
@@ -78,14 +79,16 @@ def _quick(name: str, check: Callable[[], list[Finding]]) -> Bounded[list[Findin
     return Bounded(name, check, QUICK_S, "see whether the file system, or who is asked, hangs")
 
 
-def _is_ours(address: str) -> bool:
-    return learned.ask((address,)) is not None
+def _is_ours(address: str, settings: Config) -> bool:
+    """One behind a password cannot be asked; with a web configuration it is taken for ours."""
+    return learned.ask((address,)) is not None or (bool(settings.web_config_file) and learned.is_guarded(address))
 
 
 def _journal(settings: Config) -> list[Finding]:
     if settings.journal_path and settings.source != "nvml":
         return [unused("journal", "a recording has no totals to go on from")]
-    running = any(_is_ours(address) for address in settings.web_listen_address) if settings.journal_path else False
+    addresses = settings.web_listen_address if settings.journal_path else ()
+    running = any(_is_ours(address, settings) for address in addresses)
     return journal.journal(settings.journal_path, Procfs(Path(settings.path_procfs)).boot_id(), running=running)
 
 
@@ -96,6 +99,7 @@ def _settings(settings: Config) -> tuple[list[Finding], Config]:
         (lambda one: build.choices(one, os.environ), {"dcgm_counters": ""}),
         (build.proc_root, {"path_procfs": "/proc"}),
         (lambda one: providers(one, os.environ), {"kubernetes_api": False}),
+        (lambda one: one.web_config_file and listening.web_file(one.web_config_file), {"web_config_file": ""}),
     )
     for attempt, harmless in without:
         try:

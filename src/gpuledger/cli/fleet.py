@@ -7,11 +7,9 @@ import gc
 import logging
 import sys
 
-from gpuledger import __version__
-from gpuledger.cli import logs, out
+from gpuledger.cli import listening, logs, out
 from gpuledger.cli.stop import Stop
 from gpuledger.export.negotiate import Format
-from gpuledger.export.server import Server
 from gpuledger.export.text import Renderer
 from gpuledger.fleet.pages import Pages
 from gpuledger.fleet.prometheus import Prometheus
@@ -50,12 +48,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         longest_s=3 * settings.refresh + 2 * len(plan.queries.asked()) * settings.prometheus_timeout,
         telemetry_path=settings.web_telemetry_path,
     )
-    server = Server(settings.web_listen_address, pages, max_connections=settings.web_max_connections)
+    server = listening.server(settings, pages)
     server.bind()
     stop = Stop()
-    for host, port in server.addresses:
-        shown_host = f"[{host}]" if ":" in host else host
-        log.info("gpuledger %s listens on %s:%d", __version__, shown_host, port)
+    listening.announce(server)
     log.info("asking %s every %g s", settings.prometheus_url, settings.refresh)
     server.start()
     refresh.start()

@@ -32,10 +32,24 @@ def ask(addresses: Sequence[str]) -> list[dict[str, Any]] | None:
     return None
 
 
+def is_guarded(address: str) -> bool:
+    """Whether somebody answers there who wants TLS or a password first, as we do with a web configuration."""
+    host, port = parse_address(address)
+    server = http.client.HTTPConnection(host or "127.0.0.1", port, timeout=TIMEOUT_S)
+    try:
+        server.request("GET", "/healthz")
+        answer = server.getresponse()
+        return answer.status == http.client.UNAUTHORIZED or b"to an HTTPS server" in answer.read(LARGEST_BYTES)
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        server.close()
+
+
 def tell(facts: Facts, owner: Owner, devices: Iterable[Device], learned: list[dict[str, Any]] | None) -> list[str]:
     """Lines about how this workload works when it is alone."""
     if learned is None:
-        return ["not known: no exporter answers at --web.listen-address"]
+        return ["not known: no exporter answers at --web.listen-address, or it wants TLS or a password"]
     wanted = [dict(workload) for device in devices if (workload := workload_of(device, facts, owner)) is not None]
     lines = [_line(one) for known in learned if known.get("workload") in wanted for one in known["behaviours"]]
     return lines or ["the exporter has not seen it alone at work: shares are by SM time"]

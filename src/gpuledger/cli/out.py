@@ -8,7 +8,7 @@ import sys
 from gpuledger.errors import UsageError
 
 
-def write(data: bytes = b"") -> None:
+def write(data: bytes) -> None:
     """Write it, and what was printed before, at once; BrokenPipeError when nobody reads it."""
     try:
         sys.stdout.flush()

@@ -7,9 +7,9 @@ import gc
 import logging
 import threading
 
-from gpuledger import __version__
 from gpuledger.cli import logs
 from gpuledger.cli.build import Exporter
+from gpuledger.cli.listening import announce
 from gpuledger.cli.stop import Stop
 from gpuledger.config import Config
 from gpuledger.owners.alive import raise_limit
@@ -45,9 +45,7 @@ def serve(exporter: Exporter, settings: Config) -> int:
 
 
 def _announce(exporter: Exporter, settings: Config) -> None:
-    for host, port in exporter.server.addresses:
-        shown = f"[{host}]" if ":" in host else host
-        log.info("gpuledger %s listens on %s:%d", __version__, shown, port)
+    announce(exporter.server)
     if settings.journal_path and settings.source != "nvml":
         log.warning("journal.path has no effect: a recording has no totals to go on from")
     if settings.tick_interval > SLOWEST_S:

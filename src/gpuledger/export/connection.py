@@ -58,10 +58,9 @@ class Connection:
 
     def answer(self, request: Request, handler: Handler, *, keep_alive: bool) -> bool:
         """Call the handler and send what it says; whether the connection can be used again."""
-        refused = http.refusal(request)
         try:
-            response = refused or handler(request)
-            pieces, keep = http.frame(response, request, keep_alive=keep_alive and refused is None)
+            response = handler(request)
+            pieces, keep = http.frame(response, request, keep_alive=keep_alive and http.refusal(request) is None)
         except BaseException as error:  # noqa: BLE001  # even SystemExit has nowhere to go in this thread
             _log_failure(request, error)
             response = Response.text(500, "the page could not be made; the log of the exporter says why")
@@ -79,6 +78,11 @@ class Connection:
                 response.body.close()
         return keep
 
+    def complain(self, error: BadRequest) -> None:
+        """Say why there will be no answer."""
+        pieces, _ = http.frame(Response.text(error.status, error.message), None, keep_alive=False)
+        self.send(b"".join(pieces), monotonic() + LINGER_S)
+
     def send(self, data: bytes, deadline: float) -> None:
         """Send all of it, or raise TimeoutError."""
         rest = memoryview(data)
@@ -88,9 +92,13 @@ class Connection:
 
     def linger(self) -> None:
         """Close our side, then read what still comes, so that the client gets to read its answer."""
-        socket.socket.shutdown(self.sock, socket.SHUT_WR)
         deadline = monotonic() + LINGER_S
         self.sock.settimeout(LINGER_S)
+        if unwrap := getattr(self.sock, "unwrap", None):
+            with contextlib.suppress(OSError, ValueError):  # the client has gone, or it was never TLS
+                unwrap()  # says that this is the end: TLS clients take a bare one for an attack
+        socket.socket.shutdown(self.sock, socket.SHUT_WR)
+        self.sock.settimeout(_left(deadline))
         while self.sock.recv(_READ_BYTES):
             self.sock.settimeout(_left(deadline))
 

@@ -15,6 +15,9 @@ _ADVICE = {
     errno.EADDRNOTAVAIL: "choose an address of this host, or leave the host out to listen on all of them",
 }
 
+_BACKLOG = 4096
+"""Clients that may wait to be accepted. One more would try again after 1 s, 3 s and 7 s, too late for a probe."""
+
 
 def parse_address(text: str) -> tuple[str, int]:
     """Host and port of a listen address such as `:9400`, `127.0.0.1:9400` or `[::1]:9400`."""
@@ -55,4 +58,4 @@ def _open(host: str, port: int) -> socket.socket:
     found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     both = host == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server(address, family=family, backlog=128, dualstack_ipv6=both)
+    return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
+from typing import TYPE_CHECKING, cast
 
 from gpuledger.errors import ListenError
 from gpuledger.export import http
@@ -25,7 +26,11 @@ from gpuledger.export.listen import listen, parse_address
 
 __all__ = ["Handler", "Limits", "ListenError", "Request", "Response", "Server", "Statistics", "Wrap", "parse_address"]
 
-Wrap = Callable[[socket.socket], socket.socket]
+if TYPE_CHECKING:
+    from ssl import SSLSocket  # 3 MB for those who need it
+
+Wrap = Callable[[socket.socket], "SSLSocket"]
+Guard = Callable[[Handler], Handler]
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +52,8 @@ class Server:
     """Serves a handler on some addresses. `wrap` may turn a connection into a TLS one.
 
     `wrap` runs in the connection's own thread and must not wait for the client: wrap with
-    `do_handshake_on_connect=False`, and the handshake happens in the first read, under the head deadline.
+    `do_handshake_on_connect=False`, and the server makes the handshake, under the deadline of the first head.
+    `guard` may put something before all answers, also before those that no handler sees, such as of a POST.
     `sockets` are listening TCP sockets that somebody else opened; the server owns them from then on.
     """
 
@@ -59,13 +65,15 @@ class Server:
         max_connections: int = 64,
         limits: Limits = http.DEFAULT_LIMITS,
         wrap: Wrap | None = None,
+        guard: Guard | None = None,
         sockets: Sequence[socket.socket] = (),
     ) -> None:
         try:
             self._wanted = [(text, *parse_address(text)) for text in addresses]
         except ValueError as error:
             raise ListenError(str(error)) from None
-        self._handler, self._wrap, self._limits, self._most = handler, wrap, limits, max_connections
+        self._handler = _unless_refused(handler) if guard is None else guard(_unless_refused(handler))
+        self._wrap, self._limits, self._most = wrap, limits, max_connections
         self._listeners = list(sockets)
         self._stopping = threading.Event()
         self._changed = threading.Condition()  # guards the connections, their states and the counts
@@ -80,6 +88,11 @@ class Server:
     def addresses(self) -> list[tuple[str, int]]:
         """The (host, port) pairs that are really bound."""
         return [listener.getsockname()[:2] for listener in self._listeners]
+
+    @property
+    def scheme(self) -> str:
+        """What the addresses of its pages begin with."""
+        return "http" if self._wrap is None else "https"
 
     @property
     def statistics(self) -> Statistics:
@@ -194,7 +207,8 @@ class Server:
         pieces, _ = http.frame(Response.text(503, message, ("Retry-After", "1")), None, keep_alive=False)
         with contextlib.suppress(OSError):
             sock.setblocking(False)
-            sock.send(b"".join(pieces))
+            if self._wrap is None:  # a TLS client could not read it
+                sock.send(b"".join(pieces))
             sock.shutdown(socket.SHUT_WR)
         self._refused.append((monotonic() + LINGER_S, sock))
         if len(self._refused) > _LINGERING:
@@ -209,7 +223,10 @@ class Server:
             connection.sock.settimeout(self._limits.head_s)
             if self._wrap is not None:
                 connection.sock = self._wrap(connection.sock)
-            self._converse(connection)
+                if connection.evicted:  # while it had no socket that could be cut
+                    return
+            if self._shake_hands(connection):
+                self._converse(connection)
             if self._rest(connection):
                 connection.linger()
         except OSError:  # the client left, was too slow to read, or was evicted: there is nobody to tell
@@ -222,14 +239,28 @@ class Server:
                 self._changed.notify_all()
             connection.sock.close()
 
+    def _shake_hands(self, connection: Connection) -> bool:
+        """Agree on TLS, where it is spoken; False when that failed. The client may still have to read why."""
+        if self._wrap is None:
+            return True
+        try:
+            cast("SSLSocket", connection.sock).do_handshake()
+        except BadRequest as error:
+            connection.complain(error)
+            return False
+        except TimeoutError:
+            raise
+        except OSError:
+            return False
+        return True
+
     def _converse(self, connection: Connection) -> None:
         """Answer requests until one of the two sides wants no more."""
         for served in range(1, self._limits.requests + 1):
             try:
                 request = connection.read_request(fresh=served == 1)
             except BadRequest as error:
-                pieces, _ = http.frame(Response.text(error.status, error.message), None, keep_alive=False)
-                connection.send(b"".join(pieces), monotonic() + LINGER_S)
+                connection.complain(error)
                 return
             if request is None or not self._begin(connection):
                 return
@@ -248,3 +279,7 @@ class Server:
         with self._changed:
             connection.waiting_since = monotonic()
             return not self._stopping.is_set()
+
+
+def _unless_refused(handler: Handler) -> Handler:
+    return lambda request: http.refusal(request) or handler(request)

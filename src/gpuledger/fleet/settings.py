@@ -90,7 +90,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("max-age", 60.0, "How long the last good answer is shown when there is no newer one.",
            checks.between("1s", "1h")),
     *[replace(option, default=(":9401",), variables={}) for option in _taken("web.listen-address")],
-    *_taken("web.telemetry-path", "web.max-connections", "log.level", "log.format"),
+    *_taken("web.telemetry-path", "web.max-connections", "web.config.file", "web.systemd-socket"),
+    *_taken("log.level", "log.format"),
 )  # fmt: skip
 
 
@@ -152,6 +153,8 @@ class Settings(Asking):
     web_listen_address: tuple[str, ...]
     web_telemetry_path: str
     web_max_connections: int
+    web_config_file: str
+    web_systemd_socket: bool
     log_level: str
     log_format: str
 
