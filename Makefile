@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo serve test lint bench docs clean
+.PHONY: demo serve test lint bench docs dashboards clean
 
 demo: $(READY)  ## serve the bundled recording on port 9400, no GPU needed
 	$(BIN)/gpuledger demo
@@ -23,8 +23,11 @@ lint: $(READY)
 bench: $(READY)  ## writes bench/RESULTS.md
 	$(BIN)/python -m bench
 
-docs: $(READY)  ## what the docs repeat of the code
+docs: $(READY) dashboards  ## what the docs repeat of the code
 	$(BIN)/python tools/docs.py
+
+dashboards: $(READY)  ## mixin/dashboards, made by tools/dashboards
+	$(BIN)/python -m tools.dashboards
 
 clean:
 	rm -rf $(VENV) build dist

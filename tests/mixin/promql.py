@@ -8,7 +8,7 @@ _TEXT = re.compile(r'"[^"]*"')
 _MATCHERS = re.compile(r"\{[^}]*\}")
 _LABEL_LIST = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)")
 _DURATION = re.compile(r"\[[^\]]*\]|\boffset\s+\S+")
-_NAME = re.compile(r"[a-zA-Z_:][\w:]*(?!\w)(?!\s*\()")
+_NAME = re.compile(r"(?<![\w.$])[a-zA-Z_:][\w:]*(?!\w)(?!\s*\()")
 _WORDS = {"and", "or", "unless", "bool", "by", "on", "group_left"}
 
 

@@ -19,6 +19,7 @@ TESTS = Path(__file__).parent / "alerts_test.yml"
 ALERTS: dict[str, Any] = {
     rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
 }
+CASES: list[Any] = yaml.safe_load(TESTS.read_text())["tests"]
 PARTS = ["**What it means.**", "**How to look.**", "**What to do.**"]
 
 
@@ -29,15 +30,13 @@ def test_promtool_accepts_the_alerts() -> None:
 
 def test_each_alert_fires_and_clears() -> None:
     """And does not fire for what comes near."""
-    assert "SUCCESS" in run("promtool", "test", "rules", str(TESTS))
+    assert "SUCCESS" in run("promtool", "test", "rules", str(TESTS), timeout_s=120)
 
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_each_alert_is_tested(alert: str) -> None:
     """Before, while and after it fires; beside it something on an instance called fine that never does."""
-    (case,) = [
-        one for one in yaml.safe_load(TESTS.read_text())["tests"] if one["alert_rule_test"][0]["alertname"] == alert
-    ]
+    (case,) = [one for one in CASES if one["alert_rule_test"][0]["alertname"] == alert]
     expected = [check["exp_alerts"] for check in case["alert_rule_test"]]
 
     assert {check["alertname"] for check in case["alert_rule_test"]} == {alert}

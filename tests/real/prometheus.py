@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlencode
@@ -64,18 +65,23 @@ class Prometheus:
 
 @contextmanager
 def prometheus(
-    targets: Mapping[str, tuple[str, str]], scrape_interval: str = "1s", kind: str = "prometheus"
+    targets: Mapping[str, tuple[str, str]],
+    scrape_interval: str = "1s",
+    kind: str = "prometheus",
+    labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> Iterator[Prometheus]:
-    """One with a port and a folder of its own; `targets` gives each job its host:port and path.
+    """One with a port and a folder of its own.
 
+    `targets` gives each job its host:port and path, `labels` what to add to its series.
     `kind` may be victoria-metrics, which takes the same configuration and the same queries.
     """
     with tempfile.TemporaryDirectory(prefix="prometheus-") as name:
         folder = Path(name)
         jobs = [
-            {"job_name": job, "metrics_path": path, "honor_labels": True, "static_configs": [{"targets": [address]}]}
+            {"job_name": job, "metrics_path": path, "honor_labels": True,
+             "static_configs": [{"targets": [address], "labels": dict(labels.get(job, {}))}]}
             for job, (address, path) in targets.items()
-        ]
+        ]  # fmt: skip
         wanted = {"global": {"scrape_interval": scrape_interval, "scrape_timeout": scrape_interval}}
         config = folder / "prometheus.yml"
         config.write_text(json.dumps({**wanted, "scrape_configs": jobs}))  # JSON is YAML

@@ -1,0 +1,82 @@
+"""A Kubernetes node on the fake driver: a kubelet, a container runtime, pods, and eight GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.cli.running import Running, serving, surroundings
+from tests.fakedriver import Gpu, Mig, Process, Scenario
+from tests.owners.kubelet_server import CriServer, KubeletServer, pod_labels
+
+GIB = 1 << 30
+GPUS, SHARED, CUT = 8, 3, 7
+
+
+def uuid(gpu: int) -> str:
+    """As the fake driver has it."""
+    return f"GPU-0000000{gpu}-0000-4000-8000-00000000000{gpu}"
+
+
+class Node:
+    """Eight GPUs: a pod each on 0 to 2, three pods that share 3, nobody on 4 to 6, two pods on instances of 7."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.proc = folder, folder / "proc"
+        self.kubelet, self.cri = KubeletServer(folder / "kubelet.sock"), CriServer(folder / "cri.sock")
+        self.scenario = Scenario(gpus=[Gpu(index=g, watts=200 + 50 * g, temperature=40 + g) for g in range(GPUS)])
+        self.scenario.gpus[CUT].mig = 1
+        self.scenario.gpus[CUT].memory_used = 12 * GIB
+        self.scenario.migs = [
+            Mig(gpu=CUT, gi=n, uuid=f"MIG-{n}", memory_used=n * GIB, extra={"gpm.sm": 10.0 * n, "gpm.tensor": 5.0})
+            for n in (1, 2)
+        ]
+        (self.proc / "1").mkdir(parents=True)
+        (self.proc / "stat").write_text("cpu 0\nbtime 1690000000\n")
+        for gpu in range(3):
+            self.pod(f"whole-{gpu}", gpu, uuid(gpu), sm=40, memory=8 * GIB)
+        for n in range(2):
+            self.pod(f"slice-{n}", SHARED, f"{uuid(SHARED)}::{n}", sm=20 + 20 * n, memory=(2 + n) * GIB)
+        self.kubelet.give("ml", "waiting", "main", "nvidia.com/gpu", f"{uuid(SHARED)}::2")
+        for n in (1, 2):
+            self.pod(f"mig-{n}", CUT, f"MIG-{n}", memory=n * GIB, gi=n)
+        self.scenario.gpus[SHARED].memory_used = 7 * GIB
+
+    def pod(self, name: str, gpu: int, device: str, *, memory: int, sm: int = 0, gi: int | None = None) -> None:
+        """A pod with one process on a GPU or an instance of it."""
+        pid = 5000 + len(self.scenario.processes)
+        uid, container_id = f"00000000-0000-4000-8000-{pid:012d}", f"{pid:064x}"
+        ci = None if gi is None else 0
+        self.scenario.processes.append(Process(gpu=gpu, pid=pid, memory=memory, sm=sm, gi=gi, ci=ci))
+        self.kubelet.give("ml", name, "main", "nvidia.com/gpu", device)
+        sandbox = f"{pid + 1000:064x}"
+        self.cri.add_sandbox(sandbox, "ml", name, uid)
+        self.cri.add(container_id, sandbox_id=sandbox, labels=pod_labels("ml", name, uid, "main"))
+        home = self.proc / str(pid)
+        home.mkdir()
+        (home / "stat").write_text(f"{pid} (python3) S " + " ".join(["0"] * 18) + " 12345 0\n")
+        (home / "status").write_text("Name:\tpython3\nUid:\t0\t0\t0\t0\n")
+        (home / "cgroup").write_text(f"0::/kubepods/pod{uid}/{container_id}\n")
+
+    @contextmanager
+    def served(self) -> Iterator[Running]:
+        """An exporter on it."""
+        flags = [
+            "--tick.interval=200ms",
+            "--environment=kubernetes",
+            f"--path.procfs={self.proc}",
+            f"--cri.socket={self.cri.path}",
+            f"--pod-resources-socket={self.kubelet.path}",
+        ]
+        scenario = self.scenario.write(self.folder / "scenario")
+        with ExitStack() as stack:
+            for server in (self.kubelet, self.cri):
+                server.start()
+                stack.callback(server.stop)
+            yield stack.enter_context(serving("serve", *flags, env=surroundings(scenario, NODE_NAME="node1")))
+
+
+def host(server: Running) -> str:
+    """Where it listens."""
+    return server.url.removeprefix("http://")
