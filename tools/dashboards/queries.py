@@ -7,6 +7,8 @@ from collections.abc import Callable
 from tools.dashboards.variables import GPU, of
 
 JOULES_PER_KWH = "3.6e6"
+OWNER = "namespace, pod, container"
+NO_CONTAINER = 'container_id=""'
 NO_NAMESPACE = "(no namespace)"
 
 OverTime = Callable[[str], str]
@@ -25,52 +27,39 @@ def in_range(series: str) -> str:
 
 def once(expression: str, *labels: str) -> str:
     """Each device once, and each of its series under these labels."""
-    return f"max by ({', '.join(['uuid', *labels])}) ({expression})"
-
-
-def of_containers(metric: str, by: str, over: OverTime, *matchers: str, method: bool = False) -> str:
-    """A container's counter, exited processes too; `by` are labels of it."""
-    parts = [*by.split(", "), "container_id", *(["method"] if method and "method" not in by else [])]
-    return f"sum by ({by}) ({once(over(of(metric, GPU, *matchers)), *parts)})"
-
-
-def of_host(metric: str, by: str, over: OverTime, *, method: bool = False) -> str:
-    """The same of processes in no container: they have no total but their own."""
-    parts = [*by.split(", "), "pid", *(["method"] if method and "method" not in by else [])]
-    return f"sum by ({by}) ({once(over(of(metric, GPU, NO_CONTAINER)), *parts)})"
-
-
-NO_CONTAINER = 'container_id=""'
-OWNER = "namespace, pod, container"
+    names = ", ".join(dict.fromkeys(["uuid", *labels]))
+    return f"max by ({names}) ({expression})"
 
 
 def energy_of_containers(by: str, over: OverTime) -> str:
-    """Joules, or watts, of containers."""
-    return of_containers("container_gpu_energy_joules_total", by, over, method=True)
+    """Joules, or watts, of containers, their exited processes too; `by` are labels of theirs."""
+    series = over(of("container_gpu_energy_joules_total", GPU))
+    return f"sum by ({by}) ({once(series, *by.split(', '), 'container_id', 'method')})"
 
 
 def energy_of_host(by: str, over: OverTime) -> str:
-    """Joules, or watts, of processes outside of containers."""
-    return of_host("gpu_process_energy_joules_total", by, over, method=True)
+    """The same of processes outside of containers: they have no total but their own."""
+    series = over(of("gpu_process_energy_joules_total", GPU, NO_CONTAINER))
+    return f"sum by ({by}) ({once(series, *by.split(', '), 'pid', 'method')})"
 
 
-def device(metric: str, over: OverTime, *matchers: str, by: str = "") -> str:
-    """A counter of GPUs, all of them together or by a label of theirs."""
+def device(metric: str, over: OverTime, by: str = "") -> str:
+    """A counter of GPUs, all of them together or by labels of theirs."""
     grouped = f"sum by ({by})" if by else "sum"
     labels = by.split(", ") if by else []
-    return f"{grouped} ({once(over(of(metric, GPU, *matchers)), *labels)})"
+    return f"{grouped} ({once(over(of(metric, GPU)), *labels)})"
 
 
-def as_workload(expression: str) -> str:
+def as_workload(expression: str, *labels: str) -> str:
     """With one label `workload`: ml/trainer-0/main in Kubernetes, triton where there is only a container."""
-    joined = f'label_join({expression}, "workload", "/", "namespace", "pod", "container")'
+    names = ", ".join(f'"{label}"' for label in (*OWNER.split(", "), *labels))
+    joined = f'label_join({expression}, "workload", "/", {names})'
     return f'label_replace({joined}, "workload", "$1", "workload", "/*(.*?)/*")'
 
 
 def as_process(expression: str) -> str:
     """The same for processes: with their name at the end, which is all there is of one outside of containers."""
-    joined = f'label_join({expression}, "workload", "/", "namespace", "pod", "container", "process_name")'
-    return f'label_replace({joined}, "workload", "$1", "workload", "/*(.*?)/*")'
+    return as_workload(expression, "process_name")
 
 
 def as_host_workload(expression: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tools.dashboards.grafana import Dashboard, Query, Row, stat, table, timeseries
-from tools.dashboards.queries import JOULES_PER_KWH, NO_CONTAINER, OWNER, as_process, as_workload, per_second
+from tools.dashboards.queries import JOULES_PER_KWH, NO_CONTAINER, OWNER, as_process, as_workload, once, per_second
 from tools.dashboards.variables import PROCESS, WHO, of, places, workloads
 
 PLACE = "cluster, job, instance"
@@ -17,17 +17,19 @@ def its(metric: str, *more: str) -> str:
     return of(metric, WHO, PROCESS, *more)
 
 
-def container(metric: str, *more: str) -> str:
-    """A metric of containers, of those that had a process with a name that is chosen."""
-    return (
-        f"last_over_time({of(metric, WHO, *more)}[$__range]) "
-        f"and on ({PLACE}, container_id) last_over_time({its('gpu_process_active')}[$__range])"
-    )
+def with_its_process(expression: str) -> str:
+    """Of containers that had a process with a name that is chosen."""
+    return f"{expression} and on (container_id) last_over_time({its('gpu_process_active')}[$__range])"
 
 
 def so_far(containers: str, processes: str) -> str:
-    """All of a container since it began, exited processes too; of processes outside of containers, their own."""
-    return f"sum({container(containers)} or last_over_time({its(processes, NO_CONTAINER)}[$__range]))"
+    """All of a container since it began, exited processes too; of processes outside of containers, their own.
+
+    By id: a container whose name came later was there under two names, with the same joules.
+    """
+    contained = once(f"last_over_time({of(containers, WHO)}[$__range])", "container_id", "method")
+    outside = once(f"last_over_time({its(processes, NO_CONTAINER)}[$__range])", "pid", "process_name", "method")
+    return f"sum({with_its_process(contained)} or {outside})"
 
 
 def by_device(together: str, metric: str) -> str:
@@ -70,7 +72,8 @@ LIFE = Row("Through its life", (
                Query(f"sum by (method) ({per_second(its('gpu_process_energy_joules_total'))})", "{{method}}"),
                stacked=True),
     timeseries("Energy since it began", "Of each container, exited processes too.", "joule",
-               Query(as_workload(f"sum by ({OWNER}) ({container('container_gpu_energy_joules_total')})"),
+               Query(as_workload(f"sum by ({OWNER}) ("
+                                 + with_its_process(of("container_gpu_energy_joules_total", WHO)) + ")"),
                      "{{workload}}")),
     timeseries("How sure its share is", "Standard deviation of the share of the work it was given last; absent where "
                "it is alone.", "percentunit",
