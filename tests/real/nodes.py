@@ -53,11 +53,15 @@ class Node:
         sandbox = f"{pid + 1000:064x}"
         self.cri.add_sandbox(sandbox, "ml", name, uid)
         self.cri.add(container_id, sandbox_id=sandbox, labels=pod_labels("ml", name, uid, "main"))
+        self.running(pid, "python3", f"/kubepods/pod{uid}/{container_id}")
+
+    def running(self, pid: int, name: str, cgroup: str) -> None:
+        """What /proc says of a process."""
         home = self.proc / str(pid)
         home.mkdir()
-        (home / "stat").write_text(f"{pid} (python3) S " + " ".join(["0"] * 18) + " 12345 0\n")
-        (home / "status").write_text("Name:\tpython3\nUid:\t0\t0\t0\t0\n")
-        (home / "cgroup").write_text(f"0::/kubepods/pod{uid}/{container_id}\n")
+        (home / "stat").write_text(f"{pid} ({name}) S " + " ".join(["0"] * 18) + " 12345 0\n")
+        (home / "status").write_text(f"Name:\t{name}\nUid:\t0\t0\t0\t0\n")
+        (home / "cgroup").write_text(f"0::{cgroup}\n")
 
     @contextmanager
     def served(self) -> Iterator[Running]:

@@ -39,11 +39,7 @@ class IllNode(Node):
             Process(gpu=HOST, pid=9998, memory=GIB, sm=30),
             Process(gpu=GHOST, pid=9999, memory=GIB),
         ]
-        home = self.proc / "9998"
-        home.mkdir()
-        (home / "stat").write_text("9998 (ollama) S " + " ".join(["0"] * 18) + " 12345 0\n")
-        (home / "status").write_text("Name:\tollama\nUid:\t0\t0\t0\t0\n")
-        (home / "cgroup").write_text("0::/system.slice/ollama.service\n")
+        self.running(9998, "ollama", "/system.slice/ollama.service")
         self.cri.add_sandbox("5a" * 32, "ml", "waiting", UNLISTED)
         self.cri.add("5b" * 32, sandbox_id="5a" * 32, labels=pod_labels("ml", "waiting", UNLISTED, "main"))
         self.scenario.extra.append(f"error nvmlDeviceGetDecoderUtilization code=999 gpu={GHOST}")
