@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo serve test e2e lint bench docs manifests dist image-test clean
+.PHONY: demo serve test e2e lint bench docs dashboards manifests dist image-test clean
 
 demo: $(READY)  ## serve the bundled recording on port 9400, no GPU needed
 	$(BIN)/gpuledger demo
@@ -27,7 +27,7 @@ lint: $(READY)
 bench: $(READY)  ## writes bench/RESULTS.md
 	$(BIN)/python -m bench
 
-docs: $(READY)  ## what the docs repeat of the code
+docs: $(READY) dashboards  ## what the docs repeat of the code
 	$(BIN)/python tools/docs.py
 	$(BIN)/python tools/man.py
 	$(BIN)/python tools/chart.py
@@ -41,6 +41,9 @@ dist: $(READY)  ## wheel and sdist, the same bytes for the same commit, and what
 
 image-test: $(READY)  ## build the image on a clean Debian, start it and the systemd unit; minutes, needs root
 	IMAGE=1 $(BIN)/python -m pytest tests/image -rA
+
+dashboards: $(READY)  ## mixin/dashboards, made by tools/dashboards
+	$(BIN)/python -m tools.dashboards
 
 clean:
 	rm -rf $(VENV) .e2e build dist

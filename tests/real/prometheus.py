@@ -70,19 +70,21 @@ def prometheus(
     scrape_interval: str = "1s",
     kind: str = "prometheus",
     extras: Mapping[str, Mapping[str, Any]] = NO_EXTRAS,
+    labels: Mapping[str, Mapping[str, str]] = NO_EXTRAS,
 ) -> Iterator[Prometheus]:
-    """One with a port and a folder of its own; `targets` gives each job its host:port and path.
+    """One with a port and a folder of its own.
 
-    `kind` may be victoria-metrics, which takes the same configuration and the same queries. `extras` are more settings
-    of jobs, such as passwords.
+    `targets` gives each job its host:port and path, `labels` what to add to its series, and `extras` are more settings
+    of jobs, such as passwords. `kind` may be victoria-metrics, which takes the same configuration and the same queries.
     """
     with tempfile.TemporaryDirectory(prefix="prometheus-") as name:
         folder = Path(name)
         jobs = [
-            {"job_name": job, "metrics_path": path, "honor_labels": True, "static_configs": [{"targets": [address]}]}
+            {"job_name": job, "metrics_path": path, "honor_labels": True,
+             "static_configs": [{"targets": [address], "labels": dict(labels.get(job, {}))}]}
             | dict(extras.get(job, {}))
             for job, (address, path) in targets.items()
-        ]
+        ]  # fmt: skip
         wanted = {"global": {"scrape_interval": scrape_interval, "scrape_timeout": scrape_interval}}
         config = folder / "prometheus.yml"
         config.write_text(json.dumps({**wanted, "scrape_configs": jobs}))  # JSON is YAML

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from itertools import count
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
-from tests.cli.running import Running, serving, surroundings
-from tests.fakedriver import Gpu, Mig, Process, Scenario
-from tests.owners.kubelet_server import CriServer, KubeletServer, pod_labels
+from tests.cli.running import serving, surroundings
+from tests.real.nodes import CUT, GPUS, SHARED, Node, host, uuid
 from tests.real.prometheus import Found, Prometheus, prometheus
 
-GIB = 1 << 30
-GPUS, SHARED, CUT = 8, 3, 7
 ALL = 'gpu=~".*", hostname=~".*"'
 
 # What panels of dashboards for dcgm-exporter ask: gauges, averages, sums, by pod, over time.
@@ -50,97 +45,6 @@ QUERIES = [
 ]
 
 
-def uuid(gpu: int) -> str:
-    """As the fake driver has it."""
-    return f"GPU-0000000{gpu}-0000-4000-8000-00000000000{gpu}"
-
-
-class Node:
-    """Eight GPUs: a pod each on 0 to 2, three pods that share 3, nobody on 4 to 6, two pods on instances of 7."""
-
-    def __init__(self, folder: Path) -> None:
-        gpus = [Gpu(index=g, watts=200 + 50 * g, temperature=40 + g) for g in range(GPUS)]
-        self.set_up(folder, Scenario(gpus=gpus))
-        self.scenario.gpus[CUT].mig = 1
-        self.scenario.gpus[CUT].memory_used = 12 * GIB
-        self.scenario.migs = [
-            Mig(gpu=CUT, gi=n, uuid=f"MIG-{n}", memory_used=n * GIB, extra={"gpm.sm": 10.0 * n, "gpm.tensor": 5.0})
-            for n in (1, 2)
-        ]
-        for gpu in range(3):
-            self.pod(f"whole-{gpu}", gpu, uuid(gpu), sm=40, memory=8 * GIB)
-        for n in range(2):
-            self.pod(f"slice-{n}", SHARED, f"{uuid(SHARED)}::{n}", sm=20 + 20 * n, memory=(2 + n) * GIB)
-        self.kubelet.give("ml", "waiting", "main", "nvidia.com/gpu", f"{uuid(SHARED)}::2")
-        for n in (1, 2):
-            self.pod(f"mig-{n}", CUT, f"MIG-{n}", memory=n * GIB, gi=n)
-        self.scenario.gpus[SHARED].memory_used = 7 * GIB
-
-    def set_up(self, folder: Path, scenario: Scenario) -> None:
-        """A node on which nobody is yet."""
-        self.folder, self.proc, self.scenario, self.pids = folder, folder / "proc", scenario, count(5000)
-        self.kubelet, self.cri = KubeletServer(folder / "kubelet.sock"), CriServer(folder / "cri.sock")
-        (self.proc / "1").mkdir(parents=True)
-        (self.proc / "stat").write_text("cpu 0\nbtime 1690000000\n")
-
-    def pod(
-        self,
-        name: str,
-        gpu: int,
-        device: str,
-        *,
-        memory: int,
-        sm: int = 0,
-        gi: int | None = None,
-        namespace: str = "ml",
-    ) -> Process:
-        """A pod with one process on a GPU or an instance of it."""
-        pid = next(self.pids)
-        uid, container_id = f"00000000-0000-4000-8000-{pid:012d}", f"{pid:064x}"
-        ci = None if gi is None else 0
-        process = Process(gpu=gpu, pid=pid, memory=memory, sm=sm, gi=gi, ci=ci)
-        self.scenario.processes.append(process)
-        self.kubelet.give(namespace, name, "main", "nvidia.com/gpu", device)
-        sandbox = f"{pid + 1000:064x}"
-        self.cri.add_sandbox(sandbox, namespace, name, uid)
-        self.cri.add(container_id, sandbox_id=sandbox, labels=pod_labels(namespace, name, uid, "main"))
-        home = self.proc / str(pid)
-        home.mkdir()
-        (home / "stat").write_text(f"{pid} (python3) S " + " ".join(["0"] * 18) + " 12345 0\n")
-        (home / "status").write_text("Name:\tpython3\nUid:\t0\t0\t0\t0\n")
-        (home / "cgroup").write_text(f"0::/kubepods/pod{uid}/{container_id}\n")
-        return process
-
-    @contextmanager
-    def served(self) -> Iterator[Running]:
-        """An exporter on it."""
-        with self.named(), self.exporter() as running:
-            yield running
-
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """While those run who know names."""
-        with ExitStack() as stack:
-            for server in (self.kubelet, self.cri):
-                server.start()
-                stack.callback(server.stop)
-            yield
-
-    @contextmanager
-    def exporter(self, *more: str) -> Iterator[Running]:
-        """An exporter, with more flags."""
-        flags = [
-            "--tick.interval=200ms",
-            "--environment=kubernetes",
-            f"--path.procfs={self.proc}",
-            f"--cri.socket={self.cri.path}",
-            f"--pod-resources-socket={self.kubelet.path}",
-        ]
-        scenario = self.scenario.write(self.folder / "scenario")
-        with serving("serve", *flags, *more, env=surroundings(scenario, NODE_NAME="node1")) as running:
-            yield running
-
-
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that has scraped the demo and the node for a while."""
@@ -154,11 +58,6 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         running = stack.enter_context(prometheus(targets, "500ms"))
         running.wait_until_scraped(20)
         yield running
-
-
-def host(server: Running) -> str:
-    """Where it listens."""
-    return server.url.removeprefix("http://")
 
 
 def by(found: Found, *names: str) -> dict[tuple[str, ...], float]:

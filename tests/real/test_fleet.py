@@ -19,8 +19,8 @@ from gpuledger.fleet.refresh import Refresh
 from gpuledger.fleet.settings import OPTIONS, Settings
 from tests.cli.running import serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
+from tests.real.nodes import Node, host, uuid
 from tests.real.prometheus import Prometheus, prometheus
-from tests.real.test_dashboards import Node, host, uuid
 
 RULES = Path(__file__).parents[2] / "mixin" / "rules" / "gpuledger-fleet.yml"
 EXPRESSIONS = {

@@ -17,9 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cli.running import Running, gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.real import test_dashboards
+from tests.real.nodes import GIB, EmptyNode, host
 from tests.real.prometheus import free_port, prometheus
-from tests.real.test_dashboards import GIB, host
 
 BACKENDS = ("prometheus", "victoria-metrics")
 SCRAPE_S = 0.5
@@ -30,7 +29,7 @@ Joules = Counter[str]
 """By namespace, and by `idle`, `unattributed`, `outside of containers` and `total`."""
 
 
-class Node(test_dashboards.Node):
+class Node(EmptyNode):
     """Two GPUs in Kubernetes, each of them in slices; pods come and go while the exporter runs."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -39,7 +38,7 @@ class Node(test_dashboards.Node):
         (folder / name).mkdir()
         self.uuids = [f"GPU-{len(name):08d}-0000-4000-8000-00000000000{n}" for n in range(2)]
         gpus = [Gpu(index=n, uuid=uuid, watts=WATTS, energy_mj=10**9) for n, uuid in enumerate(self.uuids)]
-        self.set_up(folder / name, Scenario(gpus=gpus))
+        super().__init__(folder / name, *gpus)
         random = self.proc / "sys" / "kernel" / "random"
         random.mkdir(parents=True)
         (random / "boot_id").write_text("0f7e3e0c-0000-4000-8000-000000000001\n")

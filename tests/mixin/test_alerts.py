@@ -1,0 +1,89 @@
+"""The alerts, by Prometheus's own tool, and their runbooks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuledger.catalog import CATALOG
+from tests.mixin.promql import metrics
+from tests.real.daemons import run
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "mixin" / "alerts" / "gpuledger.yml"
+TESTS = Path(__file__).parent / "alerts_test.yml"
+ALERTS: dict[str, Any] = {
+    rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+}
+CASES: list[Any] = yaml.safe_load(TESTS.read_text())["tests"]
+PARTS = ["**What it means.**", "**How to look.**", "**What to do.**"]
+
+
+def test_promtool_accepts_the_alerts() -> None:
+    """Prometheus would load them."""
+    assert "SUCCESS" in run("promtool", "check", "rules", str(RULES))
+
+
+def test_each_alert_fires_and_clears() -> None:
+    """And does not fire for what comes near."""
+    assert "SUCCESS" in run("promtool", "test", "rules", str(TESTS), timeout_s=120)
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_is_tested(alert: str) -> None:
+    """Before, while and after it fires; beside it something on an instance called fine that never does."""
+    (case,) = [one for one in CASES if one["alert_rule_test"][0]["alertname"] == alert]
+    expected = [check["exp_alerts"] for check in case["alert_rule_test"]]
+
+    assert {check["alertname"] for check in case["alert_rule_test"]} == {alert}
+    assert [bool(alerts) for alerts in expected] == [False, True, False]
+    assert any('instance="fine"' in one["series"] for one in case["input_series"])
+    assert "fine" not in {one["exp_labels"]["instance"] for alerts in expected for one in alerts}
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_has_a_runbook(alert: str) -> None:
+    """A section of docs/alerts.md at the address that the alert names, in three parts."""
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", _page(), re.MULTILINE | re.DOTALL))
+
+    assert ALERTS[alert]["annotations"]["runbook_url"] == f"docs/alerts.md#{alert.lower()}"
+    assert re.findall(r"^\*\*.+?\*\*", sections[alert], re.MULTILINE) == PARTS
+
+
+def test_each_runbook_has_an_alert() -> None:
+    """None is left of an alert that is gone, and they stand in the order of the rules."""
+    assert re.findall(r"^## (\w+)$", _page(), re.MULTILINE) == list(ALERTS)
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_says_what_people_need(alert: str) -> None:
+    """How bad it is, and where."""
+    rule = ALERTS[alert]
+
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    for text in (rule["annotations"]["summary"], rule["annotations"]["description"]):
+        assert "$labels.instance" in text or "$labels.uuid" in text
+        assert text.endswith(".")
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_asks_for_metrics_there_are(alert: str) -> None:
+    """Those of the catalog, and `up`."""
+    assert metrics(ALERTS[alert]["expr"]) - {family.name for family in CATALOG} <= {"up"}
+
+
+def test_the_page_names_metrics_there_are() -> None:
+    """A metric that is renamed must be renamed in the runbooks too."""
+    named = set(re.findall(r"`((?:gpu|gpuledger|container_gpu)_\w+)", _page()))
+
+    assert len(named) > 15
+    assert named - {family.name for family in CATALOG} == set()
+
+
+def _page() -> str:
+    return (ROOT / "docs" / "alerts.md").read_text()

@@ -1,0 +1,27 @@
+"""Write mixin/dashboards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tools.dashboards.energy import ENERGY
+from tools.dashboards.fleet import FLEET
+from tools.dashboards.grafana import Dashboard
+from tools.dashboards.node import NODE
+from tools.dashboards.workload import WORKLOAD
+
+FOLDER = Path(__file__).parents[2] / "mixin" / "dashboards"
+DASHBOARDS = {f"gpuledger-{one.name}.json": one for one in (NODE, FLEET, WORKLOAD, ENERGY)}
+
+
+def written(dashboard: Dashboard) -> str:
+    """The text of its file."""
+    return json.dumps(dashboard.json(), indent=2, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, dashboard in DASHBOARDS.items():
+        (FOLDER / name).write_text(written(dashboard), encoding="utf-8")
+        print(f"wrote mixin/dashboards/{name}")
