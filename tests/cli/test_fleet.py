@@ -70,7 +70,13 @@ def test_variables_of_one_command_do_not_stop_another(tmp_path: Path) -> None:
 
 def test_the_service_outlives_its_prometheus(server: Upstream) -> None:
     """Values while it answers, none soon after it does not, and values again; the log says it once."""
-    flags = ["--dcgm", f"--prometheus.url={root(server)}", "--refresh=1s", "--max-age=2s", "--by=pod"]
+    flags = [
+        "--query=DCGM_FI_DEV_GPU_UTIL",
+        f"--prometheus.url={root(server)}",
+        "--refresh=1s",
+        "--max-age=2s",
+        "--by=pod",
+    ]
     with serving("fleet", *flags, env=surroundings()) as running:
         running.metrics("^avg_GPU_utilization 60")
         assert running.get("/readyz") == "ok\n"
@@ -108,7 +114,7 @@ def test_warnings_are_told(server: Upstream) -> None:
     """A partial answer is one, and is known to be partial."""
     tree = json.loads(GOOD) | {"warnings": ["store 2 did not answer"]}
     server.say = page(json.dumps(tree).encode())
-    done = gpuledger("fleet", "--once", "--dcgm", f"--prometheus.url={root(server)}")
+    done = gpuledger("fleet", "--once", "--query=DCGM_FI_DEV_GPU_UTIL", f"--prometheus.url={root(server)}")
 
     assert (done.returncode, done.stderr) == (0, "gpuledger: store 2 did not answer\n")
     assert "gpu_fleet_query_warnings 1" in done.stdout

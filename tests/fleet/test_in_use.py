@@ -29,7 +29,7 @@ def gpus(draw: st.DrawFn) -> Gpu:
         memory=draw(st.none() | st.floats(0, 1)),
         allocated=any(holder.allocated for holder in holders) or draw(st.booleans()),
         resident=1.0 if any(h.resident for h in holders) else draw(st.sampled_from([0.0, 0.5, 1.0])),
-        holders=holders or None,
+        holders=tuple(holders),
     )
 
 
@@ -42,7 +42,7 @@ groupings = st.lists(
 
 def summed(found: list[Gpu], rule: str, *by: Key) -> list[Usage]:
     """As the service does it."""
-    return summarize(found, rule, by, ABOUT_HOLDERS)
+    return list(summarize(found, rule, by, ABOUT_HOLDERS))
 
 
 def test_the_classic_example() -> None:
@@ -88,7 +88,7 @@ def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> 
         Holder({"namespace": "a"}, resident=True, allocated=True),
         Holder({"namespace": "b"}, allocated=True),
     )
-    cluster = [Gpu({}, 0.7, 0.1, allocated=True, resident=1.0, holders=[on_it, waiting])]
+    cluster = [Gpu({}, 0.7, 0.1, allocated=True, resident=1.0, holders=(on_it, waiting))]
 
     whole, a, b = summed(cluster, "resident", ("namespace",))
 
@@ -99,7 +99,7 @@ def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> 
 
 def test_who_has_a_series_of_its_own_is_shown_with_it() -> None:
     """A query with a value a pod gives each pod its own."""
-    holders = [Holder({"pod": "p"}, 0.5, 0.1), Holder({"pod": "q"}, 0.2)]
+    holders = (Holder({"pod": "p"}, 0.5, 0.1), Holder({"pod": "q"}, 0.2))
 
     _, p, q = summed([Gpu({}, 0.5, 0.3, holders=holders)], "busy", ("pod",))
 
@@ -123,6 +123,7 @@ def test_always_true(cluster: list[Gpu], rule: str, by: list[Key]) -> None:
     assert len({(usage.by, usage.labels) for usage in usages}) == len(usages)
     for usage in usages:
         assert 0 <= usage.in_use <= usage.gpus <= len(cluster)
+        assert usage.allocated is not None
         assert 0 <= usage.allocated <= usage.gpus
         assert usage.in_use + usage.idle == usage.gpus
         if rule != "resident":

@@ -17,6 +17,7 @@ from gpuledger.fleet.prometheus import Access
 from gpuledger.fleet.prometheus import Prometheus as Client
 from gpuledger.fleet.refresh import Refresh
 from gpuledger.fleet.settings import OPTIONS, Settings
+from gpuledger.fleet.stream import Take
 from tests.cli.running import serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.real.prometheus import Prometheus, prometheus
@@ -65,10 +66,10 @@ class At:
     def __init__(self, server: Prometheus, moment: float) -> None:
         self._client, self._moment = Client(Access(server.url, timeout_s=9.5)), moment
 
-    def query(self, promql: str, at_s: float | None = None) -> Answer:
+    def query(self, promql: str, at_s: float | None, take: Take) -> Answer:
         """At the moment; the service asks all but the first for that of the first."""
         assert at_s in (None, self._moment)
-        return self._client.query(promql, self._moment)
+        return self._client.query(promql, self._moment, take)
 
 
 def usages(server: Prometheus, moment: float, **flags: str) -> list[Usage]:

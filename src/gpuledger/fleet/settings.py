@@ -167,6 +167,8 @@ class Settings:
             self.resident_query or usual.resident,
             "" if self.resident_query else usual.residents,
             usual.info,
+            "" if self.query else usual.newest,
+            "" if self.allocated_query else usual.known,
         )
         if self.in_use == "resident" and not queries.resident:
             raise ConfigError("--in-use resident: dcgm-exporter does not say who is on a GPU; give --resident-query")
