@@ -54,8 +54,8 @@ def test_evidence_adds_to_gpus_and_makes_none() -> None:
 
     assert (gpu.utilization, gpu.memory, gpu.allocated, gpu.resident) == (0.5, 0.1, True, 1)
     assert gpu.labels == {"name": "H200"}
-    found = {h.labels["namespace"]: (h.allocated, h.resident) for h in gpu.holders}
-    assert found == {"x": (True, False), "y": (False, True)}
+    found = {h.who: (h.allocated, h.resident) for h in gpu.holders}
+    assert found == {("x",): (True, False), ("y",): (False, True)}
 
 
 def test_a_gpu_is_known_by_its_uuid_also_where_that_was_read_apart() -> None:

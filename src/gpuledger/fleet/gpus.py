@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import ClassVar
 
-from gpuledger.fleet.in_use import Gpu, Holder, Key
+from gpuledger.fleet.in_use import Gpu, Holder, Who
 from gpuledger.fleet.queries import ABOUT_HOLDERS
 from gpuledger.fleet.stream import Found, Which
 
@@ -19,10 +19,13 @@ class Join:
 
     def __init__(self, wanted: Iterable[str]) -> None:
         self._wanted = tuple(sorted(set(wanted)))
-        self._held = tuple(sorted(ABOUT_HOLDERS & set(self._wanted)))
+        self.held = tuple(sorted(ABOUT_HOLDERS & set(self._wanted)))
+        """The labels that say who, in the order of Holder.who."""
+        self._about = tuple(name for name in self._wanted if name not in self.held)
         self._by_uuid = "uuid" in self._wanted
         self._gpus: dict[Which, Gpu] = {}
-        self._known: dict[Key, dict[tuple[str | None, ...], Mapping[str, str]]] = {self._wanted: {}, self._held: {}}
+        self._labels: dict[Who, Mapping[str, str]] = {}
+        self._who: dict[Who, Who] = {(None,) * len(self.held): ()}
 
     @property
     def gpus(self) -> Collection[Gpu]:
@@ -37,7 +40,7 @@ class Join:
         for which, labels, value in series:
             if (gpu := self._gpus.get(which)) is None:
                 known = {"uuid": which, **labels} if self._by_uuid and isinstance(which, str) else labels
-                gpu = self._gpus[which] = Gpu(self._shared(known, self._wanted), value)
+                gpu = self._gpus[which] = Gpu(self._shared(known), value)
             elif value > gpu.utilization:
                 gpu.utilization = value
             if (holder := self._holder(gpu, labels)) is not None:
@@ -71,7 +74,7 @@ class Join:
     def _info(self, series: Iterable[Found]) -> None:
         for which, labels, _ in series:
             if (gpu := self._gpus.get(which)) is not None:
-                gpu.labels = self._shared({**labels, **gpu.labels} if gpu.labels else labels, self._wanted)
+                gpu.labels = self._shared({**labels, **gpu.labels} if gpu.labels else labels)
 
     _ADD: ClassVar[Mapping[str, Callable[[Join, Iterable[Found]], None]]] = {
         "utilization": _utilization,
@@ -91,21 +94,23 @@ class Join:
 
     def _holder(self, gpu: Gpu, labels: Mapping[str, str]) -> Holder | None:
         """Whom the labels of a series name; None when nobody."""
-        if not labels or not self._held or not (who := self._shared(labels, self._held)):
+        if not labels or not self.held:
+            return None
+        who = tuple(map(labels.get, self.held))
+        if not (who := self._who.setdefault(who, who)):
             return None
         for holder in gpu.holders:
-            if holder.labels is who:
+            if holder.who is who:
                 return holder
         holder = Holder(who)
         gpu.holders = (*gpu.holders, holder)
         return holder
 
-    def _shared(self, labels: Mapping[str, str], names: Key) -> Mapping[str, str]:
-        """Those of these labels that have a value; one mapping for all who have the same."""
-        values = tuple(map(labels.get, names))
-        known = self._known[names]
-        if (found := known.get(values)) is None:
-            found = known[values] = {name: value for name, value in zip(names, values, strict=True) if value}
+    def _shared(self, labels: Mapping[str, str]) -> Mapping[str, str]:
+        """Those that say what the GPU is; one mapping for all that are the same."""
+        values = tuple(map(labels.get, self._about))
+        if (found := self._labels.get(values)) is None:
+            found = self._labels[values] = {name: v for name, v in zip(self._about, values, strict=True) if v}
         return found
 
 

@@ -15,7 +15,7 @@ from gpuledger.fleet.answer import Answer
 from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.gpus import Join
 from gpuledger.fleet.in_use import Gpu, Key, sources_of, summarize
-from gpuledger.fleet.queries import ABOUT_HOLDERS, Queries
+from gpuledger.fleet.queries import Queries
 from gpuledger.fleet.shown import Shown
 from gpuledger.fleet.stream import Found, Take
 from gpuledger.said import Said
@@ -119,11 +119,11 @@ class Refresh:
             counts[name] = answer.count
             warnings.update(dict.fromkeys(answer.warnings))
             dropped += answer.dropped
-        gpus = tuple(join.gpus)
+        gpus, held = tuple(join.gpus), join.held
         del join  # and all UUIDs, before groups are made
         if not plan.percent and _is_percent(gpus):
             warnings["the query gives values over 1, so they are no ratios; is it --unit percent?"] = None
-        usages = summarize(gpus, plan.rule, plan.groupings, ABOUT_HOLDERS)
+        usages = summarize(gpus, plan.rule, plan.groupings, held)
         if not counts.get("allocated") and self._number(plan.queries.known, moment) == 0:
             if plan.rule == "allocated":
                 raise PrometheusError("empty", "no exporter says who was given a GPU, so none is in use by the rule "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -67,14 +67,12 @@ def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
     names = tuple(dict.fromkeys(name for grouping in groupings for name in grouping))
     places = {"+".join(grouping): [names.index(name) for name in grouping] for grouping in groupings}
 
-    def things(shown: Shown) -> list[Thing]:
-        found: list[Thing] = []
+    def things(shown: Shown) -> Iterator[Thing]:
         for usage in shown.usages:
             values = [""] * len(names)
             for place, value in zip(places.get(usage.by, ()), usage.labels, strict=True):
                 values[place] = value
-            found.append(((usage.by, *values), (usage, shown.percent)))
-        return found
+            yield (usage.by, *values), (usage, shown.percent)
 
     group = Kind(("by", *names), things, sparse=True)
     return (
