@@ -68,7 +68,8 @@ def answer(tick: Tick, path: str, query: Mapping[str, list[str]]) -> Response:
 def count(tick: Tick, wanted: Wanted) -> dict[str, float | None]:
     """Of the GPUs and instances with a utilization that these are on or were given."""
     on_it = {use.device.uuid for use in tick.processes if use.active and wanted.fits(use.owner)}
-    given = {uuid for uuid, owner in _given(tick) if wanted.fits(owner)}
+    grants = list(_given(tick))
+    given = {uuid for uuid, owner in grants if wanted.fits(owner)}
     everybody = not any(getattr(wanted, name) for name in WHO)
     gpus = in_use = allocated = 0
     percent = 0.0
@@ -82,7 +83,7 @@ def count(tick: Tick, wanted: Wanted) -> dict[str, float | None]:
             in_use += 1
             percent += busy
     mean = percent / in_use if in_use else 0.0
-    knows = bool(given) or any(p.up and p.name in GIVERS for p in tick.owners.providers)
+    knows = bool(grants) or any(p.up and p.name in GIVERS for p in tick.owners.providers)
     return {
         "gpus": gpus,
         "gpus_in_use": in_use,
