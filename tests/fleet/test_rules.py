@@ -25,7 +25,7 @@ def test_promtool_accepts_the_rules(rules: str, _: str) -> None:
 
 @pytest.mark.parametrize(("_", "expected"), FILES)
 def test_promtool_finds_the_numbers_expected(_: str, expected: str) -> None:
-    """80, 40, 0 and 0 % are 60 % of those busy; all idle is 0; nothing scraped is nothing; sums over an hour are right."""
+    """80, 40, 0 and 0 % are 60 % of those busy; all idle is 0; nothing scraped is nothing; sums over time are right."""
     assert "SUCCESS" in run("promtool", "test", "rules", str(TESTS / expected))
 
 
