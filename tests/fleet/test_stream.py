@@ -77,6 +77,14 @@ def test_series_of_a_large_answer_are_not_kept() -> None:
     assert len({id(names) for _, names, _ in parts[0]}) == 1
 
 
+def test_instances_are_told_apart_in_every_part() -> None:
+    """Also where a series has a UUID in small letters."""
+    series = [({"uuid": "GPU-1", "GPU_I_ID": str(n)}, 1.0) for n in range(5)]
+    body = json.dumps(json.loads(vector(*series)), separators=(",", ":")).encode()
+
+    assert sorted(which for which, _, _ in taken(body)[1]) == [f"GPU-1/{n}" for n in range(5)]
+
+
 @pytest.mark.parametrize(
     ("kind", "point", "says"),
     [

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         lambda: refresh.shown,
         lambda: refresh.tried_s_ago,
         groupings=plan.groupings,
-        longest_s=3 * settings.refresh + 2 * len(plan.queries.asked()) * settings.prometheus_timeout,
+        longest_s=3 * settings.refresh + 2 * (len(plan.queries.asked()) + 2) * settings.prometheus_timeout,
         telemetry_path=settings.web_telemetry_path,
     )
     server = Server(settings.web_listen_address, pages, max_connections=settings.web_max_connections)

@@ -69,27 +69,24 @@ def _cut(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, bytes]]:
         size += len(piece)
         if size < enough:
             continue
-        text = b"".join(waiting)
-        whole, cut, rest = text.rpartition(BETWEEN)
+        whole, cut, rest = b"".join(waiting).rpartition(BETWEEN)
         waiting, size = [rest], len(rest)
         if not cut:
             enough *= 2  # what cannot be cut is not looked through again for every piece
             continue
-        if head:
-            yield head, whole, rest
-        else:
+        if not head:
             first, _, whole = whole.partition(BETWEEN)
             head = first + BETWEEN
-            yield head, whole, rest
+        yield head, whole, rest
     yield head, b"", b"".join(waiting)
 
 
 def _part(middle: bytes) -> tuple[list[Found], int]:
-    """Of series without their first bracket: those with a number, and how many have none."""
+    """Of series without what is around them: those with a number, and how many have none."""
     whole = START + middle + END
-    plain = PLAIN.findall(whole.decode())
+    plain = PLAIN.findall(whole.decode())  # a quarter of the time, but it does not know all that may come
     size = middle.count(BETWEEN) + 1
-    if len(plain) < size:  # a quarter of the time, but it does not know all that may come
+    if len(plain) < size or b'"GPU_I_ID"' in middle:
         found, without = series_of(json.loads(whole))
         return _named(found), without
     known: dict[tuple[str, str], Labels] = {("", ""): NO_LABELS}
