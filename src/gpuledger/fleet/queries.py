@@ -40,7 +40,7 @@ class Queries:
     """One number: above 0 where it would be known if a GPU was allocated."""
 
     def asked(self) -> list[tuple[str, str]]:
-        """Those for a value a GPU that are not empty, by name."""
+        """Those that are not empty, by name; the last two are not of single GPUs."""
         return [(name, text) for name in self.__slots__[:-2] if (text := getattr(self, name))]
 
 
