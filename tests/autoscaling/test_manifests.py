@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -108,3 +109,11 @@ def test_keda_asks_the_exporter_for_numbers_that_are_there() -> None:
 def test_the_formula(current: int, value: float, wanted: int) -> None:
     """As the documentation of Kubernetes has it, with its tolerance and the bounds."""
     assert replicas(current, value, 70, 1, 8) == wanted
+
+
+def test_the_answer_in_the_documentation_is_one() -> None:
+    """Of the same node."""
+    page = (FOLDER.parents[1] / "docs" / "autoscaling.md").read_text()
+    shown = page.partition("```json\n")[2].partition("```")[0]
+
+    assert json.loads(shown) == numbers("?namespace=ml")

@@ -1,4 +1,4 @@
-"""What docs/fleet.md says about sizes, counted anew; and its configuration, read by Prometheus."""
+"""What docs/sizing.md says, counted anew; and its configuration, read by Prometheus."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pathlib import Path
 import yaml
 
 from gpuledger.catalog import CATALOG, Of
-from gpuledger.fleet.settings import OPTIONS
 from tests.cli.running import serving, surroundings
 from tests.fleet.test_rules import NAMES, RULES
 from tests.fleet.test_settings import settings
 from tests.real.daemons import run
 
-TEXT = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)]
 KINDS = {family.name: family.of for family in CATALOG if isinstance(family.of, Of)}
 KEPT = next(block for block in BLOCKS if "scrape_configs" in block)["scrape_configs"][0]["metric_relabel_configs"][0]
@@ -76,8 +75,10 @@ def test_prometheus_accepts_the_configuration(tmp_path: Path) -> None:
     assert "SUCCESS" in run("promtool", "check", "config", str(path))
 
 
-def test_the_flags_in_the_text_exist() -> None:
-    """Those of this program."""
-    ours = {f"--{option.key}" for option in OPTIONS}
+def test_the_rules_in_the_text_exist() -> None:
+    """Each that a query there asks for."""
+    rules = (RULES / "gpuledger-namespaces.yml").read_text()
+    names = set(re.findall(r"(?:namespace|cluster):[a-z_]+:[a-z0-9_]+", TEXT))
 
-    assert {"--max-age", "--query", "--in-use", "--prometheus.header"} <= set(re.findall(r"--[a-z.-]+", TEXT)) & ours
+    assert len(names) >= 3
+    assert [name for name in sorted(names) if f"record: {name}\n" not in rules] == []
