@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from bench import beside, enrichment, exporters, growth, owners, rendering, sharing, ticks
+from bench import beside, enrichment, exporters, fleet, growth, owners, rendering, sharing, ticks
 from bench.table import Budget, table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -60,6 +60,8 @@ def _measure(*, quick: bool) -> tuple[str, int]:
     enriched = enrichment.measure()
     _say("fingerprints")
     shared = sharing.measure(quick=quick)
+    _say("the fleet")
+    clusters = fleet.measure(quick=quick)
     budgets = [
         *beside.budgets(cases),
         *rendering.budgets(rendered),
@@ -67,6 +69,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         *owners.budgets(owned),
         *enrichment.budgets(enriched),
         *sharing.budgets(shared),
+        *fleet.budgets(clusters),
     ]
     missed = sum(not budget.met for budget in budgets)
     sections = [
@@ -79,6 +82,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         owners.report(owned),
         enrichment.report(enriched),
         sharing.report(shared),
+        fleet.report(clusters),
     ]
     return "\n\n".join(sections) + "\n", missed
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from math import inf, nan
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import parse_qs
 
 import pytest
 
+from gpuledger.fleet.answer import PARTIAL
 from tests.cli.running import gpuledger, serving, surroundings
 from tests.fleet.test_answer import vector
-from tests.upstream.server import Upstream, page, upstream
+from tests.upstream.server import Say, Upstream, hang, page, raw, upstream
 
 GOOD = vector(*[({"UUID": str(n)}, value) for n, value in enumerate((80.0, 40.0, 0.0, 0.0))])
 
@@ -54,6 +56,59 @@ def test_once_fails_in_one_line(server: Upstream) -> None:
     assert "is no URL of a Prometheus; write it as http://prometheus:9090" in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("say", "says"),
+    [
+        (page(b"<!doctype html><html>Sign in</html>"), "answers with HTML that is not JSON"),
+        (page(b"", "401 Unauthorized"), "answers 401 and does not let us in"),
+        (page(b"404 page not found", "404 Not Found"), "is a prefix missing in --prometheus.url?"),
+        (page(vector()), "gives nothing; is there such a metric, and are the exporters scraped?"),
+        (page(vector(({"uuid": "a"}, nan), ({"uuid": "b"}, inf))), "gives 2 series, and none of them has a number"),
+        (page(b'{"status":"error","errorType":"timeout","error":"query timed out"}', "503 Service Unavailable"),
+         "took Prometheus too long: query timed out"),
+        (page(b'{"status":"error","errorType":"bad_data","error":"parse error"}', "400 Bad Request"), "parse error"),
+        (hang, "no whole answer from"),
+        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + GOOD[:50]), "ended in the middle of an answer"),
+    ],
+)  # fmt: skip
+def test_each_bad_answer_is_one_line_and_exit_code_1(server: Upstream, say: Say, says: str) -> None:
+    """And no number."""
+    server.say = say
+    done = gpuledger("fleet", "--once", f"--prometheus.url={root(server)}", "--query=q", "--prometheus.timeout=500ms")
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert done.stderr.startswith("gpuledger: ")
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://127.0.0.1:1", "cannot reach http://127.0.0.1:1: Connection refused; is it running?"),
+        ("http://nobody.invalid", "cannot reach"),
+        ("https", "no TLS with https://"),
+    ],
+)
+def test_nobody_there_is_one_line_and_exit_code_1(server: Upstream, url: str, says: str) -> None:
+    """A wrong port, a wrong name, and TLS where there is none."""
+    given = root(server).replace("http:", "https:") if url == "https" else url
+    done = gpuledger("fleet", "--once", f"--prometheus.url={given}")
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert says in done.stderr
+
+
+def test_what_is_no_number_is_left_out_and_counted(server: Upstream) -> None:
+    """NaN and infinity beside numbers, in an answer that is partial: the rest is shown, and it is said."""
+    tree = json.loads(vector(({"uuid": "a"}, nan), ({"uuid": "b"}, -inf), ({"uuid": "c"}, 0.5))) | {"isPartial": True}
+    server.say = page(json.dumps(tree).encode())
+    done = gpuledger("fleet", "--once", f"--prometheus.url={root(server)}", "--query=q")
+
+    assert (done.returncode, done.stderr) == (0, f"gpuledger: {PARTIAL}\n")
+    assert '\ngpu_fleet_gpus{by="cluster"} 1\n' in done.stdout
+    assert "\ngpu_fleet_query_dropped_series 8\n" in done.stdout  # two in each of four answers
+
+
 def test_variables_of_one_command_do_not_stop_another(tmp_path: Path) -> None:
     """A shell may have those of both; one that is misspelt is still said, with a suggestion."""
     both = surroundings(GPULEDGER_PROMETHEUS_URL="http://a", GPULEDGER_TICK_INTERVAL="5s")
@@ -70,7 +125,13 @@ def test_variables_of_one_command_do_not_stop_another(tmp_path: Path) -> None:
 
 def test_the_service_outlives_its_prometheus(server: Upstream) -> None:
     """Values while it answers, none soon after it does not, and values again; the log says it once."""
-    flags = ["--dcgm", f"--prometheus.url={root(server)}", "--refresh=1s", "--max-age=2s", "--by=pod"]
+    flags = [
+        "--query=DCGM_FI_DEV_GPU_UTIL",
+        f"--prometheus.url={root(server)}",
+        "--refresh=1s",
+        "--max-age=2s",
+        "--by=pod",
+    ]
     with serving("fleet", *flags, env=surroundings()) as running:
         running.metrics("^avg_GPU_utilization 60")
         assert running.get("/readyz") == "ok\n"
@@ -108,7 +169,7 @@ def test_warnings_are_told(server: Upstream) -> None:
     """A partial answer is one, and is known to be partial."""
     tree = json.loads(GOOD) | {"warnings": ["store 2 did not answer"]}
     server.say = page(json.dumps(tree).encode())
-    done = gpuledger("fleet", "--once", "--dcgm", f"--prometheus.url={root(server)}")
+    done = gpuledger("fleet", "--once", "--query=DCGM_FI_DEV_GPU_UTIL", f"--prometheus.url={root(server)}")
 
     assert (done.returncode, done.stderr) == (0, "gpuledger: store 2 did not answer\n")
     assert "gpu_fleet_query_warnings 1" in done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from gpuledger.catalog import CATALOG, Family, Of, Type
-from gpuledger.export.labels import LONGEST_VALUE, escape
+from gpuledger.export import labels
+from gpuledger.export.labels import LONGEST_VALUE, LabelBlocks, escape
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 from gpuledger.model import Account, Device, Driver, Facts, Health, ProcessUse, Reading, Resident, Sample, Stage, Tick
@@ -167,3 +169,15 @@ def test_body_comes_family_by_family() -> None:
 
     assert all(chunk.count(b"# TYPE") == 1 for chunk in chunks)
     assert len(chunks) <= len(CATALOG)
+
+
+def test_labels_of_very_many_things_are_written_but_not_kept() -> None:
+    """What is kept from tick to tick is bounded; every thing has its lines all the same."""
+    tick = tick_with(*[use(pid) for pid in range(5)])
+    blocks = LabelBlocks()
+    with patch.object(labels, "MOST_KEPT", 2):
+        first, again = blocks.rows(tick, Of.PROCESS), blocks.rows(tick, Of.PROCESS)
+
+    assert first == again
+    assert len({block for block, _ in first}) == 5
+    assert sum(one is other for (one, _), (other, _) in zip(first, again, strict=True)) == 2

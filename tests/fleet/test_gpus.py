@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from gpuledger.fleet.answer import Series
-from gpuledger.fleet.gpus import Join, identity
+import gc
+import weakref
+
+from gpuledger.fleet.gpus import Join
 from gpuledger.fleet.in_use import Gpu
+from gpuledger.fleet.stream import Found, identity
 
 
-def series(value: float, **labels: str) -> Series:
+def series(value: float, **labels: str) -> Found:
     """One."""
-    return Series(labels, value)
+    return identity(labels), labels, value
 
 
-def join(**answers: list[Series]) -> list[Gpu]:
+def join(*wanted: str, **answers: list[Found]) -> list[Gpu]:
     """All of them, one after the other."""
-    made = Join(["namespace", "name"])
+    made = Join(wanted or ["namespace", "name"])
     for name, found in answers.items():
         made.add(name, found)
     return list(made.gpus)
@@ -51,6 +54,25 @@ def test_evidence_adds_to_gpus_and_makes_none() -> None:
 
     assert (gpu.utilization, gpu.memory, gpu.allocated, gpu.resident) == (0.5, 0.1, True, 1)
     assert gpu.labels == {"name": "H200"}
-    assert gpu.holders is not None
-    found = {h.labels["namespace"]: (h.allocated, h.resident) for h in gpu.holders}
-    assert found == {"x": (True, False), "y": (False, True)}
+    found = {h.who: (h.allocated, h.resident) for h in gpu.holders}
+    assert found == {("x",): (True, False), ("y",): (False, True)}
+
+
+def test_a_gpu_is_known_by_its_uuid_also_where_that_was_read_apart() -> None:
+    """Grouped by uuid; a series without one is in no group."""
+    found = join("uuid", utilization=[("a", {}, 1.0), series(1, uuid="b"), series(1, gpu="0")])
+
+    assert [gpu.labels for gpu in found] == [{"uuid": "a"}, {"uuid": "b"}, {}]
+
+
+def test_a_join_is_gone_with_its_last_use() -> None:
+    """Without the collector of cycles: it is the largest thing there is, and a new one comes with each refresh."""
+    gc.disable()
+    try:
+        made = Join(["namespace"])
+        made.add("utilization", [series(1, uuid="a")])
+        watched = weakref.ref(made)
+        del made
+        assert watched() is None
+    finally:
+        gc.enable()

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.fleet.in_use import CLUSTER, RULES, Gpu, Holder, Key, Usage, summarize
-from gpuledger.fleet.queries import ABOUT_HOLDERS
 
+HELD = ("namespace", "pod")
 PODS = st.sampled_from(["p", "q", "r"])
 
 
@@ -19,7 +19,7 @@ def gpus(draw: st.DrawFn) -> Gpu:
     """Any GPU of a small cluster."""
     names = draw(st.lists(PODS, unique=True, max_size=3))
     holders = [
-        Holder({"pod": pod, "namespace": draw(st.sampled_from(["", "a", "b"]))}, None, None,
+        Holder((draw(st.sampled_from([None, "", "a", "b"])), pod), None, None,
                        draw(st.booleans()), draw(st.booleans()))
         for pod in names
     ]  # fmt: skip
@@ -29,7 +29,7 @@ def gpus(draw: st.DrawFn) -> Gpu:
         memory=draw(st.none() | st.floats(0, 1)),
         allocated=any(holder.allocated for holder in holders) or draw(st.booleans()),
         resident=1.0 if any(h.resident for h in holders) else draw(st.sampled_from([0.0, 0.5, 1.0])),
-        holders=holders or None,
+        holders=tuple(holders),
     )
 
 
@@ -42,7 +42,7 @@ groupings = st.lists(
 
 def summed(found: list[Gpu], rule: str, *by: Key) -> list[Usage]:
     """As the service does it."""
-    return summarize(found, rule, by, ABOUT_HOLDERS)
+    return list(summarize(found, rule, by, HELD))
 
 
 def test_the_classic_example() -> None:
@@ -85,10 +85,10 @@ def test_over_a_time_it_is_busy_seconds_over_in_use_seconds() -> None:
 def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> None:
     """And is in use with the one who is on it."""
     on_it, waiting = (
-        Holder({"namespace": "a"}, resident=True, allocated=True),
-        Holder({"namespace": "b"}, allocated=True),
+        Holder(("a", None), resident=True, allocated=True),
+        Holder(("b", None), allocated=True),
     )
-    cluster = [Gpu({}, 0.7, 0.1, allocated=True, resident=1.0, holders=[on_it, waiting])]
+    cluster = [Gpu({}, 0.7, 0.1, allocated=True, resident=1.0, holders=(on_it, waiting))]
 
     whole, a, b = summed(cluster, "resident", ("namespace",))
 
@@ -99,7 +99,7 @@ def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> 
 
 def test_who_has_a_series_of_its_own_is_shown_with_it() -> None:
     """A query with a value a pod gives each pod its own."""
-    holders = [Holder({"pod": "p"}, 0.5, 0.1), Holder({"pod": "q"}, 0.2)]
+    holders = (Holder((None, "p"), 0.5, 0.1), Holder((None, "q"), 0.2))
 
     _, p, q = summed([Gpu({}, 0.5, 0.3, holders=holders)], "busy", ("pod",))
 
@@ -123,6 +123,7 @@ def test_always_true(cluster: list[Gpu], rule: str, by: list[Key]) -> None:
     assert len({(usage.by, usage.labels) for usage in usages}) == len(usages)
     for usage in usages:
         assert 0 <= usage.in_use <= usage.gpus <= len(cluster)
+        assert usage.allocated is not None
         assert 0 <= usage.allocated <= usage.gpus
         assert usage.in_use + usage.idle == usage.gpus
         if rule != "resident":

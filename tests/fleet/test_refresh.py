@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuledger.export.http import parse_head
@@ -11,6 +14,7 @@ from gpuledger.fleet.pages import Pages
 from gpuledger.fleet.queries import Queries
 from gpuledger.fleet.refresh import Plan, Refresh
 from gpuledger.fleet.shown import families
+from gpuledger.fleet.stream import Take, identity
 
 USED = (80.0, 40.0, 0.0, 0.0)
 
@@ -27,13 +31,14 @@ class World:
             lambda: self.refresh.shown, lambda: self.refresh.tried_s_ago, groupings=plan.groupings, longest_s=100
         )
 
-    def query(self, promql: str, at_s: float | None = None) -> Answer:
+    def query(self, promql: str, at_s: float | None, take: Take) -> Answer:
         """From the table."""
         self.asked.append((promql, at_s))
         answer = self.answers[promql]
         if isinstance(answer, PrometheusError):
             raise answer
-        return answer
+        take([(identity(labels), labels, value) for labels, value in answer.series])
+        return replace(answer, series=(), count=len(answer.series))
 
     def get(self, path: str) -> tuple[int, str]:
         """A page."""
@@ -51,9 +56,9 @@ class World:
         return found
 
 
-def world(rule: str = "busy", percent: bool = True) -> World:
+def world(rule: str = "busy", percent: bool = True, **queries: str) -> World:
     """Four GPUs of dcgm-exporter on two nodes."""
-    made = World(Plan(Queries("util", "memory"), rule, (("node",), ("namespace", "pod")), percent))
+    made = World(Plan(Queries("util", "memory", **queries), rule, (("node",), ("namespace", "pod")), percent))
     series = [Series({"UUID": str(n), "Hostname": f"n{n % 2}"}, value) for n, value in enumerate(USED)]
     series[0] = Series({**series[0].labels, "namespace": "ml", "pod": "p"}, USED[0])
     made.answers = {"util": Answer(tuple(series), time_s=7.5), "memory": Answer((Series({"UUID": "0"}, 30.0),), 2)}
@@ -116,9 +121,9 @@ def test_values_are_as_old_as_the_question() -> None:
     made = world()
     slow = made.query
 
-    def query(promql: str, at_s: float | None = None) -> Answer:
+    def query(promql: str, at_s: float | None, take: Take) -> Answer:
         made.now += 30
-        return slow(promql, at_s)
+        return slow(promql, at_s, take)
 
     made.query = query  # type: ignore[method-assign]
     made.refresh.step()
@@ -158,6 +163,44 @@ def test_half_of_the_answers_is_none() -> None:
     made.refresh.step()
 
     assert (made.refresh.shown.up, made.refresh.shown.reason) == (False, "too long")
+
+
+@pytest.mark.parametrize(("newest", "up"), [(1e9, True), (1e9 - 60, True), (1e9 - 61, False), (None, False)])
+def test_samples_that_are_too_old_are_none(newest: float | None, up: bool) -> None:
+    """A Prometheus that scrapes no more answers as if it did, for five minutes; over a window, for all of it."""
+    made = world(newest="newest")
+    made.answers["util"] = Answer((Series({"UUID": "0"}, 50.0),), time_s=1e9)
+    made.answers["newest"] = Answer(() if newest is None else (Series({}, newest),))
+    made.refresh.step()
+
+    assert made.refresh.shown.up == up
+    assert made.asked[1] == ("newest", 1e9)
+    if not up:
+        assert "does Prometheus still scrape the exporters?" in made.refresh.shown.reason
+        assert made.refresh.shown.failures == (("stale", 1),)
+
+
+@pytest.mark.parametrize(("told", "allocated"), [((), None), ((0.0,), None), ((1.0,), 0)])
+def test_allocated_is_absent_where_nobody_would_know(told: tuple[float, ...], allocated: int | None) -> None:
+    """No exporter asks a kubelet, a runtime or a scheduler: then nothing said is not nothing given."""
+    made = world(allocated="allocated", known="known")
+    made.answers |= {"allocated": Answer(()), "known": Answer(tuple(Series({}, value) for value in told))}
+    made.refresh.step()
+
+    assert made.metrics().get("gpu_fleet_gpus_allocated{by=cluster}") == allocated
+    made.answers["allocated"] = Answer((Series({"UUID": "0"}, 1.0),))
+    made.refresh.step()
+    assert made.metrics()["gpu_fleet_gpus_allocated{by=cluster}"] == 1
+
+
+def test_in_use_by_an_allocation_nobody_knows_is_no_number() -> None:
+    """0 would scale everything down."""
+    made = world("allocated", allocated="allocated", known="known")
+    made.answers |= {"allocated": Answer(()), "known": Answer(())}
+    made.refresh.step()
+
+    assert not made.refresh.shown.up
+    assert "no exporter says who was given a GPU" in made.refresh.shown.reason
 
 
 def test_warnings_are_counted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,31 +11,40 @@ import yaml
 from gpuledger.catalog import CATALOG
 from tests.real.daemons import run
 
-RULES = Path(__file__).parents[2] / "mixin" / "rules" / "gpuledger-fleet.yml"
+RULES = Path(__file__).parents[2] / "mixin" / "rules"
+TESTS = Path(__file__).parent
+FILES = [("gpuledger-fleet.yml", "rules_test.yml"), ("gpuledger-namespaces.yml", "namespaces_test.yml")]
+NAMES = re.compile(r"\b(?:gpu|container_gpu|gpuledger)_[a-z_]+\b(?!:)")
 
 
-def test_promtool_accepts_the_rules() -> None:
+@pytest.mark.parametrize(("rules", "_"), FILES)
+def test_promtool_accepts_the_rules(rules: str, _: str) -> None:
     """Prometheus would load them."""
-    assert "SUCCESS" in run("promtool", "check", "rules", str(RULES))
+    assert "SUCCESS" in run("promtool", "check", "rules", str(RULES / rules))
 
 
-def test_promtool_finds_the_numbers_expected() -> None:
-    """80, 40, 0 and 0 % are 60 % of those busy; all idle is 0; nothing scraped is nothing."""
-    assert "SUCCESS" in run("promtool", "test", "rules", str(Path(__file__).parent / "rules_test.yml"))
+@pytest.mark.parametrize(("_", "expected"), FILES)
+def test_promtool_finds_the_numbers_expected(_: str, expected: str) -> None:
+    """80, 40, 0 and 0 % are 60 % of those busy; all idle is 0; nothing scraped is nothing; sums over time are right."""
+    assert "SUCCESS" in run("promtool", "test", "rules", str(TESTS / expected))
 
 
-@pytest.mark.parametrize("metric", ["gpu_utilization_ratio", "gpu_in_use_seconds_total", "container_gpu_detected"])
-def test_the_rules_ask_for_metrics_there_are(metric: str) -> None:
+@pytest.mark.parametrize(("rules", "_"), FILES)
+def test_the_rules_ask_for_metrics_there_are(rules: str, _: str) -> None:
     """A metric that is renamed must be renamed here too."""
-    text = RULES.read_text()
+    expressions = [rule["expr"] for group in yaml.safe_load((RULES / rules).read_text())["groups"]
+                   for rule in group["rules"]]  # fmt: skip
+    bare = [re.sub(r"(cluster|namespace):[a-z_0-9:]+", "", text) for text in expressions]
+    asked = {name for text in bare for name in NAMES.findall(text)}
 
-    assert metric in text
-    assert metric in {family.name for family in CATALOG}
+    assert len(asked) > 5
+    assert asked - {family.name for family in CATALOG} == set()
 
 
-def test_every_rule_is_tested() -> None:
+@pytest.mark.parametrize(("rules", "expected"), FILES)
+def test_every_rule_is_tested(rules: str, expected: str) -> None:
     """Each record of the rules is in the expectations."""
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    expected = (Path(__file__).parent / "rules_test.yml").read_text()
+    groups = yaml.safe_load((RULES / rules).read_text())["groups"]
+    text = (TESTS / expected).read_text()
 
-    assert [rule["record"] for group in groups for rule in group["rules"] if rule["record"] not in expected] == []
+    assert [rule["record"] for group in groups for rule in group["rules"] if rule["record"] not in text] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -71,11 +72,13 @@ def prometheus(
     kind: str = "prometheus",
     extras: Mapping[str, Mapping[str, Any]] = NO_EXTRAS,
     labels: Mapping[str, Mapping[str, str]] = NO_EXTRAS,
+    rules: Path | None = None,
 ) -> Iterator[Prometheus]:
     """One with a port and a folder of its own.
 
     `targets` gives each job its host:port and path, `labels` what to add to its series, and `extras` are more settings
     of jobs, such as passwords. `kind` may be victoria-metrics, which takes the same configuration and the same queries.
+    `rules` are evaluated as often as targets are scraped, by Prometheus only.
     """
     with tempfile.TemporaryDirectory(prefix="prometheus-") as name:
         folder = Path(name)
@@ -85,7 +88,11 @@ def prometheus(
             | dict(extras.get(job, {}))
             for job, (address, path) in targets.items()
         ]  # fmt: skip
-        wanted = {"global": {"scrape_interval": scrape_interval, "scrape_timeout": scrape_interval}}
+        wanted: dict[str, object] = {"global": {"scrape_interval": scrape_interval, "scrape_timeout": scrape_interval}}
+        if rules is not None:
+            wanted["rule_files"] = [str(folder / "rules.yml")]
+            often = re.sub(r"(?m)^( +interval:).*", rf"\g<1> {scrape_interval}", rules.read_text())
+            (folder / "rules.yml").write_text(often)
         config = folder / "prometheus.yml"
         config.write_text(json.dumps({**wanted, "scrape_configs": jobs}))  # JSON is YAML
         address = f"127.0.0.1:{free_port()}"

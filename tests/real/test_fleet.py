@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,10 +18,11 @@ from gpuledger.fleet.prometheus import Access
 from gpuledger.fleet.prometheus import Prometheus as Client
 from gpuledger.fleet.refresh import Refresh
 from gpuledger.fleet.settings import OPTIONS, Settings
+from gpuledger.fleet.stream import Take
 from tests.cli.running import serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.real.nodes import Node, host, uuid
-from tests.real.prometheus import Prometheus, prometheus
+from tests.real.prometheus import Prometheus, free_port, prometheus
 
 RULES = Path(__file__).parents[2] / "mixin" / "rules" / "gpuledger-fleet.yml"
 EXPRESSIONS = {
@@ -65,10 +67,10 @@ class At:
     def __init__(self, server: Prometheus, moment: float) -> None:
         self._client, self._moment = Client(Access(server.url, timeout_s=9.5)), moment
 
-    def query(self, promql: str, at_s: float | None = None) -> Answer:
+    def query(self, promql: str, at_s: float | None, take: Take) -> Answer:
         """At the moment; the service asks all but the first for that of the first."""
         assert at_s in (None, self._moment)
-        return self._client.query(promql, self._moment)
+        return self._client.query(promql, self._moment, take)
 
 
 def usages(server: Prometheus, moment: float, **flags: str) -> list[Usage]:
@@ -151,6 +153,51 @@ def test_dcgm_exporters_metrics(scraped: dict[str, Prometheus], backend: str) ->
     whole = usages(scraped[backend], moment(), dcgm="true")[0]
 
     assert (whole.gpus, whole.in_use, whole.utilization) == (3, 1, 80.0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_shared_gpu_counts_once_with_each_pod(scraped: dict[str, Prometheus], backend: str) -> None:
+    """Two pods take turns on one GPU and a third waits for it; nodes, where it counts once, add up in another test."""
+    _, *groups = usages(scraped[backend], moment(), in_use="resident", by="namespace+pod")
+    pods = {group.labels: group for group in groups}
+    slices = [pods["ml", f"slice-{n}"] for n in range(2)]
+    waiting = pods["ml", "waiting"]
+
+    assert [(one.gpus, one.in_use, one.allocated) for one in (*slices, waiting)] == [(1, 1, 1), (1, 1, 1), (1, 0, 1)]
+    assert slices[0].utilization == slices[1].utilization > 0  # that of the whole GPU
+    assert (waiting.utilization, ("web", "slice-0") in pods) == (0, False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_node_that_dies_and_comes_back(tmp_path: Path, backend: str) -> None:
+    """Its GPUs go with the next scrape, and are there again after it; over a window its new counters do no harm."""
+    first, second = second_node(80, 40, folder=tmp_path, name="a"), second_node(0, folder=tmp_path, name="b")
+    port = free_port()
+    flags = ["serve", "--tick.interval=200ms"]
+    with ExitStack() as stack:
+        idle = stack.enter_context(serving(*flags, env=surroundings(second)))
+        with (
+            serving(*flags, f"--web.listen-address=127.0.0.1:{port}", env=surroundings(first)) as dying,
+            prometheus(
+                {"a": (f"127.0.0.1:{port}", "/metrics"), "b": (host(idle), "/metrics")}, "500ms", backend
+            ) as server,
+        ):
+            server.wait_until_scraped(4)
+            asked = [f"--prometheus.url={server.url}", "--refresh=1s", "--max-age=30s"]
+            now = stack.enter_context(serving("fleet", *asked, env=surroundings()))
+            window = ["--window=1m", "--in-use=resident"]
+            over_time = stack.enter_context(serving("fleet", *asked, *window, env=surroundings()))
+            for fleet in (now, over_time):
+                fleet.metrics(r'^gpu_fleet_gpus{by="cluster"} 5', within_s=30)
+            dying.process.kill()
+            now.metrics(r'^gpu_fleet_gpus{by="cluster"} 2', within_s=30)
+            with serving(*flags, f"--web.listen-address=127.0.0.1:{port}", env=surroundings(first)):
+                now.metrics(r'^gpu_fleet_gpus{by="cluster"} 5', within_s=30)
+                now.metrics(r"^avg_GPU_utilization 0\.6", within_s=30)
+                text = over_time.metrics(r'^gpu_fleet_gpus{by="cluster"} 5', within_s=30)
+            mean = re.search(r"^avg_GPU_utilization (.*)", text, re.MULTILINE)
+            assert mean is not None
+            assert 0 < float(mean[1]) <= 0.6
 
 
 def test_a_cluster_that_falls_idle_loses_a_node_and_then_its_prometheus(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from gpuledger import __version__
 from gpuledger.catalog.dialects import DIALECTS, Choices
+from gpuledger.export import scaling
 from gpuledger.export.bodies import Bodies
 from gpuledger.export.http import Request, Response, not_found
 from gpuledger.export.json import learned_json
@@ -63,6 +64,7 @@ class App:
             **{dialect.path: self._of(dialect.name) for dialect in DIALECTS.values() if dialect.path},
             **({UPSTREAM_PATH: self._upstream} if upstream else {}),
             "/api/v1/fingerprints": self._fingerprints,
+            scaling.PATH: self._scaling,
             telemetry_path: self._metrics,
         }
         self._others = {dialect.path: dialect.about for dialect in DIALECTS.values() if dialect.path}
@@ -71,7 +73,7 @@ class App:
 
     def __call__(self, request: Request) -> Response:
         """The page for a request."""
-        page = self._pages.get(request.path)
+        page = self._pages.get(scaling.PATH if request.path.startswith(f"{scaling.PATH}/") else request.path)
         return page(request) if page is not None else not_found(request.path, sorted(self._pages))
 
     def _metrics(self, request: Request) -> Response:
@@ -105,6 +107,12 @@ class App:
         if tick is None:
             return Response.text(503, "the first reading is not done yet; try again in a second")
         return Response(200, JSON, learned_json(tick))
+
+    def _scaling(self, request: Request) -> Response:
+        tick, ready = self._latest(), self._readyz(request)
+        if tick is None or ready.status != 200:
+            return ready  # no autoscaler may go by what was
+        return scaling.answer(tick, request.path.removeprefix(scaling.PATH), request.query)
 
     def _healthz(self, _: Request) -> Response:
         """Alive: the loop ticks. A driver that is down is no reason to be restarted."""

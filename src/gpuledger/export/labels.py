@@ -14,6 +14,9 @@ from gpuledger.catalog import Kind, Moment, Of, things
 LONGEST_VALUE = 1024
 """Characters kept of a label value: names come from containers, which may call themselves anything."""
 
+MOST_KEPT = 20_000
+"""Things of a kind whose text is kept; that of 80,000 pods would be 25 MB."""
+
 
 def escape(value: str) -> str:
     """Make any text safe between the quotes of a label value."""
@@ -60,7 +63,8 @@ class LabelBlocks:
             block = known.get(values) or write(names, values)
             if block in written:  # also when two differ only in what was cut off
                 continue
-            current[values] = block
+            if len(current) < MOST_KEPT:
+                current[values] = block
             written.add(block)
             rows.append((block, thing))
         self._known[of] = current

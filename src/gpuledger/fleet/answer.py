@@ -27,11 +27,18 @@ class Answer:
     """An instant vector. A value that is no number is left out, and counted."""
 
     series: tuple[Series, ...]
+    """Empty where they were taken as they arrived."""
     dropped: int = 0
     """Series whose value is NaN, infinite or a histogram."""
     warnings: tuple[str, ...] = ()
     time_s: float | None = None
     """The moment it speaks of, by the server's clock."""
+    count: int = 0
+    """Series with a number, those that were taken too."""
+
+
+class BrokenError(Exception):
+    """Something else than a series."""
 
 
 class Course(NamedTuple):
@@ -80,8 +87,7 @@ def _course(found: dict[str, Any]) -> Any:
 
 def parse(body: bytes, query: str) -> Answer:
     """The answer to an instant query; what the server finds wrong with the query is an error of its own words."""
-    times: list[object] = []
-    tree = _tree(body, lambda found: _point(found, times))
+    tree = _tree(body)
     data = _data(tree, query)
     kind = data.get("resultType")
     if kind not in ("vector", "scalar"):
@@ -89,12 +95,12 @@ def parse(body: bytes, query: str) -> Answer:
             "query", f"the query {query!r} gives a {kind or 'strange thing'}; ask for one value a GPU"
         )
     result = data.get("result")
-    points = [_point({"metric": {}, "value": result}, times)] if kind == "scalar" else result
-    if not isinstance(points, list) or not all(type(point) is Series for point in points):
-        raise PrometheusError("format", f"the answer to {query!r} is not as Prometheus writes it")
-    taken = [point for point in points if isfinite(point.value)]
-    moment = times[0] if times and isinstance(times[0], (int, float)) else None
-    return Answer(tuple(taken), len(points) - len(taken), _warnings(tree), moment)
+    points = [{"metric": {}, "value": result}] if kind == "scalar" else result
+    try:
+        series, dropped = series_of(points)
+    except BrokenError:
+        raise strange(query) from None
+    return Answer(tuple(series), dropped, _warnings(tree), _moment(points), len(series))
 
 
 def _data(tree: dict[str, Any], query: str) -> dict[str, Any]:
@@ -104,8 +110,8 @@ def _data(tree: dict[str, Any], query: str) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _tree(body: bytes, small: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """Each series is made small as soon as it is read: 80,000 of them as plain JSON are 60 MB."""
+def _tree(body: bytes, small: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
+    """The JSON, in which `small` makes of each object something smaller as soon as it is read."""
     try:
         tree = json.loads(body, object_hook=small)
     except (ValueError, RecursionError):
@@ -117,19 +123,39 @@ def _tree(body: bytes, small: Callable[[dict[str, Any]], Any]) -> dict[str, Any]
     return tree
 
 
-def _point(found: dict[str, Any], times: list[object]) -> Any:
-    """A series small, and the time of the first one; any other object as it is."""
-    labels = found.get("metric")
-    if type(labels) is not dict:
-        return found
+def series_of(points: Any) -> tuple[list[Series], int]:
+    """Those with a number, and how many have none."""
+    if type(points) is not list:
+        raise BrokenError
+    found = []
     try:
-        when, value = found["value"]
-        point = Series(labels, float(value))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return Series(labels, nan) if "histogram" in found else found
-    if not times:
-        times.append(when)
-    return point
+        for point in points:
+            labels = point["metric"]
+            value = float(point["value"][1]) if "value" in point else _histogram(point)
+            if type(labels) is not dict:
+                raise BrokenError
+            if isfinite(value):
+                found.append(Series(labels, value))
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        raise BrokenError from None
+    return found, len(points) - len(found)
+
+
+def _histogram(point: Any) -> float:
+    """No number, but a series."""
+    point["histogram"]
+    return nan
+
+
+def _moment(points: Any) -> float | None:
+    """Of the first series, which is that of all."""
+    when = points[0].get("value", [None])[0] if points else None
+    return when if isinstance(when, (int, float)) else None
+
+
+def strange(query: str) -> PrometheusError:
+    """Of JSON that is not an answer."""
+    return PrometheusError("format", f"the answer to {query!r} is not as Prometheus writes it")
 
 
 def _refuse(tree: dict[str, Any], query: str) -> None:

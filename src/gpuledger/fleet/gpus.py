@@ -2,118 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import ClassVar
 
-from gpuledger.fleet.answer import Series
-from gpuledger.fleet.in_use import Gpu, Holder, Key
+from gpuledger.fleet.in_use import Gpu, Holder, Who
 from gpuledger.fleet.queries import ABOUT_HOLDERS
-
-NO_LABELS: Mapping[str, str] = {}
-
-
-def identity(labels: Mapping[str, str]) -> str:
-    """Which GPU a series speaks of: its UUID, and the instance of it; else all labels, so each series is one."""
-    uuid = labels.get("uuid") or labels.get("UUID")
-    if uuid:
-        instance = labels.get("GPU_I_ID")
-        return f"{uuid}/{instance}" if instance else uuid
-    return repr(sorted([item for item in labels.items() if item[0] != "__name__"]))
+from gpuledger.fleet.stream import Found, Which
 
 
 class Join:
     """Every GPU with a utilization. Of several series of one GPU the highest counts; other answers only add to it.
 
-    `wanted` are the labels to keep. Answers are added one at a time, by the names in Queries and utilization first, so
-    that only one of them is held: each is 30 MB in a cluster of 80,000 GPUs.
+    `wanted` are the labels to keep. Answers are added by the names in Queries, part by part, utilization first.
     """
 
     def __init__(self, wanted: Iterable[str]) -> None:
-        self._wanted = tuple(sorted(set(wanted)))
-        self._held = tuple(sorted(ABOUT_HOLDERS & set(self._wanted)))
-        self._gpus: dict[str, Gpu] = {}
-        self._known: dict[Key, Mapping[str, str]] = {}
-        self._add = {
-            "utilization": self._utilization,
-            "memory": self._memory,
-            "allocated": self._allocated,
-            "resident": self._resident,
-            "residents": self._residents,
-            "info": self._info,
-        }
+        names = set(wanted)
+        self.held = tuple(sorted(names & ABOUT_HOLDERS))
+        """The labels that say who, in the order of Holder.who."""
+        self._about = tuple(sorted(names - ABOUT_HOLDERS))
+        self._by_uuid = "uuid" in names
+        self._gpus: dict[Which, Gpu] = {}
+        self._labels: dict[Who, Mapping[str, str]] = {}
+        self._who: dict[Who, Who] = {(None,) * len(self.held): ()}
 
     @property
-    def gpus(self) -> Iterable[Gpu]:
+    def gpus(self) -> Collection[Gpu]:
         """All of them."""
         return self._gpus.values()
 
-    def add(self, name: str, series: Iterable[Series]) -> None:
-        """One answer."""
-        self._add[name](series)
+    def add(self, name: str, series: Iterable[Found]) -> None:
+        """A part of an answer."""
+        self._ADD[name](self, series)
 
-    def _utilization(self, series: Iterable[Series]) -> None:
-        for labels, value in series:
-            which = identity(labels)
+    def _utilization(self, series: Iterable[Found]) -> None:
+        for which, labels, value in series:
             if (gpu := self._gpus.get(which)) is None:
-                gpu = self._gpus[which] = Gpu(self._shared(labels, self._wanted), value)
-            gpu.utilization = max(gpu.utilization, value)
+                known = {"uuid": which, **labels} if self._by_uuid and isinstance(which, str) else labels
+                gpu = self._gpus[which] = Gpu(self._shared(known), value)
+            elif value > gpu.utilization:
+                gpu.utilization = value
             if (holder := self._holder(gpu, labels)) is not None:
                 holder.utilization = _larger(holder.utilization, value)
 
-    def _memory(self, series: Iterable[Series]) -> None:
+    def _memory(self, series: Iterable[Found]) -> None:
         for gpu, holder, value in self._found(series):
             gpu.memory = _larger(gpu.memory, value)
             if holder is not None:
                 holder.memory = _larger(holder.memory, value)
 
-    def _allocated(self, series: Iterable[Series]) -> None:
+    def _allocated(self, series: Iterable[Found]) -> None:
         for gpu, holder, value in self._found(series):
-            gpu.allocated = gpu.allocated or value > 0
-            if holder is not None:
-                holder.allocated = holder.allocated or value > 0
+            if value > 0:
+                gpu.allocated = True
+                if holder is not None:
+                    holder.allocated = True
 
-    def _resident(self, series: Iterable[Series]) -> None:
+    def _resident(self, series: Iterable[Found]) -> None:
         for gpu, holder, value in self._found(series):
-            gpu.resident = max(gpu.resident, value)
-            if holder is not None:
-                holder.resident = holder.resident or value > 0
+            if value > 0:
+                gpu.resident = max(gpu.resident, value)
+                if holder is not None:
+                    holder.resident = True
 
-    def _residents(self, series: Iterable[Series]) -> None:
+    def _residents(self, series: Iterable[Found]) -> None:
         for _, holder, value in self._found(series):
-            if holder is not None:
-                holder.resident = holder.resident or value > 0
+            if value > 0 and holder is not None:
+                holder.resident = True
 
-    def _info(self, series: Iterable[Series]) -> None:
-        for labels, _ in series:
-            if (gpu := self._gpus.get(identity(labels))) is not None:
-                gpu.labels = self._shared({**labels, **gpu.labels}, self._wanted)
+    def _info(self, series: Iterable[Found]) -> None:
+        for which, labels, _ in series:
+            if (gpu := self._gpus.get(which)) is not None:
+                gpu.labels = self._shared({**labels, **gpu.labels} if gpu.labels else labels)
 
-    def _found(self, series: Iterable[Series]) -> Iterator[tuple[Gpu, Holder | None, float]]:
+    _ADD: ClassVar[Mapping[str, Callable[[Join, Iterable[Found]], None]]] = {
+        "utilization": _utilization,
+        "memory": _memory,
+        "allocated": _allocated,
+        "resident": _resident,
+        "residents": _residents,
+        "info": _info,
+    }  # of the class, so that a Join does not hold itself and is gone with its last use
+
+    def _found(self, series: Iterable[Found]) -> Iterator[tuple[Gpu, Holder | None, float]]:
         """The GPU of each series, and whom the series names on it."""
-        for labels, value in series:
-            if (gpu := self._gpus.get(identity(labels))) is not None:
+        gpus = self._gpus
+        for which, labels, value in series:
+            if (gpu := gpus.get(which)) is not None:
                 yield gpu, self._holder(gpu, labels), value
 
     def _holder(self, gpu: Gpu, labels: Mapping[str, str]) -> Holder | None:
         """Whom the labels of a series name; None when nobody."""
-        who = self._shared(labels, self._held)
-        if not who:
+        if not labels or not self.held:
             return None
-        if gpu.holders is None:
-            gpu.holders = []
+        who = tuple(map(labels.get, self.held))
+        if not (who := self._who.setdefault(who, who)):
+            return None
         for holder in gpu.holders:
-            if holder.labels is who:
+            if holder.who is who:
                 return holder
-        gpu.holders.append(Holder(who))
-        return gpu.holders[-1]
+        holder = Holder(who)
+        gpu.holders = (*gpu.holders, holder)
+        return holder
 
-    def _shared(self, labels: Mapping[str, str], names: Key) -> Mapping[str, str]:
-        """Those of these labels that have a value; one mapping for all who have the same."""
-        key = tuple([text for name in names if (value := labels.get(name)) for text in (name, value)])
-        if not key:
-            return NO_LABELS
-        if (known := self._known.get(key)) is None:
-            known = self._known[key] = dict(zip(key[::2], key[1::2], strict=True))
-        return known
+    def _shared(self, labels: Mapping[str, str]) -> Mapping[str, str]:
+        """Those that say what the GPU is; one mapping for all that are the same."""
+        values = tuple(map(labels.get, self._about))
+        if (found := self._labels.get(values)) is None:
+            found = self._labels[values] = {name: v for name, v in zip(self._about, values, strict=True) if v}
+        return found
 
 
 def _larger(before: float | None, now: float) -> float:

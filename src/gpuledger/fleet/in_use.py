@@ -6,9 +6,12 @@ Here it is the sum of utilization over the GPUs in use, divided by their number:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from math import fsum
+from operator import attrgetter
+from typing import NamedTuple
 
 RULES = ("busy", "allocated", "resident")
 """When a GPU is in use: its utilization is not 0; somebody was given it; some process is on it."""
@@ -19,14 +22,17 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 }
 """What exporters call a label that users know under one name."""
 Key = tuple[str, ...]
+Who = tuple[str | None, ...]
+"""Values of the labels that say who: a mapping for each of 80,000 pods would be 20 MB."""
+KEY = attrgetter("key")
 Sources = tuple[tuple[str, ...], ...]
 
 
 @dataclass(slots=True)
 class Holder:
-    """Somebody who is on a GPU or was given it, by the labels that say who."""
+    """Somebody who is on a GPU or was given it."""
 
-    labels: Mapping[str, str]
+    who: Who
     utilization: float | None = None
     """Of the GPU in this holder's series, where the query has one a holder."""
     memory: float | None = None
@@ -44,7 +50,7 @@ class Gpu:
     allocated: bool = False
     resident: float = 0.0
     """1 with a process on it, else 0; or over a time, the part of it with a process."""
-    holders: list[Holder] | None = None
+    holders: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,8 @@ class Usage:
     """Values of the grouping's labels."""
     gpus: int
     in_use: int
-    allocated: int
+    allocated: int | None
+    """None where nobody says what was given to whom."""
     utilization: float
     """Mean over those in use; 0 when none is."""
     memory: float | None
@@ -68,54 +75,49 @@ class Usage:
         return self.gpus - self.in_use
 
 
-@dataclass(slots=True)
-class _Tally:
-    gpus: int = 0
-    allocated: int = 0
-    utilizations: list[float] = field(default_factory=list)
-    memories: list[float] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
-    memory_weights: list[float] = field(default_factory=list)
+class Row(NamedTuple):
+    """A GPU as one of its groups sees it."""
 
-    def add(self, utilization: float, memory: float | None, weight: float, *, allocated: bool) -> None:
-        self.gpus += 1
-        self.allocated += allocated
-        if weight > 0:
-            self.utilizations.append(utilization)
-            self.weights.append(weight)
-            if memory is not None:
-                self.memories.append(memory)
-                self.memory_weights.append(weight)
-
-    def usage(self, by: str, labels: Key) -> Usage:
-        in_use = len(self.weights)
-        memory = fsum(self.memories) / fsum(self.memory_weights) if self.memories else None if in_use else 0.0
-        mean = fsum(self.utilizations) / fsum(self.weights) if in_use else 0.0
-        return Usage(by, labels, self.gpus, in_use, self.allocated, mean, memory)
+    key: Key
+    utilization: float
+    memory: float | None
+    weight: float
+    """How much of it is in use."""
+    allocated: bool
 
 
-def summarize(gpus: Iterable[Gpu], rule: str, groupings: Sequence[Key], about_holders: frozenset[str]) -> list[Usage]:
+def summarize(gpus: Collection[Gpu], rule: str, groupings: Sequence[Key], held: Key) -> Iterator[Usage]:
     """The whole cluster first, then each grouping by the values of its labels.
 
-    `about_holders` are the labels that say who holds a GPU: grouped by one of them, a GPU counts once with each holder,
-    and is in use there when it is by that holder. A GPU without a value for one of the labels is in no group.
+    `held` are the labels that say who holds a GPU: grouped by one of them, a GPU counts once with each holder, and is
+    in use there when it is by that holder. A GPU without a value for one of the labels is in no group.
     """
-    whole = _Tally()
-    groups: list[tuple[Sources, bool, dict[Key, _Tally]]] = [
-        (sources_of(grouping), not about_holders.isdisjoint(grouping), {}) for grouping in groupings
-    ]
-    for gpu in gpus:
-        weight = _weight(rule, gpu.utilization, gpu.resident, allocated=gpu.allocated)
-        whole.add(gpu.utilization, gpu.memory, weight, allocated=gpu.allocated)
-        for sources, held, tallies in groups:
-            if held:
-                _add_holders(gpu, rule, sources, tallies)
-            elif all(key := _key(sources, gpu.labels, gpu.labels)):
-                tallies.setdefault(key, _Tally()).add(gpu.utilization, gpu.memory, weight, allocated=gpu.allocated)
-    found = [whole.usage(CLUSTER, ())]
-    for grouping, (_, _, tallies) in zip(groupings, groups, strict=True):
-        found += [tallies[key].usage("+".join(grouping), key) for key in sorted(tallies)]
-    return found
+    yield _usage(CLUSTER, (), [_row((), gpu, rule) for gpu in gpus])
+    for grouping in groupings:
+        sources = sources_of(grouping)
+        if set(held).isdisjoint(grouping):
+            rows = [_row(key, gpu, rule) for gpu in gpus if all(key := _key(sources, gpu.labels))]
+        else:
+            rows = [row for gpu in gpus if gpu.holders for row in _held(gpu, rule, sources, held)]
+        rows.sort(key=KEY)
+        for key, some in groupby(rows, KEY):
+            yield _usage("+".join(grouping), key, list(some))
+
+
+def _usage(by: str, key: Key, rows: list[Row]) -> Usage:
+    """Sums are exact, so that the order of GPUs does not matter."""
+    used = [row for row in rows if row.weight > 0]
+    utilization, memory = 0.0, None if used else 0.0
+    if used:
+        utilization = fsum([row.utilization for row in used]) / fsum([row.weight for row in used])
+        if known := [(row.memory, row.weight) for row in used if row.memory is not None]:
+            memory = fsum([value for value, _ in known]) / fsum([weight for _, weight in known])
+    return Usage(by, key, len(rows), len(used), sum([row.allocated for row in rows]), utilization, memory)
+
+
+def _row(key: Key, gpu: Gpu, rule: str) -> Row:
+    weight = _weight(rule, gpu.utilization, gpu.resident, allocated=gpu.allocated)
+    return Row(key, gpu.utilization, gpu.memory, weight, gpu.allocated)
 
 
 def sources_of(grouping: Key) -> Sources:
@@ -129,31 +131,23 @@ def _weight(rule: str, utilization: float, resident: float, *, allocated: bool) 
     return float(allocated) if rule == "allocated" else resident
 
 
-def _add_holders(gpu: Gpu, rule: str, sources: Sources, tallies: dict[Key, _Tally]) -> None:
+def _held(gpu: Gpu, rule: str, sources: Sources, held: Key) -> Iterator[Row]:
     """The GPU as each group of its holders sees it."""
     seen: dict[Key, list[Holder]] = {}
-    for holder in gpu.holders or ():
-        key = _key(sources, holder.labels, gpu.labels)
-        if all(key):
+    for holder in gpu.holders:
+        if all(key := _key(sources, {**gpu.labels, **dict(zip(held, holder.who, strict=True))})):
             seen.setdefault(key, []).append(holder)
     for key, holders in seen.items():
         own = [h.utilization for h in holders if h.utilization is not None]
         memories = [h.memory for h in holders if h.memory is not None]
         utilization = max(own) if own else gpu.utilization
         memory = max(memories) if memories else gpu.memory
-        allocated = any(h.allocated for h in holders)
-        resident = gpu.resident if any(h.resident for h in holders) else 0.0
+        allocated = True in [h.allocated for h in holders]
+        resident = gpu.resident if True in [h.resident for h in holders] else 0.0
         weight = _weight(rule, utilization, resident, allocated=allocated)
-        tallies.setdefault(key, _Tally()).add(utilization, memory, weight, allocated=allocated)
+        yield Row(key, utilization, memory, weight, allocated)
 
 
-def _key(sources: Sources, labels: Mapping[str, str], others: Mapping[str, str]) -> Key:
-    """Values of the first mapping that has them."""
-    return tuple([_value(names, labels) or _value(names, others) for names in sources])
-
-
-def _value(names: tuple[str, ...], labels: Mapping[str, str]) -> str:
-    for name in names:
-        if found := labels.get(name):
-            return found
-    return ""
+def _key(sources: Sources, labels: Mapping[str, str | None]) -> Key:
+    """For each label of a grouping, the first value there is."""
+    return tuple([next(filter(None, map(labels.get, names)), "") for names in sources])

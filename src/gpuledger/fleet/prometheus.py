@@ -8,8 +8,8 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 from gpuledger.fleet.answer import Answer, Courses, parse, parse_range
 from gpuledger.fleet.failure import PrometheusError
+from gpuledger.fleet.stream import Take, read
 from gpuledger.owners.unixhttp import Address, Client, HttpError, TooLargeError
 
 LARGEST_ANSWER = 128 << 20
@@ -68,12 +69,20 @@ class Prometheus:
         self._client: Client | None = None
         self._files: tuple[object, ...] = ()
 
-    def query(self, promql: str, at_s: float | None = None) -> Answer:
-        """The values now, or at a moment of the server's clock; raises PrometheusError."""
+    def query(self, promql: str, at_s: float | None = None, take: Take | None = None) -> Answer:
+        """The values now, or at a moment of the server's clock; raises PrometheusError.
+
+        With `take` the series go there as they arrive, and are not in the answer.
+        """
         asked = {"query": promql, "timeout": f"{self._access.timeout_s:g}"}  # no 2.5s for Prometheus
         if at_s is not None:
             asked["time"] = f"{at_s:.3f}"
-        return self._ask("query", asked, parse)
+        with self._post(f"{API}/query", urlencode(asked).encode()) as (status, pieces):
+            if status == 200 and take is not None:
+                return self._understood(status, lambda: read(pieces, promql, take))
+            body = b"".join(pieces)
+        self._check(status, body)
+        return self._understood(status, lambda: parse(body, promql))
 
     def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
         """The values at the first moment, and at each step after it up to the last; raises PrometheusError."""
@@ -85,13 +94,14 @@ class Prometheus:
             "step": f"{step_s:.3f}",
             "nocache": "1",  # else VictoriaMetrics moves the moments
         }
-        return self._ask("query_range", asked, parse_range)
-
-    def _ask(self, target: str, asked: dict[str, str], read: Callable[[bytes, str], T]) -> T:
-        status, body = self._post(f"{API}/{target}", urlencode(asked).encode())
+        with self._post(f"{API}/query_range", urlencode(asked).encode()) as (status, pieces):
+            body = b"".join(pieces)
         self._check(status, body)
+        return self._understood(status, lambda: parse_range(body, promql))
+
+    def _understood(self, status: int, answer: Callable[[], T]) -> T:
         try:
-            return read(body, asked["query"])
+            return answer()
         except PrometheusError as error:
             if error.reason != "format":
                 raise
@@ -112,14 +122,15 @@ class Prometheus:
             raise PrometheusError("http", f"{url} answers {status}: there is no Prometheus at this path; is a prefix "
                                   "missing in --prometheus.url?")  # fmt: skip
 
-    def _post(self, target: str, form: bytes) -> tuple[int, bytes]:
+    @contextmanager
+    def _post(self, target: str, form: bytes) -> Iterator[tuple[int, Iterator[bytes]]]:
         url, timeout_s = self._access.url, self._access.timeout_s
         try:
             client = self._current()
             headers = [*self._access.headers, *login(self._access), "Accept: application/json", "User-Agent: gpuledger"]
             with client.stream(self._prefix + target, timeout_s, self._largest, *headers, form=form) as answer:
                 status, _, pieces = answer
-                return status, b"".join(pieces)
+                yield status, pieces
         except TooLargeError as error:
             raise PrometheusError("size", f"{url} {error}; ask for fewer series or fewer labels") from error
         except HttpError as error:

@@ -16,6 +16,8 @@ ABOUT_HOLDERS = frozenset((
 """Labels that say who holds a GPU. On series that have none of their own they are those of the exporter's pod."""
 ALLOCATIONS = "gpu_pod_allocation_info or gpu_container_allocation_info or gpu_job_allocation_info"
 ON_IT = 'container_gpu_detected{evidence="process"}'
+KNOWN = 'max(gpuledger_provider_up{provider=~"podresources|docker|podman|hpcdir"})'
+"""Above 0 where somebody would say what was given to whom, so that nothing said is nothing given."""
 DCGM = "DCGM_FI_DEV_GPU_UTIL"
 ABOUT_GPUS = frozenset(label for family in CATALOG if family.name == "gpu_info" for label in family.labels)
 
@@ -32,10 +34,14 @@ class Queries:
     """Who is on the GPUs, with the labels of holders."""
     info: str = ""
     """More labels of the GPUs."""
+    newest: str = ""
+    """One number: Unix time of the newest sample of utilization."""
+    known: str = ""
+    """One number: above 0 where it would be known if a GPU was allocated."""
 
     def asked(self) -> list[tuple[str, str]]:
-        """Those that are not empty, by name."""
-        return [(name, text) for name in self.__slots__ if (text := getattr(self, name))]
+        """Those that are not empty, by name; the last two are not of single GPUs."""
+        return [(name, text) for name in self.__slots__[:-2] if (text := getattr(self, name))]
 
 
 def native(groupings: Iterable[Key], window_s: float = 0.0) -> Queries:
@@ -53,6 +59,8 @@ def native(groupings: Iterable[Key], window_s: float = 0.0) -> Queries:
         resident=_max((), f"rate(gpu_in_use_seconds_total{window})" if window else "gpu_in_use"),
         residents=_max(held, ON_IT) if held else "",
         info=_max(described, "gpu_info") if described else "",
+        newest=f"max(timestamp({'gpu_busy_seconds_total' if window else 'gpu_utilization_ratio'}))",
+        known=KNOWN,
     )  # fmt: skip
 
 
@@ -63,6 +71,7 @@ def dcgm(groupings: Iterable[Key]) -> Queries:
         utilization=_max(labels, DCGM, "UUID"),
         memory=_max(labels, "DCGM_FI_DEV_MEM_COPY_UTIL", "UUID"),
         allocated=_max(labels, f'{DCGM}{{pod!=""}}', "UUID"),
+        newest=f"max(timestamp({DCGM}))",
     )
 
 

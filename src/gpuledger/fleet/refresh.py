@@ -8,14 +8,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from gpuledger.fleet.answer import Answer
 from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.gpus import Join
 from gpuledger.fleet.in_use import Gpu, Key, sources_of, summarize
-from gpuledger.fleet.queries import ABOUT_HOLDERS, Queries
+from gpuledger.fleet.queries import Queries
 from gpuledger.fleet.shown import Shown
+from gpuledger.fleet.stream import Found, Take
 from gpuledger.said import Said
 
 log = logging.getLogger(__name__)
@@ -26,8 +28,8 @@ NAME = "prometheus"
 class Asked(Protocol):
     """Somebody who answers queries."""
 
-    def query(self, promql: str, at_s: float | None = None) -> Answer:
-        """The values now or at that moment; raises PrometheusError."""
+    def query(self, promql: str, at_s: float | None, take: Take) -> Answer:
+        """The values now or at that moment, its series to `take`; raises PrometheusError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,32 +106,54 @@ class Refresh:
     def _ask(self) -> Shown:
         plan = self._plan
         join = Join(name for grouping in plan.groupings for names in sources_of(grouping) for name in names)
-        counts: list[tuple[str, int]] = []
+        counts: dict[str, int] = {}
         warnings: dict[str, None] = {}
         dropped, moment = 0, None
         for name, query in plan.queries.asked():
-            answer = self._prometheus.query(query, moment)
+            answer = self._prometheus.query(query, moment, partial(join.add, name))
             if name == "utilization":
-                if not answer.series:
+                if not answer.count:
                     raise PrometheusError("empty", _nothing(query, answer))
                 moment = answer.time_s  # all others speak of the same one
-            join.add(name, answer.series)
-            counts.append((name, len(answer.series)))
+                self._check_age(moment)
+            counts[name] = answer.count
             warnings.update(dict.fromkeys(answer.warnings))
             dropped += answer.dropped
-            del answer  # before the next one comes
-        if not plan.percent and _is_percent(join.gpus):
+        gpus, held = tuple(join.gpus), join.held
+        del join  # and all UUIDs, before groups are made
+        if not plan.percent and _is_percent(gpus):
             warnings["the query gives values over 1, so they are no ratios; is it --unit percent?"] = None
+        usages = summarize(gpus, plan.rule, plan.groupings, held)
+        if not counts.get("allocated") and self._number(plan.queries.known, moment) == 0:
+            if plan.rule == "allocated":
+                raise PrometheusError("empty", "no exporter says who was given a GPU, so none is in use by the rule "
+                                      "allocated; take --in-use busy, or see docs/fleet.md")  # fmt: skip
+            usages = (replace(usage, allocated=None) for usage in usages)
         return Shown(
-            usages=tuple(summarize(join.gpus, plan.rule, plan.groupings, ABOUT_HOLDERS)),
+            usages=tuple(usages),
             percent=plan.percent,
             success=True,
             reason="",
             asked_s=moment,
-            series=tuple(counts),
+            series=tuple(counts.items()),
             dropped=dropped,
             warnings=tuple(warnings),
         )
+
+    def _check_age(self, moment: float | None) -> None:
+        """Prometheus answers with a sample of five minutes ago when there is no newer one."""
+        newest = self._number(self._plan.queries.newest, moment)
+        if newest is not None and moment is not None and moment - newest > self._plan.max_age_s:
+            raise PrometheusError("stale", "no sample of a GPU is newer than --max-age; does Prometheus still scrape "
+                                  "the exporters?")  # fmt: skip
+
+    def _number(self, query: str, moment: float | None) -> float | None:
+        """The one value of a query, 0 without one; None where there is no query."""
+        if not query:
+            return None
+        found: list[Found] = []
+        self._prometheus.query(query, moment, found.extend)
+        return found[0][2] if found else 0.0
 
     def _run(self) -> None:
         while not self._stop.is_set():

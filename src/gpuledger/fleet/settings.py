@@ -87,7 +87,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("unit", "auto", f"Unit of the queries: {', '.join(UNITS)}; auto takes DCGM_FI_DEV_ metrics for percent.",
            checks.one_of(*UNITS)),
     Option("refresh", 15.0, "How often Prometheus is asked.", checks.between("1s", "10m")),
-    Option("max-age", 60.0, "How long the last good answer is shown when there is no newer one.",
+    Option("max-age", 60.0,
+           "How long the last good answer is shown when there is no newer one, and how old its newest sample may be.",
            checks.between("1s", "1h")),
     *[replace(option, default=(":9401",), variables={}) for option in _taken("web.listen-address")],
     *_taken("web.telemetry-path", "web.max-connections", "web.config.file", "web.systemd-socket"),
@@ -176,6 +177,8 @@ class Settings(Asking):
             self.resident_query or usual.resident,
             "" if self.resident_query else usual.residents,
             usual.info,
+            "" if self.query else usual.newest,
+            "" if self.allocated_query else usual.known,
         )
         if self.in_use == "resident" and not queries.resident:
             raise ConfigError("--in-use resident: dcgm-exporter does not say who is on a GPU; give --resident-query")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from gpuledger.catalog import Family, Kind, Of, Series
 from gpuledger.catalog.exporter import FAMILIES as EXPORTER
@@ -48,8 +49,9 @@ def _ratio(name: str) -> Callable[[tuple[Usage, bool]], float | None]:
     return read
 
 
-def _count(name: str) -> Callable[[tuple[Usage, bool]], int]:
-    return lambda thing: int(getattr(thing[0], name))
+def _count(name: str) -> Callable[[tuple[Usage, bool]], int | None]:
+    read = attrgetter(name)
+    return lambda thing: read(thing[0])
 
 
 def _classic(shown: Shown) -> float | None:
@@ -65,14 +67,12 @@ def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
     names = tuple(dict.fromkeys(name for grouping in groupings for name in grouping))
     places = {"+".join(grouping): [names.index(name) for name in grouping] for grouping in groupings}
 
-    def things(shown: Shown) -> list[Thing]:
-        found: list[Thing] = []
+    def things(shown: Shown) -> Iterator[Thing]:
         for usage in shown.usages:
             values = [""] * len(names)
             for place, value in zip(places.get(usage.by, ()), usage.labels, strict=True):
                 values[place] = value
-            found.append(((usage.by, *values), (usage, shown.percent)))
-        return found
+            yield (usage.by, *values), (usage, shown.percent)
 
     group = Kind(("by", *names), things, sparse=True)
     return (
@@ -88,7 +88,8 @@ def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
         Family("gpu_fleet_gpus", G, group, "GPUs seen: those with a utilization.", FROM, _count("gpus")),
         Family("gpu_fleet_gpus_in_use", G, group, "GPUs in use, by the rule of --in-use.", FROM, _count("in_use")),
         Family("gpu_fleet_gpus_idle", G, group, "GPUs not in use, by the same rule.", FROM, _count("idle")),
-        Family("gpu_fleet_gpus_allocated", G, group, "GPUs that somebody was given, used or not.",
+        Family("gpu_fleet_gpus_allocated", G, group,
+               "GPUs that somebody was given, used or not; absent where nobody would know.",
                FROM, _count("allocated")),
         Family("avg_GPU_utilization", G, Of.EXPORTER,
                "The same as the whole cluster's utilization, in the unit of the query, under its classic name.",

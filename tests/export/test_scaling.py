@@ -1,0 +1,190 @@
+"""The numbers for autoscalers that ask the exporter itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.export.app import App
+from gpuledger.export.http import Response, parse_head
+from gpuledger.export.scaling import RULES, Wanted, count
+from gpuledger.model import (
+    Activity,
+    Device,
+    Driver,
+    Granted,
+    Holder,
+    Owner,
+    Owners,
+    ProcessUse,
+    ProviderHealth,
+    Reading,
+    Resident,
+    Tick,
+)
+
+LLM = Owner(namespace="ml", pod="llm-7-x", container="main", workload_kind="Deployment", workload_name="llm")
+WEB = Owner(namespace="web", pod="web-0", container="main")
+GPUS = [Device(index=n, uuid=f"GPU-{n}") for n in range(4)]
+INSTANCE = Device(index=3, uuid="MIG-1", parent_uuid="GPU-3")
+KUBELET = ProviderHealth("podresources", up=True, reason="", since_ns=1, last_success_ns=1, fetches=1, failures=0)
+
+
+def on(owner: Owner, device: Device, *, active: bool = True) -> ProcessUse:
+    """A process of somebody."""
+    return ProcessUse(device, Resident(7, "compute"), owner=owner, active=active)
+
+
+def given_to(owner: Owner, device: Device) -> Granted:
+    """A device that the kubelet gave."""
+    return Granted(device, owner.namespace, owner.pod, owner.container)
+
+
+def node() -> Tick:
+    """GPU 0 at 80 % and 1 at 40 %, of the workload; 2 given to web, which has left it; 3 cut, an instance at 50 %."""
+    percents = (80, 40, 0, None)
+    readings = [Reading(device, utilization_pct=percent) for device, percent in zip(GPUS, percents, strict=True)]
+    return Tick(
+        time_ns=1_700_000_000_000_000_000,
+        driver=Driver(up=True),
+        readings=(*readings, Reading(INSTANCE, activity=Activity(sm_pct=50.0))),
+        processes=(on(LLM, GPUS[0]), on(LLM, GPUS[1]), on(WEB, GPUS[2], active=False), on(WEB, INSTANCE)),
+        owners=Owners(granted=(given_to(LLM, GPUS[0]), given_to(WEB, GPUS[2])), providers=(KUBELET,)),
+    )
+
+
+def ask(target: str, tick: Tick | None = None, age_s: float | None = 0.1) -> Response:
+    """The answer to a GET of it."""
+    app = App(lambda: tick or node(), lambda: age_s, interval_s=1.0)
+    return app(parse_head(f"GET {target} HTTP/1.0\r\n\r\n".encode()))
+
+
+def numbers(what: str = "", tick: Tick | None = None) -> dict[str, Any]:
+    """Of an answer that is one."""
+    answer = ask(f"/api/v1/scaling{what}", tick)
+    assert (answer.status, dict(answer.headers)["Content-Type"]) == (200, "application/json"), answer.body
+    assert isinstance(answer.body, bytes)
+    return dict(json.loads(answer.body))
+
+
+def test_the_whole_answer() -> None:
+    """Every number has its place, for `valueLocation`."""
+    assert numbers("?namespace=ml") == {
+        "time": 1_700_000_000.0,
+        "in_use": "busy",
+        "gpus": 2,
+        "gpus_in_use": 2,
+        "gpus_allocated": 1,
+        "busy_gpus": 1.2,
+        "utilization_ratio": 0.6,
+        "utilization_percent": 60.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("what", "gpus", "in_use", "busy"),
+    [
+        ("", 4, 3, 1.7),
+        ("?in_use=resident", 4, 3, 1.7),
+        ("?in_use=allocated", 4, 2, 0.8),
+        ("?namespace=ml&in_use=allocated", 2, 1, 0.8),
+        ("?namespace=web", 2, 1, 0.5),
+        ("?namespace=web&in_use=allocated", 2, 1, 0.0),
+        ("?namespace=nobody", 0, 0, 0.0),
+        ("?pod=llm-7-x", 2, 2, 1.2),
+        ("?pod=llm-", 0, 0, 0.0),
+        ("?pod=llm-*", 2, 2, 1.2),
+        ("?pod=*", 4, 3, 1.7),
+        ("?container=main&namespace=web", 2, 1, 0.5),
+        ("?workload=llm&in_use=allocated", 2, 1, 0.8),
+        ("/namespace=ml/workload=llm/in_use=resident", 2, 2, 1.2),
+        ("/namespace=ml/?in_use=resident", 2, 2, 1.2),
+    ],
+)
+def test_whose_gpus_are_counted(what: str, gpus: int, in_use: int, busy: float) -> None:
+    """By where a process is and by what was given; in the query or, for KEDA, in the path."""
+    found = numbers(what)
+
+    assert (found["gpus"], found["gpus_in_use"], found["busy_gpus"]) == (gpus, in_use, busy)
+
+
+def test_the_workload_of_a_pod_that_runs_nothing_yet() -> None:
+    """It is known from who knows containers."""
+    waiting = replace(LLM, pod="llm-7-y")
+    tick = replace(node(), processes=(), owners=Owners(
+        granted=(given_to(waiting, GPUS[2]),), holders=(Holder(GPUS[2], waiting, "allocation"),)))  # fmt: skip
+
+    assert numbers("?workload=llm&in_use=allocated", tick)["gpus_in_use"] == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("?selector=a", "'selector' is none of them; ask for namespace, pod"),
+        ("/ml", "'ml' is none of them"),
+        ("?namespace=", "namespace without a value"),
+        ("?in_use=idle", "there is no rule in_use=idle; there are busy, allocated, resident"),
+        ("?pod=a&pod=b", "twice"),
+        ("/pod=a?pod=a", "twice"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(what: str, says: str) -> None:
+    """A misspelt filter would count everybody's GPUs."""
+    answer = ask(f"/api/v1/scaling{what}")
+
+    assert (answer.status, says in bytes(answer.body).decode()) == (400, True), answer.body  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tick", "age_s"),
+    [(node(), 60.0), (Tick(1, Driver(up=False, reason="Driver Not Loaded")), 0.1)],
+)
+def test_nothing_is_said_of_what_is_not_known(tick: Tick, age_s: float) -> None:
+    """503, so that KEDA falls back in place of scaling down."""
+    assert ask("/api/v1/scaling", tick, age_s).status == 503
+
+
+def test_allocations_that_nobody_knows() -> None:
+    """`null`, which is no number to KEDA; and no rule may go by it."""
+    tick = replace(node(), owners=Owners())
+
+    assert numbers("", tick)["gpus_allocated"] is None
+    assert ask("/api/v1/scaling?in_use=allocated", tick).status == 503
+
+
+def test_a_gpu_that_does_not_answer_is_not_counted() -> None:
+    """It is not idle, it is not known."""
+    tick = replace(node(), readings=(Reading(GPUS[0], up=False), Reading(GPUS[1], utilization_pct=40)))
+
+    assert (numbers("", tick)["gpus"], numbers("", tick)["utilization_percent"]) == (1, 40.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 100), st.booleans(), st.booleans()), max_size=9), st.sampled_from(RULES)
+)  # fmt: skip
+def test_sums_of_nodes_give_the_mean_of_the_cluster(gpus: list[tuple[int, bool, bool]], rule: str) -> None:
+    """What KEDA's formula makes of two nodes is what one node with all GPUs would say."""
+
+    def tick(some: list[tuple[int, bool, bool]]) -> Tick:
+        devices = [Device(index=n, uuid=f"GPU-{n}") for n in range(len(some))]
+        return Tick(
+            1,
+            Driver(up=True),
+            tuple(Reading(d, utilization_pct=percent) for d, (percent, _, _) in zip(devices, some, strict=True)),
+            processes=tuple(on(LLM, d) for d, (_, resident, _) in zip(devices, some, strict=True) if resident),
+            owners=Owners(
+                granted=tuple(given_to(LLM, d) for d, (_, _, held) in zip(devices, some, strict=True) if held),
+                providers=(KUBELET,),
+            ),
+        )
+
+    wanted = Wanted(namespace="ml", in_use=rule)
+    whole, *parts = (count(tick(some), wanted) for some in (gpus, gpus[::2], gpus[1::2]))
+    busy, in_use = (sum(part[name] or 0 for part in parts) for name in ("busy_gpus", "gpus_in_use"))
+
+    assert whole["utilization_ratio"] == pytest.approx(busy / in_use if in_use else 0.0, abs=1e-6)

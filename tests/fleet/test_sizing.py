@@ -1,0 +1,84 @@
+"""What docs/sizing.md says, counted anew; and its configuration, read by Prometheus."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+
+import yaml
+
+from gpuledger.catalog import CATALOG, Of
+from tests.cli.running import serving, surroundings
+from tests.fleet.test_rules import NAMES, RULES
+from tests.fleet.test_settings import settings
+from tests.real.daemons import run
+
+TEXT = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
+BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)]
+KINDS = {family.name: family.of for family in CATALOG if isinstance(family.of, Of)}
+KEPT = next(block for block in BLOCKS if "scrape_configs" in block)["scrape_configs"][0]["metric_relabel_configs"][0]
+
+
+def counted() -> tuple[Counter[str], Counter[str], str]:
+    """Series and things of each kind on the recording of a real H200."""
+    with serving("demo", "--tick.interval=200ms", env=surroundings()) as running:
+        text = running.metrics("^container_gpu_energy_joules_total", within_s=30)
+    series: Counter[str] = Counter()
+    things: dict[str, set[tuple[str | None, ...]]] = {}
+    for name, labels in re.findall(r"^([a-z_]+)(?:{(.*)})? ", text, re.MULTILINE):
+        known = dict(re.findall(r'([a-z_]+)="((?:[^"\\\\]|\\\\.)*)"', labels))
+        series[KINDS[name].name] += 1
+        things.setdefault(KINDS[name].name, set()).add(tuple(known.get(label) for label in KINDS[name].labels))
+    return series, Counter({kind: len(found) for kind, found in things.items()}), text
+
+
+def test_the_formula_is_what_is_shown() -> None:
+    """Of a node, a GPU, a process and a container, within a tenth; a pod's allocation is not in the recording."""
+    said = re.search(r"= (\d+) \+ (\d+) . GPUs \+ (\d+) . processes \+ (\d+) . containers", TEXT)
+    assert said is not None
+    node, gpu, process, container = map(int, said.groups())
+    series, things, _ = counted()
+    of_containers = series["CONTAINER"] + series["ACCESS"] + series["OWNER"]
+
+    assert abs(series["GPU"] / things["GPU"] - gpu) <= gpu / 10
+    assert abs(series["PROCESS"] / things["PROCESS"] - process) <= process / 8
+    assert abs(of_containers / things["CONTAINER"] + 1 - container) <= 1
+    assert 20 <= series["EXPORTER"] <= node
+
+
+def test_what_is_kept_is_as_small_as_said_and_enough() -> None:
+    """About 15 series a GPU; all that the rules and the service ask for."""
+    series = Counter(re.findall(r"^([a-z_]+)[{ ]", counted()[2], re.MULTILINE))
+    kept = re.compile(KEPT["regex"])
+
+    assert 12 <= sum(n for name, n in series.items() if kept.fullmatch(name) and KINDS[name] is Of.GPU) <= 18
+    queries = settings("by=namespace+pod", "by=model").plan().queries
+    rules = [yaml.safe_load(path.read_text()) for path in sorted(RULES.glob("gpuledger-[fn]*.yml"))]
+    asked = [getattr(queries, name) for name in queries.__slots__]
+    asked += [rule["expr"] for file in rules for group in file["groups"] for rule in group["rules"]]
+    names = {name for text in asked for name in NAMES.findall(re.sub(r"(cluster|namespace):[a-z_0-9:]+", "", text))}
+
+    assert len(names) > 10
+    assert [name for name in sorted(names) if not kept.fullmatch(name)] == []
+
+
+def test_prometheus_accepts_the_configuration(tmp_path: Path) -> None:
+    """Both parts together, as one file; Debian's Prometheus is built without Kubernetes."""
+    path = tmp_path / "prometheus.yml"
+    whole = {key: part for block in deepcopy(BLOCKS) for key, part in block.items()}
+    del whole["scrape_configs"][0]["kubernetes_sd_configs"]
+    path.write_text(yaml.safe_dump(whole))
+
+    assert len(BLOCKS) == 2
+    assert "SUCCESS" in run("promtool", "check", "config", str(path))
+
+
+def test_the_rules_in_the_text_exist() -> None:
+    """Each that a query there asks for."""
+    rules = (RULES / "gpuledger-namespaces.yml").read_text()
+    names = set(re.findall(r"(?:namespace|cluster):[a-z_]+:[a-z0-9_]+", TEXT))
+
+    assert len(names) >= 3
+    assert [name for name in sorted(names) if f"record: {name}\n" not in rules] == []
