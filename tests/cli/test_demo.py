@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -17,11 +18,15 @@ def test_the_demo_shows_a_gpu_with_its_processes() -> None:
     with serving("demo", "--tick.interval=100ms", env=surroundings()) as server:
         body = server.metrics(r"^gpu_process_memory_used_bytes\{")
         page = server.get("/")
+        picture = json.loads(server.get("/api/v1/snapshot"))
+        past = json.loads(server.get("/api/v1/history"))
         code, took_s, errors = server.stop()
 
     assert "\ngpuledger_up 1\n" in body
     assert re.search(r"^gpu_power_watts\{.*\} [1-9]", body, re.MULTILINE)
-    assert "This is a recording, not this host." in page
+    assert '<a href="./metrics">metrics</a>' in page
+    assert picture["recording"]
+    assert len(picture["gpus"]) == len(past["gpus"]["rows"]) == 1
     assert (code, took_s < 2) == (0, True)
     assert "Traceback" not in errors
 

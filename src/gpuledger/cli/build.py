@@ -19,6 +19,7 @@ from gpuledger.catalog.dialects.counters import parse as parse_counters
 from gpuledger.cli.providers import providers
 from gpuledger.config import LARGEST_FILE, Config
 from gpuledger.errors import ConfigError, ListenError
+from gpuledger.export.api import Api
 from gpuledger.export.app import App
 from gpuledger.export.server import Server
 from gpuledger.journalfile import JournaledBooks
@@ -30,6 +31,7 @@ from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.search import Search
 from gpuledger.owners.slurm import SlurmResolver
 from gpuledger.sources.source import Collector
+from gpuledger.view.history import History
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,11 @@ log = logging.getLogger(__name__)
 
 
 def loop(
-    settings: Config, *, books: Bookkeeper | None = None, health: Callable[[Health], Health] = selfstats.measure
+    settings: Config,
+    *,
+    books: Bookkeeper | None = None,
+    health: Callable[[Health], Health] = selfstats.measure,
+    published: Callable[[Tick], None] = lambda _: None,
 ) -> Loop:
     """The loop over the configured source, with everybody who knows names asked in the background."""
     books = books or _books(settings)
@@ -51,7 +57,7 @@ def loop(
         if settings.collector_dcgm:
             log.warning("collector.dcgm has no effect on a recording: its processes are not of this host")
         replay = Replay(Path(settings.source.removeprefix("replay:")), looped=True)
-        return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health)
+        return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health, published=published)
     from gpuledger.sources.nvml.source import NvmlSource
 
     root = proc_root(settings)
@@ -64,6 +70,7 @@ def loop(
         books=books,
         collectors=_collectors(settings),
         health=health,
+        published=published,
     )
 
 
@@ -189,7 +196,10 @@ class Exporter:
         chosen = choices(settings, os.environ)
         self._upstream = _upstream(settings, self._latest)
         self._journal = _journal(settings)
-        self._loop = loop(settings, books=self._journal, health=self._health)
+        self._api = Api(
+            History(settings.tick_interval), node=chosen.hostname, max_connections=settings.web_max_connections
+        )
+        self._loop = loop(settings, books=self._journal, health=self._health, published=self._api.publish)
         app = App(
             self._latest,
             self._loop.age_s,
@@ -200,6 +210,7 @@ class Exporter:
             choices=chosen,
             upstream=self._passed_on if self._upstream else None,
             upstream_in_metrics=settings.dcgm_exporter_in_metrics,
+            api=self._api,
         )
         self.server = Server(settings.web_listen_address, app, max_connections=settings.web_max_connections)
         try:
@@ -222,6 +233,7 @@ class Exporter:
             self._upstream.stop()
         self._loop.stop()
         self._close_journal()
+        self._api.close()
         self.server.stop()
 
     def _close_journal(self) -> None:
