@@ -44,6 +44,7 @@ class Node:
         self._books = Books()
         self._now_ns = 1_700_000_000 * 10**9
         self._ticks = 0
+        self._energy_mj = [5_000_000] * gpus
 
     def tick(self) -> Tick:
         """What the next second brings."""
@@ -65,6 +66,8 @@ class Node:
         if self._troubled and device.index == len(self._devices) - 1:
             return [Reading(device, up=False, reason="GPU is lost")]
         working = (device.index * 7 + self._ticks) % 10
+        power_mw = 80_000 + 60_000 * working
+        self._energy_mj[device.index] += power_mw  # in a second
         hot = self._troubled and device.index == 0
         held = {pid: GIB // 4 + pid % 7 * (GIB // 2) for pid in pids}
         whole = Reading(
@@ -74,9 +77,9 @@ class Node:
             memory_free_bytes=max(0, 139 * GIB - sum(held.values())),
             memory_reserved_bytes=GIB // 2,
             utilization_pct=10 * working,
-            power_mw=80_000 + 60_000 * working,
+            power_mw=power_mw,
             power_limit_mw=700_000,
-            energy_mj=self._ticks * (80_000 + 60_000 * working) + 5_000_000,
+            energy_mj=self._energy_mj[device.index],
             temperatures_c=(("gpu", 40 + 4 * working), ("memory", 45)),
             temperature_limits_c=(("slowdown", 89),),
             clock_events=(("sw_power_cap", int(working > 7)), ("hw_thermal_slowdown", int(hot))),

@@ -15,14 +15,17 @@ const SLOWED = {
 };
 const NAMED = 6;
 
+// A whole GPU has everybody who is on one of its MIG instances.
+const isOn = (use, device) => (device.parent_uuid ? use.uuid : use.gpu_uuid) === device.uuid;
+
 // The parts of a device's memory: owners by size, then what is nobody's.
 function partsOf(device, picture) {
   const known = new Map();
   for (const process of picture.processes) {
-    if (process.uuid !== device.uuid || process.active === false || !process.memory_bytes) continue;
+    if (!isOn(process, device) || process.active === false || !process.memory_bytes) continue;
     known.set(process.owner, (known.get(process.owner) ?? 0) + process.memory_bytes);
   }
-  const inferred = picture.containers.filter((one) => one.uuid === device.uuid && one.inferred_bytes);
+  const inferred = picture.containers.filter((one) => isOn(one, device) && one.inferred_bytes);
   const memory = device.memory;
   const unclaimed = (memory.unknown_bytes ?? 0) - (memory.inferred_bytes ?? 0);
   return [

@@ -6,6 +6,7 @@ const WIDTH = 300;
 const HEIGHT = 40;
 
 const SPANS = [60, 120, 300, 600];
+const POINTS = 150; // more would be a brush, not a line
 
 // How much a chart shows: little while little is known.
 export function spanOf(times) {
@@ -16,6 +17,21 @@ export function spanOf(times) {
 export function spanName(times) {
   const minutes = spanOf(times) / 60;
   return minutes === 1 ? "last minute" : `last ${minutes} minutes`;
+}
+
+// Means of neighbours where there are too many points; by the clock, so that they stay the same from tick to tick.
+function thinned(times, values, width) {
+  const points = [];
+  let group = null;
+  for (let index = 0; index < values.length; index += 1) {
+    const number = Math.floor(times[index] / width);
+    if (group?.number !== number) points.push(group = { number, time: times[index], sum: 0, count: 0 });
+    if (values[index] !== null) {
+      group.sum += values[index];
+      group.count += 1;
+    }
+  }
+  return points;
 }
 
 export class Chart {
@@ -42,13 +58,13 @@ export class Chart {
       if (start !== null) area += `L${x} ${HEIGHT}L${start} ${HEIGHT}Z`;
       start = null;
     };
-    for (let index = 0; index < values.length; index += 1) {
-      const value = values[index];
-      if (value === null) {
+    for (const { time, sum, count } of thinned(times, values, seconds / POINTS)) {
+      if (!count) {
         close();
         continue;
       }
-      x = Math.round((1 - (end - times[index]) / seconds) * WIDTH * 10) / 10;
+      const value = sum / count;
+      x = Math.round((1 - (end - time) / seconds) * WIDTH * 10) / 10;
       const y = Math.round((1 - Math.max(0, value) / high) * (HEIGHT - 2) * 10) / 10 + 1;
       const step = `${start === null ? "M" : "L"}${x} ${y}`;
       if (start === null) start = x;

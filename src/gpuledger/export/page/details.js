@@ -1,7 +1,7 @@
 // What else is known of a row, under it.
 
 import { Chart, spanName } from "./chart.js";
-import { arrange, el, say } from "./dom.js";
+import { arrange, el, mark, say } from "./dom.js";
 import { bytes, dateTime, duration, joules, percent, watts } from "./format.js";
 import { METHODS } from "./rows.js";
 
@@ -33,13 +33,16 @@ export class Details {
     this.memory = new Chart("memory of this owner", bytes);
     this.shown = { power: el("span"), memory: el("span") };
     const figure = (chart, caption) => el("figure", {}, chart.node, el("figcaption", {}, caption));
-    this.node = el("tr", { class: "details" }, el("td", { colspan: columns },
+    this.cell = el("td", {},
       el("div", { class: "inside" }, el("div", {}, this.facts, this.methods),
-        el("div", { class: "owner-charts" }, figure(this.power, this.shown.power), figure(this.memory, this.shown.memory)))));
+        el("div", { class: "owner-charts" }, figure(this.power, this.shown.power), figure(this.memory, this.shown.memory))));
+    this.node = el("tr", { class: "details" }, this.cell);
+    this.columns = columns;
     this.made = new Map();
   }
 
   update(row, past) {
+    mark(this.cell, "colspan", this.columns());
     const nodes = [];
     for (const [name, of] of Object.entries(FACTS)) {
       const value = of(row);

@@ -15,6 +15,8 @@ const COLUMNS = [
   { id: "joules", title: "Energy", number: true, about: "Since the process started, or the exporter did" },
   { id: "how", title: "How", small: true, about: "Whether the energy is measured or estimated" },
 ];
+const NARROW = matchMedia("(max-width: 640px)");
+const columns = () => COLUMNS.filter((column) => !(NARROW.matches && column.small)).length;
 const FEW = 100;
 const MORE = 400;
 const BADGES = { measured: "ok", "partly measured": "", estimated: "", inferred: "guess" };
@@ -159,7 +161,7 @@ export class Table {
   }
 
   detail(row) {
-    if (!this.details.has(row.key)) this.details.set(row.key, new Details(COLUMNS.length));
+    if (!this.details.has(row.key)) this.details.set(row.key, new Details(columns));
     const details = this.details.get(row.key);
     details.update(row, this.past);
     return details.node;
