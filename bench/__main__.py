@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from bench import beside, enrichment, exporters, growth, owners, rendering, sharing, ticks
+from bench import beside, enrichment, exporters, growth, owners, page, rendering, sharing, ticks
 from bench.table import Budget, table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -58,6 +58,8 @@ def _measure(*, quick: bool) -> tuple[str, int]:
     enriched = enrichment.measure()
     _say("fingerprints")
     shared = sharing.measure(quick=quick)
+    _say("the page")
+    looked_at = page.measure(quick=quick)
     budgets = [
         *beside.budgets(cases),
         *rendering.budgets(rendered),
@@ -65,6 +67,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         *owners.budgets(owned),
         *enrichment.budgets(enriched),
         *sharing.budgets(shared),
+        *page.budgets(looked_at),
     ]
     missed = sum(not budget.met for budget in budgets)
     sections = [
@@ -77,6 +80,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         owners.report(owned),
         enrichment.report(enriched),
         sharing.report(shared),
+        page.report(looked_at),
     ]
     return "\n\n".join(sections) + "\n", missed
 
