@@ -20,10 +20,10 @@ DRAWN = "body[data-time]"
 
 
 @contextmanager
-def chromium(*arguments: str) -> Iterator[Browser]:
-    """Debian's, without a window; as root it cannot have a sandbox."""
+def chromium() -> Iterator[Browser]:
+    """Debian's, without a window; as root it cannot have a sandbox, and in a container /dev/shm is small."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *arguments])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         try:
             yield browser
         finally:

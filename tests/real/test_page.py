@@ -187,6 +187,7 @@ def test_rows_stay_where_the_reader_is(browser: Browser, host: tuple[Node, Shown
 
         assert page.evaluate("document.activeElement.getAttribute('aria-label')") == name
         assert opened.count() == 1
+        assert "estimated: by its time on the compute engine" in opened.inner_text()
         assert page.locator(".details figure svg[role=img]").count() == 2
 
 
@@ -225,6 +226,27 @@ def test_two_thousand_processes(browser: Browser) -> None:
         page.select_option("#group", "namespace")
         expect(page.locator("tbody tr.group").first).to_be_visible()
     exporter.stop()
+
+
+NONE = "\u2013"
+NUMBERS: dict[str, list[tuple[float | None, str]]] = {
+    "bytes": [(None, NONE), (0, "0 GiB"), (26 << 20, "26 MiB"), (5 << 29, "2.5 GiB"), (150 << 30, "150 GiB")],
+    "watts": [(None, NONE), (0, "0 W"), (4.25, "4.3 W"), (643.3, "643 W"), (5200, "5,200 W"), (12_345, "12.3 kW")],
+    "joules": [
+        (None, NONE), (0, "0 J"), (999, "999 J"), (11_573.6, "11.6 kJ"), (360_000, "100 Wh"), (7.2e7, "20.0 kWh"),
+    ],
+    "percent": [(None, NONE), (0, "0 %"), (0.394, "39 %"), (1, "100 %")],
+    "duration": [(None, NONE), (12, "12 s"), (600, "10 min"), (9000, "2.5 h"), (259_200, "3.0 days")],
+}  # fmt: skip
+
+
+def test_numbers_as_people_read_them(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """Units that fit; what is not known is a dash and never a 0."""
+    with page_of(browser) as watched:
+        page = watched.open(host[1].url)
+        for name, cases in NUMBERS.items():
+            ask = f"values => import('./page/format.js').then((all) => values.map(all.{name}))"
+            assert page.evaluate(ask, [value for value, _ in cases]) == [shown for _, shown in cases]
 
 
 # -- the connection

@@ -136,7 +136,8 @@ class Card {
       return el("span", { title }, this.sums[name], ` ${name}`);
     };
     this.sums.device = el("data", { "data-part": "device" });
-    this.ledger.append(el("span", { class: "whole", title: "What the hardware counted" }, "Energy ", this.sums.device), " = ",
+    const whole = el("span", { class: "whole", title: "What the hardware counted" }, "Energy ", this.sums.device);
+    this.ledger.append(whole, " = ",
       part("processes", "Of those in the table"), " + ",
       part("retired", "Of those who are gone"), " + ",
       part("idle", "With nobody on the GPU"), " + ",
@@ -174,8 +175,9 @@ class Card {
 
   inner(instances, picture) {
     const bars = instances.map((instance) => {
-      if (!this.instances.has(instance.uuid)) this.instances.set(instance.uuid, new MemoryBar(instance.mig_profile || "MIG"));
-      const bar = this.instances.get(instance.uuid);
+      const { uuid, mig_profile: profile } = instance;
+      if (!this.instances.has(uuid)) this.instances.set(uuid, new MemoryBar(profile || "MIG"));
+      const bar = this.instances.get(uuid);
       bar.update(instance, picture);
       return bar.node;
     });

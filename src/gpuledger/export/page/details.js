@@ -2,8 +2,8 @@
 
 import { Chart, spanName } from "./chart.js";
 import { arrange, el, mark, say } from "./dom.js";
-import { bytes, dateTime, duration, joules, percent, watts } from "./format.js";
-import { METHODS } from "./rows.js";
+import { bytes, dateTime, duration, percent, watts } from "./format.js";
+import { methodsOf } from "./rows.js";
 
 const OUTSIDE = "not in a container"; // which is all there is to know
 const FACTS = {
@@ -53,11 +53,10 @@ export class Details {
       nodes.push(fact);
     }
     arrange(this.facts, nodes);
-    const methods = Object.entries(row.methods).sort(([, a], [, b]) => b - a);
+    const methods = methodsOf(row);
     while (this.methods.children.length > methods.length) this.methods.lastChild.remove();
     while (this.methods.children.length < methods.length) this.methods.append(el("li"));
-    methods.forEach(([method, value], index) =>
-      say(this.methods.children[index], `${joules(value)} ${METHODS[method] ?? method}`));
+    methods.forEach((text, index) => say(this.methods.children[index], text));
     this.draw(past.owners, row.owner);
   }
 

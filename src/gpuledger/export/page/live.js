@@ -26,6 +26,7 @@ export class Live {
 
   start() {
     this.stop();
+    if (document.hidden) return;
     const began = Date.now();
     const source = new EventSource("api/v1/events");
     this.source = source;

@@ -43,7 +43,7 @@ function writeView() {
   }
   if (view.filter) told.set("filter", view.filter);
   if (view.group) told.set("group", view.group);
-  history.replaceState(null, "", told.size ? `#${told}` : location.pathname + location.search);
+  history.replaceState(null, "", `${told}` ? `#${told}` : location.pathname + location.search);
 }
 
 readView();

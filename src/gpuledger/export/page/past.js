@@ -58,8 +58,8 @@ export class Past {
       temperature_celsius: gpu.temperatures_celsius.gpu ?? null,
     }])));
     const owners = new Map();
-    const inContainers = picture.processes.filter((process) => !process.container_id && process.active !== false);
-    for (const use of [...picture.containers, ...inContainers]) {
+    const outside = picture.processes.filter((process) => !process.container_id && process.active !== false);
+    for (const use of [...picture.containers, ...outside]) {
       const sum = owners.get(use.owner) ?? { memory_bytes: 0, watts: null };
       sum.memory_bytes += (use.memory_bytes ?? 0) + (use.inferred_bytes ?? 0);
       if (use.watts !== null) sum.watts = (sum.watts ?? 0) + use.watts;

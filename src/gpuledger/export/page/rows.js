@@ -1,7 +1,9 @@
 // From a reading to the rows of the table: pure, no page in it.
 
+import { joules } from "./format.js";
+
 const MEASURED = new Set(["exclusive"]);
-export const METHODS = {
+const METHODS = {
   exclusive: "measured: it was alone on the GPU",
   edge: "estimated: alone, but came or left between two readings",
   gap: "estimated: used while the exporter was down",
@@ -11,6 +13,12 @@ export const METHODS = {
   mps: "estimated: an equal part of its MPS server's",
   mig: "estimated: an equal part of its MIG instance's",
 };
+
+// How each part of a row's energy is known, greatest first.
+export function methodsOf(row) {
+  const parts = Object.entries(row.methods).sort(([, a], [, b]) => b - a);
+  return parts.map(([method, value]) => `${joules(value)} ${METHODS[method] ?? method}`);
+}
 
 const total = (parts) => Object.values(parts).reduce((sum, part) => sum + part, 0);
 

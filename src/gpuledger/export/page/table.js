@@ -4,7 +4,7 @@ import { colour } from "./colours.js";
 import { Details } from "./details.js";
 import { arrange, el, find, mark, say, tell } from "./dom.js";
 import { bytes, count, joules, percent, plural, watts } from "./format.js";
-import { grouped, matching, rowsOf, sorted, sumOf } from "./rows.js";
+import { grouped, matching, methodsOf, rowsOf, sorted, sumOf } from "./rows.js";
 
 const COLUMNS = [
   { id: "name", title: "Owner" },
@@ -23,7 +23,7 @@ const BADGES = { measured: "ok", "partly measured": "", estimated: "", inferred:
 
 class Row {
   constructor(table, key) {
-    this.toggle = el("button", { class: "toggle", type: "button", "aria-expanded": "false", onclick: () => table.flip(key) });
+    this.toggle = el("button", { class: "toggle", type: "button", onclick: () => table.flip(key) });
     this.swatch = el("span", { class: "swatch" });
     this.name = el("span", { class: "name" });
     this.parts = el("span", { class: "parts" });
@@ -50,6 +50,7 @@ class Row {
     tell(this.joules, row.joules, joules(row.joules));
     say(this.badge, row.how);
     mark(this.badge, "class", `badge ${BADGES[row.how] ?? "none"}`);
+    mark(this.badge, "title", row.methods ? methodsOf(row).join("\n") : null);
   }
 
   single(row, open) {
@@ -90,9 +91,9 @@ export class Table {
     const [head, body, foot] = find("table").children;
     this.body = body;
     this.heads = COLUMNS.map((column) => {
-      const button = el("button", { type: "button", text: column.title, title: column.about, onclick: () => this.sort(column) });
-      return el("th", { scope: "col", class: [column.number && "number", column.small && "small"].filter(Boolean).join(" ") },
-        button);
+      const { title, about, number, small } = column;
+      const button = el("button", { type: "button", text: title, title: about ?? null, onclick: () => this.sort(column) });
+      return el("th", { scope: "col", class: [number && "number", small && "small"].filter(Boolean).join(" ") }, button);
     });
     head.append(el("tr", {}, ...this.heads));
     this.total = new Row(this, "");
@@ -171,8 +172,8 @@ export class Table {
     const sum = sumOf(rows, "", "Sum");
     this.total.numbers(sum);
     say(this.total.name, this.view.filter ? "Sum of those shown" : "Sum");
-    const all = this.rows.length;
-    say(find("count"), rows.length === all ? plural(all, "row", "rows") : `${count(rows.length)} of ${plural(all, "row", "rows")}`);
+    const all = plural(this.rows.length, "row", "rows");
+    say(find("count"), rows.length === this.rows.length ? all : `${count(rows.length)} of ${all}`);
     const more = find("more");
     more.hidden = lines <= this.most;
     say(more, `Show ${count(Math.min(MORE, lines - this.most))} more of ${count(lines)}`);
