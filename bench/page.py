@@ -13,10 +13,11 @@ import threading
 import time
 import tracemalloc
 from dataclasses import dataclass
+from pathlib import Path
 
 from bench import exporters
 from bench.exporters import told
-from bench.processes import cpu_s, memory_mb
+from bench.processes import cpu_s, descendants, memory_mb
 from bench.table import Budget, table
 
 GPUS, EACH = 8, 32
@@ -37,6 +38,8 @@ class Cost:
     plain_pct: float
     event_bytes: float
     packed_bytes: float
+    browser_ms: dict[int, float]
+    """CPU of Chromium's renderer for one tick, all threads, by the number of processes; empty without Chromium."""
 
     @property
     def history_mb(self) -> float:
@@ -64,7 +67,7 @@ def measure(*, quick: bool = False) -> Cost:
         opened, packed = _watched(ours, b"gzip", seconds)
         plain, size = _watched(ours, b"identity", seconds)
         closed.append(_cpu_pct(ours.pid, seconds))
-    return Cost(without_mb, with_mb, held_mb, statistics.mean(closed), opened, plain, size, packed)
+    return Cost(without_mb, with_mb, held_mb, statistics.mean(closed), opened, plain, size, packed, _browser())
 
 
 def _cpu_pct(pid: int, seconds: float) -> float:
@@ -92,6 +95,33 @@ def _watched(ours: exporters.Running, encoding: bytes, seconds: float) -> tuple[
         took = received - before
         sock.shutdown(socket.SHUT_RDWR)
     return pct, took / seconds
+
+
+def _browser() -> dict[int, float]:
+    from tests.real.browsers import CHROMIUM
+
+    if not Path(CHROMIUM).exists():
+        return {}
+    return {processes: told("bench.page", "browser", processes)["ms"] for processes in (GPUS * EACH, 2000)}
+
+
+def browser(processes: int) -> None:
+    """A page open in Chromium, a tick every second; prints what its renderer uses."""
+    from tests.real.browsers import chromium, page_of, shown
+    from tests.view.nodes import Node
+
+    node = Node(GPUS, processes)
+    with shown(node.tick()) as exporter, chromium() as made, page_of(made) as watched:
+        page = watched.open(exporter.url)
+        page.wait_for_timeout(2000)
+        renderers = [
+            pid for pid in descendants(os.getpid()) if b"--type=renderer" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        began = sum(map(cpu_s, renderers))
+        for _ in range(10):
+            exporter.show(node.tick())
+            page.wait_for_timeout(1000)
+        print(json.dumps({"ms": 100 * (sum(map(cpu_s, renderers)) - began)}))
 
 
 def past(kind: str) -> None:
@@ -151,6 +181,10 @@ def report(found: Cost) -> str:
                     ["CPU with a page open, plain, % of a core", f"{found.plain_pct:.2f}"],
                     ["bytes of a tick, plain", f"{found.event_bytes:,.0f}"],
                     ["bytes of a tick, compressed", f"{found.packed_bytes:,.0f}"],
+                    *(
+                        [f"CPU of a tick in the browser, {processes:,} processes, no graphics card, ms", f"{ms:.0f}"]
+                        for processes, ms in found.browser_ms.items()
+                    ),
                 ],
             ),
         ]
@@ -168,6 +202,8 @@ def budgets(found: Cost) -> list[Budget]:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["held"]:
         held()
+    elif sys.argv[1:2] == ["browser"]:
+        browser(int(sys.argv[2]))
     elif sys.argv[1:2] == ["past"]:
         past(sys.argv[2])
     else:

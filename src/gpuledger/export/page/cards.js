@@ -13,7 +13,7 @@ const SLOWED = {
   hw_power_brake_slowdown: "power brake",
   sync_boost: "sync boost",
 };
-const NAMED = 6;
+const NAMED = 8; // as many as there are colours
 
 // A whole GPU has everybody who is on one of its MIG instances.
 const isOn = (use, device) => (device.parent_uuid ? use.uuid : use.gpu_uuid) === device.uuid;
@@ -29,12 +29,21 @@ function partsOf(device, picture) {
   const memory = device.memory;
   const unclaimed = (memory.unknown_bytes ?? 0) - (memory.inferred_bytes ?? 0);
   return [
-    ...[...known].sort(([, a], [, b]) => b - a).map(([owner, size]) => ({ kind: "known", owner, size })),
-    ...inferred.map((one) => ({ kind: "inferred", owner: one.owner, size: one.inferred_bytes })),
+    ...greatest("known", [...known].map(([owner, size]) => ({ kind: "known", owner, size }))),
+    ...greatest("inferred", inferred.map((one) => ({ kind: "inferred", owner: one.owner, size: one.inferred_bytes }))),
     { kind: "overhead", owner: "contexts", size: memory.overhead_bytes },
     { kind: "unknown", owner: "unknown", size: unclaimed },
     { kind: "reserved", owner: "reserved", size: memory.reserved_bytes },
   ].filter((part) => part.size > 0);
+}
+
+// The greatest by name, the others together: a thousand slivers would tell nobody anything.
+function greatest(kind, parts) {
+  parts.sort((a, b) => b.size - a.size || (a.owner < b.owner ? -1 : 1));
+  const others = parts.splice(NAMED);
+  if (!others.length) return parts;
+  const size = others.reduce((sum, part) => sum + part.size, 0);
+  return [...parts, { kind, owner: plural(others.length, "other", "others"), size, several: true }];
 }
 
 class MemoryBar {
@@ -55,12 +64,10 @@ class MemoryBar {
     const names = parts.map((part) => `${part.owner}${part.kind === "inferred" ? ", inferred" : ""}: ${bytes(part.size)}`);
     mark(this.bar, "aria-label", `Memory: ${names.join("; ") || "empty"}; free: ${bytes(free)}`);
     const made = parts.map((part) => this.part(part));
-    this.free.style.flexGrow = all ? Math.max(0, all - parts.reduce((sum, part) => sum + part.size, 0)) / all : 1;
-    parts.forEach((part, index) => (made[index].segment.style.flexGrow = all ? part.size / all : 0));
+    grow(this.free, all ? Math.max(0, all - parts.reduce((sum, part) => sum + part.size, 0)) / all : 1);
+    parts.forEach((part, index) => grow(made[index].segment, all ? part.size / all : 0));
     arrange(this.bar, [...made.map((one) => one.segment), this.free]);
-    const owners = parts.filter(isOwned).length;
-    const named = made.filter((_, index) => index < NAMED || index >= owners).map((one) => one.item);
-    arrange(this.legend, [...named, ...this.others(owners - NAMED)]);
+    arrange(this.legend, made.map((one) => one.item));
     const keys = new Set(parts.map(keyOf));
     for (const key of this.parts.keys()) if (!keys.has(key)) this.parts.delete(key);
   }
@@ -68,31 +75,27 @@ class MemoryBar {
   part(part) {
     const key = keyOf(part);
     if (!this.parts.has(key)) {
-      const name = el("span", { class: "name", text: isOwned(part) ? part.owner : part.kind });
-      const size = el("data");
-      const swatch = el("span");
-      const item = el("li", {}, swatch, name, size);
-      this.parts.set(key, { segment: el("span"), item, size, swatch });
+      const [swatch, name, size] = [el("span"), el("span", { class: "name" }), el("data")];
+      this.parts.set(key, { segment: el("span"), item: el("li", {}, swatch, name, size), name, size, swatch });
     }
     const made = this.parts.get(key);
     const look = `${part.kind} ${isOwned(part) ? colour(part.owner) : ""}`;
     mark(made.segment, "class", look);
     mark(made.segment, "title", `${part.owner}: ${bytes(part.size)}${part.kind === "inferred" ? " (inferred)" : ""}`);
     mark(made.swatch, "class", `swatch ${look}`);
+    say(made.name, nameOf(part));
     tell(made.size, part.size, bytes(part.size));
     return made;
   }
-
-  others(more) {
-    if (more <= 0) return [];
-    this.rest ??= el("li", { class: "rest" });
-    say(this.rest, `and ${plural(more, "other owner", "other owners")}`);
-    return [this.rest];
-  }
 }
 
-const keyOf = (part) => `${part.kind} ${part.owner}`;
-const isOwned = (part) => part.kind === "known" || part.kind === "inferred";
+const keyOf = (part) => `${part.kind} ${part.several ? "" : part.owner}`;
+const isOwned = (part) => (part.kind === "known" || part.kind === "inferred") && !part.several;
+const nameOf = (part) => (isOwned(part) || part.several ? part.owner : part.kind);
+const grow = (node, share) => {
+  const wanted = share.toFixed(5);
+  if (node.dataset.share !== wanted) node.dataset.share = node.style.flexGrow = wanted;
+};
 
 class Meter {
   constructor(title, show) {

@@ -2,7 +2,7 @@
 
 import { joules } from "./format.js";
 
-const MEASURED = new Set(["exclusive"]);
+const MEASURED = "exclusive"; // all else is estimated
 const METHODS = {
   exclusive: "measured: it was alone on the GPU",
   edge: "estimated: alone, but came or left between two readings",
@@ -68,7 +68,7 @@ export function rowsOf(picture) {
     });
   }
   for (const row of rows) {
-    row.measured = total(Object.fromEntries(Object.entries(row.methods).filter(([method]) => MEASURED.has(method))));
+    row.measured = row.methods[MEASURED] ?? 0;
     row.how = how(row);
   }
   return rows;
@@ -103,17 +103,19 @@ const VALUES = {
   how: (row) => row.how,
 };
 
+const inOrder = (left, right) => (left.key < right.key ? -1 : 1);
+
 // What is not known comes last, whichever way; equals stay in one order, so that nothing dances.
 export function sorted(rows, { column, descending }) {
-  const value = VALUES[column];
-  const compare = (left, right) => {
-    const [a, b] = [value(left), value(right)];
-    const [noA, noB] = [a === null || a === "", b === null || b === ""];
-    if (noA || noB) return noA - noB;
-    if (a === b) return 0;
-    return (a < b ? -1 : 1) * (descending ? -1 : 1);
-  };
-  return [...rows].sort((left, right) => compare(left, right) || (left.key < right.key ? -1 : 1));
+  const way = descending ? -1 : 1;
+  const valued = rows.map((row) => ({ row, value: VALUES[column](row) }));
+  const unknown = ({ value }) => value === null || value === "";
+  valued.sort((left, right) => {
+    if (unknown(left) || unknown(right)) return unknown(left) - unknown(right) || inOrder(left.row, right.row);
+    if (left.value === right.value) return inOrder(left.row, right.row);
+    return left.value < right.value ? -way : way;
+  });
+  return valued.map(({ row }) => row);
 }
 
 export function sumOf(rows, key, name) {
