@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gpuledger.model import ProviderHealth
+from gpuledger.model import MemoryAccount, ProviderHealth
 
+GIB = 1 << 30
 HANGS = "does not return"
 HANG_FIX = "look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`; if the call never returns, reboot"
 DRIVER_FIXES = {
@@ -61,6 +62,12 @@ def fix_of(reason: str, gpu: int | str = "ID") -> str:
         if words in reason:
             return fix.format(gpu=gpu)
     return "see what `nvidia-smi` says; `sudo dmesg | grep -i -e nvrm -e xid` may say why"
+
+
+def of_memory(account: MemoryAccount) -> str:
+    """What is wrong with a device on which memory is unknown."""
+    text = f"{(account.unknown_bytes or 0) / GIB:.1f} GiB are used by nobody whom the driver lists"
+    return text + (f"; inferred to {account.candidates} who may hold them" if account.inferred_bytes else "")
 
 
 def kind_of(health: ProviderHealth) -> str:

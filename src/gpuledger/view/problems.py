@@ -10,7 +10,6 @@ from gpuledger.view import advice
 
 PROBLEM, WARNING, NOTE = LEVELS = ("problem", "warning", "note")
 """Something does not work; something is missing; worth knowing."""
-GIB = 1 << 30
 HEAT = {"sw_thermal_slowdown", "hw_thermal_slowdown"}
 POWER = {"hw_slowdown", "hw_power_brake_slowdown"}
 XID_FIX = (
@@ -61,10 +60,7 @@ def _gpu(reading: Reading) -> Iterator[Problem]:
     yield from _hardware(reading, name)
     memory = reading.memory
     if memory is not None and memory.unknown_bytes:
-        what = f"{memory.unknown_bytes / GIB:.1f} GiB are used by nobody whom the driver lists"
-        if memory.inferred_bytes:
-            what += f"; inferred to {memory.candidates} who may hold them"
-        yield Problem(WARNING, name, what, advice.MEMORY_FIX)
+        yield Problem(WARNING, name, advice.of_memory(memory), advice.MEMORY_FIX)
 
 
 def _hardware(reading: Reading, name: str) -> Iterator[Problem]:
