@@ -46,16 +46,19 @@ export class Live {
 
   async poll() {
     clearTimeout(this.timer);
+    clearTimeout(this.watchdog);
     const began = Date.now();
     try {
       const answer = await fetch("api/v1/snapshot", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
       if (!answer.ok) throw new Error(`status ${answer.status}`);
       this.take(await answer.json());
     } catch {
+      if (document.hidden) return;
       this.state("lost");
       this.timer = setTimeout(() => this.poll(), AGAIN);
       return;
     }
+    if (document.hidden) return;
     // It answers: try the stream again at once, but not over and over where there is none.
     if (this.failed < 3 || began > this.streamAt) {
       this.streamAt = began + STREAM_AGAIN;
@@ -80,11 +83,10 @@ export class Live {
     return Math.max(PATIENCE, 3 * this.interval);
   }
 
-  // Silence is told too: the exporter may hang, or the network swallow everything.
+  // Silence is looked into: the exporter may hang, or the network swallow everything.
   watch() {
     clearTimeout(this.watchdog);
     this.watchdog = setTimeout(() => {
-      this.state("stale");
       this.source?.close();
       this.source = null;
       this.poll();
