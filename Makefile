@@ -51,5 +51,6 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e '.[auth,top]' grpcio hatchling hypothesis mypy prometheus-client protobuf pytest ruff types-PyYAML types-grpcio types-protobuf
+	  -e '.[auth,top]' grpcio hatchling hypothesis jsonschema mypy playwright prometheus-client protobuf pytest ruff \
+	  types-PyYAML types-grpcio types-jsonschema types-protobuf
 	touch $@

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from bench import beside, enrichment, exporters, fleet, growth, owners, rendering, sharing, ticks
+from bench import beside, enrichment, exporters, fleet, growth, owners, page, rendering, sharing, ticks
 from bench.table import Budget, table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -62,6 +62,8 @@ def _measure(*, quick: bool) -> tuple[str, int]:
     shared = sharing.measure(quick=quick)
     _say("the fleet")
     clusters = fleet.measure(quick=quick)
+    _say("the page")
+    looked_at = page.measure(quick=quick)
     budgets = [
         *beside.budgets(cases),
         *rendering.budgets(rendered),
@@ -70,6 +72,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         *enrichment.budgets(enriched),
         *sharing.budgets(shared),
         *fleet.budgets(clusters),
+        *page.budgets(looked_at),
     ]
     missed = sum(not budget.met for budget in budgets)
     sections = [
@@ -83,6 +86,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         enrichment.report(enriched),
         sharing.report(shared),
         fleet.report(clusters),
+        page.report(looked_at),
     ]
     return "\n\n".join(sections) + "\n", missed
 

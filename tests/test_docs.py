@@ -14,12 +14,12 @@ from gpuledger.catalog import Family
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
 from gpuledger.cli import top
 from gpuledger.config import CONFIG_FILE, OPTIONS
-from gpuledger.doctor.names import CALLED
 from gpuledger.export.app import App
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.fleet.shown import families as fleet_families
 from gpuledger.report.grouping import GROUPINGS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
+from gpuledger.view.advice import CALLED
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]

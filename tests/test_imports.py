@@ -20,7 +20,7 @@ ALLOWED = {
     "view": {"view"},
     "export": {"export", "catalog", "view"},
     "upstream": {"upstream", "owners", "export"},
-    "doctor": {"doctor", "sources", "owners", "export", "upstream", "config"},
+    "doctor": {"doctor", "sources", "owners", "export", "upstream", "config", "view"},
     "fleet": {"fleet", "owners", "catalog", "export", "config"},
     "report": {"report", "fleet", "config"},
     "top": {"top", "view", "owners", "upstream", "fleet", "config"},

@@ -104,6 +104,17 @@ def test_a_tick_goes_through_all_stages() -> None:
     assert tick.health.driver_errors == ((("nvmlA", "Unknown"), 2), (("nvmlB", "Timeout"), 1))
 
 
+def test_a_finished_tick_is_published() -> None:
+    """Whole, and when it can be asked for already."""
+    seen: list[tuple[Tick, Tick | None]] = []
+    loop = Loop(Given(), facts_of, interval_s=1, published=lambda tick: seen.append((tick, loop.tick)))
+
+    tick = loop.once()
+
+    assert seen == [(tick, tick)]
+    assert tick.health.ticks == 1
+
+
 class Beside:
     """A collector that adds what it is told to."""
 

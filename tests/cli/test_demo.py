@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from itertools import islice
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -17,11 +20,32 @@ def test_the_demo_shows_a_gpu_with_its_processes() -> None:
     with serving("demo", "--tick.interval=100ms", env=surroundings()) as server:
         body = server.metrics(r"^gpu_process_memory_used_bytes\{")
         page = server.get("/")
+        picture = json.loads(server.get("/api/v1/snapshot"))
+        past = json.loads(server.get("/api/v1/history"))
         code, took_s, errors = server.stop()
 
     assert "\ngpuledger_up 1\n" in body
     assert re.search(r"^gpu_power_watts\{.*\} [1-9]", body, re.MULTILINE)
-    assert "This is a recording, not this host." in page
+    assert '<a href="./metrics">metrics</a>' in page
+    assert picture["recording"]
+    assert len(picture["gpus"]) == len(past["gpus"]["rows"]) == 1
+    assert (code, took_s < 2) == (0, True)
+    assert "Traceback" not in errors
+
+
+def test_a_stream_ends_with_the_exporter() -> None:
+    """Who watches gets every tick, and a clean end; the exporter does not wait for them."""
+    with (
+        serving("demo", "--tick.interval=100ms", env=surroundings()) as server,
+        urlopen(server.url + "/api/v1/events", timeout=10) as stream,
+    ):
+        times = [json.loads(line[6:])["time"] for line in islice(stream, 12) if line.startswith(b"data: ")]
+        code, took_s, errors = server.stop()
+        rest = stream.read()  # complains when the last chunk is missing
+
+    assert len(times) > 2
+    assert times == sorted(times)
+    assert rest == b"" or rest.endswith(b"\n\n")
     assert (code, took_s < 2) == (0, True)
     assert "Traceback" not in errors
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -77,7 +78,7 @@ def test_own_telemetry_path() -> None:
     assert pages.get("/gpu").status == 200
     assert missing.status == 404
     assert b"/gpu" in bytes(missing.body)  # type: ignore[arg-type]  # a short text
-    assert b'href="/gpu"' in bytes(pages.get("/").body)  # type: ignore[arg-type]
+    assert b'href="./gpu"' in bytes(pages.get("/").body)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -111,12 +112,30 @@ def test_a_loop_that_never_finishes_a_tick_is_not_healthy() -> None:
     assert statuses == [200, 200, 503]
 
 
-def test_landing_page_says_what_is_wrong() -> None:
-    """The page for people names the driver's problem, as text and not as markup."""
-    page = Pages(Tick(1, Driver(up=False, reason="<b>gone</b>"))).get("/")
+def test_the_page_may_load_nothing_from_elsewhere() -> None:
+    """Neither the page nor its files, whatever is in them; its links hold under any prefix."""
+    pages = Pages(tick_with())
 
-    assert b"The driver cannot be read: &lt;b&gt;gone&lt;/b&gt;" in bytes(page.body)  # type: ignore[arg-type]
-    assert "Content-Security-Policy" in dict(page.headers)
+    for path in ("/", "/page/page.js", "/page/page.css", "/page/icon.svg"):
+        headers = dict(pages.get(path).headers)
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert headers["Referrer-Policy"] == "no-referrer"
+    links = re.findall(r'(?:href|src)="([^"#]*)"', body(pages.get("/")))
+    assert {"./metrics", "./dcgm/metrics", "./healthz", "./readyz", "./api/v1/"} <= set(links)
+    assert all(pages.get("/" + link.removeprefix("./")).status == 200 for link in links if link != "./api/v1/snapshot")
+
+
+def test_a_hostile_telemetry_path_is_text() -> None:
+    """Whoever sets it is trusted, and still it does not become markup."""
+    page = body(Pages(tick_with(), path='/"><script>').get("/"))
+
+    assert "<script>" not in page
+    assert '<a href="./&quot;&gt;&lt;script&gt;">' in page
+
+
+def test_files_are_not_named_among_the_pages() -> None:
+    """Who is lost is shown pages, not parts of one."""
+    assert "/page/" not in body(Pages(tick_with()).get("/nothing"))
 
 
 # -- dialects

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.export.app import HTML
 from gpuledger.export.auth import Logins
+from gpuledger.export.files import POLICY
 from gpuledger.export.gate import Bucket, Gate
 from gpuledger.export.http import Request, Response, frame
 from gpuledger.export.webconfig import RateLimit, WebConfig
 from tests.export.test_auth import USERS, Compared, basic
 
-PAGE = Response(200, HTML, b"page")
+PAGE = Response(200, [("Content-Type", "text/html; charset=utf-8"), ("Content-Security-Policy", POLICY)], b"page")
 
 
 def request(**headers: str) -> Request:

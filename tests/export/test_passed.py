@@ -118,7 +118,7 @@ def test_the_landing_page_names_it() -> None:
     """The link to the page says whose metrics are there."""
     page = whole(get("/", THEIRS, tick_with()).body)
 
-    assert b'<a href="/gpu/metrics">the dcgm-exporter beside us, with pods</a>' in page
+    assert b'<a href="./gpu/metrics">the dcgm-exporter beside us, with pods</a>' in page
 
 
 def test_compressed_once_an_answer() -> None:

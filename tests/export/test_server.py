@@ -6,6 +6,7 @@ import contextlib
 import errno
 import http.client
 import logging
+import queue
 import socket
 import ssl
 import threading
@@ -308,6 +309,75 @@ def test_stream_raises(version: str, caplog: pytest.LogCaptureFixture) -> None:
     assert not received.endswith(b"0\r\n\r\n")
     assert len(caplog.records) == 1
     assert "GET /broken failed: ZeroDivisionError" in caplog.messages[0]
+
+
+class Parts:
+    """A live body: a part whenever the test gives one."""
+
+    def __init__(self) -> None:
+        self.given: queue.Queue[bytes | None] = queue.Queue()
+        self.closed = threading.Event()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Until there is none."""
+        while (part := self.given.get(timeout=5)) is not None:
+            yield part
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        self.closed.set()
+
+
+def test_live_parts_are_sent_as_they_come() -> None:
+    """One after the other, for longer than an answer may take; then the connection ends in good order."""
+    parts = Parts()
+    with (
+        serving(lambda _: Response(200, [], parts, live=True), limits=Limits(write_s=0.05)) as server,
+        connect(server, get("/")) as sock,
+    ):
+        received = sock.recv(1000)
+        for part in (b"one", b"two"):
+            time.sleep(0.06)
+            parts.given.put(part)
+            assert sock.recv(1000) == b"3\r\n%b\r\n" % part
+        parts.given.put(None)
+
+        assert b"Connection: close\r\n" in received
+        assert read_all(sock) == b"0\r\n\r\n"
+        assert parts.closed.wait(3)
+
+
+def test_a_live_reader_that_does_not_read_is_dropped() -> None:
+    """It must not hold its place: each part has to go out within its time."""
+    parts = Parts()
+    with (
+        serving(lambda _: Response(200, [], parts, live=True), limits=Limits(live_s=0.1)) as server,
+        connect(server, get("/")),
+    ):
+        for _ in range(100):
+            parts.given.put(BODY)
+
+        assert parts.closed.wait(3)
+        assert until(lambda: server.statistics.open == 0)
+
+
+def test_a_live_body_is_closed_though_nothing_was_read() -> None:
+    """The client is gone before the first byte."""
+    parts = Parts()
+    parts.given.put(None)
+    with serving(lambda _: Response(200, [], parts, live=True)) as server:
+        exchange(server, get("/").replace(b"GET", b"HEAD", 1))
+
+        assert parts.closed.wait(3)
+
+
+def test_not_modified_has_no_length() -> None:
+    """It would be that of the body that is not sent."""
+    with serving(lambda _: Response(304, [("ETag", '"1"')], b"")) as server:
+        received = exchange(server, get("/", "Connection: close"))
+
+    assert received.startswith(b"HTTP/1.1 304 Not Modified\r\n")
+    assert b"Content-Length" not in received
 
 
 def test_stream_is_closed_when_the_client_leaves() -> None:

@@ -70,6 +70,7 @@ def prometheus(
     targets: Mapping[str, tuple[str, str]],
     scrape_interval: str = "1s",
     kind: str = "prometheus",
+    *,
     extras: Mapping[str, Mapping[str, Any]] = NO_EXTRAS,
     labels: Mapping[str, Mapping[str, str]] = NO_EXTRAS,
     rules: Path | None = None,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuledger.books.book import Books
-from gpuledger.model import Tick
+from gpuledger.model import Driver, Tick
 from gpuledger.sources.replay import Replay
 from gpuledger.view.snapshot import Picture, snapshot
 from tests.books.worlds import World
@@ -91,3 +91,15 @@ def test_unknown_is_null() -> None:
     assert (gpu["utilization_ratio"], gpu["power_watts"], gpu["memory"]["used_bytes"]) == (None, None, None)
     assert gpu["energy"]["joules"] is None
     assert (process["memory_bytes"], process["sm_ratio"]) == (None, None)
+
+
+def test_owners_and_problems_are_told_as_people_call_them() -> None:
+    """A service is an owner; a GPU of the demo has nothing wrong with it."""
+    picture = demo(30)
+
+    owners = {process["owner"] for process in picture["processes"]}
+    assert {"ml/llama-finetune-0/trainer", "triton", "ollama.service"} <= owners
+    assert {container["owner"] for container in picture["containers"]} < owners
+    assert picture["problems"] == []
+    (problem,) = snapshot(Tick(1, Driver(up=False, reason="gone")))["problems"]
+    assert (problem["level"], problem["about"], problem["what"]) == ("problem", "driver", "cannot be read: gone")

@@ -21,6 +21,7 @@ from gpuledger.cli import listening
 from gpuledger.cli.providers import providers
 from gpuledger.config import LARGEST_FILE, Config
 from gpuledger.errors import ConfigError, UsageError
+from gpuledger.export.api import Api
 from gpuledger.export.app import App
 from gpuledger.journalfile import JournaledBooks
 from gpuledger.loop import Bookkeeper, Loop, ReadFacts
@@ -31,6 +32,7 @@ from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.search import Search
 from gpuledger.owners.slurm import SlurmResolver
 from gpuledger.sources.source import Collector
+from gpuledger.view.history import History
 
 if TYPE_CHECKING:
     from gpuledger.upstream.poll import Poll
@@ -44,7 +46,11 @@ LONGEST_PAUSE_S = 1.0
 
 
 def loop(
-    settings: Config, *, books: Bookkeeper | None = None, health: Callable[[Health], Health] = selfstats.measure
+    settings: Config,
+    *,
+    books: Bookkeeper | None = None,
+    health: Callable[[Health], Health] = selfstats.measure,
+    published: Callable[[Tick], None] = lambda _: None,
 ) -> Loop:
     """The loop over the configured source, with everybody who knows names asked in the background."""
     books = books or _books(settings)
@@ -54,7 +60,7 @@ def loop(
         if settings.collector_dcgm:
             log.warning("collector.dcgm has no effect on a recording: its processes are not of this host")
         replay = Replay(Path(settings.source.removeprefix("replay:")), looped=True)
-        return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health)
+        return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health, published=published)
     from gpuledger.sources.nvml.source import NvmlSource
 
     root = proc_root(settings)
@@ -67,6 +73,7 @@ def loop(
         books=books,
         collectors=_collectors(settings),
         health=health,
+        published=published,
     )
 
 
@@ -200,7 +207,10 @@ class Exporter:
         chosen = choices(settings, os.environ)
         self._upstream = _upstream(settings, self._latest)
         self._journal = _journal(settings)
-        self._loop = loop(settings, books=self._journal, health=self._health)
+        self._api = Api(
+            History(settings.tick_interval), node=chosen.hostname, max_connections=settings.web_max_connections
+        )
+        self._loop = loop(settings, books=self._journal, health=self._health, published=self._api.publish)
         app = App(
             self._latest,
             self._loop.age_s,
@@ -211,6 +221,7 @@ class Exporter:
             choices=chosen,
             upstream=self._passed_on if self._upstream else None,
             upstream_in_metrics=settings.dcgm_exporter_in_metrics,
+            api=self._api,
         )
         try:
             self.server = listening.server(settings, app)
@@ -233,6 +244,7 @@ class Exporter:
             self._upstream.stop()
         self._loop.stop()
         self._close_journal()
+        self._api.close()
         self.server.stop()
 
     def _close_journal(self) -> None:

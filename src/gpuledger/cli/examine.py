@@ -22,6 +22,7 @@ from gpuledger.loop import Loop
 from gpuledger.model import Driver, Tick
 from gpuledger.owners.access import probe
 from gpuledger.owners.procfs import Procfs
+from gpuledger.view.advice import HANG_FIX, HANGS
 
 CALL_S, ANSWER_S = 2.0, 4.0
 """The longest that a driver call, and the dcgm-exporter, may take here."""
@@ -62,7 +63,7 @@ def examine(settings: Config) -> Examination:
     )
     url = limited.dcgm_exporter_url
     addresses = () if limited.web_systemd_socket else limited.web_listen_address
-    looking = Bounded("reading", lambda: _look(limited), READING_S, driver.HANG_FIX)
+    looking = Bounded("reading", lambda: _look(limited), READING_S, HANG_FIX)
     opened = [  # while the driver is read
         _quick("listen", lambda: port.ports(addresses, lambda one: _is_ours(one, limited))),
         _quick("journal", lambda: _journal(limited)),
@@ -146,7 +147,7 @@ def _ticks(loop: Loop, settings: Config) -> Seen:
 
 
 def _hangs(tick: Tick) -> bool:
-    return any(driver.HANGS in reason for reason in (tick.driver.reason, *(one.reason for one in tick.readings)))
+    return any(HANGS in reason for reason in (tick.driver.reason, *(one.reason for one in tick.readings)))
 
 
 def _on_host(seen: Seen, settings: Config) -> list[Finding]:

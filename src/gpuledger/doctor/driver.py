@@ -5,40 +5,13 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-import pynvml
-
 from gpuledger import __version__
 from gpuledger.doctor.finding import Finding, ok, problem, warning
 from gpuledger.model import Driver, Health, Reading, Tick
+from gpuledger.view.advice import HANGS, NO_GPU_FIX, REPORT_FIX, fix_of
 
-HANGS = "does not return"
-HANG_FIX = "look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`; if the call never returns, reboot"
-FIXES = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "install the NVIDIA driver; in a container give it the GPUs: `docker run "
-    "--gpus all`, on Kubernetes `runtimeClassName: nvidia`",
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "`sudo modprobe nvidia`; if that fails, `sudo dmesg | grep -i nvrm` says why",
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated while the old one runs: reboot, or end all that "
-    "use GPUs and `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia`",
-    pynvml.NVML_ERROR_NO_PERMISSION: "let this user open the devices: `ls -l /dev/nvidia*`, then "
-    "`sudo chmod a+rw /dev/nvidiactl /dev/nvidia[0-9]*`",
-    pynvml.NVML_ERROR_GPU_IS_LOST: "`sudo nvidia-smi --gpu-reset -i {gpu}`, or reboot; `sudo dmesg | grep -i xid` "
-    "says why",
-    pynvml.NVML_ERROR_RESET_REQUIRED: "`sudo nvidia-smi --gpu-reset -i {gpu}`",
-    pynvml.NVML_ERROR_GPU_NOT_FOUND: "`nvidia-smi -L` lists the GPUs there are; reboot if one is missing",
-}
-"""By NVML's code; recognised in a reason by NVML's own words."""
 OLDEST_TOLD = 510
 """The first driver that tells reserved memory apart from used memory."""
-
-
-def fix_of(reason: str, gpu: int | str = "ID") -> str:
-    """What to do about a reason that the driver gave."""
-    if HANGS in reason:
-        return HANG_FIX
-    for code, fix in FIXES.items():
-        if str(pynvml.NVMLError(code)) in reason:
-            return fix.format(gpu=gpu)
-    return "see what `nvidia-smi` says; `sudo dmesg | grep -i -e nvrm -e xid` may say why"
 
 
 def driver(told: Driver, readings: tuple[Reading, ...]) -> list[Finding]:
@@ -46,8 +19,7 @@ def driver(told: Driver, readings: tuple[Reading, ...]) -> list[Finding]:
     if not told.up:
         return [problem("driver", f"cannot be read: {told.reason}", fix_of(told.reason))]
     if not readings:
-        fix = "`nvidia-smi -L` lists what the driver sees; in a container give it the GPUs: `docker run --gpus all`"
-        return [problem("driver", f"{told.driver_version} answers, but lists no GPU", fix)]
+        return [problem("driver", f"{told.driver_version} answers, but lists no GPU", NO_GPU_FIX)]
     count = sum(not reading.device.parent_uuid for reading in readings)
     return [ok("driver", f"{told.driver_version} answers and lists {count} GPU{'s' * (count != 1)}")]
 
@@ -103,8 +75,5 @@ def troubles(health: Health) -> list[Finding]:
     for (call, error), count in health.driver_errors:
         text = f"{call} failed {count} times: {error}; what it tells is missing"
         found.append(warning("driver calls", text, fix_of(error)))
-    for stage in health.stages:
-        if not stage.success and stage.name != "read":
-            fix = "please report it, with `gpuledger doctor --bundle FILE`"
-            found.append(problem("exporter", f"its stage {stage.name} fails", fix))
-    return found
+    failed = [stage.name for stage in health.stages if not stage.success and stage.name != "read"]
+    return found + [problem("exporter", f"its stage {name} fails", REPORT_FIX) for name in failed]

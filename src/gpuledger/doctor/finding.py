@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpuledger.view import advice
+
 OK, WARNING, PROBLEM = LEVELS = ("ok", "warning", "problem")
 """By their exit codes."""
 
@@ -43,8 +45,7 @@ def unused(name: str, why: str) -> Finding:
 
 def explained(name: str, message: object) -> Finding:
     """A problem of one of our own messages, which name what is wrong and, after a semicolon, what would be right."""
-    text, _, fix = str(message).rpartition("; ")
-    return problem(name, text or fix, fix if text else "`gpuledger once --log.level debug` says more")
+    return problem(name, *advice.explained(message))
 
 
 def exit_code(findings: Iterable[Finding]) -> int:

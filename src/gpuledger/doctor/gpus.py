@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuledger.doctor.driver import fix_of
 from gpuledger.doctor.finding import Finding, ok, problem, unused, warning
 from gpuledger.model import Reading
+from gpuledger.view.advice import fix_of
 
 MIG_FIX = (
     "run as root; in a container `docker run --cap-add SYS_ADMIN -e NVIDIA_MIG_MONITOR_DEVICES=all`, "

@@ -7,8 +7,8 @@ from pathlib import Path
 from gpuledger.doctor.finding import Finding, ok, problem, warning
 from gpuledger.model import Tick
 from gpuledger.owners.access import Access
+from gpuledger.view.advice import NAMESPACE_FIX
 
-NAMESPACE_FIX = "`docker run --pid=host` or `podman run --pid=host`; on Kubernetes `hostPID: true`"
 MOST_NAMED = 5
 
 

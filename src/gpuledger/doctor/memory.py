@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from gpuledger.doctor.finding import Finding, ok, warning
 from gpuledger.model import Tick
-
-GIB = 1 << 30
+from gpuledger.view.advice import MEMORY_FIX, of_memory
 
 
 def memory(tick: Tick, *, sees_host: bool) -> list[Finding]:
@@ -21,13 +20,7 @@ def memory(tick: Tick, *, sees_host: bool) -> list[Finding]:
         if account is None or not account.unknown_bytes:
             continue
         which = f"gpu {reading.device.index}" + (f" {reading.device.mig_profile}" if reading.device.parent_uuid else "")
-        text = f"{account.unknown_bytes / GIB:.1f} GiB are used by nobody whom the driver lists"
-        if account.inferred_bytes:
-            text += f"; inferred to {account.candidates} who may hold them"
-        fix = (
-            "`sudo fuser -v /dev/nvidia*` names who has it open: a process of a VM, of another container, or a dead one"
-        )
-        found.append(warning(f"memory of {which}", text, fix))
+        found.append(warning(f"memory of {which}", of_memory(account), MEMORY_FIX))
     silent = sorted({r.pid for one in tick.readings for r in one.residents or () if r.memory_bytes is None})
     if silent and not found:
         text = f"the driver does not tell the memory of {len(silent)} processes it lists, such as {silent[0]}"

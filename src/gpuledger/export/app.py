@@ -9,22 +9,25 @@ from collections.abc import Callable, Sequence
 from gpuledger import __version__
 from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.export import scaling
+from gpuledger.export.api import Api
 from gpuledger.export.bodies import Bodies
+from gpuledger.export.files import FOLDER, TYPES, Files
 from gpuledger.export.http import Request, Response, not_found
 from gpuledger.export.json import learned_json
 from gpuledger.export.negotiate import Format, choose_encoding, choose_format
 from gpuledger.export.passed import Families, Passed
 from gpuledger.export.spoken import Spoken
 from gpuledger.model import Tick
+from gpuledger.view.history import History
 
-HTML = (
-    ("Content-Type", "text/html; charset=utf-8"),
-    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"),
-)
 NO_CHOICES = Choices()
 UPSTREAM_PATH = "/gpu/metrics"
 """Where the pod exporter of old was too, whose dialect is there without an upstream."""
 JSON = (("Content-Type", "application/json"),)
+INDEX = "index.html"
+FILES_PATH = "/page/"
+FILES = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in TYPES and path.name != INDEX))
+LINKS = {"/healthz": "health", "/readyz": "ready", "/api/v1/": "JSON", "/api/v1/openapi.json": "OpenAPI"}
 
 
 class App:
@@ -45,6 +48,7 @@ class App:
         choices: Choices = NO_CHOICES,
         upstream: Callable[[], Families | None] | None = None,
         upstream_in_metrics: bool = False,
+        api: Api | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._latest = latest
@@ -57,12 +61,15 @@ class App:
         self._passed = Passed(upstream or (lambda: None))
         self._spoken = Spoken(choices)
         self._telemetry = Spoken(choices, self._passed.beside) if upstream and upstream_in_metrics else self._spoken
+        self._files = Files(changed=self._with_links)
         self._pages: dict[str, Callable[[Request], Response]] = {
-            "/": self._landing,
+            "/": self._file(INDEX),
+            **{f"{FILES_PATH}{name}": self._file(name) for name in FILES},
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             **{dialect.path: self._of(dialect.name) for dialect in DIALECTS.values() if dialect.path},
             **({UPSTREAM_PATH: self._upstream} if upstream else {}),
+            **(api or Api(History(interval_s))).pages,
             "/api/v1/fingerprints": self._fingerprints,
             scaling.PATH: self._scaling,
             telemetry_path: self._metrics,
@@ -74,7 +81,9 @@ class App:
     def __call__(self, request: Request) -> Response:
         """The page for a request."""
         page = self._pages.get(scaling.PATH if request.path.startswith(f"{scaling.PATH}/") else request.path)
-        return page(request) if page is not None else not_found(request.path, sorted(self._pages))
+        if page is not None:
+            return page(request)
+        return not_found(request.path, sorted(path for path in self._pages if not path.startswith(FILES_PATH)))
 
     def _metrics(self, request: Request) -> Response:
         asked = [name.strip() for text in request.query.get("dialect", ()) for name in text.split(",")]
@@ -128,22 +137,16 @@ class App:
             return Response.text(503, "the first reading is not done yet")
         return self._healthz(request)
 
-    def _landing(self, _: Request) -> Response:
-        path = html.escape(self._telemetry_path)
-        others = "".join(f'<li><a href="{path}">{html.escape(about)}</a></li>' for path, about in self._others.items())
-        page = LANDING.format(path=path, version=__version__, state=self._state(), others=others)
-        return Response(200, HTML, page.encode())
+    def _file(self, name: str) -> Callable[[Request], Response]:
+        return lambda request: self._files.answer(name, request)
 
-    def _state(self) -> str:
-        tick = self._latest()
-        if tick is None:
-            return "The first reading is not done yet."
-        if not tick.driver.up:
-            return f"The driver cannot be read: {html.escape(tick.driver.reason)}"
-        gpus = [r for r in tick.readings if not r.device.parent_uuid]
-        up = sum(r.up for r in gpus)
-        recording = " This is a recording, not this host." if tick.source == "replay" else ""
-        return f"{up} of {len(gpus)} GPUs up, {len(tick.resident_pids())} processes on them.{recording}"
+    def _with_links(self, name: str, text: str) -> str:
+        """Relative, so that the page works under any prefix of a proxy."""
+        if name != INDEX:
+            return text
+        links = {self._telemetry_path: "metrics", **self._others, **LINKS}
+        items = (f'<li><a href=".{html.escape(path)}">{html.escape(about)}</a></li>' for path, about in links.items())
+        return text.replace("<!-- links -->", "".join(items)).replace("<!-- version -->", __version__)
 
 
 def _headers(fmt: Format, encoding: str) -> list[tuple[str, str]]:
@@ -151,18 +154,3 @@ def _headers(fmt: Format, encoding: str) -> list[tuple[str, str]]:
     if encoding != "identity":
         headers.append(("Content-Encoding", encoding))
     return headers
-
-
-LANDING = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>gpuledger</title>
-<meta name="viewport" content="width=device-width">
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; margin: 0; }}
-h1 {{ background: #2d6a4f; color: #fff; margin: 0; padding: .6em 1em; font-size: 1.4em; }}
-main {{ padding: 1em 1.4em; }}
-</style></head><body><h1>gpuledger {version}</h1><main>
-<p>{state}</p>
-<ul><li><a href="{path}">Metrics</a>, in the names of others:<ul>{others}</ul></li>
-<li><a href="/healthz">Health</a></li><li><a href="/readyz">Ready</a></li></ul>
-</main></body></html>
-"""

@@ -4,8 +4,9 @@ import contextlib
 import logging
 import socket
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
+from typing import Protocol, runtime_checkable
 
 from gpuledger.export import http
 from gpuledger.export.http import BadRequest, Limits, Request, Response
@@ -17,6 +18,14 @@ log = logging.getLogger(__name__)
 LINGER_S = 0.5  # closing on unread bytes resets the connection, and the client loses the answer
 _READ_BYTES = 4096
 _SEND_BYTES = 256 * 1024  # the write deadline is looked at this often, also where a send blocks until done (TLS)
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A body that wants to know when nobody reads it any more: a generator, a stream."""
+
+    def close(self) -> None:
+        """Nobody does."""
 
 
 class Connection:
@@ -68,13 +77,13 @@ class Connection:
         deadline = monotonic() + self.limits.write_s
         try:
             for piece in _until_failure(pieces, request):
-                self.send(piece, deadline)
+                self.send(piece, monotonic() + self.limits.live_s if response.live else deadline)
         except OSError:
             # A reset cannot be taken for the end of the body, and the kernel drops what it still holds for the client.
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raise
         finally:
-            if isinstance(response.body, Generator):
+            if isinstance(response.body, Closable):
                 response.body.close()
         return keep
 

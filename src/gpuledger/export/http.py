@@ -12,6 +12,7 @@ REASONS = {
     200: "OK",
     301: "Moved Permanently",
     302: "Found",
+    304: "Not Modified",
     400: "Bad Request",
     401: "Unauthorized",
     403: "Forbidden",
@@ -55,6 +56,7 @@ class Limits:
     head_s: float = 5.0  # the whole head, however slowly it drips in
     idle_s: float = 75.0  # between two requests
     write_s: float = 30.0  # the whole response
+    live_s: float = 5.0  # one part of a live response
 
 
 DEFAULT_LIMITS = Limits()
@@ -74,11 +76,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer. A body that is not `bytes` is streamed; the framing headers are added by `frame`."""
+    """An answer. A body that is not `bytes` is streamed, and closed in the end where it can be.
+
+    The framing headers are added by `frame`.
+    """
 
     status: int
     headers: Sequence[tuple[str, str]]
     body: bytes | Iterable[bytes]
+    live: bool = False
+    """Each part is sent as it comes, for as long as they come; then the connection ends."""
 
     @classmethod
     def text(cls, status: int, message: str, *headers: tuple[str, str]) -> "Response":
@@ -135,11 +142,12 @@ def frame(response: Response, request: Request | None, *, keep_alive: bool) -> t
     body = response.body
     streamed = not isinstance(body, bytes)
     old = request is not None and request.version == "HTTP/1.0"
-    if streamed and old:  # HTTP/1.0 has no chunks: the end of the connection is the end of the body
+    if response.live or (streamed and old):  # HTTP/1.0 has no chunks: the end of the connection is that of the body
         keep_alive = False
     headers = [*response.headers, ("X-Content-Type-Options", "nosniff")]
     if isinstance(body, bytes):
-        headers.append(("Content-Length", str(len(body))))
+        if response.status != 304:  # whose length would be that of the body that is not sent
+            headers.append(("Content-Length", str(len(body))))
     elif not old:
         headers.append(("Transfer-Encoding", "chunked"))
     if not keep_alive or old:
@@ -149,7 +157,7 @@ def frame(response: Response, request: Request | None, *, keep_alive: bool) -> t
         return (head,), keep_alive
     if isinstance(body, bytes):  # one packet for a small answer, no copy of a large one
         return ((head + body,) if len(body) <= _BATCH else (head, body)), keep_alive
-    return _stream(head, body, chunked=not old), keep_alive
+    return _stream(head, body if response.live else _batches(body), chunked=not old), keep_alive
 
 
 def _head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
@@ -163,8 +171,8 @@ def _head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
 
 def _stream(head: bytes, parts: Iterable[bytes], *, chunked: bool) -> Iterator[bytes]:
     yield head
-    for batch in _batches(parts):
-        yield b"%x\r\n%b\r\n" % (len(batch), batch) if chunked else batch
+    for part in parts:
+        yield b"%x\r\n%b\r\n" % (len(part), part) if chunked else part
     if chunked:
         yield b"0\r\n\r\n"
 

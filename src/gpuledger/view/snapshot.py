@@ -5,11 +5,14 @@ What is not known is null, never 0. Fields may be added; one that changes its me
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from gpuledger import __version__
 from gpuledger.model import Account, ContainerUse, Device, MemoryAccount, Owner, ProcessUse, Reading, Tick
 from gpuledger.model.readings import Labelled
+from gpuledger.view.problems import problems
+from gpuledger.view.who import who, whose
 
 VERSION = 1
 SHORTEST_NS = 50_000_000
@@ -52,6 +55,7 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Pictu
         "unresolved": dict(tick.owners.unresolved),
         "host_pid_namespace": tick.owners.host_pid_namespace,
         "tick_seconds": tick.health.duration_ns / 1e9,
+        "problems": [asdict(problem) for problem in problems(tick)],
     }
 
 
@@ -150,6 +154,7 @@ def _process(use: ProcessUse, earlier: _Earlier) -> Picture:
         "pid": use.resident.pid,
         "process_name": facts.name if facts else "",
         "kind": use.resident.kind,
+        "owner": whose(use),
         **_owner(use.owner),
         "user": use.owner.user or (facts.user if facts else ""),
         "active": use.active,
@@ -166,6 +171,7 @@ def _process(use: ProcessUse, earlier: _Earlier) -> Picture:
 def _container(use: ContainerUse, earlier: _Earlier) -> Picture:
     return {
         **_place(use.device),
+        "owner": who(use.owner),
         **_owner(use.owner),
         "user": use.owner.user,
         "processes": use.processes,

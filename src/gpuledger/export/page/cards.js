@@ -1,0 +1,226 @@
+// A card for each GPU; MIG instances stand in their GPU's card.
+
+import { Chart } from "./chart.js";
+import { colour } from "./colours.js";
+import { arrange, el, find, mark, say, tell } from "./dom.js";
+import { bytes, celsius, joules, percent, plural, watts } from "./format.js";
+
+const SLOWED = {
+  sw_power_cap: "power cap",
+  hw_slowdown: "slowed by hardware",
+  sw_thermal_slowdown: "slowed by heat",
+  hw_thermal_slowdown: "slowed by heat",
+  hw_power_brake_slowdown: "power brake",
+  sync_boost: "sync boost",
+};
+const NAMED = 8; // as many as there are colours
+
+// A whole GPU has everybody who is on one of its MIG instances.
+const isOn = (use, device) => (device.parent_uuid ? use.uuid : use.gpu_uuid) === device.uuid;
+
+// The parts of a device's memory: owners by size, then what is nobody's.
+function partsOf(device, picture) {
+  const known = new Map();
+  for (const process of picture.processes) {
+    if (!isOn(process, device) || process.active === false || !process.memory_bytes) continue;
+    known.set(process.owner, (known.get(process.owner) ?? 0) + process.memory_bytes);
+  }
+  const inferred = picture.containers.filter((one) => isOn(one, device) && one.inferred_bytes);
+  const memory = device.memory;
+  const unclaimed = (memory.unknown_bytes ?? 0) - (memory.inferred_bytes ?? 0);
+  return [
+    ...greatest("known", [...known].map(([owner, size]) => ({ kind: "known", owner, size }))),
+    ...greatest("inferred", inferred.map((one) => ({ kind: "inferred", owner: one.owner, size: one.inferred_bytes }))),
+    { kind: "overhead", owner: "contexts", size: memory.overhead_bytes },
+    { kind: "unknown", owner: "unknown", size: unclaimed },
+    { kind: "reserved", owner: "reserved", size: memory.reserved_bytes },
+  ].filter((part) => part.size > 0);
+}
+
+// The greatest by name, the others together: a thousand slivers would tell nobody anything.
+function greatest(kind, parts) {
+  parts.sort((a, b) => b.size - a.size || (a.owner < b.owner ? -1 : 1));
+  const others = parts.splice(NAMED);
+  if (!others.length) return parts;
+  const size = others.reduce((sum, part) => sum + part.size, 0);
+  return [...parts, { kind, owner: plural(others.length, "other", "others"), size, several: true }];
+}
+
+class MemoryBar {
+  constructor(title) {
+    this.title = el("span", { text: title });
+    this.size = el("data");
+    this.bar = el("div", { class: "bar", role: "img" });
+    this.legend = el("ul", { class: "legend" });
+    this.free = el("span", { class: "free" });
+    this.node = el("div", { class: "memory" }, el("p", { class: "line" }, this.title, this.size), this.bar, this.legend);
+    this.parts = new Map();
+  }
+
+  update(device, picture) {
+    const { total_bytes: all, used_bytes: used, free_bytes: free } = device.memory;
+    tell(this.size, used, `${bytes(used)} of ${bytes(all)}`);
+    const parts = partsOf(device, picture);
+    const names = parts.map((part) => `${part.owner}${part.kind === "inferred" ? ", inferred" : ""}: ${bytes(part.size)}`);
+    mark(this.bar, "aria-label", `Memory: ${names.join("; ") || "empty"}; free: ${bytes(free)}`);
+    const made = parts.map((part) => this.part(part));
+    grow(this.free, all ? Math.max(0, all - parts.reduce((sum, part) => sum + part.size, 0)) / all : 1);
+    parts.forEach((part, index) => grow(made[index].segment, all ? part.size / all : 0));
+    arrange(this.bar, [...made.map((one) => one.segment), this.free]);
+    arrange(this.legend, made.map((one) => one.item));
+    const keys = new Set(parts.map(keyOf));
+    for (const key of this.parts.keys()) if (!keys.has(key)) this.parts.delete(key);
+  }
+
+  part(part) {
+    const key = keyOf(part);
+    if (!this.parts.has(key)) {
+      const [swatch, name, size] = [el("span"), el("span", { class: "name" }), el("data")];
+      this.parts.set(key, { segment: el("span"), item: el("li", {}, swatch, name, size), name, size, swatch });
+    }
+    const made = this.parts.get(key);
+    const look = `${part.kind} ${isOwned(part) ? colour(part.owner) : ""}`;
+    mark(made.segment, "class", look);
+    mark(made.segment, "title", `${part.owner}: ${bytes(part.size)}${part.kind === "inferred" ? " (inferred)" : ""}`);
+    mark(made.swatch, "class", `swatch ${look}`);
+    say(made.name, nameOf(part));
+    tell(made.size, part.size, bytes(part.size));
+    return made;
+  }
+}
+
+const keyOf = (part) => `${part.kind} ${part.several ? "" : part.owner}`;
+const isOwned = (part) => (part.kind === "known" || part.kind === "inferred") && !part.several;
+const nameOf = (part) => (isOwned(part) || part.several ? part.owner : part.kind);
+const grow = (node, share) => {
+  const wanted = share.toFixed(5);
+  if (node.dataset.share !== wanted) node.dataset.share = node.style.flexGrow = wanted;
+};
+
+class Meter {
+  constructor(title, show) {
+    this.value = el("data");
+    this.of = el("span", { class: "of" });
+    this.chart = new Chart(title, show);
+    this.node = el("div", { class: "meter" }, el("p", { class: "line" }, el("span", { text: title })),
+      el("p", { class: "big" }, this.value, this.of), this.chart.node);
+    this.show = show;
+  }
+
+  update(value, top, of, past, values) {
+    tell(this.value, value, this.show(value));
+    say(this.of, of);
+    this.chart.draw(past.times, values ?? [], top);
+  }
+}
+
+class Card {
+  constructor(gpu) {
+    this.title = el("h3", {}, el("span", { text: `GPU ${gpu.gpu}` }), el("span", { class: "model", text: gpu.name }));
+    this.badges = el("ul", { class: "badges" });
+    this.reason = el("p", { class: "reason" });
+    this.memory = new MemoryBar("Memory");
+    this.busy = new Meter("Utilization", percent);
+    this.power = new Meter("Power", watts);
+    this.heat = new Meter("Temperature", celsius);
+    this.ledger = el("p", { class: "ledger" });
+    this.sums = {};
+    this.instances = new Map();
+    this.inside = el("div", { class: "instances" });
+    this.node = el("article", { class: "card", "data-uuid": gpu.uuid, "aria-label": `GPU ${gpu.gpu} ${gpu.name}` },
+      el("header", {}, this.title, this.badges), this.reason, this.memory.node, this.inside,
+      el("div", { class: "meters" }, this.busy.node, this.power.node, this.heat.node), this.ledger);
+    this.ledgerParts();
+  }
+
+  ledgerParts() {
+    const part = (name, title) => {
+      this.sums[name] = el("data", { "data-part": name });
+      return el("span", { title }, this.sums[name], ` ${name}`);
+    };
+    this.sums.device = el("data", { "data-part": "device" });
+    const whole = el("span", { class: "whole", title: "What the hardware counted" }, "Energy ", this.sums.device);
+    this.ledger.append(whole, " = ",
+      part("processes", "Of those in the table"), " + ",
+      part("retired", "Of those who are gone"), " + ",
+      part("idle", "With nobody on the GPU"), " + ",
+      part("unattributed", "Nobody's, for a reason"));
+  }
+
+  update(gpu, picture, past) {
+    mark(this.node, "class", gpu.up ? "card" : "card down");
+    const slowed = [...new Set(gpu.slowed_by.map((name) => SLOWED[name]).filter(Boolean))];
+    const badges = [
+      ...(gpu.up ? [] : [["down", "bad"]]),
+      ...slowed.map((name) => [name, name === "power cap" ? "" : "bad"]),
+      ...(gpu.mig_enabled ? [["MIG", ""]] : []),
+      ...(gpu.up && gpu.in_use === false ? [["nobody on it", "quiet"]] : []),
+    ];
+    while (this.badges.children.length > badges.length) this.badges.lastChild.remove();
+    while (this.badges.children.length < badges.length) this.badges.append(el("li"));
+    badges.forEach(([text, kind], index) => {
+      say(this.badges.children[index], text);
+      mark(this.badges.children[index], "class", `badge ${kind}`);
+    });
+    this.reason.hidden = gpu.up;
+    say(this.reason, gpu.reason);
+    this.memory.update(gpu, picture);
+    this.inner(picture.gpus.filter((one) => one.parent_uuid === gpu.uuid), picture);
+    const row = past.gpus.rows.get(gpu.uuid) ?? {};
+    const limits = gpu.temperature_limits_celsius;
+    this.busy.update(gpu.utilization_ratio, 1, "", past.gpus, row.utilization_ratio);
+    this.power.update(gpu.power_watts, gpu.power_limit_watts,
+      gpu.power_limit_watts === null ? "" : `of ${watts(gpu.power_limit_watts)}`, past.gpus, row.power_watts);
+    this.heat.update(gpu.temperatures_celsius.gpu ?? null, limits.slowdown ?? 100,
+      limits.slowdown === undefined ? "" : `slows at ${celsius(limits.slowdown)}`, past.gpus, row.temperature_celsius);
+    this.balance(gpu, picture);
+  }
+
+  inner(instances, picture) {
+    const bars = instances.map((instance) => {
+      const { uuid, mig_profile: profile } = instance;
+      if (!this.instances.has(uuid)) this.instances.set(uuid, new MemoryBar(profile || "MIG"));
+      const bar = this.instances.get(uuid);
+      bar.update(instance, picture);
+      return bar.node;
+    });
+    arrange(this.inside, bars);
+  }
+
+  balance(gpu, picture) {
+    this.ledger.hidden = gpu.energy === null || gpu.energy.joules === null;
+    if (this.ledger.hidden) return;
+    const sum = (parts) => Object.values(parts).reduce((so, part) => so + part, 0);
+    const own = picture.processes.filter((process) => process.gpu_uuid === gpu.uuid);
+    const parts = {
+      device: gpu.energy.joules,
+      processes: own.reduce((so, process) => so + sum(process.joules), 0),
+      retired: gpu.energy.retired_joules,
+      idle: gpu.energy.idle_joules,
+      unattributed: sum(gpu.energy.unattributed_joules),
+    };
+    for (const [name, value] of Object.entries(parts)) tell(this.sums[name], value, joules(value));
+    const why = Object.entries(gpu.energy.unattributed_joules).map(([reason, value]) => `${reason}: ${joules(value)}`);
+    mark(this.sums.unattributed, "title", why.join(", ") || null);
+  }
+}
+
+export class Cards {
+  constructor() {
+    this.made = new Map();
+  }
+
+  update(picture, past) {
+    const gpus = picture.gpus.filter((gpu) => !gpu.parent_uuid);
+    const nodes = gpus.map((gpu) => {
+      if (!this.made.has(gpu.uuid)) this.made.set(gpu.uuid, new Card(gpu));
+      const card = this.made.get(gpu.uuid);
+      card.update(gpu, picture, past);
+      return card.node;
+    });
+    const uuids = new Set(gpus.map((gpu) => gpu.uuid));
+    for (const uuid of this.made.keys()) if (!uuids.has(uuid)) this.made.delete(uuid);
+    arrange(find("cards"), nodes);
+    mark(find("cards"), "data-count", Math.min(3, gpus.length));
+  }
+}

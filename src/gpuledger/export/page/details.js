@@ -1,0 +1,70 @@
+// What else is known of a row, under it.
+
+import { Chart, spanName } from "./chart.js";
+import { arrange, el, mark, say } from "./dom.js";
+import { bytes, dateTime, duration, percent, watts } from "./format.js";
+import { methodsOf } from "./rows.js";
+
+const OUTSIDE = "not in a container"; // which is all there is to know
+const FACTS = {
+  Owner: (row) => row.owner,
+  Process: ({ told }) => told.pid && `${told.process_name || "?"}, pid ${told.pid}`,
+  Kind: ({ told }) => told.kind,
+  User: ({ told }) => told.user,
+  Image: ({ told }) => told.image,
+  Workload: ({ told }) => told.workload,
+  Unit: ({ told }) => told.unit,
+  Job: ({ told }) => told.job,
+  Runtime: ({ told }) => told.runtime,
+  "Container id": ({ told }) => told.container_id,
+  Device: (row) => `GPU ${row.gpu}, ${row.told.uuid}`,
+  Started: ({ told }) => told.start_time && dateTime(told.start_time),
+  "Share of the compute engine": (row) => row.sm !== null && percent(row.sm),
+  "Busy for": ({ told }) => told.busy_seconds && duration(told.busy_seconds),
+  "Share may be off by": ({ told }) => told.energy_share_error_ratio && percent(told.energy_share_error_ratio),
+  "No more is known because": ({ told }) => told.unknown_because !== OUTSIDE && told.unknown_because,
+};
+
+export class Details {
+  constructor(columns) {
+    this.facts = el("dl", { class: "facts" });
+    this.methods = el("ul", { class: "methods" });
+    this.power = new Chart("power of this owner", watts);
+    this.memory = new Chart("memory of this owner", bytes);
+    this.shown = { power: el("span"), memory: el("span") };
+    const figure = (chart, caption) => el("figure", {}, chart.node, el("figcaption", {}, caption));
+    this.cell = el("td", {},
+      el("div", { class: "inside" }, el("div", {}, this.facts, this.methods),
+        el("div", { class: "owner-charts" }, figure(this.power, this.shown.power), figure(this.memory, this.shown.memory))));
+    this.node = el("tr", { class: "details" }, this.cell);
+    this.columns = columns;
+    this.made = new Map();
+  }
+
+  update(row, past) {
+    mark(this.cell, "colspan", this.columns());
+    const nodes = [];
+    for (const [name, of] of Object.entries(FACTS)) {
+      const value = of(row);
+      if (!value) continue;
+      if (!this.made.has(name)) this.made.set(name, el("div", {}, el("dt", { text: name }), el("dd")));
+      const fact = this.made.get(name);
+      say(fact.lastChild, String(value));
+      nodes.push(fact);
+    }
+    arrange(this.facts, nodes);
+    const methods = methodsOf(row);
+    while (this.methods.children.length > methods.length) this.methods.lastChild.remove();
+    while (this.methods.children.length < methods.length) this.methods.append(el("li"));
+    methods.forEach((text, index) => say(this.methods.children[index], text));
+    this.draw(past.owners, row.owner);
+  }
+
+  draw(owners, owner) {
+    const own = owners.rows.get(owner) ?? { watts: [], memory_bytes: [] };
+    this.power.draw(owners.times, own.watts);
+    this.memory.draw(owners.times, own.memory_bytes);
+    say(this.shown.power, `Power of ${owner}, ${spanName(owners.times)}`);
+    say(this.shown.memory, `Memory of ${owner}, ${spanName(owners.times)}`);
+  }
+}

@@ -1,0 +1,59 @@
+// Making and changing elements. Text is only ever text: nothing here takes markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export const find = (id) => document.getElementById(id);
+
+export function el(tag, given = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(given)) {
+    if (name === "class") node.className = value;
+    else if (name === "text") node.textContent = value;
+    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children);
+  return node;
+}
+
+export function svg(tag, given = {}, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(given)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+// What has not changed is not touched: no layout, and a screen reader stays quiet.
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+export function mark(node, name, value) {
+  if (value === null || value === false) {
+    if (node.hasAttribute(name)) node.removeAttribute(name);
+  } else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value === true ? "" : value);
+}
+
+// A number that people read, with the exact one for programs.
+export function tell(node, value, shown) {
+  say(node, shown);
+  mark(node, "value", value ?? null);
+}
+
+// The children of a node become these, in this order; those that stay in place are left alone, focus and all.
+export function arrange(parent, children) {
+  const wanted = new Set(children);
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  for (const child of [...parent.children]) if (!wanted.has(child)) child.remove();
+  let place = parent.firstElementChild;
+  for (const child of children) {
+    if (child === place) place = place.nextElementSibling;
+    else parent.insertBefore(child, place);
+  }
+  if (focused && focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
+}
+
+// Text in which commands stand in backticks.
+export function withCode(text) {
+  return text.split("`").map((part, index) => (index % 2 ? el("code", { text: part }) : part));
+}

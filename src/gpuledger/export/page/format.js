@@ -1,0 +1,65 @@
+// Numbers as people read them. What is not known is a dash.
+
+export const NONE = "–";
+const GIB = 2 ** 30;
+const MIB = 2 ** 20;
+const formats = [0, 1, 2].map((digits) =>
+  new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+
+const known = (value) => value !== null && value !== undefined;
+const number = (value, digits) => formats[digits].format(value);
+const digits = (value) => (Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0);
+
+export function bytes(value) {
+  if (!known(value)) return NONE;
+  if (value === 0) return "0 GiB";
+  return value < GIB / 10 ? `${number(value / MIB, 0)} MiB` : `${number(value / GIB, value < 100 * GIB ? 1 : 0)} GiB`;
+}
+
+export function watts(value) {
+  if (!known(value)) return NONE;
+  return value < 10000 ? `${number(value, value && value < 10 ? 1 : 0)} W` : `${number(value / 1000, 1)} kW`;
+}
+
+// Joules while they are few, watt hours once a bill could name them.
+export function joules(value) {
+  if (!known(value)) return NONE;
+  const size = Math.abs(value);
+  if (size < 1000) return `${number(value, 0)} J`;
+  if (size < 3.6e5) return `${number(value / 1000, digits(value / 1000))} kJ`;
+  if (size < 3.6e7) return `${number(value / 3600, digits(value / 3600))} Wh`;
+  return `${number(value / 3.6e6, digits(value / 3.6e6))} kWh`;
+}
+
+export function percent(value) {
+  return known(value) ? `${number(value * 100, 0)} %` : NONE;
+}
+
+export function celsius(value) {
+  return known(value) ? `${number(value, 0)} °C` : NONE;
+}
+
+export function count(value) {
+  return known(value) ? number(value, 0) : NONE;
+}
+
+export function plural(value, one, many) {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+export function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB");
+}
+
+export function dateTime(seconds) {
+  if (!known(seconds)) return NONE;
+  const date = new Date(seconds * 1000);
+  return `${date.toLocaleDateString("sv")} ${date.toLocaleTimeString("en-GB")}`;
+}
+
+export function duration(seconds) {
+  if (!known(seconds)) return NONE;
+  if (seconds < 90) return `${number(seconds, 0)} s`;
+  if (seconds < 5400) return `${number(seconds / 60, 0)} min`;
+  return seconds < 172800 ? `${number(seconds / 3600, 1)} h` : `${number(seconds / 86400, 1)} days`;
+}

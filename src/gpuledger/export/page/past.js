@@ -1,0 +1,70 @@
+// The last ten minutes: asked for once, then continued with every reading.
+
+const LENGTH = 600;
+const EARLY = 0.95;
+
+class Series {
+  constructor(key, columns, told) {
+    this.key = key;
+    this.columns = columns;
+    this.step = told.step_seconds;
+    this.times = told.times;
+    this.rows = new Map(told.rows.map((row) => [row[key], row]));
+  }
+
+  add(time, rows) {
+    const last = this.times.at(-1) ?? 0;
+    if (time < last + this.step * EARLY) return;
+    this.times.push(time);
+    for (const [name, row] of rows) {
+      if (!this.rows.has(name)) {
+        const empty = () => new Array(this.times.length - 1).fill(null);
+        this.rows.set(name, Object.fromEntries(this.columns.map((column) => [column, empty()])));
+      }
+      const kept = this.rows.get(name);
+      for (const column of this.columns) kept[column].push(row[column]);
+    }
+    const old = this.times.filter((one) => one < time - LENGTH).length;
+    this.times.splice(0, old);
+    for (const [name, row] of this.rows) {
+      if (!rows.has(name)) for (const column of this.columns) row[column].push(null);
+      for (const column of this.columns) row[column].splice(0, old);
+      if (this.columns.every((column) => row[column].every((value) => value === null))) this.rows.delete(name);
+    }
+  }
+}
+
+const GPU = ["utilization_ratio", "memory_used_bytes", "power_watts", "temperature_celsius"];
+const OWNER = ["memory_bytes", "watts"];
+const NOTHING = { gpus: { step_seconds: 1, times: [], rows: [] }, owners: { step_seconds: 10, times: [], rows: [] } };
+
+export class Past {
+  constructor(told = NOTHING) {
+    this.gpus = new Series("uuid", GPU, told.gpus);
+    this.owners = new Series("owner", OWNER, told.owners);
+  }
+
+  // Whether so much is missing before this reading that it should be asked for again.
+  misses(picture) {
+    const last = this.gpus.times.at(-1);
+    return last === undefined || picture.time < last || picture.time - last > 5 * this.gpus.step + 5;
+  }
+
+  add(picture) {
+    this.gpus.add(picture.time, new Map(picture.gpus.filter((gpu) => gpu.up).map((gpu) => [gpu.uuid, {
+      utilization_ratio: gpu.utilization_ratio,
+      memory_used_bytes: gpu.memory.used_bytes,
+      power_watts: gpu.power_watts,
+      temperature_celsius: gpu.temperatures_celsius.gpu ?? null,
+    }])));
+    const owners = new Map();
+    const outside = picture.processes.filter((process) => !process.container_id && process.active !== false);
+    for (const use of [...picture.containers, ...outside]) {
+      const sum = owners.get(use.owner) ?? { memory_bytes: 0, watts: null };
+      sum.memory_bytes += (use.memory_bytes ?? 0) + (use.inferred_bytes ?? 0);
+      if (use.watts !== null) sum.watts = (sum.watts ?? 0) + use.watts;
+      owners.set(use.owner, sum);
+    }
+    this.owners.add(picture.time, owners);
+  }
+}

@@ -1,0 +1,191 @@
+// The table of owners: sorts, filters, groups. Rows are kept from reading to reading and changed in place.
+
+import { colour } from "./colours.js";
+import { Details } from "./details.js";
+import { arrange, el, find, mark, say, tell } from "./dom.js";
+import { bytes, count, joules, percent, plural, watts } from "./format.js";
+import { grouped, matching, methodsOf, rowsOf, sorted, sumOf } from "./rows.js";
+
+const COLUMNS = [
+  { id: "name", title: "Owner" },
+  { id: "gpu", title: "GPU", small: true },
+  { id: "memory", title: "Memory", number: true },
+  { id: "sm", title: "SM", number: true, small: true, about: "Share of the compute engine" },
+  { id: "watts", title: "Power", number: true },
+  { id: "joules", title: "Energy", number: true, about: "Since the process started, or the exporter did" },
+  { id: "how", title: "How", small: true, about: "Whether the energy is measured or estimated" },
+];
+const NARROW = matchMedia("(max-width: 640px)");
+const columns = () => COLUMNS.filter((column) => !(NARROW.matches && column.small)).length;
+const FEW = 100;
+const MORE = 400;
+const BADGES = { measured: "ok", "partly measured": "", estimated: "", inferred: "guess" };
+
+class Row {
+  constructor(table, key) {
+    this.toggle = el("button", { class: "toggle", type: "button", onclick: () => table.flip(key) });
+    this.swatch = el("span", { class: "swatch" });
+    this.name = el("span", { class: "name" });
+    this.parts = el("span", { class: "parts" });
+    this.gpu = el("td", { class: "small" });
+    const data = () => el("data");
+    Object.assign(this, { memory: data(), sm: data(), watts: data(), joules: data() });
+    this.badge = el("span", { class: "badge" });
+    this.node = el("tr", {},
+      el("th", { scope: "row" }, el("div", { class: "who" }, this.toggle, this.swatch,
+        el("span", { class: "names" }, this.name, this.parts))),
+      this.gpu,
+      el("td", { class: "number" }, this.memory),
+      el("td", { class: "number small" }, this.sm),
+      el("td", { class: "number" }, this.watts),
+      el("td", { class: "number" }, this.joules),
+      el("td", { class: "small" }, this.badge));
+  }
+
+  numbers(row) {
+    tell(this.memory, row.memory, bytes(row.memory));
+    mark(this.memory, "class", row.inferred ? "guess" : null);
+    tell(this.sm, row.sm, percent(row.sm));
+    tell(this.watts, row.watts, watts(row.watts));
+    tell(this.joules, row.joules, joules(row.joules));
+    say(this.badge, row.how);
+    mark(this.badge, "class", `badge ${BADGES[row.how] ?? "none"}`);
+    mark(this.badge, "title", row.methods ? methodsOf(row).join("\n") : null);
+  }
+
+  single(row, open) {
+    this.numbers(row);
+    say(this.name, row.name);
+    say(this.parts, row.parts.filter(Boolean).join(" · "));
+    say(this.gpu, `${row.gpu}${row.mig ? " MIG" : ""}`);
+    mark(this.node, "class", row.gone ? "gone" : null);
+    mark(this.swatch, "class", `swatch ${row.inferred ? "inferred " : ""}${colour(row.owner)}`);
+    this.opened(open, `details of ${row.name}`);
+  }
+
+  group(sum, open) {
+    this.numbers(sum);
+    say(this.name, sum.name);
+    say(this.parts, plural(sum.rows.length, "row", "rows"));
+    say(this.gpu, sum.gpus.size > 3 ? plural(sum.gpus.size, "GPU", "GPUs") : [...sum.gpus].sort((a, b) => a - b).join(", "));
+    mark(this.node, "class", "group");
+    mark(this.swatch, "class", "swatch none");
+    this.opened(open, `rows of ${sum.name}`);
+  }
+
+  opened(open, what) {
+    mark(this.toggle, "aria-expanded", String(open));
+    mark(this.toggle, "aria-label", `${open ? "Hide" : "Show"} ${what}`);
+  }
+}
+
+export class Table {
+  constructor(view, changed) {
+    this.view = view;
+    this.changed = changed;
+    this.made = new Map();
+    this.details = new Map();
+    this.open = new Set();
+    this.shut = new Set();
+    this.most = FEW;
+    const [head, body, foot] = find("table").children;
+    this.body = body;
+    this.heads = COLUMNS.map((column) => {
+      const { title, about, number, small } = column;
+      const button = el("button", { type: "button", text: title, title: about ?? null, onclick: () => this.sort(column) });
+      return el("th", { scope: "col", class: [number && "number", small && "small"].filter(Boolean).join(" ") }, button);
+    });
+    head.append(el("tr", {}, ...this.heads));
+    this.total = new Row(this, "");
+    this.total.toggle.hidden = true;
+    foot.append(this.total.node);
+    find("filter").addEventListener("input", (event) => this.set({ filter: event.target.value }));
+    find("group").addEventListener("change", (event) => this.set({ group: event.target.value }));
+    find("more").addEventListener("click", () => {
+      this.most += MORE;
+      this.draw();
+    });
+  }
+
+  set(view) {
+    Object.assign(this.view, view);
+    this.changed();
+    this.draw();
+  }
+
+  sort(column) {
+    const again = this.view.column === column.id;
+    this.set({ column: column.id, descending: again ? !this.view.descending : Boolean(column.number) });
+  }
+
+  flip(key) {
+    const set = key.startsWith("group ") ? this.shut : this.open;
+    if (!set.delete(key)) set.add(key);
+    this.draw();
+  }
+
+  update(picture, past) {
+    this.rows = rowsOf(picture);
+    this.past = past;
+    this.draw();
+  }
+
+  draw() {
+    if (!this.rows) return;
+    this.mirror();
+    const rows = matching(this.rows, this.view.filter);
+    const lines = this.view.group ? this.byGroup(rows) : sorted(rows, this.view);
+    const nodes = [];
+    const keys = new Set();
+    for (const line of lines.slice(0, this.most)) {
+      keys.add(line.key);
+      nodes.push(this.line(line));
+      if (!line.rows && this.open.has(line.key)) nodes.push(this.detail(line));
+    }
+    for (const key of this.made.keys()) if (!keys.has(key)) this.made.delete(key);
+    for (const key of this.details.keys()) if (!keys.has(key) || !this.open.has(key)) this.details.delete(key);
+    arrange(this.body, nodes);
+    this.foot(rows, lines.length);
+  }
+
+  byGroup(rows) {
+    return sorted(grouped(rows, this.view.group), this.view)
+      .flatMap((group) => [group, ...(this.shut.has(group.key) ? [] : sorted(group.rows, this.view))]);
+  }
+
+  line(line) {
+    if (!this.made.has(line.key)) this.made.set(line.key, new Row(this, line.key));
+    const row = this.made.get(line.key);
+    if (line.rows) row.group(line, !this.shut.has(line.key));
+    else row.single(line, this.open.has(line.key));
+    return row.node;
+  }
+
+  detail(row) {
+    if (!this.details.has(row.key)) this.details.set(row.key, new Details(columns));
+    const details = this.details.get(row.key);
+    details.update(row, this.past);
+    return details.node;
+  }
+
+  foot(rows, lines) {
+    const sum = sumOf(rows, "", "Sum");
+    this.total.numbers(sum);
+    say(this.total.name, this.view.filter ? "Sum of those shown" : "Sum");
+    const all = plural(this.rows.length, "row", "rows");
+    say(find("count"), rows.length === this.rows.length ? all : `${count(rows.length)} of ${all}`);
+    const more = find("more");
+    more.hidden = lines <= this.most;
+    say(more, `Show ${count(Math.min(MORE, lines - this.most))} more of ${count(lines)}`);
+  }
+
+  // The controls show the view, whoever changed it.
+  mirror() {
+    for (const [index, column] of COLUMNS.entries()) {
+      const way = this.view.descending ? "descending" : "ascending";
+      mark(this.heads[index], "aria-sort", column.id === this.view.column ? way : null);
+    }
+    if (find("filter").value !== this.view.filter) find("filter").value = this.view.filter;
+    if (find("group").value !== this.view.group) find("group").value = this.view.group;
+  }
+}

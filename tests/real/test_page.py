@@ -1,0 +1,454 @@
+"""The page in a real browser."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.cli.running import Running, serving, surroundings
+from tests.real.browsers import Shown, chromium, page_of, shown
+from tests.view.nodes import HOSTILE, Node
+
+SUMS = """() => ({
+  time: document.body.dataset.time,
+  energy: document.querySelector("tfoot tr td:nth-child(6) data").value,
+  memory: document.querySelector("tfoot tr td:nth-child(3) data").value,
+  used: document.querySelector(".card .memory .line data").value,
+  parts: Object.fromEntries([...document.querySelectorAll(".ledger data")].map((one) => [one.dataset.part, one.value])),
+  rows: document.querySelectorAll("tbody tr").length,
+})"""
+CLICK_MS = """() => {
+  const began = performance.now();
+  document.querySelector("thead th:nth-child(6) button").click();
+  return document.querySelector("table").offsetHeight && performance.now() - began;
+}"""
+"""Until the table is sorted by energy and laid out."""
+FRAME_TIMES = """() => new Promise((done) => {
+  const times = [];
+  let last = performance.now();
+  const next = (now) => {
+    times.push(now - last);
+    last = now;
+    times.length < 60 ? requestAnimationFrame(next) : done(times);
+  };
+  requestAnimationFrame(next);
+})"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for all tests."""
+    with chromium() as made:
+        yield made
+
+
+def node(gpus: int = 2, processes: int = 24, ticks: int = 12, **more: Any) -> tuple[Node, Shown]:
+    """A made-up host that has been there for some seconds, and its exporter."""
+    made, exporter = Node(gpus, processes, **more), Shown()
+    exporter.show(*(made.tick() for _ in range(ticks)))
+    return made, exporter
+
+
+@pytest.fixture
+def host() -> Iterator[tuple[Node, Shown]]:
+    """A small one."""
+    made, exporter = node()
+    yield made, exporter
+    exporter.stop()
+
+
+def column(page: Page, number: int) -> list[float]:
+    """The values of a column, from the top; what is not known is left out."""
+    cells = page.locator(f"tbody tr:not(.group, .details) td:nth-child({number}) data")
+    values: list[str] = cells.evaluate_all("all => all.map((one) => one.value)")
+    return [float(value) for value in values if value]
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    """What stands in all of these."""
+    return page.locator(selector).all_text_contents()
+
+
+# -- the demo
+
+
+def metric_sums(server: Running) -> dict[str, float]:
+    """Every family of /metrics, its series added up."""
+    sums: dict[str, float] = defaultdict(float)
+    for name, value in re.findall(r"^(\w+)(?:\{.*\})? (\S+)$", server.get("/metrics"), re.MULTILINE):
+        sums[name] += float(value)
+    return sums
+
+
+def test_the_demo_on_the_page_is_what_metrics_say(browser: Browser) -> None:
+    """Sums on the screen are those of /metrics at the same tick; it says that it is a recording; all of it is ours."""
+    with serving("demo", env=surroundings()) as server, page_of(browser) as watched:
+        server.metrics(r"^gpu_process_energy_joules_total\{")
+        page = watched.open(server.url)
+        expect(page.get_by_text("This is a recording, not this host.")).to_be_visible()
+        expect(page.locator("#state")).to_have_text("Live")
+        deadline = time.monotonic() + 20
+        while True:
+            told, seen = metric_sums(server), page.evaluate(SUMS)
+            if float(seen["time"]) == pytest.approx(told["gpuledger_tick_timestamp_seconds"], abs=1e-3):
+                break
+            assert time.monotonic() < deadline
+
+        assert seen["rows"] > 0
+        assert float(seen["energy"]) == pytest.approx(told["gpu_process_energy_joules_total"], abs=0.01)
+        assert float(seen["memory"]) == told["gpu_process_memory_used_bytes"]
+        assert float(seen["used"]) == told["gpu_memory_used_bytes"]
+        parts = {name: float(value) for name, value in seen["parts"].items()}
+        assert parts.pop("device") == pytest.approx(told["gpu_energy_joules_total"], abs=0.01)
+        assert sum(parts.values()) == pytest.approx(told["gpu_energy_joules_total"], abs=0.01)
+        assert parts["unattributed"] == pytest.approx(told["gpu_unattributed_energy_joules_total"], abs=0.01)
+        assert all(url.startswith(server.url) for url in watched.asked)
+
+
+# -- the table
+
+
+def test_sorting(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """By a click: numbers from the greatest, then from the smallest; said to screen readers, kept in the address."""
+    with page_of(browser) as watched:
+        page = watched.open(host[1].url)
+        memory, energy = page.locator("thead th").nth(2), page.locator("thead th").nth(5)
+        assert memory.get_attribute("aria-sort") == "descending"
+        assert column(page, 3) == sorted(column(page, 3), reverse=True)
+        energy.get_by_role("button").click()
+        assert (energy.get_attribute("aria-sort"), memory.get_attribute("aria-sort")) == ("descending", None)
+        assert column(page, 6) == sorted(column(page, 6), reverse=True)
+        energy.get_by_role("button").click()
+        assert column(page, 6) == sorted(column(page, 6))
+        assert page.url.endswith("#sort=joules")
+
+        page.reload()
+        page.wait_for_selector("tbody tr")
+        assert energy.get_attribute("aria-sort") == "ascending"
+        page.locator("thead th").nth(0).get_by_role("button").click()
+        names = texts(page, "tbody .name")
+        assert names == sorted(names)
+
+
+def test_filtering_with_the_keyboard(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """A slash goes to the filter, every word must fit, the sum is of those shown, Escape shows all again."""
+    with page_of(browser) as watched:
+        page = watched.open(host[1].url)
+        page.keyboard.press("/")
+        page.keyboard.type("ollama gpu1")
+        expect(page.locator("#count")).to_have_text(re.compile(r"^\d of 24 rows$"))
+        assert set(texts(page, "tbody .name")) == {"ollama.service"}
+        assert set(texts(page, "tbody td:nth-child(2)")) == {"1"}
+        shown_sum = page.locator("tfoot td:nth-child(6) data").get_attribute("value")
+        assert float(shown_sum or 0) == pytest.approx(sum(column(page, 6)))
+        assert "filter=ollama+gpu1" in page.url
+        page.keyboard.press("Escape")
+
+        expect(page.locator("#count")).to_have_text("24 rows")
+        assert "#" not in page.url
+
+
+@pytest.mark.parametrize("group", ["namespace", "pod", "container", "user", "gpu"])
+def test_grouping(browser: Browser, host: tuple[Node, Shown], group: str) -> None:
+    """Every row is in one group, and the groups add up to the whole; a group can be shut."""
+    with page_of(browser) as watched:
+        page = watched.open(host[1].url)
+        page.select_option("#group", group)
+        groups = page.locator("tbody tr.group")
+        energy: list[str] = groups.locator("td:nth-child(6) data").evaluate_all("all => all.map((one) => one.value)")
+        total = page.locator("tfoot td:nth-child(6) data").get_attribute("value")
+        assert len(energy) > 1
+        assert sum(map(float, filter(None, energy))) == pytest.approx(float(total or 0))
+        assert page.locator("tbody tr:not(.group)").count() == 24
+        rows = int(groups.first.locator(".parts").inner_text().split()[0])
+        groups.first.get_by_role("button").click()
+
+        assert page.locator("tbody tr:not(.group)").count() == 24 - rows
+        assert f"group={group}" in page.url
+
+
+def test_rows_stay_where_the_reader_is(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """New readings change numbers in place: focus and what was opened stay, though rows change their order."""
+    made, exporter = host
+    with page_of(browser) as watched:
+        page = watched.open(exporter.url + "#sort=-watts")
+        page.keyboard.press("/")
+        page.keyboard.press("Tab")
+        toggle = page.locator("tbody tr").nth(3).get_by_role("button")
+        toggle.focus()
+        page.keyboard.press("Enter")
+        opened = page.locator("tr.details")
+        expect(opened).to_contain_text("Owner")
+        name = page.evaluate("document.activeElement.getAttribute('aria-label')")
+        for _ in range(8):
+            before = page.evaluate("document.body.dataset.time")
+            exporter.show(made.tick())
+            page.wait_for_function("before => document.body.dataset.time !== before", arg=before)
+
+        assert page.evaluate("document.activeElement.getAttribute('aria-label')") == name
+        assert opened.count() == 1
+        assert "estimated: by its time on the compute engine" in opened.inner_text()
+        assert page.locator(".details figure svg[role=img]").count() == 2
+
+
+def test_names_do_not_become_markup(browser: Browser) -> None:
+    """A container may be called anything; it is shown as it is called."""
+    made, exporter = node(1, 10, names=(HOSTILE,))
+    with page_of(browser) as watched:
+        page = watched.open(exporter.url + "#sort=name")
+        page.select_option("#group", "pod")
+        for button in page.locator("tbody tr:not(.group) .toggle").all():
+            button.click()
+        exporter.show(made.tick())
+
+        expect(page.locator("tr.group .name", has_text="<img src=x")).to_have_count(1)
+        assert page.locator("main img, main script").count() == 0
+        assert page.title() == "gpuledger"
+    exporter.stop()
+
+
+def test_two_thousand_processes(browser: Browser) -> None:
+    """A click is answered at once, ticks do not make it stutter, and all rows can be had."""
+    made, exporter = node(8, 2000, ticks=3)
+    with page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        expect(page.locator("#count")).to_have_text("2,000 rows")
+        assert page.locator("tbody tr").count() == 100
+        assert page.evaluate(CLICK_MS) < 2000  # some 30 on a machine that does nothing else
+        assert column(page, 6) == sorted(column(page, 6), reverse=True)
+        exporter.show(made.tick())
+        frames: list[float] = page.evaluate(FRAME_TIMES)
+        assert sorted(frames)[len(frames) // 2] < 250
+        page.locator("#more").click()
+        assert page.locator("tbody tr").count() == 500
+        page.select_option("#group", "namespace")
+        expect(page.locator("tbody tr.group").first).to_be_visible()
+    exporter.stop()
+
+
+NONE = "\u2013"
+NUMBERS: dict[str, list[tuple[float | None, str]]] = {
+    "bytes": [(None, NONE), (0, "0 GiB"), (26 << 20, "26 MiB"), (5 << 29, "2.5 GiB"), (150 << 30, "150 GiB")],
+    "watts": [(None, NONE), (0, "0 W"), (4.25, "4.3 W"), (643.3, "643 W"), (5200, "5,200 W"), (12_345, "12.3 kW")],
+    "joules": [
+        (None, NONE), (0, "0 J"), (999, "999 J"), (11_573.6, "11.6 kJ"), (360_000, "100 Wh"), (7.2e7, "20.0 kWh"),
+    ],
+    "percent": [(None, NONE), (0, "0 %"), (0.394, "39 %"), (1, "100 %")],
+    "duration": [(None, NONE), (12, "12 s"), (600, "10 min"), (9000, "2.5 h"), (259_200, "3.0 days")],
+}  # fmt: skip
+
+
+def test_numbers_as_people_read_them(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """Units that fit; what is not known is a dash and never a 0."""
+    with page_of(browser) as watched:
+        page = watched.open(host[1].url)
+        for name, cases in NUMBERS.items():
+            ask = f"values => import('./page/format.js').then((all) => values.map(all.{name}))"
+            assert page.evaluate(ask, [value for value, _ in cases]) == [shown for _, shown in cases]
+
+
+# -- the connection
+
+
+def test_a_lost_connection_and_its_return(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """It says so at once and keeps what it has; when the exporter is back, so is the page."""
+    made, exporter = host
+    with page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        expect(page.get_by_role("status")).to_have_text("Live")
+        watched.excused = "Failed to load resource: net::"
+        port = exporter.port
+        exporter.stop()
+        expect(page.get_by_role("status")).to_have_text("Connection lost")
+        expect(page.get_by_text("The exporter does not answer; trying again. What you see is of")).to_be_visible()
+        assert page.locator("tbody tr").count() == 24
+        again = Shown(port=port)
+        again.show(*(made.tick() for _ in range(2)))
+
+        expect(page.get_by_role("status")).to_have_text("Live", timeout=15_000)
+        expect(page.locator("#lost")).to_be_hidden()
+        before = page.evaluate("document.body.dataset.time")
+        again.show(made.tick())
+        page.wait_for_function("before => document.body.dataset.time !== before", arg=before)
+        again.stop()
+
+
+def test_an_exporter_that_hangs(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """It answers, but with an old reading: the page does not call that live."""
+    made, exporter = host
+    with page_of(browser) as watched:
+        watched.page.clock.install()
+        page = watched.open(exporter.url)
+        for _ in range(3):
+            page.clock.fast_forward(6000)
+        expect(page.get_by_role("status")).to_have_text("No new readings")
+        exporter.show(made.tick())
+
+        expect(page.get_by_role("status")).to_have_text("Live")
+
+
+def test_without_a_stream(browser: Browser) -> None:
+    """Where no more may watch, it asks for one reading after the other."""
+    made = Node(1, 3)
+    with shown(made.tick(), max_connections=3) as exporter, page_of(browser) as watched:
+        watched.excused = "503"
+        page = watched.open(exporter.url)
+        expect(page.get_by_role("status")).to_have_text("Live")
+        before = page.evaluate("document.body.dataset.time")
+        exporter.show(made.tick())
+        page.wait_for_function("before => document.body.dataset.time !== before", arg=before)
+
+
+def test_a_page_that_nobody_looks_at_asks_for_nothing(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """Its stream is closed while it is hidden."""
+    made, exporter = host
+    with page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        assert exporter.api.streams.open == 1
+        hide = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); "
+        page.evaluate(hide + "document.dispatchEvent(new Event('visibilitychange')); }", arg=True)
+        deadline = time.monotonic() + 10
+        while exporter.api.streams.open and time.monotonic() < deadline:
+            exporter.show(made.tick())  # a stream finds out that nobody reads when it has something to say
+            time.sleep(0.05)
+        assert exporter.api.streams.open == 0
+        page.evaluate(hide + "document.dispatchEvent(new Event('visibilitychange')); }", arg=False)
+        before = page.evaluate("document.body.dataset.time")
+        exporter.show(made.tick())
+
+        page.wait_for_function("before => document.body.dataset.time !== before", arg=before)
+
+
+def test_under_the_prefix_of_a_proxy(browser: Browser) -> None:
+    """All addresses are relative."""
+    with shown(Node(1, 3).tick(), prefix="/hosts/node-7") as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        expect(page.get_by_role("status")).to_have_text("Live")
+
+        assert all(url.startswith(exporter.url) for url in watched.asked)
+        links: list[str] = page.locator("footer a").evaluate_all("all => all.map((one) => one.href)")
+        assert all(page.request.get(link).ok for link in links)
+
+
+# -- how it looks
+
+
+def test_light_and_dark(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """As the system wants it, or as the reader does, also the next time."""
+    back = "getComputedStyle(document.body).backgroundColor"
+    with page_of(browser, color_scheme="dark") as watched:
+        page = watched.open(host[1].url)
+        dark = page.evaluate(back)
+        page.emulate_media(color_scheme="light")
+        light = page.evaluate(back)
+        assert dark != light
+        page.get_by_role("button", name="Theme: auto").click()
+        page.get_by_role("button", name="Theme: light").click()
+        assert page.evaluate(back) == dark
+        page.reload()
+        expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
+        assert page.evaluate(back) == dark
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280, 2560])
+def test_any_width(browser: Browser, width: int) -> None:
+    """From a phone to a wall: nothing sticks out, and what matters is there."""
+    made = Node(8, 64, troubled=True, names=("a-name-that-is-much-longer-than-any-that-people-would-give" * 3,))
+    with shown(*(made.tick() for _ in range(3))) as exporter, page_of(browser, width) as watched:
+        page = watched.open(exporter.url)
+        page.locator("tbody .toggle").first.click()
+
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(
+            "document.querySelector('.scroll').scrollWidth <= document.querySelector('.scroll').clientWidth"
+        )
+        for title in ("Owner", "Memory", "Power", "Energy"):
+            expect(page.get_by_role("columnheader", name=title)).to_be_visible()
+
+
+def test_what_is_wrong_is_said_with_what_to_do(browser: Browser) -> None:
+    """Driver, GPUs and providers; commands are set apart."""
+    made = Node(4, 20, troubled=True)
+    with shown(*(made.tick() for _ in range(3))) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        problems = page.locator("#problems li")
+        expect(problems.filter(has_text="GPU 3: cannot be read: GPU is lost")).to_be_visible()
+        expect(problems.filter(has_text="docker: cannot open").locator("code")).to_have_text(
+            "sudo usermod -aG docker USER"
+        )
+        expect(problems.filter(has_text="is slowed down by heat")).to_be_visible()
+        cards = page.locator(".card")
+        expect(cards.nth(3)).to_contain_text("down")
+        expect(cards.nth(0).locator(".badges")).to_contain_text("slowed by heat")
+        expect(cards.nth(2).locator(".instances .memory")).to_have_count(2)
+        assert texts(page, "#node") == ["node-7"]
+
+
+def test_memory_is_drawn_to_scale(browser: Browser) -> None:
+    """Known, inferred and reserved apart: each as long as it is large, and named for who cannot see it."""
+    made = Node(1, 6, troubled=False)
+    troubled = Node(3, 6, troubled=True)
+    with shown(made.tick(), troubled.tick()) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        bar = page.locator(".card").first.locator(".bar").first
+        label = bar.get_attribute("aria-label") or ""
+        assert "notebook, inferred: " in label
+        assert "reserved: 0.5 GiB" in label
+        grow: dict[str, float] = bar.evaluate(
+            "bar => Object.fromEntries([...bar.children].map((one) => [one.className.trim(), +one.style.flexGrow]))"
+        )
+        assert sum(grow.values()) == pytest.approx(1, abs=1e-4)
+        assert grow["reserved"] == pytest.approx(0.5 / 140, abs=1e-5)
+        (inferred,) = (size for name, size in grow.items() if name.startswith("inferred"))
+        assert inferred == pytest.approx(9 / 140, rel=0.1)
+        expect(page.locator("tbody .badge.guess")).to_have_text("inferred")
+
+
+def test_charts_go_on_from_the_history(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """What was before the page was opened is there, and each tick adds to it; words say it too."""
+    made, exporter = host
+    with page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        line = page.locator(".card").first.locator(".chart .line").nth(1)
+        assert (line.get_attribute("d") or "").count("L") == 11
+        before = page.evaluate("document.body.dataset.time")
+        exporter.show(made.tick())
+        page.wait_for_function("before => document.body.dataset.time !== before", arg=before)
+
+        assert (line.get_attribute("d") or "").count("L") == 12
+        label = page.locator(".card").first.locator(".chart").nth(1).get_attribute("aria-label") or ""
+        assert re.fullmatch(r"Power, last minute: mean \d+ W, highest \d+ W", label)
+
+
+def test_screen_readers_find_their_way(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """Landmarks, headings, a table with headers, controls with names."""
+    with page_of(browser) as watched:
+        page = watched.open(host[1].url)
+        told = page.locator("body").aria_snapshot()
+
+        for part in (
+            "- banner:", "- main:", "- contentinfo:", '- navigation "Other pages"', "- status: Live",
+            '- heading "gpuledger node-7" [level=1]', '- region "Who uses them', '- searchbox "Filter',
+            '- combobox "Group by"',
+            '- columnheader "Memory"', '- article "GPU 0 NVIDIA H200"', '- button "Show details of',
+        ):  # fmt: skip
+            assert part in told, part
+
+
+def test_without_scripts(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """It says what it needs, and the links to everything else work."""
+    with page_of(browser) as watched:
+        watched.excused = "Failed to load resource: net::ERR_FAILED"
+        watched.page.route("**/page.js", lambda route: route.abort())
+        watched.page.goto(host[1].url)
+        says = watched.page.locator("noscript").text_content()
+        watched.page.get_by_role("link", name="metrics", exact=True).click()
+        watched.page.wait_for_url("**/metrics")
+
+    assert "This page needs JavaScript" in (says or "")

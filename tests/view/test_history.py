@@ -1,0 +1,137 @@
+"""The last ten minutes in small."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from gpuledger.books.book import Books
+from gpuledger.model import Tick
+from gpuledger.view.history import History
+from tests.books.worlds import GPU, World
+
+
+class Past:
+    """A world whose ticks go through the books into a history."""
+
+    def __init__(self, interval_s: float = 1.0, **names: str) -> None:
+        self.world = World(containers={int(pid[1:]): name for pid, name in names.items()})
+        self.books = Books()
+        self.interval_s = interval_s
+        self.history = History(interval_s)
+
+    def pass_by(self, ticks: int, *pids: int, mj: int = 0, **more: object) -> Tick:
+        """So many ticks alike; the last of them."""
+        for _ in range(ticks):
+            tick = self.world.tick(*pids, mj=mj, after_s=self.interval_s, **more)  # type: ignore[arg-type]
+            tick = self.books.book(tick)
+            self.history.add(tick)
+        return tick
+
+
+@pytest.mark.parametrize(("interval_s", "points", "step_s"), [(0.1, 600, 1.0), (1.0, 600, 1.0), (60.0, 10, 60.0)])
+def test_always_ten_minutes(interval_s: float, points: int, step_s: float) -> None:
+    """A point a second at most, fewer where ticks are slower."""
+    past = Past(interval_s)
+    past.pass_by(int(700 / interval_s), utilization_pct=50)
+
+    gpus = past.history.picture()["gpus"]
+    assert (len(gpus["times"]), gpus["step_seconds"]) == (points, step_s)
+    assert gpus["times"][-1] - gpus["times"][0] == pytest.approx((points - 1) * step_s, rel=0.05)
+
+
+def test_numbers_of_a_gpu() -> None:
+    """In base units, null for what it does not tell; a GPU that is down is silent, one that is gone goes at last."""
+    past = Past()
+    past.pass_by(1, utilization_pct=50, power_mw=290_500, temperatures_c=(("memory", 70), ("gpu", 60)))
+    past.pass_by(1, memory_used_bytes=3 << 30)
+    past.pass_by(1, up=False, power_mw=1)
+
+    (row,) = past.history.picture()["gpus"]["rows"]
+    assert row == {
+        "uuid": GPU.uuid,
+        "utilization_ratio": [0.5, None, None],
+        "memory_used_bytes": [None, 3 << 30, None],
+        "power_watts": [290.5, None, None],
+        "temperature_celsius": [60.0, None, None],
+    }
+    past.pass_by(600, up=False)
+    assert past.history.picture()["gpus"]["rows"] == []
+
+
+def test_owners_every_ten_seconds() -> None:
+    """100 W of one process alone are its container's 100 W; the first point has no watts, for there is none before."""
+    past = Past(p7="c7")
+    past.pass_by(41, 7, mj=100_000, work={7: 100})
+
+    owners = past.history.picture()["owners"]
+    (row,) = owners["rows"]
+    assert owners["step_seconds"] == 10.0
+    assert row["owner"] == "c7"
+    assert row["watts"][0] is None
+    assert row["watts"][1:] == [pytest.approx(100, rel=0.15)] * 4
+    assert row["memory_bytes"] == [0, 0, 0, 0, 0]
+
+
+def test_processes_without_a_container_are_owners_too() -> None:
+    """Two of one name are one owner; who has left holds nothing."""
+    past = Past()
+    past.world.names.update({7: "train", 8: "train"})
+    tick = past.pass_by(1, 7, 8)
+    held = tuple(replace(use, resident=replace(use.resident, memory_bytes=100)) for use in tick.processes)
+    history = History(1.0)
+    history.add(replace(tick, processes=held))
+    left = (held[0], replace(held[1], active=False))
+    history.add(replace(tick, processes=left, time_ns=tick.time_ns + 10**10))
+
+    (row,) = history.picture()["owners"]["rows"]
+    assert (row["owner"], row["memory_bytes"]) == ("train", [200, 100])
+
+
+def test_the_tick_to_take_power_from() -> None:
+    """None at first; then three to six seconds back."""
+    past = Past(0.5)
+    assert past.history.before() is None
+    ages = []
+    for _ in range(40):
+        tick = past.pass_by(1)
+        before = past.history.before()
+        assert before is not None
+        ages.append((tick.time_ns - before.time_ns) / 1e9)
+
+    assert (min(ages[6:]), max(ages)) == (3.0, 5.5)
+
+
+def test_a_clock_that_is_set_back() -> None:
+    """What was cannot be put in order with what comes: it is forgotten."""
+    past = Past()
+    past.pass_by(100, 7, utilization_pct=10)
+    past.world.now_ns -= 3600 * 10**9
+    tick = past.pass_by(1, 7, utilization_pct=20)
+
+    picture = past.history.picture()
+    assert [row["utilization_ratio"] for row in picture["gpus"]["rows"]] == [[0.2]]
+    assert len(picture["owners"]["times"]) == 1
+    assert past.history.before() is tick
+
+
+def test_asked_while_it_grows() -> None:
+    """All columns have as many values as there are times, at any moment."""
+    past = Past()
+    done = threading.Event()
+    torn: list[object] = []
+
+    def ask() -> None:
+        while not done.is_set():
+            gpus = past.history.picture()["gpus"]
+            torn.extend(row for row in gpus["rows"] if len(row["power_watts"]) != len(gpus["times"]))
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    past.pass_by(300, power_mw=1)
+    done.set()
+    asker.join()
+
+    assert torn == []

@@ -1,0 +1,120 @@
+"""What is wrong in a tick, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuledger.model import (
+    Account,
+    DcgmHealth,
+    Device,
+    Driver,
+    Health,
+    JournalHealth,
+    MemoryAccount,
+    Owners,
+    ProviderHealth,
+    Reading,
+    Stage,
+    Tick,
+    Upstream,
+)
+from gpuledger.view.problems import LEVELS, Problem, problems
+
+GPU = Device(3, "GPU-3")
+MIG = Device(3, "MIG-1", parent_uuid="GPU-3", mig_profile="1g.18gb")
+WELL = Tick(1, Driver(up=True), (Reading(GPU),))
+
+
+def reading(device: Device = GPU, **numbers: object) -> Tick:
+    """A tick of one GPU that says this."""
+    return replace(WELL, readings=(Reading(device, **numbers),))  # type: ignore[arg-type]
+
+
+def owners(**known: object) -> Tick:
+    """A tick in which this is known of names."""
+    return replace(WELL, owners=Owners(**known))  # type: ignore[arg-type]
+
+
+def provider(reason: str = "", fetches: int = 1, name: str = "docker") -> ProviderHealth:
+    """Up unless there is a reason."""
+    return ProviderHealth(name, not reason, reason, 0, 0, fetches, 0)
+
+
+def health(**numbers: object) -> Tick:
+    """A tick of an exporter that is so."""
+    return replace(WELL, health=Health(**numbers))  # type: ignore[arg-type]
+
+
+WRONG = {
+    "driver down": (Tick(1, Driver(up=False, reason="Driver Not Loaded")), "problem", "driver", "modprobe nvidia"),
+    "no gpu": (Tick(1, Driver(up=True)), "problem", "driver", "nvidia-smi -L"),
+    "gpu down": (reading(up=False, reason="GPU is lost"), "problem", "GPU 3", "--gpu-reset -i 3"),
+    "mig down": (reading(MIG, up=False, reason="odd"), "problem", "GPU 3 1g.18gb", "nvidia-smi"),
+    "heat": (reading(clock_events=(("hw_thermal_slowdown", 1),), temperatures_c=(("gpu", 91),)), "warning", "GPU 3",
+             "airflow"),
+    "power brake": (reading(clock_events=(("hw_slowdown", 1),)), "warning", "GPU 3", "power supply"),
+    "xid": (reading(xids=(("79", 1),)), "warning", "GPU 3", "dmesg"),
+    "ecc": (reading(ecc_errors=(("uncorrected", 2),)), "warning", "GPU 3", "ECC"),
+    "remap pending": (reading(row_remap_pending=True), "warning", "GPU 3", "--gpu-reset -i 3"),
+    "remap failed": (reading(row_remap_failed=True), "problem", "GPU 3", "replaced"),
+    "unknown memory": (reading(memory=MemoryAccount(0, 1 << 30, 0, 1 << 30, 2)), "warning", "GPU 3", "fuser"),
+    "residual": (reading(account=Account(residual_mj=1)), "problem", "GPU 3", "report"),
+    "own namespace": (owners(host_pid_namespace=False), "problem", "PID namespace", "--pid=host"),
+    "provider down": (owners(providers=(provider("cannot open /x: no such file; y"),)), "problem", "docker",
+                      "systemctl start docker"),
+    "unresolved": (owners(unresolved=(("container has no name", 2),)), "warning", "owners", "gpuledger explain"),
+    "device ids": (owners(unknown_device_ids=1), "warning", "device ids", "--device-id"),
+    "dropped": (replace(WELL, dropped_processes=5), "note", "processes", "--process.max"),
+    "stage": (health(stages=(Stage("book", 1, success=False),)), "problem", "exporter", "report"),
+    "slow": (health(interval_ns=10**9, duration_ns=2 * 10**9), "warning", "exporter", "--tick.interval"),
+    "driver call": (health(driver_errors=((("nvmlX", "Unknown Error"), 2),)), "warning", "driver", "nvidia-smi"),
+    "upstream": (health(upstream=Upstream(False, "no answer; start it", 0, 0, 0, 0, 0)), "problem", "dcgm-exporter",
+                 "start it"),
+    "dcgm": (replace(WELL, dcgm=DcgmHealth(up=False, reason="no library; install it")), "problem", "DCGM", "install"),
+    "journal": (replace(WELL, journal=JournalHealth(failures=1)), "warning", "journal", "log"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_each_is_told_with_a_remedy(case: str) -> None:
+    """One line, about what it is, with what to do."""
+    tick, level, about, fix = WRONG[case]
+
+    (found,) = problems(tick)
+    assert (found.level, found.about) == (level, about)
+    assert fix in found.fix
+
+
+@pytest.mark.parametrize(
+    "tick",
+    [
+        WELL,
+        reading(
+            clock_events=(("sw_power_cap", 1), ("gpu_idle", 1), ("hw_slowdown", 0)), ecc_errors=(("corrected", 9),)
+        ),
+        reading(memory=MemoryAccount(5, 0, 1), account=Account()),
+        owners(host_pid_namespace=True, providers=(provider(),)),
+        owners(unresolved=(("process is gone", 1),)),
+        owners(providers=(provider("not asked yet", fetches=0),)),
+        health(interval_ns=10**9, duration_ns=10**8, stages=(Stage("read", 1, success=False),)),
+        replace(WELL, journal=JournalHealth(), dcgm=DcgmHealth(up=True)),
+    ],
+)
+def test_what_is_no_problem(tick: Tick) -> None:
+    """A power cap is how a GPU works; who was not asked yet is not down."""
+    assert problems(tick) == []
+
+
+def test_worst_first_and_no_consequences() -> None:
+    """While somebody who knows names is down, missing names are no news."""
+    tick = replace(
+        owners(providers=(provider("down; up"),), unresolved=(("container has no name", 1),)), dropped_processes=1
+    )
+    tick = replace(tick, readings=(Reading(GPU, xids=(("79", 2),)),))
+
+    found = problems(tick)
+    assert [one.level for one in found] == list(LEVELS)
+    assert found[1] == Problem("warning", "GPU 3", "reported XID 79, 2 times", found[1].fix)
