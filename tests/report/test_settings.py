@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gpuledger import config
@@ -56,7 +58,8 @@ def test_times_that_cannot_be(flags: dict[str, str], says: str) -> None:
 @pytest.mark.parametrize(
     ("flag", "text"),
     [("price", "-1"), ("price", "nan"), ("price", "0,30"), ("carbon", "1e999"), ("pue", "0.9"), ("pue", ""),
-     ("by", "gpu"), ("since", "7"), ("from_", "soon"), ("currency", "a long word"), ("top", "0"), ("format", "pdf")],
+     ("by", "gpu"), ("since", "7"), ("from_", "soon"), ("currency", "a long word"), ("top", "-1"), ("step", "1ms"),
+     ("format", "pdf")],
 )  # fmt: skip
 def test_values_that_cannot_be(flag: str, text: str) -> None:
     """Each names its flag."""
@@ -72,13 +75,14 @@ def test_prices() -> None:
     assert settings().prices() == Prices()
 
 
-def test_settings_printed_and_read_again_are_the_same() -> None:
+@pytest.mark.parametrize("flags", [{}, {"price": "0.30", "from_": "2026-11-01", "top": "5", "step": "1h"}])
+def test_settings_printed_and_read_again_are_the_same(tmp_path: Path, flags: dict[str, str]) -> None:
     """Prices too, which are no durations, and `from`, which is a word of Python."""
-    given = settings(price="0.30", from_="2026-11-01", top="5")
-    printed = config.dump(given, OPTIONS)
+    path = tmp_path / "report.yml"
+    path.write_text(config.dump(settings(**flags), OPTIONS))
 
-    assert "price: '0.30'" in printed
-    assert "from: '2026-11-01'" in printed
+    again = config.load_as(Settings, OPTIONS, {"config.file": [str(path)]}, {})
+    assert again == settings(**flags)
 
 
 @pytest.mark.parametrize(

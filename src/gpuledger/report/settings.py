@@ -43,6 +43,21 @@ def moment(text: str) -> str:
     return text
 
 
+def most(text: str) -> int:
+    """A number of lines; 0 is no limit."""
+    return checks.count(text) if text != "0" else 0
+
+
+def step(text: str) -> float:
+    """The length of a cell; 0s is none."""
+    return checks.between("1s", "31d")(text) if durations.parse(text) else 0.0
+
+
+def form(text: str) -> str:
+    """A format, or nothing."""
+    return checks.one_of(*FORMATS)(text) if text else text
+
+
 def currency(text: str) -> str:
     """A short word."""
     if len(text) > 8 or not text.isprintable():
@@ -52,23 +67,23 @@ def currency(text: str) -> str:
 
 OPTIONS: tuple[Option, ...] = (
     *[replace(option, default=120.0) if option.key == "prometheus.timeout" else option for option in PROMETHEUS],
-    Option("since", 0.0, "How far back; 1d if neither this nor --from is given.", checks.between("1s", "36500d")),
+    Option("since", 0.0, "How far back; 1d if neither this nor --from is given.", checks.between("0s", "36500d")),
     Option("from", "", "Where the time begins, as 2026-11-01 or 2026-11-01T08:30, in UTC.", moment),
     Option("to", "", "Where it ends, in the same form; now if not given.", moment),
     Option("by", "namespace", f"What a line is: {', '.join(GROUPINGS)}.", checks.one_of(*GROUPINGS)),
-    Option("top", 0, "Only as many lines of groups, those with most energy; all others in one.", checks.count),
+    Option("top", 0, "Only as many lines of groups, those with most energy; all others in one. 0 is all.", most),
     Option("price", "", "Price of a kWh.", price),
     Option("price-gpu-hour", "", "Price of a GPU-hour.", price),
     Option("gpu-hours", "allocated", f"Which GPU-hours are paid for: {', '.join(HOURS)}.", checks.one_of(*HOURS)),
     Option("currency", "", "What to call the money.", currency),
     Option("carbon", "", "Grams of CO2 equivalent a kWh.", price),
     Option("pue", "1", "Energy of the whole place over that of its computers; costs and carbon are times this.", pue),
-    Option("step", 0.0, "How finely the time is cut; found by itself if not given.", checks.between("1s", "31d")),
+    Option("step", 0.0, "How finely the time is cut, from 1s on; at 0s it is found by itself.", step),
     Option("gap", 3600.0, "How long a GPU may have been away for its counters to be taken as going on.",
            checks.between("1m", "7d")),
     Option("allow-partial", False, "Report also on answers with warnings, or with values that are no numbers.",
            checks.switch),
-    Option("format", "", f"{', '.join(FORMATS)}; by the ending of --output, else table.", checks.one_of(*FORMATS)),
+    Option("format", "", f"{', '.join(FORMATS)}; by the ending of --output, else table.", form),
     Option("output", "", "File to write; standard output if not given."),
 )  # fmt: skip
 

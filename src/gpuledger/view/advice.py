@@ -17,9 +17,16 @@ DRIVER_FIXES = {
     "`sudo chmod a+rw /dev/nvidiactl /dev/nvidia[0-9]*`",
     "GPU is lost": "`sudo nvidia-smi --gpu-reset -i {gpu}`, or reboot; `sudo dmesg | grep -i xid` says why",
     "GPU requires restart": "`sudo nvidia-smi --gpu-reset -i {gpu}`",
-    "NVML Error with code 28": "`nvidia-smi -L` lists the GPUs there are; reboot if one is missing",
+    **dict.fromkeys(
+        (
+            "GPU not found",
+            "No GPUs were found",
+            "NVML Error with code 28",
+        ),  # the binding has no words of its own for it
+        "`nvidia-smi -L` lists the GPUs there are; reboot if one is missing",
+    ),
 }
-"""By NVML's own words, as they stand in a reason; code 28, a GPU that is not found, has none."""
+"""By NVML's own words, as they stand in a reason."""
 NO_GPU_FIX = "`nvidia-smi -L` lists what the driver sees; in a container give it the GPUs: `docker run --gpus all`"
 NAMESPACE_FIX = "`docker run --pid=host` or `podman run --pid=host`; on Kubernetes `hostPID: true`"
 MEMORY_FIX = (
