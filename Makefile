@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo serve test e2e lint bench docs dashboards manifests dist image-test clean
+.PHONY: demo serve test e2e lint bench docs dashboards manifests dist image-test audit clean
 
 demo: $(READY)  ## serve the bundled recording on port 9400, no GPU needed
 	$(BIN)/gpuledger demo
@@ -44,6 +44,9 @@ image-test: $(READY)  ## build the image on a clean Debian, start it and the sys
 
 dashboards: $(READY)  ## mixin/dashboards, made by tools/dashboards
 	$(BIN)/python -m tools.dashboards
+
+audit: $(READY)  ## known weaknesses of what we need, from PyPI
+	$(BIN)/python -m tools.audit
 
 clean:
 	rm -rf $(VENV) .e2e build dist

@@ -20,8 +20,6 @@ from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 FLAGS = {name for option in (*OPTIONS, *FLEET_OPTIONS, CONFIG_FILE) for name in (option.key, *option.aliases)}
-OTHERS = {"web.systemd-socket", "web.config.file"}
-"""Of the server, also where this list is older than they are."""
 FREE = {"config", "containerSecurityContext", "resources", "affinity"}
 """Values whose keys are Kubernetes's or the program's own."""
 
@@ -105,7 +103,7 @@ def test_every_flag_is_one_of_ours() -> None:
     prometheus = {"storage.tsdb.path", "storage.tsdb.retention.time"}
 
     assert len(named) > 12
-    assert named - FLAGS - OTHERS - prometheus == set()
+    assert named - FLAGS - prometheus == set()
 
 
 @pytest.mark.parametrize("name", ["gpuledger.yaml", "fleet.yaml"])

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tools import man, sbom
+from tools import audit, man, sbom
 
 from gpuledger import __version__
 from gpuledger.cli import COMMANDS, version
@@ -112,3 +112,22 @@ def test_the_notice_names_what_is_needed() -> None:
 
     for part in sbom.bill()["components"]:
         assert any(part["name"] in line and part["licenses"][0]["expression"] in line for line in lines), part["name"]
+
+
+def test_known_weaknesses_are_told() -> None:
+    """Those that were not withdrawn, of the versions installed here; who cannot be asked for is told too."""
+    weakness = {"id": "PYSEC-1", "fixed_in": ["9.9"], "summary": "bad", "withdrawn": None}
+    withdrawn = weakness | {"id": "PYSEC-2", "withdrawn": "2026-01-01"}
+
+    def read(url: str) -> bytes:
+        if "/h2/" in url:
+            return json.dumps({"vulnerabilities": [weakness, withdrawn]}).encode()
+        if "/hpack/" in url:
+            raise TimeoutError("no answer")
+        return b'{"vulnerabilities": []}'
+
+    weak, silent = audit.audit(read)
+
+    assert [line.partition(" ")[0] for line in weak] == ["h2"]
+    assert weak[0].endswith("PYSEC-1, fixed in 9.9: bad")
+    assert [line.partition(" ")[0] for line in silent] == ["hpack"]
