@@ -1,7 +1,7 @@
 """`python -m bench.report`: what a report on 30 days costs, on a real Prometheus that holds 80,000 GPUs.
 
-Two samples at the end of each cell stand for all others: what a report reads are sums, as many as there are cells and
-groups, whatever Prometheus sums up. So one case has all the GPUs in few cells, and one all the cells of few GPUs.
+Two samples at the end of each cell stand for all others. What a report reads are sums, as many as there are cells and
+groups, whatever Prometheus sums up: so a second case reads answers of full size, 200 namespaces in cells of an hour.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from multiprocessing import Process
 from pathlib import Path
 
 from bench.fleet import GPUS, NODES
@@ -20,25 +21,55 @@ from bench.table import table
 from tests.real.daemons import start, stop
 from tests.real.prometheus import Prometheus, command, free_port
 
+from gpuledger.fleet.answer import Courses, parse_range
+from gpuledger.report.ask import Asker
+from gpuledger.report.grouping import GROUPINGS
+from gpuledger.report.lines import lines
+from gpuledger.report.span import Span
+
 DAYS, NAMESPACES = 30, 200
 END = int(time.time()) // 3600 * 3600 - 3600
-CASES = (
-    ("80,000 GPUs, steps of 10 d", NODES, 10 * 86400),
-    ("200 GPUs, steps of 1 h", NODES // 400, 3600),
-)
+STEP_S = 10 * 86400
+"""Of the cells in Prometheus: with those of an hour, as a report on 30 days has, the samples would fill the disk."""
 PER_FILE_S = 7200
 """As long as a block: promtool reads a file anew for each block in it."""
 
 
 def main() -> None:
-    rows = [[name, *_case(nodes, step_s)] for name, nodes, step_s in CASES]
-    print(table(["30 days by namespace", "our CPU", "highest RSS", "whole report", "cells"], rows))
+    rows = [
+        ["80,000 GPUs in Prometheus, 3 cells", *_case(NODES, STEP_S)],
+        ["answers of full size, 720 cells", *_measured([sys.executable, "-m", "bench.report", "read"])],
+    ]
+    print(table(["30 days by namespace", "our CPU", "highest RSS", "whole report"], rows))
+
+
+class FullSize:
+    """A server that has a number for every namespace and cell, whatever it is asked."""
+
+    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+        """As JSON, which is then read."""
+        moments = [first_s + n * step_s for n in range(round((last_s - first_s) / step_s) + 1)]
+        values = ",".join(f'[{moment},"8640000.123"]' for moment in moments)
+        names = [f'"namespace":"team-{n}"' for n in range(NAMESPACES)] if "sum by (namespace)" in promql else [""]
+        result = ",".join(f'{{"metric":{{{name}}},"values":[{values}]}}' for name in names)
+        return parse_range(
+            f'{{"status":"success","data":{{"resultType":"matrix","result":[{result}]}}}}'.encode(), promql
+        )
+
+
+def read() -> None:
+    """The whole way from answers to lines, with no Prometheus."""
+    span, grouping = Span(0, DAYS * 86_400_000, 3_600_000), GROUPINGS["namespace"]
+    lines(Asker(FullSize()).gather(grouping, span, 3_600_000), grouping)
 
 
 def _case(nodes: int, step_s: int) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="report-") as name:
         folder = Path(name)
-        _blocks(folder, nodes, step_s)
+        made = Process(target=_blocks, args=(folder, nodes, step_s))  # else its memory counts as the report's
+        made.start()
+        made.join()
+        assert made.exitcode == 0
         config = folder / "prometheus.yml"
         config.write_text(json.dumps({"scrape_configs": []}))
         address = f"127.0.0.1:{free_port()}"
@@ -47,16 +78,21 @@ def _case(nodes: int, step_s: int) -> list[str]:
         words = [*command("prometheus", config, folder / "data", address), *more]
         daemon = start(words, folder / "log", server.ready, timeout_s=300)
         try:
-            return [*_report(server.url, step_s), f"{DAYS * 86400 // step_s}"]
+            return _report(server.url, step_s)
         finally:
             stop(daemon)
 
 
 def _report(url: str, step_s: int) -> list[str]:
-    """CPU time, memory and wall time of one."""
+    """Of one."""
     argv = [sys.executable, "-m", "gpuledger", "report", f"--prometheus.url={url}", "--prometheus.timeout=10m",
             f"--from={_text(END - DAYS * 86400)}", f"--to={_text(END)}", f"--step={step_s}s", "--by=namespace",
             "--price=0.30", "--currency=EUR", "--carbon=250", "--pue=1.3", "--format=html"]  # fmt: skip
+    return _measured(argv)
+
+
+def _measured(argv: list[str]) -> list[str]:
+    """CPU time, memory and wall time of a program."""
     began = time.monotonic()
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
         _, status, used = os.wait4(process.pid, 0)
@@ -74,10 +110,10 @@ def _blocks(folder: Path, nodes: int, step_s: int) -> None:
     ends = list(range(END - DAYS * 86400, END + 1, step_s))
     path = folder / "report.om"
     while ends:
-        now = [end for end in ends if end // PER_FILE_S == ends[0] // PER_FILE_S]
+        now = [end for end in ends if (end - 1) // PER_FILE_S == (ends[0] - 1) // PER_FILE_S]
         del ends[: len(now)]
         with path.open("w") as file:
-            for lines in _families(nodes, [moment for end in now for moment in (end - 60, end)]):
+            for lines in _families(nodes, [moment for end in now for moment in (end - 61, end - 1)]):
                 file.writelines(lines)
             file.write("# EOF\n")
         words = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(path), str(folder / "data")]
@@ -122,4 +158,4 @@ def _families(nodes: int, moments: list[int]) -> Iterator[Iterator[str]]:
 
 
 if __name__ == "__main__":
-    main()
+    read() if sys.argv[1:] == ["read"] else main()
