@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger import config, durations
@@ -385,7 +385,6 @@ TEXTS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(deadline=None)
 @given(st.fixed_dictionaries({}, optional=TEXTS))
 def test_a_printed_configuration_gives_the_same_one_again(texts: dict[str, str | list[str]]) -> None:
     """For any valid configuration: what --print-config shows, used as the file, is the same configuration."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import bcrypt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.export.auth import BUSY, MOST, UNAUTHORIZED, WAITING, Logins
@@ -127,7 +127,6 @@ def test_the_scheme_has_no_case() -> None:
     assert Logins(Compared()).refusal(USERS, header) is None
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=st.characters(max_codepoint=255)) | st.binary().map(basic_bytes))
 def test_any_header(header: str) -> None:
     """Nobody gets in, and nothing breaks, by a header made of anything but the right password."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.export.auth import Logins
@@ -87,7 +87,6 @@ def test_no_burst() -> None:
     assert gate(WebConfig(rate_limit=RateLimit(1, 0)))(request()).status == 429
 
 
-@settings(deadline=None)
 @given(
     interval_ns=st.integers(1, 100),
     burst=st.integers(0, 5),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.export.tlsnames import CIPHERS, CLIENT_AUTH, ClientAuth
@@ -188,7 +188,6 @@ _SCALARS = _WORDS | st.none() | st.booleans() | st.integers() | st.floats() | st
 _TREES = st.recursive(_SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS, inner, max_size=4))
 
 
-@settings(deadline=None)
 @given(_TREES)
 def test_any_yaml(tree: Any) -> None:
     """Whatever a file holds, it is a configuration or a ValueError."""
@@ -196,7 +195,6 @@ def test_any_yaml(tree: Any) -> None:
         parse(yaml.safe_dump(tree, allow_unicode=True), "")
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text(text: str) -> None:
     """The same for what is no YAML at all."""

@@ -385,7 +385,7 @@ def test_any_bytes_on_the_socket(tmp_path: Path, conversation: bytes) -> None:
         say(conversation)
         assert len(provider.fetch().allocations) == 1
 
-        @settings(max_examples=400, deadline=None)
+        @settings(max_examples=400)
         @given(said=st.binary() | cut | changed)
         def holds(said: bytes) -> None:
             say(said)
@@ -410,7 +410,7 @@ def test_any_bytes_as_the_message(kubelet: KubeletServer) -> None:
     )
     provider = PodResourcesProvider(str(kubelet.path), timeout_s=10)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(raw=st.binary() | changed)
     def holds(raw: bytes) -> None:
         kubelet.raw = raw

@@ -225,7 +225,7 @@ def test_a_recording_with_damage_at_its_end_is_refused_at_once(tmp_path: Path) -
         Replay(path)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.integers(1, 5 * S), st.integers(0, 10**6)), min_size=1, max_size=6),
     st.lists(st.floats(0, 20), max_size=30),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from gpuledger.top.seen import Seen, read
@@ -158,5 +158,5 @@ PICTURES = st.builds(
     }),
 )  # fmt: skip
 """Whatever another host may send: hostile names, missing and senseless values."""
-PATIENT = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=150)
 """For tests over pictures, which are large, on a machine that has other things to do."""

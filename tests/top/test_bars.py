@@ -10,7 +10,7 @@ from gpuledger.top.bars import bar, chart, means, memory_bar, parts_of
 from gpuledger.top.line import ASCII, UNICODE, Line, text_of, width
 from gpuledger.top.seen import Seen, read
 from gpuledger.view.snapshot import Picture
-from tests.top.pictures import GIB, PATIENT, PICTURES, busy, container, demo, gpu, memory, picture, process, seen
+from tests.top.pictures import GIB, MANY, PICTURES, busy, container, demo, gpu, memory, picture, process, seen
 
 
 def drawn(shown: Seen, columns: int = 16) -> str:
@@ -69,7 +69,7 @@ def test_containers_fill_the_bar_where_processes_are_not_shown() -> None:
     assert drawn(shown) == "########........"
 
 
-@PATIENT
+@MANY
 @given(PICTURES, st.integers(0, 300))
 def test_any_bar_is_as_wide_as_asked_for(one: Picture, columns: int) -> None:
     """Whatever does not add up."""

@@ -9,7 +9,7 @@ from gpuledger.top.line import UNICODE, text_of
 from gpuledger.top.rows import Choice, rows
 from gpuledger.top.seen import read
 from gpuledger.view.snapshot import Picture
-from tests.top.pictures import PATIENT, PICTURES, busy, gpu, picture, process, seen
+from tests.top.pictures import MANY, PICTURES, busy, gpu, picture, process, seen
 
 
 def told(grouping: str, owner: str, one: Picture | None = None) -> list[str]:
@@ -56,7 +56,7 @@ def test_who_has_left_is_said() -> None:
     assert told("process", "host")[0] == "host  has exited"
 
 
-@PATIENT
+@MANY
 @given(PICTURES)
 def test_nothing_commands_the_terminal(one: Picture) -> None:
     """Neither names nor values nor the names of fields nobody knows."""

@@ -14,7 +14,7 @@ from gpuledger.top.rows import GROUPINGS, Choice
 from gpuledger.top.seen import read
 from gpuledger.top.table import View
 from gpuledger.view.snapshot import Picture
-from tests.top.pictures import HOSTILE, PATIENT, PICTURES, busy, demo, gpu, picture, process, seen
+from tests.top.pictures import HOSTILE, MANY, PICTURES, busy, demo, gpu, picture, process, seen
 
 
 def test_the_demo_on_a_small_screen() -> None:
@@ -62,7 +62,7 @@ def test_hostile_names_do_nothing() -> None:
     assert "[bold red]x[/]" in text
 
 
-@PATIENT
+@MANY
 @given(
     PICTURES,
     st.sampled_from(GROUPINGS),

@@ -10,7 +10,7 @@ from hypothesis import given
 from gpuledger.top.rows import GROUPINGS, Choice, Row, added, found_in, ordered, rows, total
 from gpuledger.top.seen import read
 from gpuledger.view.snapshot import Picture
-from tests.top.pictures import GIB, PATIENT, PICTURES, busy, container, demo, gpu, pod, process, seen
+from tests.top.pictures import GIB, MANY, PICTURES, busy, container, demo, gpu, pod, process, seen
 from tests.top.pictures import picture as made
 
 
@@ -141,7 +141,7 @@ def test_sums_are_those_of_the_picture() -> None:
         assert whole.processes == len(shown.processes)
 
 
-@PATIENT
+@MANY
 @given(PICTURES)
 def test_nothing_is_lost_or_counted_twice(one: Picture) -> None:
     """Whatever is grouped, each process is in one row, and sums stay the same."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from gpuledger.top.line import OWNERS
 from gpuledger.top.seen import PictureError, read
 from gpuledger.view.snapshot import Picture
-from tests.top.pictures import PATIENT, PICTURES, busy, gpu, picture, process
+from tests.top.pictures import MANY, PICTURES, busy, gpu, picture, process
 from tests.view.test_snapshot import demo as demo_picture
 
 
@@ -55,7 +55,7 @@ def test_a_senseless_number_is_not_known(value: object) -> None:
     assert use.watts is None
 
 
-@PATIENT
+@MANY
 @given(PICTURES)
 def test_any_picture_is_read(one: Picture) -> None:
     """And every name in it can be shown."""
