@@ -18,7 +18,7 @@ import pytest
 from tests.cli import running
 from tests.cli.running import serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.owners.kubelet_server import KubeletServer
+from tests.owners.kubelet_server import CriServer, KubeletServer, pod_labels
 from tests.real.containerds import CGROUPS
 from tests.real.dockers import Engine
 
@@ -58,6 +58,7 @@ class Node:
     docker: str
     """A container of it: its id."""
     kubelet: Path
+    cri: Path
     scenario: Path
 
 
@@ -95,13 +96,16 @@ def node(engine: Engine) -> Iterator[Node]:
         folder.chmod(0o711)
         kubelet = KubeletServer(folder / "kubelet.sock")
         kubelet.give("ml", "train-0", "main", "nvidia.com/gpu", UUID)
-        with kubelet, workload(MAPS, "maps"), workload(ENVIRON, NVIDIA_VISIBLE_DEVICES=UUID):
-            (folder / "kubelet.sock").chmod(0o600)
+        cri = CriServer(folder / "cri.sock")
+        cri.add(LISTED, labels=pod_labels("ml", "train-0", "u-1", "main"))
+        with kubelet, cri, workload(MAPS, "maps"), workload(ENVIRON, NVIDIA_VISIBLE_DEVICES=UUID):
+            for server in (kubelet, cri):
+                server.path.chmod(0o600)
             on_gpu = [Process(gpu=0, pid=one, memory=GIB, sm=20) for one in (pid, listed)]
             scenario = Scenario(gpus=[Gpu(index=0, uuid=UUID, memory_used=20 * GIB)], processes=on_gpu)
             path = scenario.write(folder / "scenario")
             path.chmod(0o644)
-            yield Node(engine, named, folder / "kubelet.sock", path)
+            yield Node(engine, named, kubelet.path, cri.path, path)
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +151,8 @@ def test_rights(node: Node, interpreter: list[str], row: list[str], monkeypatch:
     user, capabilities, sockets, *expected = row
     monkeypatch.setattr(running, "COMMAND", [*rights(user, capabilities, sockets), *interpreter, "-m", "gpuledger"])
     environment = "kubernetes" if "kubelet" in sockets else "none"
-    flags = [f"--environment={environment}", "--cri.socket=", "--tick.interval=200ms"]
+    flags = [f"--environment={environment}", "--tick.interval=200ms"]
+    flags.append(f"--cri.socket={node.cri if 'CRI' in sockets else ''}")
     if "Docker" in sockets:
         flags.append(f"--docker.host=unix://{node.engine.socket}")
     if "kubelet" in sockets:
@@ -155,6 +160,7 @@ def test_rights(node: Node, interpreter: list[str], row: list[str], monkeypatch:
     patterns = [
         line("container_gpu_memory_bytes", LISTED, str(GIB)),
         line("container_gpu_memory_bytes", node.docker, str(GIB)).replace(".*", '.*container="named",', 1),
+        line("container_gpu_memory_bytes", LISTED, more='namespace="ml",pod="train-0"', value=str(GIB)),
         r'^gpu_pod_allocation_info\{.*namespace="ml",pod="train-0"',
         line("container_gpu_detected", MAPS, more='evidence="maps"'),
         line("container_gpu_detected", ENVIRON, more='evidence="environment"'),
