@@ -97,7 +97,7 @@ def test_inhibitions_name_alerts_and_labels_there_are() -> None:
 
 def _names(matchers: list[str]) -> list[str]:
     (matcher,) = matchers
-    return re.split(r"=~?", matcher)[1].strip().split("|")
+    return re.split(r"=~?", matcher)[1].strip(' "').split("|")
 
 
 def _page() -> str:
