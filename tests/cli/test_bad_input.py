@@ -233,4 +233,4 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     own = {"fleet": FLEET_OPTIONS, "report": REPORT_OPTIONS, "completion": ()}
     for option in own.get(name, OPTIONS):
         assert f"--{option.key}" in text
-        assert option.help in text
+        assert option.help + (f" [{option.default_text}]" if option.default_text else "") in text

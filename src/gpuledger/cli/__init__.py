@@ -131,7 +131,8 @@ def _parser(name: str, options: Sequence[Option]) -> Parser:
 def _add(parser: Parser | argparse._ArgumentGroup, option: Option) -> None:
     names = [f"--{name}" for name in (option.key, *option.aliases)]
     common: dict[str, Any] = {"dest": f"option {option.key}", "action": "append"}
-    text = option.help.replace("%", "%%")
+    default = f" [{option.default_text}]" if option.default_text else ""
+    text = f"{option.help}{default}".replace("%", "%%")
     if option.is_switch:
         parser.add_argument(*names, **common, nargs="?", const="true", metavar="BOOL", help=text)
         negated = {"dest": common["dest"], "action": "append_const", "const": "false"}
