@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuledger import durations
 from gpuledger.books.book import Books
 from gpuledger.catalog import CATALOG, Of
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
@@ -149,15 +148,8 @@ def _between(page: str, begin: str, rows: list[str], end: str) -> str:
 
 
 def _setting(option: Option) -> str:
-    value = option.default
-    if isinstance(value, tuple):
-        value = ", ".join(value)
-    elif isinstance(value, bool):
-        value = str(value).lower()
-    elif isinstance(value, float):
-        value = durations.show(value)
     older = ", ".join([f"`--{alias}`" for alias in option.aliases] + [f"`{variable}`" for variable in option.variables])
-    return f"| `--{option.key}` | `{value}` | {option.help} | {older} |"
+    return f"| `--{option.key}` | `{option.default_text}` | {option.help} | {older} |"
 
 
 PAGES = {

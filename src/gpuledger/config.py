@@ -48,6 +48,15 @@ class Option:
         return "GPULEDGER_" + self.key.upper().replace(".", "_").replace("-", "_")
 
     @property
+    def default_text(self) -> str:
+        """Its default as it would be written; empty where there is none."""
+        if isinstance(self.default, tuple):
+            return ", ".join(self.default)
+        if isinstance(self.default, bool):
+            return str(self.default).lower()
+        return durations.show(self.default) if isinstance(self.default, float) else str(self.default)
+
+    @property
     def is_switch(self) -> bool:
         """Whether it is on or off."""
         return self.parse is checks.switch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -223,11 +224,13 @@ def test_a_full_disk_or_a_reader_that_left_is_no_traceback(words: list[str]) -> 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """All flags are in it, with what they do; exit code 0."""
+    """One line of usage, what it is for, and all flags with what they do; exit code 0."""
     assert main([name, "--help"]) == 0
 
-    text = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
+    assert re.match(rf"usage: gpuledger {name}( [A-Z]+)? \[FLAGS\]\n\n{re.escape(COMMANDS[name])}\.\n", shown)
+    text = " ".join(shown.split())
     own = {"fleet": FLEET_OPTIONS, "report": REPORT_OPTIONS, "completion": ()}
     for option in own.get(name, OPTIONS):
         assert f"--{option.key}" in text
-        assert option.help in text
+        assert option.help + (f" [{option.default_text}]" if option.default_text else "") in text

@@ -64,6 +64,17 @@ def test_what_is_kept_is_as_small_as_said_and_enough() -> None:
     assert [name for name in sorted(names) if not kept.fullmatch(name)] == []
 
 
+def test_what_is_kept_is_enough_for_the_report() -> None:
+    """All that it asks of GPUs and containers; the page says what is missing without processes."""
+    report = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    named = set(re.findall(r"`((?:container_gpu|gpu|gpuledger)_\w+)`", report))
+    named.add("gpu_unattributed_energy_joules_total")
+    kept = re.compile(KEPT["regex"])
+
+    assert len(named) > 10
+    assert {name for name in named if not kept.fullmatch(name) and not name.startswith("gpu_process_")} == set()
+
+
 def test_prometheus_accepts_the_configuration(tmp_path: Path) -> None:
     """Both parts together, as one file; Debian's Prometheus is built without Kubernetes."""
     path = tmp_path / "prometheus.yml"

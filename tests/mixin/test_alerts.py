@@ -73,8 +73,8 @@ def test_each_alert_says_what_people_need(alert: str) -> None:
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_each_alert_asks_for_metrics_there_are(alert: str) -> None:
-    """Those of the catalog, and `up`."""
-    assert metrics(ALERTS[alert]["expr"]) - {family.name for family in CATALOG} <= {"up"}
+    """Those of the catalog, and what Prometheus has itself."""
+    assert metrics(ALERTS[alert]["expr"]) - {family.name for family in CATALOG} <= {"up", "ALERTS"}
 
 
 def test_the_page_names_metrics_there_are() -> None:
@@ -83,6 +83,21 @@ def test_the_page_names_metrics_there_are() -> None:
 
     assert len(named) > 15
     assert named - {family.name for family in CATALOG} == set()
+
+
+def test_inhibitions_name_alerts_and_labels_there_are() -> None:
+    """A rule for Alertmanager with an alert that is gone would hold nothing back."""
+    (block,) = re.findall(r"^```yaml\n(inhibit_rules:.*?)^```", _page(), re.MULTILINE | re.DOTALL)
+    rules = yaml.safe_load(block)["inhibit_rules"]
+    named = {name for rule in rules for side in ("source", "target") for name in _names(rule[f"{side}_matchers"])}
+
+    assert named <= set(ALERTS)
+    assert all(set(rule["equal"]) == {"cluster", "instance", "uuid"} for rule in rules)
+
+
+def _names(matchers: list[str]) -> list[str]:
+    (matcher,) = matchers
+    return re.split(r"=~?", matcher)[1].strip(' "').split("|")
 
 
 def _page() -> str:

@@ -140,8 +140,19 @@ def test_variables_follow_from_those_before_them(dashboard: str) -> None:
         assert _asked_for(series) - KNOWN == set()
         assert set(re.findall(r"\$(\w+)", query)) == before
         assert one["definition"] == query
-        assert (one["allValue"], one["includeAll"], one["multi"]) == (".*", True, True)
+        assert (one["allValue"], one["multi"]) == (".*", True)
+        assert one["includeAll"] is ((dashboard, name) != ("gpuledger-node", "instance"))
         before.add(name)
+
+
+@pytest.mark.parametrize("dashboard", ["gpuledger-fleet", "gpuledger-energy"])
+def test_dashboards_of_all_nodes_ask_for_few_series(dashboard: str) -> None:
+    """Of processes only those outside of containers, which have no total elsewhere; no line for each GPU."""
+    for asked in QUERIES:
+        if asked.dashboard == dashboard:
+            assert "{{gpu}}" not in asked.name
+            for name, matchers in re.findall(r"(gpu_process_\w+_total)\{([^{}]*)\}", asked.promql):
+                assert 'container_id=""' in matchers, (asked, name)
 
 
 def test_links_lead_to_dashboards_there_are() -> None:

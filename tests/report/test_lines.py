@@ -59,6 +59,19 @@ def test_the_total_is_the_sum_of_the_lines_and_no_less_than_the_counters(
     assert sum(joules for _, joules in found.reasons) == pytest.approx(energies[-1])
 
 
+def test_processes_outside_that_only_hold_memory_have_a_line() -> None:
+    """A model server of the host that waits: no joule is booked to it, and its memory is not nobody's."""
+    tally = Tally(CELLS)
+    add(tally, Part.GROUP, [1.0] * 4, NAMESPACE, namespace="a")
+    add(tally, Part.OUTSIDE, [5.0] * 4, column=Column.MEMORY)
+    add(tally, Part.WHOLE, [1.0] * 4)
+    add(tally, Part.WHOLE, [6.0] * 4, column=Column.MEMORY)
+    _, outside, _, nobody = lines(tally, NAMESPACE).lines
+
+    assert (outside.kind, outside.amounts) == (Kind.OUTSIDE, {Column.MEMORY: 20.0})
+    assert nobody.amounts[Column.MEMORY] == 4.0
+
+
 def test_groups_are_in_order_and_those_below_the_top_are_one() -> None:
     """By energy, the largest first; columns that nobody of them has stay absent."""
     tally = Tally(CELLS)

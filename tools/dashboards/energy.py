@@ -17,7 +17,6 @@ from tools.dashboards.queries import (
     energy_of_containers,
     energy_of_host,
     in_range,
-    once,
     per_second,
 )
 from tools.dashboards.variables import GPU, gpus, of, places, text
@@ -34,9 +33,16 @@ def kwh(joules: str) -> str:
 TOTAL = device("gpu_energy_joules_total", in_range)
 IDLE = device("gpu_idle_energy_joules_total", in_range)
 NOBODY = device("gpu_unattributed_energy_joules_total", in_range)
-OF_PROCESSES = once(in_range(of("gpu_process_energy_joules_total", GPU)), "pid", "method")
-EXCLUSIVE = once(in_range(of("gpu_process_energy_joules_total", GPU, 'method="exclusive"')), "pid")
-PARKED = once(in_range(of("gpu_process_energy_joules_total", GPU, 'method="parked"')), "pid")
+
+
+def of_somebody(over: OverTime, *more: str) -> str:
+    """By how it is known: of containers, and of processes outside of any."""
+    outside = called(energy_of_host("method", over, *more), "outside", "yes")  # else it would be the same series
+    return f"sum by (method) ({energy_of_containers('method', over, *more)} or {outside})"
+
+
+EXCLUSIVE = of_somebody(in_range, 'method="exclusive"')
+PARKED = of_somebody(in_range, 'method="parked"')
 
 
 def everybody(over: OverTime) -> str:
@@ -61,9 +67,8 @@ def by_namespace(over: OverTime) -> str:
 
 def by_method(over: OverTime) -> str:
     """How each joule is known."""
-    outside = called(energy_of_host("method", over), "outside", "yes")  # else it would be the same series
     return " or ".join([
-        f"sum by (method) ({energy_of_containers('method', over)} or {outside})",
+        of_somebody(over),
         called(device("gpu_idle_energy_joules_total", over), "method", "idle (measured)"),
         called(device("gpu_unattributed_energy_joules_total", over), "method", "nobody's"),
     ])  # fmt: skip
@@ -91,7 +96,7 @@ SUMS = Row("In this time range", (
          "percentunit", f"{NOBODY} / {TOTAL}", most=1, steps=((None, "green"), (0.05, "yellow"), (0.1, "red"))),
     stat("Measured", "Part of the energy of processes that is measured: they were alone on their GPU. The rest is a "
          "share of a measured sum.", "percentunit",
-         f"(sum({EXCLUSIVE}) or vector(0)) / sum({OF_PROCESSES})", most=1),
+         f"(sum({EXCLUSIVE}) or vector(0)) / sum({of_somebody(in_range)})", most=1),
     stat("Cost of waiting ($currency)", "Of empty GPUs, and of processes that were there and did nothing (parked).",
          "none", f"{kwh(f'{IDLE} + (sum({PARKED}) or vector(0))')} {COST}"),
 ))  # fmt: skip
@@ -112,6 +117,10 @@ WHO = Row("Who used it", (
           money(device("gpu_energy_joules_total", in_range, by="instance, gpu")), width=12),
 ))  # fmt: skip
 
+CHECKED = (
+    f"{of('gpu_energy_over_power_ratio', GPU)} * on (cluster, job, instance, uuid) group_left (source) "
+    f"{of('gpu_energy_source_info', GPU)}"
+)
 HOW = Row("How it is known", (
     timeseries("Power by method", "exclusive and idle are measured; fingerprint, sm_time, mps, mig, edge, gap and "
                "parked are shares of a measured sum. See docs/attribution.md.", "watt",
@@ -121,17 +130,12 @@ HOW = Row("How it is known", (
     timeseries("Why it is nobody's", "Watts by reason. before: until the exporter started.", "watt",
                Query(device("gpu_unattributed_energy_joules_total", per_second, by="reason"), "{{reason}}"),
                stacked=True),
-    timeseries("Balance", "What is missing in the books of each GPU: 0. residual is the exporter's own check, of all "
-               "processes; books is the sum of what it shows.", "joule",
-               Query(f"max by (instance, gpu) (abs({of('gpuledger_ledger_residual_joules', GPU)}))",
-                     "{{instance}} GPU {{gpu}} residual"),
-               Query(f"sum by (instance, gpu) ({of('gpu_energy_joules_total', GPU)}) - sum by (instance, gpu) "
-                     f"""({of("", GPU, '__name__=~"gpu_(process|idle|retired|unattributed)_energy_joules_total"')})""",
-                     "{{instance}} GPU {{gpu}} books"), steps=BAD_ABOVE_0),
-    timeseries("Counter over power", "The energy counter checked by power times time: 1 where both agree.", "none",
-               Query(of("gpu_energy_over_power_ratio", GPU)
-                     + " * on (cluster, job, instance, uuid) group_left (source) "
-                     + of("gpu_energy_source_info", GPU), "{{instance}} GPU {{gpu}} by {{source}}")),
+    timeseries("Balance", "What is missing in the books of the GPU where most is: 0. See the alert "
+               "GpuledgerOutOfBalance.", "joule",
+               Query(f"max(abs({of('gpuledger_ledger_residual_joules', GPU)}))", "missing"), steps=BAD_ABOVE_0),
+    timeseries("Counter over power", "The energy counter checked by power times time: 1 where both agree. The GPUs "
+               "where it is most and least.", "none",
+               *(Query(f"{which} by (source) ({CHECKED})", f"{which} by {{{{source}}}}") for which in ("max", "min"))),
     timeseries("How sure shares are", "Standard deviation of the share of the work that each was given last.",
                "percentunit", Query(as_process(f"max by ({OWNER}, process_name) "
                                                f"({of('gpu_process_energy_share_error_ratio', GPU)})"),

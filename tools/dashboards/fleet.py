@@ -5,6 +5,7 @@ from __future__ import annotations
 from tools.dashboards.grafana import BAD_ABOVE_0, Dashboard, Query, Row, bars, stat, table, timeseries
 from tools.dashboards.node import WORKLOAD_URL
 from tools.dashboards.queries import (
+    NO_CONTAINER,
     OWNER,
     as_host_workload,
     as_namespace,
@@ -101,8 +102,10 @@ TREND = Row("Over time", (
                stacked=True),
     timeseries("Busy GPUs by namespace", "Time on the compute engine, each second: 1 is one GPU all the time.", "short",
                Query(as_namespace("sum by (namespace) (" + once(
-                   per_second(gpu("gpu_process_busy_seconds_total")), "pid", "namespace") + ")"), "{{namespace}}"),
-               stacked=True),
+                   per_second(gpu("container_gpu_busy_seconds_total")), "container_id", "namespace") + ")"),
+                   "{{namespace}}"),
+               Query("sum(" + once(per_second(gpu("gpu_process_busy_seconds_total", NO_CONTAINER)), "pid") + ")",
+                     "host processes"), stacked=True),
 ))  # fmt: skip
 
 NODES = Row("Node by node", (
@@ -156,8 +159,9 @@ HEALTH = Row("Health", (
     timeseries("Energy in nobody's account", "Over all energy, by reason.", "percentunit",
                Query(device("gpu_unattributed_energy_joules_total", per_second, by="reason")
                      + f" / scalar({device('gpu_energy_joules_total', per_second)})", "{{reason}}")),
-    timeseries("Age of the readings of each node", "Seconds. More than a few ticks: see the alert GpuledgerStale.", "s",
-               Query(f"time() - max by (instance) ({of('gpuledger_tick_timestamp_seconds')})", "{{instance}}")),
+    timeseries("Age of the oldest readings", "Of the node that is furthest behind. More than a few ticks: see the "
+               "alert GpuledgerStale.", "s",
+               Query(f"max(time() - max by (instance) ({of('gpuledger_tick_timestamp_seconds')}))", "oldest")),
     timeseries("Providers that do not answer", "By provider. See the alert GpuledgerProviderDown.", "short",
                Query(f"sum by (provider) (1 - max by (instance, provider) ({of('gpuledger_provider_up')}))",
                      "{{provider}}")),

@@ -184,6 +184,6 @@ NODE = Dashboard(
     "node",
     "gpuledger / Node",
     "Every GPU of a node: work, memory, power, heat, health, who is on it, and the exporter itself.",
-    (*places(), gpus()),
+    (*places(all_nodes=False), gpus()),
     (NOW, WORK, MEMORY, POWER, HEALTH, PROCESSES, EXPORTER),
 )

@@ -31,15 +31,15 @@ def once(expression: str, *labels: str) -> str:
     return f"max by ({names}) ({expression})"
 
 
-def energy_of_containers(by: str, over: OverTime) -> str:
+def energy_of_containers(by: str, over: OverTime, *more: str) -> str:
     """Joules, or watts, of containers, their exited processes too; `by` are labels of theirs."""
-    series = over(of("container_gpu_energy_joules_total", GPU))
+    series = over(of("container_gpu_energy_joules_total", GPU, *more))
     return f"sum by ({by}) ({once(series, *by.split(', '), 'container_id', 'method')})"
 
 
-def energy_of_host(by: str, over: OverTime) -> str:
+def energy_of_host(by: str, over: OverTime, *more: str) -> str:
     """The same of processes outside of containers: they have no total but their own."""
-    series = over(of("gpu_process_energy_joules_total", GPU, NO_CONTAINER))
+    series = over(of("gpu_process_energy_joules_total", GPU, NO_CONTAINER, *more))
     return f"sum by ({by}) ({once(series, *by.split(', '), 'pid', 'method')})"
 
 

@@ -29,13 +29,13 @@ def datasource() -> Json:
     }  # fmt: skip
 
 
-def places() -> tuple[Json, ...]:
-    """Which nodes."""
+def places(*, all_nodes: bool = True) -> tuple[Json, ...]:
+    """Which nodes; without `all_nodes` it begins with one, since lines for each GPU of a fleet are too many."""
     return (
         datasource(),
         labels("cluster", "Cluster", "gpuledger_up"),
         labels("job", "Job", 'gpuledger_up{cluster=~"$cluster"}'),
-        labels("instance", "Node", 'gpuledger_up{cluster=~"$cluster", job=~"$job"}'),
+        labels("instance", "Node", 'gpuledger_up{cluster=~"$cluster", job=~"$job"}', has_all=all_nodes),
     )
 
 
@@ -54,16 +54,16 @@ def workloads() -> tuple[Json, ...]:
     )
 
 
-def labels(name: str, shown: str, series: str, *, label: str = "") -> Json:
+def labels(name: str, shown: str, series: str, *, label: str = "", has_all: bool = True) -> Json:
     """The values of a label of some series."""
     query = f"label_values({series}, {label or name})"
     return {
         "allValue": ".*",
-        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if has_all else {},
         "datasource": SOURCE,
         "definition": query,
         "hide": 0,
-        "includeAll": True,
+        "includeAll": has_all,
         "label": shown,
         "multi": True,
         "name": name,

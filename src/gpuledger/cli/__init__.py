@@ -101,6 +101,8 @@ def prepare(name: str) -> tuple[Command, Sequence[Option], Parser]:
     options: Sequence[Option] = getattr(command, "OPTIONS", OPTIONS)
     parser = _parser(name, options)
     command.add_arguments(parser)
+    words = [str(action.metavar or action.dest.upper()) for action in parser._get_positional_actions()]  # noqa: SLF001
+    parser.usage = " ".join([parser.prog, *words, "[FLAGS]"])  # argparse would list every setting there
     return command, options, parser
 
 
@@ -119,15 +121,18 @@ def _check(environment: Mapping[str, str]) -> None:
 def _parser(name: str, options: Sequence[Option]) -> Parser:
     parser = Parser(prog=f"gpuledger {name}", description=f"{COMMANDS[name]}.", allow_abbrev=False)
     parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and exit")
-    for option in (CONFIG_FILE, *options):
-        _add(parser, option)
+    _add(parser, CONFIG_FILE)
+    settings = parser.add_argument_group("settings, each also a variable and a key of the YAML file")
+    for option in options:
+        _add(settings, option)
     return parser
 
 
-def _add(parser: Parser, option: Option) -> None:
+def _add(parser: Parser | argparse._ArgumentGroup, option: Option) -> None:
     names = [f"--{name}" for name in (option.key, *option.aliases)]
     common: dict[str, Any] = {"dest": f"option {option.key}", "action": "append"}
-    text = option.help.replace("%", "%%")
+    default = f" [{option.default_text}]" if option.default_text else ""
+    text = f"{option.help}{default}".replace("%", "%%")
     if option.is_switch:
         parser.add_argument(*names, **common, nargs="?", const="true", metavar="BOOL", help=text)
         negated = {"dest": common["dest"], "action": "append_const", "const": "false"}

@@ -60,8 +60,8 @@ def lines(tally: Tally, grouping: Grouping, top: int | None = None) -> Lines:
     groups, unknown = _groups(tally, grouping)
     shown = groups if top is None else groups[:top]
     found = [*shown, *_rest(groups[len(shown) :]), *unknown]
-    if Part.OUTSIDE in tally.energy_by_cell:
-        found.append(Line(Kind.OUTSIDE, (), _whole(tally, Part.OUTSIDE), _bars(tally, Part.OUTSIDE)))
+    if outside := _whole(tally, Part.OUTSIDE):  # who only waits holds memory, and may have no energy
+        found.append(Line(Kind.OUTSIDE, (), outside, _bars(tally, Part.OUTSIDE)))
     known = Part.WHOLE in tally.energy_by_cell
     if known:
         idle = {Column.ENERGY: tally.whole(Part.IDLE, Column.ENERGY) or 0.0}
