@@ -161,6 +161,16 @@ def test_the_account_of_everybody_gets_no_rights(right: str, name: str) -> None:
     assert given.returncode == 0, given.stderr
 
 
+@pytest.mark.parametrize("kind", ["livenessProbe", "readinessProbe"])
+def test_probes_of_the_fleet_can_be_replaced(kind: str) -> None:
+    """Whole: with a login before the pages a usual one would have the pod restarted for ever."""
+    objects = render("--set=fleet.enabled=true", f"--set=fleet.{kind}.tcpSocket.port=metrics")
+    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+
+    assert container[kind] == {"tcpSocket": {"port": "metrics"}}
+    assert len([probe for probe in ("livenessProbe", "readinessProbe") if "httpGet" in container[probe]]) == 1
+
+
 def test_the_test_of_a_release_can_start() -> None:
     """`helm test` pulls the image as the exporter does, and is left out where it would be kept out."""
     shown = "--show-only=templates/tests/answers.yaml"
