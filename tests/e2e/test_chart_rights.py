@@ -161,6 +161,14 @@ def test_the_account_of_everybody_gets_no_rights(right: str, name: str) -> None:
     assert given.returncode == 0, given.stderr
 
 
+def test_a_monitor_without_its_service_is_refused() -> None:
+    """It would find nobody, and nobody would notice; a PodMonitor needs no service."""
+    refused = template("--set=service.enabled=false", "--set=serviceMonitor.enabled=true")
+
+    assert "serviceMonitor.enabled needs service.enabled" in refused.stderr
+    assert template("--set=service.enabled=false", "--set=podMonitor.enabled=true").returncode == 0
+
+
 @pytest.mark.parametrize("kind", ["livenessProbe", "readinessProbe"])
 def test_probes_of_the_fleet_can_be_replaced(kind: str) -> None:
     """Whole: with a login before the pages a usual one would have the pod restarted for ever."""
