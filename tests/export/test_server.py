@@ -469,6 +469,12 @@ def test_those_who_do_not_read_make_room(monkeypatch: pytest.MonkeyPatch) -> Non
         assert server.statistics.evicted == 1
 
 
+def test_handlers_know_the_address() -> None:
+    """Of the client, without its port."""
+    with serving(lambda request: Response.text(200, request.address)) as server:
+        assert fetch(server.addresses[0], "/") == (200, b"127.0.0.1\n")
+
+
 def test_full() -> None:
     """When everybody is being answered, a new client gets a 503, and room comes back."""
     release = threading.Event()

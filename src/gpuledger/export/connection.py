@@ -35,10 +35,11 @@ class Connection:
     `sending_since` is when the answer, or the part of a live one, began to be sent that it has not taken yet.
     """
 
-    __slots__ = ("buffer", "evicted", "limits", "sending_since", "sock", "waiting_since")
+    __slots__ = ("address", "buffer", "evicted", "limits", "sending_since", "sock", "waiting_since")
 
-    def __init__(self, sock: socket.socket, limits: Limits, now: float) -> None:
+    def __init__(self, sock: socket.socket, limits: Limits, now: float, address: str = "") -> None:
         self.sock = sock
+        self.address = address
         self.limits = limits
         self.waiting_since: float | None = now
         self.sending_since: float | None = None
@@ -56,7 +57,7 @@ class Connection:
             if end:
                 head = bytes(self.buffer[:end])
                 del self.buffer[:end]
-                return http.parse_head(head, self.limits)
+                return http.parse_head(head, self.limits, self.address)
             try:
                 self.sock.settimeout(_left(deadline))
                 data = self.sock.recv(_READ_BYTES)

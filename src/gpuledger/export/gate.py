@@ -36,7 +36,7 @@ class Gate:
             return TOO_MANY
         refused = None
         if config.users:
-            refused = self._logins.refusal(config.users, request.headers.get("authorization"))
+            refused = self._logins.refusal(config.users, request.headers.get("authorization"), request.address)
         answer = refused or self._pages(request)
         if answer.live and not isinstance(answer.body, bytes):
             answer = replace(answer, body=Watched(answer.body, lambda: self._config().users == config.users))

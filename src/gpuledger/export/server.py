@@ -155,7 +155,7 @@ class Server:
 
     def _accept(self, listener: socket.socket) -> None:
         try:
-            sock, _ = listener.accept()
+            sock, (address, *_) = listener.accept()
         except OSError as error:
             if error.errno not in _EXHAUSTED:  # the client has left again
                 return
@@ -169,7 +169,7 @@ class Server:
         self._exhausted = False
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = self._admit(sock)
+        connection = self._admit(sock, address)
         try:
             if connection is not None:
                 threading.Thread(target=self._serve, args=(connection,), name="http", daemon=True).start()
@@ -179,14 +179,14 @@ class Server:
                 self._connections.discard(connection)
         self._reject(sock)
 
-    def _admit(self, sock: socket.socket) -> Connection | None:
+    def _admit(self, sock: socket.socket, address: str) -> Connection | None:
         """A place for a new client, taken from another if need be; None when everybody is being answered."""
         with self._changed:
             if len(self._connections) >= self._most and self._evict():  # its thread ends within a moment
                 self._changed.wait_for(lambda: len(self._connections) < self._most or self._stopping.is_set(), 1.0)
             if len(self._connections) >= self._most or self._stopping.is_set():
                 return None
-            connection = Connection(sock, self._limits, monotonic())
+            connection = Connection(sock, self._limits, monotonic(), address)
             self._connections.add(connection)
             self._accepted += 1
             return connection
