@@ -1,4 +1,4 @@
-"""Ask PyPI whether a weakness is known in what gpuledger needs, at the versions installed here.
+"""Ask PyPI whether a weakness is known in what gpuledger and its extras need, at the versions installed here.
 
 Exit code 1 when there is one. Where PyPI cannot be asked it says so, and with --strict that is 1 as well.
 """
@@ -12,17 +12,21 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from tools.sbom import bill
+from tools.sbom import OURS, needed
 
 Read = Callable[[str], bytes]
+EXTRAS = ("auth", "top")
+"""They are in the image, or on a terminal of somebody who may be root."""
 
 
 def audit(read: Read) -> tuple[list[str], list[str]]:
     """The weaknesses, and the packages that could not be asked for."""
     known: list[str] = []
     unasked: list[str] = []
-    for component in bill()["components"]:
-        name, version = component["name"], component["version"]
+    packages = needed(OURS, *EXTRAS)
+    del packages[OURS]
+    for package in packages.values():
+        name, version = package.metadata["Name"], package.version
         try:
             told = json.loads(read(f"https://pypi.org/pypi/{name}/{version}/json"))
         except (OSError, ValueError) as error:

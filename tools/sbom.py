@@ -16,7 +16,7 @@ CLASSIFIED = {"MIT License": "MIT", "BSD License": "BSD-3-Clause", "Apache Softw
 
 def bill() -> dict[str, Any]:
     """The same for the same packages: no time and no random number is in it."""
-    found = _needed(OURS)
+    found = needed(OURS)
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -33,9 +33,10 @@ def bill() -> dict[str, Any]:
     }
 
 
-def _needed(name: str) -> dict[str, Distribution]:
-    found: dict[str, Distribution] = {}
-    left = [name]
+def needed(name: str, *extras: str) -> dict[str, Distribution]:
+    """A package and all that it needs, with these extras of it."""
+    found = {name: distribution(name)}
+    left = _names(name, *extras)
     while left:
         name = left.pop()
         if name not in found:
@@ -44,10 +45,14 @@ def _needed(name: str) -> dict[str, Distribution]:
     return found
 
 
-def _names(name: str) -> list[str]:
+def _names(name: str, *extras: str) -> list[str]:
     """What a package needs here; extras nobody asked for are left out."""
-    needed = [Requirement(text) for text in distribution(name).requires or ()]
-    return [_plain(one.name) for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
+    wanted = [Requirement(text) for text in distribution(name).requires or ()]
+    return [
+        _plain(one.name)
+        for one in wanted
+        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+    ]
 
 
 def _plain(name: str) -> str:

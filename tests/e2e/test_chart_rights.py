@@ -24,10 +24,15 @@ def helm() -> str:
     return found
 
 
+def template(*flags: str) -> subprocess.CompletedProcess[str]:
+    """What Helm makes of a release."""
+    argv = [helm(), "template", "gpuledger", str(CHART), "--namespace=gpu", *flags]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
 def render(*flags: str) -> list[dict[str, Any]]:
     """The objects of a release."""
-    argv = [helm(), "template", "gpuledger", str(CHART), "--namespace=gpu", "--skip-tests", *flags]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = template("--skip-tests", *flags)
     assert done.returncode == 0, done.stderr
     return [one for one in yaml.safe_load_all(done.stdout) if one]
 
@@ -141,5 +146,44 @@ def test_rules_and_dashboards_arrive_whole() -> None:
 def test_a_misspelt_value_is_refused() -> None:
     """By the schema, at each level."""
     for flag in ("serviceMonitors.enabled=true", "serviceMonitor.enable=true", "image.digest=latest"):
-        argv = [helm(), "template", "gpuledger", str(CHART), f"--set={flag}"]
-        assert subprocess.run(argv, capture_output=True, check=False).returncode != 0, flag
+        assert template(f"--set={flag}").returncode != 0, flag
+
+
+@pytest.mark.parametrize("right", ["kubernetesApi.enabled", "openshift.scc.create"])
+@pytest.mark.parametrize("name", ["", "default"])
+def test_the_account_of_everybody_gets_no_rights(right: str, name: str) -> None:
+    """Not by a role and not by constraints; an account of another name does."""
+    flags = ["kubernetesApi.enabled=false", f"{right}=true", "serviceAccount.create=false"]
+    refused = template(*(f"--set={flag}" for flag in (*flags, f"serviceAccount.name={name}")))
+    given = template(*(f"--set={flag}" for flag in (*flags, "serviceAccount.name=gpu")))
+
+    assert "rights would go to every pod of the namespace" in refused.stderr
+    assert given.returncode == 0, given.stderr
+
+
+def test_a_monitor_without_its_service_is_refused() -> None:
+    """It would find nobody, and nobody would notice; a PodMonitor needs no service."""
+    refused = template("--set=service.enabled=false", "--set=serviceMonitor.enabled=true")
+
+    assert "serviceMonitor.enabled needs service.enabled" in refused.stderr
+    assert template("--set=service.enabled=false", "--set=podMonitor.enabled=true").returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["livenessProbe", "readinessProbe"])
+def test_probes_of_the_fleet_can_be_replaced(kind: str) -> None:
+    """Whole: with a login before the pages a usual one would have the pod restarted for ever."""
+    objects = render("--set=fleet.enabled=true", f"--set=fleet.{kind}.tcpSocket.port=metrics")
+    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+
+    assert container[kind] == {"tcpSocket": {"port": "metrics"}}
+    assert len([probe for probe in ("livenessProbe", "readinessProbe") if "httpGet" in container[probe]]) == 1
+
+
+def test_the_test_of_a_release_can_start() -> None:
+    """`helm test` pulls the image as the exporter does, and is left out where it would be kept out."""
+    shown = "--show-only=templates/tests/answers.yaml"
+    (pod,) = yaml.safe_load_all(template(shown, "--set=imagePullSecrets[0].name=pull").stdout)
+    closed = template("--set=networkPolicy.enabled=true", "--set=networkPolicy.from[0].podSelector.matchLabels.a=b")
+
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    assert (closed.returncode, "tests/answers.yaml" in closed.stdout) == (0, False)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.export.auth import BUSY, MOST, UNAUTHORIZED, WAITING, Logins
+from gpuledger.export.auth import BUSY, MOST, OF_ONE_ADDRESS, UNAUTHORIZED, WAITING, Logins
 from gpuledger.export.http import Response
 
 USERS = {"alice": bcrypt.hashpw(b"wonder", bcrypt.gensalt(4)).decode(), "bob": "$2b$04$" + "b" * 53}
@@ -140,7 +140,7 @@ def _in_thread(ask: Callable[[], Response | None], answers: list[Response | None
 
 
 def test_a_crowd_of_guesses() -> None:
-    """One comparison at a time, a few wait, all others are sent away at once; who is remembered passes meanwhile."""
+    """One comparison at a time, a few wait, not all of one address; who is remembered passes meanwhile."""
     begun, go_on = threading.Semaphore(0), threading.Event()
     together, most = 0, 0
 
@@ -158,11 +158,18 @@ def test_a_crowd_of_guesses() -> None:
     begun.acquire()
     answers: list[Response | None] = []
     threads = [
-        _in_thread(lambda guess=str(guess): logins.refusal(USERS, basic("alice", guess)), answers)  # type: ignore[misc]
-        for guess in range(WAITING)
+        _in_thread(lambda guess=str(guess): logins.refusal(USERS, basic("alice", guess), "a"), answers)  # type: ignore[misc]
+        for guess in range(OF_ONE_ADDRESS)
     ]
     assert begun.acquire(timeout=10)
-    while logins._waiting._value:
+    while len(logins._waiting) < OF_ONE_ADDRESS:
+        threading.Event().wait(0.01)
+    assert logins.refusal(USERS, basic("alice", "one more"), "a") is BUSY
+    threads += [
+        _in_thread(lambda guess=f"b{guess}": logins.refusal(USERS, basic("alice", guess), guess), answers)  # type: ignore[misc]
+        for guess in range(WAITING - OF_ONE_ADDRESS)
+    ]
+    while len(logins._waiting) < WAITING:
         threading.Event().wait(0.01)
 
     assert logins.refusal(USERS, basic("alice", "one more")) is BUSY
@@ -182,7 +189,7 @@ def test_the_same_password_at_the_same_time() -> None:
     with logins._looking:
         answers: list[Response | None] = []
         threads = [_in_thread(lambda: logins.refusal(USERS, basic("alice", "wonder")), answers) for _ in range(2)]
-        while logins._waiting._value > WAITING - 2:
+        while len(logins._waiting) < 2:
             threading.Event().wait(0.01)
     for thread in threads:
         thread.join()

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from gpuledger.export.auth import Logins
 from gpuledger.export.files import POLICY
-from gpuledger.export.gate import Bucket, Gate
+from gpuledger.export.gate import Bucket, Gate, Watched
 from gpuledger.export.http import Request, Response, frame
+from gpuledger.export.streams import Streams
 from gpuledger.export.webconfig import RateLimit, WebConfig
 from tests.export.test_auth import USERS, Compared, basic
 
@@ -62,6 +63,30 @@ def test_headers(user: str) -> None:
     for name, value in headers.items():
         assert head.count(f"{name}: ") == head.count(f"{name}: {value}") == 1
     assert head.count("Content-Type: ") == 1
+
+
+def test_a_stream_ends_with_its_users() -> None:
+    """Who watches since yesterday does not go on with a password of yesterday; and the stream's place is free again."""
+    streams = Streams(lambda: None, 1)
+    configs = [WebConfig(users=USERS)]
+
+    def pages(_: Request) -> Response:
+        stream = streams.join(gzip=False)
+        assert stream is not None
+        return Response(200, [], stream, live=True)
+
+    answer = Gate(pages, lambda: configs[0], Logins(Compared()))(request(authorization=basic("alice", "wonder")))
+    assert isinstance(answer.body, Watched)
+    parts = iter(answer.body)
+    assert next(parts)
+    streams.wake()
+    configs[0] = WebConfig(users=USERS, headers={"X-Frame-Options": "deny"})
+    assert next(parts)
+    streams.wake()
+    configs[0] = WebConfig(users={name: hashed for name, hashed in USERS.items() if name != "alice"})
+    assert list(parts) == []
+    answer.body.close()
+    assert streams.open == 0
 
 
 def test_rate_limit() -> None:

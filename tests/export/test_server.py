@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from gpuledger.errors import ListenError
+from gpuledger.export import connection
 from gpuledger.export.http import Limits, Request, Response, not_found
 from gpuledger.export.server import Server, Statistics
 
@@ -455,6 +456,23 @@ def test_eviction() -> None:
         assert busy.recv(1000)
         assert server.statistics.evicted == 1
         assert server.statistics.rejected == 0
+
+
+def test_those_who_do_not_read_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all places are taken by clients that do not take their answers, long before the write deadline."""
+    monkeypatch.setattr(connection, "SLOW_S", 0.05)
+    with serving(limits=Limits(), max_connections=2) as server, contextlib.ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(connect(server, get("/endless")))
+
+        assert until(lambda: fetch(server.addresses[0], "/healthz")[0] == 200)
+        assert server.statistics.evicted == 1
+
+
+def test_handlers_know_the_address() -> None:
+    """Of the client, without its port."""
+    with serving(lambda request: Response.text(200, request.address)) as server:
+        assert fetch(server.addresses[0], "/") == (200, b"127.0.0.1\n")
 
 
 def test_full() -> None:

@@ -281,10 +281,20 @@ def test_the_file_is_read_again(authority: Authority, folder: Path, caplog: pyte
         (folder / "web.yml").write_text(CLIENTS)
         with pytest.raises(OSError, match="alert"):
             fetch(server, client(authority))
-        (folder / "web.yml").write_text("basic_auth_users:\n")
+        (folder / "web.yml").write_text("http_server_config: {headers: {X-Frame-Options: deny}}")
         with pytest.raises(OSError, match="alert"):
             fetch(server, client(authority))
         assert "TLS config is not present; restart to serve plain HTTP" in caplog.text
+
+
+@pytest.mark.parametrize("path", [r"a\0b", r"\ud800"])
+def test_a_path_that_is_none(authority: Authority, folder: Path, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What no system can open is told as any other mistake, and the certificate stays."""
+    with tls_server(folder, PAIR) as server:
+        (folder / "web.yml").write_text(PAIR.replace("server.crt", f'"{path}"'))
+        assert fetch(server, client(authority)) == BODY
+    assert "failed to read cert_file" in caplog.text
+    assert "the last good one stays in use" in caplog.text
 
 
 @pytest.mark.parametrize(

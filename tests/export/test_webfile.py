@@ -24,7 +24,9 @@ def test_it_is_read_again(tmp_path: Path) -> None:
     assert list(file.get().users) == ["bob"]
 
 
-@pytest.mark.parametrize("content", ["", "junk", "basic_auth_users: {alice: wrong}", None])
+@pytest.mark.parametrize(
+    "content", ["", " \n", "# soon\n", "basic_auth_users:\n", "junk", "basic_auth_users: {alice: wrong}", None]
+)
 def test_nobody_gets_in_by_a_broken_file(tmp_path: Path, content: str | None) -> None:
     """One that is empty, broken or gone while it is being written leaves the users as they were."""
     path = tmp_path / "web.yml"

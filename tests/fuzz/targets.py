@@ -7,8 +7,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from gpuledger.catalog.dialects import counters
 from gpuledger.config import read_file
 from gpuledger.durations import parse as parse_duration
 from gpuledger.errors import ConfigError, JournalError, RecordingError
-from gpuledger.export import http
+from gpuledger.export import http, webconfig
 from gpuledger.export.connection import Connection
 from gpuledger.fleet import answer
 from gpuledger.fleet.failure import PrometheusError
@@ -97,26 +97,27 @@ def _read_journal(data: bytes) -> None:
             journal.decode(packed)
 
 
-def _converse(data: bytes) -> None:
-    """As a client that sends it and goes."""
+@contextmanager
+def _said(data: bytes) -> Iterator[socket.socket]:
+    """Our end of a connection on which somebody said this and went."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(False)
         with suppress(BlockingIOError):
             theirs.send(data)
         theirs.shutdown(socket.SHUT_WR)
+        yield ours
+
+
+def _converse(data: bytes) -> None:
+    with _said(data) as ours:
         connection = Connection(ours, http.DEFAULT_LIMITS, time.monotonic())
         while connection.read_request(fresh=False) is not None:
             pass
 
 
 def _answered(data: bytes) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.setblocking(False)
-        with suppress(BlockingIOError):
-            theirs.send(data)
-        theirs.shutdown(socket.SHUT_WR)
+    with _said(data) as ours:
         _Reader(ours, time.monotonic() + 5).answer(1 << 20)
 
 
@@ -184,6 +185,25 @@ def _prometheus() -> list[bytes]:
     return [json.dumps(whole).encode(), b'{"status":"error","errorType":"bad_data","error":"parse error"}', b"<html>"]
 
 
+def _prometheus_range() -> list[bytes]:
+    points = [[1700000000 + step, "0.5"] for step in range(3)]
+    mixed = {"values": points, "histograms": [[1700000000.5, {"count": "1", "sum": "2", "buckets": []}]]}
+    series = [{"metric": {"uuid": GPU, "namespace": "ml"}, **some} for some in ({"values": points}, mixed)]
+    whole = {"status": "success", "data": {"resultType": "matrix", "result": series}, "warnings": ["partial"]}
+    return [json.dumps(whole).encode(), b'{"status":"error","errorType":"timeout","error":"too long"}']
+
+
+def _web_config() -> list[bytes]:
+    """Every section and every kind of value."""
+    tls = b"tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
+    clients = b"  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  client_allowed_sans: [a]\n"
+    choices = b"  cipher_suites: [TLS_AES_128_GCM_SHA256]\n  curve_preferences: [CurveP256]\n  min_version: TLS12\n"
+    users = b"basic_auth_users:\n  prometheus: $2y$10$%b\n" % (b"a" * 53)
+    http = b"http_server_config:\n  http2: false\n  headers: {X-Frame-Options: deny}\n"
+    inline = b"tls_server_config: {cert: PEM, key: &a x, client_ca: *a, client_auth_type: VerifyClientCertIfGiven}\n"
+    return [tls + clients + choices + users + http + b"rate_limit: {interval: 1m30s, burst: 50}\n", inline, tls + users]
+
+
 def _read_settings(data: bytes) -> None:
     path = Path(f"/dev/shm/gpuledger-fuzz-{os.getpid()}.yml")
     path.write_bytes(data)
@@ -223,6 +243,8 @@ TARGETS: dict[str, Target] = {
     "docker": Target(_read_docker, _docker),
     "kubernetes": Target(_read_pods, _pods),
     "prometheus": Target(lambda data: answer.parse(data, "q"), _prometheus, (PrometheusError,)),
+    "prometheus over time": Target(lambda data: answer.parse_range(data, "q"), _prometheus_range, (PrometheusError,)),
+    "web config": Target(lambda data: webconfig.parse(_text(data), "/etc"), _web_config, (ValueError,)),
     "settings": Target(
         _read_settings,
         lambda: [b"tick.interval: 1s\nenvironment: [docker, kubernetes]\nweb:\n  listen-address: ':9400'\n"],

@@ -20,6 +20,8 @@ MOST = 100
 """Answers of each kind that are remembered, as many as other exporters do."""
 WAITING = 8
 """Clients that may wait for a password to be looked at. More of them could take all connections."""
+OF_ONE_ADDRESS = 4
+"""How many of these. Else a single host that guesses would keep out all whose password is not remembered yet."""
 LONGEST_PASSWORD = 72
 """Bytes that bcrypt looks at."""
 
@@ -54,11 +56,12 @@ class Logins:
         self._compare = compare
         self._secret = secrets.token_bytes(32)
         self._remembered: dict[bool, dict[bytes, None]] = {True: {}, False: {}}
-        self._waiting = threading.BoundedSemaphore(WAITING)
+        self._waiting: list[str] = []
+        self._counting = threading.Lock()
         self._looking = threading.Lock()
 
-    def refusal(self, users: Mapping[str, str], header: str | None) -> Response | None:
-        """The answer to a request with this Authorization header; None when it may pass."""
+    def refusal(self, users: Mapping[str, str], header: str | None, address: str = "") -> Response | None:
+        """The answer to a request of this client with this Authorization header; None when it may pass."""
         given = _credentials(header)
         if given is None:
             return UNAUTHORIZED
@@ -69,13 +72,21 @@ class Logins:
         key = self._digest(user, hashed.encode(), against.encode(), password)
         good = self._recall(key)
         if good is None:
-            if not self._waiting.acquire(blocking=False):
+            if not self._may_wait(address):
                 return BUSY
             try:
                 good = self._look(key, bool(hashed), against, password)
             finally:
-                self._waiting.release()
+                with self._counting:
+                    self._waiting.remove(address)
         return None if good else UNAUTHORIZED
+
+    def _may_wait(self, address: str) -> bool:
+        with self._counting:
+            if len(self._waiting) >= WAITING or self._waiting.count(address) >= OF_ONE_ADDRESS:
+                return False
+            self._waiting.append(address)
+            return True
 
     def _look(self, key: bytes, known: bool, against: str, password: bytes) -> bool:
         with self._looking:

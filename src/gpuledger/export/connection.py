@@ -16,6 +16,7 @@ Handler = Callable[[Request], Response]
 log = logging.getLogger(__name__)
 
 LINGER_S = 0.5  # closing on unread bytes resets the connection, and the client loses the answer
+SLOW_S = 1.0  # a scrape takes milliseconds; who is still at it then may lose its place to another
 _READ_BYTES = 4096
 _SEND_BYTES = 256 * 1024  # the write deadline is looked at this often, also where a send blocks until done (TLS)
 
@@ -29,14 +30,19 @@ class Closable(Protocol):
 
 
 class Connection:
-    """One client, in its own thread. `waiting_since` is None while a request of it is being answered."""
+    """One client, in its own thread. `waiting_since` is None while a request of it is being answered.
 
-    __slots__ = ("buffer", "evicted", "limits", "sock", "waiting_since")
+    `sending_since` is when the answer, or the part of a live one, began to be sent that it has not taken yet.
+    """
 
-    def __init__(self, sock: socket.socket, limits: Limits, now: float) -> None:
+    __slots__ = ("address", "buffer", "evicted", "limits", "sending_since", "sock", "waiting_since")
+
+    def __init__(self, sock: socket.socket, limits: Limits, now: float, address: str = "") -> None:
         self.sock = sock
+        self.address = address
         self.limits = limits
         self.waiting_since: float | None = now
+        self.sending_since: float | None = None
         self.evicted = False
         self.buffer = bytearray()
 
@@ -51,7 +57,7 @@ class Connection:
             if end:
                 head = bytes(self.buffer[:end])
                 del self.buffer[:end]
-                return http.parse_head(head, self.limits)
+                return http.parse_head(head, self.limits, self.address)
             try:
                 self.sock.settimeout(_left(deadline))
                 data = self.sock.recv(_READ_BYTES)
@@ -77,12 +83,17 @@ class Connection:
         deadline = monotonic() + self.limits.write_s
         try:
             for piece in _until_failure(pieces, request):
+                if response.live or self.sending_since is None:
+                    self.sending_since = monotonic()
                 self.send(piece, monotonic() + self.limits.live_s if response.live else deadline)
+                if response.live:  # it has what there is, and waits for us
+                    self.sending_since = None
         except OSError:
             # A reset cannot be taken for the end of the body, and the kernel drops what it still holds for the client.
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raise
         finally:
+            self.sending_since = None
             if isinstance(response.body, Closable):
                 response.body.close()
         return keep
@@ -110,6 +121,18 @@ class Connection:
         self.sock.settimeout(_left(deadline))
         while self.sock.recv(_READ_BYTES):
             self.sock.settimeout(_left(deadline))
+
+    def held_up(self, now: float) -> tuple[int, float] | None:
+        """How long it keeps us, to compare: the least has to go first. None: it does not, and has to stay.
+
+        First are those that say nothing, then those that do not take their answer.
+        """
+        if self.evicted:
+            return None
+        if self.waiting_since is not None:
+            return 0, self.waiting_since
+        sending_since = self.sending_since
+        return None if sending_since is None or now - sending_since < SLOW_S else (1, sending_since)
 
     def cut(self) -> None:
         """Wake the thread with an error. Called with the server's lock held, so the socket is still open."""

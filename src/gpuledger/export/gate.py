@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 
 from gpuledger.export.auth import Logins
-from gpuledger.export.connection import Handler
+from gpuledger.export.connection import Closable, Handler
 from gpuledger.export.http import Request, Response
 from gpuledger.export.webconfig import RateLimit, WebConfig
 
@@ -35,8 +36,11 @@ class Gate:
             return TOO_MANY
         refused = None
         if config.users:
-            refused = self._logins.refusal(config.users, request.headers.get("authorization"))
-        return with_headers(refused or self._pages(request), config)
+            refused = self._logins.refusal(config.users, request.headers.get("authorization"), request.address)
+        answer = refused or self._pages(request)
+        if answer.live and not isinstance(answer.body, bytes):
+            answer = replace(answer, body=Watched(answer.body, lambda: self._config().users == config.users))
+        return with_headers(answer, config)
 
     def _may_pass(self, limit: RateLimit) -> bool:
         now_ns = self._monotonic_ns()
@@ -54,6 +58,21 @@ def with_headers(response: Response, config: WebConfig) -> Response:
         return response
     kept = [(name, value) for name, value in response.headers if name.lower() not in added]
     return replace(response, headers=[*kept, *added.values()])
+
+
+class Watched:
+    """A body that may go on for days. It ends when other users are let in: its reader has to show a password again."""
+
+    def __init__(self, body: Iterable[bytes], may_go_on: Callable[[], bool]) -> None:
+        self._body, self._may_go_on = body, may_go_on
+
+    def __iter__(self) -> Iterator[bytes]:
+        return takewhile(lambda _: self._may_go_on(), self._body)
+
+    def close(self) -> None:
+        """Nobody reads it any more."""
+        if isinstance(self._body, Closable):
+            self._body.close()
 
 
 class Bucket:

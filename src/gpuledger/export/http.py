@@ -72,6 +72,7 @@ class Request:
     headers: Mapping[str, str]
     version: str  # HTTP/1.0 or HTTP/1.1
     keep_alive: bool
+    address: str = ""  # of the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def head_end(buffer: bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> int:
     return end
 
 
-def parse_head(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Request:
+def parse_head(data: bytes, limits: Limits = DEFAULT_LIMITS, address: str = "") -> Request:
     """Read one request head, with or without its closing blank line. Raises BadRequest, and nothing else."""
     first, *rest = [line.removesuffix("\r") for line in data.decode("latin-1").rstrip("\r\n").split("\n")]
     method, target, version = _request_line(first)
@@ -130,7 +131,7 @@ def parse_head(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Request:
     path, query = _target(method, target)
     options = {option.strip().lower() for option in headers.get("connection", "").split(",")}
     keep_alive = "close" not in options and (version == "HTTP/1.1" or "keep-alive" in options)
-    return Request(method, path, query, headers, version, keep_alive)
+    return Request(method, path, query, headers, version, keep_alive, address)
 
 
 def frame(response: Response, request: Request | None, *, keep_alive: bool) -> tuple[Iterable[bytes], bool]:

@@ -29,6 +29,8 @@ def _state(path: str) -> Hashable:
         found = os.stat(path)  # noqa: PTH116 - a Path for every request would be waste
     except OSError as error:
         return error.errno
+    except ValueError:  # no path at all, such as one with a zero byte: whoever opens it says so
+        return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 

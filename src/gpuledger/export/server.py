@@ -1,8 +1,9 @@
 """A small threaded HTTP server that cannot be starved.
 
 One thread accepts, one daemon thread per connection reads, calls the handler and writes. When all
-places are taken, the client that has kept us waiting longest loses its place to the new one, so any
-number of half-open connections costs `max_connections` threads and never the health check.
+places are taken, the client that has kept us waiting longest loses its place to the new one, or else the
+one that takes longest to read its answer. So any number of such clients costs `max_connections` threads and
+never the health check.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -153,7 +155,7 @@ class Server:
 
     def _accept(self, listener: socket.socket) -> None:
         try:
-            sock, _ = listener.accept()
+            sock, (address, *_) = listener.accept()
         except OSError as error:
             if error.errno not in _EXHAUSTED:  # the client has left again
                 return
@@ -167,7 +169,7 @@ class Server:
         self._exhausted = False
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = self._admit(sock)
+        connection = self._admit(sock, address)
         try:
             if connection is not None:
                 threading.Thread(target=self._serve, args=(connection,), name="http", daemon=True).start()
@@ -177,25 +179,26 @@ class Server:
                 self._connections.discard(connection)
         self._reject(sock)
 
-    def _admit(self, sock: socket.socket) -> Connection | None:
+    def _admit(self, sock: socket.socket, address: str) -> Connection | None:
         """A place for a new client, taken from another if need be; None when everybody is being answered."""
         with self._changed:
             if len(self._connections) >= self._most and self._evict():  # its thread ends within a moment
                 self._changed.wait_for(lambda: len(self._connections) < self._most or self._stopping.is_set(), 1.0)
             if len(self._connections) >= self._most or self._stopping.is_set():
                 return None
-            connection = Connection(sock, self._limits, monotonic())
+            connection = Connection(sock, self._limits, monotonic(), address)
             self._connections.add(connection)
             self._accepted += 1
             return connection
 
     def _evict(self) -> bool:
-        """Cut the client that has been waited for longest. The caller holds the lock."""
-        waiting = [c for c in self._connections if c.waiting_since is not None and not c.evicted]
-        if waiting:
-            min(waiting, key=lambda c: c.waiting_since or 0.0).cut()
+        """Cut the client that has kept us longest. The caller holds the lock."""
+        now = monotonic()
+        held_up = [(since, c) for c in self._connections if (since := c.held_up(now)) is not None]
+        if held_up:
+            min(held_up, key=itemgetter(0))[1].cut()
             self._evicted += 1
-        return bool(waiting)
+        return bool(held_up)
 
     def _reject(self, sock: socket.socket) -> None:
         if self._stopping.is_set():

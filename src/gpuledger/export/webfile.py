@@ -23,9 +23,10 @@ class WebFile:
 
     def _load(self) -> WebConfig:
         text = read_text(self.path)
-        if not text and self._parsed is not None:  # half-way through being written: without users all were let in
-            raise ValueError("is empty")
         config = parse(text, os.path.dirname(self.path))  # noqa: PTH120 - texts
+        if self._parsed is not None and config == WebConfig() != self._parsed:
+            # Half-way through being written, or only comments by mistake: without users all were let in.
+            raise ValueError("is empty; restart to serve without it")
         if config.users:
             need_bcrypt()
         self._parsed = config

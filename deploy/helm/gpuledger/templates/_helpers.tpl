@@ -58,6 +58,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* The account that rights are given to. Those of "default" would be the rights of every pod of the namespace. */}}
+{{- define "gpuledger.ownServiceAccount" -}}
+{{- if and (not .Values.serviceAccount.create) (has .Values.serviceAccount.name (list "" "default")) -}}
+{{- fail "rights would go to every pod of the namespace: give serviceAccount.name, or switch off rbac.create (or kubernetesApi.enabled) and openshift.scc.create" -}}
+{{- end -}}
+{{- include "gpuledger.serviceAccount" . -}}
+{{- end -}}
+
 {{/* The capabilities that what is asked for needs: each once. */}}
 {{- define "gpuledger.capabilities" -}}
 {{- $add := list -}}
