@@ -193,6 +193,21 @@ def test_times_and_memory(servers: dict[str, Prometheus], backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_cells_with_one_scrape_or_none(servers: dict[str, Prometheus], backend: str) -> None:
+    """Hours and memory are known also where two scrapes are never in one cell; joules are the same in any case."""
+    found = report(servers[backend], "--step=1m")
+    resident, allocated = column(found, "resident_gpu_hours", 60), column(found, "allocated_gpu_hours", 60)
+
+    assert resident["long"] == allocated["long"] == pytest.approx(60)
+    assert allocated["short"] == pytest.approx(7)
+    assert allocated["serve"] == pytest.approx(16 + 17)  # of the first scrape after the gap nobody knows how long
+    assert column(found, "memory_gib_hours", 60)["short"] == pytest.approx(7 * 8)
+    assert column(found, "energy_kwh", 3.6e6)["short"] == pytest.approx(6500)
+    finer = report(servers[backend], "--step=20s")
+    assert column(finer, "energy_kwh") == pytest.approx(column(found, "energy_kwh"))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_other_groupings_have_the_same_total(servers: dict[str, Prometheus], backend: str) -> None:
     """Nodes and models have what was used on them; of users only processes tell, and of one here."""
     whole = column(report(servers[backend]), "energy_kwh", 3.6e6)["total"]

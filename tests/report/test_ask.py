@@ -110,10 +110,11 @@ def test_missing_data_are_noted() -> None:
     server = Server(present=lambda moment: 120 <= moment <= 150 or 160 <= moment < 200)
     _, notes = gathered(server)
 
+    hint = "; or is --step shorter than the time between two scrapes?"
     assert notes == [
         "there are no data before 1970-01-01T00:01:59Z",
         "there are no data after 1970-01-01T00:03:19Z",
-        "there are no data of any GPU in 3.6 % of the time, somewhere in between",
+        f"there are no data of any GPU in 3.6 % of the time, somewhere in between{hint}",
     ]
     assert {(first, last) for promql, first, last in server.asked if promql.startswith(WENT_ON)} == {(101.0, 200.0)}
 

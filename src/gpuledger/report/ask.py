@@ -12,7 +12,7 @@ from gpuledger.fleet.failure import PrometheusError
 from gpuledger.report import counters
 from gpuledger.report.grouping import Grouping
 from gpuledger.report.questions import Step, questions
-from gpuledger.report.span import CHUNK, Chunk, Span, show_moment
+from gpuledger.report.span import CHUNK, SHORTEST_S, Chunk, Span, show_moment
 from gpuledger.report.tally import Tally
 
 TOO_MUCH = ("timeout", "size", "query")
@@ -104,8 +104,9 @@ class Asker:
         if last + 1 < span.cells:
             self.notes[f"there are no data after {show_moment(span.begin_of(last + 1))}"] = None
         if missing := seen.count(0, first, last):
-            share = 100 * missing / span.cells
-            self.notes[f"there are no data of any GPU in {share:.1f} % of the time, somewhere in between"] = None
+            share, short = 100 * missing / span.cells, span.step_ms < SHORTEST_S * 1000
+            hint = "; or is --step shorter than the time between two scrapes?" if short else ""
+            self.notes[f"there are no data of any GPU in {share:.1f} % of the time, somewhere in between{hint}"] = None
 
 
 def _shown(promql: str) -> str:
