@@ -177,7 +177,7 @@ def test_a_gap_that_is_too_long_is_not_bridged(servers: dict[str, Prometheus], b
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_times_and_memory(servers: dict[str, Prometheus], backend: str) -> None:
-    """Each sample counts for the minute before it, a first one for nothing; a pod on a GPU is hours of its namespace."""
+    """Each sample counts for the minute before it, a first one for nothing; hours of a pod are its namespace's."""
     found = report(servers[backend])
     allocated, busy = column(found, "allocated_gpu_hours", 60), column(found, "busy_gpu_hours", 3600)
 

@@ -64,8 +64,7 @@ def lines(tally: Tally, grouping: Grouping, top: int | None = None) -> Lines:
         found.append(Line(Kind.OUTSIDE, (), _whole(tally, Part.OUTSIDE), _bars(tally, Part.OUTSIDE)))
     known = Part.WHOLE in tally.energy_by_cell
     if known:
-        idle = {Column.ENERGY: tally.whole(Part.IDLE, Column.ENERGY) or 0.0}
-        found.append(Line(Kind.IDLE, (), idle, _bars(tally, Part.IDLE)))
+        found.append(Line(Kind.IDLE, (), _whole(tally, Part.IDLE), _bars(tally, Part.IDLE)))
     reasons = {key[0]: columns[Column.ENERGY] for key, columns in tally.amounts[Part.UNATTRIBUTED].items()}
     missed = max(0.0, sum(unrecorded))
     booked = sum([line.amounts.get(Column.ENERGY, 0.0) for line in found]) + sum(reasons.values())
