@@ -9,7 +9,7 @@ import pytest
 
 from gpuledger.fleet.answer import Course, Courses
 from gpuledger.fleet.failure import PrometheusError
-from gpuledger.report.ask import Asker
+from gpuledger.report.ask import RENAMED, Asker
 from gpuledger.report.grouping import GROUPINGS
 from gpuledger.report.questions import Column, Part
 from gpuledger.report.span import Span
@@ -94,9 +94,27 @@ def test_answers_that_miss_something(wrong: dict[str, object], says: str) -> Non
         gathered(Server(**wrong))  # type: ignore[arg-type]
     tally, notes = gathered(Server(**wrong), partial=True)  # type: ignore[arg-type]
 
-    assert str(caught.value) == f"{says}; a report would miss something; --allow-partial makes one"
+    assert str(caught.value) == f"{says}; a report would be wrong; --allow-partial makes one"
     assert notes == [says]
     assert tally.amounts[Part.GROUP]["ml",][Column.ENERGY] == 250
+
+
+def test_names_that_prometheus_replaced() -> None:
+    """All would be the exporter's: no report by namespace, but one by node, where names do not matter."""
+
+    class Renaming(Server):
+        def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+            found = super().query_range(promql, first_s, last_s, step_s)
+            return (
+                Courses((Course({"exported_namespace": "ml"}, [(last_s, 2.0)]),))
+                if "exported_namespace" in promql
+                else found
+            )
+
+    with pytest.raises(PrometheusError, match=r"without honor_labels: true.*; --allow-partial makes one"):
+        gathered(Renaming())
+    assert gathered(Renaming(), partial=True)[1] == [RENAMED]
+    Asker(Renaming()).gather(GROUPINGS["node"], SPAN, 1000)
 
 
 def test_no_data_at_all() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +17,12 @@ from gpuledger.report.tally import Tally
 
 TOO_MUCH = ("timeout", "size", "query")
 """Failures that fewer cells at a time may help against: too many samples, too many bytes, too long."""
+
+
+RENAMED = (
+    "Prometheus scrapes exporters without honor_labels: true, and puts their own namespace and pod in place of "
+    "those that use the GPUs"
+)
 
 
 class Server(Protocol):
@@ -48,6 +54,8 @@ class Asker:
                 seen[cell] = 1
             if not there:
                 continue
+            if grouping.of == "containers":
+                self._look_for_renamed(counters.renamed(step.text), chunk)
             new = bool(self._cells(counters.newcomers(step.text), chunk))
             asked = [question for question in questions(grouping, step) if new or not question.newcomers]
             for done, question in enumerate(asked):
@@ -93,8 +101,15 @@ class Asker:
         wrong = [f"Prometheus warns: {warning}" for warning in answer.warnings]
         if answer.dropped:
             wrong.append(f"{answer.dropped} values are no numbers (NaN or infinite) in {_shown(promql)}")
+        self._wrong(wrong)
+
+    def _look_for_renamed(self, promql: str, chunk: Chunk) -> None:
+        courses = [course for _, answer in self._ask(promql, chunk) for course in answer.series]
+        self._wrong([RENAMED] if any(course.labels.get("exported_namespace") for course in courses) else [])
+
+    def _wrong(self, wrong: Sequence[str]) -> None:
         if wrong and not self.partial:
-            raise PrometheusError("partial", f"{wrong[0]}; a report would miss something; --allow-partial makes one")
+            raise PrometheusError("partial", f"{wrong[0]}; a report would be wrong; --allow-partial makes one")
         self.notes.update(dict.fromkeys(wrong))
 
     def _tell_of_gaps(self, span: Span, seen: bytearray) -> None:
