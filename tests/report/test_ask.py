@@ -99,6 +99,19 @@ def test_answers_that_miss_something(wrong: dict[str, object], says: str) -> Non
     assert tally.amounts[Part.GROUP]["ml",][Column.ENERGY] == 250
 
 
+@pytest.mark.parametrize("off_s", [-1.0, -0.4, 0.4, 1e6, float("nan")])
+def test_moments_that_nobody_asked_for(off_s: float) -> None:
+    """As from query frontends that align a range with its step: no joule is put in another cell or another time."""
+
+    class Aligning(Server):
+        def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+            found = super().query_range(promql, first_s, last_s, step_s).series
+            return Courses(tuple(Course(c.labels, [(when + off_s, value) for when, value in c.points]) for c in found))
+
+    with pytest.raises(PrometheusError, match="other moments than those that were asked for"):
+        gathered(Aligning())
+
+
 def test_names_that_prometheus_replaced() -> None:
     """All would be the exporter's: no report by namespace, but one by node, where names do not matter."""
 

@@ -19,6 +19,10 @@ TOO_MUCH = ("timeout", "size", "query")
 """Failures that fewer cells at a time may help against: too many samples, too many bytes, too long."""
 
 
+MOVED = (
+    "the answer is of other moments than those that were asked for; a query frontend may align them: ask what is "
+    "behind it, or give --from and --to that are whole steps, such as days"
+)
 RENAMED = (
     "Prometheus scrapes exporters without honor_labels: true, and puts their own namespace and pod in place of "
     "those that use the GPUs"
@@ -94,6 +98,9 @@ class Asker:
                 self.most = piece.count // 2
                 waiting.append(piece)
                 continue
+            ends = [point[0] for course in answer.series for point in (*course.points[:1], *course.points[-1:])]
+            if not all(map(piece.ends_at, ends)):
+                raise PrometheusError("format", MOVED)
             self._look_at(answer, promql)
             yield piece, answer
 
