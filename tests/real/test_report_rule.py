@@ -116,6 +116,10 @@ def history() -> History:
     node.books(3e6, lambda _: 0, lambda m: 3e6 + 50 * (m + 30))
     # Loses its counter and its exporter's books at 35, when the driver is loaded anew: nobody on it, 60 J a minute.
     node = Node(found, "f")
+    # Two pods that only a kubelet knows, and so without a container's id, hold 2 GiB of it each.
+    for pod in ("guessed", "supposed"):
+        labels = {**node.gpu, "namespace": pod, "pod": f"{pod}-0", "container": "main", "method": "inferred"}
+        node.add("container_gpu_memory_bytes", lambda _: 2 * GIB, labels)
     node.books(500, lambda m: 60 * (m + 30 if m < 35 else m - 35), lambda m: 60 * (m + 1e6 if m < 35 else m - 25))
     return found
 
@@ -154,6 +158,8 @@ def test_joules_to_the_last(servers: dict[str, Prometheus], backend: str) -> Non
         "serve": 60 * 100,
         "fresh": 29.5 * 100,
         "late": 9.5 * 40,
+        "guessed": None,
+        "supposed": None,
         "outside of containers": 20 * 50 + 60 * 10 + 15.5 * 20,
         # Of the new node from its first scrape at 33.5 on; of the one whose books began anew from 35 on.
         "idle": 60 * 2990 - 6500 - 15.5 * 20 - 9.5 * 40 + 26 * 600 + (35 + 24.5) * 60,
@@ -188,7 +194,8 @@ def test_times_and_memory(servers: dict[str, Prometheus], backend: str) -> None:
     assert allocated["idle"] is None
     assert busy["short"] == pytest.approx(6.5)
     assert busy["train"] == pytest.approx(690)
-    assert column(found, "memory_gib_hours", 60)["short"] == pytest.approx(7 * 8)
+    memory = column(found, "memory_gib_hours", 60)
+    assert [memory[name] for name in ("short", "guessed", "supposed")] == pytest.approx([7 * 8, 60 * 2, 60 * 2])
     assert found["seen_gpu_hours"] * 60 == pytest.approx(60 + 60 + 26 + 33 + 20 + 60)
 
 

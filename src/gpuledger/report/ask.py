@@ -93,8 +93,10 @@ class Asker:
             try:
                 answer = self.server.query_range(promql, piece.first_s, piece.last_s, piece.step_ms / 1000)
             except PrometheusError as error:
-                if error.reason not in TOO_MUCH or piece.count == 1:
+                if error.reason not in TOO_MUCH:
                     raise
+                if piece.count == 1:
+                    raise PrometheusError(error.reason, f"{error}; a shorter --step asks for less at a time") from None
                 self.most = piece.count // 2
                 waiting.append(piece)
                 continue

@@ -11,6 +11,8 @@ from gpuledger.report.counters import Counter
 from gpuledger.report.grouping import PROCESS, REASONS, WHOLE, Grouping, Join
 
 CONTAINER = ("uuid", "container_id")
+NAMED = (*CONTAINER, "namespace", "pod", "container")
+"""Of gauges, which may be shown of containers that only a kubelet knows: it does not tell ids."""
 OUTSIDE = '{container_id=""}'
 GRANT = ("uuid", "namespace", "pod", "container", "container_id", "batch_job", "resource", "replica")
 
@@ -113,7 +115,7 @@ def _times(grouping: Grouping, step: Step) -> Iterator[Question]:
     yield from _rises(Column.BUSY, Part.GROUP, grouping, busy, step)
     outside = Counter(f"gpu_process_busy_seconds_total{OUTSIDE}", PROCESS, may_hide=True)
     yield from _rises(Column.BUSY, Part.OUTSIDE, WHOLE, outside, step)
-    on_gpu = gauges.shares('container_gpu_detected{evidence="process"}', step.milliseconds, CONTAINER)
+    on_gpu = gauges.shares('container_gpu_detected{evidence="process"}', step.milliseconds, NAMED)
     yield _seconds(Column.RESIDENT, Part.GROUP, grouping, grouping.join, on_gpu, step)
     on_gpu = gauges.shares(f"gpu_process_active{OUTSIDE}", step.milliseconds, PROCESS)
     yield _seconds(Column.RESIDENT, Part.OUTSIDE, WHOLE, None, on_gpu, step)
@@ -134,7 +136,7 @@ def _held(grouping: Grouping, step: Step) -> Iterator[Question]:
 
     yield memory(Part.WHOLE, WHOLE, "gpu_memory_used_bytes", ("uuid",))
     if grouping.of == "containers":
-        yield memory(Part.GROUP, grouping, "container_gpu_memory_bytes", (*CONTAINER, "method"))
+        yield memory(Part.GROUP, grouping, "container_gpu_memory_bytes", (*NAMED, "method"))
         yield memory(Part.OUTSIDE, WHOLE, f"gpu_process_memory_used_bytes{OUTSIDE}", PROCESS)
     elif grouping.of == "processes":
         yield memory(Part.GROUP, grouping, "gpu_process_memory_used_bytes", PROCESS)
