@@ -13,10 +13,9 @@ import pytest
 
 from tests.autoscaling.manifests import manifest, replicas
 from tests.cli.running import Running
-from tests.fakedriver import Gpu, Process, Scenario
-from tests.owners.kubelet_server import CriServer, KubeletServer
+from tests.fakedriver import Gpu, Process
 from tests.real.daemons import wait_until
-from tests.real.nodes import Node, host, uuid
+from tests.real.nodes import EmptyNode, host, uuid
 from tests.real.prometheus import Prometheus, prometheus
 from tests.real.test_fleet import RULES
 
@@ -24,15 +23,11 @@ GPUS, PODS = 11, 4
 SERIES = "namespace:gpu_in_use_utilization:resident"
 
 
-class Load(Node):
+class Load(EmptyNode):
     """Eleven GPUs, and four pods of one namespace with one each."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.proc = folder, folder / "proc"
-        self.kubelet, self.cri = KubeletServer(folder / "kubelet.sock"), CriServer(folder / "cri.sock")
-        self.scenario = Scenario(gpus=[Gpu(index=g, uuid=uuid(g)) for g in range(GPUS)])
-        (self.proc / "1").mkdir(parents=True)
-        (self.proc / "stat").write_text("cpu 0\nbtime 1690000000\n")
+        super().__init__(folder, *[Gpu(index=g, uuid=uuid(g)) for g in range(GPUS)])
         for gpu in range(PODS):
             self.pod(f"llm-{gpu}", gpu, uuid(gpu), memory=1 << 30)
         self._all: list[Process] = list(self.scenario.processes)
