@@ -29,13 +29,20 @@ def scrapes(*whiles: Minutes) -> list[float]:
 class Node:
     """An exporter with one GPU; its energy is always the sum of what it says of others."""
 
-    def __init__(self, history: History, name: str, *whiles: Minutes, job: str = "gpuledger") -> None:
+    def __init__(
+        self,
+        history: History,
+        name: str,
+        *whiles: Minutes,
+        job: str = "gpuledger",
+        clock: Callable[[float], float] = lambda minute: BEGAN + 60 * minute,
+    ) -> None:
         self.history, self.name, self.minutes = history, name, scrapes(*(whiles or (WATCHED,)))
         self.target = {"instance": f"{name}:9400", "job": job}
         self.gpu = {**self.target, "gpu": "0", "uuid": f"GPU-{name}"}
         for family in ("gpu_up", "gpu_in_use"):
             self.add(family, lambda _: 1)
-        self.add("gpuledger_tick_timestamp_seconds", lambda minute: BEGAN + 60 * minute, self.target)
+        self.add("gpuledger_tick_timestamp_seconds", clock, self.target)
         self.add("gpu_info", lambda _: 1, {**self.gpu, "name": "H200" if name < "c" else "L4"})
 
     def add(
@@ -210,6 +217,18 @@ def test_the_length_of_cells_does_not_matter(servers: dict[str, Prometheus], bac
         assert [hours["long"], hours["short"]] == pytest.approx([60, 7])
     assert column(found, "memory_gib_hours", 60)["short"] == pytest.approx(7 * 8)
     assert column(found, "energy_kwh", 3.6e6)["short"] == pytest.approx(6500)
+
+
+def test_a_clock_that_is_set_is_no_year_of_hours() -> None:
+    """An exporter whose clock was a year behind until minute 5: some minutes too many, in one cell."""
+    found = History()
+    node = Node(found, "late", clock=lambda minute: BEGAN + 60 * minute - (minute < 5) * 365 * 86400)
+    node.container("pod", lambda _: 0)
+    with remembering(found) as server:
+        hours = column(report(server), "allocated_gpu_hours", 60)["pod"]
+
+    assert hours is not None
+    assert 55 <= hours <= 65
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -74,6 +74,16 @@ def test_groups_are_in_order_and_those_below_the_top_are_one() -> None:
     assert nobody.amounts == {Column.ENERGY: 14}
 
 
+def test_without_the_counters_of_gpus_there_is_no_total() -> None:
+    """As where Prometheus does not keep them: groups have what they have, and nobody knows what is missing."""
+    tally = Tally(CELLS)
+    add(tally, Part.GROUP, [1, 2, 3, 4], NAMESPACE, namespace="a")
+    found = lines(tally, NAMESPACE)
+
+    assert [line.amounts for line in found.lines] == [{Column.ENERGY: 10}, {}]
+    assert (found.total.amounts, found.reasons) == ({}, ())
+
+
 def test_what_no_book_has_is_unrecorded() -> None:
     """Over the whole time: what is booked a cell later than it was counted is not missing."""
     tally = Tally(CELLS)

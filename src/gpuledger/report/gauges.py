@@ -8,6 +8,8 @@ from __future__ import annotations
 
 TICK = "gpuledger_tick_timestamp_seconds"
 TARGET = ("instance", "job")
+LOOKBACK_S = 300
+"""How old a sample may be for Prometheus to be that of a moment."""
 
 
 def amounts(series: str, step_ms: int, ids: tuple[str, ...]) -> str:
@@ -37,7 +39,8 @@ def _covered(step_ms: int) -> str:
     """Seconds that the scrapes of each target in the cell stand for, by the clock of its exporter."""
     by, window = ", ".join(TARGET), _window(step_ms)
     before = f"max by ({by}) ({TICK} offset {step_ms}ms) or min by ({by}) (min_over_time({TICK}[{window}]))"
-    return f"clamp_min(max by ({by}) (max_over_time({TICK}[{window}])) - ({before}), 0)"
+    passed = f"max by ({by}) (max_over_time({TICK}[{window}])) - ({before})"
+    return f"clamp_max(clamp_min({passed}, 0), {step_ms / 1000 + LOOKBACK_S:.3f})"  # a clock may be set
 
 
 def _on_target() -> str:

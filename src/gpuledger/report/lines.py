@@ -88,7 +88,7 @@ def _unrecorded(tally: Tally, grouping: Grouping) -> list[float]:
     owners = Part.ALL_GROUPS if grouping.join else Part.GROUP
     parts = [tally.energy_by_cell.get(part, ()) for part in (owners, Part.OUTSIDE, Part.IDLE, Part.UNATTRIBUTED)]
     missed = list(tally.energy_by_cell.get(Part.WHOLE, ()))
-    for part in parts:
+    for part in parts if missed else ():
         missed = [left - joules for left, joules in zip(missed, part, strict=True)] if part else missed
     return missed
 
