@@ -113,6 +113,29 @@ def test_whose_gpus_are_counted(what: str, gpus: int, in_use: int, busy: float) 
     assert (found["gpus"], found["gpus_in_use"], found["busy_gpus"]) == (gpus, in_use, busy)
 
 
+@pytest.mark.parametrize(
+    ("what", "names", "status"),
+    [
+        ("?workload=llm", (), 503),
+        ("?workload=llm", ("podresources",), 503),
+        ("?workload=llm", ("kubernetes",), 200),
+        ("?namespace=ml", ("docker",), 503),
+        ("?pod=llm-*", ("cri",), 200),
+        ("?container=main", (), 200),
+        ("", (), 200),
+    ],
+)
+def test_names_that_nobody_knows_are_no_zero(what: str, names: tuple[str, ...], status: int) -> None:
+    """An autoscaler would take away what is busy, for want of a name; one that somebody would know is just not here."""
+    nameless = tuple(replace(use, owner=Owner(container_id="1")) for use in node().processes)
+    providers = tuple(replace(KUBELET, name=name) for name in names)
+    answer = ask(f"/api/v1/scaling{what}", replace(node(), processes=nameless, owners=Owners(providers=providers)))
+
+    assert answer.status == status
+    assert isinstance(answer.body, bytes)
+    assert (b"nobody here knows a " in answer.body) == (status == 503)
+
+
 def test_the_workload_of_a_pod_that_runs_nothing_yet() -> None:
     """It is known from who knows containers."""
     waiting = replace(LLM, pod="llm-7-y")

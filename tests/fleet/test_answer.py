@@ -53,8 +53,10 @@ def test_whatever_comes_is_an_answer_or_one_error(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "result", [{"metric": {}}, {"metric": {}, "value": [1]}, 5, "x", {"metric": {}, "value": None}]
-)
+    "result",
+    [{"metric": {}}, {"metric": {}, "value": [1]}, 5, "x", {"metric": {}, "value": None},
+     {"metric": {"uuid": 5}, "value": [1, "2"]}, {"metric": {"node": {}}, "value": [1, "2"]}],
+)  # fmt: skip
 def test_a_broken_series_is_an_error(result: object) -> None:
     """Half of an answer is none."""
     tree = {"status": "success", "data": {"resultType": "vector", "result": [result]}}
@@ -134,6 +136,13 @@ def test_whatever_comes_over_a_time_is_an_answer_or_an_error(body: bytes) -> Non
     """And nothing else."""
     with suppress(PrometheusError):
         parse_range(body, "q")
+
+
+def test_labels_over_a_time_are_texts() -> None:
+    """As they are at one moment."""
+    result = [{"metric": {"namespace": 5}, "values": [[1, "2"]]}]
+    with pytest.raises(PrometheusError, match="is not as Prometheus writes it"):
+        parse_range(json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode(), "q")
 
 
 def test_histograms_over_a_time_are_no_numbers() -> None:

@@ -102,6 +102,7 @@ def test_a_bad_secret_file_is_named(server: Upstream, tmp_path: Path, content: b
         ("405 Method Not Allowed", b"", "http", "there is no Prometheus at this path"),
         ("200 OK", b"<!doctype html><html>", "format", "HTML that is not JSON"),
         ("200 OK", b"", "format", "not JSON"),
+        ("504 Gateway Timeout", b"<html>", "timeout", "answers 504: what is before Prometheus waits no longer for it"),
         ("502 Bad Gateway", b"<html>", "http", "answers 502; is it healthy?"),
         ("503 Service Unavailable", b'{"status":"error","errorType":"timeout","error":"query timed out"}', "timeout",
          "took Prometheus too long: query timed out"),

@@ -156,6 +156,15 @@ def test_no_such_metric_is_no_empty_cluster() -> None:
     assert made.refresh.shown.failures == (("empty", 2),)
 
 
+def test_values_that_cannot_be_added_up() -> None:
+    """Are a failed refresh, not the end of it."""
+    made = world()
+    made.answers["util"] = Answer((Series({"UUID": "0"}, 1.7e308), Series({"UUID": "1"}, 1.7e308)))
+    made.refresh.step()
+
+    assert (made.refresh.shown.up, made.refresh.shown.failures) == (False, (("query", 1),))
+
+
 def test_half_of_the_answers_is_none() -> None:
     """A failing second query does not leave the first with old evidence."""
     made = world()

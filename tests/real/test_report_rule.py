@@ -29,13 +29,20 @@ def scrapes(*whiles: Minutes) -> list[float]:
 class Node:
     """An exporter with one GPU; its energy is always the sum of what it says of others."""
 
-    def __init__(self, history: History, name: str, *whiles: Minutes, job: str = "gpuledger") -> None:
+    def __init__(
+        self,
+        history: History,
+        name: str,
+        *whiles: Minutes,
+        job: str = "gpuledger",
+        clock: Callable[[float], float] = lambda minute: BEGAN + 60 * minute,
+    ) -> None:
         self.history, self.name, self.minutes = history, name, scrapes(*(whiles or (WATCHED,)))
         self.target = {"instance": f"{name}:9400", "job": job}
         self.gpu = {**self.target, "gpu": "0", "uuid": f"GPU-{name}"}
         for family in ("gpu_up", "gpu_in_use"):
             self.add(family, lambda _: 1)
-        self.add("gpuledger_tick_timestamp_seconds", lambda minute: BEGAN + 60 * minute, self.target)
+        self.add("gpuledger_tick_timestamp_seconds", clock, self.target)
         self.add("gpu_info", lambda _: 1, {**self.gpu, "name": "H200" if name < "c" else "L4"})
 
     def add(
@@ -116,6 +123,10 @@ def history() -> History:
     node.books(3e6, lambda _: 0, lambda m: 3e6 + 50 * (m + 30))
     # Loses its counter and its exporter's books at 35, when the driver is loaded anew: nobody on it, 60 J a minute.
     node = Node(found, "f")
+    # Two pods that only a kubelet knows, and so without a container's id, hold 2 GiB of it each.
+    for pod in ("guessed", "supposed"):
+        labels = {**node.gpu, "namespace": pod, "pod": f"{pod}-0", "container": "main", "method": "inferred"}
+        node.add("container_gpu_memory_bytes", lambda _: 2 * GIB, labels)
     node.books(500, lambda m: 60 * (m + 30 if m < 35 else m - 35), lambda m: 60 * (m + 1e6 if m < 35 else m - 25))
     return found
 
@@ -154,6 +165,8 @@ def test_joules_to_the_last(servers: dict[str, Prometheus], backend: str) -> Non
         "serve": 60 * 100,
         "fresh": 29.5 * 100,
         "late": 9.5 * 40,
+        "guessed": None,
+        "supposed": None,
         "outside of containers": 20 * 50 + 60 * 10 + 15.5 * 20,
         # Of the new node from its first scrape at 33.5 on; of the one whose books began anew from 35 on.
         "idle": 60 * 2990 - 6500 - 15.5 * 20 - 9.5 * 40 + 26 * 600 + (35 + 24.5) * 60,
@@ -177,19 +190,45 @@ def test_a_gap_that_is_too_long_is_not_bridged(servers: dict[str, Prometheus], b
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_times_and_memory(servers: dict[str, Prometheus], backend: str) -> None:
-    """Each sample counts for a minute; a GPU on which a pod was is a GPU-hour of its namespace."""
+    """Each sample counts for the minute before it, a first one for nothing; hours of a pod are its namespace's."""
     found = report(servers[backend])
     allocated, busy = column(found, "allocated_gpu_hours", 60), column(found, "busy_gpu_hours", 3600)
 
     assert column(found, "resident_gpu_hours", 60)["long"] == pytest.approx(60)
     assert allocated["long"] == pytest.approx(60)
     assert allocated["short"] == pytest.approx(7)
-    assert allocated["serve"] == pytest.approx(16 + 18)
+    assert allocated["serve"] == pytest.approx(16 + 17)
     assert allocated["idle"] is None
     assert busy["short"] == pytest.approx(6.5)
     assert busy["train"] == pytest.approx(690)
+    memory = column(found, "memory_gib_hours", 60)
+    assert [memory[name] for name in ("short", "guessed", "supposed")] == pytest.approx([7 * 8, 60 * 2, 60 * 2])
+    assert found["seen_gpu_hours"] * 60 == pytest.approx(60 + 60 + 26 + 33 + 20 + 60)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("step", ["20s", "1m", "100s", "7m", "1h"])
+def test_the_length_of_cells_does_not_matter(servers: dict[str, Prometheus], backend: str, step: str) -> None:
+    """Nor whether a cell has one scrape, none, or not always as many: nothing is lost and nothing counts twice."""
+    found = report(servers[backend], f"--step={step}")
+
+    for key in ("resident_gpu_hours", "allocated_gpu_hours"):
+        hours = column(found, key, 60)
+        assert [hours["long"], hours["short"]] == pytest.approx([60, 7])
     assert column(found, "memory_gib_hours", 60)["short"] == pytest.approx(7 * 8)
-    assert found["seen_gpu_hours"] * 60 == pytest.approx(60 + 60 + 27 + 34 + 20 + 60)
+    assert column(found, "energy_kwh", 3.6e6)["short"] == pytest.approx(6500)
+
+
+def test_a_clock_that_is_set_is_no_year_of_hours() -> None:
+    """An exporter whose clock was a year behind until minute 5: some minutes too many, in one cell."""
+    found = History()
+    node = Node(found, "late", clock=lambda minute: BEGAN + 60 * minute - (minute < 5) * 365 * 86400)
+    node.container("pod", lambda _: 0)
+    with remembering(found) as server:
+        hours = column(report(server), "allocated_gpu_hours", 60)["pod"]
+
+    assert hours is not None
+    assert 55 <= hours <= 65
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

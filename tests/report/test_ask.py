@@ -9,7 +9,7 @@ import pytest
 
 from gpuledger.fleet.answer import Course, Courses
 from gpuledger.fleet.failure import PrometheusError
-from gpuledger.report.ask import Asker
+from gpuledger.report.ask import RENAMED, Asker
 from gpuledger.report.grouping import GROUPINGS
 from gpuledger.report.questions import Column, Part
 from gpuledger.report.span import Span
@@ -61,8 +61,8 @@ def test_pieces_are_as_small_as_the_server_wants(most: int) -> None:
 
 
 def test_a_server_that_refuses_even_one_cell_is_an_error() -> None:
-    """In its own words."""
-    with pytest.raises(PrometheusError, match="too many samples"):
+    """In its own words, with what may help."""
+    with pytest.raises(PrometheusError, match=r"too many samples.*; a shorter --step asks for less at a time"):
         gathered(Server(0))
 
 
@@ -94,9 +94,40 @@ def test_answers_that_miss_something(wrong: dict[str, object], says: str) -> Non
         gathered(Server(**wrong))  # type: ignore[arg-type]
     tally, notes = gathered(Server(**wrong), partial=True)  # type: ignore[arg-type]
 
-    assert str(caught.value) == f"{says}; a report would miss something; --allow-partial makes one"
+    assert str(caught.value) == f"{says}; a report would be wrong; --allow-partial makes one"
     assert notes == [says]
     assert tally.amounts[Part.GROUP]["ml",][Column.ENERGY] == 250
+
+
+@pytest.mark.parametrize("off_s", [-1.0, -0.4, 0.4, 1e6, float("nan")])
+def test_moments_that_nobody_asked_for(off_s: float) -> None:
+    """As from query frontends that align a range with its step: no joule is put in another cell or another time."""
+
+    class Aligning(Server):
+        def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+            found = super().query_range(promql, first_s, last_s, step_s).series
+            return Courses(tuple(Course(c.labels, [(when + off_s, value) for when, value in c.points]) for c in found))
+
+    with pytest.raises(PrometheusError, match="other moments than those that were asked for"):
+        gathered(Aligning())
+
+
+def test_names_that_prometheus_replaced() -> None:
+    """All would be the exporter's: no report by namespace, but one by node, where names do not matter."""
+
+    class Renaming(Server):
+        def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+            found = super().query_range(promql, first_s, last_s, step_s)
+            return (
+                Courses((Course({"exported_namespace": "ml"}, [(last_s, 2.0)]),))
+                if "exported_namespace" in promql
+                else found
+            )
+
+    with pytest.raises(PrometheusError, match=r"without honor_labels: true.*; --allow-partial makes one"):
+        gathered(Renaming())
+    assert gathered(Renaming(), partial=True)[1] == [RENAMED]
+    Asker(Renaming()).gather(GROUPINGS["node"], SPAN, 1000)
 
 
 def test_no_data_at_all() -> None:
@@ -110,10 +141,11 @@ def test_missing_data_are_noted() -> None:
     server = Server(present=lambda moment: 120 <= moment <= 150 or 160 <= moment < 200)
     _, notes = gathered(server)
 
+    hint = "; or is --step shorter than the time between two scrapes?"
     assert notes == [
         "there are no data before 1970-01-01T00:01:59Z",
         "there are no data after 1970-01-01T00:03:19Z",
-        "there are no data of any GPU in 3.6 % of the time, somewhere in between",
+        f"there are no data of any GPU in 3.6 % of the time, somewhere in between{hint}",
     ]
     assert {(first, last) for promql, first, last in server.asked if promql.startswith(WENT_ON)} == {(101.0, 200.0)}
 

@@ -83,8 +83,18 @@ def test_groups_are_in_order_and_those_below_the_top_are_one() -> None:
 
     assert (first.kind, first.key, first.amounts) == (Kind.GROUP, ("b",), {Column.ENERGY: 12})
     assert (rest.kind, rest.count, rest.amounts) == (Kind.REST, 3, {Column.ENERGY: 14, Column.BUSY: 28})
-    assert (list(rest.bars), idle.amounts) == ([3.5] * 4, {Column.ENERGY: 0})
+    assert (list(rest.bars), idle.amounts) == ([3.5] * 4, {})
     assert nobody.amounts == {Column.ENERGY: 14}
+
+
+def test_without_the_counters_of_gpus_there_is_no_total() -> None:
+    """As where Prometheus does not keep them: groups have what they have, and nobody knows what is missing."""
+    tally = Tally(CELLS)
+    add(tally, Part.GROUP, [1, 2, 3, 4], NAMESPACE, namespace="a")
+    found = lines(tally, NAMESPACE)
+
+    assert [line.amounts for line in found.lines] == [{Column.ENERGY: 10}, {}]
+    assert (found.total.amounts, found.reasons) == ({}, ())
 
 
 def test_what_no_book_has_is_unrecorded() -> None:

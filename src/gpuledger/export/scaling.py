@@ -19,6 +19,13 @@ WHO = ("namespace", "pod", "container", "workload")
 GIVERS = ("podresources", "docker", "podman", "hpcdir")
 """Providers that know what was given to whom."""
 
+NAMERS = {
+    "namespace": ("podresources", "cri", "kubernetes"),
+    "pod": ("podresources", "cri", "kubernetes"),
+    "workload": ("kubernetes",),
+}
+"""Providers that know a name. With none of them, nothing of that name is nothing known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -56,8 +63,8 @@ def answer(tick: Tick, path: str, query: Mapping[str, list[str]]) -> Response:
         return Response.text(400, "the same is asked for twice; ask once")
     if wanted.in_use not in RULES:
         return Response.text(400, f"there is no rule in_use={wanted.in_use}; there are {', '.join(RULES)}")
-    if not tick.driver.up:
-        return Response.text(503, f"the driver cannot be read: {tick.driver.reason}")
+    if unknown := _unknown(tick, wanted):
+        return Response.text(503, unknown)
     numbers = count(tick, wanted)
     if wanted.in_use == "allocated" and numbers["gpus_allocated"] is None:
         return Response.text(503, "nobody here knows who was given a GPU; ask for in_use=busy or resident")
@@ -92,6 +99,22 @@ def count(tick: Tick, wanted: Wanted) -> dict[str, float | None]:
         "utilization_ratio": round(mean / 100, 6),
         "utilization_percent": round(mean, 4),
     }
+
+
+def _unknown(tick: Tick, wanted: Wanted) -> str:
+    """Why it cannot be told, if it cannot."""
+    if not tick.driver.up:
+        return f"the driver cannot be read: {tick.driver.reason}"
+    names = (name for name in NAMERS if getattr(wanted, name) and not _is_known(tick, name))
+    name = next(names, "")
+    return f"nobody here knows a {name}; is one of {', '.join(NAMERS[name])} asked?" if name else ""
+
+
+def _is_known(tick: Tick, name: str) -> bool:
+    """Whether somebody would tell it, or has."""
+    field = "workload_name" if name == "workload" else name
+    owners = [*(use.owner for use in tick.processes), *(owner for _, owner in _given(tick))]
+    return any(p.up and p.name in NAMERS[name] for p in tick.owners.providers) or any(getattr(o, field) for o in owners)
 
 
 def _busy_percent(reading: Reading) -> float | None:

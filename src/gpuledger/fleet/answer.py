@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite, nan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from gpuledger.fleet.failure import PrometheusError
 
@@ -76,7 +76,7 @@ def parse_range(body: bytes, query: str) -> Courses:
 
 def _course(found: dict[str, Any]) -> Any:
     labels = found.get("metric")
-    if type(labels) is not dict:
+    if not _are_labels(labels):
         return found
     try:
         points = [(float(when), float(value)) for when, value in found.get("values", ())]
@@ -132,13 +132,17 @@ def series_of(points: Any) -> tuple[list[Series], int]:
         for point in points:
             labels = point["metric"]
             value = float(point["value"][1]) if "value" in point else _histogram(point)
-            if type(labels) is not dict:
+            if not _are_labels(labels):
                 raise BrokenError
             if isfinite(value):
                 found.append(Series(labels, value))
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         raise BrokenError from None
     return found, len(points) - len(found)
+
+
+def _are_labels(found: object) -> TypeGuard[dict[str, str]]:
+    return type(found) is dict and set(map(type, found.values())) <= {str}
 
 
 def _histogram(point: Any) -> float:

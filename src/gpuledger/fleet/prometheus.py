@@ -118,6 +118,8 @@ class Prometheus:
             given = self._access.user or self._access.token_file
             todo = "are user, password or token right?" if given else "give --prometheus.user or .token-file"
             raise PrometheusError("login", f"{url} answers {status} and does not let us in; {todo}")
+        if status == 504:
+            raise PrometheusError("timeout", f"{url} answers 504: what is before Prometheus waits no longer for it")
         if status in (404, 405) and not body.lstrip().startswith(b"{"):
             raise PrometheusError("http", f"{url} answers {status}: there is no Prometheus at this path; is a prefix "
                                   "missing in --prometheus.url?")  # fmt: skip

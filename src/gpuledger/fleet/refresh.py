@@ -14,7 +14,7 @@ from typing import Protocol
 from gpuledger.fleet.answer import Answer
 from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.gpus import Join
-from gpuledger.fleet.in_use import Gpu, Key, sources_of, summarize
+from gpuledger.fleet.in_use import Gpu, Key, Usage, sources_of, summarize
 from gpuledger.fleet.queries import Queries
 from gpuledger.fleet.shown import Shown
 from gpuledger.fleet.stream import Found, Take
@@ -123,7 +123,12 @@ class Refresh:
         del join  # and all UUIDs, before groups are made
         if not plan.percent and _is_percent(gpus):
             warnings["the query gives values over 1, so they are no ratios; is it --unit percent?"] = None
-        usages = summarize(gpus, plan.rule, plan.groupings, held)
+        try:
+            usages: Iterable[Usage] = tuple(summarize(gpus, plan.rule, plan.groupings, held))
+        except OverflowError:
+            raise PrometheusError(
+                "query", "the query gives values too large to be added up; is it the right one?"
+            ) from None
         if not counts.get("allocated") and self._number(plan.queries.known, moment) == 0:
             if plan.rule == "allocated":
                 raise PrometheusError("empty", "no exporter says who was given a GPU, so none is in use by the rule "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,11 +12,21 @@ from gpuledger.fleet.failure import PrometheusError
 from gpuledger.report import counters
 from gpuledger.report.grouping import Grouping
 from gpuledger.report.questions import Step, questions
-from gpuledger.report.span import CHUNK, Chunk, Span, show_moment
+from gpuledger.report.span import CHUNK, SHORTEST_S, Chunk, Span, show_moment
 from gpuledger.report.tally import Tally
 
 TOO_MUCH = ("timeout", "size", "query")
 """Failures that fewer cells at a time may help against: too many samples, too many bytes, too long."""
+
+
+MOVED = (
+    "the answer is of other moments than those that were asked for; a query frontend may align them: ask what is "
+    "behind it, or give --from and --to that are whole steps, such as days"
+)
+RENAMED = (
+    "Prometheus scrapes exporters without honor_labels: true, and puts their own namespace and pod in place of "
+    "those that use the GPUs"
+)
 
 
 class Server(Protocol):
@@ -48,6 +58,8 @@ class Asker:
                 seen[cell] = 1
             if not there:
                 continue
+            if grouping.of == "containers":
+                self._look_for_renamed(counters.renamed(step.text), chunk)
             new = bool(self._cells(counters.newcomers(step.text), chunk))
             asked = [question for question in questions(grouping, step) if new or not question.newcomers]
             for done, question in enumerate(asked):
@@ -81,11 +93,16 @@ class Asker:
             try:
                 answer = self.server.query_range(promql, piece.first_s, piece.last_s, piece.step_ms / 1000)
             except PrometheusError as error:
-                if error.reason not in TOO_MUCH or piece.count == 1:
+                if error.reason not in TOO_MUCH:
                     raise
+                if piece.count == 1:
+                    raise PrometheusError(error.reason, f"{error}; a shorter --step asks for less at a time") from None
                 self.most = piece.count // 2
                 waiting.append(piece)
                 continue
+            ends = [point[0] for course in answer.series for point in (*course.points[:1], *course.points[-1:])]
+            if not all(map(piece.ends_at, ends)):
+                raise PrometheusError("format", MOVED)
             self._look_at(answer, promql)
             yield piece, answer
 
@@ -93,8 +110,15 @@ class Asker:
         wrong = [f"Prometheus warns: {warning}" for warning in answer.warnings]
         if answer.dropped:
             wrong.append(f"{answer.dropped} values are no numbers (NaN or infinite) in {_shown(promql)}")
+        self._wrong(wrong)
+
+    def _look_for_renamed(self, promql: str, chunk: Chunk) -> None:
+        courses = [course for _, answer in self._ask(promql, chunk) for course in answer.series]
+        self._wrong([RENAMED] if any(course.labels.get("exported_namespace") for course in courses) else [])
+
+    def _wrong(self, wrong: Sequence[str]) -> None:
         if wrong and not self.partial:
-            raise PrometheusError("partial", f"{wrong[0]}; a report would miss something; --allow-partial makes one")
+            raise PrometheusError("partial", f"{wrong[0]}; a report would be wrong; --allow-partial makes one")
         self.notes.update(dict.fromkeys(wrong))
 
     def _tell_of_gaps(self, span: Span, seen: bytearray) -> None:
@@ -104,8 +128,9 @@ class Asker:
         if last + 1 < span.cells:
             self.notes[f"there are no data after {show_moment(span.begin_of(last + 1))}"] = None
         if missing := seen.count(0, first, last):
-            share = 100 * missing / span.cells
-            self.notes[f"there are no data of any GPU in {share:.1f} % of the time, somewhere in between"] = None
+            share, short = 100 * missing / span.cells, span.step_ms < SHORTEST_S * 1000
+            hint = "; or is --step shorter than the time between two scrapes?" if short else ""
+            self.notes[f"there are no data of any GPU in {share:.1f} % of the time, somewhere in between{hint}"] = None
 
 
 def _shown(promql: str) -> str:

@@ -94,6 +94,12 @@ def present(step: str) -> str:
     return f"count(max by (uuid) (count_over_time({SEEN}[{step}])))"
 
 
+def renamed(step: str) -> str:
+    """Namespaces in whose place Prometheus put that of the exporter."""
+    series = 'container_gpu_energy_joules_total{exported_namespace!=""}'
+    return f"count by (exported_namespace) (count_over_time({series}[{step}]))"
+
+
 def newcomers(step: str) -> str:
     """How many of them were not there at its beginning."""
     return f"count(max by (uuid) (count_over_time({SEEN}[{step}])) unless on (uuid) {_gpu_before(step)})"

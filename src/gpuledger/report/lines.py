@@ -64,8 +64,7 @@ def lines(tally: Tally, grouping: Grouping, top: int | None = None) -> Lines:
         found.append(Line(Kind.OUTSIDE, (), outside, _bars(tally, Part.OUTSIDE)))
     known = Part.WHOLE in tally.energy_by_cell
     if known:
-        idle = {Column.ENERGY: tally.whole(Part.IDLE, Column.ENERGY) or 0.0}
-        found.append(Line(Kind.IDLE, (), idle, _bars(tally, Part.IDLE)))
+        found.append(Line(Kind.IDLE, (), _whole(tally, Part.IDLE), _bars(tally, Part.IDLE)))
     reasons = {key[0]: columns[Column.ENERGY] for key, columns in tally.amounts[Part.UNATTRIBUTED].items()}
     missed = max(0.0, sum(unrecorded))
     booked = sum([line.amounts.get(Column.ENERGY, 0.0) for line in found]) + sum(reasons.values())
@@ -89,7 +88,7 @@ def _unrecorded(tally: Tally, grouping: Grouping) -> list[float]:
     owners = Part.ALL_GROUPS if grouping.join else Part.GROUP
     parts = [tally.energy_by_cell.get(part, ()) for part in (owners, Part.OUTSIDE, Part.IDLE, Part.UNATTRIBUTED)]
     missed = list(tally.energy_by_cell.get(Part.WHOLE, ()))
-    for part in parts:
+    for part in parts if missed else ():
         missed = [left - joules for left, joules in zip(missed, part, strict=True)] if part else missed
     return missed
 

@@ -11,6 +11,8 @@ from gpuledger.report.counters import Counter
 from gpuledger.report.grouping import PROCESS, REASONS, WHOLE, Grouping, Join
 
 CONTAINER = ("uuid", "container_id")
+NAMED = (*CONTAINER, "namespace", "pod", "container")
+"""Of gauges, which may be shown of containers that only a kubelet knows: it does not tell ids."""
 OUTSIDE = '{container_id=""}'
 GRANT = ("uuid", "namespace", "pod", "container", "container_id", "batch_job", "resource", "replica")
 
@@ -63,11 +65,6 @@ class Step:
         return f"{self.milliseconds}ms"
 
     @property
-    def window(self) -> str:
-        """For the window of a gauge: in Prometheus 2 a sample at either end of a window is in it, so in two of them."""
-        return f"{max(1, self.milliseconds - 1)}ms"
-
-    @property
     def gap(self) -> str:
         """How far before the cell one looks."""
         return f"{self.gap_ms}ms"
@@ -108,7 +105,7 @@ def _times(grouping: Grouping, step: Step) -> Iterator[Question]:
         yield from _rises(Column.BUSY, Part.GROUP, grouping, busy, step)
         yield from _rises(Column.RESIDENT, Part.GROUP, grouping, in_use, step)
         return
-    on_gpu = gauges.amounts("gpu_process_active", step.window, PROCESS)
+    on_gpu = gauges.shares("gpu_process_active", step.milliseconds, PROCESS)
     if grouping.of == "processes":
         busy = Counter("gpu_process_busy_seconds_total", PROCESS, may_hide=True)
         yield from _rises(Column.BUSY, Part.GROUP, grouping, busy, step)
@@ -118,34 +115,34 @@ def _times(grouping: Grouping, step: Step) -> Iterator[Question]:
     yield from _rises(Column.BUSY, Part.GROUP, grouping, busy, step)
     outside = Counter(f"gpu_process_busy_seconds_total{OUTSIDE}", PROCESS, may_hide=True)
     yield from _rises(Column.BUSY, Part.OUTSIDE, WHOLE, outside, step)
-    on_gpu = gauges.amounts('container_gpu_detected{evidence="process"}', step.window, CONTAINER)
+    on_gpu = gauges.shares('container_gpu_detected{evidence="process"}', step.milliseconds, NAMED)
     yield _seconds(Column.RESIDENT, Part.GROUP, grouping, grouping.join, on_gpu, step)
-    on_gpu = gauges.amounts(f"gpu_process_active{OUTSIDE}", step.window, PROCESS)
+    on_gpu = gauges.shares(f"gpu_process_active{OUTSIDE}", step.milliseconds, PROCESS)
     yield _seconds(Column.RESIDENT, Part.OUTSIDE, WHOLE, None, on_gpu, step)
 
 
 def _held(grouping: Grouping, step: Step) -> Iterator[Question]:
     """Devices that somebody was given, memory, and GPUs seen."""
     names = "gpu_pod_allocation_info|gpu_container_allocation_info|gpu_job_allocation_info"
-    given = gauges.amounts(f'{{__name__=~"{names}"}}', step.window, GRANT)
+    given = gauges.shares(f'{{__name__=~"{names}"}}', step.milliseconds, GRANT)
     yield _seconds(Column.ALLOCATED, Part.WHOLE, WHOLE, None, given, step)
     if grouping.name == "job":
-        given = gauges.amounts("gpu_job_allocation_info", step.window, GRANT)
+        given = gauges.shares("gpu_job_allocation_info", step.milliseconds, GRANT)
     if grouping.grants:
         yield _seconds(Column.ALLOCATED, Part.GROUP, grouping, grouping.grant_join, given, step)
 
     def memory(part: Part, grouping: Grouping, series: str, ids: tuple[str, ...]) -> Question:
-        return _sum(Column.MEMORY, part, grouping, gauges.amounts(series, step.window, ids), step)
+        return _sum(Column.MEMORY, part, grouping, gauges.amounts(series, step.milliseconds, ids), step)
 
     yield memory(Part.WHOLE, WHOLE, "gpu_memory_used_bytes", ("uuid",))
     if grouping.of == "containers":
-        yield memory(Part.GROUP, grouping, "container_gpu_memory_bytes", (*CONTAINER, "method"))
+        yield memory(Part.GROUP, grouping, "container_gpu_memory_bytes", (*NAMED, "method"))
         yield memory(Part.OUTSIDE, WHOLE, f"gpu_process_memory_used_bytes{OUTSIDE}", PROCESS)
     elif grouping.of == "processes":
         yield memory(Part.GROUP, grouping, "gpu_process_memory_used_bytes", PROCESS)
     else:
         yield memory(Part.GROUP, grouping, "gpu_memory_used_bytes", ("uuid",))
-    seen = gauges.amounts("gpu_up", step.window, ("uuid",), "count_over_time")
+    seen = gauges.shares("gpu_up", step.milliseconds, ("uuid",), "count_over_time")
     yield _seconds(Column.SEEN, Part.WHOLE, WHOLE, None, seen, step)
 
 
@@ -168,5 +165,5 @@ def _seconds(  # noqa: PLR0917 - what makes a question, in the order of Question
     column: Column, part: Part, grouping: Grouping, join: Join | None, vector: str, step: Step
 ) -> Question:
     joined = join.apply(vector, step.text) if join else vector
-    held = gauges.seconds(joined, grouping.wanted, step.milliseconds / 1000)
+    held = gauges.seconds(joined, grouping.wanted, step.milliseconds)
     return Question(column, part, grouping, f"sum by ({', '.join(grouping.wanted)}) ({held})")

@@ -67,7 +67,7 @@ def currency(text: str) -> str:
 
 OPTIONS: tuple[Option, ...] = (
     *[replace(option, default=120.0) if option.key == "prometheus.timeout" else option for option in PROMETHEUS],
-    Option("since", 0.0, "How far back; 1d if neither this nor --from is given.", checks.between("0s", "36500d")),
+    Option("since", 0.0, "How far back; at 0s it is 1d, unless --from is given.", checks.between("0s", "36500d")),
     Option("from", "", "Where the time begins, as 2026-11-01 or 2026-11-01T08:30, in UTC.", moment),
     Option("to", "", "Where it ends, in the same form; now if not given.", moment),
     Option("by", "namespace", f"What a line is: {', '.join(GROUPINGS)}.", checks.one_of(*GROUPINGS)),

@@ -7,7 +7,11 @@ from datetime import datetime, timezone
 
 MOST_CELLS = 750
 """However long the time is: more say hardly more, and cost everybody."""
-STEPS_S = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+SHORTEST_S = 300
+"""As long as Prometheus looks back: whoever scrapes more rarely has gaps everywhere. Shorter only if asked for."""
+STEPS_S = (SHORTEST_S, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+NEAR_MS = 2
+"""Servers write moments in milliseconds, and some of them as fractions."""
 CHUNK = 100
 """Cells asked for at once, to begin with. Prometheus gives 11,000 points a series at most."""
 
@@ -34,6 +38,14 @@ class Chunk:
     def cell(self, moment_s: float) -> int:
         """Which cell ends at this moment."""
         return self.first + round((moment_s * 1000 - self.begin_ms) / self.step_ms) - 1
+
+    def ends_at(self, moment_s: float) -> bool:
+        """Whether one of its cells does."""
+        off_ms = moment_s * 1000 - self.begin_ms
+        return (
+            self.step_ms / 2 < off_ms < self.step_ms * (self.count + 0.5)
+            and abs(off_ms - round(off_ms / self.step_ms) * self.step_ms) < NEAR_MS
+        )
 
     def halves(self) -> tuple[Chunk, Chunk]:
         """Two that are together this one; it has more than one cell."""
