@@ -110,3 +110,17 @@ def test_power_is_a_mean_over_three_seconds() -> None:
     assert watts[0] is None
     assert watts[4] == pytest.approx(33.333)
     assert watts[5] == 0
+
+
+def test_a_clock_that_is_set_back_costs_one_picture_its_power() -> None:
+    """An hour back: ticks of before are not kept until time is there again, and power is told at the next tick."""
+    world, books = World(), Books()
+    ticks = [world.tick(7), world.tick(7, mj=100_000, work={7: 50}), world.tick(7, mj=100_000, work={7: 50})]
+    ticks += [world.tick(7, mj=100_000, after_s=after_s, work={7: 50}) for after_s in (-3600, 1, 1)]
+    source = Ticks(lambda: books.book(ticks.pop(0)), "n1")
+
+    watts = [source()["processes"][0]["watts"] for _ in range(6)]
+
+    assert watts[3] is None
+    assert watts[5] is not None
+    assert len(source._ticks) == 3

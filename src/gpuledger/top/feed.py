@@ -58,6 +58,8 @@ class Ticks:
     def __call__(self) -> Picture:
         """Make a tick; power is taken from the oldest one within the window on."""
         tick = self._once()
+        if self._ticks and tick.time_ns < self._ticks[-1].time_ns:  # the clock was set back: nothing before compares
+            self._ticks.clear()
         while len(self._ticks) > 1 and tick.time_ns - self._ticks[0].time_ns > WINDOW_NS:
             self._ticks.popleft()
         self._ticks.append(tick)
