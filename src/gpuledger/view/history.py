@@ -81,18 +81,18 @@ class History:
 
     def _add_owners(self, tick: Tick, now: float) -> None:
         """A container's energy has that of its exited processes in it; a process without one has its own."""
-        memory: dict[str, int] = {}
+        memory: dict[str, int | None] = {}
         used: dict[str, int] = {}
         for container in tick.containers:
             name = who(container.owner)
-            held = (container.memory_bytes or 0) + (container.inferred_bytes or 0)
-            memory[name] = memory.get(name, 0) + held
+            memory[name] = _added(memory.get(name), container.memory_bytes, container.inferred_bytes)
             used[name] = used.get(name, 0) + sum(mj for _, mj in container.energy_mj)
         for process in tick.processes:
             if process.owner.container_id:
                 continue
             name = whose(process)
-            memory[name] = memory.get(name, 0) + (process.resident.memory_bytes or 0 if process.active else 0)
+            held = 0 if process.active is False else process.resident.memory_bytes
+            memory[name] = _added(memory.get(name), held)
             used[name] = used.get(name, 0) + sum(mj for _, mj in process.energy_mj)
         seconds = now - self._owner_time
         rows = {}
@@ -101,6 +101,12 @@ class History:
             rows[name] = (held, None if rise < 0 else round(rise / 1000 / seconds, 3))
         self._owners.add(now, rows)
         self._owner_time, self._used = now, used
+
+
+def _added(*numbers: int | None) -> int | None:
+    """The sum of what is known; None where nothing is."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
 
 
 def _points(step_s: float) -> int:
