@@ -43,6 +43,7 @@ class Gpu:
     total_bytes: float | None
     used_bytes: float | None
     reserved_bytes: float | None
+    known_bytes: float | None
     overhead_bytes: float | None
     unknown_bytes: float | None
     inferred_bytes: float | None
@@ -187,6 +188,7 @@ def _gpu(one: Picture) -> Gpu:
         total_bytes=_number(memory, "total_bytes"),
         used_bytes=_number(memory, "used_bytes"),
         reserved_bytes=_number(memory, "reserved_bytes"),
+        known_bytes=_number(memory, "known_bytes"),
         overhead_bytes=_number(memory, "overhead_bytes"),
         unknown_bytes=_number(memory, "unknown_bytes"),
         inferred_bytes=_number(memory, "inferred_bytes"),
