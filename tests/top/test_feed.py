@@ -124,3 +124,26 @@ def test_a_clock_that_is_set_back_costs_one_picture_its_power() -> None:
     assert watts[3] is None
     assert watts[5] is not None
     assert len(source._ticks) == 3
+
+
+def test_an_exporter_that_answers_with_old_readings_is_told() -> None:
+    """Not at once: a reading is there for its interval, and a slow one takes longer."""
+    clock = Clock()
+    old, new = picture(gpu()), picture(gpu(), time=picture()["time"] + 60)
+    source = Told(old)
+    feed = Feed(source, 1.0, monotonic=clock)
+
+    feed.step()
+    clock.now += 4
+    feed.step()
+    assert feed.state == State(read(old))
+    clock.now += 2
+    feed.step()
+    assert feed.state == State(read(old), "http://n1:9400 has no new readings")
+    source.answers = [new]
+    feed.step()
+    assert feed.state == State(read(new))
+    source.answers = [{**new, "interval_seconds": 10.0}]
+    clock.now += 20
+    feed.step()
+    assert feed.state.lost == ""

@@ -117,6 +117,7 @@ class Seen:
     """All of a picture."""
 
     time: float | None
+    interval_s: float | None
     node: str
     version: str
     recording: bool
@@ -145,6 +146,7 @@ def read(picture: object) -> Seen:
     containers = tuple(_use(one) for one in _rows(picture, "containers"))
     return Seen(
         time=_number(picture, "time"),
+        interval_s=_number(picture, "interval_seconds"),
         node=_text(picture, "node"),
         version=_text(picture, "gpuledger"),
         recording=picture.get("recording") is True,
