@@ -128,7 +128,8 @@ class Seen:
     gpus: tuple[Gpu, ...]
     processes: tuple[Use, ...]
     containers: tuple[Use, ...]
-    dropped: int
+    hidden: int
+    """Processes that the driver lists and the exporter does not show one by one."""
     providers: tuple[Provider, ...]
     colours: Mapping[str, str]
     """The style of each owner, the same in bars and in the table."""
@@ -157,7 +158,7 @@ def read(picture: object) -> Seen:
         gpus=tuple(_gpu(one) for one in _rows(picture, "gpus")),
         processes=processes,
         containers=containers,
-        dropped=int(_number(picture, "dropped_processes") or 0),
+        hidden=max(0, int(_number(picture, "process_count") or 0) - len({use.pid for use in processes if use.active})),
         providers=tuple(
             Provider(_text(one, "name"), one.get("up") is True, _text(one, "reason"))
             for one in _rows(picture, "providers")
