@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from gpuledger.model import Reading, Tick
 from gpuledger.view.ring import Ring
-from gpuledger.view.snapshot import VERSION, Picture
+from gpuledger.view.snapshot import VERSION, Picture, metered
 from gpuledger.view.who import who, whose
 
 LENGTH_S = 600
@@ -83,6 +83,9 @@ class History:
         """A container's energy has that of its exited processes in it; a process without one has its own."""
         memory: dict[str, int | None] = {}
         used: dict[str, int] = {}
+        told = metered(tick)
+        silent = {who(use.owner) for use in tick.containers if use.device.gpu_uuid not in told}
+        silent |= {whose(use) for use in tick.processes if use.device.gpu_uuid not in told}
         for container in tick.containers:
             name = who(container.owner)
             memory[name] = _added(memory.get(name), container.memory_bytes, container.inferred_bytes)
@@ -98,7 +101,7 @@ class History:
         rows = {}
         for name, held in memory.items():
             rise = used[name] - self._used[name] if name in self._used else -1
-            rows[name] = (held, None if rise < 0 else round(rise / 1000 / seconds, 3))
+            rows[name] = (held, None if rise < 0 or name in silent else round(rise / 1000 / seconds, 3))
         self._owners.add(now, rows)
         self._owner_time, self._used = now, used
 

@@ -60,6 +60,11 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Pictu
     }
 
 
+def metered(tick: Tick) -> set[str]:
+    """The GPUs that tell now what they use; of others nobody's power is known."""
+    return {r.device.uuid for r in tick.readings if r.up and r.account and r.account.energy_mj is not None}
+
+
 class _Earlier:
     """What everybody had used at an earlier tick."""
 
@@ -69,7 +74,7 @@ class _Earlier:
         if before is not None and self._seconds * 1e9 >= SHORTEST_NS:
             uses = [*before.processes, *before.containers]
         self._energy = {_identity(use): _sum(use.energy_mj) for use in uses}
-        self._metered = {r.device.uuid for r in tick.readings if r.up and r.account and r.account.energy_mj is not None}
+        self._metered = metered(tick)
 
     def watts(self, use: ProcessUse | ContainerUse) -> float | None:
         """Mean power since then; None for a newcomer, and where the GPU does not tell now what it uses."""
