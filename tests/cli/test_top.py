@@ -179,3 +179,12 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     assert live.returncode == 2
     assert "the live view needs textual; pip install 'gpuledger[top]', or use top --once" in live.stdout
     assert gpuledger("top", "--once", "--demo", FAST, env=env).returncode == 0
+
+
+@pytest.mark.parametrize("form", ["--once", "--json"])
+def test_no_standard_output_at_all(form: str) -> None:
+    """Closed by whoever started it: a line that says so, no traceback."""
+    words = " ".join((*COMMAND, "top", "--demo", form))
+    done = subprocess.run(["sh", "-c", f"{words} >&-"], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (2, "gpuledger: standard output is closed; send it elsewhere\n")

@@ -137,6 +137,17 @@ def test_a_picture_is_written_once() -> None:
     assert asked.api._event is None
 
 
+def test_the_history_is_written_once_a_tick() -> None:
+    """However many ask for it at once, and anew when there is more."""
+    first, second = node()[:2]
+    asked = Asked(first)
+
+    body = asked.get("history").body
+    assert asked.get("history").body is body
+    asked.api.publish(second)
+    assert len(asked.json("history")["gpus"]["times"]) == 2
+
+
 def test_compressed_for_who_takes_it() -> None:
     """And not to be kept by anybody on the way."""
     asked = Asked(*silent())

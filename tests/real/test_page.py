@@ -6,11 +6,16 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from gpuledger.books.book import Books
+from gpuledger.model import Driver, Health, Holder, Owner, Owners, Reading, Tick
+from gpuledger.view.snapshot import snapshot
+from tests.books.worlds import CUT, MIGS, World
 from tests.cli.running import Running, serving, surroundings
 from tests.real.browsers import Shown, chromium, page_of, shown
 from tests.view.nodes import HOSTILE, Node
@@ -109,6 +114,45 @@ def test_the_demo_on_the_page_is_what_metrics_say(browser: Browser) -> None:
         assert sum(parts.values()) == pytest.approx(told["gpu_energy_joules_total"], abs=0.01)
         assert parts["unattributed"] == pytest.approx(told["gpu_unattributed_energy_joules_total"], abs=0.01)
         assert all(url.startswith(server.url) for url in watched.asked)
+
+
+@pytest.mark.parametrize("books", [Books(5), Books(shown=False)], ids=["some", "none"])
+def test_sums_have_those_in_them_who_are_not_shown_one_by_one(browser: Browser, books: Books) -> None:
+    """The ledger of a card balances, no memory that is used is drawn as free, and the table adds up to the cards."""
+    made = Node(1, 20, books=books)
+    ticks = [made.tick() for _ in range(4)]
+    with shown(*ticks) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        seen = page.evaluate(SUMS)
+        parts = {name: float(value) for name, value in seen["parts"].items()}
+        assert parts["processes"] > 0
+        assert parts.pop("device") == pytest.approx(sum(parts.values()), abs=0.01)
+        memory = snapshot(ticks[-1])["gpus"][0]["memory"]
+        assert float(seen["memory"]) == memory["known_bytes"]
+        free: float = page.locator(".card .bar .free").evaluate("one => +one.style.flexGrow")
+        taken = (memory["used_bytes"] + memory["reserved_bytes"]) / memory["total_bytes"]
+        assert free == pytest.approx(1 - taken, abs=1e-3)
+        expect(page.locator("#sum-processes")).to_have_text("20")
+        assert seen["rows"] > 0
+
+
+def test_a_driver_that_is_down(browser: Browser) -> None:
+    """Nothing is known of GPUs and processes: dashes, not 0; and what to do."""
+    down = Tick(1_700_000_000 * 10**9, Driver(up=False, reason="Driver Not Loaded"), health=Health(interval_ns=10**9))
+    with shown(down) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        assert texts(page, "#sums dd") == ["–", "–", "– of –", "–"]  # noqa: RUF001
+        expect(page.locator("#problems")).to_contain_text("sudo modprobe nvidia")
+
+
+def test_a_gpu_without_energy(browser: Browser) -> None:
+    """What it uses is not known: dashes in the table, not 0."""
+    world, books = World(), Books()
+    ticks = [books.book(world.tick(7, energy_mj=None, work={7: 50})) for _ in range(3)]
+    with shown(*ticks) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        assert texts(page, "tbody tr td.number")[-2:] == ["–", "–"]  # noqa: RUF001
+        assert texts(page, "tfoot tr td.number")[-2:] == ["–", "–"]  # noqa: RUF001
 
 
 # -- the table
@@ -408,6 +452,20 @@ def test_memory_is_drawn_to_scale(browser: Browser) -> None:
         (inferred,) = (size for name, size in grow.items() if name.startswith("inferred"))
         assert inferred == pytest.approx(9 / 140, rel=0.1)
         expect(page.locator("tbody .badge.guess")).to_have_text("inferred")
+
+
+def test_one_who_is_inferred_on_two_instances_of_a_gpu(browser: Browser) -> None:
+    """Has one part of the whole GPU's bar, as large as both; what is inferred is not drawn as unknown too."""
+    pod = Owner(namespace="ml", pod="notebook", container="jupyter")
+    whole = Reading(CUT, memory_total_bytes=80 << 30, memory_used_bytes=22 << 30, residents=(), mig_enabled=True)
+    parts = [Reading(mig, memory_total_bytes=40 << 30, memory_used_bytes=11 << 30, residents=()) for mig in MIGS]
+    tick = World().around(whole, *parts)
+    held = replace(tick, owners=Owners(holders=tuple(Holder(mig, pod, "allocation") for mig in MIGS)))
+    with shown(Books().book(held)) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        label = page.locator(".card .bar").first.get_attribute("aria-label") or ""
+        assert label.startswith("Memory: ml/notebook/jupyter, inferred: 22.0 GiB; ")
+        assert "unknown" not in label
 
 
 def test_charts_go_on_from_the_history(browser: Browser, host: tuple[Node, Shown]) -> None:

@@ -154,7 +154,7 @@ PICTURES = st.builds(
         "node": NAMES | JUNK, "time": NUMBERS | JUNK, "gpuledger": NAMES, "recording": st.booleans(),
         "driver": st.fixed_dictionaries({"up": st.booleans(), "reason": NAMES}) | JUNK,
         "providers": st.lists(st.fixed_dictionaries({"name": NAMES, "up": st.booleans(), "reason": NAMES}), max_size=3),
-        "dropped_processes": NUMBERS,
+        "dropped_processes": NUMBERS, "process_count": NUMBERS | JUNK,
     }),
 )  # fmt: skip
 """Whatever another host may send: hostile names, missing and senseless values."""

@@ -69,6 +69,14 @@ def test_containers_fill_the_bar_where_processes_are_not_shown() -> None:
     assert drawn(shown) == "########........"
 
 
+def test_who_is_not_shown_one_by_one_fills_the_bar_too() -> None:
+    """What the driver lists of others is not free."""
+    one = gpu(memory=memory(known_bytes=80 * GIB))
+    shown = seen(picture(one, processes=[process(1, unit="a.service", memory_bytes=40 * GIB)]))
+
+    assert drawn(shown) == "####====........"
+
+
 @MANY
 @given(PICTURES, st.integers(0, 300))
 def test_any_bar_is_as_wide_as_asked_for(one: Picture, columns: int) -> None:

@@ -8,7 +8,7 @@ from gpuledger.top.history import LONGEST, History, Point
 from gpuledger.top.line import ASCII, UNICODE, text_of
 from gpuledger.top.seen import Seen
 from gpuledger.view.snapshot import Picture
-from tests.top.pictures import GIB, NOW, busy, gpu, memory, picture, seen
+from tests.top.pictures import GIB, NOW, busy, gpu, memory, picture, process, seen
 
 SMALL, LARGE = Screen(80, ASCII), Screen(200, UNICODE)
 
@@ -112,12 +112,13 @@ def test_the_title_says_what_is_looked_at() -> None:
 def test_all_that_is_wrong_has_a_line() -> None:
     """Lost, names missing, processes not shown."""
     providers = [{"name": "docker", "up": False, "reason": "permission denied"}, {"name": "cri", "up": True}]
-    shown = seen(picture(gpu(), providers=providers, dropped_processes=7))
+    two = [process(1), process(2, active=False)]
+    shown = seen(picture(gpu(), processes=two, providers=providers, dropped_processes=7000, process_count=8))
 
     assert [text_of(line) for line in problems(shown, LARGE, "cannot reach it")] == [
         "cannot reach it; what was last known is shown",
         "no names from docker: permission denied",
-        "7 more processes than the exporter shows one by one",
+        "7 processes are not shown one by one",
     ]
 
 

@@ -21,7 +21,8 @@ def names(grouping: str, columns: int) -> list[str]:
 
 def test_what_matters_most_is_there_in_any_width() -> None:
     """Who and how much memory; then work and power; then the rest."""
-    assert names("process", 33) == ["owner", "mem"]
+    assert names("process", 1) == ["owner"]
+    assert names("process", 20) == names("process", 33) == ["owner", "mem"]
     assert names("process", 80) == ["gpu", "pid", "owner", "process", "mem", "sm", "watts", "energy", "how"]
     assert names("process", 200) == [column.name for column in COLUMNS if column.name != "count"]
     assert names("pod", 80) == ["gpu", "count", "owner", "mem", "sm", "watts", "energy", "how"]

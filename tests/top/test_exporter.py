@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from gpuledger.fleet.prometheus import Access
 from gpuledger.owners.unixhttp import Address
 from gpuledger.top.exporter import PATH, Exporter, parse
 from gpuledger.top.feed import LostError
+from tests.certificates import Authority
 from tests.export.test_server import serving
 from tests.top.pictures import busy
 
@@ -49,6 +51,7 @@ def test_the_picture_is_what_the_exporter_says() -> None:
         (answering(status=401), "answers 401 and does not let us in; give --exporter.user or --exporter.token-file"),
         (answering(status=503), "answers 503: it has read nothing yet"),
         (answering(status=500), "answers 500; is it a gpuledger?"),
+        (answering(status=400), "answers 400; is it https?"),
     ],
 )
 def test_other_answers_are_told_in_one_line(handler: Callable[[Request], Response], says: str) -> None:
@@ -57,6 +60,23 @@ def test_other_answers_are_told_in_one_line(handler: Callable[[Request], Respons
         address = server.addresses[0]
         with pytest.raises(LostError, match=f"^http://127.0.0.1:{address[1]} {re.escape(says)}$"):
             ask(address)
+
+
+def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
+    """Is told as such, with the flag for it; Python takes that error for a bad value too."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("node")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.cert, pair.key)
+
+    def wrap(sock: socket.socket) -> ssl.SSLSocket:
+        return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+
+    with serving(answering(), wrap=wrap) as server:
+        url = f"https://localhost:{server.addresses[0][1]}"
+        with pytest.raises(LostError, match=rf"^the certificate of {url} is not trusted: .*; give --exporter.ca-file$"):
+            Exporter(Access(url, timeout_s=5.0))()
+        assert Exporter(Access(url, ca_file=str(authority.cert), timeout_s=5.0))() == busy()
 
 
 def test_nobody_there() -> None:

@@ -110,3 +110,40 @@ def test_power_is_a_mean_over_three_seconds() -> None:
     assert watts[0] is None
     assert watts[4] == pytest.approx(33.333)
     assert watts[5] == 0
+
+
+def test_a_clock_that_is_set_back_costs_one_picture_its_power() -> None:
+    """An hour back: ticks of before are not kept until time is there again, and power is told at the next tick."""
+    world, books = World(), Books()
+    ticks = [world.tick(7), world.tick(7, mj=100_000, work={7: 50}), world.tick(7, mj=100_000, work={7: 50})]
+    ticks += [world.tick(7, mj=100_000, after_s=after_s, work={7: 50}) for after_s in (-3600, 1, 1)]
+    source = Ticks(lambda: books.book(ticks.pop(0)), "n1")
+
+    watts = [source()["processes"][0]["watts"] for _ in range(6)]
+
+    assert watts[3] is None
+    assert watts[5] is not None
+    assert len(source._ticks) == 3
+
+
+def test_an_exporter_that_answers_with_old_readings_is_told() -> None:
+    """Not at once: a reading is there for its interval, and a slow one takes longer."""
+    clock = Clock()
+    old, new = picture(gpu()), picture(gpu(), time=picture()["time"] + 60)
+    source = Told(old)
+    feed = Feed(source, 1.0, monotonic=clock)
+
+    feed.step()
+    clock.now += 4
+    feed.step()
+    assert feed.state == State(read(old))
+    clock.now += 2
+    feed.step()
+    assert feed.state == State(read(old), "http://n1:9400 has no new readings")
+    source.answers = [new]
+    feed.step()
+    assert feed.state == State(read(new))
+    source.answers = [{**new, "interval_seconds": 10.0}]
+    clock.now += 20
+    feed.step()
+    assert feed.state.lost == ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -51,6 +51,7 @@ def test_a_name_loses_its_middle() -> None:
     assert shortened("abc", 1, "…") == "a"
 
 
+@example("\u2630\u268a\u4dc0\U0001d300\U0001d376")
 @given(st.text(st.characters(codec="utf-8"), max_size=20))
 def test_widths_are_never_less_than_those_textual_draws_with(text: str) -> None:
     """A line that is taken to fit does."""

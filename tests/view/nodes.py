@@ -35,13 +35,21 @@ class Node:
     with, and one provider of names is down.
     """
 
-    def __init__(self, gpus: int, processes: int, *, troubled: bool = False, names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        gpus: int,
+        processes: int,
+        *,
+        troubled: bool = False,
+        names: tuple[str, ...] = (),
+        books: Books | None = None,
+    ) -> None:
         self._devices = [Device(i, f"GPU-{i:08x}", name="NVIDIA H200") for i in range(gpus)]
         self._troubled = troubled
         self._pids = range(1000, 1000 + processes)
         self._facts = {pid: Facts(pid, pid * 100, 1_700_000_000_000 + pid, f"worker-{pid}") for pid in self._pids}
         self._owners = {pid: _owner(pid, names) for pid in self._pids}
-        self._books = Books()
+        self._books = books or Books()
         self._now_ns = 1_700_000_000 * 10**9
         self._ticks = 0
         self._energy_mj = [5_000_000] * gpus

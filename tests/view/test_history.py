@@ -72,7 +72,17 @@ def test_owners_every_ten_seconds() -> None:
     assert row["owner"] == "c7"
     assert row["watts"][0] is None
     assert row["watts"][1:] == [pytest.approx(100, rel=0.15)] * 4
-    assert row["memory_bytes"] == [0, 0, 0, 0, 0]
+    assert row["memory_bytes"] == [None] * 5, "which the driver does not tell: not known is not 0"
+
+
+def test_power_is_not_known_while_a_gpu_is_silent() -> None:
+    """Null, not 0."""
+    past = Past(p7="c7")
+    past.pass_by(21, 7, mj=100_000, work={7: 100})
+    past.pass_by(10, up=False, residents=None)
+
+    (row,) = past.history.picture()["owners"]["rows"]
+    assert row["watts"][1:] == [pytest.approx(100, rel=0.15), pytest.approx(100, rel=0.15), None]
 
 
 def test_processes_without_a_container_are_owners_too() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuledger.books.book import Books
 from gpuledger.model import (
     Account,
     DcgmHealth,
@@ -22,6 +23,7 @@ from gpuledger.model import (
     Upstream,
 )
 from gpuledger.view.problems import LEVELS, Problem, problems
+from tests.books.worlds import World
 
 GPU = Device(3, "GPU-3")
 MIG = Device(3, "MIG-1", parent_uuid="GPU-3", mig_profile="1g.18gb")
@@ -106,6 +108,15 @@ def test_each_is_told_with_a_remedy(case: str) -> None:
 def test_what_is_no_problem(tick: Tick) -> None:
     """A power cap is how a GPU works; who was not asked yet is not down."""
     assert problems(tick) == []
+
+
+def test_processes_that_are_not_shown_are_counted_as_they_are_now() -> None:
+    """Not once a tick: that sum says nothing."""
+    world, books = World(), Books(1)
+    tick = [books.book(world.tick(7, 8, 9)) for _ in range(20)][-1]
+
+    assert tick.dropped_processes == 40
+    assert [one.what for one in problems(tick)] == ["2 of 3 processes are not shown one by one"]
 
 
 def test_worst_first_and_no_consequences() -> None:

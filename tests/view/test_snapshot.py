@@ -103,3 +103,33 @@ def test_owners_and_problems_are_told_as_people_call_them() -> None:
     assert picture["problems"] == []
     (problem,) = snapshot(Tick(1, Driver(up=False, reason="gone")))["problems"]
     assert (problem["level"], problem["about"], problem["what"]) == ("problem", "driver", "cannot be read: gone")
+
+
+def test_power_that_a_gpu_does_not_tell_is_not_known() -> None:
+    """Null, not 0: where it has neither a counter nor power, and while it does not answer."""
+    world = World()
+    before, tick = booked(world.tick(7, energy_mj=None), world.tick(7, energy_mj=None, work={7: 50}))
+    (process,) = snapshot(tick, before)["processes"]
+    assert (process["watts"], process["joules"]) == (None, {})
+
+    world = World()
+    world.containers[7] = "c" * 64
+    before, tick = booked(world.tick(7), world.tick(7, mj=5000, work={7: 50}), world.tick(up=False, residents=None))
+    picture = snapshot(tick, before)
+    assert [use["watts"] for use in (*picture["processes"], *picture["containers"])] == [None, None]
+    assert picture["process_count"] is None
+
+
+@pytest.mark.parametrize("books", [Books(), Books(1), Books(shown=False)], ids=["all", "one", "none"])
+def test_sums_have_those_in_them_who_are_not_shown_one_by_one(books: Books) -> None:
+    """How many processes there are and what they used in all do not depend on how many are shown."""
+    world = World()
+    for _ in range(4):
+        tick = books.book(world.tick(7, 8, mj=9000, work={7: 50, 8: 20}))
+
+    picture = snapshot(tick)
+    energy = picture["gpus"][0]["energy"]
+    assert picture["process_count"] == 2
+    assert energy["processes_joules"] > 0
+    accounts = energy["idle_joules"] + energy["retired_joules"] + sum(energy["unattributed_joules"].values())
+    assert energy["processes_joules"] + accounts == pytest.approx(energy["joules"], abs=1e-6)

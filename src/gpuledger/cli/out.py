@@ -10,6 +10,8 @@ from gpuledger.errors import UsageError
 
 def write(data: bytes) -> None:
     """Write it, and what was printed before, at once; BrokenPipeError when nobody reads it."""
+    if sys.stdout is None:  # closed before we began, as by `>&-`
+        raise UsageError("standard output is closed; send it elsewhere")
     try:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)

@@ -58,7 +58,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.once or arguments.json:
         logs.set_up("error", settings.log_format)
         return _once(arguments, settings, view)
-    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):  # textual draws on the last
+    if not all(
+        stream and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)
+    ):  # textual draws on the last
         raise UsageError("top needs a terminal; for scripts there are top --once and top --json")
     try:
         from gpuledger.top.app import Top
@@ -117,10 +119,11 @@ def _failed(reason: str) -> int:
     return 1
 
 
-def _has_utf8(stream: IO[Any]) -> bool:
+def _has_utf8(stream: IO[Any] | None) -> bool:
     return (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
 
 
-def _has_colour(stream: IO[Any], environment: Mapping[str, str]) -> bool:
-    """As no-color.org has it; a dumb terminal knows no codes."""
-    return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+def _has_colour(stream: IO[Any] | None, environment: Mapping[str, str]) -> bool:
+    """As no-color.org has it; a dumb terminal knows no codes, and a closed stream is none."""
+    is_terminal = stream is not None and stream.isatty()
+    return is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"

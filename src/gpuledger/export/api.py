@@ -37,6 +37,8 @@ class Api:
         self._tick: Tick | None = None
         self._event: Event | None = None
         self._lock = threading.Lock()
+        self._kept_past: tuple[Tick | None, bytes] | None = None
+        self._past_lock = threading.Lock()
         self._files = Files(Path(__file__).parent)
         self.streams = Streams(self._newest, min(MOST_STREAMS, max_connections // 4))
         self.pages: dict[str, Callable[[Request], Response]] = {
@@ -51,7 +53,7 @@ class Api:
         """A tick is finished."""
         self._history.add(tick)
         with self._lock:
-            self._tick, self._event = tick, None
+            self._tick, self._event, self._kept_past = tick, None, None
         self.streams.wake()
 
     def close(self) -> None:
@@ -73,7 +75,12 @@ class Api:
         return _answer(request, event.plain[len(BEGIN) : -len(END)])
 
     def _past(self, request: Request) -> Response:
-        return _answer(request, _json(self._history.picture()))
+        """Written once a tick: the loop waits while the history is looked at, and many pages may open at once."""
+        with self._past_lock:
+            tick, kept = self._tick, self._kept_past
+            if kept is None or kept[0] is not tick:
+                kept = self._kept_past = (tick, _json(self._history.picture()))
+        return _answer(request, kept[1])
 
     def _events(self, request: Request) -> Response:
         gzip = choose_encoding(request.headers.get("accept-encoding")) == "gzip"

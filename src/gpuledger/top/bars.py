@@ -26,8 +26,10 @@ def parts_of(seen: Seen, gpu: Gpu) -> list[tuple[str, str, float]]:
         for use in here:
             _add(known, use, use.memory_bytes)
     unknown = max(0.0, (gpu.unknown_bytes or 0) - sum(inferred.values()))
+    others = max(0.0, (gpu.known_bytes or 0) - sum(known.values()))
     return [
         *(("known", name, size) for name, size in _largest_first(known)),
+        *([("others", "not shown one by one", others)] if others else []),
         *(("inferred", name, size) for name, size in _largest_first(inferred)),
         ("unknown", "unknown", unknown),
         ("kept", "driver", (gpu.reserved_bytes or 0) + (gpu.overhead_bytes or 0)),
@@ -55,9 +57,9 @@ def memory_bar(seen: Seen, gpu: Gpu, columns: int, glyphs: Glyphs) -> Line:
     for kind, name, size in parts_of(seen, gpu):
         end += size
         until = min(columns, round(end / gpu.total_bytes * columns))
-        if kind in ("known", "inferred"):
-            glyph = glyphs.owners[owners % len(glyphs.owners)] if kind == "known" else glyphs.inferred
-            style = seen.colours.get(name, "") if kind == "known" else "guess"
+        if kind in ("known", "inferred", "others"):
+            glyph = glyphs.inferred if kind == "inferred" else glyphs.owners[owners % len(glyphs.owners)]
+            style = "guess" if kind == "inferred" else seen.colours.get(name, "") if kind == "known" else ""
             owners += 1
         else:
             glyph, style = (glyphs.unknown, "bad") if kind == "unknown" else (glyphs.kept, "dim")

@@ -53,8 +53,9 @@ def problems(seen: Seen, screen: Screen, lost: str = "") -> list[Line]:
         found.append((Piece(f"the driver cannot be read: {seen.driver_reason or 'it does not say why'}", "bad"),))
     silent = [provider for provider in seen.providers if not provider.up]
     found += [(Piece(f"no names from {provider.name}: {provider.reason}", "warn"),) for provider in silent]
-    if seen.dropped:
-        found.append((Piece(f"{seen.dropped} more processes than the exporter shows one by one", "warn"),))
+    if seen.hidden:
+        text = f"{seen.hidden} process{'es are' if seen.hidden != 1 else ' is'} not shown one by one"
+        found.append((Piece(text, "warn"),))
     return [cropped(line, screen.columns) for line in found]
 
 

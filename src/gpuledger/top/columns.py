@@ -114,13 +114,20 @@ BY_NAME = {column.name: column for column in COLUMNS}
 NUMBERS = tuple(column.name for column in COLUMNS if column.right)
 
 
+NARROW = 16
+"""Columns below which there is room for nothing but who it is."""
+
+
 @lru_cache(maxsize=16)
 def _fitting(grouping: str, width: int) -> tuple[tuple[Column, int], ...]:
     """Columns with their widths; what room is left goes to those that have a use for it, in turn."""
     shown = [column for column in COLUMNS if column.is_for(grouping)]
-    while len(shown) > 1 and sum(column.least + 1 for column in shown) - 1 > width:
+    while len(shown) > 2 and sum(column.least + 1 for column in shown) - 1 > width:
         shown.remove(max(shown, key=lambda column: column.rank))
+    if width < NARROW:
+        shown = shown[:1]
     widths = [min(column.least, max(1, width)) for column in shown]
+    widths[0] -= max(0, sum(widths) + len(widths) - 1 - width)  # a name that is cut is still a name
     room = width - sum(widths) - len(widths) + 1
     while room > 0 and any(w < column.most for w, column in zip(widths, shown, strict=True)):
         for at, column in enumerate(shown):

@@ -55,12 +55,12 @@ class Exporter:
             raise LostError(str(error)) from error
         except HttpError as error:
             raise LostError(f"{name} {error}; is it a gpuledger?") from error
-        except (ValueError, RecursionError) as error:
-            raise LostError(f"{name} does not answer in JSON; is it a gpuledger?") from error
         except TimeoutError as error:
             raise LostError(f"no whole answer from {name} within {timeout_s:g} s") from error
-        except OSError as error:
+        except OSError as error:  # before ValueError: a certificate that is not trusted is both
             raise LostError(self._unreachable(error)) from error
+        except (ValueError, RecursionError) as error:
+            raise LostError(f"{name} does not answer in JSON; is it a gpuledger?") from error
 
     def _refused(self, status: int) -> str:
         name = self.name
@@ -70,6 +70,8 @@ class Exporter:
             return f"{name} answers 404: it is no gpuledger, or an older one without {PATH}"
         if status == 503:
             return f"{name} answers 503: it has read nothing yet"
+        if status == 400 and name.startswith("http:"):
+            return f"{name} answers 400; is it https?"
         return f"{name} answers {status}; is it a gpuledger?"
 
     def _unreachable(self, error: OSError) -> str:

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 WINDOW_NS = 3 * 10**9
 """Power is a mean over this time: the energy of a shared GPU is booked about once a second, in steps."""
 PATIENCE_S = 2.0
+STALE_S = 5.0
+"""From this age on, and three of its intervals, a reading that stays the same is told to be old."""
 
 
 class LostError(Exception):
@@ -58,6 +60,8 @@ class Ticks:
     def __call__(self) -> Picture:
         """Make a tick; power is taken from the oldest one within the window on."""
         tick = self._once()
+        if self._ticks and tick.time_ns < self._ticks[-1].time_ns:  # the clock was set back: nothing before compares
+            self._ticks.clear()
         while len(self._ticks) > 1 and tick.time_ns - self._ticks[0].time_ns > WINDOW_NS:
             self._ticks.popleft()
         self._ticks.append(tick)
@@ -69,7 +73,8 @@ class Feed:
 
     def __init__(self, source: Source, interval_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._source, self.interval_s = source, interval_s
-        self._backoff = Backoff(monotonic)
+        self._monotonic, self._backoff = monotonic, Backoff(monotonic)
+        self._new_s = 0.0
         self._wake = threading.Event()
         self._stopped = False
         self._changed: Callable[[], None] = lambda: None
@@ -103,7 +108,7 @@ class Feed:
         if not self._backoff.due():
             return
         try:
-            self.state = State(read(self._source()))
+            self._take(read(self._source()))
             self._backoff.reset()
         except LostError as error:
             self._lose(str(error))
@@ -112,6 +117,14 @@ class Feed:
         except Exception as error:  # a bug costs the news, not the view
             log.debug("top", exc_info=True)
             self._lose(f"{type(error).__name__}: {error}")
+
+    def _take(self, seen: Seen) -> None:
+        """An exporter whose loop hangs goes on to answer, always with the same reading."""
+        before, now_s = self.state.seen, self._monotonic()
+        if before is None or seen.time != before.time:
+            self._new_s = now_s
+        is_old = now_s - self._new_s > max(STALE_S, 3 * (seen.interval_s or 0))
+        self.state = State(seen, f"{self.name or 'this host'} has no new readings" if is_old else "")
 
     def _lose(self, reason: str) -> None:
         self._backoff.failed()

@@ -66,6 +66,10 @@ UNICODE = Glyphs("–", "…", ("█", "▓"), "█", "▒", "░", "?", "·", "
 ASCII = Glyphs("-", "~", ("#", "="), "#", "%", ":", "?", ".", " .:-=+*#@", "v", "^", "C", "|", "+-")
 
 
+WIDENED = (("\u2630", "\u2637"), ("\u268a", "\u268f"), ("\u4dc0", "\u4dff"), ("\U0001d300", "\U0001d376"))
+"""Trigrams, hexagrams and the like: one column wide until Unicode 16, two since then; terminals do not agree."""
+
+
 class Piece(NamedTuple):
     """Some text in one style."""
 
@@ -81,7 +85,13 @@ def clean(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     composed = unicodedata.normalize("NFC", text)
-    return "".join(c if c.isprintable() and unicodedata.category(c)[0] != "M" else _escaped(c) for c in composed)
+    return "".join(c if _is_sure(c) else _escaped(c) for c in composed)
+
+
+def _is_sure(character: str) -> bool:
+    if not character.isprintable() or unicodedata.category(character)[0] == "M":
+        return False
+    return not any(first <= character <= last for first, last in WIDENED)
 
 
 def _escaped(character: str) -> str:

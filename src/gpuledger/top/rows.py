@@ -63,12 +63,13 @@ class Choice:
 def rows(seen: Seen, choice: Choice) -> list[Row]:
     """The rows, in the order of the picture."""
     metered = {gpu.uuid for gpu in seen.gpus if gpu.joules is not None}
+    listed = _is_listed(seen, choice.grouping)
     groups: dict[tuple[str, ...], list[Use]] = {}
     for use in _uses(seen, choice.grouping):
         is_wanted = choice.gpu is None or use.gpu == choice.gpu
         if is_wanted and (choice.exited or use.active) and matches(words(use), choice.filter):
             groups.setdefault(_key(use, choice.grouping), []).append(use)
-    return [_row(key, uses, choice.grouping, metered, seen.colours) for key, uses in groups.items()]
+    return [_row(key, uses, choice.grouping, metered, seen.colours, listed=listed) for key, uses in groups.items()]
 
 
 def ordered(found: Iterable[Row], value: Callable[[Row], object], *, falling: bool) -> list[Row]:
@@ -131,9 +132,15 @@ def found_in(row: Row, wanted: str) -> bool:
     return any(matches(f"{words(use)}\n{row.owner.lower()}", wanted) for use in row.uses)
 
 
+def _is_listed(seen: Seen, grouping: str) -> bool:
+    """Whether rows are made of processes; an exporter may show none, and then all are made of containers."""
+    is_shown = bool(seen.processes) or not any(use.processes for use in seen.containers)
+    return grouping in ("process", "user") and is_shown
+
+
 def _uses(seen: Seen, grouping: str) -> list[Use]:
     """Processes, or containers and whoever is in none: those are whole also where processes are not shown."""
-    if grouping in ("process", "user"):
+    if _is_listed(seen, grouping):
         return [*seen.processes, *(use for use in seen.containers if use.inferred_bytes)]
     return [*seen.containers, *(use for use in seen.processes if not use.container_id)]
 
@@ -156,9 +163,16 @@ def _name(use: Use, grouping: str) -> str:
     return use.owner
 
 
-def _row(key: tuple[str, ...], uses: list[Use], grouping: str, metered: set[str], colours: Mapping[str, str]) -> Row:
-    inferred = grouping in ("process", "user")  # else a container tells its processes' numbers a second time
-    own = [use for use in uses if not inferred or use.pid is not None]
+def _row(
+    key: tuple[str, ...],
+    uses: list[Use],
+    grouping: str,
+    metered: set[str],
+    colours: Mapping[str, str],
+    *,
+    listed: bool,
+) -> Row:
+    own = [use for use in uses if not listed or use.pid is not None]  # else a container tells its processes' again
     methods = _merged(own)
     styles = {colours.get(use.owner, "") for use in uses}
     counted = bool(methods) or any(use.gpu_uuid in metered for use in own)

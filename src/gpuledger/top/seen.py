@@ -43,6 +43,7 @@ class Gpu:
     total_bytes: float | None
     used_bytes: float | None
     reserved_bytes: float | None
+    known_bytes: float | None
     overhead_bytes: float | None
     unknown_bytes: float | None
     inferred_bytes: float | None
@@ -116,6 +117,7 @@ class Seen:
     """All of a picture."""
 
     time: float | None
+    interval_s: float | None
     node: str
     version: str
     recording: bool
@@ -126,7 +128,8 @@ class Seen:
     gpus: tuple[Gpu, ...]
     processes: tuple[Use, ...]
     containers: tuple[Use, ...]
-    dropped: int
+    hidden: int
+    """Processes that the driver lists and the exporter does not show one by one."""
     providers: tuple[Provider, ...]
     colours: Mapping[str, str]
     """The style of each owner, the same in bars and in the table."""
@@ -144,6 +147,7 @@ def read(picture: object) -> Seen:
     containers = tuple(_use(one) for one in _rows(picture, "containers"))
     return Seen(
         time=_number(picture, "time"),
+        interval_s=_number(picture, "interval_seconds"),
         node=_text(picture, "node"),
         version=_text(picture, "gpuledger"),
         recording=picture.get("recording") is True,
@@ -154,7 +158,7 @@ def read(picture: object) -> Seen:
         gpus=tuple(_gpu(one) for one in _rows(picture, "gpus")),
         processes=processes,
         containers=containers,
-        dropped=int(_number(picture, "dropped_processes") or 0),
+        hidden=max(0, int(_number(picture, "process_count") or 0) - len({use.pid for use in processes if use.active})),
         providers=tuple(
             Provider(_text(one, "name"), one.get("up") is True, _text(one, "reason"))
             for one in _rows(picture, "providers")
@@ -187,6 +191,7 @@ def _gpu(one: Picture) -> Gpu:
         total_bytes=_number(memory, "total_bytes"),
         used_bytes=_number(memory, "used_bytes"),
         reserved_bytes=_number(memory, "reserved_bytes"),
+        known_bytes=_number(memory, "known_bytes"),
         overhead_bytes=_number(memory, "overhead_bytes"),
         unknown_bytes=_number(memory, "unknown_bytes"),
         inferred_bytes=_number(memory, "inferred_bytes"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from gpuledger.model import Reading, Tick
 from gpuledger.view.ring import Ring
-from gpuledger.view.snapshot import VERSION, Picture
+from gpuledger.view.snapshot import VERSION, Picture, metered
 from gpuledger.view.who import who, whose
 
 LENGTH_S = 600
@@ -81,26 +81,35 @@ class History:
 
     def _add_owners(self, tick: Tick, now: float) -> None:
         """A container's energy has that of its exited processes in it; a process without one has its own."""
-        memory: dict[str, int] = {}
+        memory: dict[str, int | None] = {}
         used: dict[str, int] = {}
+        told = metered(tick)
+        silent = {who(use.owner) for use in tick.containers if use.device.gpu_uuid not in told}
+        silent |= {whose(use) for use in tick.processes if use.device.gpu_uuid not in told}
         for container in tick.containers:
             name = who(container.owner)
-            held = (container.memory_bytes or 0) + (container.inferred_bytes or 0)
-            memory[name] = memory.get(name, 0) + held
+            memory[name] = _added(memory.get(name), container.memory_bytes, container.inferred_bytes)
             used[name] = used.get(name, 0) + sum(mj for _, mj in container.energy_mj)
         for process in tick.processes:
             if process.owner.container_id:
                 continue
             name = whose(process)
-            memory[name] = memory.get(name, 0) + (process.resident.memory_bytes or 0 if process.active else 0)
+            held = 0 if process.active is False else process.resident.memory_bytes
+            memory[name] = _added(memory.get(name), held)
             used[name] = used.get(name, 0) + sum(mj for _, mj in process.energy_mj)
         seconds = now - self._owner_time
         rows = {}
         for name, held in memory.items():
             rise = used[name] - self._used[name] if name in self._used else -1
-            rows[name] = (held, None if rise < 0 else round(rise / 1000 / seconds, 3))
+            rows[name] = (held, None if rise < 0 or name in silent else round(rise / 1000 / seconds, 3))
         self._owners.add(now, rows)
         self._owner_time, self._used = now, used
+
+
+def _added(*numbers: int | None) -> int | None:
+    """The sum of what is known; None where nothing is."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
 
 
 def _points(step_s: float) -> int:

@@ -46,7 +46,7 @@ def _driver(tick: Tick) -> Iterator[Problem]:
     for reading in tick.readings:
         yield from _gpu(reading)
     for (call, error), count in tick.health.driver_errors:
-        what = f"{call} failed {count} times: {error}; what it tells is missing"
+        what = f"{call} failed {count} time{'s' * (count != 1)}: {error}; what it tells is missing"
         yield Problem(WARNING, "driver", what, advice.fix_of(error))
 
 
@@ -110,7 +110,10 @@ def _books(tick: Tick) -> Iterator[Problem]:
             what = f"{account.residual_mj / 1000:g} J do not add up"
             yield Problem(PROBLEM, f"GPU {reading.device.index}", what, advice.REPORT_FIX)
     if tick.dropped_processes:
-        what = f"{tick.dropped_processes} process rows were left out since the start"
+        listed = tick.resident_pids()
+        hidden = len(listed - {use.resident.pid for use in tick.processes})
+        now = f"{hidden} of {len(listed)} processes are" if hidden else "some processes were, since the start,"
+        what = f"{now} not shown one by one"
         yield Problem(NOTE, "processes", what, "raise `--process.max`; their energy is in the sums all the same")
 
 
@@ -131,7 +134,8 @@ def _exporter(tick: Tick) -> Iterator[Problem]:
         what, fix = advice.explained(tick.dcgm.reason)
         yield Problem(PROBLEM, "DCGM", what, fix)
     if tick.journal is not None and tick.journal.failures:
-        what = f"the journal could not be written {tick.journal.failures} times"
+        failures = tick.journal.failures
+        what = f"the journal could not be written {failures} time{'s' * (failures != 1)}"
         yield Problem(
             WARNING, "journal", what, "the log of the exporter says why; look at space and rights of its folder"
         )

@@ -39,6 +39,7 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Pictu
             "cuda_version": tick.driver.cuda_version,
         },
         "gpus": [_gpu(reading) for reading in tick.readings],
+        "process_count": _count(tick),
         "processes": [_process(use, earlier) for use in tick.processes],
         "containers": [_container(use, earlier) for use in tick.containers],
         "dropped_processes": tick.dropped_processes,
@@ -59,6 +60,11 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Pictu
     }
 
 
+def metered(tick: Tick) -> set[str]:
+    """The GPUs that tell now what they use; of others nobody's power is known."""
+    return {r.device.uuid for r in tick.readings if r.up and r.account and r.account.energy_mj is not None}
+
+
 class _Earlier:
     """What everybody had used at an earlier tick."""
 
@@ -68,9 +74,12 @@ class _Earlier:
         if before is not None and self._seconds * 1e9 >= SHORTEST_NS:
             uses = [*before.processes, *before.containers]
         self._energy = {_identity(use): _sum(use.energy_mj) for use in uses}
+        self._metered = metered(tick)
 
     def watts(self, use: ProcessUse | ContainerUse) -> float | None:
-        """Mean power since then; None for a newcomer."""
+        """Mean power since then; None for a newcomer, and where the GPU does not tell now what it uses."""
+        if use.device.gpu_uuid not in self._metered:
+            return None
         had = self._energy.get(_identity(use))
         rise = _sum(use.energy_mj) - had if had is not None else -1
         return None if rise < 0 else round(rise / 1000 / self._seconds, 3)
@@ -84,6 +93,12 @@ def _identity(use: ProcessUse | ContainerUse) -> tuple[object, ...]:
 
 def _sum(energy_mj: Labelled) -> int:
     return sum(mj for _, mj in energy_mj)
+
+
+def _count(tick: Tick) -> int | None:
+    """Processes that the driver lists, shown one by one or not; None when no GPU tells."""
+    told = any(reading.up and reading.residents is not None for reading in tick.readings)
+    return len(tick.resident_pids()) if told else None
 
 
 def _gpu(reading: Reading) -> Picture:
@@ -130,10 +145,12 @@ def _memory(reading: Reading, account: MemoryAccount | None) -> Picture:
 def _account(account: Account | None) -> Picture:
     if account is None:
         return {"energy": None, "busy_seconds": None, "in_use": None, "in_use_seconds": None}
+    nobodys_mj = account.idle_mj + account.retired_mj + _sum(account.unattributed_mj)
     return {
         "energy": {
             "joules": _part(account.energy_mj, 1000),
             "source": account.source,
+            "processes_joules": ((account.energy_mj or 0) - nobodys_mj - account.residual_mj) / 1000,
             "idle_joules": account.idle_mj / 1000,
             "retired_joules": account.retired_mj / 1000,
             "unattributed_joules": _joules(account.unattributed_mj),

@@ -4,6 +4,7 @@ import { Chart } from "./chart.js";
 import { colour } from "./colours.js";
 import { arrange, el, find, mark, say, tell } from "./dom.js";
 import { bytes, celsius, joules, percent, plural, watts } from "./format.js";
+import { isListed } from "./rows.js";
 
 const SLOWED = {
   sw_power_cap: "power cap",
@@ -20,30 +21,38 @@ const isOn = (use, device) => (device.parent_uuid ? use.uuid : use.gpu_uuid) ===
 
 // The parts of a device's memory: owners by size, then what is nobody's.
 function partsOf(device, picture) {
-  const known = new Map();
-  for (const process of picture.processes) {
-    if (!isOn(process, device) || process.active === false || !process.memory_bytes) continue;
-    known.set(process.owner, (known.get(process.owner) ?? 0) + process.memory_bytes);
-  }
-  const inferred = picture.containers.filter((one) => isOn(one, device) && one.inferred_bytes);
-  const memory = device.memory;
-  const unclaimed = (memory.unknown_bytes ?? 0) - (memory.inferred_bytes ?? 0);
+  const listed = isListed(picture) ? picture.processes.filter((one) => one.active !== false) : picture.containers;
+  const known = byOwner(listed, device, "memory_bytes");
+  const inferred = byOwner(picture.containers, device, "inferred_bytes");
+  const { known_bytes: all, unknown_bytes: unknown, overhead_bytes: overhead, reserved_bytes: reserved } = device.memory;
   return [
-    ...greatest("known", [...known].map(([owner, size]) => ({ kind: "known", owner, size }))),
-    ...greatest("inferred", inferred.map((one) => ({ kind: "inferred", owner: one.owner, size: one.inferred_bytes }))),
-    { kind: "overhead", owner: "contexts", size: memory.overhead_bytes },
-    { kind: "unknown", owner: "unknown", size: unclaimed },
-    { kind: "reserved", owner: "reserved", size: memory.reserved_bytes },
+    ...greatest("known", known),
+    ...greatest("inferred", inferred),
+    { kind: "others", owner: "not shown one by one", size: (all ?? 0) - sizeOf(known) },
+    { kind: "overhead", owner: "contexts", size: overhead },
+    { kind: "unknown", owner: "unknown", size: (unknown ?? 0) - sizeOf(inferred) },
+    { kind: "reserved", owner: "reserved", size: reserved },
   ].filter((part) => part.size > 0);
+}
+
+const sizeOf = (parts) => parts.reduce((sum, part) => sum + part.size, 0);
+
+// One may be on several MIG instances of a GPU.
+function byOwner(uses, device, field) {
+  const sizes = new Map();
+  for (const use of uses) {
+    if (isOn(use, device) && use[field]) sizes.set(use.owner, (sizes.get(use.owner) ?? 0) + use[field]);
+  }
+  return [...sizes].map(([owner, size]) => ({ owner, size }));
 }
 
 // The greatest by name, the others together: a thousand slivers would tell nobody anything.
 function greatest(kind, parts) {
-  parts.sort((a, b) => b.size - a.size || (a.owner < b.owner ? -1 : 1));
-  const others = parts.splice(NAMED);
-  if (!others.length) return parts;
-  const size = others.reduce((sum, part) => sum + part.size, 0);
-  return [...parts, { kind, owner: plural(others.length, "other", "others"), size, several: true }];
+  const order = [...parts].sort((a, b) => b.size - a.size || (a.owner < b.owner ? -1 : 1));
+  const named = order.slice(0, NAMED).map((part) => ({ kind, ...part }));
+  const others = order.slice(NAMED);
+  if (!others.length) return named;
+  return [...named, { kind, owner: plural(others.length, "other", "others"), size: sizeOf(others), several: true }];
 }
 
 class MemoryBar {
@@ -64,7 +73,7 @@ class MemoryBar {
     const names = parts.map((part) => `${part.owner}${part.kind === "inferred" ? ", inferred" : ""}: ${bytes(part.size)}`);
     mark(this.bar, "aria-label", `Memory: ${names.join("; ") || "empty"}; free: ${bytes(free)}`);
     const made = parts.map((part) => this.part(part));
-    grow(this.free, all ? Math.max(0, all - parts.reduce((sum, part) => sum + part.size, 0)) / all : 1);
+    grow(this.free, all ? Math.max(0, all - sizeOf(parts)) / all : 1);
     parts.forEach((part, index) => grow(made[index].segment, all ? part.size / all : 0));
     arrange(this.bar, [...made.map((one) => one.segment), this.free]);
     arrange(this.legend, made.map((one) => one.item));
@@ -173,7 +182,7 @@ class Card {
       gpu.power_limit_watts === null ? "" : `of ${watts(gpu.power_limit_watts)}`, past.gpus, row.power_watts);
     this.heat.update(gpu.temperatures_celsius.gpu ?? null, limits.slowdown ?? 100,
       limits.slowdown === undefined ? "" : `slows at ${celsius(limits.slowdown)}`, past.gpus, row.temperature_celsius);
-    this.balance(gpu, picture);
+    this.balance(gpu);
   }
 
   inner(instances, picture) {
@@ -187,14 +196,13 @@ class Card {
     arrange(this.inside, bars);
   }
 
-  balance(gpu, picture) {
+  balance(gpu) {
     this.ledger.hidden = gpu.energy === null || gpu.energy.joules === null;
     if (this.ledger.hidden) return;
     const sum = (parts) => Object.values(parts).reduce((so, part) => so + part, 0);
-    const own = picture.processes.filter((process) => process.gpu_uuid === gpu.uuid);
     const parts = {
       device: gpu.energy.joules,
-      processes: own.reduce((so, process) => so + sum(process.joules), 0),
+      processes: gpu.energy.processes_joules,
       retired: gpu.energy.retired_joules,
       idle: gpu.energy.idle_joules,
       unattributed: sum(gpu.energy.unattributed_joules),

@@ -4,7 +4,7 @@ import { Cards } from "./cards.js";
 import { spanName } from "./chart.js";
 import { keep } from "./colours.js";
 import { find, mark, say } from "./dom.js";
-import { bytes, clock, count, watts } from "./format.js";
+import { NONE, bytes, clock, count, watts } from "./format.js";
 import { showHealth } from "./health.js";
 import { Live } from "./live.js";
 import { Past } from "./past.js";
@@ -59,11 +59,11 @@ addEventListener("hashchange", () => {
 function sums(picture) {
   const gpus = picture.gpus.filter((gpu) => !gpu.parent_uuid);
   const sum = (of) => gpus.reduce((so, gpu) => (of(gpu) === null ? so : (so ?? 0) + of(gpu)), null);
-  say(find("sum-gpus"), `${count(gpus.filter((gpu) => gpu.up).length)} of ${count(gpus.length)}`);
+  const up = `${count(gpus.filter((gpu) => gpu.up).length)} of ${count(gpus.length)}`;
+  say(find("sum-gpus"), picture.driver.up ? up : NONE);
   say(find("sum-power"), watts(sum((gpu) => gpu.power_watts)));
   say(find("sum-memory"), `${bytes(sum((gpu) => gpu.memory.used_bytes))} of ${bytes(sum((gpu) => gpu.memory.total_bytes))}`);
-  const running = new Set(picture.processes.filter((one) => one.active !== false).map((one) => one.pid));
-  say(find("sum-processes"), count(running.size));
+  say(find("sum-processes"), count(picture.process_count));
 }
 
 function draw() {
@@ -93,9 +93,9 @@ async function askForPast() {
 }
 
 async function show(picture) {
-  if (past.misses(picture) && !asked) await askForPast();
-  past.add(picture);
   newest = picture;
+  if (past.misses(picture) && !asked) await askForPast();
+  past.add(newest); // another may have come meanwhile
   if (waiting) return;
   waiting = true;
   requestAnimationFrame(draw);

@@ -60,8 +60,10 @@ export class Past {
     const owners = new Map();
     const outside = picture.processes.filter((process) => !process.container_id && process.active !== false);
     for (const use of [...picture.containers, ...outside]) {
-      const sum = owners.get(use.owner) ?? { memory_bytes: 0, watts: null };
-      sum.memory_bytes += (use.memory_bytes ?? 0) + (use.inferred_bytes ?? 0);
+      const sum = owners.get(use.owner) ?? { memory_bytes: null, watts: null };
+      for (const held of [use.memory_bytes, use.inferred_bytes ?? null]) {
+        if (held !== null) sum.memory_bytes = (sum.memory_bytes ?? 0) + held;
+      }
       if (use.watts !== null) sum.watts = (sum.watts ?? 0) + use.watts;
       owners.set(use.owner, sum);
     }

@@ -1,6 +1,6 @@
 // From a reading to the rows of the table: pure, no page in it.
 
-import { joules } from "./format.js";
+import { joules, plural } from "./format.js";
 
 const MEASURED = "exclusive"; // all else is estimated
 const METHODS = {
@@ -22,50 +22,85 @@ export function methodsOf(row) {
 
 const total = (parts) => Object.values(parts).reduce((sum, part) => sum + part, 0);
 
-export function rowsOf(picture) {
-  const rows = picture.processes.map((process) => ({
+// Whether the exporter shows processes one by one; where it does not, containers stand for theirs.
+export const isListed = (picture) => picture.processes.length > 0 || !picture.containers.some((one) => one.processes);
+
+const isMetered = (gpu) => gpu.energy !== null && gpu.energy.joules !== null;
+
+function processRow(process, metered) {
+  return {
     key: `${process.pid}-${process.start_time}@${process.uuid}`,
-    owner: process.owner,
     name: process.pod || process.container || process.job || process.unit || process.process_name || `pid ${process.pid}`,
     parts: [process.namespace, process.pod && process.container, `${process.process_name || "?"} ${process.pid}`,
       process.active === false && "has left"],
-    namespace: process.namespace,
-    pod: process.pod,
-    container: process.container || process.container_id.slice(0, 12),
-    user: process.user,
-    gpu: process.gpu,
-    mig: process.uuid !== process.gpu_uuid,
     gone: process.active === false,
     memory: process.active === false ? null : process.memory_bytes,
-    inferred: false,
-    sm: process.sm_ratio,
-    watts: process.watts,
-    joules: total(process.joules),
-    methods: process.joules,
-    told: process,
-  }));
-  for (const container of picture.containers) {
-    if (!container.inferred_bytes) continue;
-    rows.push({
-      key: `${container.container_id || container.pod_uid + container.container}@${container.uuid}`,
-      owner: container.owner,
-      name: container.pod || container.owner,
-      parts: [container.namespace, container.pod && container.container, "not listed by the driver"],
-      namespace: container.namespace,
-      pod: container.pod,
-      container: container.container || container.container_id.slice(0, 12),
-      user: container.user,
-      gpu: container.gpu,
-      mig: container.uuid !== container.gpu_uuid,
-      gone: false,
-      memory: container.inferred_bytes,
-      inferred: true,
-      sm: null,
-      watts: null,
-      joules: null,
-      methods: {},
-      told: container,
-    });
+    ...used(process, metered),
+    ...whose(process),
+  };
+}
+
+function containerRow(container, about, kind) {
+  return {
+    key: `${kind} ${container.container_id || container.pod_uid + container.container}@${container.uuid}`,
+    name: container.pod || container.owner,
+    parts: [container.namespace, container.pod && container.container, about],
+    gone: false,
+    ...whose(container),
+  };
+}
+
+// What the driver lists and the exporter does not show one by one: the table's sums are those of the GPUs all the same.
+function restRow(gpu, rows, listed) {
+  const own = rows.filter((row) => row.told.gpu_uuid === gpu.uuid);
+  const left = (all, of, least) => {
+    const rest = all === null ? 0 : own.reduce((so, row) => so - (of(row) ?? 0), all);
+    return rest >= least ? rest : null;
+  };
+  const memory = left(gpu.memory.known_bytes, (row) => row.memory, 1);
+  // A container's energy has that of its retired processes in it: it says nothing about the rest.
+  const joules = listed && isMetered(gpu) ? left(gpu.energy.processes_joules, (row) => row.joules, 0.0005) : null;
+  if (memory === null && joules === null) return [];
+  return [{
+    key: `others@${gpu.uuid}`, name: "others", parts: ["not shown one by one"], gone: false, others: true, memory, joules,
+    sm: null, watts: null, inferred: false, methods: {},
+    ...whose({ gpu: gpu.gpu, uuid: gpu.uuid, gpu_uuid: gpu.uuid, owner: "others" }),
+  }];
+}
+
+function used(use, metered) {
+  const told = metered.has(use.gpu_uuid) || Object.keys(use.joules).length;
+  return { inferred: false, sm: use.sm_ratio, watts: use.watts, joules: told ? total(use.joules) : null, methods: use.joules };
+}
+
+function whose(use) {
+  return {
+    owner: use.owner,
+    namespace: use.namespace ?? "",
+    pod: use.pod ?? "",
+    container: use.container || (use.container_id ?? "").slice(0, 12),
+    user: use.user ?? "",
+    gpu: use.gpu,
+    mig: use.uuid !== use.gpu_uuid,
+    told: use,
+  };
+}
+
+export function rowsOf(picture) {
+  const metered = new Set(picture.gpus.filter(isMetered).map((gpu) => gpu.uuid));
+  const listed = isListed(picture);
+  const rows = picture.processes.map((process) => processRow(process, metered));
+  if (!listed) {
+    for (const one of picture.containers) {
+      const about = plural(one.processes, "process", "processes");
+      rows.push({ ...containerRow(one, about, "container"), memory: one.memory_bytes, ...used(one, metered) });
+    }
+  }
+  rows.push(...picture.gpus.filter((gpu) => !gpu.parent_uuid).flatMap((gpu) => restRow(gpu, rows, listed)));
+  for (const one of picture.containers) {
+    if (!one.inferred_bytes) continue;
+    const unknown = { memory: one.inferred_bytes, inferred: true, sm: null, watts: null, joules: null, methods: {} };
+    rows.push({ ...containerRow(one, "not listed by the driver", "inferred"), ...unknown });
   }
   for (const row of rows) {
     row.measured = row.methods[MEASURED] ?? 0;
@@ -76,7 +111,7 @@ export function rowsOf(picture) {
 
 function how(row) {
   if (row.inferred) return "inferred";
-  if (!row.joules) return "";
+  if (!row.joules || row.others) return "";
   if (row.measured === row.joules) return "measured";
   return row.measured ? "partly measured" : "estimated";
 }

@@ -59,7 +59,7 @@ class Row {
     say(this.parts, row.parts.filter(Boolean).join(" · "));
     say(this.gpu, `${row.gpu}${row.mig ? " MIG" : ""}`);
     mark(this.node, "class", row.gone ? "gone" : null);
-    mark(this.swatch, "class", `swatch ${row.inferred ? "inferred " : ""}${colour(row.owner)}`);
+    mark(this.swatch, "class", `swatch ${row.inferred ? "inferred " : ""}${row.others ? "others" : colour(row.owner)}`);
     this.opened(open, `details of ${row.name}`);
   }
 
