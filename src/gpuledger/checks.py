@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuledger import durations
 from gpuledger.export.listen import parse_address
-from gpuledger.owners.unixhttp import parse_address as parse_docker_address
+from gpuledger.httpclient import parse_address as parse_docker_address
 from gpuledger.upstream.place import parse_place
 
 

@@ -23,11 +23,11 @@ from gpuledger.export import http, webconfig
 from gpuledger.export.connection import Connection
 from gpuledger.fleet import answer
 from gpuledger.fleet.failure import PrometheusError
+from gpuledger.httpclient import HttpError, _Reader
 from gpuledger.owners import cgroup, devices
 from gpuledger.owners.dockerjson import read_container, read_device_ids, read_image, read_list, read_visible_ids
 from gpuledger.owners.kubepods import Pods
 from gpuledger.owners.protowire import Message
-from gpuledger.owners.unixhttp import HttpError, _Reader
 from gpuledger.sources.load import load
 from gpuledger.upstream.exposition import Limits, Parser
 from gpuledger.upstream.failure import UpstreamError

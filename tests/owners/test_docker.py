@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from gpuledger.httpclient import Client
 from gpuledger.owners import docker as docker_module
 from gpuledger.owners.docker import DockerProvider, Endpoint, default_urls
 from gpuledger.owners.names import Container
 from gpuledger.owners.provider import Background, ProviderError
-from gpuledger.owners.unixhttp import Client
 from tests.owners.docker_server import Answer, FakeDocker, chunked, http, listed
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64

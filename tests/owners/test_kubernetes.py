@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.errors import ConfigError
+from gpuledger.httpclient import HttpError
 from gpuledger.owners.kubeapi import Answer, ApiAccess
 from gpuledger.owners.kubepods import MOST_PODS, Pods, read_pod
 from gpuledger.owners.kubernetes import KubernetesProvider
 from gpuledger.owners.names import Container
 from gpuledger.owners.provider import Background, ProviderError
-from gpuledger.owners.unixhttp import HttpError
 from tests.owners.api_server import (
     STREAM,
     ApiServer,

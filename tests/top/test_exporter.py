@@ -13,7 +13,7 @@ import pytest
 
 from gpuledger.export.http import Request, Response
 from gpuledger.fleet.prometheus import Access
-from gpuledger.owners.unixhttp import Address
+from gpuledger.httpclient import Address
 from gpuledger.top.exporter import PATH, Exporter, parse
 from gpuledger.top.feed import LostError
 from tests.certificates import Authority

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.owners.unixhttp import Address
+from gpuledger.httpclient import Address
 from gpuledger.upstream.place import Place, parse_place
 
 

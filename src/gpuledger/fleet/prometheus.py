@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from gpuledger.fleet.answer import Answer, Courses, parse, parse_range
 from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.stream import Take, read
-from gpuledger.owners.unixhttp import Address, Client, HttpError, TooLargeError
+from gpuledger.httpclient import Address, Client, HttpError, TooLargeError
 
 LARGEST_ANSWER = 128 << 20
 """Bytes. 80,000 series with one label are 9 MB; with all the labels of dcgm-exporter, 45 MB."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuledger.httpclient import Client, HttpError, parse_address
 from gpuledger.owners.dockerevents import Stream, events_target
 from gpuledger.owners.dockerjson import (
     as_dict,
@@ -28,7 +29,6 @@ from gpuledger.owners.dockerjson import (
 )
 from gpuledger.owners.names import Names
 from gpuledger.owners.provider import ProviderError
-from gpuledger.owners.unixhttp import Client, HttpError, parse_address
 from gpuledger.said import Said
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from gpuledger.owners.unixhttp import HEAD_LIMIT, READ_SIZE, Client, HttpError, parse_head
+from gpuledger.httpclient import HEAD_LIMIT, READ_SIZE, Client, HttpError, parse_head
 
 FILTERS = '{"type":["container"],"event":["start","die","died","destroy","remove","rename"]}'
 """Podman 4 says die in its events, but a filter has to say died, and remove."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import ConfigError
+from gpuledger.httpclient import HEAD_LIMIT, HttpError, parse_head
 from gpuledger.owners.kubejson import mapping, text
 from gpuledger.owners.provider import ProviderError
-from gpuledger.owners.unixhttp import HEAD_LIMIT, HttpError, parse_head
 
 FILE_LIMIT = 1 << 20
 ANSWER_LIMIT = 32 << 20

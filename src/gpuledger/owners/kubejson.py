@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from gpuledger.owners.unixhttp import HttpError
+from gpuledger.httpclient import HttpError
 
 LONGEST_TEXT = 512
 """Characters. An image's name with its tag and digest can have about that many; all others are shorter."""

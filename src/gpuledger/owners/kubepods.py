@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gpuledger.httpclient import HttpError
 from gpuledger.owners.kubejson import line, mapping, mappings, read_json, text, texts
 from gpuledger.owners.names import Container, Names, Pod
-from gpuledger.owners.unixhttp import HttpError
 from gpuledger.owners.workload import workload
 
 MOST_PODS, MOST_CONTAINERS = 10_000, 1000

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from gpuledger.errors import ConfigError
+from gpuledger.httpclient import HttpError
 from gpuledger.owners.kubeapi import ApiAccess, Stream, left_s
 from gpuledger.owners.kubejson import line, read_json
 from gpuledger.owners.kubepods import ExpiredError, Pods
 from gpuledger.owners.names import Names
 from gpuledger.owners.provider import ProviderError
-from gpuledger.owners.unixhttp import HttpError
 
 __all__ = ["ApiAccess", "KubernetesProvider"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.prometheus import Access, login
-from gpuledger.owners.unixhttp import Address, Client, HttpError
+from gpuledger.httpclient import Address, Client, HttpError
 from gpuledger.top.feed import LostError
 from gpuledger.upstream.place import PORTS, URL
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from gpuledger.owners.unixhttp import Client, HalfAnswerError, HttpError, TooLargeError
+from gpuledger.httpclient import Client, HalfAnswerError, HttpError, TooLargeError
 from gpuledger.upstream.exposition import DEFAULT_LIMITS, Family, Limits, Parser
 from gpuledger.upstream.failure import UpstreamError
 from gpuledger.upstream.place import Place

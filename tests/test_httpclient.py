@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuledger.owners.unixhttp import Address, HttpError, _Reader, parse_address
+from gpuledger.httpclient import Address, HttpError, _Reader, parse_address
 
 PIECES = [
     b"HTTP/1.1 200 OK\r\n",
