@@ -466,7 +466,7 @@ def test_those_who_do_not_read_make_room(monkeypatch: pytest.MonkeyPatch) -> Non
             stack.enter_context(connect(server, get("/endless")))
 
         assert until(lambda: fetch(server.addresses[0], "/healthz")[0] == 200)
-        assert server.statistics.evicted == 1
+        assert server.statistics.evicted in (1, 2)  # a probe whose place is not free yet makes room once more
 
 
 def test_handlers_know_the_address() -> None:
