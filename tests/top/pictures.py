@@ -72,7 +72,7 @@ def picture(*gpus: Picture, processes: Any = (), containers: Any = (), **more: A
         "version": VERSION, "gpuledger": "1.2.3", "time": NOW, "interval_seconds": 1.0, "node": "n1",
         "recording": False, "driver": {"up": True, "reason": "", "driver_version": "580.1", "cuda_version": "13.0"},
         "gpus": list(gpus), "processes": list(processes), "containers": list(containers), "dropped_processes": 0,
-        "providers": [],
+        "problems": [],
     }  # fmt: skip
     return {**given, **more}
 
@@ -153,7 +153,11 @@ PICTURES = st.builds(
     st.fixed_dictionaries({}, optional={
         "node": NAMES | JUNK, "time": NUMBERS | JUNK, "gpuledger": NAMES, "recording": st.booleans(),
         "driver": st.fixed_dictionaries({"up": st.booleans(), "reason": NAMES}) | JUNK,
-        "providers": st.lists(st.fixed_dictionaries({"name": NAMES, "up": st.booleans(), "reason": NAMES}), max_size=3),
+        "problems": st.lists(
+            st.fixed_dictionaries({
+                "level": st.sampled_from(["problem", "warning", "note"]), "about": NAMES, "what": NAMES, "fix": NAMES,
+            }), max_size=3
+        ),
         "dropped_processes": NUMBERS, "process_count": NUMBERS | JUNK,
     }),
 )  # fmt: skip

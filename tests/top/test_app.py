@@ -116,12 +116,17 @@ def test_eight_gpus_leave_room_for_the_table() -> None:
 
     async def scene(_: Keys, app: Top, __: Still) -> None:
         lines = screen(app)
-        assert lines[1].startswith("no names from docker")
+        assert lines[1].startswith("docker: is down")
         assert [line[0] for line in lines[2:10]] == list("01234567")
         assert len(rows_of(app)) == 11
 
     eight, many = [gpu(n) for n in range(8)], [process(n) for n in range(1, 301)]
-    on(picture(*eight, processes=many, providers=[{"name": "docker", "up": False}]), scene)
+    on(
+        picture(
+            *eight, processes=many, problems=[{"level": "problem", "about": "docker", "what": "is down", "fix": ""}]
+        ),
+        scene,
+    )
 
 
 def test_sorting() -> None:

@@ -93,9 +93,6 @@ def test_no_gpu_is_said() -> None:
 
     assert cards(seen(picture())) == ["no GPU"]
     assert cards(seen(picture(driver=down))) == []
-    assert [text_of(line) for line in problems(seen(picture(driver=down)), SMALL)] == [
-        "the driver cannot be read: no library"
-    ]
 
 
 def test_the_title_says_what_is_looked_at() -> None:
@@ -110,15 +107,24 @@ def test_the_title_says_what_is_looked_at() -> None:
 
 
 def test_all_that_is_wrong_has_a_line() -> None:
-    """Lost, names missing, processes not shown."""
-    providers = [{"name": "docker", "up": False, "reason": "permission denied"}, {"name": "cri", "up": True}]
+    """Lost, names missing with what to do, processes not shown; what is merely worth knowing has none."""
+    wrong = [
+        {"level": "problem", "about": "docker", "what": "permission denied", "fix": "join its group"},
+        {"level": "warning", "about": "GPU 0", "what": "reported XID 79", "fix": ""},
+        {"level": "note", "about": "processes", "what": "many", "fix": "raise it"},
+    ]
     two = [process(1), process(2, active=False)]
-    shown = seen(picture(gpu(), processes=two, providers=providers, dropped_processes=7000, process_count=8))
+    shown = seen(picture(gpu(), processes=two, problems=wrong, dropped_processes=7000, process_count=8))
 
     assert [text_of(line) for line in problems(shown, LARGE, "cannot reach it")] == [
         "cannot reach it; what was last known is shown",
-        "no names from docker: permission denied",
+        "docker: permission denied  fix: join its group",
+        "GPU 0: reported XID 79",
         "7 processes are not shown one by one",
+    ]
+    assert [text_of(line) for line in problems(shown, LARGE, fixes=True)][:2] == [
+        "docker: permission denied",
+        "  fix: join its group",
     ]
 
 

@@ -44,15 +44,16 @@ def _clock(seconds: float | None) -> str:
         return ""
 
 
-def problems(seen: Seen, screen: Screen, lost: str = "") -> list[Line]:
-    """What is wrong, a line each; none when all is well."""
+def problems(seen: Seen, screen: Screen, lost: str = "", *, fixes: bool = False) -> list[Line]:
+    """What is wrong, a line each; none when all is well. With `fixes`, what to do about it is in a line below."""
     found: list[Line] = []
     if lost:
         found.append((Piece(f"{lost}; what was last known is shown", "bad"),))
-    if not seen.driver_up:
-        found.append((Piece(f"the driver cannot be read: {seen.driver_reason or 'it does not say why'}", "bad"),))
-    silent = [provider for provider in seen.providers if not provider.up]
-    found += [(Piece(f"no names from {provider.name}: {provider.reason}", "warn"),) for provider in silent]
+    for problem in seen.problems:
+        found.append((Piece(f"{problem.about}: {problem.what}", "bad" if problem.is_bad else "warn"),))
+        if problem.fix:
+            fix = Piece(f"fix: {problem.fix}", "dim")
+            found[-1:] = [found[-1], (Piece("  "), fix)] if fixes else [(*found[-1], Piece("  "), fix)]
     if seen.hidden:
         text = f"{seen.hidden} process{'es are' if seen.hidden != 1 else ' is'} not shown one by one"
         found.append((Piece(text, "warn"),))

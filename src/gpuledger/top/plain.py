@@ -20,7 +20,7 @@ def lines(seen: Seen, view: View, screen: Screen) -> list[Line]:
     layout = Layout.fit(view.choice.grouping, columns, seen.time)
     return [
         title(seen, screen),
-        *problems(seen, screen),
+        *problems(seen, screen, fixes=True),
         *gpu_lines(seen, gpus, screen, 3 * MOST_CARDS if len(gpus) <= MOST_CARDS else len(gpus)),
         cropped(summary(found, view, columns, glyphs), columns),
         cropped(layout.heading(view.sort, glyphs, falling=view.falling), columns),

@@ -104,12 +104,14 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
-    """Somebody who knows names."""
+class Problem:
+    """Something that is wrong, and what to do about it."""
 
-    name: str
-    up: bool
-    reason: str
+    is_bad: bool
+    """Something does not work; else something is missing."""
+    about: str
+    what: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Seen:
     containers: tuple[Use, ...]
     hidden: int
     """Processes that the driver lists and the exporter does not show one by one."""
-    providers: tuple[Provider, ...]
+    problems: tuple[Problem, ...]
     colours: Mapping[str, str]
     """The style of each owner, the same in bars and in the table."""
 
@@ -159,9 +161,10 @@ def read(picture: object) -> Seen:
         processes=processes,
         containers=containers,
         hidden=max(0, int(_number(picture, "process_count") or 0) - len({use.pid for use in processes if use.active})),
-        providers=tuple(
-            Provider(_text(one, "name"), one.get("up") is True, _text(one, "reason"))
-            for one in _rows(picture, "providers")
+        problems=tuple(
+            Problem(one["level"] == "problem", _text(one, "about"), _text(one, "what"), _text(one, "fix"))
+            for one in _rows(picture, "problems")
+            if one.get("level") in ("problem", "warning")
         ),
         colours=_colours({use.owner for use in (*processes, *containers)}),
     )
