@@ -28,6 +28,7 @@ def clean_debian() -> Iterator[Engine]:
     """A Docker Engine that has nothing but a bare Debian, since no image can be pulled in a test."""
     if not KEPT.exists():
         with tempfile.TemporaryDirectory(prefix="debian-") as folder:
+            Path(folder).chmod(0o755)  # it becomes the root, which everybody may enter
             run("debootstrap", "--variant=minbase", "bookworm", folder, MIRROR, timeout_s=600)
             KEPT.parent.mkdir(exist_ok=True)
             run("tar", "-C", folder, "--exclude=./var/cache/apt/archives/*.deb", "-cf", str(KEPT), ".", timeout_s=120)
