@@ -23,7 +23,7 @@ ALLOWED = {
     "doctor": {"doctor", "sources", "owners", "export", "upstream", "config", "view"},
     "fleet": {"fleet", "catalog", "export", "config"},
     "report": {"report", "fleet", "config"},
-    "top": {"top", "view", "upstream", "fleet", "config"},
+    "top": {"top", "view", "fleet", "config"},
     "cli": {
         "cli",
         "doctor",

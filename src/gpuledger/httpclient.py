@@ -6,6 +6,7 @@ deadline and one size limit; whatever the server sends, a call ends with an answ
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 HEAD_LIMIT = 64 << 10
 READ_SIZE = 256 << 10
 TLS_PORT = 2376
+URL = re.compile(
+    r"(https?)://(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253}))(?::([0-9]{1,5}))?((?:/[!-~]*)?)", re.ASCII
+)
+PORTS = {"http": 80, "https": 443}
 
 
 class HttpError(Exception):
@@ -57,6 +62,21 @@ def parse_address(url: str) -> Address:
     if not is_known or not colon or not port.isdecimal() or not 0 < int(port[:6]) < 1 << 16 or len(port) > 5:
         raise ValueError(f"{url!r} is no address: give unix:///path, tcp://host:port or https://host:port")
     return Address(host=host.strip("[]"), port=int(port), tls=scheme == "https" or int(port) == TLS_PORT)
+
+
+def parse_url(text: str, port: int | None = None) -> tuple[Address, str] | None:
+    """Address and path of an http or https URL, with this port where it names none; None when it is no such URL."""
+    found = URL.fullmatch(text)
+    if found is None or not 0 < int(found[4] or 1) < 1 << 16:
+        return None
+    scheme = found[1]
+    port = int(found[4] or port or PORTS[scheme])
+    return Address(host=found[2] or found[3], port=port, tls=scheme == "https"), found[5]
+
+
+def holds_login(url: str) -> bool:
+    """Whether there is a user name or a password in it."""
+    return "@" in url.partition("://")[2].partition("/")[0]
 
 
 class Client:

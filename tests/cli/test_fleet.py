@@ -26,14 +26,9 @@ def server() -> Iterator[Upstream]:
         yield running
 
 
-def root(server: Upstream) -> str:
-    """Its address."""
-    return server.url.removesuffix("/metrics")
-
-
 def test_once_prints_the_metrics(server: Upstream) -> None:
     """The classic average of the classic metric: 80, 40, 0, 0 gives 60."""
-    done = gpuledger("fleet", "--once", f"--prometheus.url={root(server)}", "--query=DCGM_FI_DEV_MEM_COPY_UTIL")
+    done = gpuledger("fleet", "--once", f"--prometheus.url={server.root}", "--query=DCGM_FI_DEV_MEM_COPY_UTIL")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "\navg_GPU_utilization 60.0\n" in done.stdout
@@ -44,7 +39,7 @@ def test_once_prints_the_metrics(server: Upstream) -> None:
 def test_once_fails_in_one_line(server: Upstream) -> None:
     """Exit code 1 for a Prometheus that does not answer, 2 for what the user got wrong; no value is printed."""
     server.say = page(b"<html>", "401 Unauthorized")
-    refused = gpuledger("fleet", "--once", f"--prometheus.url={root(server)}")
+    refused = gpuledger("fleet", "--once", f"--prometheus.url={server.root}")
     wrong = gpuledger("fleet", "--prometheus.url=prometheus:9090")
     unknown = gpuledger("fleet", "--tick.interval=5s")
     contradicting = gpuledger("fleet", "--max-age=1s")
@@ -74,7 +69,7 @@ def test_once_fails_in_one_line(server: Upstream) -> None:
 def test_each_bad_answer_is_one_line_and_exit_code_1(server: Upstream, say: Say, says: str) -> None:
     """And no number."""
     server.say = say
-    done = gpuledger("fleet", "--once", f"--prometheus.url={root(server)}", "--query=q", "--prometheus.timeout=500ms")
+    done = gpuledger("fleet", "--once", f"--prometheus.url={server.root}", "--query=q", "--prometheus.timeout=500ms")
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
     assert done.stderr.startswith("gpuledger: ")
@@ -91,7 +86,7 @@ def test_each_bad_answer_is_one_line_and_exit_code_1(server: Upstream, say: Say,
 )
 def test_nobody_there_is_one_line_and_exit_code_1(server: Upstream, url: str, says: str) -> None:
     """A wrong port, a wrong name, and TLS where there is none."""
-    given = root(server).replace("http:", "https:") if url == "https" else url
+    given = server.root.replace("http:", "https:") if url == "https" else url
     done = gpuledger("fleet", "--once", f"--prometheus.url={given}")
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
@@ -102,7 +97,7 @@ def test_what_is_no_number_is_left_out_and_counted(server: Upstream) -> None:
     """NaN and infinity beside numbers, in an answer that is partial: the rest is shown, and it is said."""
     tree = json.loads(vector(({"uuid": "a"}, nan), ({"uuid": "b"}, -inf), ({"uuid": "c"}, 0.5))) | {"isPartial": True}
     server.say = page(json.dumps(tree).encode())
-    done = gpuledger("fleet", "--once", f"--prometheus.url={root(server)}", "--query=q")
+    done = gpuledger("fleet", "--once", f"--prometheus.url={server.root}", "--query=q")
 
     assert (done.returncode, done.stderr) == (0, f"gpuledger: {PARTIAL}\n")
     assert '\ngpu_fleet_gpus{by="cluster"} 1\n' in done.stdout
@@ -127,7 +122,7 @@ def test_the_service_outlives_its_prometheus(server: Upstream) -> None:
     """Values while it answers, none soon after it does not, and values again; the log says it once."""
     flags = [
         "--query=DCGM_FI_DEV_GPU_UTIL",
-        f"--prometheus.url={root(server)}",
+        f"--prometheus.url={server.root}",
         "--refresh=1s",
         "--max-age=2s",
         "--by=pod",
@@ -169,7 +164,7 @@ def test_warnings_are_told(server: Upstream) -> None:
     """A partial answer is one, and is known to be partial."""
     tree = json.loads(GOOD) | {"warnings": ["store 2 did not answer"]}
     server.say = page(json.dumps(tree).encode())
-    done = gpuledger("fleet", "--once", "--query=DCGM_FI_DEV_GPU_UTIL", f"--prometheus.url={root(server)}")
+    done = gpuledger("fleet", "--once", "--query=DCGM_FI_DEV_GPU_UTIL", f"--prometheus.url={server.root}")
 
     assert (done.returncode, done.stderr) == (0, "gpuledger: store 2 did not answer\n")
     assert "gpu_fleet_query_warnings 1" in done.stdout

@@ -33,7 +33,7 @@ def server() -> Iterator[Upstream]:
 
 def words(server: Upstream, *more: str) -> list[str]:
     """A report on one cell, the second before 2026-11-02."""
-    url = server.url.removesuffix("/metrics")
+    url = server.root
     return ["report", f"--prometheus.url={url}", "--to=2026-11-02", "--since=10s", *more]
 
 

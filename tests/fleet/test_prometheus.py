@@ -13,7 +13,7 @@ import pytest
 
 from gpuledger.fleet.answer import Series
 from gpuledger.fleet.failure import PrometheusError
-from gpuledger.fleet.prometheus import Access, Prometheus, parse_url
+from gpuledger.fleet.prometheus import Access, Prometheus, parse_place
 from tests.fleet.test_answer import vector
 from tests.owners.api_server import make_certificate
 from tests.upstream.server import Upstream, hang, page, raw, upstream
@@ -28,11 +28,6 @@ def server() -> Iterator[Upstream]:
         yield running
 
 
-def root(server: Upstream) -> str:
-    """Its address."""
-    return server.url.removesuffix("/metrics")
-
-
 def failure(access: Access, **more: int) -> PrometheusError:
     """What asking ends with: one line."""
     with pytest.raises(PrometheusError) as caught:
@@ -43,7 +38,7 @@ def failure(access: Access, **more: int) -> PrometheusError:
 
 def test_a_query_is_posted_with_its_time(server: Upstream) -> None:
     """A long query fits no URL; the path prefix comes first."""
-    answer = Prometheus(Access(f"{root(server)}/a/b/", timeout_s=2.5)).query("sum(a+b) > 0", 1.5)
+    answer = Prometheus(Access(f"{server.root}/a/b/", timeout_s=2.5)).query("sum(a+b) > 0", 1.5)
 
     assert answer.series == (Series({"uuid": "a"}, 0.5),)
     assert server.asked[0]["path"] == "/a/b/api/v1/query"
@@ -52,7 +47,7 @@ def test_a_query_is_posted_with_its_time(server: Upstream) -> None:
 
 def test_extra_headers_are_sent(server: Upstream) -> None:
     """Tenants of Mimir and Thanos are named by them."""
-    Prometheus(Access(root(server), headers=("X-Scope-OrgID: team", "X-B: 2"))).query("up")
+    Prometheus(Access(server.root, headers=("X-Scope-OrgID: team", "X-B: 2"))).query("up")
 
     assert (server.asked[0]["x-scope-orgid"], server.asked[0]["x-b"]) == ("team", "2")
 
@@ -60,7 +55,7 @@ def test_extra_headers_are_sent(server: Upstream) -> None:
 def test_basic_authentication(server: Upstream, tmp_path: Path) -> None:
     """The newline at the end of a secret file is none of the secret."""
     (tmp_path / "password").write_text("pä:ss\n")
-    Prometheus(Access(root(server), user="me", password_file=str(tmp_path / "password"))).query("up")
+    Prometheus(Access(server.root, user="me", password_file=str(tmp_path / "password"))).query("up")
 
     assert base64.b64decode(server.asked[0]["authorization"].removeprefix("Basic ")).decode() == "me:pä:ss"
 
@@ -68,7 +63,7 @@ def test_basic_authentication(server: Upstream, tmp_path: Path) -> None:
 def test_a_token_is_read_again_when_it_changes(server: Upstream, tmp_path: Path) -> None:
     """Kubernetes replaces the tokens of service accounts while we run."""
     token = tmp_path / "token"
-    prometheus = Prometheus(Access(root(server), token_file=str(token)))
+    prometheus = Prometheus(Access(server.root, token_file=str(token)))
     for text in ("first", "second"):
         token.write_text(text)
         prometheus.query("up")
@@ -85,7 +80,7 @@ def test_a_bad_secret_file_is_named(server: Upstream, tmp_path: Path, content: b
     path = tmp_path / "token"
     if content is not None:
         path.write_bytes(content)
-    failed = failure(Access(root(server), token_file=str(path)))
+    failed = failure(Access(server.root, token_file=str(path)))
 
     assert (failed.reason, server.asked) == ("login", [])
     assert says in str(failed)
@@ -116,7 +111,7 @@ def test_a_bad_secret_file_is_named(server: Upstream, tmp_path: Path, content: b
 def test_each_bad_answer_is_its_own_line(server: Upstream, status: str, body: bytes, reason: str, says: str) -> None:
     """With the kind of failure, for the metric."""
     server.say = page(body, status)
-    failed = failure(Access(root(server)))
+    failed = failure(Access(server.root))
 
     assert failed.reason == reason
     assert says in str(failed)
@@ -127,15 +122,13 @@ def test_a_login_that_is_refused_says_so(server: Upstream, tmp_path: Path) -> No
     (tmp_path / "token").write_text("old")
     server.say = page(b"", "401 Unauthorized")
 
-    assert "are user, password or token right?" in str(
-        failure(Access(root(server), token_file=str(tmp_path / "token")))
-    )
+    assert "are user, password or token right?" in str(failure(Access(server.root, token_file=str(tmp_path / "token"))))
 
 
 def test_a_server_that_hangs_costs_the_timeout(server: Upstream) -> None:
     """And no more."""
     server.say = hang
-    failed = failure(Access(root(server), timeout_s=0.1))
+    failed = failure(Access(server.root, timeout_s=0.1))
 
     assert (failed.reason, "within 0.1 s" in str(failed)) == ("timeout", True)
 
@@ -145,12 +138,12 @@ def test_what_is_no_http_is_said(server: Upstream, data: bytes) -> None:
     """Also an answer that ends in its middle."""
     server.say = raw(data)
 
-    assert failure(Access(root(server))).reason == "http"
+    assert failure(Access(server.root)).reason == "http"
 
 
 def test_an_answer_may_not_be_larger_than_memory_allows(server: Upstream) -> None:
     """Whatever somebody asks for."""
-    assert failure(Access(root(server)), largest=10).reason == "size"
+    assert failure(Access(server.root), largest=10).reason == "size"
 
 
 def test_nobody_there() -> None:
@@ -168,7 +161,7 @@ def test_tls_with_our_own_authority_or_with_none(tmp_path: Path) -> None:
     """A certificate nobody vouches for is refused, unless it is told to be trusted."""
     certificate, key = make_certificate(tmp_path)
     with upstream(page(GOOD), (certificate, key)) as server:
-        url = root(server)
+        url = server.root
         failed = failure(Access(url))
         assert (failed.reason, "is not trusted" in str(failed)) == ("tls", True)
         for access in (Access(url, ca_file=str(certificate)), Access(url, insecure=True)):
@@ -183,7 +176,7 @@ def test_a_certificate_authority_is_read_again_when_it_changes(tmp_path: Path) -
     other = tmp_path / "ca.pem"
     other.write_text("not yet\n")
     with upstream(page(GOOD), certificate) as server:
-        prometheus = Prometheus(Access(root(server), ca_file=str(other)))
+        prometheus = Prometheus(Access(server.root, ca_file=str(other)))
         with pytest.raises(PrometheusError, match=r"TLS files .*ca\.pem cannot be used"):
             prometheus.query("up")
         other.write_text(certificate[0].read_text())
@@ -199,7 +192,7 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(tmp_path: Path) -> No
         assert isinstance(listener, ssl.SSLSocket)
         listener.context.load_verify_locations(certificate)
         listener.context.verify_mode = ssl.CERT_REQUIRED
-        url, ca = root(server), str(certificate)
+        url, ca = server.root, str(certificate)
 
         failed = failure(Access(url, ca_file=ca))
         shown = Prometheus(Access(url, ca_file=ca, cert_file=ca, key_file=str(key))).query("up")
@@ -210,7 +203,7 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(tmp_path: Path) -> No
 
 def test_https_where_there_is_none(server: Upstream) -> None:
     """The other way round."""
-    assert failure(Access(root(server).replace("http:", "https:"))).reason == "tls"
+    assert failure(Access(server.root.replace("http:", "https:"))).reason == "tls"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +216,7 @@ def test_https_where_there_is_none(server: Upstream) -> None:
 )
 def test_urls(text: str, host: str, port: int, tls: bool, prefix: str) -> None:
     """With and without port, path and brackets."""
-    address, found = parse_url(text)
+    address, found = parse_place(text)
 
     assert (address.host, address.port, address.tls, found) == (host, port, tls, prefix)
 
@@ -246,4 +239,4 @@ def test_urls(text: str, host: str, port: int, tls: bool, prefix: str) -> None:
 def test_wrong_urls(text: str, says: str) -> None:
     """Each is told what would be right."""
     with pytest.raises(ValueError, match=says):
-        parse_url(text)
+        parse_place(text)

@@ -77,6 +77,11 @@ class Upstream:
         scheme = "https" if certificate else "http"
         self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}/metrics"
 
+    @property
+    def root(self) -> str:
+        """Its address without a path."""
+        return self.url.removesuffix("/metrics")
+
     def start(self) -> None:
         """Listen."""
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,16 +17,12 @@ from urllib.parse import urlencode
 from gpuledger.fleet.answer import Answer, Courses, parse, parse_range
 from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.stream import Take, read
-from gpuledger.httpclient import Address, Client, HttpError, TooLargeError
+from gpuledger.httpclient import Address, Client, HttpError, TooLargeError, holds_login, parse_url
 
 LARGEST_ANSWER = 128 << 20
 """Bytes. 80,000 series with one label are 9 MB; with all the labels of dcgm-exporter, 45 MB."""
 LARGEST_SECRET = 64 << 10
-URL = re.compile(
-    r"(https?)://(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253}))(?::([0-9]{1,5}))?((?:/[!-~]*)?)", re.ASCII
-)
 T = TypeVar("T")
-PORTS = {"http": 80, "https": 443}
 API = "/api/v1"
 
 
@@ -47,17 +42,16 @@ class Access:
     timeout_s: float = 10.0
 
 
-def parse_url(text: str) -> tuple[Address, str]:
+def parse_place(text: str) -> tuple[Address, str]:
     """Address and path prefix of `https://host:9090/prefix`; ValueError says what would be right."""
-    if "@" in text.partition("://")[2].partition("/")[0]:
+    if holds_login(text):
         raise ValueError("holds a user name or password; give --prometheus.user and --prometheus.password-file")
-    found = URL.fullmatch(text)
-    if found is None or not 0 < int(found[4] or 1) < 1 << 16 or any(c in found[5] for c in "?#"):
+    address, prefix = parse_url(text) or (None, "")
+    if address is None or any(c in prefix for c in "?#"):
         raise ValueError("is no URL of a Prometheus; write it as http://prometheus:9090 or https://host/prefix")
-    if f"{API}/" in f"{found[5]}/":
+    if f"{API}/" in f"{prefix}/":
         raise ValueError(f"goes too far; leave out {API} and what comes after it")
-    scheme, prefix = found[1], found[5].rstrip("/")
-    return Address(host=found[2] or found[3], port=int(found[4] or PORTS[scheme]), tls=scheme == "https"), prefix
+    return address, prefix.rstrip("/")
 
 
 class Prometheus:
@@ -65,7 +59,7 @@ class Prometheus:
 
     def __init__(self, access: Access, largest: int = LARGEST_ANSWER) -> None:
         self._access, self._largest = access, largest
-        self._address, self._prefix = parse_url(access.url)
+        self._address, self._prefix = parse_place(access.url)
         self._client: Client | None = None
         self._files: tuple[object, ...] = ()
 

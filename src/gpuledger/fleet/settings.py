@@ -10,7 +10,7 @@ from gpuledger.config import OPTIONS as EXPORTER
 from gpuledger.config import Option
 from gpuledger.errors import ConfigError
 from gpuledger.fleet.in_use import CLUSTER, RULES, Key
-from gpuledger.fleet.prometheus import Access, parse_url
+from gpuledger.fleet.prometheus import Access, parse_place
 from gpuledger.fleet.queries import Queries, dcgm, native
 from gpuledger.fleet.refresh import Plan
 
@@ -22,7 +22,7 @@ LABEL = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 
 def url(text: str) -> str:
     """Where a Prometheus is."""
-    parse_url(text)
+    parse_place(text)
     return text
 
 

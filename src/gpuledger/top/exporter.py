@@ -7,9 +7,8 @@ from typing import Any
 
 from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.prometheus import Access, login
-from gpuledger.httpclient import Address, Client, HttpError
+from gpuledger.httpclient import Address, Client, HttpError, holds_login, parse_url
 from gpuledger.top.feed import LostError
-from gpuledger.upstream.place import PORTS, URL
 
 PATH = "/api/v1/snapshot"
 PORT = 9400
@@ -22,13 +21,13 @@ WRITTEN = "write it as http://host:9400, host:9400 or host"
 def parse(text: str) -> tuple[Address, str]:
     """Address and path prefix of an exporter; ValueError says what would be right."""
     bare = "://" not in text
-    found = URL.fullmatch(f"http://{text}" if bare else text)
-    if "@" in text.partition("://")[2].partition("/")[0] or "@" in text.partition("/")[0]:
+    if holds_login(text) or "@" in text.partition("/")[0]:
         raise ValueError("holds a user name or password; give --exporter.user and --exporter.password-file")
-    if found is None or not 0 < int(found[4] or 1) < 1 << 16 or any(c in found[5] for c in "?#"):
+    found = parse_url(f"http://{text}", PORT) if bare else parse_url(text)
+    address, prefix = found or (None, "")
+    if address is None or any(c in prefix for c in "?#"):
         raise ValueError(f"is no address of an exporter; {WRITTEN}")
-    port = int(found[4] or (PORT if bare else PORTS[found[1]]))
-    return Address(host=found[2] or found[3], port=port, tls=found[1] == "https"), found[5].rstrip("/")
+    return address, prefix.rstrip("/")
 
 
 class Exporter:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from gpuledger.httpclient import Address
-
-URL = re.compile(
-    r"(https?)://(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253}))(?::([0-9]{1,5}))?((?:/[!-~]*)?)", re.ASCII
-)
-PORTS = {"http": 80, "https": 443}
+from gpuledger.httpclient import Address, holds_login, parse_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +24,10 @@ def parse_place(text: str) -> Place:
     path = text.removeprefix("file://")
     if path.startswith("/") and "\0" not in path:
         return Place(path=path)
-    authority = text.partition("://")[2].partition("/")[0]
-    if "@" in authority:
+    if holds_login(text):
         raise ValueError("holds a user name or password, which is not supported; use a dcgm-exporter without a login")
-    found = URL.fullmatch(text)
-    if found is None or not 0 < int(found[4] or 1) < 1 << 16:
+    address, target = parse_url(text) or (None, "")
+    if address is None:
         raise ValueError("is no page and no file; write http://localhost:9400/metrics or /run/prometheus/dcgm.prom")
-    scheme, target = found[1], found[5].partition("#")[0]
-    address = Address(host=found[2] or found[3], port=int(found[4] or PORTS[scheme]), tls=scheme == "https")
+    target = target.partition("#")[0]
     return Place(address, target if target.strip("/") else "/metrics")
