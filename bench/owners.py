@@ -31,7 +31,7 @@ class Result:
 
 
 class _Known:
-    health = ProviderHealth("bench", up=True, reason="", since_ns=0, last_success_ns=0, fetches=1, failures=0)
+    health = ProviderHealth("bench", up=True, problem=None, since_ns=0, last_success_ns=0, fetches=1, failures=0)
     names = Names({f"{i:064x}": Container(f"{i:064x}", f"name-{i}", "image:1") for i in range(CONTAINERS)})
 
     def nudge(self) -> None:

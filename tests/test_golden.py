@@ -92,7 +92,7 @@ CGROUPS = {
 class Known:
     """A provider with a container, a pod and an allocation."""
 
-    health = ProviderHealth("docker", up=True, reason="", since_ns=5, last_success_ns=7, fetches=9, failures=1)
+    health = ProviderHealth("docker", up=True, problem=None, since_ns=5, last_success_ns=7, fetches=9, failures=1)
     names = Names(
         containers={
             CONTAINER: Container(CONTAINER, "ollama", "ollama:1", labels=(("com.docker.compose.project", "home"),)),
@@ -124,7 +124,7 @@ class Beside:
         """Numbers for the processes of GPU 6, where accounting is on."""
         told = DcgmStats(250_000, 97, 30, 4 << 30, 1, NOW_S * 10**6)
         uses = tuple(replace(use, dcgm=told) if use.device.index == 6 else use for use in tick.processes)
-        return replace(tick, processes=uses, dcgm=DcgmHealth(True, "", "4.2.3", "libdcgm.so.4", "embedded"))
+        return replace(tick, processes=uses, dcgm=DcgmHealth(True, None, "4.2.3", "libdcgm.so.4", "embedded"))
 
     def answered(self) -> bool:
         """At once."""

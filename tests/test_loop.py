@@ -11,6 +11,7 @@ import pytest
 
 from gpuledger.loop import Loop
 from gpuledger.model import DcgmHealth, Device, Driver, Facts, Health, Reading, Resident, Tick
+from gpuledger.problem import Problem
 
 TICK = Tick(
     time_ns=10**18,
@@ -162,7 +163,7 @@ def test_a_collector_that_fails_costs_its_part() -> None:
 
 def test_a_driver_that_is_down_is_a_failed_read_stage() -> None:
     """It is no exception, and the tick is published."""
-    loop = Loop(Given(lambda: Tick(1, Driver(up=False, reason="gone"))), facts_of, interval_s=1)
+    loop = Loop(Given(lambda: Tick(1, Driver(up=False, problem=Problem("gone")))), facts_of, interval_s=1)
 
     assert next((stage.name, stage.success) for stage in loop.once().health.stages) == ("read", False)
 

@@ -1,42 +1,53 @@
-"""Every error gpuledger raises on purpose.
+"""Every exception that gpuledger raises deliberately.
 
 ```
 GpuledgerError
-├── UsageError            the user gave something wrong: exit code 2, one line
+├── UsageError            invalid input from the user: one line on stderr, exit code 2
 │   ├── ConfigError       a flag, variable, key or value
 │   ├── RecordingError    a recording that cannot be read or written
 │   └── ListenError       an address that cannot be listened on
-├── JournalError          a journal that cannot be read or written; the books do without it
-└── DriverError           the driver or its library cannot be used now; tried again later
+├── JournalError          a journal that cannot be read or written; the books continue without it
+└── DriverError           the driver or its library is unavailable; retried later
 ```
 
-Each message is one line that names the thing, what is wrong with it and what would be right.
+Each error carries a `Problem`: what failed, how to fix it, and a `kind` for code that has to tell errors apart.
 """
+
+from gpuledger.problem import Problem
 
 
 class GpuledgerError(Exception):
-    """The root of the tree."""
+    """Base class. `str(error)` is one line: what failed, and after a semicolon how to fix it."""
+
+    def __init__(self, what: str, fix: str = "", kind: str = "") -> None:
+        self.problem = Problem(what, fix, kind)
+        super().__init__(str(self.problem))
+
+    @property
+    def kind(self) -> str:
+        """The stable word for this kind of error; see `Problem.kind`."""
+        return self.problem.kind
 
 
 class UsageError(GpuledgerError):
-    """What the user gave cannot work; the command ends with exit code 2."""
+    """Invalid input from the user; the command exits with code 2."""
 
 
 class ConfigError(UsageError):
-    """A flag, an environment variable, a key or a value of the configuration is wrong."""
+    """An invalid flag, environment variable, key or value."""
 
 
 class RecordingError(UsageError):
-    """A recording is missing, damaged, or of a version this program does not know."""
+    """A recording is missing, damaged, or of an unsupported version."""
 
 
 class ListenError(UsageError):
-    """A listen address is malformed, taken or not of this host."""
+    """A listen address is malformed, in use, or not an address of this host."""
 
 
 class JournalError(GpuledgerError):
-    """A journal is damaged, too large, or not of this boot or version."""
+    """A journal is damaged, too large, or from another boot or version."""
 
 
 class DriverError(GpuledgerError):
-    """The NVIDIA driver or its library cannot be used now."""
+    """The NVIDIA driver or its library is unavailable."""

@@ -8,13 +8,14 @@ from gpuledger import config
 from gpuledger.doctor.names import names, owned
 from gpuledger.model import Owners, ProviderHealth
 from gpuledger.owners.resolver import GONE, NO_NAME
+from gpuledger.problem import Problem
 
 SETTINGS = config.load({}, {})
 
 
 def health(name: str, reason: str = "", fetches: int = 1) -> ProviderHealth:
     """Of one that is up unless there is a reason."""
-    return ProviderHealth(name, not reason, reason, 0, 0, fetches, 0)
+    return ProviderHealth(name, not reason, Problem(reason) if reason else None, 0, 0, fetches, 0)
 
 
 def test_nobody_is_asked() -> None:

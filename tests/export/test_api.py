@@ -19,6 +19,7 @@ from gpuledger.export.app import App
 from gpuledger.export.http import Request, Response
 from gpuledger.export.streams import RETRY, Stream
 from gpuledger.model import Driver, Tick
+from gpuledger.problem import Problem
 from gpuledger.sources.replay import Replay
 from gpuledger.view.history import History
 from tests.books.worlds import World
@@ -73,7 +74,7 @@ WORLDS: dict[str, Callable[[], list[Tick]]] = {
     "troubled": node,
     "hostile": lambda: node(names=(HOSTILE, "\udcff", "")),
     "silent": silent,
-    "no driver": lambda: [Tick(1, Driver(up=False, reason="Driver Not Loaded"))],
+    "no driver": lambda: [Tick(1, Driver(up=False, problem=Problem("Driver Not Loaded")))],
 }
 
 

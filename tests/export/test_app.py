@@ -15,6 +15,7 @@ from gpuledger.export.app import App
 from gpuledger.export.http import Request, Response
 from gpuledger.export.spoken import MOST
 from gpuledger.model import Driver, Learned, LearnedBehaviour, Tick
+from gpuledger.problem import Problem
 from tests.export.test_text import tick_with, use
 
 PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
@@ -87,7 +88,7 @@ def test_own_telemetry_path() -> None:
         (None, None, 200, 503),
         (tick_with(), 0.5, 200, 200),
         (tick_with(), 60.0, 503, 503),
-        (Tick(1, Driver(up=False, reason="Driver Not Loaded")), 0.5, 200, 200),
+        (Tick(1, Driver(up=False, problem=Problem("Driver Not Loaded"))), 0.5, 200, 200),
     ],
     ids=["before the first tick", "ticking", "stopped", "no driver"],
 )

@@ -13,6 +13,7 @@ from gpuledger.export.app import App
 from gpuledger.export.http import Request, Response
 from gpuledger.export.passed import Families, Passed
 from gpuledger.model import Health, Tick, Upstream
+from gpuledger.problem import Problem
 from tests.export.test_app import PROMETHEUS
 from tests.export.test_text import DRIVER, tick_with
 
@@ -58,7 +59,13 @@ def test_in_our_metrics_on_request() -> None:
 def test_nothing_to_pass_on() -> None:
     """503 with the reason, so that Prometheus shows the target as down; our own metrics go on."""
     state = Upstream(
-        up=False, reason="no whole answer", last_success_ns=0, duration_ns=0, series=0, with_pod=0, duplicates=0
+        up=False,
+        problem=Problem("no whole answer"),
+        last_success_ns=0,
+        duration_ns=0,
+        series=0,
+        with_pod=0,
+        duplicates=0,
     )
     tick = Tick(1, DRIVER, health=Health(upstream=state))
 

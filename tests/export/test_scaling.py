@@ -27,12 +27,13 @@ from gpuledger.model import (
     Resident,
     Tick,
 )
+from gpuledger.problem import Problem
 
 LLM = Owner(namespace="ml", pod="llm-7-x", container="main", workload_kind="Deployment", workload_name="llm")
 WEB = Owner(namespace="web", pod="web-0", container="main")
 GPUS = [Device(index=n, uuid=f"GPU-{n}") for n in range(4)]
 INSTANCE = Device(index=3, uuid="MIG-1", parent_uuid="GPU-3")
-KUBELET = ProviderHealth("podresources", up=True, reason="", since_ns=1, last_success_ns=1, fetches=1, failures=0)
+KUBELET = ProviderHealth("podresources", up=True, problem=None, since_ns=1, last_success_ns=1, fetches=1, failures=0)
 
 
 def on(owner: Owner, device: Device, *, active: bool = True) -> ProcessUse:
@@ -165,7 +166,7 @@ def test_what_cannot_be_asked_is_refused(what: str, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("tick", "age_s"),
-    [(node(), 60.0), (Tick(1, Driver(up=False, reason="Driver Not Loaded")), 0.1)],
+    [(node(), 60.0), (Tick(1, Driver(up=False, problem=Problem("Driver Not Loaded"))), 0.1)],
 )
 def test_nothing_is_said_of_what_is_not_known(tick: Tick, age_s: float) -> None:
     """503, so that KEDA falls back in place of scaling down."""

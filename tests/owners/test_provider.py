@@ -24,6 +24,7 @@ from gpuledger.owners.provider import (
     ProviderError,
 )
 from gpuledger.owners.resolver import NO_NAME, Resolver
+from gpuledger.problem import Problem
 
 C = "4be1" * 16
 KNOWN = Names(containers={C: Container(C, "ollama", "ollama/ollama:latest")})
@@ -347,12 +348,12 @@ def test_health(life: Life) -> None:
 
     start = 1_000_000
     assert seen == [
-        ProviderHealth("docker", False, "not asked yet", start, 0, 0, 0),
-        ProviderHealth("docker", False, "a", start + 1000, 0, 1, 1),
-        ProviderHealth("docker", False, "b", start + 1000, 0, 2, 2),
-        ProviderHealth("docker", True, "", start + 3000, start + 3000, 3, 2),
-        ProviderHealth("docker", True, "", start + 3000, start + 4000, 4, 2),
-        ProviderHealth("docker", False, "c", start + 5000, start + 4000, 5, 3),
+        ProviderHealth("docker", False, Problem("not asked yet"), start, 0, 0, 0),
+        ProviderHealth("docker", False, Problem("a"), start + 1000, 0, 1, 1),
+        ProviderHealth("docker", False, Problem("b"), start + 1000, 0, 2, 2),
+        ProviderHealth("docker", True, None, start + 3000, start + 3000, 3, 2),
+        ProviderHealth("docker", True, None, start + 3000, start + 4000, 4, 2),
+        ProviderHealth("docker", False, Problem("c"), start + 5000, start + 4000, 5, 3),
     ]
 
 

@@ -21,7 +21,9 @@ class Source:
 
     def __init__(self, **names: object) -> None:
         self.names = Names(**names)  # type: ignore[arg-type]  # the fields of Names
-        self.health = ProviderHealth("test", up=True, reason="", since_ns=0, last_success_ns=0, fetches=1, failures=0)
+        self.health = ProviderHealth(
+            "test", up=True, problem=None, since_ns=0, last_success_ns=0, fetches=1, failures=0
+        )
         self.nudges = 0
 
     def nudge(self) -> None:

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from gpuledger.books.book import Books
 from gpuledger.model import Driver, Health, Holder, Owner, Owners, Reading, Tick
+from gpuledger.problem import Problem
 from gpuledger.view.snapshot import snapshot
 from tests.books.worlds import CUT, MIGS, World
 from tests.cli.running import Running, serving, surroundings
@@ -138,7 +139,9 @@ def test_sums_have_those_in_them_who_are_not_shown_one_by_one(browser: Browser, 
 
 def test_a_driver_that_is_down(browser: Browser) -> None:
     """Nothing is known of GPUs and processes: dashes, not 0; and what to do."""
-    down = Tick(1_700_000_000 * 10**9, Driver(up=False, reason="Driver Not Loaded"), health=Health(interval_ns=10**9))
+    down = Tick(
+        1_700_000_000 * 10**9, Driver(up=False, problem=Problem("Driver Not Loaded")), health=Health(interval_ns=10**9)
+    )
     with shown(down) as exporter, page_of(browser) as watched:
         page = watched.open(exporter.url)
         assert texts(page, "#sums dd") == ["–", "–", "– of –", "–"]  # noqa: RUF001

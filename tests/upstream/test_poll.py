@@ -104,7 +104,7 @@ def test_nothing_before_the_first_tick() -> None:
 def test_nothing_before_the_kubelet_was_asked() -> None:
     """For the same reason, but not for ever: somebody who hangs must not take the numbers along."""
     hangs = ProviderHealth(
-        "podresources", up=False, reason="", since_ns=10**9, last_success_ns=0, fetches=0, failures=0
+        "podresources", up=False, problem=None, since_ns=10**9, last_success_ns=0, fetches=0, failures=0
     )
     world = World()
     world.tick = replace(LLAMA, time_ns=2 * 10**9, owners=replace(LLAMA.owners, providers=(hangs,)))

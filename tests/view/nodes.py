@@ -19,13 +19,15 @@ from gpuledger.model import (
     Sample,
     Tick,
 )
+from gpuledger.problem import Problem
 
 GIB = 1 << 30
 HOSTILE = '<img src=x onerror="document.title=1"></td><script>document.title=2</script>&amp;\u202e'
 """A name that wants to be markup."""
 DRIVER = Driver(up=True, driver_version="580.159.04", nvml_version="13.580", cuda_version="13.0")
-DOWN = ProviderHealth("docker", False, "cannot open /var/run/docker.sock: permission denied; run as root", 0, 0, 9, 9)
-UP = ProviderHealth("cri", True, "", 1_700_000_000 * 10**9, 1_700_000_000 * 10**9, 9, 0)
+DENIED = Problem("cannot open /var/run/docker.sock: permission denied", "run as root", "permission")
+DOWN = ProviderHealth("docker", False, DENIED, 0, 0, 9, 9)
+UP = ProviderHealth("cri", True, None, 1_700_000_000 * 10**9, 1_700_000_000 * 10**9, 9, 0)
 
 
 class Node:
@@ -72,7 +74,7 @@ class Node:
     def _read(self, device: Device) -> list[Reading]:
         pids = list(self._pids)[device.index :: len(self._devices)]
         if self._troubled and device.index == len(self._devices) - 1:
-            return [Reading(device, up=False, reason="GPU is lost")]
+            return [Reading(device, up=False, problem=Problem("GPU is lost"))]
         working = (device.index * 7 + self._ticks) % 10
         power_mw = 80_000 + 60_000 * working
         self._energy_mj[device.index] += power_mw  # in a second

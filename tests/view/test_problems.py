@@ -22,7 +22,8 @@ from gpuledger.model import (
     Tick,
     Upstream,
 )
-from gpuledger.view.problems import LEVELS, Problem, problems
+from gpuledger.problem import Problem as Cause
+from gpuledger.view.problems import LEVELS, problems
 from tests.books.worlds import World
 
 GPU = Device(3, "GPU-3")
@@ -42,7 +43,7 @@ def owners(**known: object) -> Tick:
 
 def provider(reason: str = "", fetches: int = 1, name: str = "docker") -> ProviderHealth:
     """Up unless there is a reason."""
-    return ProviderHealth(name, not reason, reason, 0, 0, fetches, 0)
+    return ProviderHealth(name, not reason, Cause(reason) if reason else None, 0, 0, fetches, 0)
 
 
 def health(**numbers: object) -> Tick:
@@ -51,10 +52,11 @@ def health(**numbers: object) -> Tick:
 
 
 WRONG = {
-    "driver down": (Tick(1, Driver(up=False, reason="Driver Not Loaded")), "problem", "driver", "modprobe nvidia"),
+    "driver down": (Tick(1, Driver(up=False, problem=Cause("Driver Not Loaded"))), "problem", "driver",
+                    "modprobe nvidia"),
     "no gpu": (Tick(1, Driver(up=True)), "problem", "driver", "nvidia-smi -L"),
-    "gpu down": (reading(up=False, reason="GPU is lost"), "problem", "GPU 3", "--gpu-reset -i 3"),
-    "mig down": (reading(MIG, up=False, reason="odd"), "problem", "GPU 3 1g.18gb", "nvidia-smi"),
+    "gpu down": (reading(up=False, problem=Cause("GPU is lost")), "problem", "GPU 3", "--gpu-reset -i 3"),
+    "mig down": (reading(MIG, up=False, problem=Cause("odd")), "problem", "GPU 3 1g.18gb", "nvidia-smi"),
     "heat": (reading(clock_events=(("hw_thermal_slowdown", 1),), temperatures_c=(("gpu", 91),)), "warning", "GPU 3",
              "airflow"),
     "power brake": (reading(clock_events=(("hw_slowdown", 1),)), "warning", "GPU 3", "power supply"),
@@ -73,9 +75,10 @@ WRONG = {
     "stage": (health(stages=(Stage("book", 1, success=False),)), "problem", "exporter", "report"),
     "slow": (health(interval_ns=10**9, duration_ns=2 * 10**9), "warning", "exporter", "--tick.interval"),
     "driver call": (health(driver_errors=((("nvmlX", "Unknown Error"), 2),)), "warning", "driver", "nvidia-smi"),
-    "upstream": (health(upstream=Upstream(False, "no answer; start it", 0, 0, 0, 0, 0)), "problem", "dcgm-exporter",
-                 "start it"),
-    "dcgm": (replace(WELL, dcgm=DcgmHealth(up=False, reason="no library; install it")), "problem", "DCGM", "install"),
+    "upstream": (health(upstream=Upstream(False, Cause("no answer", "start it"), 0, 0, 0, 0, 0)), "problem",
+                 "dcgm-exporter", "start it"),
+    "dcgm": (replace(WELL, dcgm=DcgmHealth(up=False, problem=Cause("no library; install it"))), "problem", "DCGM",
+             "install"),
     "journal": (replace(WELL, journal=JournalHealth(failures=1)), "warning", "journal", "log"),
 }  # fmt: skip
 
@@ -128,4 +131,4 @@ def test_worst_first_and_no_consequences() -> None:
 
     found = problems(tick)
     assert [one.level for one in found] == list(LEVELS)
-    assert found[1] == Problem("warning", "GPU 3", "reported XID 79, 2 times", found[1].fix)
+    assert (found[1].level, found[1].about, found[1].what) == ("warning", "GPU 3", "reported XID 79, 2 times")

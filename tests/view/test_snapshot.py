@@ -9,6 +9,7 @@ import pytest
 
 from gpuledger.books.book import Books
 from gpuledger.model import Driver, Tick
+from gpuledger.problem import Problem
 from gpuledger.sources.replay import Replay
 from gpuledger.view.snapshot import Picture, snapshot
 from tests.books.worlds import World
@@ -101,7 +102,7 @@ def test_owners_and_problems_are_told_as_people_call_them() -> None:
     assert {"ml/llama-finetune-0/trainer", "triton", "ollama.service"} <= owners
     assert {container["owner"] for container in picture["containers"]} < owners
     assert picture["problems"] == []
-    (problem,) = snapshot(Tick(1, Driver(up=False, reason="gone")))["problems"]
+    (problem,) = snapshot(Tick(1, Driver(up=False, problem=Problem("gone"))))["problems"]
     assert (problem["level"], problem["about"], problem["what"]) == ("problem", "driver", "cannot be read: gone")
 
 

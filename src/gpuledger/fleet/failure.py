@@ -9,5 +9,5 @@ class PrometheusError(GpuledgerError):
     """There is no good answer now. The message says what failed and what to do, `reason` is its kind for a metric."""
 
     def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(message, kind=reason)
         self.reason = reason

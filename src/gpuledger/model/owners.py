@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.model.readings import Device, Labelled
+from gpuledger.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,17 @@ class Facts:
     """Its pid inside its container, where that is another."""
 
 
+SHORT_ID = 12
+"""Characters of a container id that stand in for a missing name, as in `docker ps`."""
+HOST = "host"
+"""The name shown for processes that are in no container, unit or job."""
+UNKNOWN = "unknown"
+"""The name shown if the owner was not found."""
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose process it is. Empty means not known, or that there is no such thing: a service has no container."""
+    """The owner of a process. An empty field is unknown or does not exist: a systemd service has no container."""
 
     container: str = ""
     container_id: str = ""
@@ -49,7 +58,22 @@ class Owner:
     """Whom the scheduler bills."""
     labels: tuple[tuple[str, str], ...] = ()
     reason: str = ""
-    """Why there is no more to say; empty when everything is."""
+    """Why part of it is unknown; OUTSIDE for a process of the host; empty if everything is known."""
+
+    @property
+    def display_name(self) -> str:
+        """The owner in one line, the same on the page and in `top`, `report` and `explain`.
+
+        `namespace/pod/container`, or the most specific part that is known. It does not change when the process
+        restarts. A process in no container, unit or job belongs to `host`; `unknown` means that the owner was not
+        found.
+        """
+        container = self.container or self.container_id[:SHORT_ID]
+        if self.pod:
+            return "/".join(part for part in (self.namespace, self.pod, container) if part)
+        if self.pod_uid:
+            return "/".join(part for part in (f"pod {self.pod_uid}", container) if part)
+        return container or self.job or self.unit or (HOST if self.reason == OUTSIDE else UNKNOWN)
 
 
 NOBODY = Owner()
@@ -91,13 +115,18 @@ class ProviderHealth:
 
     name: str
     up: bool
-    reason: str
+    problem: Problem | None
     since_ns: int
     """Unix time of the last change between up and down."""
     last_success_ns: int
     """Unix time; 0 before the first success."""
     fetches: int
     failures: int
+
+    @property
+    def reason(self) -> str:
+        """The problem as one line; empty if there is none."""
+        return str(self.problem or "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuledger.problem import Problem
+
 Labelled = tuple[tuple[str, int], ...]
 """A few numbers under names, as `(("gpu", 45), ("memory", 50))`; a tuple so that it is immutable."""
 
@@ -147,8 +149,8 @@ class Reading:
 
     device: Device
     up: bool = True
-    reason: str = ""
-    """Why the device is down; empty when it is up."""
+    problem: Problem | None = None
+    """Why the device is down; None while it is up."""
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     memory_free_bytes: int | None = None
@@ -209,13 +211,23 @@ class Reading:
     account: Account | None = None
     """What the books say of the GPU; None before the book stage, and for MIG instances."""
 
+    @property
+    def reason(self) -> str:
+        """The problem as one line; empty if there is none."""
+        return str(self.problem or "")
+
 
 @dataclass(frozen=True, slots=True)
 class Driver:
     """The state of the driver as a whole."""
 
     up: bool
-    reason: str = ""
+    problem: Problem | None = None
     driver_version: str = ""
     nvml_version: str = ""
     cuda_version: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The problem as one line; empty if there is none."""
+        return str(self.problem or "")

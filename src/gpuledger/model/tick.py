@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuledger.model.owners import NO_OWNERS, NOBODY, Facts, Owner, Owners
 from gpuledger.model.readings import Accounting, Device, Driver, Labelled, Reading, Resident, Sample
+from gpuledger.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,16 @@ class DcgmHealth:
     """How DCGM is, where it is asked."""
 
     up: bool
-    reason: str = ""
+    problem: Problem | None = None
     version: str = ""
     library: str = ""
     mode: str = ""
     """`embedded` in this process, or `hostengine`."""
+
+    @property
+    def reason(self) -> str:
+        """The problem as one line; empty if there is none."""
+        return str(self.problem or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +124,7 @@ class Upstream:
     """How the dcgm-exporter is whose metrics we show with pods on them."""
 
     up: bool
-    reason: str
+    problem: Problem | None
     last_success_ns: int
     """Unix time; 0 before the first success."""
     duration_ns: int
@@ -128,6 +134,11 @@ class Upstream:
     """Series left out because one with the same labels came before, since start."""
     failures: Labelled = ()
     """By kind, since start."""
+
+    @property
+    def reason(self) -> str:
+        """The problem as one line; empty if there is none."""
+        return str(self.problem or "")
 
 
 @dataclass(frozen=True, slots=True)

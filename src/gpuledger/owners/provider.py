@@ -16,6 +16,7 @@ from typing import Protocol
 
 from gpuledger.model import ProviderHealth
 from gpuledger.owners.names import Names
+from gpuledger.problem import Problem
 from gpuledger.said import Said
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Background:
         self._fetched_at: float | None = None
         self._asked_at: float | None = None
         self._backoff_s = FIRST_BACKOFF_S
-        self._health = ProviderHealth(provider.name, up=False, reason="not asked yet", since_ns=now_ns(),
+        self._health = ProviderHealth(provider.name, up=False, problem=Problem("not asked yet"), since_ns=now_ns(),
                                      last_success_ns=0, fetches=0, failures=0)  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=provider.name, daemon=True)
 
@@ -103,7 +104,7 @@ class Background:
             return self._health
         name, reason = self._health.name, f"does not come back; it was asked more than {HANGS_S:g} s ago"
         self._said.change(name, reason, f"{name}: {reason}", "")
-        return replace(self._health, up=False, reason=reason)
+        return replace(self._health, up=False, problem=Problem(reason))
 
     def nudge(self) -> None:
         """Somebody met an id that is not in the names: ask again soon. Never waits."""
@@ -136,7 +137,7 @@ class Background:
         self._health = ProviderHealth(
             name=before.name,
             up=up,
-            reason=reason,
+            problem=Problem(reason) if reason else None,
             since_ns=before.since_ns if before.up == up and before.fetches else now_ns,
             last_success_ns=now_ns if up else before.last_success_ns,
             fetches=before.fetches + 1,

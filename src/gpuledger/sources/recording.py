@@ -89,7 +89,7 @@ class Decoder:
             self._facts += [record(Facts, facts) for facts in items(row.get("facts", []), "facts")]
             self._owners += [record(Owner, owner) for owner in items(row.get("owners", []), "owners")]
             if "driver" in row:
-                self._driver = record(Driver, row["driver"])
+                self._driver = record(Driver, _with_problem(row["driver"]))
             alive = [self._facts[_index(i)] for i in items(row["alive"], "alive")]
             owned = [self._owners[_index(i)] for i in items(row.get("owned", []), "owned")]
             if len(owned) not in (0, len(alive)):
@@ -111,7 +111,7 @@ class Decoder:
 
     def _reading(self, data: Any) -> Reading:
         number = _index(fields_of(data, "a reading")["device"])
-        return record(Reading, data, device=self._devices[number])
+        return record(Reading, _with_problem(data), device=self._devices[number])
 
 
 def _number(things: Iterable[T], known: dict[T, int]) -> list[dict[str, Any]]:
@@ -122,6 +122,14 @@ def _number(things: Iterable[T], known: dict[T, int]) -> list[dict[str, Any]]:
             known[thing] = len(known)
             new.append(plain(thing))
     return new
+
+
+def _with_problem(data: Any) -> Any:
+    """Recordings made by versions before 0.2 have the problem as one line of text, under `reason`."""
+    if not isinstance(data, dict) or "reason" not in data:
+        return data
+    rest = {name: value for name, value in data.items() if name != "reason"}
+    return {**rest, "problem": {"what": check(str, data["reason"], "reason")}}
 
 
 def _index(value: Any) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuledger.model import Tick, Upstream
+from gpuledger.problem import Problem
 from gpuledger.said import Said
 from gpuledger.upstream.enrich import Enriched, enrich
 from gpuledger.upstream.exposition import Family
@@ -86,7 +87,7 @@ class Poll:
         served = self.served
         return Upstream(
             up=not self._reason and served is not None,
-            reason=self._reason,
+            problem=Problem(self._reason) if self._reason else None,
             last_success_ns=self._last_success_ns,
             duration_ns=self._duration_ns,
             series=served.series if served else 0,

@@ -23,7 +23,13 @@ def test_every_reading_of_a_gpu(bench: Bench) -> None:
 
     hollow = {name for name in Reading.__slots__ if getattr(reading, name) in (None, ())}
     without = {"fans_pct", "accounting", "xids", "last_xid", "pcie_transmit_bytes_per_s", "pcie_receive_bytes_per_s"}
-    assert hollow == {*without, "memory", "account", "nvlink_bytes_per_s"}  # a rate, known from the eleventh tick on
+    assert hollow == {
+        *without,
+        "problem",
+        "memory",
+        "account",
+        "nvlink_bytes_per_s",
+    }  # a rate, known from the eleventh tick on
 
 
 def test_memory_falls_back_to_v1(bench: Bench) -> None:

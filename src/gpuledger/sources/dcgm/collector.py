@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuledger.backoff import Backoff
 from gpuledger.model import DcgmHealth, DcgmStats, ProcessUse, Tick
+from gpuledger.problem import Problem
 from gpuledger.said import Said
 from gpuledger.sources.dcgm import answers
 from gpuledger.sources.dcgm.library import ACCOUNTING, NO_PERMISSION, NOT_WATCHED, REQUIRES_ROOT, DcgmError, Library
@@ -72,7 +73,7 @@ class DcgmCollector:
         self._began: float | None = None
         """When the round in progress made its last call."""
         mode = "hostengine" if hostengine else "embedded"
-        self._known = Known(DcgmHealth(up=False, reason="not asked yet", mode=mode))
+        self._known = Known(DcgmHealth(up=False, problem=Problem("not asked yet"), mode=mode))
         self._said = Said(log)
         self._said.assume("dcgm", self._known.health.reason)
         self._stop = False
@@ -102,7 +103,7 @@ class DcgmCollector:
             call = self._library.current if self._library is not None else ""
             reason = f"{call or 'loading the library'} does not return"
             self._say(reason)
-            known = Known(replace(known.health, up=False, reason=reason))
+            known = Known(replace(known.health, up=False, problem=Problem(reason)))
         if not known.answers:
             return replace(tick, dcgm=known.health)
         processes = tuple(_beside(use, known.answers) for use in tick.processes)
@@ -181,7 +182,11 @@ class DcgmCollector:
         library = self._library.name if self._library is not None else ""
         version = self._session.version if self._session is not None else ""
         health = DcgmHealth(
-            up=not reason, reason=reason, version=version, library=library, mode=self._known.health.mode
+            up=not reason,
+            problem=Problem(reason) if reason else None,
+            version=version,
+            library=library,
+            mode=self._known.health.mode,
         )
         self._known = Known(health, found)
         self._say(reason)

@@ -18,6 +18,7 @@ import pynvml
 
 from gpuledger.backoff import Backoff
 from gpuledger.model import Device, Driver, Reading, Tick
+from gpuledger.problem import Problem
 from gpuledger.said import Said
 from gpuledger.sources.nvml.call import DriverGoneError, GpuLostError
 from gpuledger.sources.nvml.events import XidWatch
@@ -68,7 +69,7 @@ class NvmlSource:
         self._xids = XidWatch()
         self._gpus: list[Gpu] = []
         self._stuck: list[Gpu] = []
-        self._driver = Driver(up=False, reason="not opened yet")
+        self._driver = Driver(up=False, problem=Problem("not opened yet"))
         self._control: Worker[Any] = Worker("nvml")
         self._watched: list[tuple[int, int]] = []
         self._backoff = Backoff(monotonic)
@@ -188,7 +189,7 @@ class NvmlSource:
 
     def _down(self, device: Device, reason: str) -> Reading:
         xids, last_xid = self._xids.seen(device.uuid), self._xids.last(device.uuid)
-        return Reading(device=device, up=False, reason=reason, xids=xids, last_xid=last_xid)
+        return Reading(device=device, up=False, problem=Problem(reason), xids=xids, last_xid=last_xid)
 
     # -- the driver
 
@@ -197,7 +198,7 @@ class NvmlSource:
         if self._control.busy and not self._opening:  # an nvmlDeviceGetCount or nvmlShutdown that came late
             try:
                 if self._control.result(0) is None:
-                    self._say_driver(Driver(up=False, reason="a call to the driver before does not return"))
+                    self._say_driver(Driver(up=False, problem=Problem("a call to the driver before does not return")))
                     return
             except pynvml.NVMLError:
                 pass
@@ -205,7 +206,7 @@ class NvmlSource:
             self._stuck = [gpu for gpu in self._stuck if _hangs(gpu)]
             if self._stuck:
                 call = self._stuck[0].reader.calls.current
-                self._say_driver(Driver(up=False, reason=f"{call} of the driver before does not return"))
+                self._say_driver(Driver(up=False, problem=Problem(f"{call} of the driver before does not return")))
                 return
             if not self._backoff.due() or (self._outdated and not self._forget_library()):
                 return
@@ -217,10 +218,10 @@ class NvmlSource:
             self._backoff.failed()
             self._outdated = error.code == OUTDATED if isinstance(error, DriverGoneError) else False
             self._opening = False
-            self._say_driver(Driver(up=False, reason=str(error)))
+            self._say_driver(Driver(up=False, problem=Problem(str(error))))
             return
         if opened is None:
-            self._say_driver(Driver(up=False, reason="nvmlInit does not return"))
+            self._say_driver(Driver(up=False, problem=Problem("nvmlInit does not return")))
             return
         self._opening = False
         driver, count = opened
@@ -253,7 +254,7 @@ class NvmlSource:
             gpu.worker.close()
         self._stuck += [gpu for gpu in self._gpus if gpu.worker.busy]
         self._gpus, self._watched = [], []
-        self._say_driver(Driver(up=False, reason=reason))
+        self._say_driver(Driver(up=False, problem=Problem(reason)))
         if not self._stuck and not self._control.busy:
             self._control.start(_shut_down)
             self._control.result(self._timeout_s)
