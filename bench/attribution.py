@@ -80,7 +80,7 @@ class Player:
 
 def _booked(tick: Tick, who: list[int]) -> Shares:
     """By pid, what the books hold of energy above parked power."""
-    account = tick.readings[0].account
+    account = tick.accounts.get(tick.readings[0].device.uuid)
     assert account is not None
     assert account.residual_mj == 0
     rows = {use.resident.pid: dict(use.energy_mj) for use in tick.processes}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuledger.books.book import Books
-from gpuledger.catalog import CATALOG, Of
+from gpuledger.catalog import CATALOG, kinds
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.cli.demo import RECORDING
 from gpuledger.config import OPTIONS, Option
@@ -37,19 +37,22 @@ KEYS_BEGIN, KEYS_END = "<!-- keys: written by `make docs` -->", "<!-- end of key
 COLUMNS_BEGIN, COLUMNS_END = "<!-- columns: written by `make docs` -->", "<!-- end of columns -->"
 SCREEN_BEGIN, SCREEN_END = "<!-- screen: written by `make docs` -->", "<!-- end of screen -->"
 KINDS = {
-    Of.EXPORTER: ("The exporter itself", "No labels but those named."),
-    Of.GPU: ("GPUs", "One series a GPU."),
-    Of.MIG: (
+    kinds.EXPORTER: ("The exporter itself", "No labels but those named."),
+    kinds.GPU: ("GPUs", "One series a GPU."),
+    kinds.MIG: (
         "MIG instances",
         "One series an instance, in families of their own, so that a sum over GPUs counts nothing twice.",
     ),
-    Of.CONTAINER: ("Containers", "One series a container and device: the sums of its processes."),
-    Of.ACCESS: ("Containers with access", "One series a container and device it is on or may be on."),
-    Of.OWNER: ("What is known of containers", "To be joined: `* on (container_id) group_left(image) gpu_owner_info`."),
-    Of.GIVEN: ("Devices of containers", "What Docker or Podman gave to whom."),
-    Of.JOB: ("Devices of batch jobs", "What a scheduler's prolog says it gave to whom."),
-    Of.GRANT: ("Allocations", "What the kubelet gave to whom, used or not."),
-    Of.PROCESS: ("Processes", "One series a process and device; `uuid` is the MIG instance's where there is one."),
+    kinds.CONTAINER: ("Containers", "One series a container and device: the sums of its processes."),
+    kinds.ACCESS: ("Containers with access", "One series a container and device it is on or may be on."),
+    kinds.OWNER: (
+        "What is known of containers",
+        "To be joined: `* on (container_id) group_left(image) gpu_owner_info`.",
+    ),
+    kinds.CONTAINER_ALLOCATION: ("Devices of containers", "What Docker or Podman gave to whom."),
+    kinds.JOB_ALLOCATION: ("Devices of batch jobs", "What a scheduler's prolog says it gave to whom."),
+    kinds.POD_ALLOCATION: ("Allocations", "What the kubelet gave to whom, used or not."),
+    kinds.PROCESS: ("Processes", "One series a process and device; `uuid` is the MIG instance's where there is one."),
 }
 
 
@@ -69,7 +72,7 @@ def metrics() -> str:
         parts += ["", f"## {title}", "", about + (f" Labels: {labels}." if labels else ""), ""]
         parts += ["| metric | type | more labels | what it is | from |", "|---|---|---|---|---|"]
         for family in CATALOG:
-            if family.of is of:
+            if family.of.labels == of.labels:
                 more = ", ".join(f"`{label}`" for label in family.labels)
                 parts.append(f"| `{family.name}` | {family.type.value} | {more} | {family.help} | {family.origin} |")
     return "\n".join(parts) + "\n"

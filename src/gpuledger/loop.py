@@ -78,7 +78,7 @@ class Loop:
         stages.append(Stage("read", time.perf_counter_ns() - started, tick.driver.up))
         tick = self._run("resolve", stages, self._resolve, tick)
         tick = self._run("book", stages, self._books.book, tick)
-        if any(reading.memory is not None and reading.memory.unknown_bytes for reading in tick.readings):
+        if any(account.unknown_bytes for account in tick.memory.values()):
             self._owners.look_for_holders()
 
         for collector in self._collectors:

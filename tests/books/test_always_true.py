@@ -21,7 +21,7 @@ KEEP = st.sampled_from([1, 5, 300]).map(lambda seconds: seconds * S)
 
 def accounts(tick: Tick) -> dict[str, Account]:
     """By GPU."""
-    return {reading.device.uuid: reading.account for reading in tick.readings if reading.account is not None}
+    return dict(tick.accounts)
 
 
 def parts_mj(tick: Tick, uuid: str) -> int:

@@ -17,9 +17,7 @@ from tests.books.worlds import CUT, GPU, MIGS, S, World
 
 def account(tick: Tick) -> Account:
     """That of the first GPU."""
-    found = tick.readings[0].account
-    assert found is not None
-    return found
+    return tick.accounts[tick.readings[0].device.uuid]
 
 
 def nobody(tick: Tick) -> dict[str, int]:

@@ -23,9 +23,7 @@ def booked(name: str, every: int = 10) -> list[Tick]:
 
 def account(tick: Tick) -> Account:
     """That of the GPU."""
-    found = tick.readings[0].account
-    assert found is not None
-    return found
+    return tick.accounts[tick.readings[0].device.uuid]
 
 
 def energy_mj(tick: Tick) -> dict[int, Counter[str]]:

@@ -288,7 +288,7 @@ def test_always_true_with_fingerprints(shapes: Any, known: set[int], steps: Any,
             samples=tuple(random.sample(reading.samples or (), len(reading.samples or ()))),
         )
         booked, same = one.books.book(tick), other.book(replace(tick, readings=(shuffled,)))
-        account = booked.readings[0].account
+        account = booked.accounts.get(booked.readings[0].device.uuid)
         assert account is not None
         assert account.residual_mj == 0
         now = {(use.resident.pid, method): mj for use in booked.processes for method, mj in use.energy_mj}

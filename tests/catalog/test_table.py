@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpuledger.catalog import CATALOG, Family, Of, Type
+from gpuledger.catalog import CATALOG, Family, Type, kinds
 from gpuledger.model import Tick
 
 BASE_UNITS = {"", "bytes", "seconds", "joules", "watts", "hertz", "celsius", "ratio"}
@@ -43,6 +43,6 @@ def test_names_are_unique_in_both_formats() -> None:
 
 def test_process_labels_are_those_of_the_design() -> None:
     """Dashboards rely on these labels and their order."""
-    assert Of.PROCESS.labels == (
+    assert kinds.PROCESS.labels == (
         "pid", "gpu", "uuid", "process_name", "namespace", "pod", "container", "pod_uid", "container_id",
     )  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from gpuledger.catalog import CATALOG, Family, Of, Type
+from gpuledger.catalog import CATALOG, Family, Type, kinds
 from gpuledger.export import labels
 from gpuledger.export.labels import LONGEST_VALUE, LabelBlocks, escape
 from gpuledger.export.negotiate import Format
@@ -82,7 +82,7 @@ def test_absent_is_absent() -> None:
 
 def test_openmetrics_differs_where_it_must() -> None:
     """Counters lose `_total` in TYPE, infos are of type info, units are named, and the end is marked."""
-    body = render(tick_with(account=Account(energy_mj=5000)), Format.OPENMETRICS)
+    body = render(replace(tick_with(), accounts={GPU.uuid: Account(energy_mj=5000)}), Format.OPENMETRICS)
 
     assert "# TYPE gpu_energy_joules counter\n# UNIT gpu_energy_joules joules\n# HELP gpu_energy_joules " in body
     assert 'gpu_energy_joules_total{gpu="0",uuid="GPU-1"} 5.0\n' in body
@@ -117,7 +117,7 @@ def test_label_blocks_are_kept_and_dropped() -> None:
     assert 'process_name="old"' in first
     assert 'process_name="new"' in second
     assert 'process_name="old"' not in second
-    assert renderer._blocks._known[Of.PROCESS] == {}
+    assert renderer._blocks._known[kinds.PROCESS] == {}
 
 
 @pytest.mark.parametrize("fmt", Format)
@@ -153,7 +153,7 @@ def test_escaped_text_has_no_way_out(text: str) -> None:
 @settings(max_examples=100)
 def test_any_number_survives(fmt: Format, value: float) -> None:
     """What is written is read back as the same number."""
-    family = Family("x_ratio", Type.GAUGE, Of.EXPORTER, "X.", "nowhere", lambda _: value)
+    family = Family("x_ratio", Type.GAUGE, kinds.EXPORTER, "X.", "nowhere", lambda _: value)
     body = b"".join(Renderer([family]).chunks(tick_with(), fmt)).decode()
 
     (found,) = samples(body, fmt).values()
@@ -176,7 +176,7 @@ def test_labels_of_very_many_things_are_written_but_not_kept() -> None:
     tick = tick_with(*[use(pid) for pid in range(5)])
     blocks = LabelBlocks()
     with patch.object(labels, "MOST_KEPT", 2):
-        first, again = blocks.rows(tick, Of.PROCESS), blocks.rows(tick, Of.PROCESS)
+        first, again = blocks.rows(tick, kinds.PROCESS), blocks.rows(tick, kinds.PROCESS)
 
     assert first == again
     assert len({block for block, _ in first}) == 5

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from gpuledger.catalog import CATALOG, Of
+from gpuledger.catalog import CATALOG, kinds
 from gpuledger.report.grouping import GROUPINGS
 from gpuledger.report.questions import Step, questions
 from tests.cli.running import serving, surroundings
@@ -19,20 +19,21 @@ from tests.real.daemons import run
 
 TEXT = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)]
-KINDS = {family.name: family.of for family in CATALOG if isinstance(family.of, Of)}
+Labels = tuple[str, ...]
+LABELS: dict[str, Labels] = {family.name: family.of.labels for family in CATALOG}
 KEPT = next(block for block in BLOCKS if "scrape_configs" in block)["scrape_configs"][0]["metric_relabel_configs"][0]
 
 
-def counted() -> tuple[Counter[str], Counter[str], str]:
+def counted() -> tuple[Counter[Labels], Counter[Labels], str]:
     """Series and things of each kind on the recording of a real H200."""
     with serving("demo", "--tick.interval=200ms", env=surroundings()) as running:
         text = running.metrics("^container_gpu_energy_joules_total", within_s=30)
-    series: Counter[str] = Counter()
-    things: dict[str, set[tuple[str | None, ...]]] = {}
+    series: Counter[Labels] = Counter()
+    things: dict[Labels, set[tuple[str | None, ...]]] = {}
     for name, labels in re.findall(r"^([a-z_]+)(?:{(.*)})? ", text, re.MULTILINE):
         known = dict(re.findall(r'([a-z_]+)="((?:[^"\\\\]|\\\\.)*)"', labels))
-        series[KINDS[name].name] += 1
-        things.setdefault(KINDS[name].name, set()).add(tuple(known.get(label) for label in KINDS[name].labels))
+        series[LABELS[name]] += 1
+        things.setdefault(LABELS[name], set()).add(tuple(known.get(label) for label in LABELS[name]))
     return series, Counter({kind: len(found) for kind, found in things.items()}), text
 
 
@@ -42,12 +43,12 @@ def test_the_formula_is_what_is_shown() -> None:
     assert said is not None
     node, gpu, process, container = map(int, said.groups())
     series, things, _ = counted()
-    of_containers = series["CONTAINER"] + series["ACCESS"] + series["OWNER"]
+    of_containers = sum(series[kind.labels] for kind in (kinds.CONTAINER, kinds.ACCESS, kinds.OWNER))
 
-    assert abs(series["GPU"] / things["GPU"] - gpu) <= gpu / 10
-    assert abs(series["PROCESS"] / things["PROCESS"] - process) <= process / 8
-    assert abs(of_containers / things["CONTAINER"] + 1 - container) <= 1
-    assert 20 <= series["EXPORTER"] <= node
+    assert abs(series[kinds.GPU.labels] / things[kinds.GPU.labels] - gpu) <= gpu / 10
+    assert abs(series[kinds.PROCESS.labels] / things[kinds.PROCESS.labels] - process) <= process / 8
+    assert abs(of_containers / things[kinds.CONTAINER.labels] + 1 - container) <= 1
+    assert 20 <= series[()] <= node
 
 
 def test_what_is_kept_is_as_small_as_said_and_enough() -> None:
@@ -55,7 +56,9 @@ def test_what_is_kept_is_as_small_as_said_and_enough() -> None:
     series = Counter(re.findall(r"^([a-z_]+)[{ ]", counted()[2], re.MULTILINE))
     kept = re.compile(KEPT["regex"])
 
-    assert 12 <= sum(n for name, n in series.items() if kept.fullmatch(name) and KINDS[name] is Of.GPU) <= 18
+    of_gpus = [n for name, n in series.items() if kept.fullmatch(name) and LABELS[name] == kinds.GPU.labels]
+
+    assert 12 <= sum(of_gpus) <= 18
     queries = settings("by=namespace+pod", "by=model").plan().queries
     rules = [yaml.safe_load(path.read_text()) for path in sorted(RULES.glob("gpuledger-[fn]*.yml"))]
     asked = [getattr(queries, name) for name in queries.__slots__]

@@ -64,8 +64,9 @@ WRONG = {
     "ecc": (reading(ecc_errors=(("uncorrected", 2),)), "warning", "GPU 3", "ECC"),
     "remap pending": (reading(row_remap_pending=True), "warning", "GPU 3", "--gpu-reset -i 3"),
     "remap failed": (reading(row_remap_failed=True), "problem", "GPU 3", "replaced"),
-    "unknown memory": (reading(memory=MemoryAccount(0, 1 << 30, 0, 1 << 30, 2)), "warning", "GPU 3", "fuser"),
-    "residual": (reading(account=Account(residual_mj=1)), "problem", "GPU 3", "report"),
+    "unknown memory": (replace(reading(), memory={GPU.uuid: MemoryAccount(0, 1 << 30, 0, 1 << 30, 2)}), "warning",
+                       "GPU 3", "fuser"),
+    "residual": (replace(reading(), accounts={GPU.uuid: Account(residual_mj=1)}), "problem", "GPU 3", "report"),
     "own namespace": (owners(host_pid_namespace=False), "problem", "PID namespace", "--pid=host"),
     "provider down": (owners(providers=(provider("cannot open /x: no such file; y"),)), "problem", "docker",
                       "systemctl start docker"),
@@ -100,7 +101,7 @@ def test_each_is_told_with_a_remedy(case: str) -> None:
         reading(
             clock_events=(("sw_power_cap", 1), ("gpu_idle", 1), ("hw_slowdown", 0)), ecc_errors=(("corrected", 9),)
         ),
-        reading(memory=MemoryAccount(5, 0, 1), account=Account()),
+        replace(reading(), memory={GPU.uuid: MemoryAccount(5, 0, 1)}, accounts={GPU.uuid: Account()}),
         owners(host_pid_namespace=True, providers=(provider(),)),
         owners(unresolved=(("process is gone", 1),)),
         owners(providers=(provider("not asked yet", fetches=0),)),

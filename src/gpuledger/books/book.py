@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields, replace
-from operator import attrgetter
-from typing import Any
+from dataclasses import replace
 
 from gpuledger.books import journal
 from gpuledger.books.energy import EnergyBook
@@ -16,10 +13,7 @@ from gpuledger.books.processes import ProcessBook
 from gpuledger.books.retention import Retention
 from gpuledger.books.rows import Row, Rows
 from gpuledger.books.time import BUFFER_NS, TimeBook
-from gpuledger.model import MemoryAccount, Reading, Tick
-
-_said: Callable[[Reading], Any] = attrgetter(*[field.name for field in fields(Reading)][:-2])
-"""All of a reading but its accounts. `replace` takes three times as long, and a reading has sixty fields."""
+from gpuledger.model import Tick
 
 
 class Books:
@@ -53,8 +47,13 @@ class Books:
         rows: dict[str, list[Row]] = {}
         for row in self._rows.all():
             rows.setdefault(row.gpu, []).append(row)
-        readings = tuple(self._with_accounts(reading, rows, memory.accounts) for reading in tick.readings)
-        return replace(tick, readings=readings, learned=self._energy.workloads.learned())
+        read = {reading.device.uuid for reading in tick.readings}
+        accounts = {
+            uuid: ledger.account(rows.get(uuid, []), self._time.gpus[uuid])
+            for uuid, ledger in self._energy.ledgers.items()
+            if uuid in read
+        }
+        return replace(tick, accounts=accounts, memory=memory.accounts, learned=self._energy.workloads.learned())
 
     def keep(self, boot_id: str, time_ns: int) -> State:
         """What a journal needs to go on from here."""
@@ -65,9 +64,3 @@ class Books:
     def resume(self, state: State, now_ns: int) -> None:
         """Go on where other books ended; these must be new."""
         journal.resume(state, now_ns, rows=self._rows, time=self._time, energy=self._energy, retention=self._retention)
-
-    def _with_accounts(self, reading: Reading, rows: dict[str, list[Row]], memory: dict[str, MemoryAccount]) -> Reading:
-        uuid = reading.device.uuid
-        ledger = None if reading.device.parent_uuid else self._energy.ledgers.get(uuid)
-        account = None if ledger is None else ledger.account(rows.get(uuid, []), self._time.gpus[uuid])
-        return Reading(*(*_said(reading), memory.get(uuid), account))

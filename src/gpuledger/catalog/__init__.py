@@ -1,10 +1,20 @@
 """Every metric, declared once: name, type, unit, help, origin, labels and where its value comes from.
 
-docs/metrics.md, the renderers and the tests all read this table. A family belongs to one kind of thing
-(the exporter, a GPU, a MIG instance, a process); the labels of that kind come first on each of its series.
+docs/metrics.md, the renderers and the tests all read this table. Each family describes one kind of thing (the exporter,
+a GPU, a MIG instance, a process); the labels of that kind come first on each of its series.
 """
 
-from gpuledger.catalog.family import Family, Kind, Moment, Of, Series, Type, Value
-from gpuledger.catalog.table import CATALOG, things
+from gpuledger.catalog import container, dcgmstats, exporter, gpu, process
+from gpuledger.catalog.family import Family, Kind, Moment, Series, Type, Value
 
-__all__ = ["CATALOG", "Family", "Kind", "Moment", "Of", "Series", "Type", "Value", "things"]
+CATALOG: tuple[Family, ...] = (
+    *exporter.FAMILIES,
+    *dcgmstats.HEALTH,
+    *gpu.GPUS,
+    *gpu.MIG_INSTANCES,
+    *process.PROCESSES,
+    *dcgmstats.PROCESSES,
+    *container.CONTAINERS,
+)
+
+__all__ = ["CATALOG", "Family", "Kind", "Moment", "Series", "Type", "Value"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gpuledger.catalog.family import C, Family, G, I, Of, Series, at, info, named
+from gpuledger.catalog.family import C, Family, G, I, Series, at, info, named
 from gpuledger.catalog.gpu import LEDGER, LISTS, MEMORY
+from gpuledger.catalog.kinds import ACCESS, CONTAINER, CONTAINER_ALLOCATION, JOB_ALLOCATION, OWNER, POD_ALLOCATION
 from gpuledger.catalog.process import SAMPLES
 from gpuledger.model import ContainerUse
 
@@ -18,34 +19,34 @@ def _memory(use: ContainerUse) -> Series:
 
 
 CONTAINERS: tuple[Family, ...] = (
-    Family("container_gpu_memory_bytes", G, Of.CONTAINER,
+    Family("container_gpu_memory_bytes", G, CONTAINER,
            "GPU memory of the container: that of its listed processes, or its part of what nobody is listed with.",
            f"{LISTS}, or {MEMORY}",
            series=_memory, labels=("method",), unit="bytes"),
-    Family("container_gpu_detected", G, Of.ACCESS,
+    Family("container_gpu_detected", G, ACCESS,
            "1 for each container that is on the device or may be, holding memory or not, with how it is known.",
            f"{LISTS}, memory maps, allocations, NVIDIA_VISIBLE_DEVICES", lambda _: 1),
-    Family("container_gpu_processes", G, Of.CONTAINER, "Processes of the container on the device.",
+    Family("container_gpu_processes", G, CONTAINER, "Processes of the container on the device.",
            LISTS, at("processes")),
-    Family("container_gpu_sm_utilization_ratio", G, Of.CONTAINER,
+    Family("container_gpu_sm_utilization_ratio", G, CONTAINER,
            "Share of time the container's processes had the compute engine, added up.",
            SAMPLES, at("sm_pct", 100), unit="ratio"),
-    Family("container_gpu_energy_joules_total", C, Of.CONTAINER,
+    Family("container_gpu_energy_joules_total", C, CONTAINER,
            "Energy of all processes of the container, exited ones too, by how it is known.",
            LEDGER, series=named("energy_mj", 1000), labels=("method",), unit="joules"),
-    Family("container_gpu_busy_seconds_total", C, Of.CONTAINER,
+    Family("container_gpu_busy_seconds_total", C, CONTAINER,
            "Time the container's processes had the compute engine, exited ones too.",
            SAMPLES, at("busy_ns", 1e9), unit="seconds"),
-    Family("gpu_owner_info", I, Of.OWNER, "What is known of a container on some GPU; join it by container_id.",
+    Family("gpu_owner_info", I, OWNER, "What is known of a container on some GPU; join it by container_id.",
            RUNTIME, series=info("runtime", "image", "workload_kind", "workload_name"),
            labels=("runtime", "image", "workload_kind", "workload_name")),
-    Family("gpu_owner_label_info", I, Of.OWNER,
+    Family("gpu_owner_label_info", I, OWNER,
            "Pod labels on the allow-list, and the Compose labels of a container, one a series.",
            RUNTIME, series=lambda owner: [(pair, 1) for pair in owner.labels], labels=("label", "value")),
-    Family("gpu_pod_allocation_info", I, Of.GRANT, "A device that was given to a container of a pod, used or not.",
+    Family("gpu_pod_allocation_info", I, POD_ALLOCATION, "A device allocated to a container of a pod, used or not.",
            "the kubelet's pod-resources API", lambda _: 1),
-    Family("gpu_container_allocation_info", I, Of.GIVEN, "A device that was given to a container, used or not.",
+    Family("gpu_container_allocation_info", I, CONTAINER_ALLOCATION, "A device given to a container, used or not.",
            "Docker's or Podman's device requests, devices, and NVIDIA_VISIBLE_DEVICES", lambda _: 1),
-    Family("gpu_job_allocation_info", I, Of.JOB, "A device that was given to a batch job, used or not.",
+    Family("gpu_job_allocation_info", I, JOB_ALLOCATION, "A device that was given to a batch job, used or not.",
            "the files of --slurm.job-mapping-dir", lambda _: 1),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum, unique
+from enum import Enum
 from operator import attrgetter
 from typing import Any
 
@@ -22,27 +22,6 @@ class Type(Enum):
     INFO = "info"
 
 
-@unique
-class Of(Enum):
-    """Whose number it is, with the labels every family of that kind starts with."""
-
-    EXPORTER = ""
-    GPU = "gpu uuid"
-    MIG = "gpu uuid parent_uuid"
-    PROCESS = "pid gpu uuid process_name namespace pod container pod_uid container_id"
-    CONTAINER = "container container_id namespace pod pod_uid gpu uuid"
-    ACCESS = "container container_id namespace pod pod_uid gpu uuid evidence"
-    OWNER = "container container_id namespace pod pod_uid"
-    GIVEN = "gpu uuid container container_id"
-    JOB = "gpu uuid batch_job"
-    GRANT = "gpu uuid namespace pod container resource replica"
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The labels, in order."""
-        return tuple(self.value.split())
-
-
 Thing = tuple[tuple[str, ...], Any]
 """The values of its labels, and what values are read off."""
 Moment = Any
@@ -51,7 +30,7 @@ Moment = Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """Whose number it is in a dialect: the labels of that dialect, and the things of a tick that have them."""
+    """What a metric describes: the labels of such things, and the things of a tick."""
 
     labels: tuple[str, ...]
     things: Callable[[Moment], Iterable[Thing]]
@@ -65,7 +44,7 @@ class Family:
 
     name: str
     type: Type
-    of: Of | Kind
+    of: Kind
     help: str
     origin: str
     value: Callable[[Any], Value | None] | None = None

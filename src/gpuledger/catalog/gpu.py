@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuledger.catalog.family import C, Family, G, I, Of, Series, Value, activity, at, flag, info, named, pcie
-from gpuledger.model import Reading
+from gpuledger.catalog.family import C, Family, G, I, Kind, Series, Value, activity, at, flag, info, named, pcie
+from gpuledger.catalog.kinds import GPU, GPU_ACCOUNT, GPU_MEMORY, MIG, MIG_MEMORY
+from gpuledger.model import Account, MemoryAccount
 
 GPM = "NVML GPM (Hopper and newer), between this reading and the one before"
 LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses"
@@ -27,14 +28,14 @@ _ACTIVITY: Sequence[tuple[str, str, str]] = (
 )
 
 
-def _activities(prefix: str, of: Of) -> list[Family]:
+def _activities(prefix: str, of: Kind) -> list[Family]:
     return [
         Family(f"{prefix}_{name}_ratio", G, of, f"{text}.", GPM, activity(part), unit="ratio")
         for name, part, text in _ACTIVITY
     ]
 
 
-def _memory(prefix: str, of: Of) -> list[Family]:
+def _memory(prefix: str, of: Kind, account: Kind) -> list[Family]:
     call = "nvmlDeviceGetMemoryInfo_v2"
     texts = {
         "total": "Memory of the device.",
@@ -53,180 +54,174 @@ def _memory(prefix: str, of: Of) -> list[Family]:
             for part, text in texts.items()
         ),
         *(
-            Family(f"{prefix}_memory_{part}_bytes", G, of, text, f"{call} and {LISTS}", at(f"memory.{part}_bytes"),
+            Family(f"{prefix}_memory_{part}_bytes", G, account, text, f"{call} and {LISTS}", at(f"{part}_bytes"),
                    unit="bytes")
             for part, text in booked.items()
         ),
-        Family(f"{prefix}_inference_active", G, of, "1 while somebody holds memory whom the driver does not list.",
+        Family(f"{prefix}_inference_active", G, account, "1 while somebody holds memory whom the driver does not list.",
                MEMORY, _is_unknown),
-        Family(f"{prefix}_inference_candidates", G, of,
+        Family(f"{prefix}_inference_candidates", G, account,
                "How many may hold the unknown memory, of those with the best evidence; it is split equally among them.",
-               MEMORY, at("memory.candidates")),
+               MEMORY, at("candidates")),
     ]  # fmt: skip
 
 
-def _is_unknown(reading: Reading) -> Value | None:
-    memory = reading.memory
-    return None if memory is None or memory.unknown_bytes is None else int(memory.unknown_bytes > 0)
+def _is_unknown(memory: MemoryAccount) -> Value | None:
+    return None if memory.unknown_bytes is None else int(memory.unknown_bytes > 0)
 
 
-def _energy_source(reading: Reading) -> Series:
-    return () if reading.account is None or not reading.account.source else (((reading.account.source,), 1),)
+def _energy_source(account: Account) -> Series:
+    return (((account.source,), 1),) if account.source else ()
 
 
-def _unattributed(reading: Reading) -> Series:
-    return () if reading.account is None else [((why,), mj / 1000) for why, mj in reading.account.unattributed_mj]
-
-
-def _counter_power(reading: Reading) -> Value | None:
-    account = reading.account
-    if account is None or not account.checked_power_mj:
+def _counter_power(account: Account) -> Value | None:
+    if not account.checked_power_mj:
         return None
     return round(account.checked_counter_mj / account.checked_power_mj, 5)
 
 
 GPUS: tuple[Family, ...] = (
     # -- GPUs: identity and memory
-    Family("gpu_up", G, Of.GPU, "1 when the GPU answered in this tick, else 0; the log says why.",
+    Family("gpu_up", G, GPU, "1 when the GPU answered in this tick, else 0; the log says why.",
            "every NVML call", flag("up")),
-    Family("gpu_info", I, Of.GPU, "What the GPU is.", "nvmlDeviceGet{Name,PciInfo,Serial,VbiosVersion,...}",
+    Family("gpu_info", I, GPU, "What the GPU is.", "nvmlDeviceGet{Name,PciInfo,Serial,VbiosVersion,...}",
            series=info("device.name", "device.pci_bus_id", "device.minor", "device.serial", "device.vbios_version",
                  "device.board_part_number", "device.architecture", "device.compute_capability",
                  "device.driver_version"),
            labels=("name", "pci_bus_id", "minor", "serial", "vbios_version", "board_part_number", "architecture",
             "compute_capability", "driver_version")),
-    *_memory("gpu", Of.GPU),
+    *_memory("gpu", GPU, GPU_MEMORY),
     # -- utilization
-    Family("gpu_utilization_ratio", G, Of.GPU,
+    Family("gpu_utilization_ratio", G, GPU,
            "Share of the driver's last sample period in which a kernel ran, however small.",
            "nvmlDeviceGetUtilizationRates", at("utilization_pct", 100), unit="ratio"),
-    Family("gpu_busy_seconds_total", C, Of.GPU, "Time in which a kernel ran: utilization times time, tick by tick.",
-           "nvmlDeviceGetUtilizationRates", at("account.busy_ns", 1e9), unit="seconds"),
-    Family("gpu_in_use", G, Of.GPU, "1 when some process is on the GPU, busy or not.", LISTS,
-           flag("account.in_use")),
-    Family("gpu_in_use_seconds_total", C, Of.GPU, "Time in which some process was on the GPU, busy or not.", LISTS,
-           at("account.in_use_ns", 1e9), unit="seconds"),
-    Family("gpu_memory_utilization_ratio", G, Of.GPU,
+    Family("gpu_busy_seconds_total", C, GPU_ACCOUNT, "Time in which a kernel ran: utilization times time.",
+           "nvmlDeviceGetUtilizationRates", at("busy_ns", 1e9), unit="seconds"),
+    Family("gpu_in_use", G, GPU_ACCOUNT, "1 when some process is on the GPU, busy or not.", LISTS,
+           flag("in_use")),
+    Family("gpu_in_use_seconds_total", C, GPU_ACCOUNT, "Time in which some process was on the GPU, busy or not.", LISTS,
+           at("in_use_ns", 1e9), unit="seconds"),
+    Family("gpu_memory_utilization_ratio", G, GPU,
            "Share of the driver's last sample period in which memory was read or written.",
            "nvmlDeviceGetUtilizationRates", at("memory_utilization_pct", 100), unit="ratio"),
-    Family("gpu_encoder_utilization_ratio", G, Of.GPU, "Use of the video encoders.",
+    Family("gpu_encoder_utilization_ratio", G, GPU, "Use of the video encoders.",
            "nvmlDeviceGetEncoderUtilization", at("encoder_pct", 100), unit="ratio"),
-    Family("gpu_decoder_utilization_ratio", G, Of.GPU, "Use of the video decoders.",
+    Family("gpu_decoder_utilization_ratio", G, GPU, "Use of the video decoders.",
            "nvmlDeviceGetDecoderUtilization", at("decoder_pct", 100), unit="ratio"),
-    Family("gpu_jpeg_utilization_ratio", G, Of.GPU, "Use of the JPEG engines, read every tenth tick.",
+    Family("gpu_jpeg_utilization_ratio", G, GPU, "Use of the JPEG engines, read every tenth tick.",
            "nvmlDeviceGetJpgUtilization", at("jpeg_pct", 100), unit="ratio"),
-    Family("gpu_optical_flow_utilization_ratio", G, Of.GPU, "Use of the optical-flow engines, read every tenth tick.",
+    Family("gpu_optical_flow_utilization_ratio", G, GPU, "Use of the optical-flow engines, read every tenth tick.",
            "nvmlDeviceGetOfaUtilization", at("optical_flow_pct", 100), unit="ratio"),
-    *_activities("gpu", Of.GPU),
+    *_activities("gpu", GPU),
     # -- power and energy
-    Family("gpu_power_watts", G, Of.GPU, "Power drawn by the board now.",
+    Family("gpu_power_watts", G, GPU, "Power drawn by the board now.",
            "field POWER_INSTANT, or nvmlDeviceGetPowerUsage where it is missing", at("power_mw", 1000), unit="watts"),
-    Family("gpu_power_average_watts", G, Of.GPU, "Power drawn by the board, averaged by the driver over a second.",
+    Family("gpu_power_average_watts", G, GPU, "Power drawn by the board, averaged by the driver over a second.",
            "field POWER_AVERAGE", at("power_average_mw", 1000), unit="watts"),
-    Family("gpu_power_limit_watts", G, Of.GPU, "Power limit in force.",
+    Family("gpu_power_limit_watts", G, GPU, "Power limit in force.",
            "nvmlDeviceGetEnforcedPowerLimit", at("power_limit_mw", 1000), unit="watts"),
-    Family("gpu_power_default_limit_watts", G, Of.GPU, "Power limit the board starts with.",
+    Family("gpu_power_default_limit_watts", G, GPU, "Power limit the board starts with.",
            "nvmlDeviceGetPowerManagementDefaultLimit", at("power_default_limit_mw", 1000), unit="watts"),
-    Family("gpu_energy_joules_total", C, Of.GPU,
+    Family("gpu_energy_joules_total", C, GPU_ACCOUNT,
            "Energy used by the board: starts at the driver's counter, and a driver that is loaded anew adds to it.",
-           ENERGY, at("account.energy_mj", 1000), unit="joules"),
-    Family("gpu_energy_source_info", I, Of.GPU, "What energy is taken from: the counter, or power times time.",
+           ENERGY, at("energy_mj", 1000), unit="joules"),
+    Family("gpu_energy_source_info", I, GPU_ACCOUNT, "What energy is taken from: the counter, or power times time.",
            LEDGER, series=_energy_source, labels=("source",)),
-    Family("gpu_idle_energy_joules_total", C, Of.GPU, "Energy used while no process was on the GPU.",
-           LEDGER, at("account.idle_mj", 1000), unit="joules"),
-    Family("gpu_retired_energy_joules_total", C, Of.GPU, "Energy of processes that are no longer shown.",
-           LEDGER, at("account.retired_mj", 1000), unit="joules"),
-    Family("gpu_unattributed_energy_joules_total", C, Of.GPU,
+    Family("gpu_idle_energy_joules_total", C, GPU_ACCOUNT, "Energy used while no process was on the GPU.",
+           LEDGER, at("idle_mj", 1000), unit="joules"),
+    Family("gpu_retired_energy_joules_total", C, GPU_ACCOUNT, "Energy of processes that are no longer shown.",
+           LEDGER, at("retired_mj", 1000), unit="joules"),
+    Family("gpu_unattributed_energy_joules_total", C, GPU_ACCOUNT,
            "Energy that nobody has, by reason. It, idle, retired and that of all processes add up to the GPU's.",
-           LEDGER, series=_unattributed, labels=("reason",), unit="joules"),
-    Family("gpu_idle_power_watts", G, Of.GPU, "Power with no process on the GPU; absent until that was seen.",
-           LEDGER, at("account.idle_power_mw", 1000), unit="watts"),
-    Family("gpu_parked_power_watts", G, Of.GPU,
+           LEDGER, series=named("unattributed_mj", 1000), labels=("reason",), unit="joules"),
+    Family("gpu_idle_power_watts", G, GPU_ACCOUNT, "Power with no process on the GPU; absent until that was seen.",
+           LEDGER, at("idle_power_mw", 1000), unit="watts"),
+    Family("gpu_parked_power_watts", G, GPU_ACCOUNT,
            "Power with processes on the GPU that do nothing; absent until that was seen.",
-           LEDGER, at("account.parked_power_mw", 1000), unit="watts"),
-    Family("gpu_energy_over_power_ratio", G, Of.GPU,
+           LEDGER, at("parked_power_mw", 1000), unit="watts"),
+    Family("gpu_energy_over_power_ratio", G, GPU_ACCOUNT,
            "Rise of the energy counter over power times time, for the last hours: a check of one by the other.",
            LEDGER, _counter_power, unit="ratio"),
-    Family("gpuledger_ledger_residual_joules", G, Of.GPU, "Energy that does not add up: 0, always.",
-           LEDGER, at("account.residual_mj", 1000), unit="joules"),
+    Family("gpuledger_ledger_residual_joules", G, GPU_ACCOUNT, "Energy that does not add up: 0, always.",
+           LEDGER, at("residual_mj", 1000), unit="joules"),
     # -- clocks, heat, fans
-    Family("gpu_performance_state", G, Of.GPU, "Performance state: 0 is the fastest, 15 the slowest.",
+    Family("gpu_performance_state", G, GPU, "Performance state: 0 is the fastest, 15 the slowest.",
            "nvmlDeviceGetPerformanceState", at("performance_state")),
-    Family("gpu_clock_hertz", G, Of.GPU, "Clock now; graphics and video are read every tenth tick.",
+    Family("gpu_clock_hertz", G, GPU, "Clock now; graphics and video are read every tenth tick.",
            "nvmlDeviceGetClockInfo",
            series=named("clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
-    Family("gpu_clock_max_hertz", G, Of.GPU, "Highest clock the board allows.", "nvmlDeviceGetMaxClockInfo",
+    Family("gpu_clock_max_hertz", G, GPU, "Highest clock the board allows.", "nvmlDeviceGetMaxClockInfo",
            series=named("max_clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
-    Family("gpu_clock_event_active", G, Of.GPU, "1 while the driver holds the clocks back for this reason, else 0.",
+    Family("gpu_clock_event_active", G, GPU, "1 while the driver holds the clocks back for this reason, else 0.",
            "nvmlDeviceGetCurrentClocksEventReasons", series=named("clock_events"), labels=("reason",)),
-    Family("gpu_clock_event_seconds_total", C, Of.GPU, "Time the clocks were held back, by policy.",
+    Family("gpu_clock_event_seconds_total", C, GPU, "Time the clocks were held back, by policy.",
            "nvmlDeviceGetViolationStatus", series=named("clock_event_ns", 1e9), labels=("policy",), unit="seconds"),
-    Family("gpu_temperature_celsius", G, Of.GPU, "Temperature by sensor.",
+    Family("gpu_temperature_celsius", G, GPU, "Temperature by sensor.",
            "nvmlDeviceGetTemperature, field MEMORY_TEMP",
            series=named("temperatures_c"), labels=("sensor",), unit="celsius"),
-    Family("gpu_temperature_limit_celsius", G, Of.GPU, "Temperature at which the GPU slows down or shuts down.",
+    Family("gpu_temperature_limit_celsius", G, GPU, "Temperature at which the GPU slows down or shuts down.",
            "nvmlDeviceGetTemperatureThreshold",
            series=named("temperature_limits_c"), labels=("limit",), unit="celsius"),
-    Family("gpu_fan_speed_ratio", G, Of.GPU, "Fan speed asked for, over the fan's highest, read every tenth tick.",
+    Family("gpu_fan_speed_ratio", G, GPU, "Fan speed asked for, over the fan's highest, read every tenth tick.",
            "nvmlDeviceGetFanSpeed_v2", series=named("fans_pct", 100), labels=("fan",), unit="ratio"),
     # -- faults
-    Family("gpu_ecc_enabled", G, Of.GPU, "1 when error correction is on.", "nvmlDeviceGetEccMode",
+    Family("gpu_ecc_enabled", G, GPU, "1 when error correction is on.", "nvmlDeviceGetEccMode",
            flag("ecc_enabled")),
-    Family("gpu_ecc_errors_total", C, Of.GPU, "ECC errors over the life of the board.",
+    Family("gpu_ecc_errors_total", C, GPU, "ECC errors over the life of the board.",
            "nvmlDeviceGetTotalEccErrors, aggregate", series=named("ecc_errors"), labels=("error",)),
-    Family("gpu_ecc_volatile_errors_total", C, Of.GPU, "ECC errors since the driver was loaded.",
+    Family("gpu_ecc_volatile_errors_total", C, GPU, "ECC errors since the driver was loaded.",
            "nvmlDeviceGetTotalEccErrors, volatile", series=named("ecc_volatile_errors"), labels=("error",)),
-    Family("gpu_remapped_rows_total", C, Of.GPU, "Memory rows replaced by spare ones, by cause.",
+    Family("gpu_remapped_rows_total", C, GPU, "Memory rows replaced by spare ones, by cause.",
            "nvmlDeviceGetRemappedRows", series=named("remapped_rows"), labels=("cause",)),
-    Family("gpu_row_remap_pending", G, Of.GPU, "1 when a row waits for the next reset to be remapped.",
+    Family("gpu_row_remap_pending", G, GPU, "1 when a row waits for the next reset to be remapped.",
            "nvmlDeviceGetRemappedRows", flag("row_remap_pending")),
-    Family("gpu_row_remap_failed", G, Of.GPU, "1 when a row could not be remapped: replace the board.",
+    Family("gpu_row_remap_failed", G, GPU, "1 when a row could not be remapped: replace the board.",
            "nvmlDeviceGetRemappedRows", flag("row_remap_failed")),
-    Family("gpu_xid_errors_total", C, Of.GPU, "XID errors since the exporter started, by code.",
+    Family("gpu_xid_errors_total", C, GPU, "XID errors since the exporter started, by code.",
            "nvmlEventSetWait (XidCriticalError)", series=named("xids"), labels=("xid",)),
     # -- links
-    Family("gpu_pcie_replays_total", C, Of.GPU, "PCIe packets sent again.", "nvmlDeviceGetPcieReplayCounter",
+    Family("gpu_pcie_replays_total", C, GPU, "PCIe packets sent again.", "nvmlDeviceGetPcieReplayCounter",
            at("pcie_replays")),
-    Family("gpu_pcie_link_generation", G, Of.GPU, "PCIe generation of the link now; idle links fall back.",
+    Family("gpu_pcie_link_generation", G, GPU, "PCIe generation of the link now; idle links fall back.",
            "nvmlDeviceGetCurrPcieLinkGeneration", at("pcie_generation")),
-    Family("gpu_pcie_link_width", G, Of.GPU, "PCIe lanes in use.", "nvmlDeviceGetCurrPcieLinkWidth",
+    Family("gpu_pcie_link_width", G, GPU, "PCIe lanes in use.", "nvmlDeviceGetCurrPcieLinkWidth",
            at("pcie_width")),
-    Family("gpu_pcie_link_max_generation", G, Of.GPU, "Highest PCIe generation of board and slot.",
+    Family("gpu_pcie_link_max_generation", G, GPU, "Highest PCIe generation of board and slot.",
            "nvmlDeviceGetMaxPcieLinkGeneration", at("pcie_max_generation")),
-    Family("gpu_pcie_link_max_width", G, Of.GPU, "Most PCIe lanes of board and slot.",
+    Family("gpu_pcie_link_max_width", G, GPU, "Most PCIe lanes of board and slot.",
            "nvmlDeviceGetMaxPcieLinkWidth", at("pcie_max_width")),
-    Family("gpu_pcie_transmit_bytes_per_second", G, Of.GPU, "PCIe traffic from the GPU.",
+    Family("gpu_pcie_transmit_bytes_per_second", G, GPU, "PCIe traffic from the GPU.",
            "GPM, or nvmlDeviceGetPcieThroughput with --collector.pcie-throughput", pcie("transmit")),
-    Family("gpu_pcie_receive_bytes_per_second", G, Of.GPU, "PCIe traffic to the GPU.",
+    Family("gpu_pcie_receive_bytes_per_second", G, GPU, "PCIe traffic to the GPU.",
            "GPM, or nvmlDeviceGetPcieThroughput with --collector.pcie-throughput", pcie("receive")),
-    Family("gpu_nvlink_links", G, Of.GPU, "NVLinks by state.", "nvmlDeviceGetNvLinkState",
+    Family("gpu_nvlink_links", G, GPU, "NVLinks by state.", "nvmlDeviceGetNvLinkState",
            series=named("nvlinks"), labels=("state",)),
-    Family("gpu_nvlink_transmit_bytes_total", C, Of.GPU, "Data sent over all NVLinks.",
+    Family("gpu_nvlink_transmit_bytes_total", C, GPU, "Data sent over all NVLinks.",
            "field NVLINK_THROUGHPUT_DATA_TX", at("nvlink_transmit_bytes"), unit="bytes"),
-    Family("gpu_nvlink_receive_bytes_total", C, Of.GPU, "Data received over all NVLinks.",
+    Family("gpu_nvlink_receive_bytes_total", C, GPU, "Data received over all NVLinks.",
            "field NVLINK_THROUGHPUT_DATA_RX", at("nvlink_receive_bytes"), unit="bytes"),
-    Family("gpu_nvlink_errors_total", C, Of.GPU, "NVLink errors by kind, all links.",
+    Family("gpu_nvlink_errors_total", C, GPU, "NVLink errors by kind, all links.",
            "nvmlDeviceGetNvLinkErrorCounter", series=named("nvlink_errors"), labels=("error",)),
     # -- modes
-    Family("gpu_mig_enabled", G, Of.GPU, "1 when the GPU is cut into MIG instances.",
+    Family("gpu_mig_enabled", G, GPU, "1 when the GPU is cut into MIG instances.",
            "nvmlDeviceGetMigMode", flag("mig_enabled")),
-    Family("gpu_accounting_enabled", G, Of.GPU, "1 when the driver keeps accounts of processes.",
+    Family("gpu_accounting_enabled", G, GPU, "1 when the driver keeps accounts of processes.",
            "nvmlDeviceGetAccountingMode", flag("accounting_enabled")),
-    Family("gpu_vgpu_license_active", G, Of.GPU,
+    Family("gpu_vgpu_license_active", G, GPU,
            "1 when a feature of NVIDIA's vGPU software is licensed; 0 when none is or needs to be, as on bare metal.",
            "nvmlDeviceGetGridLicensableFeatures", flag("vgpu_licensed")),
-    Family("gpu_processes", G, Of.GPU, "Processes the driver lists on the GPU.", LISTS,
+    Family("gpu_processes", G, GPU, "Processes the driver lists on the GPU.", LISTS,
            lambda r: None if r.residents is None else len({resident.pid for resident in r.residents})),
-    Family("gpuledger_driver_seconds", G, Of.GPU, "Time the last tick spent inside driver calls for this GPU.",
+    Family("gpuledger_driver_seconds", G, GPU, "Time the last tick spent inside driver calls for this GPU.",
            "gpuledger itself", at("driver_ns", 1e9), unit="seconds"),
 )  # fmt: skip
 
 # In families of their own, so that sums over GPUs count nothing twice.
 MIG_INSTANCES: tuple[Family, ...] = (
-    Family("gpu_mig_info", I, Of.MIG, "What the MIG instance is.", "nvmlDeviceGetMigDeviceHandleByIndex",
+    Family("gpu_mig_info", I, MIG, "What the MIG instance is.", "nvmlDeviceGetMigDeviceHandleByIndex",
            series=info("device.name", "device.mig_profile", "device.gpu_instance_id", "device.compute_instance_id",
                  "device.multiprocessors"),
            labels=("name", "profile", "gpu_instance_id", "compute_instance_id", "multiprocessors")),
-    *_memory("gpu_mig", Of.MIG),
-    *_activities("gpu_mig", Of.MIG),
+    *_memory("gpu_mig", MIG, MIG_MEMORY),
+    *_activities("gpu_mig", MIG),
 )  # fmt: skip

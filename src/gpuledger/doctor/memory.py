@@ -16,7 +16,7 @@ def memory(tick: Tick, *, sees_host: bool) -> list[Finding]:
         return [ok("memory", "cannot be compared with a process list that is empty")]
     found = []
     for reading in tick.readings:
-        account = reading.memory
+        account = tick.memory.get(reading.device.uuid)
         if account is None or not account.unknown_bytes:
             continue
         which = f"gpu {reading.device.index}" + (f" {reading.device.mig_profile}" if reading.device.parent_uuid else "")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gpuledger.catalog import CATALOG, Kind, Of, things
+from gpuledger.catalog import CATALOG, Kind
 from gpuledger.model import Tick
 
 
 def tick_json(tick: Tick) -> bytes:
     """`{"time": ..., "metrics": {name: {"type", "unit", "help", "series": [{"labels": {...}, "value": ...}]}}}`."""
-    rows: dict[Of | Kind, dict[Any, Any]] = {of: dict(things(tick, of)) for of in Of}  # of two with equal labels, one
+    rows: dict[Kind, dict[Any, Any]] = {family.of: {} for family in CATALOG}
+    for of in rows:
+        rows[of] = dict(of.things(tick))  # of two with equal labels, one
     metrics: dict[str, Any] = {}
     for family in CATALOG:
         series = []

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from gpuledger.catalog import Kind, Moment, Of, things
+from gpuledger.catalog import Kind, Moment
 
 LONGEST_VALUE = 1024
 """Characters kept of a label value: names come from containers, which may call themselves anything."""
@@ -49,17 +49,17 @@ class LabelBlocks:
     """The label text of every thing in a tick, kept from tick to tick while the thing is there."""
 
     def __init__(self) -> None:
-        self._known: dict[Of | Kind, dict[tuple[str, ...], str]] = {}
+        self._known: dict[Kind, dict[tuple[str, ...], str]] = {}
 
-    def rows(self, tick: Moment, of: Of | Kind) -> list[tuple[str, Any]]:
+    def rows(self, tick: Moment, of: Kind) -> list[tuple[str, Any]]:
         """`(a="1",b="2", thing)` for all things of a kind; of two with equal labels only the first."""
         known = self._known.get(of, {})
         names = of.labels
-        write = sparse_pairs if isinstance(of, Kind) and of.sparse else pairs
+        write = sparse_pairs if of.sparse else pairs
         current: dict[tuple[str, ...], str] = {}
         written: set[str] = set()
         rows = []
-        for values, thing in things(tick, of):
+        for values, thing in of.things(tick):
             block = known.get(values) or write(names, values)
             if block in written:  # also when two differ only in what was cut off
                 continue

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpuledger.catalog import CATALOG, Family, Moment, Of, Type
+from gpuledger.catalog import CATALOG, Family, Moment, Type
 from gpuledger.export import openmetrics
 from gpuledger.export.labels import LabelBlocks, known_pairs
 from gpuledger.export.negotiate import Format
@@ -97,13 +97,13 @@ class Lines:
         return [list(series(thing)) for _, thing in rows]
 
     def _text(self, blocks: list[str], values: list[Any]) -> str:
-        name, labels, exporter = self.family.name, self.family.labels, self.family.of is Of.EXPORTER
+        name, labels, bare = self.family.name, self.family.labels, not self.family.of.labels
         if self.family.value is not None:
-            start, stop = (name, " ") if exporter else (f"{name}{{", "} ")
+            start, stop = (name, " ") if bare else (f"{name}{{", "} ")
             return "".join([
                 f"{start}{block}{stop}{v}\n" for block, v in zip(blocks, values, strict=True) if v is not None
             ])  # fmt: skip
-        comma = "" if exporter else ","
+        comma = "" if bare else ","
         return "".join([
             f"{name}{{{block}{comma}{known_pairs(labels, extra)}}} {v}\n"
             for block, series in zip(blocks, values, strict=True)

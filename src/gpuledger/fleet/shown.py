@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-from gpuledger.catalog import Family, Kind, Of, Series
-from gpuledger.catalog.exporter import FAMILIES as EXPORTER
+from gpuledger.catalog import Family, Kind, Series
+from gpuledger.catalog.exporter import FAMILIES as EXPORTER_FAMILIES
 from gpuledger.catalog.family import C, G, Thing, at, flag
+from gpuledger.catalog.kinds import EXPORTER
 from gpuledger.fleet.in_use import Key, Usage
 
 FROM = "what Prometheus answers"
@@ -76,8 +77,8 @@ def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
 
     group = Kind(("by", *names), things, sparse=True)
     return (
-        next(family for family in EXPORTER if family.name == "gpuledger_build_info"),
-        Family("gpu_fleet_up", G, Of.EXPORTER,
+        next(family for family in EXPORTER_FAMILIES if family.name == "gpuledger_build_info"),
+        Family("gpu_fleet_up", G, EXPORTER,
                "1 while what is shown is new enough; 0 when Prometheus has not answered for --max-age: no value then.",
                SELF, flag("up")),
         Family("gpu_fleet_in_use_utilization_ratio", G, group, "Mean utilization of the GPUs in use; 0 when none is.",
@@ -91,23 +92,23 @@ def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
         Family("gpu_fleet_gpus_allocated", G, group,
                "GPUs that somebody was given, used or not; absent where nobody would know.",
                FROM, _count("allocated")),
-        Family("avg_GPU_utilization", G, Of.EXPORTER,
+        Family("avg_GPU_utilization", G, EXPORTER,
                "The same as the whole cluster's utilization, in the unit of the query, under its classic name.",
                FROM, _classic),
-        Family("gpu_fleet_refresh_success", G, Of.EXPORTER, "1 when the last refresh worked, else 0; the log says why.",
+        Family("gpu_fleet_refresh_success", G, EXPORTER, "1 when the last refresh worked, else 0; the log says why.",
                SELF, flag("success")),
-        Family("gpu_fleet_refreshes_total", C, Of.EXPORTER, "How often Prometheus was asked.", SELF, at("refreshes")),
-        Family("gpu_fleet_refresh_failures_total", C, Of.EXPORTER, "How often there was no good answer, by reason.",
+        Family("gpu_fleet_refreshes_total", C, EXPORTER, "How often Prometheus was asked.", SELF, at("refreshes")),
+        Family("gpu_fleet_refresh_failures_total", C, EXPORTER, "How often there was no good answer, by reason.",
                SELF, series=lambda shown: [((kind,), n) for kind, n in shown.failures], labels=("reason",)),
-        Family("gpu_fleet_refresh_duration_seconds", G, Of.EXPORTER, "How long the last good refresh took.",
+        Family("gpu_fleet_refresh_duration_seconds", G, EXPORTER, "How long the last good refresh took.",
                SELF, at("duration_ns", 1e9), unit="seconds"),
-        Family("gpu_fleet_data_timestamp_seconds", G, Of.EXPORTER,
+        Family("gpu_fleet_data_timestamp_seconds", G, EXPORTER,
                "Moment of the last good answers, by the clock of Prometheus.", FROM, at("asked_s"), unit="seconds"),
-        Family("gpu_fleet_query_series", G, Of.EXPORTER, "Series in the last good answer to each query.",
+        Family("gpu_fleet_query_series", G, EXPORTER, "Series in the last good answer to each query.",
                FROM, series=_asked, labels=("query",)),
-        Family("gpu_fleet_query_dropped_series", G, Of.EXPORTER,
+        Family("gpu_fleet_query_dropped_series", G, EXPORTER,
                "Series of the last good answers left out because their value is no number.", FROM, at("dropped")),
-        Family("gpu_fleet_query_warnings", G, Of.EXPORTER,
+        Family("gpu_fleet_query_warnings", G, EXPORTER,
                "Warnings in the last good answers, such as of a partial one; the log has them.",
                FROM, lambda shown: len(shown.warnings)),
     )  # fmt: skip

@@ -206,10 +206,6 @@ class Reading:
     accounting: tuple[Accounting, ...] = ()
     driver_ns: int | None = None
     """Time spent inside driver calls for this reading."""
-    memory: MemoryAccount | None = None
-    """What the books say of its memory; None before the book stage, and while the driver does not list processes."""
-    account: Account | None = None
-    """What the books say of the GPU; None before the book stage, and for MIG instances."""
 
     @property
     def reason(self) -> str:

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.model.owners import NO_OWNERS, NOBODY, Facts, Owner, Owners
-from gpuledger.model.readings import Accounting, Device, Driver, Labelled, Reading, Resident, Sample
+from gpuledger.model.readings import (
+    Account,
+    Accounting,
+    Device,
+    Driver,
+    Labelled,
+    MemoryAccount,
+    Reading,
+    Resident,
+    Sample,
+)
 from gpuledger.problem import Problem
 
 
@@ -184,6 +194,10 @@ class Tick:
     facts: Mapping[int, Facts] = field(default_factory=dict)
     """By pid, for every process the readings name and the kernel still knows."""
     owners: Owners = NO_OWNERS
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    """The ledger of each GPU after the book stage, by uuid."""
+    memory: Mapping[str, MemoryAccount] = field(default_factory=dict)
+    """Memory by owner after the book stage, by uuid of the device; absent if the driver does not list processes."""
     processes: tuple[ProcessUse, ...] = ()
     dropped_processes: int = 0
     """Rows left out since start to keep the number of series bounded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpuledger.model import Reading, Tick
+from gpuledger.model import MemoryAccount, Reading, Tick
 from gpuledger.view import advice
 
 PROBLEM, WARNING, NOTE = LEVELS = ("problem", "warning", "note")
@@ -44,13 +44,13 @@ def _driver(tick: Tick) -> Iterator[Problem]:
     if not tick.readings:
         yield Problem(PROBLEM, "driver", "answers, but lists no GPU", advice.NO_GPU_FIX)
     for reading in tick.readings:
-        yield from _gpu(reading)
+        yield from _gpu(reading, tick.memory.get(reading.device.uuid))
     for (call, error), count in tick.health.driver_errors:
         what = f"{call} failed {count} time{'s' * (count != 1)}: {error}; what it tells is missing"
         yield Problem(WARNING, "driver", what, advice.fix_of(error))
 
 
-def _gpu(reading: Reading) -> Iterator[Problem]:
+def _gpu(reading: Reading, memory: MemoryAccount | None) -> Iterator[Problem]:
     device = reading.device
     name = f"GPU {device.index}" + (f" {device.mig_profile}" if device.parent_uuid else "")
     if not reading.up:
@@ -58,7 +58,6 @@ def _gpu(reading: Reading) -> Iterator[Problem]:
         yield Problem(PROBLEM, name, f"cannot be read: {reading.reason}", fix)
         return
     yield from _hardware(reading, name)
-    memory = reading.memory
     if memory is not None and memory.unknown_bytes:
         yield Problem(WARNING, name, advice.of_memory(memory), advice.MEMORY_FIX)
 
@@ -105,7 +104,7 @@ def _names(tick: Tick) -> Iterator[Problem]:
 
 def _books(tick: Tick) -> Iterator[Problem]:
     for reading in tick.readings:
-        account = reading.account
+        account = tick.accounts.get(reading.device.uuid)
         if account is not None and account.residual_mj:
             what = f"{account.residual_mj / 1000:g} J do not add up"
             yield Problem(PROBLEM, f"GPU {reading.device.index}", what, advice.REPORT_FIX)

@@ -38,7 +38,7 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Pictu
             "driver_version": tick.driver.driver_version,
             "cuda_version": tick.driver.cuda_version,
         },
-        "gpus": [_gpu(reading) for reading in tick.readings],
+        "gpus": [_gpu(reading, tick) for reading in tick.readings],
         "process_count": _count(tick),
         "processes": [_process(use, earlier) for use in tick.processes],
         "containers": [_container(use, earlier) for use in tick.containers],
@@ -62,7 +62,8 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Pictu
 
 def metered(tick: Tick) -> set[str]:
     """The GPUs that tell now what they use; of others nobody's power is known."""
-    return {r.device.uuid for r in tick.readings if r.up and r.account and r.account.energy_mj is not None}
+    up = {reading.device.uuid for reading in tick.readings if reading.up}
+    return {uuid for uuid, account in tick.accounts.items() if uuid in up and account.energy_mj is not None}
 
 
 class _Earlier:
@@ -101,7 +102,7 @@ def _count(tick: Tick) -> int | None:
     return len(tick.resident_pids()) if told else None
 
 
-def _gpu(reading: Reading) -> Picture:
+def _gpu(reading: Reading, tick: Tick) -> Picture:
     device = reading.device
     return {
         **_place(device),
@@ -111,7 +112,7 @@ def _gpu(reading: Reading) -> Picture:
         "mig_profile": device.mig_profile,
         "up": reading.up,
         "reason": reading.reason,
-        "memory": _memory(reading, reading.memory),
+        "memory": _memory(reading, tick.memory.get(device.uuid)),
         "utilization_ratio": _part(reading.utilization_pct, 100),
         "memory_utilization_ratio": _part(reading.memory_utilization_pct, 100),
         "power_watts": _part(reading.power_mw, 1000),
@@ -124,7 +125,7 @@ def _gpu(reading: Reading) -> Picture:
         "xids": dict(reading.xids),
         "ecc_errors": dict(reading.ecc_errors),
         "mig_enabled": reading.mig_enabled,
-        **_account(reading.account),
+        **_account(tick.accounts.get(device.uuid)),
     }
 
 

@@ -103,11 +103,10 @@ def test_energy_is_the_device(steps: list[tuple[Tick, int | None]], keep_ns: int
     books = Books(keep_ns=keep_ns)
     for (tick, _), killed in zip(steps, kills, strict=False):
         booked = books.book(named(tick, fixed=True))
-        for reading in booked.readings:
-            if reading.account is not None:
-                gone_mj = books._energy.ledgers[reading.device.uuid].gone_mj
-                found = total(parts(booked, reading.device.uuid), "energy_mj")
-                assert (found or 0) + gone_mj == (reading.account.energy_mj or 0)
+        for uuid, account in booked.accounts.items():
+            gone_mj = books._energy.ledgers[uuid].gone_mj
+            found = total(parts(booked, uuid), "energy_mj")
+            assert (found or 0) + gone_mj == (account.energy_mj or 0)
         books = reopened(books, tick.time_ns, keep_ns=keep_ns) if killed else books
 
 
@@ -151,16 +150,17 @@ def test_what_is_told_and_the_rest(device: int, told: dict[int, int]) -> None:
 
 A = Owner("main", "a" * 64, "ml", "train-a", pod_uid="uid-a")
 B = Owner("main", "b" * 64, "ml", "train-b", pod_uid="uid-b")
+BOOKED = {"account": "accounts", "memory": "memory"}
 OF_A, OF_B = Whose("ml", "train-a", "main"), Whose("ml", "train-b", "main")
 
 
 def node(*uses: ContainerUse, owners: dict[int, Owner] | None = None, given: Any = (), **reading: Any) -> Tick:
     """One GPU with these containers, each by default with one process of its own."""
     by_pid = owners if owners is not None else {n: use.owner for n, use in enumerate(uses, 1) if use.processes}
+    booked: dict[str, Any] = {name: {GPU.uuid: reading.pop(key)} for key, name in BOOKED.items() if key in reading}
     told = {"residents": tuple(Resident(pid, "compute") for pid in by_pid), "samples": (), **reading}
-    return Tick(
-        5, Driver(up=True), (Reading(GPU, **told),), owners=Owners(by_pid=by_pid, granted=given), containers=uses
-    )
+    owners_ = Owners(by_pid=by_pid, granted=given)
+    return Tick(5, Driver(up=True), (Reading(GPU, **told),), owners=owners_, containers=uses, **booked)
 
 
 def use(owner: Owner, *, processes: int = 1, device: Device = GPU, **more: Any) -> ContainerUse:
@@ -339,12 +339,12 @@ def test_instances_of_a_cut_gpu() -> None:
         5,
         Driver(up=True),
         (
-            Reading(CUT, memory_used_bytes=100 * MIB, power_mw=400_000, residents=(),
-                    account=Account(energy_mj=900, unowned_mj=300, booked_mj=100)),
+            Reading(CUT, memory_used_bytes=100 * MIB, power_mw=400_000, residents=()),
             Reading(one, memory_used_bytes=40 * MIB, residents=(Resident(1, "compute"),)),
             Reading(two, memory_used_bytes=MIB, residents=()),
         ),
         owners=Owners(by_pid=pid),
+        accounts={CUT.uuid: Account(energy_mj=900, unowned_mj=300, booked_mj=100)},
         containers=(use(A, device=one, memory_bytes=30 * MIB, booked_mj=75, energy_mj=(("mig", 600),)),),
     )  # fmt: skip
 

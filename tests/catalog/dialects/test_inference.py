@@ -19,10 +19,13 @@ def test_told_and_inferred() -> None:
         1,
         Driver(up=True),
         (
-            Reading(GPU, memory_total_bytes=100, memory_used_bytes=60, memory_free_bytes=40,
-                    memory=MemoryAccount(known_bytes=20, unknown_bytes=40, inferred_bytes=40, candidates=1)),
-            Reading(CUT, memory=MemoryAccount(known_bytes=3, unknown_bytes=0)),
+            Reading(GPU, memory_total_bytes=100, memory_used_bytes=60, memory_free_bytes=40),
+            Reading(CUT),
         ),
+        memory={
+            GPU.uuid: MemoryAccount(known_bytes=20, unknown_bytes=40, inferred_bytes=40, candidates=1),
+            CUT.uuid: MemoryAccount(known_bytes=3, unknown_bytes=0),
+        },
         containers=(
             ContainerUse(GPU, told, 1, 20, None),
             ContainerUse(GPU, hidden, 0, None, None, inferred_bytes=40),

@@ -26,8 +26,6 @@ def test_every_reading_of_a_gpu(bench: Bench) -> None:
     assert hollow == {
         *without,
         "problem",
-        "memory",
-        "account",
         "nvlink_bytes_per_s",
     }  # a rate, known from the eleventh tick on
 

@@ -90,7 +90,7 @@ def _memory_of(place: Place) -> dict[Whose, int]:
     if used is None:
         return {}
     if place.alone:
-        account = place.reading.memory
+        account = place.memory
         unknown = min(used, account.unknown_bytes or 0) if account is not None else 0
         told = {place.holder: used - unknown}
         if not unknown:
@@ -108,7 +108,7 @@ def _memory_of(place: Place) -> dict[Whose, int]:
 
 def _power(gpu: Place, seats: list[Place]) -> dict[Seat, int]:
     """As the energy of the interval that was booked last."""
-    total, account = gpu.reading.power_mw, gpu.reading.account
+    total, account = gpu.reading.power_mw, gpu.account
     if total is None:
         return {}
     if gpu.alone:
@@ -126,7 +126,7 @@ def _power(gpu: Place, seats: list[Place]) -> dict[Seat, int]:
 
 
 def _energy(gpu: Place, seats: list[Place], *, pod_uid: bool) -> dict[Seat, int]:
-    account = gpu.reading.account
+    account = gpu.account
     if account is None or account.energy_mj is None:
         return {}
     parts: dict[Seat, int] = {(0, NOBODY): account.unowned_mj}

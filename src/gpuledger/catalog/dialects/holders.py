@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuledger.model import OUTSIDE, ContainerUse, Owner, Reading, Tick
+from gpuledger.model import OUTSIDE, Account, ContainerUse, MemoryAccount, Owner, Reading, Tick
 
 SHORT_ID = 12
 """Characters of a container's id that stand for its name where nobody knows that."""
@@ -34,6 +34,9 @@ class Place:
 
     gpu: Reading
     reading: Reading
+    account: Account | None = None
+    """The ledger of the GPU; None for a MIG instance."""
+    memory: MemoryAccount | None = None
     cut: bool = False
     """Whether this is a GPU that has MIG instances."""
     uses: dict[Whose, list[ContainerUse]] = field(default_factory=dict)
@@ -71,7 +74,7 @@ def places(tick: Tick, *, pod_uid: bool) -> list[Place]:
         if gpu is None:  # an instance without its GPU
             continue
         instance = device.gpu_instance_id if device.parent_uuid else None
-        place = found.setdefault((gpu.device.uuid, instance), Place(gpu, reading))
+        place = found.setdefault((gpu.device.uuid, instance), _place(tick, gpu, reading))
         by_device[device.uuid] = place
         if device.parent_uuid:
             found[gpu.device.uuid, None].cut = True
@@ -89,6 +92,11 @@ def places(tick: Tick, *, pod_uid: bool) -> list[Place]:
         _seat(place, used.get(uuid, []), given.get(uuid, []), pod_uid=pod_uid)
         _settle(place, given.get(uuid, []), nameless=uuid in nameless, outside=uuid in outside)
     return list(found.values())
+
+
+def _place(tick: Tick, gpu: Reading, reading: Reading) -> Place:
+    uuid = reading.device.uuid
+    return Place(gpu, reading, tick.accounts.get(uuid), tick.memory.get(uuid))
 
 
 def _seat(place: Place, used: list[ContainerUse], given: list[Whose], *, pod_uid: bool) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuledger.catalog.dialects.table import Choices
 from gpuledger.catalog.family import Family, G, Kind, Series, Thing, Value, at
-from gpuledger.model import Reading, Tick
+from gpuledger.model import MemoryAccount, Tick
 
 
 @dataclass(slots=True)
@@ -34,6 +34,10 @@ def _gpus(tick: Tick) -> list[Thing]:
     return [((str(r.device.index),), r) for r in tick.readings if not r.device.parent_uuid]
 
 
+def _gpu_memory(tick: Tick) -> list[Thing]:
+    return [(labels, tick.memory[r.device.uuid]) for labels, r in _gpus(tick) if r.device.uuid in tick.memory]
+
+
 def _memory(held: Held) -> Series:
     told = [("nvidia-smi", held.told_bytes), ("inference", held.inferred_bytes)]
     return [((method,), held_bytes) for method, held_bytes in told if held_bytes is not None]
@@ -43,12 +47,13 @@ def _detected(held: Held) -> Value | None:
     return 1 if held.processes or held.inferred_bytes else None
 
 
-def _active(reading: Reading) -> Value | None:
-    return None if reading.memory is None else int(reading.memory.inferred_bytes > 0)
+def _active(memory: MemoryAccount) -> Value | None:
+    return int(memory.inferred_bytes > 0)
 
 
 CONTAINERS = Kind(("container_name", "container_id", "gpu"), _containers)
 GPUS = Kind(("gpu",), _gpus)
+GPU_MEMORY = Kind(("gpu",), _gpu_memory)
 
 FAMILIES: tuple[Family, ...] = (
     Family("container_gpu_memory_bytes", G, CONTAINERS, "GPU memory of the container: told by the driver, or inferred.",
@@ -61,14 +66,14 @@ FAMILIES: tuple[Family, ...] = (
            at("memory_used_bytes"), unit="bytes"),
     Family("gpu_memory_free_bytes", G, GPUS, "Memory nobody holds.", "gpu_memory_free_bytes",
            at("memory_free_bytes"), unit="bytes"),
-    Family("gpu_memory_known_bytes", G, GPUS, "Memory of the processes the driver lists.", "gpu_memory_known_bytes",
-           at("memory.known_bytes"), unit="bytes"),
-    Family("gpu_memory_unknown_bytes", G, GPUS, "Used memory that no listed process holds.",
-           "gpu_memory_unknown_bytes", at("memory.unknown_bytes"), unit="bytes"),
-    Family("gpu_inference_active", G, GPUS, "1 while some of the unknown memory is inferred to containers.",
+    Family("gpu_memory_known_bytes", G, GPU_MEMORY, "Memory of listed processes.", "gpu_memory_known_bytes",
+           at("known_bytes"), unit="bytes"),
+    Family("gpu_memory_unknown_bytes", G, GPU_MEMORY, "Used memory that no listed process holds.",
+           "gpu_memory_unknown_bytes", at("unknown_bytes"), unit="bytes"),
+    Family("gpu_inference_active", G, GPU_MEMORY, "1 while some of the unknown memory is inferred to containers.",
            "gpu_inference_active", _active),
-    Family("gpu_inference_candidates", G, GPUS, "Containers that may hold the unknown memory.",
-           "gpu_inference_candidates", at("memory.candidates")),
+    Family("gpu_inference_candidates", G, GPU_MEMORY, "Containers that may hold the unknown memory.",
+           "gpu_inference_candidates", at("candidates")),
 )  # fmt: skip
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpuledger.catalog import CATALOG
 from gpuledger.catalog.dialects.table import Choices
 from gpuledger.catalog.family import Family
-from gpuledger.catalog.table import CATALOG
 
 
 def families(_: Choices) -> tuple[Family, ...]:

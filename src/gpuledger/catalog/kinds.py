@@ -1,0 +1,97 @@
+"""The kinds of things that metrics describe: which labels they have, and where they are in a tick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gpuledger.catalog.family import Kind, Thing
+from gpuledger.model import EVIDENCE, Account, Device, Granted, MemoryAccount, Owner, ProcessUse, Reading, Tick
+
+DEVICE = ("gpu", "uuid")
+MIG_DEVICE = (*DEVICE, "parent_uuid")
+OWNER_LABELS = ("container", "container_id", "namespace", "pod", "pod_uid")
+
+
+def _device(device: Device) -> tuple[str, str]:
+    return str(device.index), device.uuid
+
+
+def _mig_device(device: Device) -> tuple[str, str, str]:
+    return (*_device(device), device.parent_uuid)
+
+
+def _owner(owner: Owner) -> tuple[str, str, str, str, str]:
+    return owner.container, owner.container_id, owner.namespace, owner.pod, owner.pod_uid
+
+
+def _process(use: ProcessUse) -> tuple[str, ...]:
+    owner = use.owner
+    name = use.facts.name if use.facts is not None else ""
+    names = (owner.namespace, owner.pod, owner.container, owner.pod_uid, owner.container_id)
+    return (str(use.resident.pid), *_device(use.device), name, *names)
+
+
+def _grant(grant: Granted) -> tuple[str, ...]:
+    return (*_device(grant.device), grant.namespace, grant.pod, grant.container, grant.resource, grant.replica)
+
+
+def _gpus(tick: Tick) -> Iterable[Reading]:
+    return (reading for reading in tick.readings if not reading.device.parent_uuid)
+
+
+def _instances(tick: Tick) -> Iterable[Reading]:
+    return (reading for reading in tick.readings if reading.device.parent_uuid)
+
+
+def _memory(
+    tick: Tick, readings: Iterable[Reading], labels: Callable[[Device], tuple[str, ...]]
+) -> list[tuple[tuple[str, ...], MemoryAccount]]:
+    return [(labels(r.device), tick.memory[r.device.uuid]) for r in readings if r.device.uuid in tick.memory]
+
+
+def _accounts(tick: Tick) -> list[tuple[tuple[str, ...], Account]]:
+    return [(_device(r.device), tick.accounts[r.device.uuid]) for r in _gpus(tick) if r.device.uuid in tick.accounts]
+
+
+def _access(tick: Tick) -> list[Thing]:
+    """Every container that is or may be on a device, once, with the best evidence."""
+    best: dict[tuple[str, ...], str] = {}
+    for use in tick.containers:
+        if use.processes:
+            best.setdefault((*_owner(use.owner), *_device(use.device)), "process")
+    for evidence in EVIDENCE:
+        for holder in tick.owners.holders:
+            if holder.evidence == evidence and (holder.owner.container_id or holder.owner.container):
+                best.setdefault((*_owner(holder.owner), *_device(holder.device)), evidence)
+    return [((*labels, evidence), None) for labels, evidence in best.items()]
+
+
+EXPORTER = Kind((), lambda tick: [((), tick)])
+GPU = Kind(DEVICE, lambda tick: [(_device(r.device), r) for r in _gpus(tick)])
+GPU_ACCOUNT = Kind(DEVICE, _accounts)
+"""The ledger of each GPU."""
+GPU_MEMORY = Kind(DEVICE, lambda tick: _memory(tick, _gpus(tick), _device))
+"""The memory account of each GPU."""
+MIG = Kind(MIG_DEVICE, lambda tick: [(_mig_device(r.device), r) for r in _instances(tick)])
+MIG_MEMORY = Kind(MIG_DEVICE, lambda tick: _memory(tick, _instances(tick), _mig_device))
+PROCESS = Kind(
+    ("pid", "gpu", "uuid", "process_name", "namespace", "pod", "container", "pod_uid", "container_id"),
+    lambda tick: [(_process(use), use) for use in tick.processes],
+)
+CONTAINER = Kind(
+    (*OWNER_LABELS, *DEVICE),
+    lambda tick: [((*_owner(use.owner), *_device(use.device)), use) for use in tick.containers],
+)
+ACCESS = Kind((*OWNER_LABELS, *DEVICE, "evidence"), _access)
+OWNER = Kind(OWNER_LABELS, lambda tick: [(_owner(use.owner), use.owner) for use in tick.containers])
+CONTAINER_ALLOCATION = Kind(
+    (*DEVICE, "container", "container_id"),
+    lambda tick: [((*_device(device), *container), container) for device, *container in tick.owners.given],
+)
+JOB_ALLOCATION = Kind(
+    (*DEVICE, "batch_job"), lambda tick: [((*_device(device), job), job) for device, job in tick.owners.granted_jobs]
+)
+POD_ALLOCATION = Kind(
+    (*DEVICE, "namespace", "pod", "container", "resource", "replica"),
+    lambda tick: [(_grant(grant), grant) for grant in tick.owners.granted],
+)
