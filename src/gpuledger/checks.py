@@ -1,4 +1,4 @@
-"""The checks of settings: each turns a text into a value, or raises ValueError with what would be right."""
+"""Parsers of setting values. Each converts a text, or raises ValueError with what is wrong and what would be right."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from gpuledger.upstream.place import parse_place
 
 
 def switch(text: str) -> bool:
-    """On or off."""
+    """A boolean."""
     if text.lower() in ("true", "yes", "on", "1"):
         return True
     if text.lower() in ("false", "no", "off", "0"):
         return False
-    raise ValueError("is neither on nor off; write true or false")
+    raise ValueError("is not a boolean; write true or false")
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A check that can be asked for the words it takes: a shell offers them."""
+    """A parser of one of a few words. Shell completion reads `choices`."""
 
     choices: tuple[str, ...]
 
     def __call__(self, text: str) -> str:
-        """The word itself."""
+        """The word, unchanged."""
         if text not in self.choices:
             raise ValueError(f"is not one of {', '.join(self.choices)}")
         return text
 
 
 def one_of(*choices: str) -> OneOf:
-    """A check for one of these words."""
+    """A parser of one of these words."""
     return OneOf(choices)
 
 
 def between(shortest: str, longest: str) -> Callable[[str], float]:
-    """A check for a duration within these, in seconds."""
+    """A parser of durations in this range, in seconds."""
 
     def parse(text: str) -> float:
         seconds = durations.parse(text)
@@ -52,57 +52,53 @@ def between(shortest: str, longest: str) -> Callable[[str], float]:
 
 
 def count(text: str) -> int:
-    """A number of things."""
+    """A whole number from 1 to 10000."""
     if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= 10_000:
         raise ValueError("is not a number from 1 to 10000")
     return int(text)
 
 
 def address(text: str) -> str:
-    """An address to listen on."""
-    try:
-        parse_address(text)
-    except ValueError as error:
-        reason = str(error).removeprefix(f"bad listen address {text!r}: ")
-        raise ValueError(f"is no address: {reason}") from None
+    """A listen address."""
+    parse_address(text)
     return text
 
 
 def port(text: str) -> str:
-    """EXPORTER_PORT of older tools is a port alone."""
+    """A port alone, as in EXPORTER_PORT of older exporters."""
     if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
         raise ValueError("is not a port; write a number from 1 to 65535")
     return f":{text}"
 
 
 def url_path(text: str) -> str:
-    """A path of ours that is not taken."""
+    """A path that no other page uses."""
     if not re.fullmatch("/[!-~]+", text) or any(c in text for c in "?#%"):
         raise ValueError("is not a path; write it as /metrics")
     if text in ("/healthz", "/readyz"):
-        raise ValueError("is taken; choose another path, such as /metrics")
+        raise ValueError("is already in use; choose another path, such as /metrics")
     return text
 
 
 def source(text: str) -> str:
-    """Where readings come from."""
+    """A source of readings."""
     kind, _, path = text.partition(":")
     if text != "nvml" and (kind != "replay" or not path):
-        raise ValueError("is no source; write nvml or replay:FILE")
+        raise ValueError("is not a source; write nvml or replay:FILE")
     return text
 
 
 def prefix(text: str) -> str:
-    """What names of metrics can begin with."""
+    """A prefix of metric names."""
     if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", text):
-        raise ValueError("cannot begin a metric's name; use letters, digits and _")
+        raise ValueError("is not a valid start of a metric name; use letters, digits and _")
     return text
 
 
 def path(text: str) -> str:
-    """A path of a file or folder, which must be given."""
+    """A path, which must not be empty."""
     if not text:
-        raise ValueError("is no path")
+        raise ValueError("is not a path")
     return text
 
 
@@ -110,21 +106,21 @@ interval = between("100ms", "60s")
 
 
 def seconds(text: str) -> float:
-    """SCRAPE_INTERVAL of older tools is a bare number of seconds."""
+    """A number of seconds without a unit, as in SCRAPE_INTERVAL of older exporters."""
     return interval(text if text.endswith(("s", "m")) else f"{text}s")
 
 
 def docker_host(text: str) -> str:
-    """An address as in DOCKER_HOST."""
+    """The address of a Docker daemon, as in DOCKER_HOST."""
     try:
         parse_docker_address(text)
     except ValueError:
-        raise ValueError("is no address; write it as unix:///var/run/docker.sock or tcp://host:2375") from None
+        raise ValueError("is not an address; write unix:///var/run/docker.sock or tcp://host:2375") from None
     return text
 
 
 def upstream(text: str) -> str:
-    """Where a dcgm-exporter's metrics are, or nothing."""
+    """The URL or path of a dcgm-exporter's metrics; may be empty."""
     if text:
         parse_place(text)
     return text
@@ -135,5 +131,5 @@ def regex(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a valid regular expression: {error}") from None
     return text

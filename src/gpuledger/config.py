@@ -1,7 +1,7 @@
-"""The configuration: flags before environment before YAML file before defaults, checked once, then frozen.
+"""The configuration: flags override environment variables, which override the YAML file, which overrides defaults.
 
 Every option stands once in OPTIONS. `--tick.interval 5s`, `GPULEDGER_TICK_INTERVAL=5s` and
-`tick: {interval: 5s}` in the file are the same thing, and all of them go through the same check.
+`tick: {interval: 5s}` in the file are the same setting and go through the same parser.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuledger import checks, durations
 from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.errors import ConfigError
 from gpuledger.sources.dcgm.address import parse_hostengine
+
+if TYPE_CHECKING:
+    from gpuledger.yamlfile import Node
 
 LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")
@@ -25,31 +27,34 @@ PARKED = ("equal", "separate")
 METHODS = ("fingerprint", "sm_time")
 T = TypeVar("T")
 LARGEST_FILE = 100_000
-"""Characters. All settings together need a hundredth of it, and a larger file would take seconds to parse."""
+"""Characters. All settings together need a hundredth of this; a larger file would take seconds to parse."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting. `parse` turns its text into a value, or raises ValueError with what would be right."""
+    """One setting. `parse` converts its text, or raises ValueError with what is wrong and what would be right."""
 
     key: str
     default: Any
     help: str
     parse: Callable[[str], Any] = str
+    metavar: str = "VALUE"
+    """What goes after the flag, as `--help` shows it."""
     aliases: tuple[str, ...] = ()
-    """Flags of older tools, and other names, that mean the same."""
+    """Other flags for the same setting, most of them from older exporters."""
     variables: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
-    """Environment variables of older tools, each with how its value is parsed."""
+    """Environment variables of older exporters, each with its own parser."""
     many: bool = False
+    """Whether the setting is a list; its flag can be repeated."""
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
+        """The environment variable."""
         return "GPULEDGER_" + self.key.upper().replace(".", "_").replace("-", "_")
 
     @property
     def default_text(self) -> str:
-        """Its default as it would be written; empty where there is none."""
+        """The default as a user would write it; empty if there is none."""
         if isinstance(self.default, tuple):
             return ", ".join(self.default)
         if isinstance(self.default, bool):
@@ -58,102 +63,112 @@ class Option:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is on or off."""
+        """Whether the setting is a boolean."""
         return self.parse is checks.switch
 
     @property
     def name(self) -> str:
-        """Its name in Config."""
+        """The attribute of Config."""
         name = self.key.replace(".", "_").replace("-", "_")
         return f"{name}_" if iskeyword(name) else name
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("web.listen-address", (":9400",), "Address to listen on; may be given several times.", checks.address,
+    Option("web.listen-address", (":9400",), "Address to listen on. Can be repeated.", checks.address, "HOST:PORT",
            ("listen-address",), {"EXPORTER_PORT": checks.port}, many=True),
-    Option("web.telemetry-path", "/metrics", "Path under which the metrics are.", checks.url_path, ("metrics-path",)),
+    Option("web.telemetry-path", "/metrics", "Path under which to expose metrics.", checks.url_path, "PATH",
+           ("metrics-path",)),
     Option("web.dialect", ("native",),
-           f"Names that the telemetry path speaks: {', '.join(DIALECTS)}; may be given several times.",
-           checks.one_of(*DIALECTS), many=True),
-    Option("web.max-connections", 64, "Most HTTP connections at a time.", checks.count, ("web.max-requests",)),
-    Option("web.config.file", "", "File that enables TLS, passwords and more, in the format of other exporters."),
-    Option("web.systemd-socket", False, "Listen on the sockets that systemd passes, not on the address.",
+           f"Metric names to use under the telemetry path: {', '.join(DIALECTS)}. Can be repeated.",
+           checks.one_of(*DIALECTS), "DIALECT", many=True),
+    Option("web.max-connections", 64, "Maximum number of open HTTP connections.", checks.count, "N",
+           ("web.max-requests",)),
+    Option("web.config.file", "", "Web configuration file that enables TLS and basic authentication.", str, "PATH"),
+    Option("web.systemd-socket", False, "Listen on the sockets passed by systemd instead of the listen address.",
            checks.switch),
-    Option("tick.interval", 1.0, "Time between two readings.", checks.interval,
+    Option("tick.interval", 1.0, "Time between two readings of the driver.", checks.interval, "DURATION",
            ("process-scan-interval",), {"SCRAPE_INTERVAL": checks.seconds}),
-    Option("driver.timeout", 2.0, "How long a driver call may take before its GPU counts as hung.",
-           checks.between("100ms", "60s")),
+    Option("driver.timeout", 2.0, "Time after which a driver call counts as hung.",
+           checks.between("100ms", "60s"), "DURATION"),
     Option("collector.pcie-throughput", False,
-           "Measure PCIe traffic also where GPM is missing; blocks 40 ms per GPU and tick.", checks.switch),
+           "Measure PCIe throughput on GPUs without GPM too; blocks 40 ms per GPU and tick.", checks.switch),
     Option("collector.dcgm", False,
-           "Show also what DCGM says of processes: numbers of the whole GPU, never booked.", checks.switch),
+           "Also expose DCGM's process statistics. They describe the whole GPU and are never booked.", checks.switch),
     Option("dcgm.hostengine", "",
-           "nv-hostengine to ask, as HOST, HOST:PORT or unix:///PATH; DCGM runs inside gpuledger if not given.",
-           parse_hostengine),
-    Option("dcgm.library", "", "Path of libdcgm.so.4 or libdcgm.so.3; found by itself if not given."),
-    Option("source", "nvml", "Where readings come from: nvml, or replay:FILE.", checks.source),
-    Option("path.procfs", "/proc", "Where the host's /proc is mounted.", checks.path),
-    Option("log.level", "info", f"Log from this level on: {', '.join(LOG_LEVELS)}.", checks.one_of(*LOG_LEVELS)),
-    Option("log.format", "logfmt", f"Form of log lines: {', '.join(LOG_FORMATS)}.", checks.one_of(*LOG_FORMATS)),
-    Option("collector.process", True, "Show processes one by one; containers are summed either way.", checks.switch),
-    Option("process.max", 1000, "Most processes shown one by one; those with most memory are kept.", checks.count),
-    Option("environment", ("auto",), f"Who is asked for names: {', '.join(ENVIRONMENTS)}; may be given several times.",
-           checks.one_of(*ENVIRONMENTS), many=True),
-    Option("docker.host", (), "Address of a Docker or Podman daemon, as in DOCKER_HOST; found by itself if not given.",
-           checks.docker_host, many=True),
-    Option("cri.socket", "", "Socket of containerd or CRI-O; found by itself if not given."),
+           "Address of nv-hostengine: HOST, HOST:PORT or unix:///PATH. Without it, DCGM runs inside gpuledger.",
+           parse_hostengine, "ADDRESS"),
+    Option("dcgm.library", "", "Path of libdcgm.so.4 or libdcgm.so.3; searched for if not set.", str, "PATH"),
+    Option("source", "nvml", "Source of the readings: nvml, or replay:FILE for a recording.", checks.source, "SOURCE"),
+    Option("path.procfs", "/proc", "Mount point of the host's procfs.", checks.path, "PATH"),
+    Option("log.level", "info", f"Lowest level to log: {', '.join(LOG_LEVELS)}.", checks.one_of(*LOG_LEVELS), "LEVEL"),
+    Option("log.format", "logfmt", f"Log format: {', '.join(LOG_FORMATS)}.", checks.one_of(*LOG_FORMATS), "FORMAT"),
+    Option("collector.process", True, "Expose series per process. Containers are summed either way.", checks.switch),
+    Option("process.max", 1000, "Maximum number of processes to expose; those with the most memory are chosen.",
+           checks.count, "N"),
+    Option("environment", ("auto",),
+           f"Sources of container, pod and job names: {', '.join(ENVIRONMENTS)}. Can be repeated.",
+           checks.one_of(*ENVIRONMENTS), "ENVIRONMENT", many=True),
+    Option("docker.host", (), "Address of a Docker or Podman daemon, as in DOCKER_HOST; searched for if not set.",
+           checks.docker_host, "URL", many=True),
+    Option("cri.socket", "", "Socket of containerd or CRI-O; searched for if not set.", str, "PATH"),
     Option("pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock",
-           "Socket of the kubelet's pod-resources API.", checks.path, ("pod-resources-kubelet-socket",)),
-    Option("kubernetes-enabled", False, "The same as adding kubernetes to environment.", checks.switch),
-    Option("kubernetes.resource-names", (), "Resources besides nvidia.com/* whose devices are GPUs.", many=True,
-           aliases=("nvidia-resource-names",)),
-    Option("kubernetes.api", False, "Watch this node's pods at the API server, for workloads and labels.",
+           "Socket of the kubelet's pod-resources API.", checks.path, "PATH", ("pod-resources-kubelet-socket",)),
+    Option("kubernetes-enabled", False, "Same as adding kubernetes to the environment.", checks.switch),
+    Option("kubernetes.resource-names", (), "Resources besides nvidia.com/* whose devices are GPUs. Can be repeated.",
+           str, "RESOURCE", ("nvidia-resource-names",), many=True),
+    Option("kubernetes.api", False, "Watch the pods of this node at the API server, for workloads and labels.",
            checks.switch),
-    Option("kubernetes.kubeconfig", "", "Kubeconfig file; the pod's service account if not given."),
-    Option("kubernetes.node-name", "", "This node's name; $NODE_NAME or the host's name if not given."),
-    Option("kubernetes.pod-labels", (), "Pod labels to show: regular expressions of their names; none by default.",
-           checks.regex, many=True),
-    Option("slurm.job-mapping-dir", "", "Directory in which a prolog writes which job has which GPU, a file a GPU.",
-           aliases=("hpc-job-mapping-dir",)),
-    Option("metric-retention", 300.0, "How long the numbers of an exited process stay.",
-           checks.between("1s", "1d")),
-    Option("energy.strict", False, "Book only energy of a process alone on its GPU; never an estimate.", checks.switch),
+    Option("kubernetes.kubeconfig", "", "Kubeconfig file; the pod's service account if not set.", str, "PATH"),
+    Option("kubernetes.node-name", "", "Name of this node; $NODE_NAME or the host name if not set.", str, "NAME"),
+    Option("kubernetes.pod-labels", (),
+           "Pod labels to expose, as regular expressions that match label names. Can be repeated.",
+           checks.regex, "REGEX", many=True),
+    Option("slurm.job-mapping-dir", "", "Directory in which a prolog writes one file per GPU with its job ids.",
+           str, "PATH", ("hpc-job-mapping-dir",)),
+    Option("metric-retention", 300.0, "How long to expose a process after it has exited.",
+           checks.between("1s", "1d"), "DURATION"),
+    Option("energy.strict", False, "Book only energy of processes that are alone on their GPU; never estimate.",
+           checks.switch),
     Option("energy.parked", "equal",
-           f"Who has the power of processes that only wait: {', '.join(PARKED)}; separate books it to nobody.",
-           checks.one_of(*PARKED)),
+           f"How to book the power drawn by waiting processes: {', '.join(PARKED)} (unattributed).",
+           checks.one_of(*PARKED), "POLICY"),
     Option("energy.method", "fingerprint",
-           f"How energy on a shared GPU is split: {', '.join(METHODS)}; fingerprint falls back to sm_time.",
-           checks.one_of(*METHODS)),
-    Option("journal.path", "", "File that carries totals over a restart, such as /run/gpuledger/journal."),
-    Option("journal.interval", 0.0, "Least time between two writes of the journal; at 0s each tick is written.",
-           checks.between("0s", "10m")),
+           f"How to split energy on a shared GPU: {', '.join(METHODS)}. fingerprint falls back to sm_time.",
+           checks.one_of(*METHODS), "METHOD"),
+    Option("journal.path", "", "File that keeps totals across restarts, such as /run/gpuledger/journal.", str, "PATH"),
+    Option("journal.interval", 0.0, "Minimum time between two writes of the journal; 0s writes on every tick.",
+           checks.between("0s", "10m"), "DURATION"),
     Option("dcgm-exporter.url", "",
-           "Page or file with a dcgm-exporter's metrics, to be shown under /gpu/metrics with pods on them.",
-           checks.upstream),
-    Option("dcgm-exporter.interval", 15.0, "How often it is read.", checks.between("1s", "10m")),
-    Option("dcgm-exporter.timeout", 5.0, "How long its whole answer may take.", checks.between("100ms", "60s")),
-    Option("dcgm-exporter.max-age", 60.0, "How long its last good answer is shown when there is no newer one.",
-           checks.between("1s", "1h")),
+           "URL or file with a dcgm-exporter's metrics, to expose under /gpu/metrics with pod labels.",
+           checks.upstream, "URL"),
+    Option("dcgm-exporter.interval", 15.0, "Time between two reads of the dcgm-exporter.",
+           checks.between("1s", "10m"), "DURATION"),
+    Option("dcgm-exporter.timeout", 5.0, "Time limit for the dcgm-exporter's complete response.",
+           checks.between("100ms", "60s"), "DURATION"),
+    Option("dcgm-exporter.max-age", 60.0, "How long to expose its last good response if there is no newer one.",
+           checks.between("1s", "1h"), "DURATION"),
     Option("dcgm-exporter.in-metrics", False,
-           "Show it at the end of the other metrics too; these are then text, never OpenMetrics.", checks.switch),
+           "Append its metrics to the telemetry path too, which then never uses OpenMetrics.", checks.switch),
     Option("dcgm-exporter.copy-shared", False,
-           "Give each pod on a shared GPU a copy of its series, as older exporters do; sums count them all.",
+           "Copy the series of a shared GPU to each of its pods, as older exporters do. Sums then count it repeatedly.",
            checks.switch),
-    Option("metric-prefix", "gpu_process", "Prefix of the names in the process dialect.", checks.prefix),
-    Option("dcgm.counters", "", "File in dcgm-exporter's format that chooses the metrics of the dcgm dialect.",
-           aliases=("collectors",), variables={"DCGM_EXPORTER_COLLECTORS": str}),
-    Option("dcgm.pod-uid", False, "Label the metrics of the dcgm dialect with pod_uid too.", checks.switch,
-           ("kubernetes-enable-pod-uid",), {"DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID": checks.switch}),
-    Option("dcgm-update-frequency", 1.0, "How often DCGM samples and is asked, with collector.dcgm.",
-           checks.between("100ms", "60s")),
+    Option("metric-prefix", "gpu_process", "Prefix of the metric names in the process dialect.", checks.prefix,
+           "PREFIX"),
+    Option("dcgm.counters", "", "CSV file in dcgm-exporter's format that selects the metrics of the dcgm dialect.",
+           str, "PATH", ("collectors",), {"DCGM_EXPORTER_COLLECTORS": str}),
+    Option("dcgm.pod-uid", False, "Add the label pod_uid to the metrics of the dcgm dialect.", checks.switch,
+           aliases=("kubernetes-enable-pod-uid",),
+           variables={"DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID": checks.switch}),
+    Option("dcgm-update-frequency", 1.0, "Sampling period of DCGM, with --collector.dcgm.",
+           checks.between("100ms", "60s"), "DURATION"),
 )  # fmt: skip
 
-CONFIG_FILE = Option("config.file", "", "YAML file with any of these settings.", aliases=("config",))
+CONFIG_FILE = Option("config.file", "", "YAML file with any of these settings.", str, "PATH", ("config",))
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What every part of the program is set to."""
+    """All settings of the exporter."""
 
     web_listen_address: tuple[str, ...]
     web_telemetry_path: str
@@ -213,11 +228,11 @@ def load_as(
     flags: Mapping[str, Sequence[str]],
     environment: Mapping[str, str],
 ) -> T:
-    """The settings from flags (by key, each as the texts given) and environment, and the file they may name."""
-    where, path = f"--{CONFIG_FILE.key}", (flags.get(CONFIG_FILE.key) or [""])[-1]
+    """Settings from flags (by key, each with the texts given), the environment, and the file named by either."""
+    origin, path = f"--{CONFIG_FILE.key}", (flags.get(CONFIG_FILE.key) or [""])[-1]
     if not path:
-        where, path = CONFIG_FILE.variable, environment.get(CONFIG_FILE.variable, "")
-    in_file = read_file(path, where, options) if path else {}
+        origin, path = CONFIG_FILE.variable, environment.get(CONFIG_FILE.variable, "")
+    in_file = read_file(path, origin, options) if path else {}
     values: dict[str, Any] = {}
     for option in options:
         if option.key in flags:
@@ -237,95 +252,74 @@ def load_as(
     return kind(**values)
 
 
-def _parse(parse: Callable[[str], Any], where: str, text: str) -> Any:
+def _parse(parse: Callable[[str], Any], origin: str, text: str) -> Any:
     try:
         if any(ord(character) < 32 for character in text):
-            raise ValueError("holds a control character; leave it out")
+            raise ValueError("contains a control character; remove it")
         return parse(text)
     except ValueError as error:
-        raise ConfigError(f"{where}: {text!r} {error}") from None
+        raise ConfigError(f"{origin}: {text!r} {error}") from None
 
 
 def check_environment(environment: Mapping[str, str], more: Iterable[Option] = ()) -> None:
-    """A misspelt GPULEDGER_ variable is an error, not a setting that silently does nothing."""
+    """Reject a misspelt GPULEDGER_ variable, which would otherwise be ignored silently."""
     known = [option.variable for option in (*OPTIONS, *more, CONFIG_FILE)]
     for name in sorted(environment):
         if name.startswith("GPULEDGER_") and name not in known and not _is_link(name, environment):
-            raise ConfigError(f"{name}: there is no such setting{suggest(name, known)}")
+            raise ConfigError(f"{name}: unknown setting", suggest(name, known))
 
 
 def _is_link(name: str, environment: Mapping[str, str]) -> bool:
-    """Whether Kubernetes put it there: a Service named gpuledger gives its pods GPULEDGER_PORT=tcp://10.0.0.1:9400."""
+    """Whether Kubernetes set it: a Service named gpuledger gives its pods GPULEDGER_PORT=tcp://10.0.0.1:9400."""
     if re.search(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$", name):
         return True
     return name.endswith("_PORT") and "://" in environment[name]
 
 
-def read_file(path: str, where: str, options: Sequence[Option] = OPTIONS) -> dict[str, tuple[int, list[str]]]:
+def read_file(path: str, origin: str, options: Sequence[Option] = OPTIONS) -> dict[str, tuple[int, list[str]]]:
     """The settings of a YAML file by key, each with its line and its values as texts."""
-    import yaml  # only when there is a file: 2.6 MB
+    from gpuledger import yamlfile  # only if there is a file
 
-    settings: dict[str, tuple[int, list[str]]] = {}
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            text = file.read(LARGEST_FILE + 1)
-        if len(text) > LARGEST_FILE:
-            raise ConfigError(f"{where}: {path} is no configuration: it has more than {LARGEST_FILE} characters")
-        # As nodes, not as values: they know their lines, `010` and `no` stay what was written, aliases stay small.
-        tree = yaml.compose(text, yaml.BaseLoader)
-        if tree is not None and tree.value != "":
-            _collect(tree, "", path, options, settings)
-    except OSError as error:
-        raise ConfigError(f"{where}: cannot read {path}: {error.strerror}; name a YAML file") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{where}: {path} is not a text file in UTF-8; name a YAML file") from None
-    except RecursionError:
-        raise ConfigError(f"{where}: {path} is not a configuration: it is nested too deep") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        words = [getattr(error, name, None) for name in ("context", "problem", "reason")]
-        problem = ", ".join(word for word in words if word)
-        raise ConfigError(f"{where}: {path}{line} is not YAML: {problem}") from None
+        root = yamlfile.load(path, LARGEST_FILE)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error.problem.what}", error.problem.fix or "name a YAML file") from None
+    settings: dict[str, tuple[int, list[str]]] = {}
+    if root is not None:
+        _collect(root, "", options, settings)
     return settings
 
 
-def _collect(
-    node: Any, group: str, path: str, options: Sequence[Option], settings: dict[str, tuple[int, list[str]]]
-) -> None:
-    """Add the settings under a node of the file; goes as deep as keys go, whatever the file does."""
-    where = f"{path}, line {node.start_mark.line + 1}"
-    if node.id != "mapping":
-        raise ConfigError(f"{where}: {group or 'the file'} holds no settings; write lines such as `tick.interval: 5s`")
+def _collect(node: Node, group: str, options: Sequence[Option], settings: dict[str, tuple[int, list[str]]]) -> None:
+    """Add the settings below a node. The recursion is as deep as the longest key, whatever the file contains."""
+    if not node.is_mapping:
+        raise node.error(f"{group or 'the file'} contains no settings", "write lines such as `tick.interval: 5s`")
     known = {name: option for option in options for name in (option.key, *option.aliases)}
-    for name_node, value in node.value:
-        where = f"{path}, line {name_node.start_mark.line + 1}"
-        name = name_node.value if name_node.id == "scalar" else "?"
-        name = (f"{group}.{name}" if group else name).replace("_", "-")
+    for text, key, value in node.entries(group or "the file"):
+        name = (f"{group}.{text}" if group else text).replace("_", "-")
         option = known.get(name)
-        if option is None and any(key.startswith(f"{name}.") for key in known):
-            _collect(value, name, path, options, settings)
+        if option is None and any(setting.startswith(f"{name}.") for setting in known):
+            _collect(value, name, options, settings)
             continue
         if option is None:
-            raise ConfigError(f"{where}: there is no setting {name!r}{suggest(name, known)}")
+            raise key.error(f"unknown setting {name}", suggest(name, known))
         if option.key in settings:
-            raise ConfigError(f"{where}: {name} is given twice; the first time in line {settings[option.key][0]}")
-        items = value.value if option.many and value.id == "sequence" else [value]
-        if (not items and option.default) or any(item.id != "scalar" for item in items):
-            raise ConfigError(f"{where}: {name} takes {'a list of values' if option.many else 'one value'}")
-        settings[option.key] = name_node.start_mark.line + 1, [item.value for item in items]
+            raise key.error(f"duplicate setting {name}", f"remove it here or on line {settings[option.key][0]}")
+        texts = value.texts(name) if option.many and value.is_list else [value.text(name)]
+        if not texts and option.default:
+            raise key.error(f"{name} takes at least one value")
+        settings[option.key] = key.line, texts
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` when something known is close, else nothing."""
-    from difflib import get_close_matches
+    """`did you mean X?` if a known word is close, else nothing."""
+    from gpuledger.yamlfile import suggest as closest
 
-    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    return closest(word, known)
 
 
 def dump(config: object, options: Sequence[Option] = OPTIONS) -> str:
-    """The configuration as a YAML file that gives the same one again."""
+    """The configuration as a YAML file that loads to the same configuration."""
     import yaml
 
     tree: dict[str, Any] = {}

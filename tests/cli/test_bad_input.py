@@ -30,20 +30,20 @@ ADDRESSES = "write for example :9400, 127.0.0.1:9400 or [::1]:9400"
 
 # The command line and the one line it gets.
 LINES = [
-    ("srve", "there is no command 'srve'; did you mean serve?; see gpuledger --help"),
-    ("frobnicate", "there is no command 'frobnicate'; see gpuledger --help"),
-    ("--tick.intervall=5s", "--tick.intervall: there is no such flag; did you mean --tick.interval?"),
-    ("serve --listen-adress :1", "--listen-adress: there is no such flag; did you mean --listen-address?"),
-    ("serve --kubernets-enabled", "--kubernets-enabled: there is no such flag; did you mean --kubernetes-enabled?"),
-    ("serve --tick 5s", "--tick: there is no such flag"),
-    ("-x", "-x: there is no such flag"),
-    ("serve now", "'now' is one word too many; see gpuledger serve --help"),
+    ("srve", "unknown command 'srve'; did you mean serve?"),
+    ("frobnicate", "unknown command 'frobnicate'; see gpuledger --help"),
+    ("--tick.intervall=5s", "unknown flag --tick.intervall; did you mean --tick.interval?"),
+    ("serve --listen-adress :1", "unknown flag --listen-adress; did you mean --listen-address?"),
+    ("serve --kubernets-enabled", "unknown flag --kubernets-enabled; did you mean --kubernetes-enabled?"),
+    ("serve --tick 5s", "unknown flag --tick; see gpuledger serve --help"),
+    ("-x", "unknown flag -x; see gpuledger serve --help"),
+    ("serve now", "unexpected argument 'now'; see gpuledger serve --help"),
     (
         "--log.level debug once",
-        "'once' comes too late; write the command first, as in gpuledger once --tick.interval 5s",
+        "the command 'once' must come first; write gpuledger once --tick.interval 5s",
     ),
     ("record", "the following arguments are required: FILE; see gpuledger record --help"),
-    ("record a b", "'b' is one word too many; see gpuledger record --help"),
+    ("record a b", "unexpected argument 'b'; see gpuledger record --help"),
     ("--tick.interval", ("argument --tick.interval/--process-scan-interval: expected one argument;"
                          " see gpuledger serve --help")),
     ("--tick.interval 5", f"--tick.interval: '5' {DURATION}"),
@@ -55,37 +55,41 @@ LINES = [
     ("--dcgm.hostengine tcp://a",
      "--dcgm.hostengine: 'tcp://a' is no address; write it as localhost, 10.0.0.1:5555 or unix:///tmp/nv-hostengine"),
     ("--metric-retention 2d", "--metric-retention: '2d' is out of range; choose from 1s to 1d"),
-    ("--metric-prefix 9gpu", "--metric-prefix: '9gpu' cannot begin a metric's name; use letters, digits and _"),
+    ("--metric-prefix 9gpu",
+     "--metric-prefix: '9gpu' is not a valid start of a metric name; use letters, digits and _"),
     ("--web.dialect dcgm2", "--web.dialect: 'dcgm2' is not one of native, dcgm, dcgm1, inference, process"),
     ("--dcgm.counters no.csv", "--dcgm.counters: cannot read no.csv: No such file or directory; name a CSV file"),
     ("once --web.dialect dcgm --format openmetrics",
-     "--format: dcgm cannot be written as openmetrics; write text"),
-    ("--web.listen-address 9400", "--web.listen-address: '9400' is no address: the port is missing; write :9400"),
+     "--format: OpenMetrics does not allow the names of dialect dcgm; use --format text"),
+    ("--web.listen-address 9400",
+     "--web.listen-address: '9400' is not a listen address: the port is missing; write :9400"),
     ("--web.listen-address http://:1",
-     f"--web.listen-address: 'http://:1' is no address: it is a URL; {ADDRESSES}"),
+     f"--web.listen-address: 'http://:1' is not a listen address: this is a URL; {ADDRESSES}"),
     ("--web.listen-address ::1:9400",
-     "--web.listen-address: '::1:9400' is no address: an IPv6 address needs brackets; write for example [::1]:9400"),
+     ("--web.listen-address: '::1:9400' is not a listen address: an IPv6 address needs brackets;"
+      " write for example [::1]:9400")),
     ("--web.listen-address :99999",
-     "--web.listen-address: ':99999' is no address: the port is too large; choose one from 1 to 65535"),
+     "--web.listen-address: ':99999' is not a listen address: the port is too large; choose one from 1 to 65535"),
     ("--web.telemetry-path metrics", "--web.telemetry-path: 'metrics' is not a path; write it as /metrics"),
     ("--metrics-path /a?b", "--web.telemetry-path: '/a?b' is not a path; write it as /metrics"),
     ("--metrics-path /", "--web.telemetry-path: '/' is not a path; write it as /metrics"),
-    ("--metrics-path /healthz", "--web.telemetry-path: '/healthz' is taken; choose another path, such as /metrics"),
+    ("--metrics-path /healthz",
+     "--web.telemetry-path: '/healthz' is already in use; choose another path, such as /metrics"),
     ("--web.max-connections 0", "--web.max-connections: '0' is not a number from 1 to 10000"),
     ("--web.max-connections " + "9" * 5000,
      "--web.max-connections: '" + "9" * 5000 + "' is not a number from 1 to 10000"),
     ("--docker.host tcp://a:99999",
-     "--docker.host: 'tcp://a:99999' is no address; write it as unix:///var/run/docker.sock or tcp://host:2375"),
+     "--docker.host: 'tcp://a:99999' is not an address; write unix:///var/run/docker.sock or tcp://host:2375"),
     ("--kubernetes.pod-labels [",
-     "--kubernetes.pod-labels: '[' is no regular expression: unterminated character set at position 0"),
+     "--kubernetes.pod-labels: '[' is not a valid regular expression: unterminated character set at position 0"),
     ("--environment mesos",
      f"--environment: 'mesos' is not one of {', '.join(ENVIRONMENTS)}"),
     ("--kubernetes-enabled=perhaps",
-     "--kubernetes-enabled: 'perhaps' is neither on nor off; write true or false"),
+     "--kubernetes-enabled: 'perhaps' is not a boolean; write true or false"),
     ("--log.level loud", "--log.level: 'loud' is not one of debug, info, warn, error"),
     ("--log.format xml", "--log.format: 'xml' is not one of logfmt, json"),
-    ("--source dcgm", "--source: 'dcgm' is no source; write nvml or replay:FILE"),
-    ("--source replay:", "--source: 'replay:' is no source; write nvml or replay:FILE"),
+    ("--source dcgm", "--source: 'dcgm' is not a source; write nvml or replay:FILE"),
+    ("--source replay:", "--source: 'replay:' is not a source; write nvml or replay:FILE"),
     ("--source replay:no.gz",
      "cannot replay no.gz: No such file or directory; name one that `gpuledger record` wrote"),
     ("--source replay:.", "cannot replay .: it is no regular file; name one that `gpuledger record` wrote"),
@@ -94,11 +98,11 @@ LINES = [
     ("once --source replay:newer.gz",
      ("cannot replay newer.gz: it has format version 99, and this gpuledger knows 1 and older;"
       " install a newer gpuledger")),
-    ("--path.procfs /nowhere", "--path.procfs: /nowhere is no proc file system; name the folder where one is mounted"),
-    ("--path.procfs=", "--path.procfs: '' is no path"),
+    ("--path.procfs /nowhere", "--path.procfs: /nowhere is not a proc file system; name its mount point"),
+    ("--path.procfs=", "--path.procfs: '' is not a path"),
     ("--config.file no.yml", "--config.file: cannot read no.yml: No such file or directory; name a YAML file"),
     ("--config .", "--config.file: cannot read .: Is a directory; name a YAML file"),
-    ("--config.file bad.yml", ("bad.yml, line 2: there is no setting 'web.listen-adress';"
+    ("--config.file bad.yml", ("bad.yml, line 2: unknown setting web.listen-adress;"
                                " did you mean web.listen-address?")),
     ("record x.gz --duration soon", f"--duration: 'soon' {DURATION}"),
     ("record x.gz --duration 0s", "--duration: '0s' is shorter than a tick; choose 1s or more"),
@@ -152,7 +156,7 @@ def test_a_misspelt_variable_is_one_line(capsys: pytest.CaptureFixture[str], mon
 
     assert main(["serve"]) == 2
     assert capsys.readouterr().err == (
-        "gpuledger: GPULEDGER_LOG_LEVL: there is no such setting; did you mean GPULEDGER_LOG_LEVEL?\n"
+        "gpuledger: GPULEDGER_LOG_LEVL: unknown setting; did you mean GPULEDGER_LOG_LEVEL?\n"
     )
 
 
@@ -210,7 +214,7 @@ def test_a_full_disk_or_a_reader_that_left_is_no_traceback(words: list[str]) -> 
             [*COMMAND, *words], env=surroundings(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 2
-    assert done.stderr == "gpuledger: cannot write to standard output: No space left on device; send it elsewhere\n"
+    assert done.stderr == "gpuledger: cannot write to standard output: No space left on device; redirect it elsewhere\n"
 
     with subprocess.Popen(
         [*COMMAND, *words], env=surroundings(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -71,5 +71,5 @@ def test_a_missing_recording_is_one_line(
 
     assert main(["demo"]) == 2
     assert capsys.readouterr().err == (
-        f"gpuledger: the demo's recording {tmp_path / 'demo.gz'} is missing; install gpuledger again\n"
+        f"gpuledger: the demo's recording {tmp_path / 'demo.gz'} is missing; reinstall gpuledger\n"
     )

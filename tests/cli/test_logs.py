@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.cli.logs import LEVELS, Line, set_up
+from gpuledger.cli.logs import LEVELS, LineFormatter, set_up
 from gpuledger.config import LOG_LEVELS
 
 ODD = st.text() | st.sampled_from(["a\nb", "\r\n", "\x1b[31m", '"', "\\", "", "a=b c", "\u2028", "\x85", "\ud800"])
@@ -34,7 +34,7 @@ def record(message: str, level: int = logging.INFO, *, error: Exception | None =
 @given(ODD)
 def test_logfmt_is_one_line_that_can_be_taken_apart(message: str) -> None:
     """And gives the message back."""
-    line = Line("logfmt").format(record(message))
+    line = LineFormatter("logfmt").format(record(message))
 
     assert len(line.splitlines()) == 1
     fields = {key: json.loads(text) if text[0] == '"' else text for key, text in LOGFMT.findall(line)}
@@ -45,7 +45,7 @@ def test_logfmt_is_one_line_that_can_be_taken_apart(message: str) -> None:
 @given(ODD)
 def test_json_is_one_line_that_can_be_parsed(message: str) -> None:
     """And gives the message back."""
-    line = Line("json").format(record(message))
+    line = LineFormatter("json").format(record(message))
 
     assert len(line.splitlines()) == 1
     assert json.loads(line) == {
@@ -56,7 +56,7 @@ def test_json_is_one_line_that_can_be_parsed(message: str) -> None:
 @pytest.mark.parametrize("form", ["logfmt", "json"])
 def test_a_traceback_is_part_of_the_line(form: str) -> None:
     """Nothing is spread over several."""
-    line = Line(form).format(record("oh", error=ValueError("a\nb")))
+    line = LineFormatter(form).format(record("oh", error=ValueError("a\nb")))
 
     assert len(line.splitlines()) == 1
     assert "ValueError" in line
@@ -69,7 +69,7 @@ def test_a_traceback_is_part_of_the_line(form: str) -> None:
 )
 def test_levels_have_the_names_of_the_setting(level: int, name: str) -> None:
     """What --log.level takes is what the lines say."""
-    assert f" level={name} " in Line("logfmt").format(record("x", level))
+    assert f" level={name} " in LineFormatter("logfmt").format(record("x", level))
     assert set(LEVELS) == set(LOG_LEVELS)
 
 

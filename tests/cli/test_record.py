@@ -106,5 +106,5 @@ def test_without_a_driver_there_is_nothing_to_record(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("gpuledger: cannot record: ")
-    assert done.stderr.splitlines()[-1].endswith("; run it where `nvidia-smi` works")
+    assert done.stderr.splitlines()[-1].endswith("; record on a host where `nvidia-smi` works")
     assert not list(tmp_path.iterdir())

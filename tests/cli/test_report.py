@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.cli import progress
-from gpuledger.cli.progress import Progress
+from gpuledger.cli import terminal as terminal_module
+from gpuledger.cli.terminal import Progress
 from tests.cli.running import COMMAND, gpuledger, surroundings
 from tests.real.prometheus import free_port
 from tests.upstream.server import Upstream, hang, page, upstream
@@ -145,7 +145,7 @@ def test_progress_is_for_terminals_and_for_what_takes_long(
     monkeypatch: pytest.MonkeyPatch, *, terminal: bool, patience_s: float, drawn: bool
 ) -> None:
     """And wipes itself."""
-    monkeypatch.setattr(progress, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(terminal_module, "PROGRESS_AFTER_S", patience_s)
     screen = Screen(terminal=terminal)
     bar = Progress("asking", screen)
     bar.show(0.5)

@@ -15,7 +15,7 @@ from gpuledger.cli import main
 from gpuledger.export.http import Request, Response
 from gpuledger.top.line import cells
 from tests.cli.running import COMMAND, gpuledger, surroundings
-from tests.export.test_server import serving
+from tests.export.clients import serving
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.top.pictures import busy
 

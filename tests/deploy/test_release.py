@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tools import audit, man, sbom
 
-from gpuledger import __version__
-from gpuledger.cli import COMMANDS, version
+from gpuledger import __version__, cli
+from gpuledger.cli import COMMANDS, version_text
 from gpuledger.config import OPTIONS
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from tests import checkout
@@ -74,12 +74,12 @@ def test_what_is_in_the_wheel(trees: list[Path]) -> None:
 
 def test_the_version_says_of_which_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As the wheel has it; a file that is broken is as good as none."""
-    monkeypatch.setattr(version, "BUILD", tmp_path / "build.json")
+    monkeypatch.setattr(cli, "BUILD", tmp_path / "build.json")
     for text, said in (('{"commit": "c0ffee", "date": "2023-11-14"}', "commit c0ffee, 2023-11-14"),
                        ('{"commit": "c0ffee", "date": ""}', "commit c0ffee"),
                        ("[]", "from a source tree"), ("{", "from a source tree")):  # fmt: skip
-        version.BUILD.write_text(text)
-        assert version.text().startswith(f"gpuledger {__version__} ({said})\n")
+        cli.BUILD.write_text(text)
+        assert version_text().startswith(f"gpuledger {__version__} ({said})\n")
 
 
 def test_the_manual_is_fresh_and_whole() -> None:

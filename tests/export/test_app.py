@@ -12,13 +12,11 @@ import pytest
 
 from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.export.app import App
+from gpuledger.export.bodies import CACHED_DIALECTS
 from gpuledger.export.http import Request, Response
-from gpuledger.export.spoken import MOST
 from gpuledger.model import Driver, Learned, LearnedBehaviour, Tick
 from gpuledger.problem import Problem
-from tests.export.test_text import tick_with, use
-
-PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+from tests.export.ticks import PROMETHEUS, tick_with, use
 
 
 class Pages:
@@ -192,7 +190,7 @@ def test_a_dialect_that_is_not_there() -> None:
     answer = asked(app_of(tick_with()), "/metrics", "dcgm,klingon")
 
     assert answer.status == 400
-    assert body(answer) == "there is no dialect 'klingon'; there are native, dcgm, dcgm1, inference, process\n"
+    assert body(answer) == "unknown dialect 'klingon'; use native, dcgm, dcgm1, inference, process\n"
 
 
 @pytest.mark.parametrize(
@@ -211,11 +209,11 @@ def test_openmetrics_only_where_the_names_allow_it(dialects: tuple[str, ...], op
 def test_what_nobody_asks_for_is_not_made() -> None:
     """And of what many ask for only so much is kept; one rendering serves all who ask for the same."""
     app = app_of(tick_with(power_mw=1))
-    assert app._spoken._bodies == {}
+    assert app._bodies._bodies == {}
     first = asked(app, "/dcgm/metrics").body
 
     assert asked(app, "/metrics", "dcgm").body is first
-    assert list(app._spoken._bodies) == [("dcgm",)]
+    assert list(app._bodies._bodies) == [("dcgm",)]
     for names in itertools.chain.from_iterable(itertools.combinations(DIALECTS, n) for n in (2, 3)):
         asked(app, "/metrics", *reversed(names))
-        assert len(app._spoken._bodies) <= MOST
+        assert len(app._bodies._bodies) <= CACHED_DIALECTS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections.abc import Callable
 
@@ -11,32 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.export.auth import BUSY, MOST, OF_ONE_ADDRESS, UNAUTHORIZED, WAITING, Logins
-from gpuledger.export.http import Response
+from gpuledger.export.auth import (
+    BUSY,
+    CACHE_SIZE,
+    QUEUE_PER_ADDRESS,
+    QUEUE_SIZE,
+    UNAUTHORIZED,
+    BasicAuth,
+    Logins,
+    Revocable,
+)
+from gpuledger.export.http import Request, Response
+from gpuledger.export.streams import Streams
+from gpuledger.export.webconfig import WebConfig
+from tests.export.logins import USERS, Compared, basic, basic_bytes
 
-USERS = {"alice": bcrypt.hashpw(b"wonder", bcrypt.gensalt(4)).decode(), "bob": "$2b$04$" + "b" * 53}
-
-
-def basic_bytes(raw: bytes) -> str:
-    """A header with any bytes in it."""
-    return "Basic " + base64.b64encode(raw).decode()
-
-
-def basic(user: str, password: str) -> str:
-    """The header of a request."""
-    return basic_bytes(f"{user}:{password}".encode())
-
-
-class Compared:
-    """Counts comparisons; `alice` has the password `wonder`."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[bytes, bytes]] = []
-
-    def __call__(self, password: bytes, hashed: bytes) -> bool:
-        """In place of bcrypt."""
-        self.calls.append((password, hashed))
-        return (password, hashed) == (b"wonder", USERS["alice"].encode())
+PAGE = Response(200, [("Content-Type", "text/html; charset=utf-8")], b"page")
 
 
 def test_real_bcrypt() -> None:
@@ -67,7 +56,7 @@ def test_long_passwords() -> None:
     assert Logins().refusal(users, basic("alice", "x" * 71)) is UNAUTHORIZED
 
 
-def test_what_was_found_is_remembered() -> None:
+def test_what_was_found_is_cache() -> None:
     """Good and bad passwords are compared once; a new hash of the same user is compared again."""
     compared = Compared()
     logins = Logins(compared)
@@ -86,13 +75,13 @@ def test_guesses_do_not_push_out_the_right_one() -> None:
     compared = Compared()
     logins = Logins(compared)
     assert logins.refusal(USERS, basic("alice", "wonder")) is None
-    for guess in range(3 * MOST):
+    for guess in range(3 * CACHE_SIZE):
         logins.refusal(USERS, basic("alice", str(guess)))
     compared.calls.clear()
 
     assert logins.refusal(USERS, basic("alice", "wonder")) is None
     assert compared.calls == []
-    assert sum(map(len, logins._remembered.values())) == MOST + 1
+    assert sum(map(len, logins._cache.values())) == CACHE_SIZE + 1
 
 
 def test_an_unknown_user_costs_a_comparison() -> None:
@@ -159,17 +148,17 @@ def test_a_crowd_of_guesses() -> None:
     answers: list[Response | None] = []
     threads = [
         _in_thread(lambda guess=str(guess): logins.refusal(USERS, basic("alice", guess), "a"), answers)  # type: ignore[misc]
-        for guess in range(OF_ONE_ADDRESS)
+        for guess in range(QUEUE_PER_ADDRESS)
     ]
     assert begun.acquire(timeout=10)
-    while len(logins._waiting) < OF_ONE_ADDRESS:
+    while len(logins._queue) < QUEUE_PER_ADDRESS:
         threading.Event().wait(0.01)
     assert logins.refusal(USERS, basic("alice", "one more"), "a") is BUSY
     threads += [
         _in_thread(lambda guess=f"b{guess}": logins.refusal(USERS, basic("alice", guess), guess), answers)  # type: ignore[misc]
-        for guess in range(WAITING - OF_ONE_ADDRESS)
+        for guess in range(QUEUE_SIZE - QUEUE_PER_ADDRESS)
     ]
-    while len(logins._waiting) < WAITING:
+    while len(logins._queue) < QUEUE_SIZE:
         threading.Event().wait(0.01)
 
     assert logins.refusal(USERS, basic("alice", "one more")) is BUSY
@@ -177,7 +166,7 @@ def test_a_crowd_of_guesses() -> None:
     go_on.set()
     for thread in threads:
         thread.join()
-    assert answers == [UNAUTHORIZED] * WAITING
+    assert answers == [UNAUTHORIZED] * QUEUE_SIZE
     assert most == 1
     assert logins.refusal(USERS, basic("alice", "one more")) is UNAUTHORIZED
 
@@ -186,13 +175,62 @@ def test_the_same_password_at_the_same_time() -> None:
     """Two who ask the same cost one comparison."""
     compared = Compared()
     logins = Logins(compared)
-    with logins._looking:
+    with logins._compare_lock:
         answers: list[Response | None] = []
         threads = [_in_thread(lambda: logins.refusal(USERS, basic("alice", "wonder")), answers) for _ in range(2)]
-        while len(logins._waiting) < 2:
+        while len(logins._queue) < 2:
             threading.Event().wait(0.01)
     for thread in threads:
         thread.join()
 
     assert answers == [None, None]
     assert len(compared.calls) == 1
+
+
+def request(**headers: str) -> Request:
+    """A request for a page."""
+    return Request("GET", "/metrics", {}, headers, "HTTP/1.1", keep_alive=True)
+
+
+def test_an_empty_configuration_changes_nothing() -> None:
+    """The response is the page's own."""
+    assert BasicAuth(lambda _: PAGE, WebConfig, Logins(Compared()))(request()) is PAGE
+
+
+def test_pages_are_rendered_only_after_a_login() -> None:
+    """Without a valid password the page is not even rendered."""
+    requests = []
+
+    def pages(request: Request) -> Response:
+        requests.append(request)
+        return PAGE
+
+    guarded = BasicAuth(pages, lambda: WebConfig(users=USERS), Logins(Compared()))
+
+    assert [guarded(request()).status, guarded(request(authorization=basic("alice", "no"))).status] == [401, 401]
+    assert requests == []
+    assert guarded(request(authorization=basic("alice", "wonder"))) is PAGE
+
+
+def test_a_stream_ends_when_its_users_change() -> None:
+    """A client that has watched since yesterday does not go on with a password of yesterday, and its slot is freed."""
+    streams = Streams(lambda: None, 1)
+    configs = [WebConfig(users=USERS)]
+
+    def pages(_: Request) -> Response:
+        stream = streams.join(gzip=False)
+        assert stream is not None
+        return Response(200, [], stream, live=True)
+
+    answer = BasicAuth(pages, lambda: configs[0], Logins(Compared()))(request(authorization=basic("alice", "wonder")))
+    assert isinstance(answer.body, Revocable)
+    parts = iter(answer.body)
+    assert next(parts)
+    streams.wake()
+    configs[0] = WebConfig(users=USERS, http2=True)
+    assert next(parts)
+    streams.wake()
+    configs[0] = WebConfig(users={name: hashed for name, hashed in USERS.items() if name != "alice"})
+    assert list(parts) == []
+    answer.body.close()
+    assert streams.open == 0

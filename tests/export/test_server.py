@@ -11,106 +11,26 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from gpuledger.errors import ListenError
 from gpuledger.export import connection
-from gpuledger.export.http import Limits, Request, Response, not_found
+from gpuledger.export.http import Limits, Request, Response
 from gpuledger.export.server import Server, Statistics
-
-Address = tuple[str, int]
-BODY = b"gpuledger_up 1\n" * 20_000  # 300 kB, more than one send takes on a slow reader
-SHORT = Limits(head_s=0.2, idle_s=0.2, write_s=0.3)
-
-
-def exit_now() -> bytes:
-    """A page that wants to end the process."""
-    raise SystemExit(3)
-
-
-PAGES: dict[str, Callable[[], bytes | Iterator[bytes]]] = {
-    "/healthz": lambda: b"ok\n",
-    "/metrics": lambda: BODY,
-    "/stream": lambda: (BODY[at : at + 15] for at in range(0, len(BODY), 15)),
-    "/endless": lambda: iter(lambda: BODY, b""),
-    "/broken": lambda: (BODY if at < 3 else 1 // 0 for at in range(9)),  # type: ignore[misc]
-    "/raises": lambda: str(1 // 0).encode(),
-    "/exits": exit_now,
-}
-
-
-def pages(request: Request) -> Response:
-    """The handler of most tests."""
-    if request.path not in PAGES:
-        return not_found(request.path, sorted(PAGES))
-    return Response(200, [("Content-Type", "text/plain")], PAGES[request.path]())
-
-
-@contextlib.contextmanager
-def serving(
-    handler: Callable[[Request], Response] = pages,
-    addresses: Sequence[str] = ("127.0.0.1:0",),
-    *,
-    limits: Limits = SHORT,
-    max_connections: int = 64,
-    wrap: Callable[[socket.socket], ssl.SSLSocket] | None = None,
-    sockets: Sequence[socket.socket] = (),
-) -> Iterator[Server]:
-    """A running server on a free port."""
-    server = Server(addresses, handler, limits=limits, max_connections=max_connections, wrap=wrap, sockets=sockets)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop(0.2)
-
-
-def connect(server: Server, sent: bytes = b"") -> socket.socket:
-    """A client that has sent some bytes."""
-    sock = socket.create_connection(server.addresses[0], timeout=3)
-    sock.sendall(sent)
-    return sock
-
-
-def read_all(sock: socket.socket) -> bytes:
-    """All bytes until the server closes, or resets, the connection."""
-    received = b""
-    with contextlib.suppress(ConnectionResetError):
-        while data := sock.recv(65536):
-            received += data
-    return received
-
-
-def exchange(server: Server, sent: bytes) -> bytes:
-    """What comes back for some bytes."""
-    with connect(server, sent) as sock:
-        return read_all(sock)
-
-
-def fetch(address: Address, path: str, method: str = "GET") -> tuple[int, bytes]:
-    """Status and body through another implementation of HTTP."""
-    client = http.client.HTTPConnection(*address, timeout=3)
-    try:
-        client.request(method, path, headers={"Connection": "close"})
-        response = client.getresponse()
-        return response.status, response.read()
-    finally:
-        client.close()
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    """Whether something becomes true within three seconds."""
-    end = time.monotonic() + 3
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-    return condition()
-
-
-def get(path: str, *headers: str, version: str = "1.1") -> bytes:
-    """The bytes of a request."""
-    return "\r\n".join([f"GET {path} HTTP/{version}", "Host: here", *headers, "", ""]).encode()
+from tests.export.clients import (
+    BODY,
+    Address,
+    connect,
+    exchange,
+    fetch,
+    get,
+    pages,
+    read_all,
+    serving,
+    until,
+)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0", "localhost:0", "0.0.0.0:0"])
@@ -174,7 +94,7 @@ def test_port_in_use() -> None:
     [
         ("192.0.2.1:9400", "cannot listen on 192.0.2.1:9400: cannot assign requested address; choose an address of"),
         ("no-such-host.invalid:9400", "cannot listen on no-such-host.invalid:9400: .*; choose another"),
-        ("9400", "bad listen address '9400': the port is missing; write :9400"),
+        ("9400", "'9400' is not a listen address: the port is missing; write :9400"),
     ],
 )
 def test_address_cannot_work(address: str, message: str) -> None:
@@ -282,7 +202,7 @@ def test_handler_raises(path: str, caplog: pytest.LogCaptureFixture) -> None:
     with serving() as server:
         status, body = fetch(server.addresses[0], path)
 
-        assert (status, body) == (500, b"the page could not be made; the log of the exporter says why\n")
+        assert (status, body) == (500, b"the page could not be rendered; see the log of the exporter\n")
         assert fetch(server.addresses[0], "/healthz")[0] == 200
     assert len(caplog.records) == 1
     assert f"GET {path} failed: " in caplog.messages[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -14,14 +13,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from gpuledger.catalog import CATALOG, Family, Type, kinds
-from gpuledger.export import labels
-from gpuledger.export.labels import LONGEST_VALUE, LabelBlocks, escape
+from gpuledger.export import text
 from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
-from gpuledger.model import Account, Device, Driver, Facts, Health, ProcessUse, Reading, Resident, Sample, Stage, Tick
+from gpuledger.export.text import LONGEST_VALUE, LabelBlocks, Renderer, escape
+from gpuledger.model import Account, Tick
+from tests.export.ticks import GPU, tick_with, use
 
-GPU = Device(index=0, uuid="GPU-1", name="NVIDIA H200")
-DRIVER = Driver(up=True, driver_version="580.1", nvml_version="13.580.1", cuda_version="13.0")
 TEXT_MADE_OF_ANYTHING = st.text(st.characters(codec=None), max_size=40) | st.text(
     alphabet='\\"\n\r\t{}=, #\x00\ud800é', max_size=20
 )
@@ -30,22 +27,6 @@ TEXT_MADE_OF_ANYTHING = st.text(st.characters(codec=None), max_size=40) | st.tex
 def render(tick: Tick, fmt: Format = Format.TEXT) -> str:
     """The whole body."""
     return b"".join(Renderer().chunks(tick, fmt)).decode()
-
-
-def tick_with(*processes: ProcessUse, **reading: Any) -> Tick:
-    """One GPU with these processes."""
-    return Tick(
-        time_ns=1_700_000_000_000_000_000,
-        driver=DRIVER,
-        readings=(Reading(device=GPU, **reading),),
-        processes=processes,
-        health=Health(stages=(Stage("read", 5, success=True),)),
-    )
-
-
-def use(pid: int, name: str = "python3") -> ProcessUse:
-    """A process on the GPU."""
-    return ProcessUse(GPU, Resident(pid, "compute", 100), Facts(pid, 1, 1000, name), Sample(pid, 1, 40, 10))
 
 
 def samples(body: str, fmt: Format) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -117,7 +98,7 @@ def test_label_blocks_are_kept_and_dropped() -> None:
     assert 'process_name="old"' in first
     assert 'process_name="new"' in second
     assert 'process_name="old"' not in second
-    assert renderer._blocks._known[kinds.PROCESS] == {}
+    assert renderer._blocks._cache[kinds.PROCESS] == {}
 
 
 @pytest.mark.parametrize("fmt", Format)
@@ -175,7 +156,7 @@ def test_labels_of_very_many_things_are_written_but_not_kept() -> None:
     """What is kept from tick to tick is bounded; every thing has its lines all the same."""
     tick = tick_with(*[use(pid) for pid in range(5)])
     blocks = LabelBlocks()
-    with patch.object(labels, "MOST_KEPT", 2):
+    with patch.object(text, "CACHED_BLOCKS", 2):
         first, again = blocks.rows(tick, kinds.PROCESS), blocks.rows(tick, kinds.PROCESS)
 
     assert first == again

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from gpuledger import yamlfile
 from gpuledger.books import journal
 from gpuledger.books.book import Books
 from gpuledger.catalog.dialects import counters
@@ -197,11 +198,15 @@ def _web_config() -> list[bytes]:
     """Every section and every kind of value."""
     tls = b"tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
     clients = b"  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  client_allowed_sans: [a]\n"
-    choices = b"  cipher_suites: [TLS_AES_128_GCM_SHA256]\n  curve_preferences: [CurveP256]\n  min_version: TLS12\n"
+    versions = b"  min_version: TLS12\n  max_version: TLS13\n"
     users = b"basic_auth_users:\n  prometheus: $2y$10$%b\n" % (b"a" * 53)
-    http = b"http_server_config:\n  http2: false\n  headers: {X-Frame-Options: deny}\n"
+    http = b"http_server_config:\n  http2: false\n"
     inline = b"tls_server_config: {cert: PEM, key: &a x, client_ca: *a, client_auth_type: VerifyClientCertIfGiven}\n"
-    return [tls + clients + choices + users + http + b"rate_limit: {interval: 1m30s, burst: 50}\n", inline, tls + users]
+    return [tls + clients + versions + users + http, inline, tls + users]
+
+
+def _read_web_config(data: bytes) -> None:
+    webconfig.parse(yamlfile.parse(_text(data), "web.yml"), "/etc")
 
 
 def _read_settings(data: bytes) -> None:
@@ -244,7 +249,7 @@ TARGETS: dict[str, Target] = {
     "kubernetes": Target(_read_pods, _pods),
     "prometheus": Target(lambda data: answer.parse(data, "q"), _prometheus, (PrometheusError,)),
     "prometheus over time": Target(lambda data: answer.parse_range(data, "q"), _prometheus_range, (PrometheusError,)),
-    "web config": Target(lambda data: webconfig.parse(_text(data), "/etc"), _web_config, (ValueError,)),
+    "web config": Target(_read_web_config, _web_config, (ConfigError,)),
     "settings": Target(
         _read_settings,
         lambda: [b"tick.interval: 1s\nenvironment: [docker, kubernetes]\nweb:\n  listen-address: ':9400'\n"],

@@ -103,17 +103,14 @@ def _pair(name: str) -> tuple[str, ...]:
 
 def test_curl_with_a_password(demo: Start) -> None:
     """The right one gets in, on every page; a wrong one, an unknown user and none do not; plain HTTP is told off."""
-    headers = "http_server_config:\n  headers:\n    X-Frame-Options: deny\n"
-    with demo(TLS + USERS + headers) as exporter:
+    with demo(TLS + USERS) as exporter:
         good = exporter.curl("/metrics", "--user", f"prometheus:{PASSWORD}")
         assert (good.status, good.error) == (200, "")
         assert "\ngpuledger_up 1\n" in good.text
-        assert "X-Frame-Options: deny" in good.text
         for user in ("prometheus:wrong", f"nobody:{PASSWORD}", "prometheus:", ":"):
             refused = exporter.curl("/metrics", "--user", user)
             assert refused.status == 401
             assert "WWW-Authenticate: Basic\n" in refused.text
-            assert "X-Frame-Options: deny" in refused.text
         for path in ("/", "/healthz", "/readyz", "/api/v1/fingerprints", "/nowhere"):
             assert exporter.curl(path).status == 401
         plain = exporter.curl("/metrics", scheme="http")
@@ -135,12 +132,6 @@ def test_curl_with_a_certificate(demo: Start) -> None:
             refused = exporter.curl("/metrics", *words)
             assert (refused.status, why in refused.error) == (0, True), refused
         assert exporter.curl("/metrics", *_pair("client"), "--tls-max", "1.2").status == 200
-
-
-def test_rate_limit(demo: Start) -> None:
-    """A burst passes, the next is told to wait."""
-    with demo("rate_limit: {interval: 1h, burst: 2}") as exporter:
-        assert [exporter.curl("/healthz", scheme="http").status for _ in range(3)] == [200, 200, 429]
 
 
 @pytest.mark.parametrize("kind", ["prometheus", "victoria-metrics"])
@@ -223,15 +214,18 @@ def test_a_new_certificate_while_it_is_scraped(demo: Start) -> None:
             for kind in ("crt", "key"):
                 (exporter.folder / f"renewed.{kind}").replace(exporter.folder / f"server.{kind}")
             assert _serial(exporter) != before
-            (exporter.folder / "web.yml").write_text(f"{TLS}http_server_config: {{headers: {{X-Frame-Options: deny}}}}")
-            assert "X-Frame-Options: deny" in exporter.curl("/metrics").text
+            (exporter.folder / "web.yml").write_text(TLS + USERS)
+            assert exporter.curl("/metrics").status == 401
+            (exporter.folder / "web.yml").write_text(TLS)
             (exporter.folder / "web.yml").write_text("junk")
             assert exporter.curl("/metrics").status == 200
             server.wait_until_scraped(5)
             assert server.query("min_over_time(up[1h])")[0][1] == 1.0
         log = exporter.server.log.read_text()
-        assert log.count("the last good one stays in use") <= 2  # half a certificate may have been seen; and the junk
-        assert "cannot unmarshal !!str `junk` into web.Config; the last good one stays in use" in log
+        assert (
+            log.count("the last good version stays in use") <= 2
+        )  # half a certificate may have been seen; and the junk
+        assert "write lines such as `key: value`; the last good version stays in use" in log
 
 
 def _serial(exporter: Exporter) -> str:

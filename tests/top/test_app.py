@@ -22,7 +22,7 @@ from gpuledger.top.pages import Page
 from gpuledger.top.seen import read
 from gpuledger.top.table import View
 from gpuledger.view.snapshot import Picture
-from tests.export.test_server import serving
+from tests.export.clients import serving
 from tests.top.pictures import GIB, HOSTILE, NOW, busy, gpu, picture, process
 from tests.top.test_feed import Told
 

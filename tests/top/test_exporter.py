@@ -17,7 +17,7 @@ from gpuledger.httpclient import Address
 from gpuledger.top.exporter import PATH, Exporter, parse
 from gpuledger.top.feed import LostError
 from tests.certificates import Authority
-from tests.export.test_server import serving
+from tests.export.clients import serving
 from tests.top.pictures import busy
 
 

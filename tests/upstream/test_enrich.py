@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
-from gpuledger.export.labels import escape
+from gpuledger.export.text import escape
 from gpuledger.model import Device
 from gpuledger.upstream.enrich import enrich
 from gpuledger.upstream.holders import Holder, Holdings, holdings

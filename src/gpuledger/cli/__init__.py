@@ -1,66 +1,72 @@
-"""The command line: `gpuledger COMMAND --flags`, and `serve` when no command is named."""
+"""The command line: `gpuledger COMMAND --flags`; `serve` is the default command."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import platform
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from gpuledger import config
-from gpuledger.cli import out
+from gpuledger import __version__, config
+from gpuledger.cli import terminal
 from gpuledger.config import CONFIG_FILE, OPTIONS, Config, Option
 from gpuledger.errors import ConfigError, UsageError
 
 COMMANDS = {
-    "serve": "serve this host's GPUs to Prometheus (the default)",
+    "serve": "expose this host's GPUs to Prometheus (default)",
     "once": "read the GPUs once and print or write the metrics",
-    "top": "show who uses the GPUs, in a terminal",
-    "demo": "serve a recording of a real H200; needs no GPU",
-    "doctor": "check what this host needs, and say how to fix what is missing",
-    "explain": "tell how a process gets its owner, with the evidence",
-    "record": "write what the driver says to a file, to be replayed",
-    "fleet": "ask a Prometheus how busy the GPUs in use are, for autoscaling",
-    "report": "ask a Prometheus who used how much over a time, and what it cost",
-    "completion": "print a script that lets bash, zsh or fish complete commands and flags",
+    "top": "show GPU use by owner in a terminal",
+    "demo": "expose a recording of a real H200; needs no GPU",
+    "doctor": "check this host and explain how to fix problems",
+    "explain": "show step by step how a process gets its owner",
+    "record": "write driver readings to a file for replay",
+    "fleet": "expose utilization of the GPUs in use, across a cluster, for autoscaling",
+    "report": "report energy, GPU-hours and cost by owner, from Prometheus",
+    "completion": "print a completion script for bash, zsh or fish",
 }
-ABOUT = "gpuledger says who uses your NVIDIA GPUs."
+ABOUT = "gpuledger attributes the use of NVIDIA GPUs to processes, containers and pods."
+BUILD = Path(__file__).parents[1] / "build.json"
+"""Written when a wheel is built; a source tree has none."""
+LIBRARIES = ("nvidia-ml-py", "h2", "PyYAML")
 
 
 class Command(Protocol):
-    """What a module of this package offers.
+    """The interface of a command's module.
 
-    One with settings of its own also has OPTIONS, and Settings that hold them; else they are the exporter's.
+    A command with its own settings also has OPTIONS and a class Settings; the others use the exporter's.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the command's own arguments."""
+        """Declare arguments that are not settings."""
 
     def run(self, arguments: argparse.Namespace, settings: Config) -> int:
-        """Do it; the exit code."""
+        """Run the command and return the exit code."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with a suggestion, instead of printing the usage."""
+    """Reports a mistake in one line, with a suggestion, instead of printing the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Called by argparse for anything it cannot make sense of."""
-        raise ConfigError(f"{message}; see {self.prog} --help")
+        """Called by argparse for invalid arguments."""
+        raise ConfigError(message, f"see {self.prog} --help")
 
     def print_help(self, file: Any = None) -> None:
-        """Called by argparse, whose own way hides that a disk is full from a certain length on."""
+        """Called by argparse. Its own implementation hides write errors, such as a full disk."""
         del file
-        out.write(self.format_help().encode())
+        terminal.write(self.format_help().encode())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Exit code 2 and one line for whatever the user got wrong; never a traceback."""
+    """Run a command. Invalid input is exit code 2 and one line on standard error, never a traceback."""
     try:
         return _run(list(sys.argv[1:] if argv is None else argv), os.environ)
     except UsageError as error:
-        print(f"gpuledger: {out.printable(str(error))}", file=sys.stderr)
+        print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `gpuledger once | head`
         return 1
@@ -70,44 +76,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str], environment: Mapping[str, str]) -> int:
     if words[:1] == ["--version"]:
-        from gpuledger.cli import version
-
-        out.write(version.text().encode())
+        terminal.write(version_text().encode())
         return 0
     if words[:1] in (["--help"], ["-h"], ["help"]):
-        out.write(_help().encode())
+        terminal.write(_help().encode())
         return 0
     name = "serve" if not words or words[0].startswith("-") else words.pop(0)
     if name not in COMMANDS:
-        raise ConfigError(f"there is no command {name!r}{config.suggest(name, COMMANDS)}; see gpuledger --help")
+        raise ConfigError(f"unknown command {name!r}", config.suggest(name, COMMANDS) or "see gpuledger --help")
     command, options, parser = prepare(name)
     try:
         arguments, unknown = parser.parse_known_args(words)
-    except SystemExit:  # it has printed the help
+    except SystemExit:  # --help
         return 0
     if unknown:
-        raise ConfigError(_unknown(unknown[0], parser))
+        raise _unknown(unknown[0], parser)
     _check(environment)
     settings = config.load_as(getattr(command, "Settings", Config), options, _flags(arguments), environment)
     if arguments.print_config:
-        out.write(config.dump(settings, options).encode())
+        terminal.write(config.dump(settings, options).encode())
         return 0
     return command.run(arguments, settings)
 
 
 def prepare(name: str) -> tuple[Command, Sequence[Option], Parser]:
-    """A command with its settings, and the parser that knows all its flags."""
+    """A command, its settings, and the parser of its flags."""
     command: Command = import_module(f"gpuledger.cli.{name}")
     options: Sequence[Option] = getattr(command, "OPTIONS", OPTIONS)
     parser = _parser(name, options)
     command.add_arguments(parser)
     words = [str(action.metavar or action.dest.upper()) for action in parser._get_positional_actions()]  # noqa: SLF001
-    parser.usage = " ".join([parser.prog, *words, "[FLAGS]"])  # argparse would list every setting there
+    parser.usage = " ".join([parser.prog, *words, "[FLAGS]"])  # argparse would list every setting
     return command, options, parser
 
 
 def _check(environment: Mapping[str, str]) -> None:
-    """A variable of another command is no mistake; its settings are loaded only where there is such a one."""
+    """Reject unknown variables. Other commands' settings are loaded only if a variable might be theirs."""
     try:
         config.check_environment(environment)
     except ConfigError:
@@ -122,7 +126,7 @@ def _parser(name: str, options: Sequence[Option]) -> Parser:
     parser = Parser(prog=f"gpuledger {name}", description=f"{COMMANDS[name]}.", allow_abbrev=False)
     parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and exit")
     _add(parser, CONFIG_FILE)
-    settings = parser.add_argument_group("settings, each also a variable and a key of the YAML file")
+    settings = parser.add_argument_group("settings (each is also an environment variable and a YAML key)")
     for option in options:
         _add(settings, option)
     return parser
@@ -138,7 +142,7 @@ def _add(parser: Parser | argparse._ArgumentGroup, option: Option) -> None:
         negated = {"dest": common["dest"], "action": "append_const", "const": "false"}
         parser.add_argument(f"--no-{option.key}", **negated, help=argparse.SUPPRESS)
     else:
-        parser.add_argument(*names, **common, metavar="VALUE", help=text)
+        parser.add_argument(*names, **common, metavar=option.metavar, help=text)
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, list[str]]:
@@ -146,13 +150,14 @@ def _flags(arguments: argparse.Namespace) -> dict[str, list[str]]:
     return {name.removeprefix("option "): texts for name, texts in given if name.startswith("option ") and texts}
 
 
-def _unknown(word: str, parser: Parser) -> str:
+def _unknown(word: str, parser: Parser) -> ConfigError:
     flag = word.partition("=")[0]
     if word in COMMANDS:
-        return f"{word!r} comes too late; write the command first, as in gpuledger {word} --tick.interval 5s"
+        return ConfigError(f"the command {word!r} must come first", f"write gpuledger {word} --tick.interval 5s")
     if not flag.startswith("-"):
-        return f"{word!r} is one word too many; see {parser.prog} --help"
-    return f"{flag}: there is no such flag{config.suggest(flag, parser._option_string_actions)}"  # noqa: SLF001
+        return ConfigError(f"unexpected argument {word!r}", f"see {parser.prog} --help")
+    close = config.suggest(flag, parser._option_string_actions)  # noqa: SLF001 - argparse offers no other way
+    return ConfigError(f"unknown flag {flag}", close or f"see {parser.prog} --help")
 
 
 def _help() -> str:
@@ -160,6 +165,29 @@ def _help() -> str:
     lines = [f"  {name:{width}}{text}" for name, text in COMMANDS.items()]
     return "\n".join([
         ABOUT, "", "usage: gpuledger [COMMAND] [FLAGS]", "       gpuledger --version", "", *lines, "",
-        "`gpuledger COMMAND --help` lists a command's flags. Every flag is also an environment variable",
-        "(--tick.interval is GPULEDGER_TICK_INTERVAL) and a key of the YAML file named by --config.file.", "",
+        "Run `gpuledger COMMAND --help` for the flags of a command. Every flag is also an environment variable",
+        "(--tick.interval is GPULEDGER_TICK_INTERVAL) and a key in the YAML file given by --config.file.", "",
     ])  # fmt: skip
+
+
+def version_text() -> str:
+    """Version and commit of gpuledger, and the versions of what it runs on."""
+    libraries = [f"Python {platform.python_version()}", *(f"{name} {_installed(name)}" for name in LIBRARIES)]
+    return f"gpuledger {__version__} ({_build()})\n{', '.join(libraries)}, {platform.machine()}\n"
+
+
+def _build() -> str:
+    try:
+        build = json.loads(BUILD.read_text(encoding="utf-8"))
+        return ", ".join(filter(None, (f"commit {build['commit']}", build["date"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return "from a source tree"
+
+
+def _installed(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"

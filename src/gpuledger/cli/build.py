@@ -1,4 +1,4 @@
-"""Putting the parts together as the configuration says; shared by the commands."""
+"""Assembles the loop and the exporter from the configuration. Shared by the commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuledger.books.time import BUFFER_NS
 from gpuledger.catalog.dialects import Choices
 from gpuledger.catalog.dialects.counters import Counter, repeated
 from gpuledger.catalog.dialects.counters import parse as parse_counters
-from gpuledger.cli import listening
+from gpuledger.cli import web
 from gpuledger.cli.providers import providers
 from gpuledger.config import LARGEST_FILE, Config
 from gpuledger.errors import ConfigError, UsageError
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 3.0
-"""How long to wait for those who are asked in the background; ids alone are better than nothing."""
+NAMES_TIMEOUT_S = 3.0
+"""How long to wait for the first names from providers; ids alone are better than nothing."""
 LONGEST_PAUSE_S = 1.0
 
 
@@ -52,13 +52,13 @@ def loop(
     health: Callable[[Health], Health] = selfstats.measure,
     published: Callable[[Tick], None] = lambda _: None,
 ) -> Loop:
-    """The loop over the configured source, with everybody who knows names asked in the background."""
+    """The loop over the configured source, with name providers started in the background."""
     books = books or _books(settings)
     if settings.source != "nvml":
         from gpuledger.sources.replay import Replay
 
         if settings.collector_dcgm:
-            log.warning("collector.dcgm has no effect on a recording: its processes are not of this host")
+            log.warning("collector.dcgm has no effect on a recording")
         replay = Replay(Path(settings.source.removeprefix("replay:")), looped=True)
         return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health, published=published)
     from gpuledger.sources.nvml.source import NvmlSource
@@ -78,23 +78,23 @@ def loop(
 
 
 def wait_for_names(loop: Loop, settings: Config) -> None:
-    """Some time between two readings, and until those who are asked in the background have answered."""
+    """Wait between two readings, and until all providers have answered once."""
     time.sleep(min(settings.tick_interval, LONGEST_PAUSE_S))
-    patience = time.monotonic() + PATIENCE_S
-    while not loop.has_answers() and time.monotonic() < patience:
+    deadline = time.monotonic() + NAMES_TIMEOUT_S
+    while not loop.has_answers() and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
 def proc_root(settings: Config) -> Path:
-    """Where the host's /proc is."""
+    """The host's procfs. Raises ConfigError if it is not one."""
     procfs = Path(settings.path_procfs)
     if not (procfs / "stat").exists():
-        raise ConfigError(f"--path.procfs: {procfs} is no proc file system; name the folder where one is mounted")
+        raise ConfigError(f"--path.procfs: {procfs} is not a proc file system", "name its mount point")
     return procfs
 
 
 def _journal(settings: Config) -> JournaledBooks | None:
-    """Only for what is measured here: a recording has no boot."""
+    """The books with a journal, if configured. A recording has no boot, and therefore no journal."""
     if not settings.journal_path or settings.source != "nvml":
         return None
     boot_id = Procfs(proc_root(settings)).boot_id()
@@ -106,7 +106,7 @@ def _journal(settings: Config) -> JournaledBooks | None:
 def _collectors(settings: Config) -> list[Collector]:
     if not settings.collector_dcgm:
         return []
-    from gpuledger.sources.dcgm.collector import DcgmCollector  # only where it is wanted
+    from gpuledger.sources.dcgm.collector import DcgmCollector  # loaded only if enabled
 
     collector = DcgmCollector(
         period_s=settings.dcgm_update_frequency,
@@ -123,31 +123,31 @@ def _books(settings: Config) -> Books:
         shown=settings.collector_process,
         policy=Policy(settings.energy_strict, settings.energy_parked == "separate", settings.energy_method),
         keep_ns=int(settings.metric_retention * 1e9),
-        longest_ns=max(BUFFER_NS, int(settings.tick_interval * 2.5e9)),  # slow ticks are no gaps
+        longest_ns=max(BUFFER_NS, int(settings.tick_interval * 2.5e9)),  # slow ticks are not gaps
     )
 
 
 def _facts(procfs: Procfs, root: Path) -> ReadFacts:
-    """The driver lists pids as this program's namespace has them, but says who worked in the host's pids."""
+    """A reader of process facts. The driver lists pids of our PID namespace, but samples with pids of the host."""
     if root == Path("/proc") and not in_host_pid_namespace():
         return lambda tick: procfs.facts(tick.resident_pids())
     return lambda tick: procfs.facts(tick.resident_pids() | tick.working_pids())
 
 
 def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:
-    asked = providers(settings, os.environ)
-    for provider in asked:
+    name_providers = providers(settings, os.environ)
+    for provider in name_providers:
         provider.start()
     access = probe(root)
     announce(access, root)
     jobs = SlurmResolver(root) if {"auto", "slurm"} & set(settings.environment) else None
-    return Resolver(asked, jobs=jobs, access=access, search=Search(procfs))
+    return Resolver(name_providers, jobs=jobs, access=access, search=Search(procfs))
 
 
 def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | None:
     if not settings.dcgm_exporter_url:
         return None
-    from gpuledger.upstream.poll import Poll, Polling  # memory that few need
+    from gpuledger.upstream.poll import Poll, Polling  # memory that few users need
 
     polling = Polling(
         interval_s=settings.dcgm_exporter_interval,
@@ -158,13 +158,13 @@ def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | Non
 
 
 def upstream_source(settings: Config) -> Source:
-    """The page or file of the dcgm-exporter that is named."""
+    """The source of a dcgm-exporter's metrics: a URL or a file."""
     from gpuledger.upstream.place import parse_place
     from gpuledger.upstream.source import File, Page
 
     if settings.dcgm_exporter_max_age < settings.dcgm_exporter_interval:
-        raise ConfigError("--dcgm-exporter.max-age is shorter than --dcgm-exporter.interval; make it longer, or the "
-                          "metrics come and go")  # fmt: skip
+        raise ConfigError("--dcgm-exporter.max-age is shorter than --dcgm-exporter.interval",
+                          "make it longer, or the metrics will come and go")  # fmt: skip
     place = parse_place(settings.dcgm_exporter_url)
     if place.path:
         return File(place, settings.dcgm_exporter_max_age)
@@ -172,7 +172,7 @@ def upstream_source(settings: Config) -> Source:
 
 
 def choices(settings: Config, environment: Mapping[str, str]) -> Choices:
-    """What is chosen about the dialects; says which metrics of a list of counters there are not."""
+    """The options of the dialects. Logs which counters of a list are unknown."""
     counters = _counters(settings.dcgm_counters) if settings.dcgm_counters else None
     hostname = settings.kubernetes_node_name or environment.get("NODE_NAME", "") or os.uname().nodename
     return Choices(hostname, settings.dcgm_pod_uid, counters, settings.metric_prefix)
@@ -185,23 +185,23 @@ def _counters(path: str) -> tuple[Counter, ...]:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the path as it was written
             text = file.read(LARGEST_FILE + 1)
         if len(text) > LARGEST_FILE:
-            raise ConfigError(f"--dcgm.counters: {path} is no list of counters: it is over {LARGEST_FILE} characters")
+            raise ConfigError(f"--dcgm.counters: {path} has more than {LARGEST_FILE} characters", "name a CSV file")
         chosen = parse_counters(text)
     except OSError as error:
-        raise ConfigError(f"--dcgm.counters: cannot read {path}: {error.strerror}; name a CSV file") from None
+        raise ConfigError(f"--dcgm.counters: cannot read {path}: {error.strerror}", "name a CSV file") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"--dcgm.counters: {path} is not a text file in UTF-8; name a CSV file") from None
+        raise ConfigError(f"--dcgm.counters: {path} is not a text file in UTF-8", "name a CSV file") from None
     except ValueError as error:
         raise ConfigError(f"--dcgm.counters: {path}: {error}") from None
-    if twice := repeated(text):
-        log.warning("in %s these are there twice, and the first counts: %s", path, ", ".join(twice))
+    if duplicates := repeated(text):
+        log.warning("%s: duplicate counters, the first of each is used: %s", path, ", ".join(duplicates))
     if missing := unanswered(chosen):
-        log.warning("of the metrics in %s these are not known here: %s", path, ", ".join(missing))
+        log.warning("%s: unknown counters are ignored: %s", path, ", ".join(missing))
     return chosen
 
 
 class Exporter:
-    """The loop with the server in front of it."""
+    """The loop and the HTTP server that exposes its ticks."""
 
     def __init__(self, settings: Config) -> None:
         chosen = choices(settings, os.environ)
@@ -219,12 +219,12 @@ class Exporter:
             telemetry_path=settings.web_telemetry_path,
             dialects=settings.web_dialect,
             choices=chosen,
-            upstream=self._passed_on if self._upstream else None,
+            upstream=self._upstream_families if self._upstream else None,
             upstream_in_metrics=settings.dcgm_exporter_in_metrics,
             api=self._api,
         )
         try:
-            self.server = listening.server(settings, app)
+            self.server = web.create_server(settings, app)
             self.server.bind()
         except UsageError:
             self._loop.stop()
@@ -232,14 +232,14 @@ class Exporter:
             raise
 
     def run(self) -> None:
-        """Serve and tick until `stop`."""
+        """Serve and tick until `stop` is called."""
         self.server.start()
         if self._upstream is not None:
             self._upstream.start()
         self._loop.run()
 
     def stop(self) -> None:
-        """End everything; takes a second or two at most."""
+        """Stop everything; takes two seconds at most."""
         if self._upstream is not None:
             self._upstream.stop()
         self._loop.stop()
@@ -263,6 +263,6 @@ class Exporter:
             upstream=self._upstream.state if self._upstream else None,
         )
 
-    def _passed_on(self) -> tuple[tuple[bytes, bytes], ...] | None:
+    def _upstream_families(self) -> tuple[tuple[bytes, bytes], ...] | None:
         served = self._upstream.served if self._upstream else None
         return served.families if served else None

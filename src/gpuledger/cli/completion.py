@@ -1,4 +1,4 @@
-"""`gpuledger completion SHELL`: a script that lets a shell complete commands and flags."""
+"""`gpuledger completion SHELL`: a completion script for bash, zsh or fish."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpuledger.cli import COMMANDS, out, prepare
+from gpuledger.cli import COMMANDS, prepare, terminal
 from gpuledger.config import Option
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
@@ -16,49 +16,49 @@ OPTIONS: tuple[Option, ...] = ()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """It has none."""
+    """The command has no settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag of a command, with all that it is called."""
+    """One flag of a command."""
 
     names: tuple[str, ...]
     about: str
     takes_value: bool
     values: tuple[str, ...]
-    """Those it may have, where they are known; else it may be anything, such as a file."""
+    """The possible values, if they are known."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which shell."""
+    """The command's own argument."""
     parser.add_argument("shell", choices=tuple(SCRIPTS), help="bash, zsh or fish")
 
 
 def run(arguments: argparse.Namespace, _: Settings) -> int:
-    """Print it."""
-    out.write(SCRIPTS[arguments.shell]().encode())
+    """Print the script."""
+    terminal.write(SCRIPTS[arguments.shell]().encode())
     return 0
 
 
 def flags(command: str) -> list[Flag]:
-    """Of a command, as its own parser has them."""
+    """All flags of a command, from its parser."""
     _, options, parser = prepare(command)
     choices = {f"option {option.key}": getattr(option.parse, "choices", ()) for option in options}
     return [
         Flag(
             tuple(action.option_strings),
             (action.help or "").replace("%%", "%").rstrip("."),
-            action.nargs not in (0, "?"),  # a switch may have a value, and mostly has none
+            action.nargs not in (0, "?"),  # a boolean flag takes an optional value
             choices.get(action.dest) or tuple(map(str, action.choices or ())),
         )
-        for action in parser._actions  # noqa: SLF001 - argparse has no other way to tell
+        for action in parser._actions  # noqa: SLF001 - argparse offers no other way
         if action.option_strings and action.help != argparse.SUPPRESS
     ]
 
 
 def words(command: str) -> tuple[str, ...]:
-    """What may stand after the command, where only certain words may."""
+    """The words that a command takes, if there is a fixed list."""
     _, _, parser = prepare(command)
     return tuple(str(word) for action in parser._get_positional_actions() for word in action.choices or ())  # noqa: SLF001
 

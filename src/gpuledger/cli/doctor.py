@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 
-from gpuledger.cli import logs, out
+from gpuledger.cli import logs, terminal
 from gpuledger.cli.examine import examine
 from gpuledger.config import Config
 from gpuledger.doctor import bundle
@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Config) -> int:
     """Exit code 0 when all is well, 1 with warnings, 2 with problems."""
-    kept = logs.Kept(settings.log_level)
+    kept = logs.CapturingHandler(settings.log_level)
     found = examine(settings)
     if arguments.json:
-        out.write(bundle.report(found.findings, found.versions).encode())
+        terminal.write(bundle.report(found.findings, found.versions).encode())
     else:
         _tell(found.findings)
     if arguments.bundle:
@@ -43,13 +43,15 @@ def run(arguments: argparse.Namespace, settings: Config) -> int:
 
 def _tell(findings: list[Finding]) -> None:
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    width = max(len(out.printable(finding.name)) for finding in findings)
+    width = max(len(terminal.printable(finding.name)) for finding in findings)
     for finding in findings:
         level = f"{finding.level:8}"
         if coloured:
             level = f"{COLOURS[finding.level]}{level}{PLAIN}"
-        out.write(f"{level} {out.printable(f'{finding.name:{width}}  {finding.text}')}\n".encode())
+        terminal.write(f"{level} {terminal.printable(f'{finding.name:{width}}  {finding.text}')}\n".encode())
         if finding.fix:
-            out.line(f"{'':8} {'':{width}}  fix: {finding.fix}")
+            terminal.write_line(f"{'':8} {'':{width}}  fix: {finding.fix}")
     counted = Counter(finding.level for finding in findings)
-    out.line(", ".join(f"{counted[level]} {level}{'s' * (level != OK and counted[level] != 1)}" for level in LEVELS))
+    terminal.write_line(
+        ", ".join(f"{counted[level]} {level}{'s' * (level != OK and counted[level] != 1)}" for level in LEVELS)
+    )

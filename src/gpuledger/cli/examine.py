@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpuledger.cli import build, learned, listening
+from gpuledger.cli import build, learned, web
 from gpuledger.cli.providers import providers
 from gpuledger.config import Config
 from gpuledger.doctor import clock, dcgm, driver, gpus, host, journal, memory, names, port, upstream
@@ -100,7 +100,7 @@ def _settings(settings: Config) -> tuple[list[Finding], Config]:
         (lambda one: build.choices(one, os.environ), {"dcgm_counters": ""}),
         (build.proc_root, {"path_procfs": "/proc"}),
         (lambda one: providers(one, os.environ), {"kubernetes_api": False}),
-        (lambda one: one.web_config_file and listening.web_file(one.web_config_file), {"web_config_file": ""}),
+        (lambda one: one.web_config_file and web.load_web_file(one.web_config_file), {"web_config_file": ""}),
     )
     for attempt, harmless in without:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from gpuledger.cli import learned, logs, out
+from gpuledger.cli import learned, logs, terminal
 from gpuledger.cli.providers import providers
 from gpuledger.config import Config
 from gpuledger.errors import ConfigError
@@ -62,11 +62,11 @@ def _read(name: str) -> str:
 
 def _show(parsed: dict[str, object], *, as_json: bool) -> int:
     if as_json:
-        out.line(json.dumps(parsed))
+        terminal.write_line(json.dumps(parsed))
     else:
         width = max(map(len, parsed))
         for name, value in parsed.items():
-            out.line(f"{name:{width}}  {'-' if value in (None, [], '') else value}")
+            terminal.write_line(f"{name:{width}}  {'-' if value in (None, [], '') else value}")
     return 0
 
 
@@ -87,7 +87,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     readings, trouble = _on_gpus(pid, settings)
     known = learned.ask(settings.web_listen_address)
     if as_json:
-        out.line(json.dumps({
+        terminal.write_line(json.dumps({
             "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": procfs.mapped_gpus(pid),
             "cgroup": ref.to_dict(), "owner": asdict(owner),
             "gpus": [reading.device.uuid for reading in readings],
@@ -100,9 +100,9 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     _tell_cgroup(facts, ref.to_dict())
     _tell_asked(asked, owner)
     _tell_owner(owner)
-    out.line("7. when it is alone on a GPU")
+    terminal.write_line("7. when it is alone on a GPU")
     for line in learned.tell(facts, owner, [reading.device for reading in readings], known):
-        out.line(f"   {line}")
+        terminal.write_line(f"   {line}")
     return 0
 
 
@@ -119,7 +119,7 @@ def _on_gpus(pid: int, settings: Config) -> tuple[list[Reading], str]:
 
 def _tell_process(facts: Facts, owner: Owner) -> None:
     inside = f", pid {facts.inner_pid} inside its container" if facts.inner_pid is not None else ""
-    out.line(f"1. the process    {facts.pid} {facts.name!r}, uid {facts.uid} {owner.user}{inside}")
+    terminal.write_line(f"1. the process    {facts.pid} {facts.name!r}, uid {facts.uid} {owner.user}{inside}")
 
 
 def _tell_driver(readings: Sequence[Reading], trouble: str, mapped: tuple[int, ...] | None, root: Path) -> None:
@@ -131,39 +131,41 @@ def _tell_driver(readings: Sequence[Reading], trouble: str, mapped: tuple[int, .
         on = "the driver lists it on no GPU"
     else:
         on = "not known: in a PID namespace of its own an exporter is shown no processes; use --pid=host or hostPID"
-    out.line(f"2. the driver     {on}")
+    terminal.write_line(f"2. the driver     {on}")
     if mapped is None:
         evidence = "may not be read (needs SYS_PTRACE)"
     else:
         evidence = ", ".join(f"names /dev/nvidia{minor}" for minor in mapped) or "names no GPU"
-    out.line(f"   its memory map {evidence}")
+    terminal.write_line(f"   its memory map {evidence}")
 
 
 def _tell_cgroup(facts: Facts, ref: dict[str, object]) -> None:
-    out.line(f"3. its cgroup     {facts.cgroup.strip().replace(chr(10), ' | ')}")
+    terminal.write_line(f"3. its cgroup     {facts.cgroup.strip().replace(chr(10), ' | ')}")
     told = {name: value for name, value in ref.items() if value not in (None, [], False)}
-    out.line(f"4. which says     {', '.join(f'{name} {value}' for name, value in told.items()) or 'nothing'}")
+    terminal.write_line(
+        f"4. which says     {', '.join(f'{name} {value}' for name, value in told.items()) or 'nothing'}"
+    )
 
 
 def _tell_asked(asked: Sequence[Background], owner: Owner) -> None:
-    out.line("5. who was asked" + ("" if asked else "  nobody: no runtime, kubelet or API server was found"))
+    terminal.write_line("5. who was asked" + ("" if asked else "  nobody: no runtime, kubelet or API server was found"))
     for provider in asked:
         names, health = provider.names, provider.health
         if not health.up:
-            out.line(f"   {health.name}: {health.reason}")
+            terminal.write_line(f"   {health.name}: {health.reason}")
             continue
         knows = [f"container {owner.container_id[:12]}"] if owner.container_id in names.containers else []
         knows += [f"pod {owner.pod_uid}"] if owner.pod_uid in names.pods else []
         counted = f"{len(names.containers)} containers, {len(names.pods)} pods, {len(names.allocations)} allocations"
-        out.line(
+        terminal.write_line(
             f"   {health.name}: {counted}; {'knows ' + ' and '.join(knows) if knows else 'does not know this one'}"
         )
 
 
 def _tell_owner(owner: Owner) -> None:
-    out.line("6. so it is")
+    terminal.write_line("6. so it is")
     for name, value in asdict(owner).items():
         if value and name not in ("reason", "labels"):
-            out.line(f"   {name:14} {value}")
+            terminal.write_line(f"   {name:14} {value}")
     if owner.reason:
-        out.line(f"   missing        {owner.reason}")
+        terminal.write_line(f"   missing        {owner.reason}")

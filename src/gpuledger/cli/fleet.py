@@ -1,4 +1,4 @@
-"""`gpuledger fleet`: how busy the GPUs in use are, over a whole cluster, from its Prometheus."""
+"""`gpuledger fleet`: utilization of the GPUs in use across a cluster, from its Prometheus."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import gc
 import logging
 import sys
 
-from gpuledger.cli import listening, logs, out
-from gpuledger.cli.stop import Stop
+from gpuledger.cli import logs, terminal, web
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 from gpuledger.fleet.pages import Pages
@@ -23,12 +22,12 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """All else are settings."""
-    parser.add_argument("--once", action="store_true", help="ask once, print the metrics and exit")
+    """The command's own flags."""
+    parser.add_argument("--once", action="store_true", help="query once, print the metrics and exit")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; a Prometheus that does not answer is asked again. Once, it is exit code 1."""
+    """Serve until SIGTERM or SIGINT. With --once, exit code 1 if Prometheus does not answer."""
     plan = settings.plan()
     refresh = Refresh(Prometheus(settings.access()), plan)
     if arguments.once:
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         for line in shown.warnings if shown.up else (shown.reason,):
             print(f"gpuledger: {line}", file=sys.stderr)
         if shown.up:
-            out.write(b"".join(Renderer(families(plan.groupings)).chunks(shown, Format.TEXT)))
+            terminal.write(b"".join(Renderer(families(plan.groupings)).chunks(shown, Format.TEXT)))
         return 0 if shown.up else 1
     logs.set_up(settings.log_level, settings.log_format)
     pages = Pages(
@@ -48,15 +47,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         longest_s=3 * settings.refresh + 2 * (len(plan.queries.asked()) + 2) * settings.prometheus_timeout,
         telemetry_path=settings.web_telemetry_path,
     )
-    server = listening.server(settings, pages)
+    server = web.create_server(settings, pages)
     server.bind()
-    stop = Stop()
-    listening.announce(server)
-    log.info("asking %s every %g s", settings.prometheus_url, settings.refresh)
+    stop = terminal.StopSignal()
+    web.log_addresses(server)
+    log.info("querying %s every %g s", settings.prometheus_url, settings.refresh)
     server.start()
     refresh.start()
-    gc.freeze()  # what is there now stays: the collector need not look at it again
-    gc.set_threshold(200_000)  # nor often at a refresh, which makes no cycles: a quarter of its time
+    gc.freeze()  # everything so far is permanent: the collector need not visit it again
+    gc.set_threshold(200_000)  # a refresh makes no cycles; collecting took a quarter of its time
     stop.wait()
     log.info("stopping")
     refresh.stop()

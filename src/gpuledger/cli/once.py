@@ -6,7 +6,7 @@ import argparse
 import os
 
 from gpuledger.catalog.dialects import speak
-from gpuledger.cli import build, logs, out
+from gpuledger.cli import build, logs, terminal
 from gpuledger.config import Config
 from gpuledger.errors import ConfigError
 from gpuledger.export.json import tick_json
@@ -18,21 +18,22 @@ FORMATS = {"text": Format.TEXT, "openmetrics": Format.OPENMETRICS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to write, and where."""
+    """The command's own flags."""
     parser.add_argument("--format", choices=(*FORMATS, "json"), default="text", help="text, openmetrics or json")
-    parser.add_argument("--output", metavar="FILE", help="write here, all at once, instead of to standard output")
+    parser.add_argument("--output", metavar="PATH", help="file to write atomically instead of standard output")
 
 
 def run(arguments: argparse.Namespace, settings: Config) -> int:
-    """Exit code 1 when the driver could not be read; what is known is written all the same."""
+    """Exit code 1 if the driver could not be read; the other metrics are written nevertheless."""
     logs.set_up(settings.log_level, settings.log_format)
     renderer = Renderer(speak(settings.web_dialect, build.choices(settings, os.environ)))
     if arguments.format == "openmetrics" and not renderer.openmetrics:
-        raise ConfigError(f"--format: {'+'.join(settings.web_dialect)} cannot be written as openmetrics; write text")
+        dialects = "+".join(settings.web_dialect)
+        raise ConfigError(f"--format: OpenMetrics does not allow the names of dialect {dialects}", "use --format text")
     loop = build.loop(settings)
     try:
         loop.once()
-        # Utilization and activity are told since the reading before, so there must be one, and some time between.
+        # Utilization and activity describe the time since the previous reading, so one reading is not enough.
         build.wait_for_names(loop, settings)
         tick = loop.once()
     finally:
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace, settings: Config) -> int:
     chunks = [tick_json(tick)] if arguments.format == "json" else renderer.chunks(tick, FORMATS[arguments.format])
     body = b"".join(chunks)
     if arguments.output is None:
-        out.write(body)
+        terminal.write(body)
     else:
         with replacing(arguments.output) as file:
             file.write(body)

@@ -8,8 +8,8 @@ import sys
 import time
 from contextlib import closing
 
-from gpuledger.cli import out
-from gpuledger.cli.progress import Progress
+from gpuledger.cli import terminal
+from gpuledger.cli.terminal import Progress
 from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.prometheus import Prometheus
 from gpuledger.report.ask import Asker
@@ -40,7 +40,7 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
             asker = Asker(server, settings.allow_partial, progress.show)
             tally = asker.gather(grouping, span, round(settings.gap * 1000))
     except PrometheusError as error:
-        print(f"gpuledger: {out.printable(str(error))}", file=sys.stderr)
+        print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
         return 1
     found = lines(tally, grouping, settings.top or None)
     report = Report(span, grouping, settings.prices(), found, tuple(asker.notes))
@@ -57,7 +57,7 @@ def _made(report: Report, form: str, *, to_file: bool) -> str:
 
 def _write(data: bytes, path: str) -> None:
     if not path:
-        out.write(data)
+        terminal.write(data)
         return
     with replacing(path) as file:
         file.write(data)

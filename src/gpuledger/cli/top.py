@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
-from gpuledger.cli import build, logs, out
+from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
 from gpuledger.errors import ConfigError, UsageError
 from gpuledger.top.columns import BY_NAME, NUMBERS
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         from gpuledger.top.app import Top
     except ModuleNotFoundError as error:
         raise UsageError(f"the live view needs {error.name}; pip install 'gpuledger[top]', or use top --once") from None
-    logs.Kept(settings.log_level)  # lines would tear the screen
+    logs.CapturingHandler(settings.log_level)  # lines would tear the screen
     with _source(settings) as (source, _):
         app = Top(Feed(source, settings.tick_interval), view, utf8=_has_utf8(sys.stdout))
         app.run()
@@ -106,16 +106,16 @@ def _once(arguments: argparse.Namespace, settings: Settings, view: View) -> int:
     except PictureError as error:
         return _failed(f"what {settings.connect} says {error}")
     if arguments.json:
-        out.write(json.dumps(picture, indent=2).encode() + b"\n")
+        terminal.write(json.dumps(picture, indent=2).encode() + b"\n")
     else:
         columns = max(NARROWEST, shutil.get_terminal_size(ELSEWHERE).columns)
         colour = _has_colour(sys.stdout, os.environ)
-        out.write(write(seen, view, columns=columns, colour=colour, utf8=_has_utf8(sys.stdout)).encode())
+        terminal.write(write(seen, view, columns=columns, colour=colour, utf8=_has_utf8(sys.stdout)).encode())
     return 0 if seen.driver_up else _failed(f"the driver cannot be read: {seen.driver_reason}")
 
 
 def _failed(reason: str) -> int:
-    print(f"gpuledger: {out.printable(reason)}", file=sys.stderr)
+    print(f"gpuledger: {terminal.printable(reason)}", file=sys.stderr)
     return 1
 
 

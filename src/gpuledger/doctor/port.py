@@ -16,9 +16,9 @@ def ports(addresses: Sequence[str], is_ours: Callable[[str], bool]) -> list[Find
 
 def _port(address: str, is_ours: Callable[[str], bool]) -> Finding:
     name = f"listen {address}"
-    host, port = parse_address(address)
+    _, port = parse_address(address)
     try:
-        listen(address, host, port).close()
+        listen(address).close()
     except ListenError as error:
         if is_ours(address):
             return ok(name, "a gpuledger runs there already")

@@ -1,4 +1,4 @@
-"""The pages: which path shows what. Only ever looks at the last finished tick."""
+"""Routes: which path serves what. Handlers read only the last finished tick."""
 
 from __future__ import annotations
 
@@ -10,30 +10,29 @@ from gpuledger import __version__
 from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.export import scaling
 from gpuledger.export.api import Api
-from gpuledger.export.bodies import Bodies
+from gpuledger.export.bodies import Bodies, DialectBodies, Families, UpstreamBodies
 from gpuledger.export.files import FOLDER, TYPES, Files
 from gpuledger.export.http import Request, Response, not_found
 from gpuledger.export.json import learned_json
 from gpuledger.export.negotiate import Format, choose_encoding, choose_format
-from gpuledger.export.passed import Families, Passed
-from gpuledger.export.spoken import Spoken
 from gpuledger.model import Tick
 from gpuledger.view.history import History
 
 NO_CHOICES = Choices()
 UPSTREAM_PATH = "/gpu/metrics"
-"""Where the pod exporter of old was too, whose dialect is there without an upstream."""
+"""Without an upstream, this path serves the dialect of the old pod exporter, which used it too."""
 JSON = (("Content-Type", "application/json"),)
 INDEX = "index.html"
 FILES_PATH = "/page/"
 FILES = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in TYPES and path.name != INDEX))
+NOT_READY = Response.text(503, "the first reading is not finished; try again in a second", ("Retry-After", "1"))
 LINKS = {"/healthz": "health", "/readyz": "ready", "/api/v1/": "JSON", "/api/v1/openapi.json": "OpenAPI"}
 
 
 class App:
-    """Answers requests. `latest` gives the last tick, `age_s` how old it is.
+    """Handles requests. `latest` returns the last tick, `age_s` its age.
 
-    `upstream` gives what another exporter says, which has a page of its own and, on request, the end of ours.
+    `upstream` returns another exporter's metrics; they have their own page and can be appended to ours.
     """
 
     def __init__(
@@ -58,93 +57,95 @@ class App:
         self._started = monotonic()
         self._telemetry_path = telemetry_path
         self._dialects = tuple(dialects)
-        self._passed = Passed(upstream or (lambda: None))
-        self._spoken = Spoken(choices)
-        self._telemetry = Spoken(choices, self._passed.beside) if upstream and upstream_in_metrics else self._spoken
+        self._upstream_bodies = UpstreamBodies(upstream or (lambda: None))
+        self._bodies = DialectBodies(choices)
+        self._telemetry = self._bodies
+        if upstream and upstream_in_metrics:
+            self._telemetry = DialectBodies(choices, self._upstream_bodies.without)
         self._files = Files(changed=self._with_links)
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/": self._file(INDEX),
             **{f"{FILES_PATH}{name}": self._file(name) for name in FILES},
             "/healthz": self._healthz,
             "/readyz": self._readyz,
-            **{dialect.path: self._of(dialect.name) for dialect in DIALECTS.values() if dialect.path},
+            **{dialect.path: self._dialect(dialect.name) for dialect in DIALECTS.values() if dialect.path},
             **({UPSTREAM_PATH: self._upstream} if upstream else {}),
             **(api or Api(History(interval_s))).pages,
             "/api/v1/fingerprints": self._fingerprints,
             scaling.PATH: self._scaling,
             telemetry_path: self._metrics,
         }
-        self._others = {dialect.path: dialect.about for dialect in DIALECTS.values() if dialect.path}
+        self._linked = {dialect.path: dialect.about for dialect in DIALECTS.values() if dialect.path}
         if upstream is not None:
-            self._others[UPSTREAM_PATH] = "the dcgm-exporter beside us, with pods"
+            self._linked[UPSTREAM_PATH] = "the local dcgm-exporter, with pods"
 
     def __call__(self, request: Request) -> Response:
-        """The page for a request."""
+        """The response to a request."""
         page = self._pages.get(scaling.PATH if request.path.startswith(f"{scaling.PATH}/") else request.path)
         if page is not None:
             return page(request)
         return not_found(request.path, sorted(path for path in self._pages if not path.startswith(FILES_PATH)))
 
     def _metrics(self, request: Request) -> Response:
-        asked = [name.strip() for text in request.query.get("dialect", ()) for name in text.split(",")]
-        if unknown := [name for name in asked if name not in DIALECTS]:
-            return Response.text(400, f"there is no dialect {unknown[0]!r}; there are {', '.join(DIALECTS)}")
-        return self._say(request, self._spoken.bodies(asked) if asked else self._telemetry.bodies(self._dialects))
+        names = [name.strip() for text in request.query.get("dialect", ()) for name in text.split(",")]
+        if unknown := [name for name in names if name not in DIALECTS]:
+            return Response.text(400, f"unknown dialect {unknown[0]!r}; use {', '.join(DIALECTS)}")
+        return self._render(request, self._bodies.get(names) if names else self._telemetry.get(self._dialects))
 
-    def _of(self, dialect: str) -> Callable[[Request], Response]:
-        return lambda request: self._say(request, self._spoken.bodies([dialect]))
+    def _dialect(self, dialect: str) -> Callable[[Request], Response]:
+        return lambda request: self._render(request, self._bodies.get([dialect]))
 
-    def _say(self, request: Request, bodies: Bodies) -> Response:
+    def _render(self, request: Request, bodies: Bodies) -> Response:
         tick = self._latest()
         if tick is None:
-            return Response.text(503, "the first reading is not done yet; try again in a second")
+            return NOT_READY
         fmt = choose_format(request.headers.get("accept")) if bodies.openmetrics else Format.TEXT
         encoding = choose_encoding(request.headers.get("accept-encoding"))
         return Response(200, _headers(fmt, encoding), bodies.get(tick, fmt, encoding))
 
     def _upstream(self, request: Request) -> Response:
         encoding = choose_encoding(request.headers.get("accept-encoding"))
-        body = self._passed.get(encoding)
+        body = self._upstream_bodies.get(encoding)
         if body is None:
             tick = self._latest()
             upstream = tick.health.upstream if tick else None
-            return Response.text(503, f"there is nothing to pass on: {upstream.reason if upstream else 'not read yet'}")
+            return Response.text(503, f"no metrics to pass on: {upstream.reason if upstream else 'not read yet'}")
         return Response(200, _headers(Format.TEXT, encoding), body)
 
     def _fingerprints(self, _: Request) -> Response:
         tick = self._latest()
         if tick is None:
-            return Response.text(503, "the first reading is not done yet; try again in a second")
+            return NOT_READY
         return Response(200, JSON, learned_json(tick))
 
     def _scaling(self, request: Request) -> Response:
         tick, ready = self._latest(), self._readyz(request)
         if tick is None or ready.status != 200:
-            return ready  # no autoscaler may go by what was
+            return ready  # an autoscaler must not act on old data
         return scaling.answer(tick, request.path.removeprefix(scaling.PATH), request.query)
 
     def _healthz(self, _: Request) -> Response:
-        """Alive: the loop ticks. A driver that is down is no reason to be restarted."""
+        """Whether the loop ticks. A driver that is down is no reason to restart the exporter."""
         age_s = self._age_s()
         if age_s is None:
             age_s = self._monotonic() - self._started
         if age_s > self._oldest_s:
-            return Response.text(503, f"no tick was finished for {age_s:.0f} s; the loop has stopped")
+            return Response.text(503, f"no tick has finished for {age_s:.0f} s; the loop has stopped")
         return Response.text(200, "ok")
 
     def _readyz(self, request: Request) -> Response:
         if self._latest() is None:
-            return Response.text(503, "the first reading is not done yet")
+            return NOT_READY
         return self._healthz(request)
 
     def _file(self, name: str) -> Callable[[Request], Response]:
         return lambda request: self._files.answer(name, request)
 
     def _with_links(self, name: str, text: str) -> str:
-        """Relative, so that the page works under any prefix of a proxy."""
+        """Insert links into the page. They are relative, so that the page works behind any proxy prefix."""
         if name != INDEX:
             return text
-        links = {self._telemetry_path: "metrics", **self._others, **LINKS}
+        links = {self._telemetry_path: "metrics", **self._linked, **LINKS}
         items = (f'<li><a href=".{html.escape(path)}">{html.escape(about)}</a></li>' for path, about in links.items())
         return text.replace("<!-- links -->", "".join(items)).replace("<!-- version -->", __version__)
 

@@ -1,7 +1,7 @@
-"""Basic authentication: who may see the pages.
+"""Basic authentication, as a middleware in front of the pages.
 
-Bcrypt is slow on purpose, about 70 ms of a core at cost 10. So answers are remembered, one password at a time is looked
-at (without Python's lock: ticks and other clients go on), and only some may wait for that.
+bcrypt is slow on purpose, about 70 ms of a core at cost 10. Therefore results are cached, one password is compared at a
+time (without the GIL, so that ticks and other clients continue), and only a few clients may queue.
 """
 
 from __future__ import annotations
@@ -11,110 +11,141 @@ import binascii
 import hashlib
 import secrets
 import threading
-from collections.abc import Callable, Mapping
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import takewhile
 
-from gpuledger.export.http import Response
+from gpuledger.export.connection import Closable, Handler
+from gpuledger.export.http import Request, Response
+from gpuledger.export.webconfig import WebConfig
 
-MOST = 100
-"""Answers of each kind that are remembered, as many as other exporters do."""
-WAITING = 8
-"""Clients that may wait for a password to be looked at. More of them could take all connections."""
-OF_ONE_ADDRESS = 4
-"""How many of these. Else a single host that guesses would keep out all whose password is not remembered yet."""
-LONGEST_PASSWORD = 72
-"""Bytes that bcrypt looks at."""
+CACHE_SIZE = 100
+"""Cached results of each kind, as many as in exporter-toolkit."""
+QUEUE_SIZE = 8
+"""Clients that may queue for a comparison. More of them could take all connections."""
+QUEUE_PER_ADDRESS = 4
+"""Share of one address, so that a single host that guesses passwords cannot lock out the others."""
+PASSWORD_BYTES = 72
+"""bcrypt ignores the rest of a password."""
 
 Compare = Callable[[bytes, bytes], bool]
-"""Whether a password has this hash."""
+"""Whether a password matches a hash."""
 
 UNAUTHORIZED = Response.text(401, "Unauthorized", ("WWW-Authenticate", "Basic"))
-BUSY = Response.text(503, "too many passwords to look at; try again in a second", ("Retry-After", "1"))
+BUSY = Response.text(503, "too many logins at a time; try again in a second", ("Retry-After", "1"))
 
 
-def need_bcrypt() -> None:
-    """Raises ValueError when passwords cannot be looked at."""
-    if find_spec("bcrypt") is None:
-        raise ValueError("basic_auth_users needs the bcrypt package; install it with `pip install gpuledger[auth]`")
+class BasicAuth:
+    """Middleware that requires a user and a password if the configuration has users."""
+
+    def __init__(self, pages: Handler, config: Callable[[], WebConfig], logins: Logins) -> None:
+        self._pages, self._config, self._logins = pages, config, logins
+
+    def __call__(self, request: Request) -> Response:
+        """The page, or 401 or 503."""
+        users = self._config().users
+        if users:
+            refusal = self._logins.refusal(users, request.headers.get("authorization"), request.address)
+            if refusal is not None:
+                return refusal
+        response = self._pages(request)
+        if response.live and not isinstance(response.body, bytes):
+            return replace(response, body=Revocable(response.body, lambda: self._config().users == users))
+        return response
+
+
+class Revocable:
+    """A body that may stream for days. It ends when the users change, so that its reader has to log in again."""
+
+    def __init__(self, body: Iterable[bytes], is_valid: Callable[[], bool]) -> None:
+        self._body, self._is_valid = body, is_valid
+
+    def __iter__(self) -> Iterator[bytes]:
+        return takewhile(lambda _: self._is_valid(), self._body)
+
+    def close(self) -> None:
+        """End the stream."""
+        if isinstance(self._body, Closable):
+            self._body.close()
 
 
 def compare(password: bytes, hashed: bytes) -> bool:
-    """Bcrypt's comparison, without Python's lock."""
-    from bcrypt import checkpw  # only where there are users: 1 MB
+    """Bcrypt's comparison, which releases the GIL."""
+    from bcrypt import checkpw  # only if there are users: 1 MB
 
     return checkpw(password, hashed)
 
 
 class Logins:
-    """Looks at passwords, and remembers what it found.
+    """Checks passwords and caches the results.
 
-    Good and bad ones apart, so that wrong guesses cannot push out a right one, and under a keyed digest, so that no
-    password stays in memory.
+    Successes and failures have separate caches, so that wrong guesses cannot evict a right one. The keys are keyed
+    digests, so that no password stays in memory.
     """
 
     def __init__(self, compare: Compare = compare) -> None:
         self._compare = compare
         self._secret = secrets.token_bytes(32)
-        self._remembered: dict[bool, dict[bytes, None]] = {True: {}, False: {}}
-        self._waiting: list[str] = []
-        self._counting = threading.Lock()
-        self._looking = threading.Lock()
+        self._cache: dict[bool, dict[bytes, None]] = {True: {}, False: {}}
+        self._queue: list[str] = []
+        self._queue_lock = threading.Lock()
+        self._compare_lock = threading.Lock()
 
     def refusal(self, users: Mapping[str, str], header: str | None, address: str = "") -> Response | None:
-        """The answer to a request of this client with this Authorization header; None when it may pass."""
-        given = _credentials(header)
-        if given is None:
+        """The response to a request with this Authorization header; None if the login is valid."""
+        credentials = _credentials(header)
+        if credentials is None:
             return UNAUTHORIZED
-        user, password = given
+        user, password = credentials
         hashed = users.get(user.decode("utf-8", "surrogateescape"), "")
-        # Somebody unknown is compared with somebody else's hash, always the same one: it takes as long, to the cost.
+        # An unknown user is compared with another user's hash, always the same one, so that both take equally long.
         against = hashed or sorted(users.values())[self._digest(user)[0] % len(users)]
         key = self._digest(user, hashed.encode(), against.encode(), password)
-        good = self._recall(key)
-        if good is None:
-            if not self._may_wait(address):
+        valid = self._cached(key)
+        if valid is None:
+            if not self._enqueue(address):
                 return BUSY
             try:
-                good = self._look(key, bool(hashed), against, password)
+                valid = self._check(key, password, against, known=bool(hashed))
             finally:
-                with self._counting:
-                    self._waiting.remove(address)
-        return None if good else UNAUTHORIZED
+                with self._queue_lock:
+                    self._queue.remove(address)
+        return None if valid else UNAUTHORIZED
 
-    def _may_wait(self, address: str) -> bool:
-        with self._counting:
-            if len(self._waiting) >= WAITING or self._waiting.count(address) >= OF_ONE_ADDRESS:
+    def _enqueue(self, address: str) -> bool:
+        with self._queue_lock:
+            if len(self._queue) >= QUEUE_SIZE or self._queue.count(address) >= QUEUE_PER_ADDRESS:
                 return False
-            self._waiting.append(address)
+            self._queue.append(address)
             return True
 
-    def _look(self, key: bytes, known: bool, against: str, password: bytes) -> bool:
-        with self._looking:
-            good = self._recall(key)  # somebody else may have asked the same meanwhile
-            if good is not None:
-                return good
+    def _check(self, key: bytes, password: bytes, against: str, *, known: bool) -> bool:
+        with self._compare_lock:
+            valid = self._cached(key)  # another client may have sent the same login meanwhile
+            if valid is not None:
+                return valid
             try:
-                good = self._compare(password[:LONGEST_PASSWORD], against.encode()) and known
-            except ValueError:  # what bcrypt cannot hash cannot be right
-                good = False
-            remembered = self._remembered[good]
-            if len(remembered) >= MOST:
-                del remembered[next(iter(remembered))]
-            remembered[key] = None
-            return good
+                valid = self._compare(password[:PASSWORD_BYTES], against.encode()) and known
+            except ValueError:  # bcrypt cannot hash it, so it cannot be right
+                valid = False
+            cache = self._cache[valid]
+            if len(cache) >= CACHE_SIZE:
+                del cache[next(iter(cache))]
+            cache[key] = None
+            return valid
 
-    def _recall(self, key: bytes) -> bool | None:
-        return next((good for good, keys in self._remembered.items() if key in keys), None)
+    def _cached(self, key: bytes) -> bool | None:
+        return next((valid for valid, keys in self._cache.items() if key in keys), None)
 
     def _digest(self, *parts: bytes) -> bytes:
-        made = hashlib.blake2b(key=self._secret, digest_size=32)
+        digest = hashlib.blake2b(key=self._secret, digest_size=32)
         for part in parts:
-            made.update(b"%d:" % len(part) + part)
-        return made.digest()
+            digest.update(b"%d:" % len(part) + part)
+        return digest.digest()
 
 
 def _credentials(header: str | None) -> tuple[bytes, bytes] | None:
-    """User and password of an Authorization header; None when there are none."""
+    """User and password of an Authorization header; None if it has none."""
     scheme, _, encoded = (header or "").partition(" ")
     if scheme.lower() != "basic":
         return None

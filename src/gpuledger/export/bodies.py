@@ -1,53 +1,117 @@
-"""Rendered ticks, kept until the next one: a second Prometheus costs no second rendering."""
+"""Response bodies with metrics, cached until the next tick: a second Prometheus costs no second rendering."""
 
 from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 from gpuledger.catalog import Moment
+from gpuledger.catalog.dialects import DIALECTS, Choices, speak
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 
-LARGEST_KEPT_BYTES = 2 << 20
-"""A plain body past this size is streamed instead of kept: 100,000 series are 23 MB as text, 3 MB compressed."""
+LARGEST_CACHED_BYTES = 2 << 20
+"""A larger body is streamed instead of cached: 100,000 series are 23 MB as text, 3 MB compressed."""
+CACHED_DIALECTS = 8
+"""Combinations of dialects that are cached; clients choose which, but not how many."""
 GZIP = zlib.MAX_WBITS | 16
+
+Families = Sequence[tuple[bytes, bytes]]
+"""Name and lines of each family of another exporter."""
 
 
 class Bodies:
-    """Bodies by format and encoding, of the newest tick only. Safe to ask from many threads.
+    """The bodies of the newest tick by format and encoding. Thread-safe.
 
-    `more` gives what comes after our own metrics, as text.
+    `append` returns text to put after our own metrics.
     """
 
-    def __init__(self, renderer: Renderer, more: Callable[[], Iterable[bytes]] | None = None) -> None:
+    def __init__(self, renderer: Renderer, append: Callable[[], Iterable[bytes]] | None = None) -> None:
         self._renderer = renderer
-        self._more = more or tuple
-        self.openmetrics = renderer.openmetrics and more is None
-        """Nobody else's counters have the names that OpenMetrics wants."""
+        self._append = append or tuple
+        self.openmetrics = renderer.openmetrics and append is None
+        """Counters of other exporters do not have the names that OpenMetrics requires."""
         self._lock = threading.Lock()
         self._tick: Moment = None
-        self._kept: dict[tuple[Format, str], bytes] = {}
+        self._cache: dict[tuple[Format, str], bytes] = {}
 
     def get(self, tick: Moment, fmt: Format, encoding: str) -> bytes | Iterable[bytes]:
-        """The body whole, or in chunks when it is too large to keep."""
+        """The whole body, or chunks if it is too large to cache."""
         with self._lock:
             if tick is not self._tick:
-                self._tick, self._kept = tick, {}
+                self._tick, self._cache = tick, {}
             key = (fmt, encoding)
-            if key in self._kept:
-                return self._kept[key]
-            chunks = chain(self._renderer.chunks(tick, fmt), self._more())
-            body = b"".join(compress(chunks)) if encoding == "gzip" else whole(chunks)
+            if key in self._cache:
+                return self._cache[key]
+            chunks = chain(self._renderer.chunks(tick, fmt), self._append())
+            body = b"".join(compress(chunks)) if encoding == "gzip" else join_small(chunks)
             if isinstance(body, bytes):
-                self._kept[key] = body
+                self._cache[key] = body
             return body
 
 
+class DialectBodies:
+    """Bodies by dialect, or by several dialects together. Created on first use: an unused dialect costs nothing.
+
+    `append` returns text to put after families of these names.
+    """
+
+    def __init__(self, choices: Choices, append: Callable[[Collection[str]], Iterable[bytes]] | None = None) -> None:
+        self._choices = choices
+        self._append = append
+        self._bodies: dict[tuple[str, ...], Bodies] = {}
+
+    def get(self, dialects: Iterable[str]) -> Bodies:
+        """The bodies of these dialects, in the order of the table whatever the order of the request."""
+        requested = set(dialects)
+        names = tuple(name for name in DIALECTS if name in requested)
+        bodies = self._bodies.get(names)
+        if bodies is None:
+            if len(self._bodies) >= CACHED_DIALECTS:
+                self._bodies = {}  # another thread may still read the old dictionary
+            bodies = self._bodies.setdefault(names, self._create(names))
+        return bodies
+
+    def _create(self, names: tuple[str, ...]) -> Bodies:
+        families = speak(names, self._choices)
+        append = None if self._append is None else partial(self._append, {family.name for family in families})
+        return Bodies(Renderer(families), append)
+
+
+class UpstreamBodies:
+    """Bodies with another exporter's metrics, compressed once per response of that exporter.
+
+    `latest` returns its families, or None if there are none to pass on.
+    """
+
+    def __init__(self, latest: Callable[[], Families | None]) -> None:
+        self._latest = latest
+        self._lock = threading.Lock()
+        self._compressed: tuple[Families | None, bytes] = (None, b"")
+
+    def get(self, encoding: str) -> bytes | Iterable[bytes] | None:
+        """The whole body, or chunks if it is large."""
+        families = self._latest()
+        if families is None:
+            return None
+        texts = (text for _, text in families)
+        if encoding != "gzip":
+            return join_small(texts)
+        with self._lock:
+            if self._compressed[0] is not families:
+                self._compressed = (families, b"".join(compress(texts)))
+            return self._compressed[1]
+
+    def without(self, names: Collection[str]) -> Iterator[bytes]:
+        """The families that can follow metrics of these names: no family may appear twice."""
+        return (text for name, text in self._latest() or () if name.decode() not in names)
+
+
 def compress(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Level 1: a tenth of the size for a third of the time of level 6."""
+    """Gzip at level 1: a tenth of the size in a third of the time of level 6."""
     stream = zlib.compressobj(1, zlib.DEFLATED, GZIP)
     for chunk in chunks:
         if data := stream.compress(chunk):
@@ -55,13 +119,13 @@ def compress(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield stream.flush()
 
 
-def whole(chunks: Iterator[bytes]) -> bytes | Iterable[bytes]:
-    """In one piece, unless it is too large to be kept."""
-    taken: list[bytes] = []
+def join_small(chunks: Iterator[bytes]) -> bytes | Iterable[bytes]:
+    """The chunks as one body, or still as chunks if they are too large to cache."""
+    head: list[bytes] = []
     size = 0
     for chunk in chunks:
-        taken.append(chunk)
+        head.append(chunk)
         size += len(chunk)
-        if size > LARGEST_KEPT_BYTES:
-            return chain(taken, chunks)
-    return b"".join(taken)
+        if size > LARGEST_CACHED_BYTES:
+            return chain(head, chunks)
+    return b"".join(head)

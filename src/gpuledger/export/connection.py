@@ -1,4 +1,4 @@
-"""One client's connection: reading its requests, sending it answers, and ending, each under a deadline."""
+"""The connection of one client: reading requests, sending responses and closing, each under a deadline."""
 
 import contextlib
 import logging
@@ -15,24 +15,25 @@ Handler = Callable[[Request], Response]
 
 log = logging.getLogger(__name__)
 
-LINGER_S = 0.5  # closing on unread bytes resets the connection, and the client loses the answer
-SLOW_S = 1.0  # a scrape takes milliseconds; who is still at it then may lose its place to another
+LINGER_S = 0.5  # closing with unread bytes resets the connection, and the client loses the response
+SLOW_S = 1.0  # a scrape takes milliseconds; a client that is still reading after this may be evicted
 _READ_BYTES = 4096
-_SEND_BYTES = 256 * 1024  # the write deadline is looked at this often, also where a send blocks until done (TLS)
+_SEND_BYTES = 256 * 1024  # the deadline is checked after this many bytes, also if a send blocks (TLS)
 
 
 @runtime_checkable
 class Closable(Protocol):
-    """A body that wants to know when nobody reads it any more: a generator, a stream."""
+    """A body that must be closed after use, such as a generator or a stream."""
 
     def close(self) -> None:
-        """Nobody does."""
+        """Release the body's resources."""
 
 
 class Connection:
-    """One client, in its own thread. `waiting_since` is None while a request of it is being answered.
+    """One client, served by its own thread.
 
-    `sending_since` is when the answer, or the part of a live one, began to be sent that it has not taken yet.
+    `waiting_since` is None while a request is being handled. `sending_since` is the start of the current send: of the
+    response, or of one part of a live response.
     """
 
     __slots__ = ("address", "buffer", "evicted", "limits", "sending_since", "sock", "waiting_since")
@@ -47,7 +48,7 @@ class Connection:
         self.buffer = bytearray()
 
     def read_request(self, *, fresh: bool) -> Request | None:
-        """The next request; None when the client has gone or has been idle for too long."""
+        """The next request; None if the client disconnected or was idle for too long."""
         started = fresh or bool(self.buffer)
         deadline = (self.waiting_since or 0.0) + (self.limits.head_s if started else self.limits.idle_s)
         while True:
@@ -78,7 +79,7 @@ class Connection:
             pieces, keep = http.frame(response, request, keep_alive=keep_alive and http.refusal(request) is None)
         except BaseException as error:  # noqa: BLE001  # even SystemExit has nowhere to go in this thread
             _log_failure(request, error)
-            response = Response.text(500, "the page could not be made; the log of the exporter says why")
+            response = Response.text(500, "the page could not be rendered; see the log of the exporter")
             pieces, keep = http.frame(response, request, keep_alive=False)
         deadline = monotonic() + self.limits.write_s
         try:
@@ -86,10 +87,10 @@ class Connection:
                 if response.live or self.sending_since is None:
                     self.sending_since = monotonic()
                 self.send(piece, monotonic() + self.limits.live_s if response.live else deadline)
-                if response.live:  # it has what there is, and waits for us
+                if response.live:  # the client has everything and waits for the next part
                     self.sending_since = None
         except OSError:
-            # A reset cannot be taken for the end of the body, and the kernel drops what it still holds for the client.
+            # A reset cannot be mistaken for the end of the body, and the kernel drops its send buffer.
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raise
         finally:
@@ -99,33 +100,33 @@ class Connection:
         return keep
 
     def complain(self, error: BadRequest) -> None:
-        """Say why there will be no answer."""
+        """Send the reason for which the request is not handled."""
         pieces, _ = http.frame(Response.text(error.status, error.message), None, keep_alive=False)
         self.send(b"".join(pieces), monotonic() + LINGER_S)
 
     def send(self, data: bytes, deadline: float) -> None:
-        """Send all of it, or raise TimeoutError."""
+        """Send all data, or raise TimeoutError."""
         rest = memoryview(data)
         while rest:
             self.sock.settimeout(_left(deadline))
             rest = rest[self.sock.send(rest[:_SEND_BYTES]) :]
 
     def linger(self) -> None:
-        """Close our side, then read what still comes, so that the client gets to read its answer."""
+        """Close our side and read until the client closes too, so that it can read the response."""
         deadline = monotonic() + LINGER_S
         self.sock.settimeout(LINGER_S)
         if unwrap := getattr(self.sock, "unwrap", None):
-            with contextlib.suppress(OSError, ValueError):  # the client has gone, or it was never TLS
-                unwrap()  # says that this is the end: TLS clients take a bare one for an attack
+            with contextlib.suppress(OSError, ValueError):  # the client disconnected, or this was never TLS
+                unwrap()  # sends close_notify: without it, TLS clients suspect a truncation attack
         socket.socket.shutdown(self.sock, socket.SHUT_WR)
         self.sock.settimeout(_left(deadline))
         while self.sock.recv(_READ_BYTES):
             self.sock.settimeout(_left(deadline))
 
-    def held_up(self, now: float) -> tuple[int, float] | None:
-        """How long it keeps us, to compare: the least has to go first. None: it does not, and has to stay.
+    def eviction_key(self, now: float) -> tuple[int, float] | None:
+        """Eviction key, smallest first; None if the connection must not be evicted.
 
-        First are those that say nothing, then those that do not take their answer.
+        Clients that send nothing come first, then clients that are slow to read their response.
         """
         if self.evicted:
             return None
@@ -135,9 +136,9 @@ class Connection:
         return None if sending_since is None or now - sending_since < SLOW_S else (1, sending_since)
 
     def cut(self) -> None:
-        """Wake the thread with an error. Called with the server's lock held, so the socket is still open."""
+        """Wake the thread with an error. Called with the server's lock held, so that the socket is still open."""
         self.evicted = True
-        with contextlib.suppress(OSError):  # past the override of TLS sockets, which would go on in clear text
+        with contextlib.suppress(OSError):  # not the method of TLS sockets, which would continue in clear text
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
 

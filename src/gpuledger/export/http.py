@@ -1,7 +1,7 @@
-"""HTTP/1.x as far as a metrics page needs it: request heads in, framed answers out.
+"""The part of HTTP/1.x that an exporter needs: parsing request heads and framing responses.
 
-Pure: bytes to values and back, no sockets and no clock. `server.py` does the talking. Written by hand
-because `http.server` brings `email` and `socketserver` with it, 6 MB of resident memory.
+Pure: bytes to values and back, without sockets or a clock; `server.py` does the I/O. The standard `http.server` would
+load `email` and `socketserver`, which cost 6 MB of resident memory.
 """
 
 import re
@@ -33,11 +33,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # a tab is allowed in a head
 _VERSION = re.compile(r"HTTP/([0-9])\.([0-9])")
 _HEX_PAIR = re.compile(r"[0-9A-Fa-f]{2}")
 _ABSOLUTE = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
-_BATCH = 32 * 1024  # families are a few hundred bytes each; one packet each would cost a system call each
+_BATCH = 32 * 1024  # a family has a few hundred bytes; one system call per family would be slow
 
 
-class BadRequest(Exception):  # noqa: N818  # the name of the status
-    """A request that cannot be answered as asked: the status to answer with, and a line that says why."""
+class BadRequest(Exception):  # noqa: N818 - named after the status
+    """An invalid request: the status of the response, and a line with the reason."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -47,16 +47,16 @@ class BadRequest(Exception):  # noqa: N818  # the name of the status
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may use. Times are in seconds."""
+    """Limits per client. Times are in seconds."""
 
     head_bytes: int = 16 * 1024
     line_bytes: int = 8 * 1024
     headers: int = 100
     requests: int = 1000  # on one connection
-    head_s: float = 5.0  # the whole head, however slowly it drips in
+    head_s: float = 5.0  # for the whole head
     idle_s: float = 75.0  # between two requests
-    write_s: float = 30.0  # the whole response
-    live_s: float = 5.0  # one part of a live response
+    write_s: float = 30.0  # for the whole response
+    live_s: float = 5.0  # for one part of a live response
 
 
 DEFAULT_LIMITS = Limits()
@@ -77,32 +77,32 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer. A body that is not `bytes` is streamed, and closed in the end where it can be.
+    """A response. A body that is not `bytes` is streamed, and closed at the end if it has a `close` method.
 
-    The framing headers are added by `frame`.
+    `frame` adds the framing headers.
     """
 
     status: int
     headers: Sequence[tuple[str, str]]
     body: bytes | Iterable[bytes]
     live: bool = False
-    """Each part is sent as it comes, for as long as they come; then the connection ends."""
+    """Whether each part is sent at once, until the body ends and the connection is closed."""
 
     @classmethod
     def text(cls, status: int, message: str, *headers: tuple[str, str]) -> "Response":
-        """A one-line plain answer."""
+        """A plain text response of one line."""
         return cls(status, (("Content-Type", "text/plain; charset=utf-8"), *headers), f"{message}\n".encode())
 
 
 def not_found(path: str, pages: Sequence[str]) -> Response:
-    """The 404 that names the pages there are."""
-    return Response.text(404, f"there is no page {path} here; try {', '.join(pages)}")
+    """A 404 that lists the available pages."""
+    return Response.text(404, f"no page at {path}; try {', '.join(pages)}")
 
 
 def refusal(request: Request) -> Response | None:
-    """The answer to a well-formed request that no page here can serve; None when a handler may see it."""
+    """The response to a valid request that no handler serves; None if a handler may see it."""
     if request.method not in ("GET", "HEAD"):
-        message = f"the method {request.method} is not supported; use GET or HEAD"
+        message = f"method {request.method} is not supported; use GET or HEAD"
         return Response.text(405, message, ("Allow", "GET, HEAD"))
     length = request.headers.get("content-length", "0")
     if length.strip("0, ") or "transfer-encoding" in request.headers:
@@ -111,18 +111,18 @@ def refusal(request: Request) -> Response | None:
 
 
 def head_end(buffer: bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> int:
-    """The length of the complete head that starts the buffer, blank line included; 0 when more must come."""
+    """The length of the head at the start of the buffer, including the blank line; 0 if it is not complete."""
     if buffer.find(b"\n", 0, limits.line_bytes) < 0 and len(buffer) >= limits.line_bytes:
         raise BadRequest(414, f"the request line is too long; keep it under {limits.line_bytes} bytes")
-    found = [buffer.find(mark) + len(mark) for mark in (b"\n\r\n", b"\n\n") if mark in buffer]
-    end = min(found, default=0)
+    ends = [buffer.find(mark) + len(mark) for mark in (b"\n\r\n", b"\n\n") if mark in buffer]
+    end = min(ends, default=0)
     if (end or len(buffer)) > limits.head_bytes:
         raise BadRequest(431, f"the request head is too large; keep it under {limits.head_bytes} bytes")
     return end
 
 
 def parse_head(data: bytes, limits: Limits = DEFAULT_LIMITS, address: str = "") -> Request:
-    """Read one request head, with or without its closing blank line. Raises BadRequest, and nothing else."""
+    """Parse a request head, with or without its final blank line. Raises only BadRequest."""
     first, *rest = [line.removesuffix("\r") for line in data.decode("latin-1").rstrip("\r\n").split("\n")]
     method, target, version = _request_line(first)
     headers = _headers(rest, limits.headers)
@@ -135,19 +135,19 @@ def parse_head(data: bytes, limits: Limits = DEFAULT_LIMITS, address: str = "") 
 
 
 def frame(response: Response, request: Request | None, *, keep_alive: bool) -> tuple[Iterable[bytes], bool]:
-    """The bytes to send, in pieces, and whether the connection can be used again after them.
+    """The bytes to send, in pieces, and whether the connection can be reused.
 
-    Without a request (it could not be read) the answer is framed for HTTP/1.1. A header that would
-    break the framing raises ValueError here, before anything is sent.
+    Without a request (it could not be parsed) the response is framed for HTTP/1.1. A header that would break the
+    framing raises ValueError before anything is sent.
     """
     body = response.body
     streamed = not isinstance(body, bytes)
     old = request is not None and request.version == "HTTP/1.0"
-    if response.live or (streamed and old):  # HTTP/1.0 has no chunks: the end of the connection is that of the body
+    if response.live or (streamed and old):  # HTTP/1.0 has no chunks: the body ends with the connection
         keep_alive = False
     headers = [*response.headers, ("X-Content-Type-Options", "nosniff")]
     if isinstance(body, bytes):
-        if response.status != 304:  # whose length would be that of the body that is not sent
+        if response.status != 304:  # its Content-Length would be that of the omitted body
             headers.append(("Content-Length", str(len(body))))
     elif not old:
         headers.append(("Transfer-Encoding", "chunked"))
@@ -156,7 +156,7 @@ def frame(response: Response, request: Request | None, *, keep_alive: bool) -> t
     head = _head(response.status, headers)
     if request is not None and request.method == "HEAD":
         return (head,), keep_alive
-    if isinstance(body, bytes):  # one packet for a small answer, no copy of a large one
+    if isinstance(body, bytes):  # one packet for a small response, no copy of a large one
         return ((head + body,) if len(body) <= _BATCH else (head, body)), keep_alive
     return _stream(head, body if response.live else _batches(body), chunked=not old), keep_alive
 
@@ -165,7 +165,7 @@ def _head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
     lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}"]
     for name, value in headers:
         if not _TOKEN.fullmatch(name) or _CONTROL.search(value):
-            raise ValueError(f"bad response header {name!r}: {value!r}; a value is one line of text")
+            raise ValueError(f"invalid response header {name!r}: {value!r}; a value is one line of text")
         lines.append(f"{name}: {value}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
@@ -179,7 +179,7 @@ def _stream(head: bytes, parts: Iterable[bytes], *, chunked: bool) -> Iterator[b
 
 
 def _batches(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces worth a system call; never an empty one, which would end a chunked body."""
+    """The same bytes in larger pieces. None is empty, because an empty chunk would end a chunked body."""
     batch: list[bytes] = []
     size = 0
     for part in parts:
@@ -224,7 +224,7 @@ def _headers(lines: Sequence[str], most: int) -> dict[str, str]:
 def _target(method: str, target: str) -> tuple[str, dict[str, list[str]]]:
     """Path and query of a request target."""
     if method == "CONNECT" or (method, target) == ("OPTIONS", "*"):
-        return target, {}  # not a path; `refusal` answers it
+        return target, {}  # not a path; `refusal` responds to it
     absolute = _ABSOLUTE.match(target)
     if absolute:
         target = target[absolute.end() :]
@@ -241,7 +241,7 @@ def _target(method: str, target: str) -> tuple[str, dict[str, list[str]]]:
 
 
 def _unquote(text: str) -> str:
-    """Percent-decode strictly: what is not UTF-8, or hides a control character, is refused."""
+    """Percent-decode strictly: invalid UTF-8 and control characters are errors."""
     first, *rest = text.split("%")
     raw = bytearray(first, "ascii")
     for piece in rest:
@@ -254,5 +254,5 @@ def _unquote(text: str) -> str:
     except UnicodeDecodeError:
         raise BadRequest(400, "the request target does not decode to UTF-8; escape the UTF-8 bytes") from None
     if _CONTROL.search(decoded):
-        raise BadRequest(400, "the request target holds a control character; remove it")
+        raise BadRequest(400, "the request target contains a control character; remove it")
     return decoded

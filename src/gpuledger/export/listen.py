@@ -1,44 +1,55 @@
-"""Listen addresses, spelt as other exporters spell them, and the sockets behind them."""
+"""Listen addresses as other exporters spell them, and listening sockets: opened here or passed by systemd."""
 
 import errno
 import os
 import re
 import socket
+from collections.abc import Mapping
 
 from gpuledger.errors import ListenError
 
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<host>[A-Za-z0-9_.-]*)):(?P<port>[0-9]{1,5})")
 _NO_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
-_ADVICE = {
+_FIXES = {
     errno.EADDRINUSE: "stop the other program or choose another --web.listen-address",
     errno.EACCES: "choose a port above 1023 or grant CAP_NET_BIND_SERVICE",
-    errno.EADDRNOTAVAIL: "choose an address of this host, or leave the host out to listen on all of them",
+    errno.EADDRNOTAVAIL: "choose an address of this host, or omit the host to listen on all addresses",
 }
-
 _BACKLOG = 4096
-"""Clients that may wait to be accepted. One more would try again after 1 s, 3 s and 7 s, too late for a probe."""
+"""Pending connections. Beyond that, a client retries after 1 s, 3 s and 7 s, which is too late for a probe."""
+_FIRST_PASSED = 3
+"""The first file descriptor that systemd passes."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
     """Host and port of a listen address such as `:9400`, `127.0.0.1:9400` or `[::1]:9400`."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None:
-        wrong, right = "it is not host:port", "write for example :9400, 127.0.0.1:9400 or [::1]:9400"
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        wrong, right = "expected HOST:PORT", "write for example :9400, 127.0.0.1:9400 or [::1]:9400"
         if "//" in text:
-            wrong = "it is a URL"
+            wrong = "this is a URL"
         elif ":" not in text:
             wrong, right = "the port is missing", f"write :{text}" if text.isdigit() else f"write {text or ''}:9400"
         elif text.count(":") > 1 and "[" not in text:
             wrong, right = "an IPv6 address needs brackets", "write for example [::1]:9400"
-        raise ValueError(f"bad listen address {text!r}: {wrong}; {right}")
-    port = int(found["port"])
+        raise ValueError(f"is not a listen address: {wrong}; {right}")
+    port = int(match["port"])
     if port > 65535:
-        raise ValueError(f"bad listen address {text!r}: the port is too large; choose one from 1 to 65535")
-    return found["v6"] or found["host"], port
+        raise ValueError("is not a listen address: the port is too large; choose one from 1 to 65535")
+    return match["v6"] or match["host"], port
 
 
-def listen(text: str, host: str, port: int) -> socket.socket:
-    """A listening socket, or ListenError with the remedy."""
+def check_address(address: str) -> tuple[str, int]:
+    """Host and port of a listen address. Raises ListenError."""
+    try:
+        return parse_address(address)
+    except ValueError as error:
+        raise ListenError(f"{address!r} {error}") from None
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket. Raises ListenError."""
+    host, port = check_address(address)
     try:
         try:
             return _open(host or "::", port)
@@ -47,15 +58,39 @@ def listen(text: str, host: str, port: int) -> socket.socket:
                 raise
             return _open("0.0.0.0", port)  # a host without IPv6
     except OSError as error:
-        number = error.errno or 0  # a name that does not resolve has a negative one, and its own words
+        number = error.errno or 0  # negative, with its own text, for a name that does not resolve
         reason = os.strerror(number) if number > 0 else str(error.strerror)
-        advice = _ADVICE.get(number, "choose another --web.listen-address")
-        raise ListenError(f"cannot listen on {text}: {reason[:1].lower()}{reason[1:]}; {advice}") from error
+        fix = _FIXES.get(number, "choose another --web.listen-address")
+        raise ListenError(f"cannot listen on {address}: {reason[:1].lower()}{reason[1:]}", fix) from error
 
 
 def _open(host: str, port: int) -> socket.socket:
-    # The name goes in as bytes: a str would load the IDNA codec. Of several addresses IPv4 wins, as in Go.
-    found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, *_, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+    # The name is passed as bytes: a str would load the IDNA codec. IPv4 is preferred over IPv6, as in Go.
+    results = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, *_, address = min(results, key=lambda result: result[0] != socket.AF_INET)
     both = host == "::" and socket.has_dualstack_ipv6()
     return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+
+
+def passed_sockets(environment: Mapping[str, str], pid: int | None = None) -> list[socket.socket]:
+    """The listening TCP sockets passed by systemd (socket activation). Raises ListenError if there are none."""
+    for_us = environment.get("LISTEN_PID", "") == str(pid or os.getpid())
+    count = environment.get("LISTEN_FDS", "") if for_us else ""
+    if not count.isdecimal() or int(count) < 1:
+        raise ListenError("--web.systemd-socket: no socket activation file descriptors found",
+                          "start gpuledger through a systemd .socket unit")  # fmt: skip
+    return [_passed_socket(number) for number in range(_FIRST_PASSED, _FIRST_PASSED + int(count))]
+
+
+def _passed_socket(number: int) -> socket.socket:
+    try:
+        os.set_inheritable(number, False)
+        sock = socket.socket(fileno=number)
+    except OSError as error:
+        raise ListenError(f"--web.systemd-socket: file descriptor {number}: {error.strerror}") from None
+    is_listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM or not is_listening:
+        sock.detach()  # not ours to close
+        raise ListenError(f"--web.systemd-socket: file descriptor {number} is not a listening TCP socket",
+                          "write ListenStream=9400 in the .socket unit")  # fmt: skip
+    return sock

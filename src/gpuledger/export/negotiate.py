@@ -1,7 +1,7 @@
-"""Which format and which encoding a client gets, from its Accept and Accept-Encoding headers.
+"""Content negotiation: the format and the encoding for a client's Accept and Accept-Encoding headers.
 
-RFC 9110: each of our formats takes the quality of the most specific range that names it, and the
-highest quality wins. We never answer 406: a scrape in the plain format is worth more than an error.
+RFC 9110: each format has the quality of the most specific media range that matches it, and the highest quality wins.
+The response is never 406: a scrape in the text format is worth more than an error.
 """
 
 import re
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from enum import Enum
 from functools import lru_cache
 
-# A comma or a semicolon inside a quoted string separates nothing.
+# Commas and semicolons inside quoted strings are not separators.
 _ELEMENT = re.compile(r'(?:[^,"]|"(?:\\.|[^"\\])*"?)+', re.DOTALL)
 _PARAMETER = re.compile(r'(?:[^;"]|"(?:\\.|[^"\\])*"?)+', re.DOTALL)
 _QUALITY = re.compile(r"0(\.[0-9]*)?|1(\.0*)?")
 
-# How exactly a range names a format: the right version, no version, another version, `type/*`, `*/*`.
+# How specifically a media range matches a format: same version, no version, another version, `type/*`, `*/*`.
 _EXACT, _UNVERSIONED, _OTHER_VERSION, _TYPE, _ANY = range(4, -1, -1)
 
 
@@ -36,12 +36,12 @@ _NAMES = {
 }
 
 
-# The headers of a few scrapers repeat for ever; 16 entries are bounded even if each is a full 16 KiB head.
+# The same few headers come with every scrape; 16 entries stay small even if each is a full head of 16 KiB.
 @lru_cache(maxsize=16)
 def choose_format(accept: str | None) -> Format:
-    """The best of our formats for an Accept header; TEXT when nothing in it is ours."""
+    """The best format for an Accept header; TEXT if it names none of ours."""
     best: dict[Format, tuple[int, float, int]] = {}
-    foreign = False  # an OpenMetrics version that we do not write was asked for
+    foreign = False  # the client accepts another version of OpenMetrics
     for place, (name, version, quality) in enumerate(_elements(accept or "")):
         for form in Format:
             fit = _fit(form, name, version)
@@ -51,7 +51,7 @@ def choose_format(accept: str | None) -> Format:
                 if form is Format.OPENMETRICS:
                     foreign = foreign or quality > 0
                     continue
-                if quality == 0:  # refuses that version, which we would not send anyway
+                if quality == 0:  # rejects a version that is never sent anyway
                     continue
             best[form] = max(best.get(form, (-1, 0.0, 0)), (fit, quality, -place))
     ranked = [(quality, fit, place, form) for form, (fit, quality, place) in best.items() if quality > 0]
@@ -62,16 +62,16 @@ def choose_format(accept: str | None) -> Format:
 
 @lru_cache(maxsize=16)
 def choose_encoding(accept_encoding: str | None) -> str:
-    """`gzip` when the client takes it at least as gladly as plain bytes, else `identity`."""
-    asked: dict[str, float] = {}
+    """`gzip` if the client does not prefer `identity`."""
+    qualities: dict[str, float] = {}
     for name, _, quality in _elements(accept_encoding or ""):
-        asked.setdefault("gzip" if name == "x-gzip" else name, quality)
-    gzip = asked.get("gzip", asked.get("*", 0.0))
-    return "gzip" if gzip > 0 and gzip >= asked.get("identity", 0.0) else "identity"
+        qualities.setdefault("gzip" if name == "x-gzip" else name, quality)
+    gzip = qualities.get("gzip", qualities.get("*", 0.0))
+    return "gzip" if gzip > 0 and gzip >= qualities.get("identity", 0.0) else "identity"
 
 
 def _fit(form: Format, name: str, version: str) -> int | None:
-    """How exactly a range names this format; None when it does not."""
+    """How specifically a media range matches this format; None if it does not."""
     ours, our_version = _NAMES[form]
     if name == ours:
         if not version:
@@ -83,7 +83,7 @@ def _fit(form: Format, name: str, version: str) -> int | None:
 
 
 def _elements(header: str) -> Iterator[tuple[str, str, float]]:
-    """The (name, version, quality) of each element of a header; one with a broken quality is left out."""
+    """The (name, version, quality) of each element of a header; an element with an invalid quality is skipped."""
     for element in _ELEMENT.findall(header.lower()):
         name, *parameters = [part.strip() for part in _PARAMETER.findall(element)] or [""]
         version, quality = "", "1"

@@ -1,9 +1,8 @@
-"""A small threaded HTTP server that cannot be starved.
+"""A small threaded HTTP server that slow clients cannot starve.
 
-One thread accepts, one daemon thread per connection reads, calls the handler and writes. When all
-places are taken, the client that has kept us waiting longest loses its place to the new one, or else the
-one that takes longest to read its answer. So any number of such clients costs `max_connections` threads and
-never the health check.
+One thread accepts connections; one daemon thread per connection reads requests, calls the handler and writes responses.
+When all connections are in use, a new client evicts the client that has been silent longest, or else the one that has
+been reading its response longest. Any number of such clients costs at most `max_connections` threads.
 """
 
 import contextlib
@@ -23,26 +22,24 @@ from typing import TYPE_CHECKING, cast
 from gpuledger.errors import ListenError
 from gpuledger.export import http
 from gpuledger.export.connection import LINGER_S, Connection, Handler
-from gpuledger.export.http import BadRequest, Limits, Request, Response
-from gpuledger.export.listen import listen, parse_address
-
-__all__ = ["Handler", "Limits", "ListenError", "Request", "Response", "Server", "Statistics", "Wrap", "parse_address"]
+from gpuledger.export.http import BadRequest, Limits, Response
+from gpuledger.export.listen import check_address, listen
 
 if TYPE_CHECKING:
-    from ssl import SSLSocket  # 3 MB for those who need it
+    from ssl import SSLSocket  # 3 MB, only with TLS
 
 Wrap = Callable[[socket.socket], "SSLSocket"]
-Guard = Callable[[Handler], Handler]
+Middleware = Callable[[Handler], Handler]
 
 log = logging.getLogger(__name__)
 
-_LINGERING = 16  # rejected connections kept open that long
+_LINGERING = 16  # rejected connections that are kept open for LINGER_S
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Connections open now, and since the start: accepted, evicted to make room, rejected with a 503."""
+    """Open connections, and since the start: accepted, evicted, and rejected with a 503."""
 
     open: int
     accepted: int
@@ -51,12 +48,12 @@ class Statistics:
 
 
 class Server:
-    """Serves a handler on some addresses. `wrap` may turn a connection into a TLS one.
+    """Serves a handler on a list of addresses.
 
-    `wrap` runs in the connection's own thread and must not wait for the client: wrap with
-    `do_handshake_on_connect=False`, and the server makes the handshake, under the deadline of the first head.
-    `guard` may put something before all answers, also before those that no handler sees, such as of a POST.
-    `sockets` are listening TCP sockets that somebody else opened; the server owns them from then on.
+    `wrap` adds TLS to a connection. It runs in the connection's thread and must not wait for the client: wrap with
+    `do_handshake_on_connect=False`; the server performs the handshake under the deadline of the first request.
+    `middleware` wraps the handler and sees all requests, also those that no handler serves, such as a POST.
+    `sockets` are listening TCP sockets opened elsewhere; the server takes ownership of them.
     """
 
     def __init__(
@@ -67,33 +64,33 @@ class Server:
         max_connections: int = 64,
         limits: Limits = http.DEFAULT_LIMITS,
         wrap: Wrap | None = None,
-        guard: Guard | None = None,
+        middleware: Middleware | None = None,
         sockets: Sequence[socket.socket] = (),
     ) -> None:
-        try:
-            self._wanted = [(text, *parse_address(text)) for text in addresses]
-        except ValueError as error:
-            raise ListenError(str(error)) from None
-        self._handler = _unless_refused(handler) if guard is None else guard(_unless_refused(handler))
+        for address in addresses:
+            check_address(address)
+        self._addresses = list(addresses)
+        handler = _with_refusals(handler)
+        self._handler = handler if middleware is None else middleware(handler)
         self._wrap, self._limits, self._most = wrap, limits, max_connections
         self._listeners = list(sockets)
         self._stopping = threading.Event()
         self._changed = threading.Condition()  # guards the connections, their states and the counts
         self._connections: set[Connection] = set()
         self._accepted = self._evicted = self._rejected = 0
-        self._refused: deque[tuple[float, socket.socket]] = deque()  # this and the next belong to the accept thread
+        self._lingering: deque[tuple[float, socket.socket]] = deque()  # this and the next belong to the accept thread
         self._exhausted = False
         self._thread: threading.Thread | None = None
         self._wake: socket.socket | None = None
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The (host, port) pairs that are really bound."""
+        """The bound (host, port) pairs."""
         return [listener.getsockname()[:2] for listener in self._listeners]
 
     @property
     def scheme(self) -> str:
-        """What the addresses of its pages begin with."""
+        """The URL scheme of its pages."""
         return "http" if self._wrap is None else "https"
 
     @property
@@ -103,27 +100,26 @@ class Server:
             return Statistics(len(self._connections), self._accepted, self._evicted, self._rejected)
 
     def bind(self) -> None:
-        """Open all listeners, or none and raise ListenError."""
+        """Open all listeners, or none. Raises ListenError."""
         opened: list[socket.socket] = []
         try:
-            for text, host, port in self._wanted:
-                opened.append(listen(text, host, port))
+            opened.extend(listen(address) for address in self._addresses)
         except ListenError:
             for listener in opened:
                 listener.close()
             raise
-        self._wanted = []
+        self._addresses = []
         self._listeners += opened
 
     def start(self) -> None:
-        """Serve in the background, binding first if that was not done."""
+        """Serve in the background, after `bind` if that was not called."""
         self.bind()
         self._wake, woken = socket.socketpair()
         self._thread = threading.Thread(target=self._accept_all, args=(woken,), name="http-accept", daemon=True)
         self._thread.start()
 
     def stop(self, grace_s: float = 1.0) -> None:
-        """Stop accepting, let responses finish for up to `grace_s`, then cut them."""
+        """Stop accepting, let responses finish for up to `grace_s`, then close all connections."""
         self._stopping.set()
         with self._changed:
             for connection in self._connections:
@@ -147,24 +143,24 @@ class Server:
                 listener.setblocking(False)
                 selector.register(listener, selectors.EVENT_READ, listener)
             while not self._stopping.is_set():
-                for key, _ in selector.select(LINGER_S if self._refused else None):
+                for key, _ in selector.select(LINGER_S if self._lingering else None):
                     if key.data is not None:
                         self._accept(key.data)
-                self._close_refused(monotonic())
-        self._close_refused(float("inf"))
+                self._close_lingering(monotonic())
+        self._close_lingering(float("inf"))
 
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, (address, *_) = listener.accept()
         except OSError as error:
-            if error.errno not in _EXHAUSTED:  # the client has left again
+            if error.errno not in _EXHAUSTED:  # the client disconnected
                 return
             if not self._exhausted:
                 log.warning("cannot accept connections: %s; raise the open file limit", os.strerror(error.errno))
             self._exhausted = True
             with self._changed:
                 self._evict()
-            self._stopping.wait(0.1)  # the listener stays readable: without a pause this would spin
+            self._stopping.wait(0.1)  # the listener stays readable, so that without a pause this would spin
             return
         self._exhausted = False
         with contextlib.suppress(OSError):
@@ -174,15 +170,15 @@ class Server:
             if connection is not None:
                 threading.Thread(target=self._serve, args=(connection,), name="http", daemon=True).start()
                 return
-        except RuntimeError:  # the host has no thread for us
+        except RuntimeError:  # the host refused another thread
             with self._changed:
                 self._connections.discard(connection)
         self._reject(sock)
 
     def _admit(self, sock: socket.socket, address: str) -> Connection | None:
-        """A place for a new client, taken from another if need be; None when everybody is being answered."""
+        """The connection of a new client, after evicting another one if needed; None if no client can be evicted."""
         with self._changed:
-            if len(self._connections) >= self._most and self._evict():  # its thread ends within a moment
+            if len(self._connections) >= self._most and self._evict():  # its thread ends shortly
                 self._changed.wait_for(lambda: len(self._connections) < self._most or self._stopping.is_set(), 1.0)
             if len(self._connections) >= self._most or self._stopping.is_set():
                 return None
@@ -192,13 +188,13 @@ class Server:
             return connection
 
     def _evict(self) -> bool:
-        """Cut the client that has kept us longest. The caller holds the lock."""
+        """Evict one client if possible. The caller holds the lock."""
         now = monotonic()
-        held_up = [(since, c) for c in self._connections if (since := c.held_up(now)) is not None]
-        if held_up:
-            min(held_up, key=itemgetter(0))[1].cut()
+        candidates = [(key, c) for c in self._connections if (key := c.eviction_key(now)) is not None]
+        if candidates:
+            min(candidates, key=itemgetter(0))[1].cut()
             self._evicted += 1
-        return bool(held_up)
+        return bool(candidates)
 
     def _reject(self, sock: socket.socket) -> None:
         if self._stopping.is_set():
@@ -210,31 +206,31 @@ class Server:
         pieces, _ = http.frame(Response.text(503, message, ("Retry-After", "1")), None, keep_alive=False)
         with contextlib.suppress(OSError):
             sock.setblocking(False)
-            if self._wrap is None:  # a TLS client could not read it
+            if self._wrap is None:  # TLS clients could not read it
                 sock.send(b"".join(pieces))
             sock.shutdown(socket.SHUT_WR)
-        self._refused.append((monotonic() + LINGER_S, sock))
-        if len(self._refused) > _LINGERING:
-            self._refused.popleft()[1].close()
+        self._lingering.append((monotonic() + LINGER_S, sock))
+        if len(self._lingering) > _LINGERING:
+            self._lingering.popleft()[1].close()
 
-    def _close_refused(self, now: float) -> None:
-        while self._refused and self._refused[0][0] <= now:
-            self._refused.popleft()[1].close()
+    def _close_lingering(self, now: float) -> None:
+        while self._lingering and self._lingering[0][0] <= now:
+            self._lingering.popleft()[1].close()
 
     def _serve(self, connection: Connection) -> None:
         try:
             connection.sock.settimeout(self._limits.head_s)
             if self._wrap is not None:
                 connection.sock = self._wrap(connection.sock)
-                if connection.evicted:  # while it had no socket that could be cut
+                if connection.evicted:  # meanwhile, when its socket could not be closed
                     return
-            if self._shake_hands(connection):
-                self._converse(connection)
-            if self._rest(connection):
+            if self._handshake(connection):
+                self._handle_requests(connection)
+            if self._wait(connection):
                 connection.linger()
-        except OSError:  # the client left, was too slow to read, or was evicted: there is nobody to tell
+        except OSError:  # the client disconnected, was too slow, or was evicted
             pass
-        except Exception as error:  # noqa: BLE001  # a defect here must cost one connection, not the server
+        except Exception as error:  # noqa: BLE001  # a bug must cost one connection, not the server
             log.error("connection dropped: %s: %s", type(error).__name__, error)  # noqa: TRY400  # one line
         finally:
             with self._changed:
@@ -242,8 +238,8 @@ class Server:
                 self._changed.notify_all()
             connection.sock.close()
 
-    def _shake_hands(self, connection: Connection) -> bool:
-        """Agree on TLS, where it is spoken; False when that failed. The client may still have to read why."""
+    def _handshake(self, connection: Connection) -> bool:
+        """Perform the TLS handshake, if any; False if it failed. The client may still read the reason."""
         if self._wrap is None:
             return True
         try:
@@ -257,8 +253,8 @@ class Server:
             return False
         return True
 
-    def _converse(self, connection: Connection) -> None:
-        """Answer requests until one of the two sides wants no more."""
+    def _handle_requests(self, connection: Connection) -> None:
+        """Handle requests until one side closes."""
         for served in range(1, self._limits.requests + 1):
             try:
                 request = connection.read_request(fresh=served == 1)
@@ -268,21 +264,21 @@ class Server:
             if request is None or not self._begin(connection):
                 return
             keep_alive = request.keep_alive and served < self._limits.requests and not self._stopping.is_set()
-            if not connection.answer(request, self._handler, keep_alive=keep_alive) or not self._rest(connection):
+            if not connection.answer(request, self._handler, keep_alive=keep_alive) or not self._wait(connection):
                 return
 
     def _begin(self, connection: Connection) -> bool:
-        """From waiting to answering; False when the place has been given away meanwhile."""
+        """Mark the connection as busy; False if it was evicted meanwhile."""
         with self._changed:
             connection.waiting_since = None
             return not connection.evicted
 
-    def _rest(self, connection: Connection) -> bool:
-        """From answering to waiting; False when the server stops."""
+    def _wait(self, connection: Connection) -> bool:
+        """Mark the connection as waiting; False if the server stops."""
         with self._changed:
             connection.waiting_since = monotonic()
             return not self._stopping.is_set()
 
 
-def _unless_refused(handler: Handler) -> Handler:
+def _with_refusals(handler: Handler) -> Handler:
     return lambda request: http.refusal(request) or handler(request)

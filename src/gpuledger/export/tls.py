@@ -1,7 +1,7 @@
-"""TLS for the server: from a configuration to a context, and the handshake of a client.
+"""TLS for the server: the context of a configuration, and the handshake of a client.
 
-`Tls.wrap` is for `Server`. It looks whether files have changed, so that a new certificate is shown to the next client,
-and never waits for a client: the handshake is made in the client's own thread, under the deadline of its first request.
+`Tls.wrap` checks whether files have changed, so that the next client sees a renewed certificate. It never waits for a
+client: the handshake happens in the client's own thread, under the deadline of its first request.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from ipaddress import IPv6Address, ip_address
 from typing import Any, cast
 
+from gpuledger.errors import ConfigError
 from gpuledger.export.http import BadRequest
-from gpuledger.export.reloaded import Reloaded, seen
-from gpuledger.export.tlsnames import ClientAuth
-from gpuledger.export.webconfig import TlsConfig, WebConfig
-from gpuledger.export.webfile import read_text
+from gpuledger.export.reload import Reloaded, file_state
+from gpuledger.export.webconfig import LARGEST_FILE, ClientAuth, TlsConfig, WebConfig
+from gpuledger.yamlfile import read_text
 
 log = logging.getLogger(__name__)
 
-_VERSIONS = {2: ssl.TLSVersion.TLSv1_2, 3: ssl.TLSVersion.TLSv1_3}
-_VERIFY = {
+_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+_VERIFY_MODES = {
     ClientAuth.NONE: ssl.CERT_NONE,
     ClientAuth.VERIFY_IF_GIVEN: ssl.CERT_OPTIONAL,
     ClientAuth.REQUIRE_AND_VERIFY: ssl.CERT_REQUIRED,
@@ -34,95 +34,93 @@ _CERTIFICATE, _KEY = "-----BEGIN CERTIFICATE-----", "PRIVATE KEY-----"
 
 
 class Context(ssl.SSLContext):
-    """A context that knows which clients it is for, and what was logged about others."""
+    """A context with the client names it allows and the handshake errors it has logged."""
 
     allowed_sans: frozenset[str] | None = None
-    told: frozenset[str] = frozenset()
-    """Reasons that were logged once. They are OpenSSL's, a few dozen; what a client sends is not among them."""
+    logged: frozenset[str] = frozenset()
+    """OpenSSL's reasons, a few dozen at most; nothing that a client sends is in them."""
 
 
 class TlsSocket(ssl.SSLSocket):
-    """A client's connection."""
+    """The connection of a client."""
 
     def do_handshake(self, block: bool = False) -> None:
-        """Agree with the client, then look whether it is one of those allowed."""
+        """Perform the handshake, then check the client's certificate."""
         try:
             super().do_handshake(block)
-        except ssl.SSLEOFError:  # it left, or lost its place to another
+        except ssl.SSLEOFError:  # the client disconnected or was evicted
             raise
         except ssl.SSLError as error:
-            self._give_up((error.reason or str(error)).lower())
+            self._fail((error.reason or str(error)).lower())
             if error.reason == "HTTP_REQUEST":
                 raise BadRequest(400, "Client sent an HTTP request to an HTTPS server.") from None
             raise
         certificate = self.getpeercert()
-        if certificate and (wrong := self._wrong_with(certificate)):
-            self._give_up(wrong)
+        if certificate and (reason := self._rejection(certificate)):
+            self._fail(reason)
             raise ConnectionAbortedError
 
-    def _wrong_with(self, certificate: Mapping[str, Any]) -> str:
-        """What OpenSSL does not look at: names, and in a session that is resumed, the time."""
+    def _rejection(self, certificate: Mapping[str, Any]) -> str:
+        """What OpenSSL does not check: the allowed names and, in a resumed session, the expiry."""
         allowed = cast("Context", self.context).allowed_sans
-        if allowed is not None and not allowed & set(names(certificate)):
-            return "could not find allowed SANs in client cert"
+        if allowed is not None and not allowed & set(subject_names(certificate)):
+            return "no allowed SAN in the client certificate"
         expired = ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time()
-        return "certificate has expired since the session began" if expired else ""
+        return "the client certificate expired during the session" if expired else ""
 
-    def _give_up(self, reason: str) -> None:
-        """From here on it is an ordinary socket: for an answer in clear text, or to wait until the alert was read."""
+    def _fail(self, reason: str) -> None:
+        """Continue as a plain socket, to answer in clear text or to wait until the client has read the alert."""
         self._sslobj = None
-        ours = cast("Context", self.context)
-        first = reason not in ours.told
-        ours.told |= {reason}
-        more = "; more of these are logged at level debug" if first else ""
+        context = cast("Context", self.context)
+        first = reason not in context.logged
+        context.logged |= {reason}
+        more = "; further ones are logged at level debug" if first else ""
         level = logging.WARNING if first else logging.DEBUG
-        log.log(level, "TLS handshake error from %s: %s%s", self._client(), reason, more)
+        log.log(level, "TLS handshake with %s failed: %s%s", self._client(), reason, more)
 
     def _client(self) -> str:
         try:
             return str(self.getpeername()[0])
         except OSError:
-            return "a client that has gone"
+            return "a disconnected client"
 
 
 class Tls:
-    """The context of now. Raises ValueError when there cannot be one at the start."""
+    """TLS as configured now. Raises ConfigError if the first context cannot be created."""
 
     def __init__(self, path: str, config: Callable[[], WebConfig]) -> None:
         self._config = config
-        self._reloaded = Reloaded(f"TLS of {path}", self._look, self._load)
+        self._reloaded = Reloaded(f"TLS configuration {path}", self._state, self._load)
 
     def wrap(self, sock: socket.socket) -> ssl.SSLSocket:
-        """A client's connection, before the handshake."""
+        """The TLS connection of a client, before its handshake."""
         return self._reloaded.get().wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
-    def _look(self) -> Hashable:
+    def _state(self) -> Hashable:
         tls = self._config().tls
-        return tls, seen(tls.files if tls else ())
+        return tls, file_state(tls.files if tls else ())
 
     def _load(self) -> Context:
         tls = self._config().tls
         if tls is None:
-            raise ValueError("TLS config is not present; restart to serve plain HTTP")
-        return context(tls)
+            raise ConfigError("tls_server_config was removed", "restart to serve plain HTTP")
+        return create_context(tls)
 
 
-def context(config: TlsConfig) -> Context:
-    """Raises ValueError with what is wrong."""
-    made = Context(ssl.PROTOCOL_TLS_SERVER)
-    made.sslsocket_class = TlsSocket
-    made.set_alpn_protocols(["http/1.1"])
-    made.options |= ssl.OP_NO_RENEGOTIATION  # costs the server more than the client
-    made.minimum_version, made.maximum_version = _VERSIONS[config.min_version], _VERSIONS[config.max_version]
-    _set_ciphers(made, config)
-    _set_curves(made, config.curves)
-    _load_pair(made, config)
-    _set_clients(made, config)
-    return made
+def create_context(config: TlsConfig) -> Context:
+    """A server context. Raises ConfigError."""
+    context = Context(ssl.PROTOCOL_TLS_SERVER)
+    context.sslsocket_class = TlsSocket
+    context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_RENEGOTIATION  # costs the server more than the client
+    context.minimum_version, context.maximum_version = _VERSIONS[config.min_version], _VERSIONS[config.max_version]
+    _load_key_pair(context, config)
+    _set_client_auth(context, config)
+    return context
 
 
-def names(certificate: Mapping[str, Any]) -> Iterator[str]:
-    """The subject alternative names of a certificate as Python gives it, spelt as Go spells them."""
+def subject_names(certificate: Mapping[str, Any]) -> Iterator[str]:
+    """The subject alternative names of a certificate as returned by `getpeercert`, spelt as Go spells them."""
     for kind, value in certificate.get("subjectAltName", ()):
         if kind == "IP Address":
             address = ip_address(value.strip())
@@ -132,83 +130,50 @@ def names(certificate: Mapping[str, Any]) -> Iterator[str]:
             yield value
 
 
-def _set_ciphers(made: Context, config: TlsConfig) -> None:
-    if config.prefer_server_ciphers:
-        made.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
-    else:
-        made.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    older = [name for name in config.ciphers if name]
-    if older:
-        try:
-            made.set_ciphers(":".join(older))
-        except ssl.SSLError:
-            raise ValueError(f"cipher_suites: this OpenSSL has none of {', '.join(older)}") from None
-    elif config.ciphers:
-        made.minimum_version = ssl.TLSVersion.TLSv1_3
-
-
-def _set_curves(made: Context, curves: tuple[str, ...]) -> None:
-    set_groups = getattr(made, "set_groups", None)  # since Python 3.15
-    if curves and set_groups is not None:
-        set_groups(":".join(curves))
-    elif curves:
-        if len(curves) > 1 or curves == ("X25519",):
-            raise ValueError("curve_preferences is not possible here: this Python's ssl can only be held to one of "
-                             "CurveP256, CurveP384 and CurveP521; name one, or none")  # fmt: skip
-        made.set_ecdh_curve(curves[0])
-
-
-def _load_pair(made: Context, config: TlsConfig) -> None:
-    certificate = _read("cert_file", config.cert_file) if config.cert_file else config.cert
-    key = _read("key_file", config.key_file) if config.key_file else config.key
-    wrong = "failed to load X509KeyPair: tls: "
-    for text, mark, name in ((certificate, _CERTIFICATE, "certificate"), (key, _KEY, "key")):
-        if mark not in text:
-            raise ValueError(f"{wrong}failed to find any PEM data in {name} input")
+def _load_key_pair(context: Context, config: TlsConfig) -> None:
+    certificate = read_text(config.cert_file, LARGEST_FILE) if config.cert_file else config.cert
+    key = read_text(config.key_file, LARGEST_FILE) if config.key_file else config.key
+    for text, marker, where in ((certificate, _CERTIFICATE, config.cert_file or "cert"),
+                                (key, _KEY, config.key_file or "key")):  # fmt: skip
+        if marker not in text:
+            raise ConfigError(f"no PEM data in {where}", "put the certificate or key there in PEM format")
     try:
-        with _as_file(certificate) as first, _as_file(key) as second:
-            made.load_cert_chain(first, second, password=_no_password)
+        with _memory_file(certificate) as certificate_path, _memory_file(key) as key_path:
+            context.load_cert_chain(certificate_path, key_path, password=_reject_passphrase)
     except ssl.SSLError as error:
-        mismatch = error.reason == "KEY_VALUES_MISMATCH"
-        words = "private key does not match public key" if mismatch else (error.reason or "malformed PEM").lower()
-        raise ValueError(wrong + words) from None
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError("the private key does not match the certificate") from None
+        raise ConfigError(f"invalid certificate or key: {(error.reason or 'malformed PEM').lower()}") from None
 
 
-def _no_password() -> bytes:
-    """Without this OpenSSL would ask on the terminal."""
-    raise ValueError("failed to load X509KeyPair: the key is encrypted; give one without a passphrase")
+def _reject_passphrase() -> bytes:
+    """Without this, OpenSSL would ask for a passphrase on the terminal."""
+    raise ConfigError("the private key is encrypted", "use a key without a passphrase")
 
 
-def _set_clients(made: Context, config: TlsConfig) -> None:
-    made.verify_mode = _VERIFY[config.client_auth]
+def _set_client_auth(context: Context, config: TlsConfig) -> None:
+    context.verify_mode = _VERIFY_MODES[config.client_auth]
     if config.client_auth is ClientAuth.NONE:
         return
-    made.num_tickets = 0  # OpenSSL does not verify the client of a session that is resumed
-    made.allowed_sans = None if config.allowed_sans is None else frozenset(config.allowed_sans)
+    context.num_tickets = 0  # OpenSSL does not verify the client again when a session is resumed
+    context.allowed_sans = None if config.allowed_sans is None else frozenset(config.allowed_sans)
     where = config.client_ca_file or "client_ca"
-    trusted = read_text(where) if config.client_ca_file else config.client_ca
+    trusted = read_text(where, LARGEST_FILE) if config.client_ca_file else config.client_ca
     if not trusted and not config.client_ca_file:
-        log.warning("there is no client_ca_file: clients with a certificate of any public authority are let in")
-        made.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        log.warning("client_ca_file is not set: client certificates of any public authority are accepted")
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
         return
     if _CERTIFICATE not in trusted:
-        raise ValueError(f"there is no certificate in {where}")
+        raise ConfigError(f"no certificate in {where}", "put the client authority there in PEM format")
     try:
-        made.load_verify_locations(cadata=trusted)
+        context.load_verify_locations(cadata=trusted)
     except ssl.SSLError as error:
-        raise ValueError(f"{where}: {(error.reason or 'malformed PEM').lower()}") from None
-
-
-def _read(name: str, path: str) -> str:
-    try:
-        return read_text(path)
-    except ValueError as error:
-        raise ValueError(f"failed to read {name} ({path}): {error}") from None
+        raise ConfigError(f"invalid certificate in {where}: {(error.reason or 'malformed PEM').lower()}") from None
 
 
 @contextmanager
-def _as_file(text: str) -> Iterator[str]:
-    """OpenSSL's loader wants a path; this one is in memory, so that no key is ever written to a disk."""
+def _memory_file(text: str) -> Iterator[str]:
+    """The path of a file in memory: OpenSSL needs a path, and a key must not be written to disk."""
     number = os.memfd_create("pem")
     try:
         os.write(number, text.encode())

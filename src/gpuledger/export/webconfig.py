@@ -1,7 +1,6 @@
-"""Web configuration files, as all exporters of Prometheus's exporter-toolkit take them: parsed and checked.
+"""The web configuration file: TLS and basic authentication, in the format of Prometheus exporters.
 
-Field names, defaults, rules and errors are the toolkit's. What it can do and Python's `ssl` cannot is an error too,
-never a setting that silently does nothing. Pure: no file is opened here.
+The file is a subset of exporter-toolkit's. An option that is not supported is an error: none is ignored silently.
 """
 
 from __future__ import annotations
@@ -10,30 +9,35 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from importlib.util import find_spec
 
-from gpuledger.export import yamlfields
-from gpuledger.export.tlsnames import CIPHERS, CLIENT_AUTH, CURVES, VERSIONS, ClientAuth
-from gpuledger.export.yamlfields import Fields
+from gpuledger import yamlfile
+from gpuledger.errors import ConfigError
+from gpuledger.export.reload import Reloaded, file_state
+from gpuledger.yamlfile import Node
 
-HEADERS: dict[str, tuple[str, ...]] = {
-    "Strict-Transport-Security": (),
-    "X-Content-Type-Options": ("nosniff",),
-    "X-Frame-Options": ("deny", "sameorigin"),
-    "X-XSS-Protection": (),
-    "Content-Security-Policy": (),
-}
-"""Those that may be set, with the values each may have; none stands for any."""
+LARGEST_FILE = 1_000_000
+"""Characters. The file may contain certificates; a larger one would take seconds to parse."""
+VERSIONS = ("TLS12", "TLS13")
+_SECTIONS = ("tls_server_config", "http_server_config", "basic_auth_users")
+_PATHS = ("cert_file", "key_file", "client_ca_file")
+_INLINE = ("cert", "key", "client_ca")
+_TLS_FIELDS = (*_PATHS, *_INLINE, "client_auth_type", "client_allowed_sans", "min_version", "max_version")
+_BCRYPT = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 
-_DURATION = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
-_UNITS_NS = {"ns": 1, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
-_LONGEST_NS = 1 << 63
-_HASH = re.compile(r"\$2[abxy]\$[0-9]{2}\$[./A-Za-z0-9]{53}")
+
+class ClientAuth(Enum):
+    """How to treat client certificates."""
+
+    NONE = "NoClientCert"
+    VERIFY_IF_GIVEN = "VerifyClientCertIfGiven"
+    REQUIRE_AND_VERIFY = "RequireAndVerifyClientCert"
 
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """How to speak TLS. A file wins over the same thing inline; paths are complete."""
+    """TLS settings. A file takes precedence over inline PEM; paths are relative to the working directory."""
 
     cert_file: str = ""
     key_file: str = ""
@@ -43,154 +47,117 @@ class TlsConfig:
     client_ca_file: str = ""
     client_ca: str = ""
     allowed_sans: tuple[str, ...] | None = None
-    ciphers: tuple[str, ...] = ()
-    """OpenSSL's names; an empty one stands for those of TLS 1.3."""
-    prefer_server_ciphers: bool = True
-    curves: tuple[str, ...] = ()
-    min_version: int = VERSIONS["TLS12"]
-    max_version: int = VERSIONS["TLS13"]
+    min_version: str = "TLS12"
+    max_version: str = "TLS13"
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Those it is made of."""
+        """The files that are read."""
         return tuple(path for path in (self.cert_file, self.key_file, self.client_ca_file) if path)
 
 
 @dataclass(frozen=True, slots=True)
-class RateLimit:
-    """A request each interval, and `burst` at once after a rest."""
-
-    interval_ns: int
-    burst: int
-
-
-@dataclass(frozen=True, slots=True)
 class WebConfig:
-    """What a file says."""
+    """The content of a web configuration file."""
 
     tls: TlsConfig | None = None
     http2: bool | None = None
-    """None when the file does not say."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    """Accepted for compatibility; clients are served over HTTP/1.1."""
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Their bcrypt hashes."""
-    rate_limit: RateLimit | None = None
+    """bcrypt hashes by user name."""
 
 
-def parse(text: str, folder: str) -> WebConfig:
-    """A file of this folder. Raises ValueError with what is wrong, and nothing else."""
-    root = Fields(yamlfields.compose(text), "web.Config")
-    tls = _tls(Fields(root.node("tls_server_config"), "web.TLSConfig"), folder)
-    http = Fields(root.node("http_server_config"), "web.HTTPConfig")
-    http2, headers = http.boolean("http2"), _headers(http.node("headers"))
-    http.done()
-    limit = _rate_limit(Fields(root.node("rate_limit"), "web.RateLimiterConfig"))
-    users = yamlfields.texts(root.node("basic_auth_users"), "map[string]config.Secret")
-    root.done()
-    for name, secret in users.items():
-        _check_hash(name, secret)
-    return WebConfig(tls, http2, headers, users, limit)
+class WebFile:
+    """A web configuration file that is loaded again whenever it changes. Raises ConfigError if the first load fails."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._config: WebConfig | None = None
+        self._reloaded = Reloaded(path, lambda: file_state([path]), self._load)
+        self.get = self._reloaded.get
+
+    def _load(self) -> WebConfig:
+        config = parse(yamlfile.load(self.path, LARGEST_FILE), os.path.dirname(self.path))  # noqa: PTH120 - text
+        if self._config is not None and config == WebConfig() != self._config:
+            # Half written, or comments only by mistake. Without users, every client would be let in.
+            raise ConfigError(f"{self.path} is empty", "restart to serve without it")
+        if config.users and find_spec("bcrypt") is None:
+            raise ConfigError("basic_auth_users needs the bcrypt package",
+                              "install it with `pip install gpuledger[auth]`")  # fmt: skip
+        self._config = config
+        return config
 
 
-def _tls(fields: Fields, folder: str) -> TlsConfig | None:
-    paths = {name: fields.string(name) for name in ("cert_file", "key_file", "client_ca_file")}
-    inline = {name: fields.string(name) for name in ("cert", "key", "client_ca")}
-    auth = fields.string("client_auth_type")
-    sans = fields.strings("client_allowed_sans")
-    ciphers = fields.choices("cipher_suites", "unknown cipher", CIPHERS, "[]web.Cipher")
-    curves = fields.choices("curve_preferences", "unknown curve", CURVES, "[]web.Curve")
-    oldest = fields.choice("min_version", "unknown TLS version", VERSIONS, VERSIONS["TLS12"])
-    newest = fields.choice("max_version", "unknown TLS version", VERSIONS, VERSIONS["TLS13"])
-    prefer = fields.boolean("prefer_server_cipher_suites")
-    fields.done()
-    if not (auth or any(paths.values()) or any(inline.values())):
+def parse(root: Node | None, folder: str) -> WebConfig:
+    """The configuration in a file of this folder. Raises ConfigError."""
+    if root is None:
+        return WebConfig()
+    sections = root.fields("the web configuration", _SECTIONS)
+    http2, users = None, {}
+    if "http_server_config" in sections:
+        fields = sections["http_server_config"].fields("http_server_config", ("http2",))
+        http2 = fields["http2"].boolean("http2") if "http2" in fields else None
+    if "basic_auth_users" in sections:
+        users = {
+            name: _hash(name, value) for name, _, value in sections["basic_auth_users"].entries("basic_auth_users")
+        }
+    tls = _tls(sections["tls_server_config"], folder) if "tls_server_config" in sections else None
+    return WebConfig(tls=tls, http2=http2, users=users)
+
+
+def _tls(section: Node, folder: str) -> TlsConfig | None:
+    fields = section.fields("tls_server_config", _TLS_FIELDS)
+    texts = {name: fields[name].text(name) for name in (*_PATHS, *_INLINE) if name in fields}
+    if not texts and "client_auth_type" not in fields:
         return None
-    if not (paths["cert_file"] or inline["cert"]):
-        raise ValueError("missing one of cert or cert_file")
-    if not (paths["key_file"] or inline["key"]):
-        raise ValueError("missing one of key or key_file")
-    if auth not in CLIENT_AUTH:
-        raise ValueError(f"invalid ClientAuth: {auth}; there are {', '.join(kind.value for kind in ClientAuth)}")
-    if CLIENT_AUTH[auth] is ClientAuth.NONE and (paths["client_ca_file"] or inline["client_ca"]):
-        raise ValueError("client CA's have been configured without a Client Auth Policy")
-    config = TlsConfig(
-        **{name: os.path.join(folder, path) if path else "" for name, path in paths.items()},  # noqa: PTH118 - texts
-        **inline,
-        client_auth=CLIENT_AUTH[auth],
-        allowed_sans=sans,
-        ciphers=tuple(ciphers),
-        prefer_server_ciphers=prefer is not False,
-        curves=tuple(curves),
+    for name in ("cert", "key"):
+        if not (texts.get(name) or texts.get(f"{name}_file")):
+            raise section.error(f"{name}_file is missing", f"name the server's {name}_file, or put its PEM in {name}")
+    client_auth = ClientAuth.NONE
+    if "client_auth_type" in fields:
+        client_auth = _client_auth(fields["client_auth_type"])
+    if client_auth is ClientAuth.NONE:
+        for name in ("client_ca", "client_ca_file", "client_allowed_sans"):
+            if name in fields:
+                raise fields[name].error(f"{name} has no effect without client_auth_type",
+                                         "set client_auth_type: RequireAndVerifyClientCert")  # fmt: skip
+    oldest, newest = (
+        _version(name, fields[name]) if name in fields else default
+        for name, default in (("min_version", "TLS12"), ("max_version", "TLS13"))
+    )
+    if oldest > newest:
+        raise section.error("min_version is above max_version")
+    sans = fields["client_allowed_sans"].texts("client_allowed_sans") if "client_allowed_sans" in fields else None
+    paths = {name: os.path.join(folder, text) for name, text in texts.items() if name in _PATHS}  # noqa: PTH118 - text
+    return TlsConfig(
+        **paths,
+        **{name: text for name, text in texts.items() if name in _INLINE},
+        client_auth=client_auth,
+        allowed_sans=None if sans is None else tuple(sans),
         min_version=oldest,
         max_version=newest,
     )
-    _check_possible(config)
-    return config
 
 
-def _check_possible(config: TlsConfig) -> None:
-    """What would be accepted by others, and could only be pretended here."""
-    if config.client_auth in (ClientAuth.REQUEST, ClientAuth.REQUIRE_ANY):
-        raise ValueError(f"client_auth_type {config.client_auth.value} is not possible here: Python's ssl cannot take "
-                         "a certificate without verifying it; choose RequireAndVerifyClientCert")  # fmt: skip
-    if config.allowed_sans is not None and config.client_auth is ClientAuth.NONE:
-        raise ValueError("client_allowed_sans has no effect without a client_auth_type; "
-                         "choose RequireAndVerifyClientCert")  # fmt: skip
-    for name, version in (("min_version", config.min_version), ("max_version", config.max_version)):
-        if version < VERSIONS["TLS12"]:
-            raise ValueError(f"{name} TLS1{version} is not possible here: it is insecure, and OpenSSL has it switched "
-                             "off; choose TLS12 or TLS13")  # fmt: skip
-    if config.min_version > config.max_version:
-        raise ValueError("tls: no supported versions satisfy MinVersion and MaxVersion")
-    if config.ciphers and not any(config.ciphers) and config.max_version < VERSIONS["TLS13"]:
-        raise ValueError("cipher_suites has only suites of TLS 1.3, and max_version is TLS12; nobody could connect")
+def _client_auth(node: Node) -> ClientAuth:
+    word = node.text("client_auth_type")
+    try:
+        return ClientAuth(word)
+    except ValueError:
+        supported = ", ".join(kind.value for kind in ClientAuth)
+        raise node.error(f"client_auth_type {word} is not supported", f"use one of {supported}") from None
 
 
-def _headers(node: Any) -> dict[str, str]:
-    headers = yamlfields.texts(node, "map[string]string")
-    for name, value in headers.items():
-        if name not in HEADERS:
-            raise ValueError(f'HTTP header "{name}" can not be configured; there are {", ".join(HEADERS)}')
-        allowed = HEADERS[name]
-        if allowed and value not in allowed:
-            one_of = " ".join(f'"{one}"' for one in allowed)
-            raise ValueError(f'invalid value for {name}. Expected one of: [{one_of}], but got: "{value}"')
-        if not value.isascii() or (value and not value.isprintable()):
-            raise ValueError(f"invalid value for {name}. Expected one line of ASCII")
-    return {name: value for name, value in headers.items() if value}
+def _version(name: str, node: Node) -> str:
+    version = node.text(name)
+    if version not in VERSIONS:
+        raise node.error(f"{name} {version} is not supported", "use TLS12 or TLS13")
+    return version
 
 
-def _rate_limit(fields: Fields) -> RateLimit | None:
-    node, burst = fields.node("interval"), fields.integer("burst")
-    fields.done()
-    if node is not None and node.id == "scalar" and re.fullmatch("[+-]?[0-9]+", node.value) and int(node.value):
-        raise ValueError(f"{yamlfields.line_of(node)}: interval: {node.value} would be nanoseconds; "
-                         "write it with a unit, as in 1s")  # fmt: skip
-    interval_ns = yamlfields.duration_ns(node, _duration)
-    return RateLimit(interval_ns, burst) if interval_ns > 0 else None
-
-
-def _duration(text: str) -> int | None:
-    """Nanoseconds of a duration such as 1.5s or 1m30s, signed; None for anything else."""
-    digits = text.lstrip("+-") if len(text) - len(text.lstrip("+-")) <= 1 else ""
-    parts = _DURATION.findall(digits)
-    if digits.strip("0") == "" and digits:
-        return 0
-    if not parts or "".join(number + unit for number, unit in parts) != digits:
-        return None
-    total = sum(float(number) * _UNITS_NS[unit] for number, unit in parts)
-    return int(-total if text.startswith("-") else total) if total < _LONGEST_NS else None
-
-
-def _check_hash(user: str, secret: str) -> None:
-    """Says what is wrong as Go's bcrypt does, and never shows the secret."""
-    where = f'basic_auth_users: user "{user}": '
-    if len(secret) < 59:
-        raise ValueError(f"{where}crypto/bcrypt: hashedSecret too short to be a bcrypted password")
-    if not secret.startswith("$"):
-        raise ValueError(f"{where}crypto/bcrypt: bcrypt hashes must start with '$'")
-    if _HASH.fullmatch(secret) is None:
-        raise ValueError(f"{where}this is no bcrypt hash; one looks like $2y$10$ and 53 characters more")
-    cost = int(secret[4:6])
-    if not 4 <= cost <= 31:
-        raise ValueError(f"{where}crypto/bcrypt: cost {cost} is outside allowed inclusive range 4..31")
+def _hash(user: str, node: Node) -> str:
+    """A bcrypt hash. The error does not show the value, which may be a password by mistake."""
+    value = node.text("a password hash")
+    if _BCRYPT.fullmatch(value) is None:
+        raise node.error(f"the password of user {user} is not a bcrypt hash", "create one with `htpasswd -nBC 10 USER`")
+    return value

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuledger.export.labels import escape
+from gpuledger.export.text import escape
 from gpuledger.model import Device
 from gpuledger.upstream.exposition import Family, pairs
 from gpuledger.upstream.holders import Holder, Holdings, one_pod

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.export.reloaded import AGAIN_S, Reloaded, seen
+from gpuledger.export.reload import RETRY_S, Reloaded, file_state
 
 
 class World:
@@ -46,7 +46,7 @@ def test_changes_are_seen(caplog: pytest.LogCaptureFixture) -> None:
 
     assert [thing.get(), thing.get()] == ["second", "second"]
     assert world.loads == 2
-    assert caplog.messages == ["web.yml has changed and is in use now"]
+    assert caplog.messages == ["web.yml changed and was reloaded"]
 
 
 def test_a_bad_one_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -63,8 +63,8 @@ def test_a_bad_one_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert thing.get() == "second"
 
     assert caplog.messages == [
-        "web.yml: it is bad; the last good one stays in use",
-        "web.yml is good again and in use now",
+        "reloading web.yml failed: it is bad; the last good version stays in use",
+        "web.yml is valid again and was reloaded",
     ]
 
 
@@ -76,9 +76,9 @@ def test_a_failure_is_tried_again() -> None:
     thing.get()
     world.text = "second"  # the same file: this process could not read it
 
-    world.now = AGAIN_S - 1
+    world.now = RETRY_S - 1
     assert thing.get() == "first"
-    world.now = AGAIN_S
+    world.now = RETRY_S
     assert thing.get() == "second"
 
 
@@ -119,18 +119,18 @@ def test_every_kind_of_change_is_seen(tmp_path: Path) -> None:
     file, other, link = tmp_path / "file", tmp_path / "other", tmp_path / "link"
     file.write_text("one")
     link.symlink_to(file)
-    states = [seen([str(link)])]
+    states = [file_state([str(link)])]
 
     file.write_text("more")
-    states.append(seen([str(link)]))
+    states.append(file_state([str(link)]))
     other.write_text("than")
     os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
     other.rename(file)
-    states.append(seen([str(link)]))
+    states.append(file_state([str(link)]))
     file.chmod(0o600)
-    states.append(seen([str(link)]))
+    states.append(file_state([str(link)]))
     file.unlink()
-    states.append(seen([str(link)]))
+    states.append(file_state([str(link)]))
 
     assert len(set(states)) == len(states)
-    assert seen([str(link)]) == states[-1]
+    assert file_state([str(link)]) == states[-1]

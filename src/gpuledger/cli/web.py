@@ -1,0 +1,83 @@
+"""The HTTP server of a command, as its settings configure it. Shared by `serve`, `demo` and `fleet`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from gpuledger import __version__
+from gpuledger.errors import ConfigError
+from gpuledger.export.connection import Handler
+from gpuledger.export.listen import passed_sockets
+from gpuledger.export.server import Server, Wrap
+
+if TYPE_CHECKING:
+    from gpuledger.export.webconfig import WebFile
+
+log = logging.getLogger(__name__)
+
+
+class Settings(Protocol):
+    """The settings that commands with a server have in common."""
+
+    @property
+    def web_listen_address(self) -> tuple[str, ...]:
+        """Addresses to listen on."""
+
+    @property
+    def web_max_connections(self) -> int:
+        """Maximum number of open connections."""
+
+    @property
+    def web_config_file(self) -> str:
+        """Web configuration file; may be empty."""
+
+    @property
+    def web_systemd_socket(self) -> bool:
+        """Whether systemd passes the sockets."""
+
+
+def create_server(settings: Settings, pages: Handler) -> Server:
+    """A server that is not bound yet. Raises ConfigError if its files are invalid."""
+    wrap, middleware = None, None
+    if settings.web_config_file:
+        from gpuledger.export.auth import BasicAuth, Logins  # memory that few users need
+
+        file, wrap = load_web_file(settings.web_config_file)
+        middleware = partial(BasicAuth, config=file.get, logins=Logins())
+        config = file.get()
+        log.info("TLS is %s; users: %d", "disabled" if wrap is None else "enabled", len(config.users))
+        if config.http2:
+            log.info("%s: http2 has no effect; clients are served over HTTP/1.1", file.path)
+    return Server(
+        () if settings.web_systemd_socket else settings.web_listen_address,
+        pages,
+        max_connections=settings.web_max_connections,
+        wrap=wrap,
+        middleware=middleware,
+        sockets=passed_sockets(os.environ) if settings.web_systemd_socket else [],
+    )
+
+
+def load_web_file(path: str) -> tuple[WebFile, Wrap | None]:
+    """The web configuration file, and the TLS wrapper if it configures TLS. Raises ConfigError."""
+    from gpuledger.export.webconfig import WebFile
+
+    try:
+        file = WebFile(path)
+        if file.get().tls is None:
+            return file, None
+        from gpuledger.export.tls import Tls
+
+        return file, Tls(path, file.get).wrap
+    except ConfigError as error:
+        raise ConfigError(f"--web.config.file: {error.problem.what}", error.problem.fix) from None
+
+
+def log_addresses(server: Server) -> None:
+    """Log the addresses that the server listens on."""
+    for host, port in server.addresses:
+        shown = f"[{host}]" if ":" in host else host
+        log.info("gpuledger %s listens on %s:%d", __version__, shown, port)
