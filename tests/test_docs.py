@@ -182,7 +182,7 @@ def _left(page: str, here: str) -> list[str]:
 def _all_families() -> tuple[Family, ...]:
     """Of every dialect, those that must be chosen too."""
     choices = Choices(prefix="my_gpu_process")
-    return (*speak(DIALECTS, choices), *dcgm.more(dcgm.world(choices, ())))
+    return (*speak(DIALECTS, choices), *dcgm.more(dcgm.kinds_of(choices, ())))
 
 
 def test_every_line_of_the_doctor_is_explained() -> None:

@@ -333,7 +333,7 @@ ALL_COUNTERS = replace(
     CHOICES,
     counters=tuple(
         Counter(family.name, family.type.value, "")
-        for family in (*dcgm.table(dcgm.world(CHOICES, ())), *dcgm.more(dcgm.world(CHOICES, ())))
+        for family in (*dcgm.table(dcgm.kinds_of(CHOICES, ())), *dcgm.more(dcgm.kinds_of(CHOICES, ())))
     ),
 )
 

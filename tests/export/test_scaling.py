@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuledger.export.app import App
 from gpuledger.export.http import Response, parse_head
-from gpuledger.export.scaling import RULES, Wanted, count
+from gpuledger.export.scaling import RULES, Selection, count
 from gpuledger.model import (
     Activity,
     Device,
@@ -134,7 +134,7 @@ def test_names_that_nobody_knows_are_no_zero(what: str, names: tuple[str, ...], 
 
     assert answer.status == status
     assert isinstance(answer.body, bytes)
-    assert (b"nobody here knows a " in answer.body) == (status == 503)
+    assert (b"no provider reports " in answer.body) == (status == 503)
 
 
 def test_the_workload_of_a_pod_that_runs_nothing_yet() -> None:
@@ -149,12 +149,12 @@ def test_the_workload_of_a_pod_that_runs_nothing_yet() -> None:
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ("?selector=a", "'selector' is none of them; ask for namespace, pod"),
-        ("/ml", "'ml' is none of them"),
-        ("?namespace=", "namespace without a value"),
-        ("?in_use=idle", "there is no rule in_use=idle; there are busy, allocated, resident"),
-        ("?pod=a&pod=b", "twice"),
-        ("/pod=a?pod=a", "twice"),
+        ("?selector=a", "unknown parameter 'selector'; use namespace, pod"),
+        ("/ml", "unknown parameter 'ml'"),
+        ("?namespace=", "parameter namespace has no value"),
+        ("?in_use=idle", "unknown rule in_use=idle; use busy, allocated, resident"),
+        ("?pod=a&pod=b", "duplicate parameter"),
+        ("/pod=a?pod=a", "duplicate parameter"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(what: str, says: str) -> None:
@@ -207,7 +207,7 @@ def test_sums_of_nodes_give_the_mean_of_the_cluster(gpus: list[tuple[int, bool, 
             ),
         )
 
-    wanted = Wanted(namespace="ml", in_use=rule)
+    wanted = Selection(namespace="ml", in_use=rule)
     whole, *parts = (count(tick(some), wanted) for some in (gpus, gpus[::2], gpus[1::2]))
     busy, in_use = (sum(part[name] or 0 for part in parts) for name in ("busy_gpus", "gpus_in_use"))
 

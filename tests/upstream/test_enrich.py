@@ -11,9 +11,9 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 
 from gpuledger.export.text import escape
+from gpuledger.holders import DevicePods, HolderLabels, device_pods
 from gpuledger.model import Device
 from gpuledger.upstream.enrich import enrich
-from gpuledger.upstream.holders import Holder, Holdings, holdings
 from tests.upstream.world import GPUS, MIGS, NAMES, body, given, labelled, parsed, pods, samples, text, tick, uuid
 
 ABOUT = ("gpu", "namespace", "pod", "container")
@@ -43,7 +43,10 @@ def test_mig_instances() -> None:
         ("9", "ml", "c", "", "12"),  # two containers of one pod have one compute instance each
     ]
     gone = replace(MIGS[0], gpu_instance_id=5)
-    assert enrich(parsed(body("mig")), Holdings((gone,), ((gone.uuid, (Holder("ml", "a", "main"),)),))).with_pod == 0
+    assert (
+        enrich(parsed(body("mig")), DevicePods((gone,), ((gone.uuid, (HolderLabels("ml", "a", "main"),)),))).with_pod
+        == 0
+    )
 
 
 def test_a_shared_gpu_keeps_its_value_once_without_a_pod() -> None:
@@ -121,8 +124,8 @@ def test_how_a_device_is_named(labels: str, is_found: bool) -> None:
 
 def test_nvidia_n_means_nothing_where_minor_and_index_differ() -> None:
     """dcgm-exporter writes its own number there, others that of /dev."""
-    swapped = Holdings(
-        (Device(0, "GPU-x", minor=1), Device(1, "GPU-y", minor=0)), (("GPU-x", (Holder("n", "p", "c"),)),)
+    swapped = DevicePods(
+        (Device(0, "GPU-x", minor=1), Device(1, "GPU-y", minor=0)), (("GPU-x", (HolderLabels("n", "p", "c"),)),)
     )
 
     assert enrich(parsed(b'a{device="nvidia0"} 1\na{device="nvidia1"} 2\n'), swapped).with_pod == 0
@@ -234,7 +237,7 @@ ANY = st.text(st.characters(codec="utf-8"), min_size=1, max_size=10) | st.text('
 def test_any_names(namespace: str, pod: str, container: str, model: str) -> None:
     """Whatever a pod is called and whatever else the series says, what is served can be read, and says it."""
     line = f'a{{modelName="{escape(model)}",UUID="{uuid(0)}"}} 1\n'.encode()
-    held = Holdings((GPUS[0],), ((uuid(0), (Holder(namespace, pod, container),)),))
+    held = DevicePods((GPUS[0],), ((uuid(0), (HolderLabels(namespace, pod, container),)),))
 
     page = text(enrich(parsed(line), held))
 
@@ -250,10 +253,10 @@ def test_processes_tell_where_the_kubelet_does_not() -> None:
         by_pid={1: "ml/a/main", 2: "ml/a/side", 3: "", 4: "ml/d/main"},
     )
 
-    assert dict(holdings(now).holders) == {
-        uuid(0): (Holder("ml", "granted", "main"),),
-        uuid(1): (Holder("ml", "a", "main"), Holder("ml", "a", "side")),
-        "MIG-2-1-0": (Holder("ml", "d", "main"),),
+    assert dict(device_pods(now).holders) == {
+        uuid(0): (HolderLabels("ml", "granted", "main"),),
+        uuid(1): (HolderLabels("ml", "a", "main"), HolderLabels("ml", "a", "side")),
+        "MIG-2-1-0": (HolderLabels("ml", "d", "main"),),
     }
 
 
@@ -261,4 +264,4 @@ def test_processes_of_two_pods_tell_nothing() -> None:
     """Nobody was given the GPU, so it is not known who holds it."""
     now = tick(residents={uuid(1): [1, 2]}, by_pid={1: "ml/a/main", 2: "ml/b/main"})
 
-    assert holdings(now).holders == ()
+    assert device_pods(now).holders == ()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuledger.holders import device_pods
 from gpuledger.model import Device, Driver, Granted, Owner, Owners, Reading, Resident, Tick
 from gpuledger.upstream.enrich import Enriched, enrich
 from gpuledger.upstream.exposition import Family, Parser
-from gpuledger.upstream.holders import holdings
 
 DATA = Path(__file__).parent / "data"
 NAMES = ("whole", "mig", "timeslicing", "nvlink", "old")
@@ -73,7 +73,7 @@ def parsed(data: bytes) -> list[Family]:
 
 def labelled(data: bytes, now: Tick, *, copied: bool = False) -> Enriched:
     """With pods on it."""
-    return enrich(parsed(data), holdings(now), copied=copied)
+    return enrich(parsed(data), device_pods(now), copied=copied)
 
 
 def text(enriched: Enriched) -> str:

@@ -6,14 +6,13 @@ equal parts among those with the best. It is a guess, and is shown as one, with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.books.rows import cut_gpus, own_residents
 from gpuledger.books.shares import equally
+from gpuledger.holders import memory_candidates, owner_key
 from gpuledger.model import (
-    EVIDENCE,
-    NOBODY,
     ContainerUse,
     Device,
     Holder,
@@ -31,8 +30,6 @@ TOLERANCE_EACH_BYTES = 16 * MIB
 which nothing is listed is as small as this."""
 RESERVED_MOST_BYTES = 1024 * MIB
 """Where the driver does not tell what it keeps for itself (only the v1 call works), used memory has that in it."""
-
-Key = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,37 +97,20 @@ def _tolerance(reading: Reading, residents: int, *, cut: bool) -> int:
 
 
 def infer(
-    unknown_bytes: int, residents: Iterable[Resident], holders: Iterable[Holder], tick: Tick
+    unknown_bytes: int, residents: Sequence[Resident], holders: Iterable[Holder], tick: Tick
 ) -> tuple[list[tuple[Owner, int]], int]:
     """The containers that hold it, each with its part, and among how many it was split.
 
     Processes outside of containers count too, and keep their part to themselves: it stays unknown. So do those that
     are listed without their memory; they come before everybody else.
     """
-    listed = {r.pid: tick.owners.by_pid.get(r.pid, NOBODY) for r in residents}
-    silent = {_key(listed[r.pid], r.pid): listed[r.pid] for r in residents if r.memory_bytes is None}
-    told = {_key(owner, pid) for pid, owner in listed.items()}
-    classes: dict[str, dict[Key, Owner]] = {kind: {} for kind in EVIDENCE}
-    for holder in holders:
-        key = _key(holder.owner, holder.pid)
-        if key not in told and holder.pid not in listed:
-            classes[holder.evidence][key] = holder.owner
-    best = next((found for found in (silent, *classes.values()) if found), {})
+    best = memory_candidates(residents, holders, tick.owners.by_pid)
     parts = equally(unknown_bytes, best) if best else {}
     return [(owner, parts[key]) for key, owner in best.items() if _is_container(owner)], len(best)
 
 
 def _is_container(owner: Owner) -> bool:
     return bool(owner.container_id or owner.container)
-
-
-def _key(owner: Owner, pid: int | None) -> Key:
-    """What tells one from another: a kubelet does not know container ids, and a host's process has none."""
-    if owner.pod and owner.container:
-        return "pod", owner.namespace, owner.pod, owner.container
-    if owner.container_id:
-        return "container", owner.container_id
-    return "process", str(pid)
 
 
 def with_inferred(tick: Tick, found: Found) -> tuple[ContainerUse, ...]:
@@ -151,4 +131,4 @@ def _is_same(one: Owner, other: Owner) -> bool:
     """A container that was started again has the names of the one before, and another id."""
     if one.container_id and other.container_id:
         return one.container_id == other.container_id
-    return _key(one, None) == _key(other, None)
+    return owner_key(one, None) == owner_key(other, None)

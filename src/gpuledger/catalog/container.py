@@ -1,4 +1,4 @@
-"""Containers on devices, what is known of them, and what they were given."""
+"""Metrics of containers on devices, their properties and their allocations."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ def _memory(use: ContainerUse) -> Series:
 
 CONTAINERS: tuple[Family, ...] = (
     Family("container_gpu_memory_bytes", G, CONTAINER,
-           "GPU memory of the container: that of its listed processes, or its part of what nobody is listed with.",
+           "GPU memory of the container: nvml for its listed processes, inference for its part of unlisted memory.",
            f"{LISTS}, or {MEMORY}",
            series=_memory, labels=("method",), unit="bytes"),
     Family("container_gpu_detected", G, ACCESS,
-           "1 for each container that is on the device or may be, holding memory or not, with how it is known.",
+           "1 for each container that is or may be on the device, with the evidence.",
            f"{LISTS}, memory maps, allocations, NVIDIA_VISIBLE_DEVICES", lambda _: 1),
     Family("container_gpu_processes", G, CONTAINER, "Processes of the container on the device.",
            LISTS, at("processes")),
     Family("container_gpu_sm_utilization_ratio", G, CONTAINER,
-           "Share of time the container's processes had the compute engine, added up.",
+           "Share of time in which processes of the container used the compute engine, summed.",
            SAMPLES, at("sm_pct", 100), unit="ratio"),
     Family("container_gpu_energy_joules_total", C, CONTAINER,
-           "Energy of all processes of the container, exited ones too, by how it is known.",
+           "Energy of all processes of the container, including exited ones, by method.",
            LEDGER, series=named("energy_mj", 1000), labels=("method",), unit="joules"),
     Family("container_gpu_busy_seconds_total", C, CONTAINER,
-           "Time the container's processes had the compute engine, exited ones too.",
+           "Time in which processes of the container used the compute engine, including exited ones.",
            SAMPLES, at("busy_ns", 1e9), unit="seconds"),
-    Family("gpu_owner_info", I, OWNER, "What is known of a container on some GPU; join it by container_id.",
+    Family("gpu_owner_info", I, OWNER, "Properties of a container on a GPU; join on container_id.",
            RUNTIME, series=info("runtime", "image", "workload_kind", "workload_name"),
            labels=("runtime", "image", "workload_kind", "workload_name")),
     Family("gpu_owner_label_info", I, OWNER,
-           "Pod labels on the allow-list, and the Compose labels of a container, one a series.",
+           "Pod labels selected by --kubernetes.pod-labels, and Compose labels of a container; one series per label.",
            RUNTIME, series=lambda owner: [(pair, 1) for pair in owner.labels], labels=("label", "value")),
-    Family("gpu_pod_allocation_info", I, POD_ALLOCATION, "A device allocated to a container of a pod, used or not.",
+    Family("gpu_pod_allocation_info", I, POD_ALLOCATION, "A device allocated to a container of a pod.",
            "the kubelet's pod-resources API", lambda _: 1),
-    Family("gpu_container_allocation_info", I, CONTAINER_ALLOCATION, "A device given to a container, used or not.",
+    Family("gpu_container_allocation_info", I, CONTAINER_ALLOCATION, "A device allocated to a container.",
            "Docker's or Podman's device requests, devices, and NVIDIA_VISIBLE_DEVICES", lambda _: 1),
-    Family("gpu_job_allocation_info", I, JOB_ALLOCATION, "A device that was given to a batch job, used or not.",
+    Family("gpu_job_allocation_info", I, JOB_ALLOCATION, "A device allocated to a batch job.",
            "the files of --slurm.job-mapping-dir", lambda _: 1),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a metric is, and how its value is read off a tick."""
+"""The definition of a metric family, and functions that read its values from a tick."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Series = Iterable[tuple[tuple[str, ...], Value]]
 
 
 class Type(Enum):
-    """Prometheus types; INFO is a gauge of 1 in the text format and `info` in OpenMetrics."""
+    """Metric types. INFO is a gauge of 1 in the text format and `info` in OpenMetrics."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -23,9 +23,9 @@ class Type(Enum):
 
 
 Thing = tuple[tuple[str, ...], Any]
-"""The values of its labels, and what values are read off."""
+"""Label values, and the record that metric values are read from."""
 Moment = Any
-"""What is written out: a Tick, or what a command without ticks has to show; its families know how to read it."""
+"""The input of a rendering: a Tick, or the state of a command without ticks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,12 +35,12 @@ class Kind:
     labels: tuple[str, ...]
     things: Callable[[Moment], Iterable[Thing]]
     sparse: bool = False
-    """Whether labels without a value are left out."""
+    """Whether empty labels are omitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: either one value a thing (`value`), or several under extra labels (`series`)."""
+    """One metric family: one value per thing (`value`), or several with additional labels (`series`)."""
 
     name: str
     type: Type
@@ -52,13 +52,13 @@ class Family:
     labels: tuple[str, ...] = ()
     unit: str = ""
     needs: str = ""
-    """The part of a tick without which there is nothing to show, so that what is switched off is not looked for."""
+    """The field of a tick without which the family is empty, so that a disabled feature costs nothing."""
 
 
 def at(path: str, scale: float = 1) -> Callable[[Any], Value | None]:
-    """The number at `path`, divided by `scale` (1000 turns milliwatts into watts); None when absent.
+    """The number at `path`, divided by `scale` (1000 turns milliwatts into watts); None if absent.
 
-    A dotted path stops at a record that is not there: `sample.sm_pct` of a process without a sample.
+    A dotted path is None if a record on the way is None, such as `sample.sm_pct` of a process without a sample.
     """
     first, _, rest = path.partition(".")
     read = attrgetter(first)
@@ -71,19 +71,19 @@ def at(path: str, scale: float = 1) -> Callable[[Any], Value | None]:
 
 
 def flag(path: str) -> Callable[[Any], Value | None]:
-    """A yes or no at `path`, as 1 or 0."""
+    """The boolean at `path`, as 1 or 0."""
     read = at(path)
     return lambda thing: None if (v := read(thing)) is None else int(v)
 
 
 def activity(part: str) -> Callable[[Any], Value | None]:
-    """A GPM percentage as a ratio, without the digits that dividing by 100 adds."""
+    """A GPM percentage as a ratio, rounded to its original precision."""
     read = at(f"activity.{part}")
     return lambda reading: None if (v := read(reading)) is None else round(v / 100, 5)
 
 
 def named(path: str, scale: float = 1, times: int = 1) -> Callable[[Any], Series]:
-    """The numbers under names at `path`, one series a name."""
+    """The labelled values at `path`, one series per label."""
     read = attrgetter(path)
     if scale == 1:
         return lambda thing: [((name,), v * times) for name, v in read(thing)]
@@ -91,20 +91,20 @@ def named(path: str, scale: float = 1, times: int = 1) -> Callable[[Any], Series
 
 
 def pcie(way: str) -> Callable[[Reading], Value | None]:
-    """GPM knows PCIe traffic for nothing; the slow call is used only where it was asked for."""
+    """PCIe throughput from GPM, which costs nothing, or else from the slow call, if enabled."""
     slow, gpm = at(f"pcie_{way}_bytes_per_s"), at(f"activity.pcie_{way}_bytes_per_s")
     return lambda reading: slow(reading) if (v := gpm(reading)) is None else v
 
 
 def info(*paths: str) -> Callable[[Any], Series]:
-    """Texts at `paths` as labels of one series."""
+    """The texts at `paths` as labels of one series."""
     reads = [attrgetter(path) for path in paths]
 
     def series(thing: Any) -> Series:
         values = tuple("" if (v := read(thing)) is None else str(v) for read in reads)
-        return ((values, 1),) if any(values) else ()  # nothing is known of a GPU that never answered
+        return ((values, 1),) if any(values) else ()  # a GPU that never answered has no properties
 
     return series
 
 
-G, C, I = Type.GAUGE, Type.COUNTER, Type.INFO  # noqa: E741 - a table reads better with short marks
+G, C, I = Type.GAUGE, Type.COUNTER, Type.INFO  # noqa: E741 - short names keep the tables readable

@@ -1,4 +1,4 @@
-"""GPUs, and the MIG instances they may be cut into."""
+"""Metrics of GPUs and of MIG instances."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuledger.catalog.family import C, Family, G, I, Kind, Series, Value, activ
 from gpuledger.catalog.kinds import GPU, GPU_ACCOUNT, GPU_MEMORY, MIG, MIG_MEMORY
 from gpuledger.model import Account, MemoryAccount
 
-GPM = "NVML GPM (Hopper and newer), between this reading and the one before"
+GPM = "NVML GPM (Hopper and newer), averaged since the previous reading"
 LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses"
 
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption (Volta and newer), or power times time"
@@ -16,15 +16,15 @@ LEDGER = "gpuledger's energy books"
 MEMORY = "gpuledger's memory books"
 
 _ACTIVITY: Sequence[tuple[str, str, str]] = (
-    ("graphics_active", "graphics_pct", "Share of time in which any compute or graphics work was active"),
-    ("sm_active", "sm_pct", "Share of SMs that were busy, averaged over time"),
-    ("sm_occupancy", "occupancy_pct", "Resident warps over the most the SMs can hold"),
+    ("graphics_active", "graphics_pct", "Share of time in which compute or graphics work was active"),
+    ("sm_active", "sm_pct", "Share of SMs with at least one active warp, averaged over time"),
+    ("sm_occupancy", "occupancy_pct", "Resident warps divided by the maximum number of warps"),
     ("tensor_active", "tensor_pct", "Share of time in which the tensor cores were active"),
-    ("dram_active", "dram_pct", "Memory bandwidth used over the most there is"),
+    ("dram_active", "dram_pct", "Used memory bandwidth divided by the peak bandwidth"),
     ("integer_active", "integer_pct", "Share of time in which the integer pipe was active"),
-    ("fp64_active", "fp64_pct", "Share of time in which the fp64 pipe was active, tensor cores not counted"),
-    ("fp32_active", "fp32_pct", "Share of time in which the fp32 pipe was active, tensor cores not counted"),
-    ("fp16_active", "fp16_pct", "Share of time in which the fp16 pipe was active, tensor cores not counted"),
+    ("fp64_active", "fp64_pct", "Share of time in which the fp64 pipe was active, without tensor cores"),
+    ("fp32_active", "fp32_pct", "Share of time in which the fp32 pipe was active, without tensor cores"),
+    ("fp16_active", "fp16_pct", "Share of time in which the fp16 pipe was active, without tensor cores"),
 )
 
 
@@ -38,15 +38,15 @@ def _activities(prefix: str, of: Kind) -> list[Family]:
 def _memory(prefix: str, of: Kind, account: Kind) -> list[Family]:
     call = "nvmlDeviceGetMemoryInfo_v2"
     texts = {
-        "total": "Memory of the device.",
-        "used": "Memory held by processes; reserved memory is not in it where the v2 call is supported.",
-        "free": "Memory nobody holds.",
-        "reserved": "Memory the driver and firmware keep for themselves; absent where only the v1 call works.",
+        "total": "Total memory of the device.",
+        "used": "Used memory, without reserved memory if the v2 call is supported.",
+        "free": "Free memory.",
+        "reserved": "Memory reserved by driver and firmware; absent if only the v1 call is supported.",
     }
     booked = {
-        "known": "Memory of the processes the driver lists.",
-        "overhead": "Used memory beside what is listed: what contexts need, or what is just being taken or freed.",
-        "unknown": "Memory held by somebody the driver does not list. Known, overhead and this are what is used.",
+        "known": "Memory of the processes that the driver lists.",
+        "overhead": "Used memory beyond the listed amounts: contexts, and memory that is being allocated or freed.",
+        "unknown": "Used memory that no listed process holds. Known, overhead and unknown add up to used.",
     }
     return [
         *(
@@ -58,10 +58,10 @@ def _memory(prefix: str, of: Kind, account: Kind) -> list[Family]:
                    unit="bytes")
             for part, text in booked.items()
         ),
-        Family(f"{prefix}_inference_active", G, account, "1 while somebody holds memory whom the driver does not list.",
+        Family(f"{prefix}_inference_active", G, account, "1 if used memory exceeds what the listed processes hold.",
                MEMORY, _is_unknown),
         Family(f"{prefix}_inference_candidates", G, account,
-               "How many may hold the unknown memory, of those with the best evidence; it is split equally among them.",
+               "Owners with the best evidence for holding the unknown memory, which is split equally among them.",
                MEMORY, at("candidates")),
     ]  # fmt: skip
 
@@ -82,9 +82,9 @@ def _counter_power(account: Account) -> Value | None:
 
 GPUS: tuple[Family, ...] = (
     # -- GPUs: identity and memory
-    Family("gpu_up", G, GPU, "1 when the GPU answered in this tick, else 0; the log says why.",
+    Family("gpu_up", G, GPU, "1 if the GPU could be read in this tick; the log has the reason if not.",
            "every NVML call", flag("up")),
-    Family("gpu_info", I, GPU, "What the GPU is.", "nvmlDeviceGet{Name,PciInfo,Serial,VbiosVersion,...}",
+    Family("gpu_info", I, GPU, "Properties of the GPU.", "nvmlDeviceGet{Name,PciInfo,Serial,VbiosVersion,...}",
            series=info("device.name", "device.pci_bus_id", "device.minor", "device.serial", "device.vbios_version",
                  "device.board_part_number", "device.architecture", "device.compute_capability",
                  "device.driver_version"),
@@ -93,68 +93,68 @@ GPUS: tuple[Family, ...] = (
     *_memory("gpu", GPU, GPU_MEMORY),
     # -- utilization
     Family("gpu_utilization_ratio", G, GPU,
-           "Share of the driver's last sample period in which a kernel ran, however small.",
+           "Share of the driver's last sample period in which at least one kernel ran.",
            "nvmlDeviceGetUtilizationRates", at("utilization_pct", 100), unit="ratio"),
     Family("gpu_busy_seconds_total", C, GPU_ACCOUNT, "Time in which a kernel ran: utilization times time.",
            "nvmlDeviceGetUtilizationRates", at("busy_ns", 1e9), unit="seconds"),
-    Family("gpu_in_use", G, GPU_ACCOUNT, "1 when some process is on the GPU, busy or not.", LISTS,
+    Family("gpu_in_use", G, GPU_ACCOUNT, "1 if a process is on the GPU, busy or not.", LISTS,
            flag("in_use")),
-    Family("gpu_in_use_seconds_total", C, GPU_ACCOUNT, "Time in which some process was on the GPU, busy or not.", LISTS,
+    Family("gpu_in_use_seconds_total", C, GPU_ACCOUNT, "Time in which a process was on the GPU, busy or not.", LISTS,
            at("in_use_ns", 1e9), unit="seconds"),
     Family("gpu_memory_utilization_ratio", G, GPU,
            "Share of the driver's last sample period in which memory was read or written.",
            "nvmlDeviceGetUtilizationRates", at("memory_utilization_pct", 100), unit="ratio"),
-    Family("gpu_encoder_utilization_ratio", G, GPU, "Use of the video encoders.",
+    Family("gpu_encoder_utilization_ratio", G, GPU, "Utilization of the video encoders.",
            "nvmlDeviceGetEncoderUtilization", at("encoder_pct", 100), unit="ratio"),
-    Family("gpu_decoder_utilization_ratio", G, GPU, "Use of the video decoders.",
+    Family("gpu_decoder_utilization_ratio", G, GPU, "Utilization of the video decoders.",
            "nvmlDeviceGetDecoderUtilization", at("decoder_pct", 100), unit="ratio"),
-    Family("gpu_jpeg_utilization_ratio", G, GPU, "Use of the JPEG engines, read every tenth tick.",
+    Family("gpu_jpeg_utilization_ratio", G, GPU, "Utilization of the JPEG engines; read every tenth tick.",
            "nvmlDeviceGetJpgUtilization", at("jpeg_pct", 100), unit="ratio"),
-    Family("gpu_optical_flow_utilization_ratio", G, GPU, "Use of the optical-flow engines, read every tenth tick.",
+    Family("gpu_optical_flow_utilization_ratio", G, GPU, "Optical-flow engine utilization; read every tenth tick.",
            "nvmlDeviceGetOfaUtilization", at("optical_flow_pct", 100), unit="ratio"),
     *_activities("gpu", GPU),
     # -- power and energy
-    Family("gpu_power_watts", G, GPU, "Power drawn by the board now.",
+    Family("gpu_power_watts", G, GPU, "Power draw of the board.",
            "field POWER_INSTANT, or nvmlDeviceGetPowerUsage where it is missing", at("power_mw", 1000), unit="watts"),
-    Family("gpu_power_average_watts", G, GPU, "Power drawn by the board, averaged by the driver over a second.",
+    Family("gpu_power_average_watts", G, GPU, "Power draw of the board, averaged over one second by the driver.",
            "field POWER_AVERAGE", at("power_average_mw", 1000), unit="watts"),
-    Family("gpu_power_limit_watts", G, GPU, "Power limit in force.",
+    Family("gpu_power_limit_watts", G, GPU, "Enforced power limit.",
            "nvmlDeviceGetEnforcedPowerLimit", at("power_limit_mw", 1000), unit="watts"),
-    Family("gpu_power_default_limit_watts", G, GPU, "Power limit the board starts with.",
+    Family("gpu_power_default_limit_watts", G, GPU, "Default power limit.",
            "nvmlDeviceGetPowerManagementDefaultLimit", at("power_default_limit_mw", 1000), unit="watts"),
     Family("gpu_energy_joules_total", C, GPU_ACCOUNT,
-           "Energy used by the board: starts at the driver's counter, and a driver that is loaded anew adds to it.",
+           "Energy used by the board. Starts at the driver's counter and continues when the driver is reloaded.",
            ENERGY, at("energy_mj", 1000), unit="joules"),
-    Family("gpu_energy_source_info", I, GPU_ACCOUNT, "What energy is taken from: the counter, or power times time.",
+    Family("gpu_energy_source_info", I, GPU_ACCOUNT, "Source of the energy: counter, or power (integrated over time).",
            LEDGER, series=_energy_source, labels=("source",)),
     Family("gpu_idle_energy_joules_total", C, GPU_ACCOUNT, "Energy used while no process was on the GPU.",
            LEDGER, at("idle_mj", 1000), unit="joules"),
-    Family("gpu_retired_energy_joules_total", C, GPU_ACCOUNT, "Energy of processes that are no longer shown.",
+    Family("gpu_retired_energy_joules_total", C, GPU_ACCOUNT, "Energy of exited processes that are no longer exposed.",
            LEDGER, at("retired_mj", 1000), unit="joules"),
     Family("gpu_unattributed_energy_joules_total", C, GPU_ACCOUNT,
-           "Energy that nobody has, by reason. It, idle, retired and that of all processes add up to the GPU's.",
+           "Energy that could not be attributed, by reason. Processes, idle, retired and this add up to the GPU.",
            LEDGER, series=named("unattributed_mj", 1000), labels=("reason",), unit="joules"),
-    Family("gpu_idle_power_watts", G, GPU_ACCOUNT, "Power with no process on the GPU; absent until that was seen.",
+    Family("gpu_idle_power_watts", G, GPU_ACCOUNT, "Power draw with no process on the GPU; absent until observed.",
            LEDGER, at("idle_power_mw", 1000), unit="watts"),
     Family("gpu_parked_power_watts", G, GPU_ACCOUNT,
-           "Power with processes on the GPU that do nothing; absent until that was seen.",
+           "Power draw with only idle processes on the GPU; absent until observed.",
            LEDGER, at("parked_power_mw", 1000), unit="watts"),
     Family("gpu_energy_over_power_ratio", G, GPU_ACCOUNT,
-           "Rise of the energy counter over power times time, for the last hours: a check of one by the other.",
+           "Increase of the energy counter divided by integrated power, over the last hours; close to 1.",
            LEDGER, _counter_power, unit="ratio"),
-    Family("gpuledger_ledger_residual_joules", G, GPU_ACCOUNT, "Energy that does not add up: 0, always.",
+    Family("gpuledger_ledger_residual_joules", G, GPU_ACCOUNT, "Device energy minus all booked energy. Always 0.",
            LEDGER, at("residual_mj", 1000), unit="joules"),
     # -- clocks, heat, fans
-    Family("gpu_performance_state", G, GPU, "Performance state: 0 is the fastest, 15 the slowest.",
+    Family("gpu_performance_state", G, GPU, "Performance state, from 0 (fastest) to 15 (slowest).",
            "nvmlDeviceGetPerformanceState", at("performance_state")),
-    Family("gpu_clock_hertz", G, GPU, "Clock now; graphics and video are read every tenth tick.",
+    Family("gpu_clock_hertz", G, GPU, "Current clock frequency; graphics and video are read every tenth tick.",
            "nvmlDeviceGetClockInfo",
            series=named("clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
-    Family("gpu_clock_max_hertz", G, GPU, "Highest clock the board allows.", "nvmlDeviceGetMaxClockInfo",
+    Family("gpu_clock_max_hertz", G, GPU, "Maximum clock frequency.", "nvmlDeviceGetMaxClockInfo",
            series=named("max_clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
-    Family("gpu_clock_event_active", G, GPU, "1 while the driver holds the clocks back for this reason, else 0.",
+    Family("gpu_clock_event_active", G, GPU, "1 while the driver throttles the clocks for this reason.",
            "nvmlDeviceGetCurrentClocksEventReasons", series=named("clock_events"), labels=("reason",)),
-    Family("gpu_clock_event_seconds_total", C, GPU, "Time the clocks were held back, by policy.",
+    Family("gpu_clock_event_seconds_total", C, GPU, "Time in which the clocks were throttled, by policy.",
            "nvmlDeviceGetViolationStatus", series=named("clock_event_ns", 1e9), labels=("policy",), unit="seconds"),
     Family("gpu_temperature_celsius", G, GPU, "Temperature by sensor.",
            "nvmlDeviceGetTemperature, field MEMORY_TEMP",
@@ -162,37 +162,37 @@ GPUS: tuple[Family, ...] = (
     Family("gpu_temperature_limit_celsius", G, GPU, "Temperature at which the GPU slows down or shuts down.",
            "nvmlDeviceGetTemperatureThreshold",
            series=named("temperature_limits_c"), labels=("limit",), unit="celsius"),
-    Family("gpu_fan_speed_ratio", G, GPU, "Fan speed asked for, over the fan's highest, read every tenth tick.",
+    Family("gpu_fan_speed_ratio", G, GPU, "Target fan speed divided by the maximum speed; read every tenth tick.",
            "nvmlDeviceGetFanSpeed_v2", series=named("fans_pct", 100), labels=("fan",), unit="ratio"),
     # -- faults
-    Family("gpu_ecc_enabled", G, GPU, "1 when error correction is on.", "nvmlDeviceGetEccMode",
+    Family("gpu_ecc_enabled", G, GPU, "1 if ECC is enabled.", "nvmlDeviceGetEccMode",
            flag("ecc_enabled")),
-    Family("gpu_ecc_errors_total", C, GPU, "ECC errors over the life of the board.",
+    Family("gpu_ecc_errors_total", C, GPU, "ECC errors over the lifetime of the board.",
            "nvmlDeviceGetTotalEccErrors, aggregate", series=named("ecc_errors"), labels=("error",)),
     Family("gpu_ecc_volatile_errors_total", C, GPU, "ECC errors since the driver was loaded.",
            "nvmlDeviceGetTotalEccErrors, volatile", series=named("ecc_volatile_errors"), labels=("error",)),
-    Family("gpu_remapped_rows_total", C, GPU, "Memory rows replaced by spare ones, by cause.",
+    Family("gpu_remapped_rows_total", C, GPU, "Memory rows replaced by spare rows, by cause.",
            "nvmlDeviceGetRemappedRows", series=named("remapped_rows"), labels=("cause",)),
-    Family("gpu_row_remap_pending", G, GPU, "1 when a row waits for the next reset to be remapped.",
+    Family("gpu_row_remap_pending", G, GPU, "1 if a row remapping is pending until the next reset.",
            "nvmlDeviceGetRemappedRows", flag("row_remap_pending")),
-    Family("gpu_row_remap_failed", G, GPU, "1 when a row could not be remapped: replace the board.",
+    Family("gpu_row_remap_failed", G, GPU, "1 if a row could not be remapped: replace the board.",
            "nvmlDeviceGetRemappedRows", flag("row_remap_failed")),
     Family("gpu_xid_errors_total", C, GPU, "XID errors since the exporter started, by code.",
            "nvmlEventSetWait (XidCriticalError)", series=named("xids"), labels=("xid",)),
     # -- links
-    Family("gpu_pcie_replays_total", C, GPU, "PCIe packets sent again.", "nvmlDeviceGetPcieReplayCounter",
+    Family("gpu_pcie_replays_total", C, GPU, "PCIe replays.", "nvmlDeviceGetPcieReplayCounter",
            at("pcie_replays")),
-    Family("gpu_pcie_link_generation", G, GPU, "PCIe generation of the link now; idle links fall back.",
+    Family("gpu_pcie_link_generation", G, GPU, "Current PCIe generation of the link; lower on idle links.",
            "nvmlDeviceGetCurrPcieLinkGeneration", at("pcie_generation")),
     Family("gpu_pcie_link_width", G, GPU, "PCIe lanes in use.", "nvmlDeviceGetCurrPcieLinkWidth",
            at("pcie_width")),
-    Family("gpu_pcie_link_max_generation", G, GPU, "Highest PCIe generation of board and slot.",
+    Family("gpu_pcie_link_max_generation", G, GPU, "Maximum PCIe generation of board and slot.",
            "nvmlDeviceGetMaxPcieLinkGeneration", at("pcie_max_generation")),
-    Family("gpu_pcie_link_max_width", G, GPU, "Most PCIe lanes of board and slot.",
+    Family("gpu_pcie_link_max_width", G, GPU, "Maximum number of PCIe lanes of board and slot.",
            "nvmlDeviceGetMaxPcieLinkWidth", at("pcie_max_width")),
-    Family("gpu_pcie_transmit_bytes_per_second", G, GPU, "PCIe traffic from the GPU.",
+    Family("gpu_pcie_transmit_bytes_per_second", G, GPU, "PCIe throughput from the GPU.",
            "GPM, or nvmlDeviceGetPcieThroughput with --collector.pcie-throughput", pcie("transmit")),
-    Family("gpu_pcie_receive_bytes_per_second", G, GPU, "PCIe traffic to the GPU.",
+    Family("gpu_pcie_receive_bytes_per_second", G, GPU, "PCIe throughput to the GPU.",
            "GPM, or nvmlDeviceGetPcieThroughput with --collector.pcie-throughput", pcie("receive")),
     Family("gpu_nvlink_links", G, GPU, "NVLinks by state.", "nvmlDeviceGetNvLinkState",
            series=named("nvlinks"), labels=("state",)),
@@ -200,25 +200,25 @@ GPUS: tuple[Family, ...] = (
            "field NVLINK_THROUGHPUT_DATA_TX", at("nvlink_transmit_bytes"), unit="bytes"),
     Family("gpu_nvlink_receive_bytes_total", C, GPU, "Data received over all NVLinks.",
            "field NVLINK_THROUGHPUT_DATA_RX", at("nvlink_receive_bytes"), unit="bytes"),
-    Family("gpu_nvlink_errors_total", C, GPU, "NVLink errors by kind, all links.",
+    Family("gpu_nvlink_errors_total", C, GPU, "NVLink errors of all links, by kind.",
            "nvmlDeviceGetNvLinkErrorCounter", series=named("nvlink_errors"), labels=("error",)),
     # -- modes
-    Family("gpu_mig_enabled", G, GPU, "1 when the GPU is cut into MIG instances.",
+    Family("gpu_mig_enabled", G, GPU, "1 if MIG mode is enabled.",
            "nvmlDeviceGetMigMode", flag("mig_enabled")),
-    Family("gpu_accounting_enabled", G, GPU, "1 when the driver keeps accounts of processes.",
+    Family("gpu_accounting_enabled", G, GPU, "1 if accounting mode is enabled.",
            "nvmlDeviceGetAccountingMode", flag("accounting_enabled")),
     Family("gpu_vgpu_license_active", G, GPU,
-           "1 when a feature of NVIDIA's vGPU software is licensed; 0 when none is or needs to be, as on bare metal.",
+           "1 if a vGPU software license is active; 0 if not, or on bare metal.",
            "nvmlDeviceGetGridLicensableFeatures", flag("vgpu_licensed")),
-    Family("gpu_processes", G, GPU, "Processes the driver lists on the GPU.", LISTS,
+    Family("gpu_processes", G, GPU, "Processes that the driver lists on the GPU.", LISTS,
            lambda r: None if r.residents is None else len({resident.pid for resident in r.residents})),
-    Family("gpuledger_driver_seconds", G, GPU, "Time the last tick spent inside driver calls for this GPU.",
+    Family("gpuledger_driver_seconds", G, GPU, "Time spent in driver calls for this GPU in the last tick.",
            "gpuledger itself", at("driver_ns", 1e9), unit="seconds"),
 )  # fmt: skip
 
-# In families of their own, so that sums over GPUs count nothing twice.
+# Separate families, so that a sum over GPUs counts nothing twice.
 MIG_INSTANCES: tuple[Family, ...] = (
-    Family("gpu_mig_info", I, MIG, "What the MIG instance is.", "nvmlDeviceGetMigDeviceHandleByIndex",
+    Family("gpu_mig_info", I, MIG, "Properties of the MIG instance.", "nvmlDeviceGetMigDeviceHandleByIndex",
            series=info("device.name", "device.mig_profile", "device.gpu_instance_id", "device.compute_instance_id",
                  "device.multiprocessors"),
            labels=("name", "profile", "gpu_instance_id", "compute_instance_id", "multiprocessors")),

@@ -3,7 +3,18 @@
 `None` always means "this GPU or driver does not say"; a number is never invented in its place.
 """
 
-from gpuledger.model.owners import EVIDENCE, NOBODY, OUTSIDE, Facts, Granted, Holder, Owner, Owners, ProviderHealth
+from gpuledger.model.owners import (
+    EVIDENCE,
+    NOBODY,
+    OUTSIDE,
+    SHORT_ID,
+    Facts,
+    Granted,
+    Holder,
+    Owner,
+    Owners,
+    ProviderHealth,
+)
 from gpuledger.model.readings import (
     Account,
     Accounting,
@@ -34,6 +45,7 @@ __all__ = [
     "EVIDENCE",
     "NOBODY",
     "OUTSIDE",
+    "SHORT_ID",
     "Account",
     "Accounting",
     "Activity",

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuledger.export.text import escape
+from gpuledger.holders import DevicePods, HolderLabels, single_pod
 from gpuledger.model import Device
 from gpuledger.upstream.exposition import Family, pairs
-from gpuledger.upstream.holders import Holder, Holdings, one_pod
 
 NEW_NAMES = (b"namespace", b"pod", b"container")
 OLD_NAMES = (b"pod_namespace", b"pod_name", b"container_name")
@@ -53,7 +53,7 @@ class Enriched:
     """Series left out because one with the same labels came before."""
 
 
-def enrich(families: Sequence[Family], held: Holdings, *, copied: bool = False) -> Enriched:
+def enrich(families: Sequence[Family], held: DevicePods, *, copied: bool = False) -> Enriched:
     """The answer with pods on it; `copied` gives each pod on a shared device a copy of the device's series."""
     labeller = Labeller(held, copied=copied)
     written = [(family.name, _lines(family, labeller)) for family in families]
@@ -106,7 +106,7 @@ def _written(
 class Labeller:
     """Finds the labels of each block once."""
 
-    def __init__(self, held: Holdings, *, copied: bool = False) -> None:
+    def __init__(self, held: DevicePods, *, copied: bool = False) -> None:
         self._devices = Devices(held.devices)
         self._holders = dict(held.holders)
         self._copied = copied
@@ -126,7 +126,7 @@ class Labeller:
         names = OLD_NAMES if is_old else NEW_NAMES
         there = said.get(names[1], b"") != b""
         holders = self._holders_of(said)
-        pod = one_pod(holders)
+        pod = single_pod(holders)
         if pod is not None:
             return _made([_with(labels, names, pod)], has_pod=True)
         if not holders or (b"vgpu" in said and there):
@@ -135,7 +135,7 @@ class Labeller:
             return _made([_with(labels, names, holder) for holder in holders], has_pod=True)
         return _made([_without_pod(labels)], has_pod=False)
 
-    def _holders_of(self, said: dict[bytes, bytes]) -> tuple[Holder, ...]:
+    def _holders_of(self, said: dict[bytes, bytes]) -> tuple[HolderLabels, ...]:
         found = {holder for uuid in self._devices.find(said) for holder in self._holders.get(uuid, ())}
         return tuple(sorted(found))
 
@@ -172,9 +172,9 @@ def _bus(text: bytes) -> bytes:
     return b"%b:%b" % (found[1].lstrip(b"0"), found[2].lower()) if found else b"-"
 
 
-def _with(labels: Pairs, names: tuple[bytes, ...], holder: Holder) -> Pairs:
+def _with(labels: Pairs, names: tuple[bytes, ...], holder: HolderLabels) -> Pairs:
     """The labels with this holder instead of whoever is there."""
-    ours = [(name, escape(value).encode()) for name, value in zip(names, holder, strict=True)]
+    ours = [(name, escape(value).encode()) for name, value in zip(names, holder, strict=False)]
     said = dict(labels)
     is_other = any(said.get(name, value) not in (b"", value) for name, value in ours[:2])
     dropped = MINE | {OF_POD} if is_other else MINE

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpuledger.holders import DevicePods, device_pods
 from gpuledger.model import Tick, Upstream
 from gpuledger.problem import Problem
 from gpuledger.said import Said
 from gpuledger.upstream.enrich import Enriched, enrich
 from gpuledger.upstream.exposition import Family
 from gpuledger.upstream.failure import UpstreamError
-from gpuledger.upstream.holders import Holdings, holdings
 from gpuledger.upstream.source import Source
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Poll:
         self._said = Said(log)
         self._stop = threading.Event()
         self._families: list[Family] = []
-        self._held: Holdings | None = None
+        self._held: DevicePods | None = None
         self._served: Enriched | None = None
         self._good_at: float | None = None
         self._due = monotonic()
@@ -107,7 +107,7 @@ class Poll:
             self._due = started + self._polling.interval_s
             families = self._read()
         # A driver that is down lists no devices, which does not mean that nobody holds them.
-        held = self._held if self._held is not None and not tick.driver.up else holdings(tick)
+        held = self._held if self._held is not None and not tick.driver.up else device_pods(tick)
         if families is not None:
             self._families = families
             self._label(held)
@@ -118,7 +118,7 @@ class Poll:
         if self.served is None:  # its memory is better free
             self._families, self._served = [], None
 
-    def _label(self, held: Holdings) -> None:
+    def _label(self, held: DevicePods) -> None:
         self._held = held
         self._served = enrich(self._families, held, copied=self._polling.copied)
 

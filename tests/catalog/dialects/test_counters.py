@@ -70,11 +70,11 @@ def test_names_of_1x_are_answered() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "it chooses no metric; write lines such as `DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature.`"),
+        ("", "no metric is selected; write lines such as `DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature.`"),
         ("#\nDCGM_FI_DEV_GPU_TEMP, gauge",
-         "line 2: 'DCGM_FI_DEV_GPU_TEMP, gauge' has no three parts; write `FIELD, type, help`"),
-        ("\n\na b, gauge, x", "line 3: 'a b' is no name of a field; write it as DCGM_FI_DEV_GPU_TEMP"),
-        ("a, histogram, x", "line 1: 'histogram' is no type; write one of gauge, counter, label"),
+         "line 2: 'DCGM_FI_DEV_GPU_TEMP, gauge' does not have three columns; write `FIELD, type, help`"),
+        ("\n\na b, gauge, x", "line 3: 'a b' is not a field name; write it as DCGM_FI_DEV_GPU_TEMP"),
+        ("a, histogram, x", "line 1: 'histogram' is not a type; use one of gauge, counter, label"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_line(text: str, why: str) -> None:

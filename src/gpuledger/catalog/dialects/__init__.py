@@ -1,9 +1,64 @@
-"""The same tick under the names of other exporters, so that dashboards and alerts written for them go on working.
+"""Dialects: the same tick under the metric names of other exporters, so that their dashboards and alerts keep working.
 
-`table.py` names all dialects. A module a dialect holds its families; `holders.py` and `division.py` say whose a
-device is and how much of it is whose.
+Each dialect is a table of families. `gpuledger.holders` decides which container holds a device, and
+`gpuledger.books.division` divides the device's values among its containers.
 """
 
-from gpuledger.catalog.dialects.table import DIALECTS, Choices, Dialect, speak
+from __future__ import annotations
 
-__all__ = ["DIALECTS", "Choices", "Dialect", "speak"]
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+
+from gpuledger.catalog import CATALOG
+from gpuledger.catalog.dialects.counters import Counter
+from gpuledger.catalog.family import Family
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Options of the dialects."""
+
+    hostname: str = ""
+    pod_uid: bool = False
+    counters: tuple[Counter, ...] | None = None
+    """Families of the dcgm dialect, in this order; None for the default ones."""
+    prefix: str = "gpu_process"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A set of metric names. Its module is imported on first use."""
+
+    name: str
+    path: str
+    """The path that always serves it; empty if it must be requested."""
+    about: str
+
+    def families(self, choices: Choices) -> tuple[Family, ...]:
+        """The metrics, in the order they are written."""
+        if self.name == "native":
+            return CATALOG
+        families: tuple[Family, ...] = import_module(f"{__name__}.{self.name}").families(choices)
+        return families
+
+
+DIALECTS = {
+    dialect.name: dialect
+    for dialect in (
+        Dialect("native", "", "gpuledger's own names, in docs/metrics.md"),
+        Dialect("dcgm", "/dcgm/metrics", "NVIDIA's dcgm-exporter, 2.0 and newer"),
+        Dialect("dcgm1", "/gpu/metrics", "the pod exporter before it, 1.x"),
+        Dialect("inference", "", "exporters that infer containers' memory"),
+        Dialect("process", "", "exporters of energy by process"),
+    )
+}
+
+
+def speak(names: Iterable[str], choices: Choices) -> tuple[Family, ...]:
+    """The families of these dialects in sequence; of two families with the same name, the first."""
+    families: dict[str, Family] = {}
+    for name in names:
+        for family in DIALECTS[name].families(choices):
+            families.setdefault(family.name, family)
+    return tuple(families.values())

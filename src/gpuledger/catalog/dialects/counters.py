@@ -1,4 +1,4 @@
-"""The file in which users of dcgm-exporter choose their metrics: `FIELD, type, help`, one a line. Pure."""
+"""Parses the CSV file that selects the metrics of dcgm-exporter: one `FIELD, type, help` per line. Pure."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dataclasses import dataclass
 LABEL = "label"
 TYPES = ("gauge", "counter", LABEL)
 SEPARATORS = 2
-"""The third column is a sentence; commas in it separate nothing."""
+"""The third column is a sentence that may contain commas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One line of it."""
+    """One line of the file."""
 
     field: str
     type: str
-    """`gauge` or `counter`, or `label`: then the field is a label of all the others."""
+    """`gauge`, `counter`, or `label`: a field that becomes a label of all other fields."""
     help: str
 
 
 def parse(text: str) -> tuple[Counter, ...]:
-    """What the file chooses, of a field that is there twice the first; ValueError with the line that makes no sense."""
-    found: dict[str, Counter] = {}
+    """The counters of a file; of duplicate fields, the first. Raises ValueError that names the invalid line."""
+    counters: dict[str, Counter] = {}
     for counter in _lines(text):
-        found.setdefault(counter.field, counter)
-    if not found:
-        raise ValueError("it chooses no metric; write lines such as `DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature.`")
-    return tuple(found.values())
+        counters.setdefault(counter.field, counter)
+    if not counters:
+        raise ValueError("no metric is selected; write lines such as `DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature.`")
+    return tuple(counters.values())
 
 
 def repeated(text: str) -> list[str]:
-    """Fields of a good file that are there twice, as in one that dcgm-exporter itself comes with."""
+    """Duplicate fields of a valid file; one of dcgm-exporter's own files has some."""
     times = Counts(counter.field for counter in _lines(text))
     return [field for field, count in times.items() if count > 1]
 
@@ -44,12 +44,12 @@ def _lines(text: str) -> Iterator[Counter]:
             continue
         parts = [part.strip() for part in line.split(",", SEPARATORS)]
         if len(parts) <= SEPARATORS:
-            raise ValueError(f"line {number}: {line.strip()!r} has no three parts; write `FIELD, type, help`")
+            raise ValueError(f"line {number}: {line.strip()!r} does not have three columns; write `FIELD, type, help`")
         field, kind, help_text = parts
         if not (field.isascii() and field.isidentifier()):
-            raise ValueError(f"line {number}: {field!r} is no name of a field; write it as DCGM_FI_DEV_GPU_TEMP")
+            raise ValueError(f"line {number}: {field!r} is not a field name; write it as DCGM_FI_DEV_GPU_TEMP")
         if kind not in TYPES:
-            raise ValueError(f"line {number}: {kind!r} is no type; write one of {', '.join(TYPES)}")
+            raise ValueError(f"line {number}: {kind!r} is not a type; use one of {', '.join(TYPES)}")
         if help_text.startswith('"') and help_text.endswith('"') and len(help_text) > 1:
             help_text = help_text[1:-1].replace('""', '"')
         yield Counter(field, kind, help_text)

@@ -1,4 +1,4 @@
-"""dcgm-exporter's names. What each is in our own words is in `origin`: the native metric it is made of."""
+"""Names of dcgm-exporter. The `origin` of a family is the native metric it is derived from."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from gpuledger.books.division import Part, divide
+from gpuledger.catalog.dialects import Choices
 from gpuledger.catalog.dialects.counters import LABEL, Counter
-from gpuledger.catalog.dialects.holders import Place, Whose
-from gpuledger.catalog.dialects.table import Choices
-from gpuledger.catalog.dialects.world import World
-from gpuledger.catalog.family import C, Family, G, Kind, Series, Type, Value, activity, at, flag, pcie
+from gpuledger.catalog.family import C, Family, G, Kind, Series, Thing, Type, Value, activity, at, flag, pcie
+from gpuledger.holders import HolderLabels, Holding, holdings
 from gpuledger.model import Reading, Tick
 
 MIB = 1 << 20
@@ -22,16 +22,58 @@ LABELS: dict[str, Callable[[Tick, Reading], str]] = {
     "DCGM_FI_DEV_VBIOS_VERSION": lambda _, gpu: gpu.device.vbios_version,
     "DCGM_FI_DEV_BOARD_PART_NUMBER": lambda _, gpu: gpu.device.board_part_number,
 }
-"""Fields that are labels of all others."""
+"""Fields that become labels of all other fields."""
 USUAL_LABELS = ("DCGM_FI_DRIVER_VERSION",)
 
 
+LabelValues = Callable[[Tick, Holding, HolderLabels], tuple[str, ...]]
+
+
+class Kinds:
+    """The kinds of things that the families of a dialect describe, with the labels of that dialect."""
+
+    def __init__(self, labels: tuple[str, ...], values: LabelValues, *, pod_uid: bool) -> None:
+        self._values = values
+        self._pod_uid = pod_uid
+        self._last: tuple[Tick, list[list[Holding]]] | None = None
+        self.gpus = Kind(labels, self._gpus, sparse=True)
+        """Whole GPUs."""
+        self.devices = Kind(labels, self._devices, sparse=True)
+        """MIG instances of a GPU that has some, else the GPU."""
+        self.parts = Kind(labels, self._parts, sparse=True)
+        """The part of each holder in a device."""
+
+    def _by_gpu(self, tick: Tick) -> list[list[Holding]]:
+        """Each GPU with its instances, computed once for all kinds."""
+        if self._last is None or self._last[0] is not tick:
+            groups: dict[str, list[Holding]] = {}
+            for holding in holdings(tick, pod_uid=self._pod_uid):
+                groups.setdefault(holding.gpu.device.uuid, []).append(holding)
+            self._last = tick, list(groups.values())
+        return self._last[1]
+
+    def _gpus(self, tick: Tick) -> list[Thing]:
+        return [self._thing(tick, group[0]) for group in self._by_gpu(tick)]
+
+    def _devices(self, tick: Tick) -> list[Thing]:
+        return [self._thing(tick, holding) for group in self._by_gpu(tick) for holding in group[1:] or group]
+
+    def _thing(self, tick: Tick, holding: Holding) -> Thing:
+        return self._values(tick, holding, holding.holder), holding.reading
+
+    def _parts(self, tick: Tick) -> list[Thing]:
+        parts: list[Part] = []
+        for gpu, *instances in self._by_gpu(tick):
+            parts += divide(gpu, instances, pod_uid=self._pod_uid)
+        return [(self._values(tick, part.holding, part.labels), part) for part in parts]
+
+
 def of(path: str, name: str) -> Callable[[Any], Value | None]:
-    """One of the numbers under names at `path`."""
+    """The value under this name in the labelled values at `path`."""
 
     def read(reading: Any) -> Value | None:
-        for known, value in getattr(reading, path):
-            if known == name:
+        for label, value in getattr(reading, path):
+            if label == name:
                 return int(value)
         return None
 
@@ -45,7 +87,7 @@ def mib(path: str) -> Callable[[Reading], Value | None]:
 
 
 def last_xid(reading: Reading) -> Value | None:
-    """0 while there was none; a GPU that an XID took off the bus still shows it."""
+    """The last XID, or 0. A GPU that fell off the bus keeps its last XID."""
     return reading.last_xid if reading.last_xid is not None else 0 if reading.up else None
 
 
@@ -54,9 +96,9 @@ def _coded_xid(reading: Reading) -> Series:
     return () if code is None else (((str(code),), code),)
 
 
-def table(things: World) -> tuple[Family, ...]:
-    """The families a default installation has, and those its list of counters has commented out."""
-    gpu, place, part = things.gpus, things.places, things.parts
+def table(kinds: Kinds) -> tuple[Family, ...]:
+    """The families of a default installation, and those commented out in its list of counters."""
+    gpu, device, part = kinds.gpus, kinds.devices, kinds.parts
     violations = {
         "POWER": "power", "THERMAL": "thermal", "SYNC_BOOST": "sync_boost", "BOARD_LIMIT": "board_limit",
         "LOW_UTIL": "low_utilization", "RELIABILITY": "reliability",
@@ -70,56 +112,56 @@ def table(things: World) -> tuple[Family, ...]:
                'gpu_temperature_celsius{sensor="memory"}', of("temperatures_c", "memory")),
         Family("DCGM_FI_DEV_GPU_TEMP", G, gpu, "Temperature of the GPU in degrees Celsius.",
                'gpu_temperature_celsius{sensor="gpu"}', of("temperatures_c", "gpu")),
-        Family("DCGM_FI_DEV_POWER_USAGE", G, part, "Power in W; on a shared GPU, each owner's part of it.",
+        Family("DCGM_FI_DEV_POWER_USAGE", G, part, "Power in W; on a shared GPU, the part of each owner.",
                "gpu_power_watts", at("power_mw", 1000)),
         Family("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", C, part,
-               "Energy in mJ, of each owner; without one, all that is no container's.",
+               "Energy in mJ by owner; without an owner, energy owned by no container.",
                "gpu_energy_joules_total", at("energy_mj")),
-        Family("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", C, gpu, "PCIe packets sent again.", "gpu_pcie_replays_total",
+        Family("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", C, gpu, "PCIe replays.", "gpu_pcie_replays_total",
                at("pcie_replays")),
-        Family("DCGM_FI_DEV_GPU_UTIL", G, part, "Utilization in percent; on a shared GPU, each owner's part of it.",
+        Family("DCGM_FI_DEV_GPU_UTIL", G, part, "Utilization in percent; on a shared GPU, the part of each owner.",
                "gpu_utilization_ratio", at("utilization_pct")),
         Family("DCGM_FI_DEV_MEM_COPY_UTIL", G, gpu, "Memory activity in percent.", "gpu_memory_utilization_ratio",
                at("memory_utilization_pct")),
-        Family("DCGM_FI_DEV_ENC_UTIL", G, gpu, "Use of the encoders in percent.", "gpu_encoder_utilization_ratio",
+        Family("DCGM_FI_DEV_ENC_UTIL", G, gpu, "Encoder utilization in percent.", "gpu_encoder_utilization_ratio",
                at("encoder_pct")),
-        Family("DCGM_FI_DEV_DEC_UTIL", G, gpu, "Use of the decoders in percent.", "gpu_decoder_utilization_ratio",
+        Family("DCGM_FI_DEV_DEC_UTIL", G, gpu, "Decoder utilization in percent.", "gpu_decoder_utilization_ratio",
                at("decoder_pct")),
-        Family("DCGM_FI_DEV_XID_ERRORS", G, gpu, "The XID that came last since the exporter started; 0 for none.",
+        Family("DCGM_FI_DEV_XID_ERRORS", G, gpu, "Last XID since the exporter started; 0 if there was none.",
                "gpu_xid_errors_total", series=_coded_xid, labels=("err_code",)),
-        *(Family(f"DCGM_FI_DEV_{theirs}_VIOLATION", C, gpu, "Time in ns in which the clocks were held back.",
+        *(Family(f"DCGM_FI_DEV_{theirs}_VIOLATION", C, gpu, "Time in ns in which the clocks were throttled.",
                  f'gpu_clock_event_seconds_total{{policy="{ours}"}}', of("clock_event_ns", ours))
           for theirs, ours in violations.items()),
-        Family("DCGM_FI_DEV_FB_FREE", G, place, "Free memory in MiB.", "gpu_memory_free_bytes",
+        Family("DCGM_FI_DEV_FB_FREE", G, device, "Free memory in MiB.", "gpu_memory_free_bytes",
                mib("memory_free_bytes")),
-        Family("DCGM_FI_DEV_FB_USED", G, part, "Used memory in MiB; on a shared device, each owner's part of it.",
+        Family("DCGM_FI_DEV_FB_USED", G, part, "Used memory in MiB; on a shared device, the part of each owner.",
                "gpu_memory_used_bytes", at("memory_mib")),
-        Family("DCGM_FI_DEV_FB_RESERVED", G, place, "Memory in MiB that driver and firmware keep for themselves.",
+        Family("DCGM_FI_DEV_FB_RESERVED", G, device, "Memory in MiB reserved by driver and firmware.",
                "gpu_memory_reserved_bytes", mib("memory_reserved_bytes")),
         Family("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", C, gpu, "Corrected memory errors since the driver was loaded.",
                'gpu_ecc_volatile_errors_total{error="corrected"}', of("ecc_volatile_errors", "corrected")),
         Family("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", C, gpu, "Uncorrected memory errors since the driver was loaded.",
                'gpu_ecc_volatile_errors_total{error="uncorrected"}', of("ecc_volatile_errors", "uncorrected")),
-        Family("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", C, gpu, "Corrected memory errors in the board's life.",
+        Family("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", C, gpu, "Corrected memory errors over the lifetime of the board.",
                'gpu_ecc_errors_total{error="corrected"}', of("ecc_errors", "corrected")),
-        Family("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", C, gpu, "Uncorrected memory errors in the board's life.",
+        Family("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", C, gpu, "Uncorrected memory errors over the lifetime of the board.",
                'gpu_ecc_errors_total{error="uncorrected"}', of("ecc_errors", "uncorrected")),
         *(Family(f"DCGM_FI_DEV_NVLINK_{theirs}_ERROR_COUNT_TOTAL", C, gpu, "NVLink errors of this kind, all links.",
                  f'gpu_nvlink_errors_total{{error="{ours}"}}', of("nvlink_errors", ours))
           for theirs, ours in (("CRC_FLIT", "crc_flit"), ("CRC_DATA", "crc_data"), ("REPLAY", "replay"),
                                ("RECOVERY", "recovery"))),
         Family("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", G, gpu,
-               "NVLink traffic both ways in units of 1000 KiB per second, as DCGM has it; every tenth tick.",
+               "NVLink traffic in both directions in units of 1000 KiB per second, as in DCGM; read every tenth tick.",
                "gpu_nvlink_transmit_bytes_total", at("nvlink_bytes_per_s", 1_024_000)),
         Family("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", C, gpu, "Memory rows replaced after uncorrectable errors.",
                'gpu_remapped_rows_total{cause="uncorrectable"}', of("remapped_rows", "uncorrectable")),
         Family("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", C, gpu, "Memory rows replaced after correctable errors.",
                'gpu_remapped_rows_total{cause="correctable"}', of("remapped_rows", "correctable")),
-        Family("DCGM_FI_DEV_ROW_REMAP_FAILURE", G, gpu, "1 when a row could not be replaced.",
+        Family("DCGM_FI_DEV_ROW_REMAP_FAILURE", G, gpu, "1 if a memory row could not be replaced.",
                "gpu_row_remap_failed", flag("row_remap_failed")),
-        Family("DCGM_FI_DEV_VGPU_LICENSE_STATUS", G, gpu, "1 when the vGPU is licensed; 0 also on bare metal.",
+        Family("DCGM_FI_DEV_VGPU_LICENSE_STATUS", G, gpu, "1 if the vGPU is licensed; 0 on bare metal.",
                "gpu_vgpu_license_active", flag("vgpu_licensed")),
-        *_activities(place),
+        *_activities(device),
         Family("DCGM_FI_PROF_PCIE_TX_BYTES", G, gpu, "PCIe traffic from the GPU in bytes per second.",
                "gpu_pcie_transmit_bytes_per_second", pcie("transmit")),
         Family("DCGM_FI_PROF_PCIE_RX_BYTES", G, gpu, "PCIe traffic to the GPU in bytes per second.",
@@ -127,7 +169,7 @@ def table(things: World) -> tuple[Family, ...]:
     )  # fmt: skip
 
 
-def _activities(place: Kind) -> Iterable[Family]:
+def _activities(device: Kind) -> Iterable[Family]:
     for theirs, part, ours in (
         ("GR_ENGINE_ACTIVE", "graphics_pct", "graphics_active"),
         ("SM_ACTIVE", "sm_pct", "sm_active"),
@@ -139,61 +181,61 @@ def _activities(place: Kind) -> Iterable[Family]:
         ("PIPE_FP16_ACTIVE", "fp16_pct", "fp16_active"),
     ):
         yield Family(
-            f"DCGM_FI_PROF_{theirs}", G, place, "Activity of this part of the chip, from 0 to 1.", f"gpu_{ours}_ratio",
+            f"DCGM_FI_PROF_{theirs}", G, device, "Activity of this part of the chip, from 0 to 1.", f"gpu_{ours}_ratio",
             activity(part),
         )  # fmt: skip
 
 
-def more(things: World) -> tuple[Family, ...]:
-    """What no default list has; served to whoever chooses it."""
-    gpu, place = things.gpus, things.places
+def more(kinds: Kinds) -> tuple[Family, ...]:
+    """Families that no default list has; exposed if selected."""
+    gpu, device = kinds.gpus, kinds.devices
     return (
-        Family("DCGM_FI_DEV_FB_TOTAL", G, place, "Memory of the device in MiB.", "gpu_memory_total_bytes",
+        Family("DCGM_FI_DEV_FB_TOTAL", G, device, "Total memory of the device in MiB.", "gpu_memory_total_bytes",
                mib("memory_total_bytes")),
         Family("DCGM_FI_DEV_POWER_USAGE_INSTANT", G, gpu, "Power of the whole GPU in W.", "gpu_power_watts",
                at("power_mw", 1000)),
-        Family("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", G, gpu, "Power limit in force in W.", "gpu_power_limit_watts",
+        Family("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", G, gpu, "Enforced power limit in W.", "gpu_power_limit_watts",
                at("power_limit_mw", 1000)),
-        Family("DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF", G, gpu, "Power limit the board starts with in W.",
+        Family("DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF", G, gpu, "Default power limit in W.",
                "gpu_power_default_limit_watts", at("power_default_limit_mw", 1000)),
-        Family("DCGM_FI_DEV_PSTATE", G, gpu, "Performance state, 0 is the fastest.", "gpu_performance_state",
+        Family("DCGM_FI_DEV_PSTATE", G, gpu, "Performance state; 0 is the fastest.", "gpu_performance_state",
                at("performance_state")),
         Family("DCGM_FI_DEV_FAN_SPEED", G, gpu, "Speed of the first fan in percent.", 'gpu_fan_speed_ratio{fan="0"}',
                of("fans_pct", "0")),
         Family("DCGM_FI_DEV_VIDEO_CLOCK", G, gpu, "Video clock in MHz.", 'gpu_clock_hertz{clock="video"}',
                of("clocks_mhz", "video")),
-        Family("DCGM_FI_DEV_ROW_REMAP_PENDING", G, gpu, "1 when rows are replaced at the next reset.",
+        Family("DCGM_FI_DEV_ROW_REMAP_PENDING", G, gpu, "1 if memory rows will be replaced at the next reset.",
                "gpu_row_remap_pending", flag("row_remap_pending")),
-        Family("DCGM_FI_DEV_PCIE_LINK_GEN", G, gpu, "PCIe generation now.", "gpu_pcie_link_generation",
+        Family("DCGM_FI_DEV_PCIE_LINK_GEN", G, gpu, "Current PCIe generation.", "gpu_pcie_link_generation",
                at("pcie_generation")),
-        Family("DCGM_FI_DEV_PCIE_LINK_WIDTH", G, gpu, "PCIe lanes now.", "gpu_pcie_link_width", at("pcie_width")),
-        Family("DCGM_FI_DEV_MIG_MODE", G, gpu, "1 when the GPU is cut into MIG instances.", "gpu_mig_enabled",
+        Family("DCGM_FI_DEV_PCIE_LINK_WIDTH", G, gpu, "PCIe lanes in use.", "gpu_pcie_link_width", at("pcie_width")),
+        Family("DCGM_FI_DEV_MIG_MODE", G, gpu, "1 if MIG mode is enabled.", "gpu_mig_enabled",
                flag("mig_enabled")),
-        Family("DCGM_FI_PROF_PIPE_INT_ACTIVE", G, place, "Activity of the integer pipe, from 0 to 1.",
+        Family("DCGM_FI_PROF_PIPE_INT_ACTIVE", G, device, "Activity of the integer pipe, from 0 to 1.",
                "gpu_integer_active_ratio", activity("integer_pct")),
     )  # fmt: skip
 
 
 def families(choices: Choices) -> tuple[Family, ...]:
-    """Those of a default installation, or those that were chosen."""
+    """The families of a default installation, or the selected ones."""
     chosen = choices.counters
     labels = USUAL_LABELS if chosen is None else tuple(c.field for c in chosen if c.type == LABEL and c.field in LABELS)
-    things = world(choices, labels)
+    kinds = kinds_of(choices, labels)
     if chosen is None:
-        return table(things)
-    known = {family.name: family for family in (*table(things), *more(things), *_older())}
+        return table(kinds)
+    known = {family.name: family for family in (*table(kinds), *more(kinds), *_older())}
     return tuple(_as_chosen(known[c.field], c) for c in chosen if c.type != LABEL and c.field in known)
 
 
 def unanswered(chosen: Iterable[Counter]) -> list[str]:
-    """Fields that were chosen and that we do not have."""
-    things = world(Choices(), ())
-    known = {family.name for family in (*table(things), *more(things), *_older())}
+    """Selected fields that are unknown."""
+    kinds = kinds_of(Choices(), ())
+    known = {family.name for family in (*table(kinds), *more(kinds), *_older())}
     return [c.field for c in chosen if c.field not in (LABELS if c.type == LABEL else known)]
 
 
 def _older() -> tuple[Family, ...]:
-    """A list of counters may have the names of 1.x too; their series have the labels of 1.x."""
+    """Families of 1.x: a list of counters may contain them too. Their series have the labels of 1.x."""
     from gpuledger.catalog.dialects import dcgm1
 
     return dcgm1.families(Choices())
@@ -203,21 +245,21 @@ def _as_chosen(family: Family, counter: Counter) -> Family:
     return replace(family, type=Type(counter.type), help=counter.help or family.help)
 
 
-def world(choices: Choices, fields: tuple[str, ...]) -> World:
-    """Its labels; `fields` are those that a list of counters made labels."""
+def kinds_of(choices: Choices, fields: tuple[str, ...]) -> Kinds:
+    """The kinds with dcgm-exporter's labels; `fields` are labels selected by a list of counters."""
     names = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "hostname", *fields,
              "container", "namespace", "pod", "pod_uid")  # fmt: skip
 
-    def label(tick: Tick, place: Place, whose: Whose) -> tuple[str, ...]:
-        gpu, instance = place.gpu.device, place.reading.device
-        cut_from = ("", "")
+    def values(tick: Tick, holding: Holding, holder: HolderLabels) -> tuple[str, ...]:
+        gpu, instance = holding.gpu.device, holding.reading.device
+        mig = ("", "")
         if instance.parent_uuid:
-            cut_from = (instance.mig_profile, "" if (n := instance.gpu_instance_id) is None else str(n))
+            mig = (instance.mig_profile, "" if (n := instance.gpu_instance_id) is None else str(n))
         index = str(gpu.index)
         return (
-            index, gpu.uuid, gpu.pci_bus_id, f"nvidia{index}", gpu.name, *cut_from, choices.hostname,
-            *(LABELS[field](tick, place.gpu) for field in fields),
-            whose.container, whose.namespace, whose.pod, whose.pod_uid,
+            index, gpu.uuid, gpu.pci_bus_id, f"nvidia{index}", gpu.name, *mig, choices.hostname,
+            *(LABELS[field](tick, holding.gpu) for field in fields),
+            holder.container, holder.namespace, holder.pod, holder.pod_uid,
         )  # fmt: skip
 
-    return World(names, label, pod_uid=choices.pod_uid)
+    return Kinds(names, values, pod_uid=choices.pod_uid)

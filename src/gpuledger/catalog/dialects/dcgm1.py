@@ -9,11 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.catalog.dialects import dcgm
-from gpuledger.catalog.dialects.holders import Place, Whose
-from gpuledger.catalog.dialects.table import Choices
-from gpuledger.catalog.dialects.world import World
+from gpuledger.catalog.dialects import Choices, dcgm
+from gpuledger.catalog.dialects.dcgm import Kinds
 from gpuledger.catalog.family import Family, G, Value
+from gpuledger.holders import HolderLabels, Holding
 from gpuledger.model import Tick
 
 NAMES = {
@@ -54,8 +53,8 @@ LABELS = ("container_name", "gpu", "pod_name", "pod_namespace", "uuid")
 
 def families(_: Choices) -> tuple[Family, ...]:
     """Those of the newer exporter that the older one had, and what differs."""
-    world = World(LABELS, _label, pod_uid=False)
-    newer = {family.name: family for family in (*dcgm.table(world), *dcgm.more(world))}
+    kinds = Kinds(LABELS, _label, pod_uid=False)
+    newer = {family.name: family for family in (*dcgm.table(kinds), *dcgm.more(kinds))}
     return (
         *(replace(newer[theirs], name=name) for name, theirs in NAMES.items()),
         _in_kib("dcgm_pcie_tx_throughput", newer["DCGM_FI_PROF_PCIE_TX_BYTES"]),
@@ -63,7 +62,7 @@ def families(_: Choices) -> tuple[Family, ...]:
         Family(
             "dcgm_xid_errors",
             G,
-            world.gpus,
+            kinds.gpus,
             newer["DCGM_FI_DEV_XID_ERRORS"].help,
             "gpu_xid_errors_total",
             dcgm.last_xid,
@@ -72,13 +71,13 @@ def families(_: Choices) -> tuple[Family, ...]:
     )
 
 
-def _label(_: Tick, place: Place, whose: Whose) -> tuple[str, ...]:
-    device = place.reading.device
-    return whose.container, str(device.index), whose.pod, whose.namespace, device.uuid
+def _label(_: Tick, holding: Holding, holder: HolderLabels) -> tuple[str, ...]:
+    device = holding.reading.device
+    return holder.container, str(device.index), holder.pod, holder.namespace, device.uuid
 
 
 def _in_us(name: str, family: Family) -> Family:
-    return replace(family, name=name, help="Time in us in which the clocks were held back.", value=_whole(family, 1000))
+    return replace(family, name=name, help="Time in us in which the clocks were throttled.", value=_whole(family, 1000))
 
 
 def _in_kib(name: str, family: Family) -> Family:

@@ -1,11 +1,11 @@
-"""The names of energy exporters by process, under a prefix of the user's choice.
+"""Names of exporters of energy by process, under a configurable prefix.
 
-Of such exporters some write `_energy_joules` and some `_energy_joules_total`; both are there, with the same numbers.
+Some of them use `_energy_joules` and some `_energy_joules_total`; both are exposed, with the same values.
 """
 
 from __future__ import annotations
 
-from gpuledger.catalog.dialects.table import Choices
+from gpuledger.catalog.dialects import Choices
 from gpuledger.catalog.family import C, Family, G, Kind, Series, Thing, at, flag
 from gpuledger.model import ProcessUse, Tick
 
@@ -20,12 +20,12 @@ def _processes(tick: Tick) -> list[Thing]:
 def _label(use: ProcessUse) -> tuple[str, ...]:
     device, owner = use.device, use.owner
     name = use.facts.name if use.facts is not None else ""
-    whose = (owner.pod, owner.namespace, owner.container, owner.pod_uid, owner.container_id)
-    return (str(use.resident.pid), str(device.index), device.uuid, name, *whose)
+    names = (owner.pod, owner.namespace, owner.container, owner.pod_uid, owner.container_id)
+    return (str(use.resident.pid), str(device.index), device.uuid, name, *names)
 
 
 def _energy(use: ProcessUse) -> Series:
-    """Measured while it was alone on the GPU, and its shares of what several used."""
+    """Energy measured while the process was alone on the GPU, and estimated energy."""
     sums: dict[str, int] = {}
     for method, mj in use.energy_mj:
         estimated = "false" if method == MEASURED else "true"
@@ -34,7 +34,7 @@ def _energy(use: ProcessUse) -> Series:
 
 
 def families(choices: Choices) -> tuple[Family, ...]:
-    """One series a process and device."""
+    """One series per process and device."""
     prefix, of = choices.prefix, Kind(LABELS, _processes)
     energy = [
         Family(f"{prefix}_energy_joules{suffix}", C, of, "Energy of the process in joules, measured or estimated.",
@@ -43,14 +43,14 @@ def families(choices: Choices) -> tuple[Family, ...]:
     ]  # fmt: skip
     return (
         *energy,
-        Family(f"{prefix}_sm_utilization_ratio", G, of, "Share of time the process had the compute engine.",
+        Family(f"{prefix}_sm_utilization_ratio", G, of, "Share of time in which the process used the compute engine.",
                "gpu_process_sm_utilization_ratio", at("sample.sm_pct", 100)),
-        Family(f"{prefix}_memory_utilization_ratio", G, of, "Share of time the process had memory busy.",
+        Family(f"{prefix}_memory_utilization_ratio", G, of, "Share of time in which the process used the memory.",
                "gpu_process_memory_utilization_ratio", at("sample.memory_pct", 100)),
         Family(f"{prefix}_memory_used_bytes", G, of, "GPU memory of the process.", "gpu_process_memory_used_bytes",
                at("resident.memory_bytes")),
         Family(f"{prefix}_start_time_seconds", G, of, "Unix time at which the process started.",
                "gpu_process_start_time_seconds", at("facts.start_time_ms", 1000)),
-        Family(f"{prefix}_active", G, of, "1 while the process is on the GPU, 0 once it is gone.",
+        Family(f"{prefix}_active", G, of, "1 while the process is on the GPU, 0 after it has left.",
                "gpu_process_active", flag("active")),
     )  # fmt: skip

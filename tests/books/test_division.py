@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.books.book import Books
-from gpuledger.catalog.dialects.division import MIB, Part, divide, fill
-from gpuledger.catalog.dialects.holders import NOBODY, Place, Whose, places
+from gpuledger.books.division import MIB, Part, divide, with_rest
+from gpuledger.holders import NO_HOLDER, HolderLabels, Holding, holdings
 from gpuledger.model import (
     OUTSIDE,
     Account,
@@ -37,7 +37,7 @@ BYTES = st.none() | st.integers(0, 1 << 37)
 
 def parts(tick: Tick, uuid: str = GPU.uuid, *, pod_uid: bool = False) -> list[Part]:
     """All parts of one GPU."""
-    gpu, *instances = [p for p in places(tick, pod_uid=pod_uid) if p.gpu.device.uuid == uuid]
+    gpu, *instances = [p for p in holdings(tick, pod_uid=pod_uid) if p.gpu.device.uuid == uuid]
     return divide(gpu, instances, pod_uid=pod_uid)
 
 
@@ -84,7 +84,7 @@ def test_parts_are_the_device(
             assert total(found, "utilization_pct") == gpu.utilization_pct
             assert total(found, "power_mw") == gpu.power_mw
             assert all((getattr(part, name) or 0) >= 0 for part in found for name in ("memory_mib", "power_mw"))
-            assert len({(part.place.reading.device.uuid, part.whose) for part in found}) == len(found)
+            assert len({(part.holding.reading.device.uuid, part.labels) for part in found}) == len(found)
             if gpu.device == GPU:
                 in_mib = None if gpu.memory_used_bytes is None else gpu.memory_used_bytes // MIB
                 assert total(found, "memory_mib") == in_mib
@@ -120,11 +120,11 @@ def test_energy_never_falls(
     Also when the exporter is killed and goes on from its journal.
     """
     books = Books(keep_ns=keep_ns)
-    before: dict[tuple[str, Whose], int] = {}
+    before: dict[tuple[str, HolderLabels], int] = {}
     for (tick, _), killed in zip(steps, kills, strict=False):
         booked = books.book(named(tick, fixed=fixed))
         now = {
-            (part.place.reading.device.uuid, part.whose): part.energy_mj
+            (part.holding.reading.device.uuid, part.labels): part.energy_mj
             for reading in booked.readings
             if not reading.device.parent_uuid
             for part in parts(booked, reading.device.uuid, pod_uid=pod_uid)
@@ -138,9 +138,9 @@ def test_energy_never_falls(
 @given(st.integers(0, 10**6), st.dictionaries(st.integers(1, 9), st.integers(0, 10**6), max_size=5))
 def test_what_is_told_and_the_rest(device: int, told: dict[int, int]) -> None:
     """Each keeps what is told of it as long as there is enough; nobody never has less than nothing."""
-    seats = {(number, NOBODY._replace(pod="p")): amount for number, amount in told.items()}
+    seats = {(number, NO_HOLDER._replace(pod="p")): amount for number, amount in told.items()}
 
-    filled = fill(device, seats, (0, NOBODY))
+    filled = with_rest(device, seats, (0, NO_HOLDER))
 
     assert sum(filled.values()) == device
     assert min(filled.values()) >= 0
@@ -151,7 +151,7 @@ def test_what_is_told_and_the_rest(device: int, told: dict[int, int]) -> None:
 A = Owner("main", "a" * 64, "ml", "train-a", pod_uid="uid-a")
 B = Owner("main", "b" * 64, "ml", "train-b", pod_uid="uid-b")
 BOOKED = {"account": "accounts", "memory": "memory"}
-OF_A, OF_B = Whose("ml", "train-a", "main"), Whose("ml", "train-b", "main")
+OF_A, OF_B = HolderLabels("ml", "train-a", "main"), HolderLabels("ml", "train-b", "main")
 
 
 def node(*uses: ContainerUse, owners: dict[int, Owner] | None = None, given: Any = (), **reading: Any) -> Tick:
@@ -168,9 +168,9 @@ def use(owner: Owner, *, processes: int = 1, device: Device = GPU, **more: Any) 
     return ContainerUse(device, owner, processes, **{"memory_bytes": None, "sm_pct": None, **more})
 
 
-def values(tick: Tick, name: str, *, pod_uid: bool = False) -> dict[Whose, int]:
+def values(tick: Tick, name: str, *, pod_uid: bool = False) -> dict[HolderLabels, int]:
     """Of each owner what it has."""
-    return {part.whose: value for part in parts(tick, pod_uid=pod_uid) if (value := getattr(part, name)) is not None}
+    return {part.labels: value for part in parts(tick, pod_uid=pod_uid) if (value := getattr(part, name)) is not None}
 
 
 def test_a_pod_alone_has_the_gpu_whole() -> None:
@@ -189,7 +189,7 @@ def test_memory_nobody_lists_is_not_the_pods() -> None:
     account = MemoryAccount(known_bytes=10 * MIB, unknown_bytes=90 * MIB)
     tick = node(use(A, memory_bytes=10 * MIB), memory_used_bytes=100 * MIB, memory=account)
 
-    assert values(tick, "memory_mib") == {OF_A: 10, NOBODY: 90}
+    assert values(tick, "memory_mib") == {OF_A: 10, NO_HOLDER: 90}
 
 
 def test_two_pods_share() -> None:
@@ -203,24 +203,24 @@ def test_two_pods_share() -> None:
         account=Account(energy_mj=10_000, booked_mj=1000, unowned_mj=10_000),
     )
 
-    assert values(tick, "utilization_pct") == {OF_A: 50, OF_B: 20, NOBODY: 10}
-    assert values(tick, "memory_mib") == {OF_A: 30, OF_B: 10, NOBODY: 10}
-    assert values(tick, "power_mw") == {OF_A: 300_000, OF_B: 100_000, NOBODY: 100_000}
+    assert values(tick, "utilization_pct") == {OF_A: 50, OF_B: 20, NO_HOLDER: 10}
+    assert values(tick, "memory_mib") == {OF_A: 30, OF_B: 10, NO_HOLDER: 10}
+    assert values(tick, "power_mw") == {OF_A: 300_000, OF_B: 100_000, NO_HOLDER: 100_000}
 
 
 def test_nothing_booked_yet_is_nobodys() -> None:
     """Before the first interval is closed no watt is guessed to anybody."""
     tick = node(use(A), use(B), power_mw=500_000, account=Account(energy_mj=7))
 
-    assert values(tick, "power_mw") == {OF_A: 0, OF_B: 0, NOBODY: 500_000}
+    assert values(tick, "power_mw") == {OF_A: 0, OF_B: 0, NO_HOLDER: 500_000}
 
 
 def test_what_is_not_told_is_absent_and_not_zero() -> None:
     """A shared GPU whose driver tells neither memory nor samples of processes."""
     tick = node(use(A), use(B), utilization_pct=80, memory_used_bytes=50 * MIB, samples=None)
 
-    assert values(tick, "utilization_pct") == {NOBODY: 80}
-    assert values(tick, "memory_mib") == {NOBODY: 50}
+    assert values(tick, "utilization_pct") == {NO_HOLDER: 80}
+    assert values(tick, "memory_mib") == {NO_HOLDER: 50}
 
 
 @pytest.mark.parametrize(
@@ -228,27 +228,27 @@ def test_what_is_not_told_is_absent_and_not_zero() -> None:
     [
         ({1: A}, [], OF_A, True),
         ({1: A, 2: Owner()}, [], OF_A, False),
-        ({1: A, 2: B}, [], NOBODY, False),
+        ({1: A, 2: B}, [], NO_HOLDER, False),
         ({}, ["train-a"], OF_A, True),
         ({1: Owner()}, ["train-a"], OF_A, True),
         ({1: Owner(reason=OUTSIDE)}, ["train-a"], OF_A, False),
         ({1: Owner(unit="miner.service")}, ["train-a"], OF_A, False),
         ({1: Owner(job="slurm/7")}, ["train-a"], OF_A, False),
         ({1: Owner(unit="kubelet.service", pod_uid="uid-a")}, ["train-a"], OF_A, True),
-        ({}, ["train-a", "train-b"], NOBODY, False),
-        ({1: A}, ["train-a", "train-b"], NOBODY, False),
+        ({}, ["train-a", "train-b"], NO_HOLDER, False),
+        ({1: A}, ["train-a", "train-b"], NO_HOLDER, False),
         ({1: A, 2: replace(A, container="side", container_id="c" * 64)}, [], OF_A._replace(container=""), False),
     ],
     ids=["a pod", "a pod and a host process", "two pods", "allocated", "allocated, and a process nobody knows",
          "allocated, and a host process", "and a service", "and a batch job", "and somebody in a pod",
          "allocated to two", "one of two works", "two containers of a pod"],
 )  # fmt: skip
-def test_who_holds_a_gpu(owners: dict[int, Owner], given: list[str], holder: Whose, alone: bool) -> None:
+def test_who_holds_a_gpu(owners: dict[int, Owner], given: list[str], holder: HolderLabels, alone: bool) -> None:
     """Exactly one pod among those who are there and those who were given it, or nobody."""
     inside = {owner.container_id: owner for owner in owners.values() if owner.container_id}
     granted = tuple(Granted(GPU, "ml", pod, "main") for pod in given)
 
-    (place,) = places(node(*map(use, inside.values()), owners=owners, given=granted), pod_uid=False)
+    (place,) = holdings(node(*map(use, inside.values()), owners=owners, given=granted), pod_uid=False)
 
     assert (place.holder, place.alone) == (holder, alone)
 
@@ -258,15 +258,15 @@ def test_who_waits_has_a_part_of_nothing() -> None:
     granted = tuple(Granted(GPU, "ml", pod, "main") for pod in ("train-a", "train-b"))
     tick = node(use(A, memory_bytes=10 * MIB, sm_pct=30), given=granted, utilization_pct=30, memory_used_bytes=10 * MIB)
 
-    assert values(tick, "utilization_pct") == {OF_A: 30, OF_B: 0, NOBODY: 0}
-    assert values(tick, "memory_mib") == {OF_A: 10, OF_B: 0, NOBODY: 0}
+    assert values(tick, "utilization_pct") == {OF_A: 30, OF_B: 0, NO_HOLDER: 0}
+    assert values(tick, "memory_mib") == {OF_A: 10, OF_B: 0, NO_HOLDER: 0}
 
 
 def test_a_container_without_a_name_has_its_id() -> None:
     """Else what it used would be the device's own, and fall from it when the container goes."""
     tick = node(use(Owner(container_id="c0ffee" * 8), energy_mj=(("exclusive", 5),)), account=Account(energy_mj=9))
 
-    assert values(tick, "energy_mj") == {NOBODY: 0, Whose(container="c0ffeec0ffee"): 5}
+    assert values(tick, "energy_mj") == {NO_HOLDER: 0, HolderLabels(container="c0ffeec0ffee"): 5}
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "and so was the exporter"])
@@ -310,9 +310,9 @@ def test_an_owner_found_late_takes_nothing_back(killed: bool) -> None:
         found.append(values(books.book(tick), "energy_mj"))
         books = reopened(books, tick.time_ns) if killed else books
 
-    own_mj = values(before, "energy_mj")[NOBODY]
+    own_mj = values(before, "energy_mj")[NO_HOLDER]
     assert [found_mj[OF_A] for found_mj in found] == [1000, 1000, 1000, 1000]
-    assert [found_mj[NOBODY] - own_mj for found_mj in found] == [0, 0, 0, 200]
+    assert [found_mj[NO_HOLDER] - own_mj for found_mj in found] == [0, 0, 0, 200]
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "also after a restart"])
@@ -328,8 +328,8 @@ def test_what_a_pod_used_goes_with_it(killed: bool) -> None:
 
     after = books.book(world.tick(mj=70, after_s=0.5))
 
-    assert set(values(gone, "energy_mj")) == {NOBODY}
-    assert values(after, "energy_mj")[NOBODY] - values(gone, "energy_mj")[NOBODY] == 70
+    assert set(values(gone, "energy_mj")) == {NO_HOLDER}
+    assert values(after, "energy_mj")[NO_HOLDER] - values(gone, "energy_mj")[NO_HOLDER] == 70
 
 
 def test_instances_of_a_cut_gpu() -> None:
@@ -348,13 +348,13 @@ def test_instances_of_a_cut_gpu() -> None:
         containers=(use(A, device=one, memory_bytes=30 * MIB, booked_mj=75, energy_mj=(("mig", 600),)),),
     )  # fmt: skip
 
-    found = {(p.place.reading.device.uuid, p.whose): p for p in parts(tick, CUT.uuid)}
+    found = {(p.holding.reading.device.uuid, p.labels): p for p in parts(tick, CUT.uuid)}
 
     assert {seat: part.memory_mib for seat, part in found.items()} == {
-        (CUT.uuid, NOBODY): 59, (one.uuid, OF_A): 40, (two.uuid, NOBODY): 1,
+        (CUT.uuid, NO_HOLDER): 59, (one.uuid, OF_A): 40, (two.uuid, NO_HOLDER): 1,
     }  # fmt: skip
-    assert (found[one.uuid, OF_A].power_mw, found[CUT.uuid, NOBODY].power_mw) == (300_000, 100_000)
-    assert (found[one.uuid, OF_A].energy_mj, found[CUT.uuid, NOBODY].energy_mj) == (600, 300)
+    assert (found[one.uuid, OF_A].power_mw, found[CUT.uuid, NO_HOLDER].power_mw) == (300_000, 100_000)
+    assert (found[one.uuid, OF_A].energy_mj, found[CUT.uuid, NO_HOLDER].energy_mj) == (600, 300)
 
 
 def test_compute_instances_of_one_gpu_instance_are_one_place() -> None:
@@ -362,14 +362,14 @@ def test_compute_instances_of_one_gpu_instance_are_one_place() -> None:
     cis = [replace(MIGS[0], uuid=f"MIG-1-{n}", compute_instance_id=n) for n in (0, 1)]
     readings = (Reading(CUT), *(Reading(ci, memory_used_bytes=10 * MIB, residents=()) for ci in cis))
 
-    found: list[Place] = places(Tick(5, Driver(up=True), readings), pod_uid=False)
+    found: list[Holding] = holdings(Tick(5, Driver(up=True), readings), pod_uid=False)
 
     assert [place.reading.device.uuid for place in found] == [CUT.uuid, "MIG-1-0"]
 
 
 X = Owner("", "c" * 64, pod_uid="uid-a", reason="pod has no name yet")
 Y = Owner("", "d" * 64, pod_uid="uid-b", reason="pod has no name yet")
-OF_X = Whose(container="c" * 12)
+OF_X = HolderLabels(container="c" * 12)
 
 
 def granted_to(*pods: str) -> tuple[Granted, ...]:
@@ -396,14 +396,14 @@ def test_what_an_earlier_pod_left_is_not_the_new_ones() -> None:
         account=Account(energy_mj=100, unowned_mj=25),
     )
 
-    assert values(tick, "energy_mj") == {OF_X: 70, OF_B: 5, NOBODY: 25}
+    assert values(tick, "energy_mj") == {OF_X: 70, OF_B: 5, NO_HOLDER: 25}
 
 
 def test_two_unnamed_pods_where_one_was_given_the_gpu() -> None:
     """Which of them it is nobody knows; that it has nothing nobody knows either."""
     tick = node(use(X, sm_pct=30), use(Y, sm_pct=20), given=granted_to("train-a"), utilization_pct=60)
 
-    assert values(tick, "utilization_pct") == {OF_X: 30, Whose(container="d" * 12): 20, NOBODY: 10}
+    assert values(tick, "utilization_pct") == {OF_X: 30, HolderLabels(container="d" * 12): 20, NO_HOLDER: 10}
 
 
 def test_a_second_container_without_a_name_yet() -> None:
@@ -413,15 +413,15 @@ def test_a_second_container_without_a_name_yet() -> None:
     other = node(use(A, sm_pct=30), use(Y, sm_pct=20), given=given, utilization_pct=60)
 
     assert values(mine, "utilization_pct")[OF_A._replace(container="c" * 12)] == 20
-    assert values(other, "utilization_pct")[Whose(container="d" * 12)] == 20
+    assert values(other, "utilization_pct")[HolderLabels(container="d" * 12)] == 20
 
 
 def test_nobody_waits_beside_an_unnamed_pod() -> None:
     """Of several who were given a GPU one works, and nobody knows which: none of them has 0."""
     tick = node(use(X, sm_pct=30), given=granted_to("train-a", "train-b"), utilization_pct=60, power_mw=5)
 
-    assert values(tick, "utilization_pct") == {OF_X: 30, NOBODY: 30}
-    assert set(values(tick, "power_mw")) == {OF_X, NOBODY}
+    assert values(tick, "utilization_pct") == {OF_X: 30, NO_HOLDER: 30}
+    assert set(values(tick, "power_mw")) == {OF_X, NO_HOLDER}
 
 
 def test_work_outside_of_containers_is_not_the_idle_pods() -> None:
@@ -429,9 +429,9 @@ def test_work_outside_of_containers_is_not_the_idle_pods() -> None:
     host = {1: Owner(unit="session-3.scope", reason=OUTSIDE)}
     tick = node(owners=host, given=granted_to("train-a"), utilization_pct=90, power_mw=5, memory_used_bytes=9 * MIB)
 
-    assert values(tick, "utilization_pct") == {OF_A: 0, NOBODY: 90}
-    assert values(tick, "memory_mib") == {OF_A: 0, NOBODY: 9}
-    assert values(tick, "power_mw") == {OF_A: 0, NOBODY: 5}
+    assert values(tick, "utilization_pct") == {OF_A: 0, NO_HOLDER: 90}
+    assert values(tick, "memory_mib") == {OF_A: 0, NO_HOLDER: 9}
+    assert values(tick, "power_mw") == {OF_A: 0, NO_HOLDER: 5}
 
 
 @pytest.mark.parametrize("pod_uid", [False, True])
@@ -473,9 +473,9 @@ def test_who_is_inferred_to_hold_memory_waits_but_for_memory() -> None:
         power_mw=300_000,
     )
 
-    assert values(tick, "utilization_pct") == {OF_A: 30, OF_B: 0, NOBODY: 0}
-    assert values(tick, "power_mw") == {OF_A: 0, OF_B: 0, NOBODY: 300_000}
-    assert values(tick, "memory_mib") == {OF_A: 10, NOBODY: 5}
+    assert values(tick, "utilization_pct") == {OF_A: 30, OF_B: 0, NO_HOLDER: 0}
+    assert values(tick, "power_mw") == {OF_A: 0, OF_B: 0, NO_HOLDER: 300_000}
+    assert values(tick, "memory_mib") == {OF_A: 10, NO_HOLDER: 5}
 
 
 def test_who_waits_has_no_counter() -> None:

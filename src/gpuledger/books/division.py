@@ -1,0 +1,165 @@
+"""Divides the values of a device among the containers that hold it. The parts add up to the device's value exactly.
+
+What belongs to no container (idle and unattributed energy, processes outside of containers, unlisted memory) is the
+device's own part, with NO_HOLDER. A device whose holder is alone is not divided, except for energy, which is booked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gpuledger.books.shares import apportion
+from gpuledger.holders import NO_HOLDER, HolderLabels, Holding
+from gpuledger.model import ContainerUse, Tick
+
+MIB = 1 << 20
+Seat = tuple[int, HolderLabels]
+"""The position of a device in a list of devices, and a holder of it."""
+K = TypeVar("K", HolderLabels, Seat)
+
+
+@dataclass(slots=True)
+class Part:
+    """The part of one holder in one device, or the device's own part."""
+
+    holding: Holding
+    labels: HolderLabels
+    utilization_pct: int | None = None
+    memory_mib: int | None = None
+    power_mw: int | None = None
+    energy_mj: int | None = None
+
+
+def with_rest(total: int, amounts: Mapping[K, int], rest: K) -> dict[K, int]:
+    """The amounts, and the rest of the total under `rest`; amounts above the total are scaled down."""
+    remainder = total - sum(amounts.values())
+    return {**amounts, rest: remainder} if remainder >= 0 else {**apportion(total, amounts), rest: 0}
+
+
+def divide(gpu: Holding, instances: Sequence[Holding], *, pod_uid: bool) -> list[Part]:
+    """All parts of a GPU and its MIG instances."""
+    parts: dict[Seat, Part] = {}
+    devices = [gpu, *instances]
+
+    def part(number: int, labels: HolderLabels) -> Part:
+        return parts.setdefault((number, labels), Part(devices[number], labels))
+
+    if gpu.reading.up:
+        for labels, pct in _utilization(gpu).items():
+            part(0, labels).utilization_pct = pct
+        for seat, mw in _power(gpu, devices).items():
+            part(*seat).power_mw = mw
+        for seat, mib in _memory(gpu, instances).items():
+            part(*seat).memory_mib = mib
+    for seat, mj in _energy(gpu, devices, pod_uid=pod_uid).items():
+        part(*seat).energy_mj = mj
+    return list(parts.values())
+
+
+def _utilization(gpu: Holding) -> dict[HolderLabels, int]:
+    """By share of the compute engine."""
+    total = gpu.reading.utilization_pct
+    if total is None:
+        return {}
+    if gpu.alone:
+        return {gpu.holder: total}
+    shares = {}
+    for labels, uses in gpu.uses.items():
+        pct = [use.sm_pct for use in uses if use.processes]
+        if None not in pct and (pct or (labels in gpu.waiting and gpu.reading.samples is not None)):
+            shares[labels] = sum(p for p in pct if p is not None)
+    return with_rest(total, shares, NO_HOLDER)
+
+
+def _memory(gpu: Holding, instances: Sequence[Holding]) -> dict[Seat, int]:
+    """By the memory of listed processes, in MiB."""
+    parts: dict[Seat, int] = {}
+    for number, instance in enumerate(instances, 1):
+        parts |= {(number, labels): mib for labels, mib in _device_memory(instance).items()}
+    if not instances:
+        return {(0, labels): mib for labels, mib in _device_memory(gpu).items()}
+    if gpu.reading.memory_used_bytes is not None:
+        parts[0, NO_HOLDER] = max(0, gpu.reading.memory_used_bytes // MIB - sum(parts.values()))
+    return parts
+
+
+def _device_memory(holding: Holding) -> dict[HolderLabels, int]:
+    used = holding.reading.memory_used_bytes
+    if used is None:
+        return {}
+    if holding.alone:
+        unknown = min(used, holding.memory.unknown_bytes or 0) if holding.memory is not None else 0
+        amounts = {holding.holder: used - unknown}
+        if not unknown:
+            return {holding.holder: used // MIB}
+    else:
+        amounts = {}
+        for labels, uses in holding.uses.items():
+            listed = [use.memory_bytes for use in uses if use.processes]
+            waits = labels in holding.waiting and not any(use.inferred_bytes for use in uses)
+            if None not in listed and (listed or (waits and holding.reading.residents is not None)):
+                amounts[labels] = sum(n for n in listed if n is not None)
+    weights = with_rest(used, amounts, NO_HOLDER)
+    return apportion(used // MIB, weights) if used else weights
+
+
+def _power(gpu: Holding, devices: Sequence[Holding]) -> dict[Seat, int]:
+    """In proportion to the energy of the last booked interval."""
+    total = gpu.reading.power_mw
+    if total is None:
+        return {}
+    if gpu.alone:
+        return {(0, gpu.holder): total}
+    booked: dict[Seat, int] = {}
+    for number, holding in enumerate(devices):
+        for labels, uses in holding.uses.items():
+            mj = sum(use.booked_mj for use in uses)
+            if mj or labels in holding.waiting or any(use.processes for use in uses):
+                booked[number, labels] = mj
+    whole = gpu.account.booked_mj if gpu.account is not None else 0
+    if not whole:
+        return {**dict.fromkeys(booked, 0), (0, NO_HOLDER): total}
+    return apportion(total, with_rest(whole, booked, (0, NO_HOLDER)))
+
+
+def _energy(gpu: Holding, devices: Sequence[Holding], *, pod_uid: bool) -> dict[Seat, int]:
+    account = gpu.account
+    if account is None or account.energy_mj is None:
+        return {}
+    parts: dict[Seat, int] = {(0, NO_HOLDER): account.unowned_mj}
+    for number, holding in enumerate(devices):
+        for labels, uses in holding.uses.items():
+            if uses:  # a waiting holder has no 0: its counter may continue from an earlier container of its name
+                parts[number, labels] = sum(_container_energy(use, pod_uid=pod_uid) for use in uses)
+    return parts
+
+
+def _container_energy(use: ContainerUse, *, pod_uid: bool) -> int:
+    """Includes earlier containers with the same labels, so that the counter does not fall when they are dropped."""
+    earlier_mj = use.earlier_mj + (0 if pod_uid else use.namesakes_mj)
+    return sum(mj for _, mj in use.energy_mj) + earlier_mj
+
+
+@dataclass(slots=True)
+class ContainerMemory:
+    """Memory of one container on one GPU, with all its MIG instances."""
+
+    listed_bytes: int | None = None
+    inferred_bytes: int | None = None
+    processes: int = 0
+
+
+def container_memory(tick: Tick) -> dict[tuple[str, str, int], ContainerMemory]:
+    """Memory by container name, container id and GPU index."""
+    result: dict[tuple[str, str, int], ContainerMemory] = {}
+    for use in tick.containers:
+        key = (use.owner.container, use.owner.container_id, use.device.index)
+        memory = result.setdefault(key, ContainerMemory())
+        memory.processes += use.processes
+        if use.memory_bytes is not None:
+            memory.listed_bytes = (memory.listed_bytes or 0) + use.memory_bytes
+        if use.inferred_bytes is not None:
+            memory.inferred_bytes = (memory.inferred_bytes or 0) + use.inferred_bytes
+    return result

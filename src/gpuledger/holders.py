@@ -1,0 +1,269 @@
+"""Which containers and pods hold a device. Pure: everything comes from a tick.
+
+A container holds a device if one of its processes is on it, or if the kubelet, Docker or a scheduler allocated the
+device to it. Dialects, upstream enrichment, scaling and the inference of unlisted memory all use this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from gpuledger.model import (
+    EVIDENCE,
+    NOBODY,
+    OUTSIDE,
+    SHORT_ID,
+    Account,
+    ContainerUse,
+    Device,
+    Holder,
+    MemoryAccount,
+    Owner,
+    Reading,
+    Resident,
+    Tick,
+)
+
+OwnerKey = tuple[str, ...]
+
+
+class HolderLabels(NamedTuple):
+    """A container, or a whole pod if `container` is empty, as labels. Ordered, so that rounding is reproducible."""
+
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    pod_uid: str = ""
+
+
+NO_HOLDER = HolderLabels()
+
+
+# -- allocations
+
+
+def allocations(tick: Tick) -> Iterator[tuple[str, Owner]]:
+    """Every allocation: the uuid of the device and the pod, container or job it was allocated to, used or not.
+
+    The workload of a pod is taken from its processes, or from its containers.
+    """
+    owners = tick.owners
+    known = [*(use.owner for use in tick.processes), *(holder.owner for holder in owners.holders)]
+    workloads = {(owner.namespace, owner.pod): owner.workload_name for owner in known if owner.workload_name}
+    for grant in owners.granted:
+        owner = Owner(namespace=grant.namespace, pod=grant.pod, container=grant.container)
+        yield grant.device.uuid, replace(owner, workload_name=workloads.get((grant.namespace, grant.pod), ""))
+    for device, name, container_id in owners.given:
+        yield device.uuid, Owner(container=name, container_id=container_id)
+    for device, job in owners.granted_jobs:
+        yield device.uuid, Owner(job=job)
+
+
+# -- holders of every device, for metrics that are split by container
+
+
+@dataclass(slots=True)
+class Holding:
+    """A GPU or MIG instance and the containers that hold it. Compute instances of a MIG instance are one holding."""
+
+    gpu: Reading
+    reading: Reading
+    account: Account | None = None
+    """The ledger of the GPU; None for a MIG instance."""
+    memory: MemoryAccount | None = None
+    has_instances: bool = False
+    """Whether this is a GPU with MIG instances."""
+    uses: dict[HolderLabels, list[ContainerUse]] = field(default_factory=dict)
+    """By container, including those that left and are still shown."""
+    holder: HolderLabels = NO_HOLDER
+    """The only container or pod that holds the device; NO_HOLDER if there are several."""
+    alone: bool = False
+    """Whether everything that the device does is its holder's."""
+    waiting: set[HolderLabels] = field(default_factory=set)
+    """Holders of an allocation without a process on the device: their share is known to be 0."""
+    has_unnamed: bool = False
+    """Whether a container of an unknown pod is on the device."""
+
+    def present(self) -> list[HolderLabels]:
+        """The containers with a process on the device now."""
+        return [labels for labels, uses in self.uses.items() if any(use.processes for use in uses)]
+
+
+def holder_labels(owner: Owner, *, pod_uid: bool) -> HolderLabels:
+    """The labels of an owner that is a container; a container without a name is shown by its id."""
+    container = owner.container or ("" if owner.pod else owner.container_id[:SHORT_ID])
+    return HolderLabels(owner.namespace, owner.pod, container, owner.pod_uid if pod_uid else "")
+
+
+def holdings(tick: Tick, *, pod_uid: bool) -> list[Holding]:
+    """Every GPU, followed by its MIG instances."""
+    result: dict[tuple[str, int | None], Holding] = {}
+    by_device: dict[str, Holding] = {}
+    with_unknown: set[str] = set()
+    with_outsiders: set[str] = set()
+    gpus = {reading.device.uuid: reading for reading in tick.readings if not reading.device.parent_uuid}
+    for reading in tick.readings:
+        device = reading.device
+        gpu = gpus.get(device.gpu_uuid)
+        if gpu is None:  # an instance without its GPU
+            continue
+        instance = device.gpu_instance_id if device.parent_uuid else None
+        new = Holding(gpu, reading, account=tick.accounts.get(device.uuid), memory=tick.memory.get(device.uuid))
+        holding = by_device[device.uuid] = result.setdefault((gpu.device.uuid, instance), new)
+        if device.parent_uuid:
+            result[gpu.device.uuid, None].has_instances = True
+        for resident in reading.residents or ():
+            owner = tick.owners.by_pid.get(resident.pid)
+            if owner is None or not owner.container_id:
+                (with_outsiders if _is_outside(owner) else with_unknown).add(holding.reading.device.uuid)
+    uses: dict[str, list[ContainerUse]] = {}
+    for use in tick.containers:
+        if (holding_of_use := by_device.get(use.device.uuid)) is not None:
+            uses.setdefault(holding_of_use.reading.device.uuid, []).append(use)
+    allocated = _allocated_labels(tick, by_device)
+    for holding in result.values():
+        uuid = holding.reading.device.uuid
+        claims = allocated.get(uuid, [])
+        _add_uses(holding, uses.get(uuid, []), claims, pod_uid=pod_uid)
+        _find_holder(holding, claims, unknown=uuid in with_unknown, outsiders=uuid in with_outsiders)
+    return list(result.values())
+
+
+def _allocated_labels(tick: Tick, by_device: Mapping[str, Holding]) -> dict[str, list[HolderLabels]]:
+    labels: dict[str, dict[HolderLabels, None]] = {}
+    for uuid, owner in allocations(tick):
+        if uuid in by_device and not owner.job:
+            holder = holder_labels(owner, pod_uid=False)
+            labels.setdefault(by_device[uuid].reading.device.uuid, {})[holder] = None
+    return {uuid: list(holders) for uuid, holders in labels.items()}
+
+
+def _add_uses(holding: Holding, uses: Sequence[ContainerUse], claims: Sequence[HolderLabels], *, pod_uid: bool) -> None:
+    """A container of an unnamed pod belongs to the only pod to which the device is allocated."""
+    pods = {(claim.namespace, claim.pod) for claim in claims}
+    uids = {
+        use.owner.pod_uid
+        for use in uses
+        if use.processes and (_is_unnamed(use.owner) or (use.owner.namespace, use.owner.pod) in pods)
+    }
+    # A container left by an earlier pod has another uid and does not belong to the new pod.
+    is_known = len(pods) == 1 and claims[0].pod != "" and len(uids) == 1
+    for use in uses:
+        labels = holder_labels(use.owner, pod_uid=pod_uid)
+        if _is_unnamed(use.owner) and is_known and use.owner.pod_uid in uids:
+            container = claims[0].container if len(claims) == 1 else labels.container
+            labels = claims[0]._replace(container=container, pod_uid=labels.pod_uid)
+        elif _is_unnamed(use.owner) and use.processes:
+            holding.has_unnamed = True
+        holding.uses.setdefault(labels, []).append(use)
+
+
+def _find_holder(holding: Holding, claims: Iterable[HolderLabels], *, unknown: bool, outsiders: bool) -> None:
+    """The holder is the only container or pod among those with a process and those with an allocation."""
+    present = holding.present()
+    present_without_uid = {labels._replace(pod_uid="") for labels in present}
+    departed = {labels._replace(pod_uid=""): labels for labels in holding.uses}
+    waiting = [departed.get(claim, claim) for claim in claims if claim not in present_without_uid]
+    everyone = [*present, *waiting]
+    pods = {(labels.namespace, labels.pod) for labels in everyone}
+    if len(everyone) == 1:
+        holding.holder = everyone[0]
+        holding.alone = not outsiders and not (unknown and present)
+    elif len(pods) == 1 and everyone[0].pod:
+        holding.holder = everyone[0]._replace(container="")
+    if not holding.alone and not holding.has_unnamed:  # the unnamed container may belong to a waiting pod
+        holding.waiting.update(waiting)
+        for labels in waiting:
+            holding.uses.setdefault(labels, [])
+    if holding.has_instances:
+        holding.holder, holding.alone = NO_HOLDER, False
+
+
+def _is_outside(owner: Owner | None) -> bool:
+    """Whether a process is known to be in no container; an unknown process may be the holder's."""
+    return owner is not None and (bool(owner.unit or owner.job) or owner.reason == OUTSIDE) and not owner.pod_uid
+
+
+def _is_unnamed(owner: Owner) -> bool:
+    return owner.pod_uid != "" and not owner.pod
+
+
+# -- pods of every device, for the labels of an upstream exporter
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePods:
+    """The devices of this host, and the containers of pods that hold them. Equal values give equal labels."""
+
+    devices: tuple[Device, ...] = ()
+    holders: tuple[tuple[str, tuple[HolderLabels, ...]], ...] = ()
+    """By uuid of the device."""
+
+
+def device_pods(tick: Tick) -> DevicePods:
+    """The kubelet's allocations decide. A device without one belongs to a pod if all its processes are that pod's."""
+    held: dict[str, set[HolderLabels]] = {}
+    for uuid, owner in allocations(tick):
+        if owner.pod:
+            held.setdefault(uuid, set()).add(HolderLabels(owner.namespace, owner.pod, owner.container))
+    with_instances = {reading.device.parent_uuid for reading in tick.readings}
+    for reading in tick.readings:
+        uuid = reading.device.uuid
+        if uuid not in held and uuid not in with_instances and (labels := _resident_pod(tick, reading)):
+            held[uuid] = labels
+    return DevicePods(
+        devices=tuple(reading.device for reading in tick.readings),
+        holders=tuple((uuid, tuple(sorted(held[uuid]))) for uuid in sorted(held)),
+    )
+
+
+def _resident_pod(tick: Tick, reading: Reading) -> set[HolderLabels]:
+    """The containers with processes on the device; empty unless all processes belong to one pod."""
+    owners = [tick.owners.by_pid.get(resident.pid) for resident in reading.residents or ()]
+    labels = {HolderLabels(owner.namespace, owner.pod, owner.container) for owner in owners if owner and owner.pod}
+    pods = {(owner.namespace, owner.pod) if owner else None for owner in owners}
+    return labels if len(pods) == 1 else set()
+
+
+def single_pod(holders: Sequence[HolderLabels]) -> HolderLabels | None:
+    """The only pod among holders, with its container if that is the only one too."""
+    if len({(labels.namespace, labels.pod) for labels in holders}) != 1:
+        return None
+    return holders[0] if len(holders) == 1 else holders[0]._replace(container="")
+
+
+# -- candidates for memory that no listed process holds
+
+
+def memory_candidates(
+    residents: Sequence[Resident], holders: Iterable[Holder], by_pid: Mapping[int, Owner]
+) -> dict[OwnerKey, Owner]:
+    """The owners that may hold unlisted memory, of those with the best evidence.
+
+    A listed process without a known amount of memory comes before all other evidence. Owners with a listed amount are
+    not candidates. Processes outside of containers are: their part stays unknown.
+    """
+    listed = {resident.pid: by_pid.get(resident.pid, NOBODY) for resident in residents}
+    without_amount = {
+        owner_key(listed[resident.pid], resident.pid): listed[resident.pid]
+        for resident in residents
+        if resident.memory_bytes is None
+    }
+    listed_keys = {owner_key(owner, pid) for pid, owner in listed.items()}
+    by_evidence: dict[str, dict[OwnerKey, Owner]] = {evidence: {} for evidence in EVIDENCE}
+    for holder in holders:
+        key = owner_key(holder.owner, holder.pid)
+        if key not in listed_keys and holder.pid not in listed:
+            by_evidence[holder.evidence][key] = holder.owner
+    return next((candidates for candidates in (without_amount, *by_evidence.values()) if candidates), {})
+
+
+def owner_key(owner: Owner, pid: int | None) -> OwnerKey:
+    """Identity of an owner. The kubelet does not know container ids, and a process of the host has no container."""
+    if owner.pod and owner.container:
+        return "pod", owner.namespace, owner.pod, owner.container
+    if owner.container_id:
+        return "container", owner.container_id
+    return "process", str(pid)
