@@ -22,9 +22,9 @@ from tests.real.daemons import start, stop
 from tests.real.prometheus import Prometheus, command, free_port
 
 from gpuledger.fleet.answer import Courses, parse_range
-from gpuledger.report.ask import Asker
-from gpuledger.report.grouping import GROUPINGS
-from gpuledger.report.lines import lines
+from gpuledger.report.gather import Gatherer
+from gpuledger.report.queries import GROUPINGS
+from gpuledger.report.rows import create_rows
 from gpuledger.report.span import Span
 
 DAYS, NAMESPACES = 30, 200
@@ -60,7 +60,7 @@ class FullSize:
 def read() -> None:
     """The whole way from answers to lines, with no Prometheus."""
     span, grouping = Span(0, DAYS * 86_400_000, 3_600_000), GROUPINGS["namespace"]
-    lines(Asker(FullSize()).gather(grouping, span, 3_600_000), grouping)
+    create_rows(Gatherer(FullSize()).gather(grouping, span, 3_600_000), grouping)
 
 
 def _case(nodes: int, step_s: int) -> list[str]:

@@ -17,7 +17,7 @@ from gpuledger.config import CONFIG_FILE, OPTIONS
 from gpuledger.export.app import App
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.fleet.shown import families as fleet_families
-from gpuledger.report.grouping import GROUPINGS
+from gpuledger.report.queries import GROUPINGS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from gpuledger.view.advice import CALLED
 

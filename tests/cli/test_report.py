@@ -65,11 +65,11 @@ def test_a_report_in_a_file(server: Upstream, tmp_path: Path, name: str) -> None
         ("200 OK", b"<!doctype html>", "HTML that is not JSON"),
         ("200 OK", b'{"status":"success","data":{"resultType":"vector","result":[]}}', "is not as Prometheus writes"),
         ("200 OK", b'{"status":"success"}', "is not as Prometheus writes"),
-        ("200 OK", matrix(), "there are no metrics of gpuledger from 2026-11-01T23:59:50Z to 2026-11-02T00:00:00Z"),
+        ("200 OK", matrix(), "no metrics of gpuledger from 2026-11-01T23:59:50Z to 2026-11-02T00:00:00Z"),
         ("200 OK", matrix(({}, "1"), warnings=["store is down"]), "Prometheus warns: store is down"),
         ("200 OK", matrix(({}, "1"), isPartial=True), "the answer is partial"),
-        ("200 OK", matrix(({}, "NaN")), "1 values are no numbers (NaN or infinite) in gpu_up"),
-        ("200 OK", matrix(({}, "+Inf")), "no numbers (NaN or infinite)"),
+        ("200 OK", matrix(({}, "NaN")), "1 values of gpu_up are NaN or infinite"),
+        ("200 OK", matrix(({}, "+Inf")), "NaN or infinite"),
         ("503 Service Unavailable", b'{"status":"error","errorType":"timeout","error":"query timed out"}',
          "took Prometheus too long: query timed out"),
         ("422 Unprocessable Entity", b'{"status":"error","errorType":"execution","error":"too many samples"}',
@@ -105,8 +105,8 @@ def test_what_the_user_got_wrong_is_exit_code_2(server: Upstream, tmp_path: Path
     for more, says in (
         (["--by=gpu"], "is not one of namespace, pod"),
         (["--output=report.pdf"], "give --format"),
-        (["--to=2999-01-01"], "is still to come"),
-        (["--price=cheap"], "is no amount"),
+        (["--to=2999-01-01"], "is in the future"),
+        (["--price=cheap"], "is not an amount"),
         (["--prometheus.user=ada"], "belong together"),
     ):
         done = gpuledger(*words(server, *more))

@@ -10,8 +10,7 @@ from pathlib import Path
 import yaml
 
 from gpuledger.catalog import CATALOG, kinds
-from gpuledger.report.grouping import GROUPINGS
-from gpuledger.report.questions import Step, questions
+from gpuledger.report.queries import GROUPINGS, Step, queries
 from tests.cli.running import serving, surroundings
 from tests.fleet.test_rules import NAMES, RULES
 from tests.fleet.test_settings import settings
@@ -59,11 +58,11 @@ def test_what_is_kept_is_as_small_as_said_and_enough() -> None:
     of_gpus = [n for name, n in series.items() if kept.fullmatch(name) and LABELS[name] == kinds.GPU.labels]
 
     assert 12 <= sum(of_gpus) <= 18
-    queries = settings("by=namespace+pod", "by=model").plan().queries
+    plan = settings("by=namespace+pod", "by=model").plan().queries
     rules = [yaml.safe_load(path.read_text()) for path in sorted(RULES.glob("gpuledger-[fn]*.yml"))]
-    asked = [getattr(queries, name) for name in queries.__slots__]
+    asked = [getattr(plan, name) for name in plan.__slots__]
     step = Step(300_000, 3_600_000)
-    asked += [one.promql for by in ("namespace", "workload", "model") for one in questions(GROUPINGS[by], step)]
+    asked += [one.promql for by in ("namespace", "workload", "model") for one in queries(GROUPINGS[by], step)]
     asked += [rule["expr"] for file in rules for group in file["groups"] for rule in group["rules"]]
     names = {name for text in asked for name in NAMES.findall(re.sub(r"(cluster|namespace):[a-z_0-9:]+", "", text))}
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuledger import config
 from gpuledger.errors import ConfigError
-from gpuledger.report.prices import Prices
+from gpuledger.report.report import Prices
 from gpuledger.report.settings import OPTIONS, Settings
 from gpuledger.report.span import parse_moment
 
@@ -43,9 +43,9 @@ def test_times(flags: dict[str, str], begin: str, end: str, step_s: int) -> None
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ({"since": "1h", "from_": "2026-11-01"}, "--since and --from are two ways"),
-        ({"to": "2026-12-01"}, "is still to come"),
-        ({"from_": "2026-11-14", "to": "2026-11-13"}, "is not before the end of the time"),
+        ({"since": "1h", "from_": "2026-11-01"}, "--since and --from both set"),
+        ({"to": "2026-12-01"}, "is in the future"),
+        ({"from_": "2026-11-14", "to": "2026-11-13"}, "is not before the end of the span"),
         ({"since": "30d", "step": "1s"}, "--step: 1s is too short"),
     ],
 )
@@ -92,10 +92,10 @@ def test_settings_printed_and_read_again_are_the_same(tmp_path: Path, flags: dic
 )  # fmt: skip
 def test_the_ending_says_what_to_write(flags: dict[str, str], form: str) -> None:
     """Unless --format does."""
-    assert settings(**flags).form() == form
+    assert settings(**flags).output_format() == form
 
 
 def test_an_ending_that_says_nothing() -> None:
     """Is said."""
     with pytest.raises(ConfigError, match="give --format"):
-        settings(output="report.pdf").form()
+        settings(output="report.pdf").output_format()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.report.span import MOST_CELLS, Chunk, Span, parse_moment, show_moment, usual_step_ms
+from gpuledger.report.span import MOST_CELLS, Chunk, Span, default_step_ms, parse_moment, show_moment
 
 lengths = st.integers(1000, 400 * 86_400_000)
 
@@ -45,7 +45,7 @@ def test_moments_of_a_chunk_are_the_ends_of_its_cells() -> None:
 @given(lengths)
 def test_the_usual_step_gives_no_more_cells_than_are_useful(length_ms: int) -> None:
     """However long the time is."""
-    step_ms = usual_step_ms(length_ms)
+    step_ms = default_step_ms(length_ms)
 
     assert 0 < step_ms <= length_ms
     assert Span(0, length_ms, step_ms).cells <= MOST_CELLS
@@ -57,7 +57,7 @@ def test_the_usual_step_gives_no_more_cells_than_are_useful(length_ms: int) -> N
 )
 def test_usual_steps(hours: int, step_s: int) -> None:
     """Those that people expect."""
-    assert usual_step_ms(hours * 3_600_000) == step_s * 1000
+    assert default_step_ms(hours * 3_600_000) == step_s * 1000
 
 
 @pytest.mark.parametrize(
@@ -77,5 +77,5 @@ def test_moments_are_utc_unless_they_say_otherwise(text: str, shown: str) -> Non
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "1969-12-31", "2026-11-01T25:00", "7d"])
 def test_what_is_no_moment_is_said(text: str) -> None:
     """With what would be right."""
-    with pytest.raises(ValueError, match=r"is no date; write it as 2026-11-01|is before 1970"):
+    with pytest.raises(ValueError, match=r"is not a date; write it as 2026-11-01|is before 1970"):
         parse_moment(text)

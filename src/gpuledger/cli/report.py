@@ -1,4 +1,4 @@
-"""`gpuledger report`: who used how much over a time, and what it cost, from the cluster's Prometheus."""
+"""`gpuledger report`: energy, GPU-hours and cost by owner over a span of time, from a Prometheus."""
 
 from __future__ import annotations
 
@@ -12,47 +12,45 @@ from gpuledger.cli import terminal
 from gpuledger.cli.terminal import Progress
 from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.prometheus import Prometheus
-from gpuledger.report.ask import Asker
-from gpuledger.report.document import document
-from gpuledger.report.grouping import GROUPINGS
-from gpuledger.report.lines import lines
-from gpuledger.report.page import page
+from gpuledger.report.formats import table, to_csv, to_json
+from gpuledger.report.gather import Gatherer
+from gpuledger.report.html import to_html
+from gpuledger.report.queries import GROUPINGS
 from gpuledger.report.report import Report
+from gpuledger.report.rows import create_rows
 from gpuledger.report.settings import OPTIONS, Settings
-from gpuledger.report.sheet import sheet
-from gpuledger.report.table import table
 from gpuledger.wholefile import replacing
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """All of them are settings."""
-    del parser
+def add_arguments(_: argparse.ArgumentParser) -> None:
+    """All flags of `report` are settings."""
 
 
-def run(_arguments: argparse.Namespace, settings: Settings) -> int:
-    """Write it; exit code 1 and one line when Prometheus does not give what it takes."""
-    form, span, grouping = settings.form(), settings.span(time.time_ns() // 1_000_000), GROUPINGS[settings.by]
+def run(_: argparse.Namespace, settings: Settings) -> int:
+    """Write the report; exit code 1 and one line if Prometheus does not return what it needs."""
+    output_format = settings.output_format()
+    span, grouping = settings.span(time.time_ns() // 1_000_000), GROUPINGS[settings.by]
     server = Prometheus(settings.access())
     try:
-        with closing(Progress(f"asking {settings.prometheus_url}")) as progress:
-            asker = Asker(server, settings.allow_partial, progress.show)
-            tally = asker.gather(grouping, span, round(settings.gap * 1000))
+        with closing(Progress(f"querying {settings.prometheus_url}")) as progress:
+            gatherer = Gatherer(server, settings.allow_partial, progress.show)
+            totals = gatherer.gather(grouping, span, round(settings.gap * 1000))
     except PrometheusError as error:
         print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
         return 1
-    found = lines(tally, grouping, settings.top or None)
-    report = Report(span, grouping, settings.prices(), found, tuple(asker.notes))
-    _write(_made(report, form, to_file=bool(settings.output)).encode(), settings.output)
+    rows = create_rows(totals, grouping, settings.top or None)
+    report = Report(span, grouping, settings.prices(), rows, tuple(gatherer.notes))
+    _write(_render(report, output_format, to_file=bool(settings.output)).encode(), settings.output)
     return 0
 
 
-def _made(report: Report, form: str, *, to_file: bool) -> str:
-    if form == "table":
+def _render(report: Report, output_format: str, *, to_file: bool) -> str:
+    if output_format == "table":
         colour = not to_file and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         return table(report, colour=colour)
-    return {"csv": sheet, "json": document, "html": page}[form](report)
+    return {"csv": to_csv, "json": to_json, "html": to_html}[output_format](report)
 
 
 def _write(data: bytes, path: str) -> None:

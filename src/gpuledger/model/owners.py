@@ -68,12 +68,14 @@ class Owner:
         restarts. A process in no container, unit or job belongs to `host`; `unknown` means that the owner was not
         found.
         """
-        container = self.container or self.container_id[:SHORT_ID]
-        if self.pod:
-            return "/".join(part for part in (self.namespace, self.pod, container) if part)
-        if self.pod_uid:
-            return "/".join(part for part in (f"pod {self.pod_uid}", container) if part)
-        return container or self.job or self.unit or (HOST if self.reason == OUTSIDE else UNKNOWN)
+        name = "/".join(part for part in self.display_parts if part)
+        return name or self.job or self.unit or (HOST if self.reason == OUTSIDE else UNKNOWN)
+
+    @property
+    def display_parts(self) -> tuple[str, str, str]:
+        """Namespace, pod and container as shown; ids stand in for missing names."""
+        pod = self.pod or (f"pod {self.pod_uid}" if self.pod_uid else "")
+        return self.namespace if self.pod else "", pod, self.container or self.container_id[:SHORT_ID]
 
 
 NOBODY = Owner()

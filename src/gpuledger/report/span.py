@@ -1,4 +1,4 @@
-"""A time to report on, cut into cells, and cells put together in chunks that one question asks for. Pure."""
+"""The time span of a report, its cells, and chunks of cells that are queried at once. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 MOST_CELLS = 750
-"""However long the time is: more say hardly more, and cost everybody."""
+"""However long the span is: more cells add little precision and much load."""
 SHORTEST_S = 300
-"""As long as Prometheus looks back: whoever scrapes more rarely has gaps everywhere. Shorter only if asked for."""
+"""The lookback of Prometheus; only an explicit --step is shorter."""
 STEPS_S = (SHORTEST_S, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 NEAR_MS = 2
-"""Servers write moments in milliseconds, and some of them as fractions."""
+"""Tolerance for timestamps, which some servers return as rounded fractions of a second."""
 CHUNK = 100
-"""Cells asked for at once, to begin with. Prometheus gives 11,000 points a series at most."""
+"""Cells per query, at first. Prometheus returns at most 11,000 points per series."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Cells of one length, one after the other. Cell n, the first of them, begins at `begin_ms` of Unix time."""
+    """Consecutive cells of equal length. Cell number `first` begins at Unix time `begin_ms`."""
 
     first: int
     begin_ms: int
@@ -27,20 +27,20 @@ class Chunk:
 
     @property
     def first_s(self) -> float:
-        """The end of its first cell: the first moment to ask for."""
+        """The end of the first cell: the start of the range query."""
         return (self.begin_ms + self.step_ms) / 1000
 
     @property
     def last_s(self) -> float:
-        """The end of its last cell."""
+        """The end of the last cell."""
         return (self.begin_ms + self.step_ms * self.count) / 1000
 
     def cell(self, moment_s: float) -> int:
-        """Which cell ends at this moment."""
+        """The number of the cell that ends at this time."""
         return self.first + round((moment_s * 1000 - self.begin_ms) / self.step_ms) - 1
 
     def ends_at(self, moment_s: float) -> bool:
-        """Whether one of its cells does."""
+        """Whether a cell ends at this time."""
         off_ms = moment_s * 1000 - self.begin_ms
         return (
             self.step_ms / 2 < off_ms < self.step_ms * (self.count + 0.5)
@@ -48,7 +48,7 @@ class Chunk:
         )
 
     def halves(self) -> tuple[Chunk, Chunk]:
-        """Two that are together this one; it has more than one cell."""
+        """Two chunks with the same cells. The chunk must have more than one."""
         left = self.count // 2
         right_ms = self.begin_ms + left * self.step_ms
         return (
@@ -59,7 +59,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From one moment of Unix time to another, in steps; a step that does not fit in is the first, and shorter."""
+    """A span of Unix time in steps. If the steps do not fit, the first one is shorter."""
 
     begin_ms: int
     end_ms: int
@@ -71,20 +71,20 @@ class Span:
 
     @property
     def cells(self) -> int:
-        """How many there are."""
+        """The number of cells."""
         return (self.end_ms - self.begin_ms) // self.step_ms + (self._short_ms > 0)
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """The length."""
         return (self.end_ms - self.begin_ms) / 1000
 
     def begin_of(self, cell: int) -> int:
-        """When a cell begins, in milliseconds; the one after the last begins at the end."""
+        """The start of a cell in milliseconds; the cell after the last one starts at the end."""
         return max(self.begin_ms, self.end_ms - (self.cells - cell) * self.step_ms)
 
     def chunks(self, most: int = CHUNK) -> list[Chunk]:
-        """All of it."""
+        """All cells, in chunks."""
         first = 1 if self._short_ms else 0
         short = [Chunk(0, self.begin_ms, self._short_ms, 1)] if first else []
         return short + [
@@ -93,19 +93,19 @@ class Span:
         ]
 
 
-def usual_step_ms(length_ms: int) -> int:
-    """The shortest that gives no more than MOST_CELLS, and no longer than the whole."""
+def default_step_ms(length_ms: int) -> int:
+    """The shortest step that gives at most MOST_CELLS, but not longer than the span."""
     longest = next((step for step in STEPS_S if length_ms <= step * 1000 * MOST_CELLS), None)
     step_ms = -(-length_ms // MOST_CELLS) if longest is None else longest * 1000
     return min(step_ms, length_ms)
 
 
 def parse_moment(text: str) -> int:
-    """Milliseconds of Unix time; UTC where no zone is given. ValueError says what would be right."""
+    """Milliseconds of Unix time, in UTC unless a zone is given. Raises ValueError."""
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00") if text.endswith("Z") else text)
     except ValueError:
-        raise ValueError("is no date; write it as 2026-11-01 or 2026-11-01T08:30 (UTC)") from None
+        raise ValueError("is not a date; write it as 2026-11-01 or 2026-11-01T08:30 (UTC)") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     milliseconds = round(moment.timestamp() * 1000)
@@ -115,5 +115,5 @@ def parse_moment(text: str) -> int:
 
 
 def show_moment(moment_ms: int) -> str:
-    """As people read it, in UTC; `parse_moment` makes the same of it again, to the second."""
+    """A time in UTC; `parse_moment` reads it back, to the second."""
     return datetime.fromtimestamp(moment_ms // 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

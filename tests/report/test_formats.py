@@ -8,12 +8,9 @@ import json
 import re
 from html.parser import HTMLParser
 
-from gpuledger.report.document import document
-from gpuledger.report.page import page
-from gpuledger.report.prices import Prices
-from gpuledger.report.report import number
-from gpuledger.report.sheet import sheet
-from gpuledger.report.table import table
+from gpuledger.report.formats import table, to_csv, to_json
+from gpuledger.report.html import to_html
+from gpuledger.report.report import Prices, show_number
 from tests.report.made import BAD, report
 
 TABLE = """\
@@ -26,9 +23,9 @@ ml                   6.000   60.0 %    1.00        2.00         3.00           1
 (unattributed)       1.000   10.0 %       -           -            -             -        0.39          -    0.325
 total               10.000  100.0 %    1.00        2.00         3.00           1.0        3.90       6.00    3.250
 
-GPU-hours seen: 9.00, 7.00 of them with no process
+GPU-hours observed: 9.00, 7.00 of them without a process
 unattributed: gap 0.750 kWh, unrecorded 0.250 kWh
-prices: 0.3 EUR a kWh, 2 EUR a GPU-hour (allocated), 250 g CO2e a kWh; PUE 1.3
+prices: 0.3 EUR per kWh, 2 EUR per GPU-hour (allocated), 250 g CO2e per kWh; PUE 1.3
 note: there are no data before noon
 """
 
@@ -54,7 +51,7 @@ def test_nothing_in_a_name_commands_a_terminal() -> None:
 
 def test_csv() -> None:
     """Numbers in full, what is not known empty, and no name is a formula."""
-    rows = list(csv.DictReader(io.StringIO(sheet(report()))))
+    rows = list(csv.DictReader(io.StringIO(to_csv(report()))))
 
     assert [row["line"] for row in rows] == ["group", "other", "idle", "unattributed", "total"]
     assert rows[0]["namespace"] == "'" + BAD
@@ -65,7 +62,7 @@ def test_csv() -> None:
 
 def test_json() -> None:
     """With the time, the prices and the reasons; what is not known is null."""
-    found = json.loads(document(report()))
+    found = json.loads(to_json(report()))
 
     assert (found["from"], found["to"], found["by"]) == ("2026-11-01T00:00:00Z", "2026-11-03T00:00:00Z", "namespace")
     assert found["lines"][0]["namespace"] == BAD
@@ -100,12 +97,12 @@ class Elements(HTMLParser):
 def test_html_needs_nothing_else_and_escapes_names() -> None:
     """No script, nothing from anywhere; the name is there as it is."""
     elements = Elements()
-    elements.feed(page(report()))
+    elements.feed(to_html(report()))
 
     assert "script" not in elements.tags
     assert {"link", "img", "iframe"}.isdisjoint(elements.tags)
     assert not [name for name, _ in elements.attributes if name in ("src", "href") or name.startswith("on")]
-    assert "http" not in page(report()).replace("http-equiv", "")
+    assert "http" not in to_html(report()).replace("http-equiv", "")
     assert BAD in elements.text
     for shown in ("6.000", "10.000", "(3 more)", "(idle)", "gap 0.750 kWh", "2026-11-01T00:00:00Z"):
         assert shown in elements.text
@@ -113,7 +110,7 @@ def test_html_needs_nothing_else_and_escapes_names() -> None:
 
 def test_bars_of_the_chart_are_as_tall_as_their_energy() -> None:
     """Of two days, one with 4 and one with 6 kWh, under a scale to 6."""
-    bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)" .* height="([\d.]+)"><title>', page(report(name="ml")))
+    bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)" .* height="([\d.]+)"><title>', to_html(report(name="ml")))
     tall = [(style, float(height) / 220 * 6) for style, _, height in bars]
 
     assert [(style, round(kwh, 2)) for style, kwh in tall] == [
@@ -123,6 +120,6 @@ def test_bars_of_the_chart_are_as_tall_as_their_energy() -> None:
 
 def test_numbers_for_people() -> None:
     """Not known, none, too small for the decimals, and large."""
-    assert [number(value, 3) for value in (None, 0.0, 0.00042, 0.5, 12345.6789)] == [
+    assert [show_number(value, 3) for value in (None, 0.0, 0.00042, 0.5, 12345.6789)] == [
         "-", "0.000", "0.00042", "0.500", "12,345.679",
     ]  # fmt: skip

@@ -1,16 +1,27 @@
-"""The report as one HTML page that needs nothing else: no script, no font, no network. Pure."""
+"""The report as one HTML page without scripts, fonts or network access. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from gpuledger import __version__
-from gpuledger.report.chart import COLOURS, Layer, stacked
-from gpuledger.report.lines import Kind
-from gpuledger.report.report import Report, Shown, all_lines, columns, facts, name, number
+from gpuledger.report.report import (
+    JOULES_PER_KWH,
+    Report,
+    ShownColumn,
+    columns,
+    facts,
+    row_name,
+    show_number,
+)
+from gpuledger.report.rows import Kind
 from gpuledger.report.span import show_moment
 
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 260, 64, 28, 12
+COLOURS = 8
+"""Classes c0 to c7 of the style sheet; further groups share one colour."""
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --text: #1c2430; --faint: #647080; --line: #dde2e8;
   --c0: #2a6fdb; --c1: #e07b1f; --c2: #2f9e63; --c3: #b3459a; --c4: #c9a20a; --c5: #1a9aa8;
@@ -50,7 +61,7 @@ COLOUR_STYLE = "".join(
 )
 
 
-def page(report: Report) -> str:
+def to_html(report: Report) -> str:
     """The whole page."""
     title = f"GPU use by {report.grouping.name}"
     span = f"{show_moment(report.span.begin_ms)} to {show_moment(report.span.end_ms)} (UTC)"
@@ -67,15 +78,15 @@ def page(report: Report) -> str:
 def _tiles(report: Report) -> Iterator[str]:
     yield '<div class="tiles">'
     for column in columns(report):
-        value = column.value(report.lines.total)
+        value = column.value(report.rows.total)
         if column.key != "energy_share" and value is not None:
-            shown = escape(number(value, column.decimals))
+            shown = escape(show_number(value, column.decimals))
             yield f'<div class="tile"><b>{shown}</b><span>{escape(_title(column))}</span></div>'
     yield "</div>"
 
 
-def _title(column: Shown) -> str:
-    """In full, where there is room."""
+def _title(column: ShownColumn) -> str:
+    """The heading in full."""
     return column.head.replace(" h", " GPU-hours") if column.key.endswith("_gpu_hours") else column.head
 
 
@@ -87,7 +98,7 @@ def _chart(report: Report) -> Iterator[str]:
     moments = [show_moment(span.begin_of(-(-n * span.cells // bars))) for n in range(bars)]
     short = slice(5, 10) if span.seconds / bars >= 43200 else slice(5, 16)
     yield "<h2>Energy over time, kWh</h2>"
-    yield stacked(layers, [moment[short].replace("T", " ") for moment in moments])
+    yield _stacked(layers, [moment[short].replace("T", " ") for moment in moments])
     yield '<div class="legend">'
     for layer in layers:
         mark = f'<svg viewBox="0 0 10 10"><rect class="{layer.style}" width="10" height="10"/></svg>'
@@ -95,42 +106,92 @@ def _chart(report: Report) -> Iterator[str]:
     yield "</div>"
 
 
-def _layers(report: Report) -> list[Layer]:
-    """The largest groups in a colour each, all others in one, then what nobody used."""
-    drawn = [line for line in report.lines.lines if any(line.bars)]
-    groups = [line for line in drawn if line.kind is Kind.GROUP]
-    layers = [Layer(name(line, report.grouping), f"c{n}", line.bars) for n, line in enumerate(groups[:COLOURS])]
-    others = [line for line in drawn if line.kind in (Kind.REST, Kind.OUTSIDE)] + groups[COLOURS:]
+def _layers(report: Report) -> list[_Layer]:
+    """The largest groups in one colour each, all others in one, then idle and unattributed energy."""
+    drawn = [row for row in report.rows.rows if any(row.bars)]
+    groups = [row for row in drawn if row.kind is Kind.GROUP]
+    layers = [_Layer(row_name(row, report.grouping), f"c{n}", row.bars) for n, row in enumerate(groups[:COLOURS])]
+    others = [row for row in drawn if row.kind in (Kind.REST, Kind.OUTSIDE)] + groups[COLOURS:]
     if others:
         layers.append(
-            Layer("(all others)", "rest", [sum(bars) for bars in zip(*[o.bars for o in others], strict=True)])
+            _Layer("(all others)", "rest", [sum(bars) for bars in zip(*[row.bars for row in others], strict=True)])
         )
     styles = {Kind.IDLE: "idle", Kind.UNATTRIBUTED: "nobody"}
-    return layers + [Layer(name(o, report.grouping), styles[o.kind], o.bars) for o in drawn if o.kind in styles]
+    return layers + [
+        _Layer(row_name(row, report.grouping), styles[row.kind], row.bars) for row in drawn if row.kind in styles
+    ]
 
 
 def _table(report: Report) -> Iterator[str]:
     shown = columns(report)
     heads = ["/".join(report.grouping.heads), *(column.head for column in shown)]
-    yield "<h2>By line</h2>"
+    yield "<h2>By row</h2>"
     yield '<div class="wide"><table><thead><tr>'
     yield "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr></thead><tbody>"
-    for line in all_lines(report):
-        style = {Kind.GROUP: "", Kind.TOTAL: ' class="total"'}.get(line.kind, ' class="nobody"')
-        cells = [f"<td>{_cell(column.key, column.value(line), column.decimals)}</td>" for column in shown]
-        yield f"<tr{style}><td>{escape(name(line, report.grouping))}</td>{''.join(cells)}</tr>"
+    for row in report.all_rows:
+        style = {Kind.GROUP: "", Kind.TOTAL: ' class="total"'}.get(row.kind, ' class="nobody"')
+        cells = [f"<td>{_cell(column.key, column.value(row), column.decimals)}</td>" for column in shown]
+        yield f"<tr{style}><td>{escape(row_name(row, report.grouping))}</td>{''.join(cells)}</tr>"
     yield "</tbody></table></div>"
 
 
 def _cell(key: str, value: float | None, decimals: int) -> str:
     if key != "energy_share" or value is None:
-        return escape(number(value, decimals))
+        return escape(show_number(value, decimals))
     return f'{100 * value:.1f} %<span class="bar" style="width:{100 * min(1.0, value):.1f}%"></span>'
 
 
 def _facts(report: Report) -> Iterator[str]:
     yield "<dl>"
-    for what, said in facts(report):
-        yield f"<dt>{escape(what)}</dt><dd>{escape(said)}</dd>"
-    yield f"<dt>made by</dt><dd>gpuledger {escape(__version__)}, in steps of {report.span.step_ms / 1000:g} s</dd>"
+    for name, text in facts(report):
+        yield f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
+    yield f"<dt>created by</dt><dd>gpuledger {escape(__version__)}, in steps of {report.span.step_ms / 1000:g} s</dd>"
     yield "</dl>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One colour of the stack: joules per bar."""
+
+    name: str
+    style: str
+    bars: Sequence[float]
+
+
+def _stacked(layers: Sequence[_Layer], labels: Sequence[str]) -> str:
+    """Stacked bars of energy over time, as SVG; colours come from the style sheet."""
+    tallest = max((sum(column) for column in zip(*[layer.bars for layer in layers], strict=True)), default=0.0)
+    ceiling = _round_up(tallest / JOULES_PER_KWH) or 1.0
+    room, wide = HEIGHT - TOP - BOTTOM, (WIDTH - LEFT) / max(1, len(labels))
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="energy over time">']
+    for quarter in range(5):
+        y = TOP + room * (1 - quarter / 4)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{ceiling * quarter / 4:.3g}</text>')
+    for n, label in enumerate(labels):
+        x, y = LEFT + n * wide, float(TOP + room)
+        for layer in layers:
+            kwh = layer.bars[n] / JOULES_PER_KWH
+            tall = room * kwh / ceiling
+            y -= tall
+            if tall >= 0.05:
+                title = f"{label}: {layer.name}, {show_number(kwh, 3)} kWh"
+                parts.append(
+                    f'<rect class="{layer.style}" x="{x + wide * 0.08:.1f}" y="{y:.1f}" width="{wide * 0.84:.1f}" '
+                    f'height="{tall:.1f}"><title>{escape(title)}</title></rect>'
+                )
+        if n % -(-len(labels) // 8) == 0:
+            parts.append(f'<text x="{x + wide * 0.08:.1f}" y="{HEIGHT - 8}">{escape(label)}</text>')
+    return "\n".join([*parts, "</svg>"])
+
+
+def _round_up(value: float) -> float:
+    """The next round number."""
+    if value <= 0:
+        return 0.0
+    size = 1.0
+    while size > value:
+        size /= 10
+    while size * 10 <= value:
+        size *= 10
+    return next(size * step for step in (1, 2, 3, 4, 6, 8, 10) if size * step >= value)

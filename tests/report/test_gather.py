@@ -9,11 +9,9 @@ import pytest
 
 from gpuledger.fleet.answer import Course, Courses
 from gpuledger.fleet.failure import PrometheusError
-from gpuledger.report.ask import RENAMED, Asker
-from gpuledger.report.grouping import GROUPINGS
-from gpuledger.report.questions import Column, Part
+from gpuledger.report.gather import OVERWRITTEN, Gatherer, Totals
+from gpuledger.report.queries import GROUPINGS, Column, Part
 from gpuledger.report.span import Span
-from gpuledger.report.tally import Tally
 
 SPAN = Span(0, 250_000, 1000)
 WENT_ON = "sum by (namespace) (clamp_min(topk by (uuid, container_id, method) (1, max_over_time(container_gpu_energy_"
@@ -40,9 +38,9 @@ class Server:
         return Courses((Course({"namespace": "ml"}, [(moment, 1.0) for moment in moments]),), **self.wrong)  # type: ignore[arg-type]
 
 
-def gathered(server: Server, **more: bool) -> tuple[Tally, list[str]]:
+def gathered(server: Server, **more: bool) -> tuple[Totals, list[str]]:
     """Everything, with the notes."""
-    asker = Asker(server, **more)  # type: ignore[arg-type]
+    asker = Gatherer(server, **more)  # type: ignore[arg-type]
     return asker.gather(BY, SPAN, 1000), list(asker.notes)
 
 
@@ -62,7 +60,7 @@ def test_pieces_are_as_small_as_the_server_wants(most: int) -> None:
 
 def test_a_server_that_refuses_even_one_cell_is_an_error() -> None:
     """In its own words, with what may help."""
-    with pytest.raises(PrometheusError, match=r"too many samples.*; a shorter --step asks for less at a time"):
+    with pytest.raises(PrometheusError, match=r"too many samples.*; a shorter --step queries less at a time"):
         gathered(Server(0))
 
 
@@ -85,7 +83,7 @@ def test_what_smaller_pieces_do_not_help_against_is_not_tried_again(reason: str)
     ("wrong", "says"),
     [
         ({"warnings": ("store is down",)}, "Prometheus warns: store is down"),
-        ({"dropped": 3}, "3 values are no numbers (NaN or infinite) in container_gpu_energy_joules_total"),
+        ({"dropped": 3}, "3 values of container_gpu_energy_joules_total are NaN or infinite"),
     ],
 )
 def test_answers_that_miss_something(wrong: dict[str, object], says: str) -> None:
@@ -94,7 +92,7 @@ def test_answers_that_miss_something(wrong: dict[str, object], says: str) -> Non
         gathered(Server(**wrong))  # type: ignore[arg-type]
     tally, notes = gathered(Server(**wrong), partial=True)  # type: ignore[arg-type]
 
-    assert str(caught.value) == f"{says}; a report would be wrong; --allow-partial makes one"
+    assert str(caught.value) == f"{says}; the report would be wrong; --allow-partial creates it"
     assert notes == [says]
     assert tally.amounts[Part.GROUP]["ml",][Column.ENERGY] == 250
 
@@ -108,7 +106,7 @@ def test_moments_that_nobody_asked_for(off_s: float) -> None:
             found = super().query_range(promql, first_s, last_s, step_s).series
             return Courses(tuple(Course(c.labels, [(when + off_s, value) for when, value in c.points]) for c in found))
 
-    with pytest.raises(PrometheusError, match="other moments than those that were asked for"):
+    with pytest.raises(PrometheusError, match="other timestamps than the query"):
         gathered(Aligning())
 
 
@@ -124,10 +122,10 @@ def test_names_that_prometheus_replaced() -> None:
                 else found
             )
 
-    with pytest.raises(PrometheusError, match=r"without honor_labels: true.*; --allow-partial makes one"):
+    with pytest.raises(PrometheusError, match=r"without honor_labels: true.*; --allow-partial creates it"):
         gathered(Renaming())
-    assert gathered(Renaming(), partial=True)[1] == [RENAMED]
-    Asker(Renaming()).gather(GROUPINGS["node"], SPAN, 1000)
+    assert gathered(Renaming(), partial=True)[1] == [OVERWRITTEN]
+    Gatherer(Renaming()).gather(GROUPINGS["node"], SPAN, 1000)
 
 
 def test_no_data_at_all() -> None:
@@ -141,11 +139,11 @@ def test_missing_data_are_noted() -> None:
     server = Server(present=lambda moment: 120 <= moment <= 150 or 160 <= moment < 200)
     _, notes = gathered(server)
 
-    hint = "; or is --step shorter than the time between two scrapes?"
+    hint = "; --step may be shorter than the scrape interval"
     assert notes == [
-        "there are no data before 1970-01-01T00:01:59Z",
-        "there are no data after 1970-01-01T00:03:19Z",
-        f"there are no data of any GPU in 3.6 % of the time, somewhere in between{hint}",
+        "no data before 1970-01-01T00:01:59Z",
+        "no data after 1970-01-01T00:03:19Z",
+        f"no data of any GPU in 3.6 % of the time{hint}",
     ]
     assert {(first, last) for promql, first, last in server.asked if promql.startswith(WENT_ON)} == {(101.0, 200.0)}
 
@@ -153,7 +151,7 @@ def test_missing_data_are_noted() -> None:
 def test_progress_goes_from_0_to_1() -> None:
     """And never back."""
     told: list[float] = []
-    Asker(Server(), progress=told.append).gather(BY, SPAN, 1000)
+    Gatherer(Server(), progress=told.append).gather(BY, SPAN, 1000)
 
     assert told == sorted(told)
     assert 0 <= told[0] < 0.1

@@ -1,0 +1,112 @@
+"""The report as a table for terminals, as CSV and as JSON. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from gpuledger.report.queries import Column
+from gpuledger.report.report import (
+    JOULES_PER_KWH,
+    Report,
+    ShownColumn,
+    columns,
+    facts,
+    row_name,
+    show_number,
+)
+from gpuledger.report.rows import Kind, Row
+from gpuledger.report.span import show_moment
+
+BOLD, FAINT, END = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+LONGEST_NAME = 60
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Characters that a spreadsheet takes for the start of a formula."""
+
+
+def table(report: Report, *, colour: bool = False) -> str:
+    """Aligned columns, without control characters from names."""
+    shown = columns(report)
+    head = ["/".join(report.grouping.heads), *(column.head for column in shown)]
+    texts, styles = [head], [BOLD]
+    for row in report.all_rows:
+        values = [_cell(column.key, column.value(row), column.decimals) for column in shown]
+        texts.append([_short(row_name(row, report.grouping)), *values])
+        styles.append("" if row.kind is Kind.GROUP else BOLD if row.kind is Kind.TOTAL else FAINT)
+    widths = [max(len(cells[n]) for cells in texts) for n in range(len(head))]
+    lines = [f"{show_moment(report.span.begin_ms)} to {show_moment(report.span.end_ms)}", ""]
+    for (first, *others), style in zip(texts, styles, strict=True):
+        aligned = [first.ljust(widths[0]), *(text.rjust(width) for text, width in zip(others, widths[1:], strict=True))]
+        line = "  ".join(aligned).rstrip()
+        lines.append(f"{style}{line}{END}" if colour and style else line)
+    lines += ["", *(f"{name}: {_printable(text)}" for name, text in facts(report))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(key: str, value: float | None, decimals: int) -> str:
+    if key == "energy_share" and value is not None:
+        return f"{100 * value:.1f} %"
+    return show_number(value, decimals)
+
+
+def _short(text: str) -> str:
+    text = _printable(text)
+    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "�" for c in text)
+
+
+def to_csv(report: Report) -> str:
+    """CSV with one record per row; unknown values are empty."""
+    shown, heads = columns(report), report.grouping.heads
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["from", "to", "line", *heads, *(column.key for column in shown)])
+    span = [show_moment(report.span.begin_ms), show_moment(report.span.end_ms)]
+    for row in report.all_rows:
+        names = [_escape_formula(part) for part in row.key] or [""] * len(heads)
+        values = [column.value(row) for column in shown]
+        writer.writerow(
+            [*span, row.kind.value, *names, *("" if value is None else f"{value:.12g}" for value in values)]
+        )
+    return out.getvalue()
+
+
+def _escape_formula(text: str) -> str:
+    """A leading quote turns a formula into text: anyone who may start a pod chooses its name."""
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def to_json(report: Report) -> str:
+    """One JSON object; unknown values are null."""
+    shown, prices = columns(report), report.prices
+    observed = report.rows.total.amounts.get(Column.OBSERVED)
+    tree = {
+        "from": show_moment(report.span.begin_ms),
+        "to": show_moment(report.span.end_ms),
+        "step_seconds": report.span.step_ms / 1000,
+        "by": report.grouping.name,
+        "prices": {
+            "kwh": prices.kwh,
+            "gpu_hour": prices.gpu_hour,
+            "gpu_hours": prices.hours,
+            "currency": prices.currency,
+            "carbon_grams_per_kwh": prices.grams_per_kwh,
+            "pue": prices.pue,
+        },
+        "lines": [_row(report, row, shown) for row in report.rows.rows],
+        "total": _row(report, report.rows.total, shown),
+        "seen_gpu_hours": None if observed is None else observed / 3600,
+        "unattributed_kwh_by_reason": {name: joules / JOULES_PER_KWH for name, joules in report.rows.reasons},
+        "notes": list(report.notes),
+    }
+    return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
+
+
+def _row(report: Report, row: Row, shown: list[ShownColumn]) -> dict[str, Any]:
+    names = dict(zip(report.grouping.heads, row.key, strict=True)) if row.kind is Kind.GROUP else {}
+    return {"line": row.kind.value, **names, **{column.key: column.value(row) for column in shown}}

@@ -1,0 +1,184 @@
+"""Runs the queries of a report in chunks that Prometheus accepts, and adds up the answers."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuledger.fleet.answer import Course, Courses
+from gpuledger.fleet.failure import PrometheusError
+from gpuledger.report import promql
+from gpuledger.report.queries import Column, Grouping, Part, Query, Step, queries
+from gpuledger.report.span import CHUNK, SHORTEST_S, Chunk, Span, show_moment
+
+RETRIED = ("timeout", "size", "query")
+"""Kinds of failures that fewer cells per query may avoid: too many samples, too many bytes, too slow."""
+MOVED = (
+    "the answer has other timestamps than the query; a query frontend may align them: query Prometheus directly, or "
+    "give --from and --to that are multiples of the step, such as whole days"
+)
+OVERWRITTEN = (
+    "Prometheus scrapes the exporters without honor_labels: true and replaces namespace and pod of the GPU users by "
+    "those of the exporter"
+)
+MOST_BARS = 31
+
+Key = tuple[str, ...]
+"""The key of a row."""
+
+
+class Server(Protocol):
+    """A server with Prometheus's query API."""
+
+    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+        """The result of a range query."""
+
+
+class Totals:
+    """The sums of all answers by part, row and column, and energy over time. A column without an answer is absent."""
+
+    def __init__(self, cells: int) -> None:
+        self._cells = cells
+        self.bars = min(cells, MOST_BARS)
+        self.amounts: dict[Part, dict[Key, dict[Column, float]]] = {part: {} for part in Part}
+        self.energy_by_cell: dict[Part, array[float]] = {}
+        """Joules."""
+        self.energy_by_bar: dict[Key, array[float]] = {}
+        """Joules of each group; a bar covers several cells."""
+
+    def add(self, query: Query, chunk: Chunk, courses: Iterable[Course]) -> None:
+        """Add an answer. Series of the same row are summed."""
+        rows = self.amounts[query.part]
+        for course in courses:
+            key = query.grouping.key(course.labels)
+            columns = rows.setdefault(key, {})
+            increase = sum([value for _, value in course.points])
+            columns[query.column] = columns.get(query.column, 0.0) + increase
+            if query.column is Column.ENERGY:
+                self._add_energy(query.part, key, chunk, course)
+
+    def bar_of(self, cell: int) -> int:
+        """The bar that a cell belongs to."""
+        return cell * self.bars // self._cells
+
+    def whole(self, part: Part, column: Column) -> float | None:
+        """The sum over all rows of a part; None if there is no value."""
+        values = [columns[column] for columns in self.amounts[part].values() if column in columns]
+        return sum(values) if values else None
+
+    def _add_energy(self, part: Part, key: Key, chunk: Chunk, course: Course) -> None:
+        cells = self.energy_by_cell.setdefault(part, array("d", bytes(8 * self._cells)))
+        bars = None
+        if part is Part.GROUP:
+            bars = self.energy_by_bar.setdefault(key, array("d", bytes(8 * self.bars)))
+        for moment_s, joules in course.points:
+            cell = chunk.cell(moment_s)
+            cells[cell] += joules
+            if bars is not None:
+                bars[self.bar_of(cell)] += joules
+
+
+@dataclass(slots=True)
+class Gatherer:
+    """Runs the queries of one report. A questionable answer is an error, or with `partial` a note."""
+
+    server: Server
+    partial: bool = False
+    progress: Callable[[float], None] = lambda _: None
+    """Called with the completed part, from 0 to 1."""
+    most_cells: int = CHUNK
+    """Cells per query that the server has accepted so far."""
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def gather(self, grouping: Grouping, span: Span, gap_ms: int) -> Totals:
+        """All answers. Raises PrometheusError if one is missing, or if there are no data in the whole span."""
+        totals, has_data, chunks = Totals(span.cells), bytearray(span.cells), span.chunks()
+        for number, chunk in enumerate(chunks):
+            step = Step(chunk.step_ms, gap_ms)
+            cells = self._cells_with_value(promql.devices(step.text), chunk)
+            for cell in cells:
+                has_data[cell] = 1
+            if not cells:
+                continue
+            if grouping.of == "containers":
+                self._check_labels(promql.overwritten_namespaces(step.text), chunk)
+            new_devices = bool(self._cells_with_value(promql.new_devices(step.text), chunk))
+            needed = [query for query in queries(grouping, step) if new_devices or not query.for_new_devices]
+            for done, query in enumerate(needed):
+                self.progress((number + done / len(needed)) / len(chunks))
+                for piece, answer in self._run(query.promql, chunk):
+                    totals.add(query, piece, answer.series)
+        if not any(has_data):
+            raise PrometheusError("empty", f"no metrics of gpuledger from {show_moment(span.begin_ms)} to "
+                                  f"{show_moment(span.end_ms)}; check that Prometheus scraped it then")  # fmt: skip
+        self._note_gaps(span, has_data)
+        return totals
+
+    def _cells_with_value(self, query: str, chunk: Chunk) -> set[int]:
+        """The cells in which the result is above 0."""
+        return {
+            piece.cell(moment_s)
+            for piece, answer in self._run(query, chunk)
+            for course in answer.series
+            for moment_s, value in course.points
+            if value > 0
+        }
+
+    def _run(self, query: str, chunk: Chunk) -> Iterator[tuple[Chunk, Courses]]:
+        pending = [chunk]
+        while pending:
+            piece = pending.pop()
+            if piece.count > self.most_cells:
+                pending += reversed(piece.halves())
+                continue
+            try:
+                answer = self.server.query_range(query, piece.first_s, piece.last_s, piece.step_ms / 1000)
+            except PrometheusError as error:
+                if error.reason not in RETRIED:
+                    raise
+                if piece.count == 1:
+                    raise PrometheusError(error.reason, f"{error}; a shorter --step queries less at a time") from None
+                self.most_cells = piece.count // 2
+                pending.append(piece)
+                continue
+            ends = [point[0] for course in answer.series for point in (*course.points[:1], *course.points[-1:])]
+            if not all(map(piece.ends_at, ends)):
+                raise PrometheusError("format", MOVED)
+            self._check_answer(answer, query)
+            yield piece, answer
+
+    def _check_answer(self, answer: Courses, query: str) -> None:
+        doubts = [f"Prometheus warns: {warning}" for warning in answer.warnings]
+        if answer.dropped:
+            doubts.append(f"{answer.dropped} values of {_metric(query)} are NaN or infinite")
+        self._report_doubts(doubts)
+
+    def _check_labels(self, query: str, chunk: Chunk) -> None:
+        courses = [course for _, answer in self._run(query, chunk) for course in answer.series]
+        overwritten = any(course.labels.get("exported_namespace") for course in courses)
+        self._report_doubts([OVERWRITTEN] if overwritten else [])
+
+    def _report_doubts(self, doubts: Sequence[str]) -> None:
+        if doubts and not self.partial:
+            raise PrometheusError("partial", f"{doubts[0]}; the report would be wrong; --allow-partial creates it")
+        self.notes.update(dict.fromkeys(doubts))
+
+    def _note_gaps(self, span: Span, has_data: bytearray) -> None:
+        first, last = has_data.find(1), has_data.rfind(1)
+        if first:
+            self.notes[f"no data before {show_moment(span.begin_of(first))}"] = None
+        if last + 1 < span.cells:
+            self.notes[f"no data after {show_moment(span.begin_of(last + 1))}"] = None
+        if missing := has_data.count(0, first, last):
+            share, short = 100 * missing / span.cells, span.step_ms < SHORTEST_S * 1000
+            hint = "; --step may be shorter than the scrape interval" if short else ""
+            self.notes[f"no data of any GPU in {share:.1f} % of the time{hint}"] = None
+
+
+def _metric(query: str) -> str:
+    """The metric that a query is about."""
+    match = re.search(r"[a-z_]*(?:gpu|gpuledger)_[a-z_]+", query)
+    return match[0] if match else query[:80]
