@@ -15,8 +15,8 @@ from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
 from gpuledger.cli import top
 from gpuledger.config import CONFIG_FILE, OPTIONS
 from gpuledger.export.app import App
+from gpuledger.fleet.pages import families as fleet_families
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
-from gpuledger.fleet.shown import families as fleet_families
 from gpuledger.report.queries import GROUPINGS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from gpuledger.view.advice import CALLED

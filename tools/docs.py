@@ -9,8 +9,8 @@ from gpuledger.catalog import CATALOG, kinds
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.cli.demo import RECORDING
 from gpuledger.config import OPTIONS, Option
+from gpuledger.fleet.pages import families as fleet_families
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
-from gpuledger.fleet.shown import families as fleet_families
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from gpuledger.sources.replay import Replay
 from gpuledger.top.columns import COLUMNS

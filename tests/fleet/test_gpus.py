@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from gpuledger.fleet.gpus import Join
-from gpuledger.fleet.in_use import Gpu
+from gpuledger.fleet.in_use import Gpu, Join
 from gpuledger.fleet.stream import Found, identity
 
 

@@ -10,10 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpuledger.export.http import parse_head
 from gpuledger.fleet.answer import Answer, Series
 from gpuledger.fleet.failure import PrometheusError
-from gpuledger.fleet.pages import Pages
+from gpuledger.fleet.pages import Pages, families
 from gpuledger.fleet.queries import Queries
 from gpuledger.fleet.refresh import Plan, Refresh
-from gpuledger.fleet.shown import families
 from gpuledger.fleet.stream import Take, identity
 
 USED = (80.0, 40.0, 0.0, 0.0)
@@ -107,7 +106,7 @@ def test_old_values_expire() -> None:
     gone = made.metrics()
     assert (gone["gpu_fleet_up"], gone["gpu_fleet_refresh_failures_total{reason=unreachable}"]) == (0, 1)
     assert [name for name in gone if "util" in name or "gpus" in name or "timestamp" in name] == []
-    assert made.get("/readyz") == (503, "there is nothing to show: cannot reach it\n")
+    assert made.get("/readyz") == (503, "no recent result: cannot reach it\n")
     assert made.get("/healthz") == (200, "ok\n")
 
     made.answers = world().answers
@@ -137,7 +136,7 @@ def test_before_the_first_answer_there_is_nothing() -> None:
     made = world()
 
     assert made.metrics()["gpu_fleet_up"] == 0
-    assert made.get("/readyz") == (503, "there is nothing to show: not asked yet\n")
+    assert made.get("/readyz") == (503, "no recent result: not queried yet\n")
     made.now += 101
     assert made.get("/healthz")[0] == 503
 

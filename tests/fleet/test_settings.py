@@ -60,11 +60,11 @@ def test_a_printed_configuration_gives_the_same_one_again(tmp_path: Path) -> Non
     ("flag", "says"),
     [
         ("prometheus.url=prometheus", "is no URL of a Prometheus"),
-        ("prometheus.header=X-Scope-OrgID", "is no header"),
-        ("prometheus.header=Host: a", "leave it out"),
-        ("by=name space", "is no label"),
-        ("by=pod+pod", "is no label"),
-        ("by=by", "cannot be grouped by"),
+        ("prometheus.header=X-Scope-OrgID", "is not a header"),
+        ("prometheus.header=Host: a", "is set by gpuledger"),
+        ("by=name space", "is not a label"),
+        ("by=pod+pod", "is not a label"),
+        ("by=by", "conflicts with a label"),
         ("in-use=idle", "is not one of busy, allocated, resident"),
         ("refresh=0s", "out of range"),
         ("unit=watts", "is not one of auto, ratio, percent"),
@@ -80,9 +80,9 @@ def test_a_wrong_value_is_named(flag: str, says: str) -> None:
     ("flags", "says"),
     [
         (["prometheus.user=me"], "belong together"),
-        (["prometheus.user=me", "prometheus.password-file=/a", "prometheus.token-file=/b"], "two ways to log in"),
-        (["prometheus.token-file=/b", "prometheus.header=Authorization: x"], "leave out Authorization"),
-        (["prometheus.key-file=/b"], "give --prometheus.cert-file"),
+        (["prometheus.user=me", "prometheus.password-file=/a", "prometheus.token-file=/b"], "exclude each other"),
+        (["prometheus.token-file=/b", "prometheus.header=Authorization: x"], "conflicts with the login"),
+        (["prometheus.key-file=/b"], "needs --prometheus.cert-file"),
         (["max-age=5s"], "shorter than --refresh"),
         (["dcgm=true", "window=5m"], "needs gpuledger's own counters"),
         (["query=up", "window=5m"], "needs gpuledger's own counters"),
@@ -114,7 +114,7 @@ def test_the_unit_follows_the_query() -> None:
 )
 def test_the_queries_are_promql(flags: list[str], tmp_path: Path) -> None:
     """Prometheus's own tool accepts each as a rule."""
-    queries = settings(*flags).plan().queries.asked()
+    queries = settings(*flags).plan().queries.per_gpu()
     rules = [{"record": f"a:{name}", "expr": text} for name, text in queries]
     path = tmp_path / "rules.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "a", "rules": rules}]}))

@@ -10,11 +10,10 @@ import sys
 from gpuledger.cli import logs, terminal, web
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
-from gpuledger.fleet.pages import Pages
+from gpuledger.fleet.pages import Pages, families
 from gpuledger.fleet.prometheus import Prometheus
 from gpuledger.fleet.refresh import Refresh
 from gpuledger.fleet.settings import OPTIONS, Settings
-from gpuledger.fleet.shown import families
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
 
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         lambda: refresh.shown,
         lambda: refresh.tried_s_ago,
         groupings=plan.groupings,
-        longest_s=3 * settings.refresh + 2 * (len(plan.queries.asked()) + 2) * settings.prometheus_timeout,
+        longest_s=3 * settings.refresh + 2 * (len(plan.queries.per_gpu()) + 2) * settings.prometheus_timeout,
         telemetry_path=settings.web_telemetry_path,
     )
     server = web.create_server(settings, pages)

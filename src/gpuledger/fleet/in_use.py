@@ -1,40 +1,47 @@
-"""How busy the GPUs in use are, and how many there are: over the whole cluster, and by any labels. Pure.
+"""Utilization and number of the GPUs in use, for the whole cluster and by label. Pure.
 
-A mean over all GPUs says 30 % when two of four work at 80 % and 40 %, and an autoscaler takes from those who need more.
-Here it is the sum of utilization over the GPUs in use, divided by their number: 60 %.
+If two of four GPUs work at 80 % and 40 %, the mean over all GPUs is 30 %, and an autoscaler would remove GPUs that are
+needed. Here the sum of utilization is divided by the number of GPUs in use: 60 %.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import fsum
 from operator import attrgetter
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
+
+from gpuledger.fleet.stream import Found, Which
 
 RULES = ("busy", "allocated", "resident")
-"""When a GPU is in use: its utilization is not 0; somebody was given it; some process is on it."""
+"""When a GPU is in use: its utilization is not 0; it is allocated; a process is on it."""
 CLUSTER = "cluster"
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "model": ("model", "modelName", "name"),
     "node": ("node", "Hostname", "hostname", "instance"),
 }
-"""What exporters call a label that users know under one name."""
+"""The labels of different exporters for one name."""
 Key = tuple[str, ...]
 Who = tuple[str | None, ...]
-"""Values of the labels that say who: a mapping for each of 80,000 pods would be 20 MB."""
+"""Values of the holder labels; a mapping per holder would take 20 MB for 80,000 pods."""
 KEY = attrgetter("key")
 Sources = tuple[tuple[str, ...], ...]
+HOLDER_LABELS = frozenset((
+    "namespace", "pod", "container", "pod_uid", "container_id", "batch_job",
+    "exported_namespace", "exported_pod", "exported_container",
+))  # fmt: skip
+"""Labels of a GPU's holder. On series without a holder, these are labels of the exporter's own pod."""
 
 
 @dataclass(slots=True)
 class Holder:
-    """Somebody who is on a GPU or was given it."""
+    """An owner with a process on a GPU, or with an allocation of it."""
 
     who: Who
     utilization: float | None = None
-    """Of the GPU in this holder's series, where the query has one a holder."""
+    """Utilization in this holder's series, if the query returns one series per holder."""
     memory: float | None = None
     allocated: bool = False
     resident: bool = False
@@ -42,20 +49,20 @@ class Holder:
 
 @dataclass(slots=True)
 class Gpu:
-    """What is known of one GPU. Utilizations are in the unit of the query."""
+    """One GPU. Utilizations are in the unit of the query."""
 
     labels: Mapping[str, str]
     utilization: float
     memory: float | None = None
     allocated: bool = False
     resident: float = 0.0
-    """1 with a process on it, else 0; or over a time, the part of it with a process."""
+    """1 if a process is on it; over a window, the share of time with a process."""
     holders: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of the GPUs of one group, or of all."""
+    """Usage of the GPUs of one group, or of all GPUs."""
 
     by: str
     labels: Key
@@ -63,34 +70,34 @@ class Usage:
     gpus: int
     in_use: int
     allocated: int | None
-    """None where nobody says what was given to whom."""
+    """None if no exporter reports allocations."""
     utilization: float
-    """Mean over those in use; 0 when none is."""
+    """Mean over the GPUs in use; 0 if there are none."""
     memory: float | None
-    """None when of no GPU in use it is known; 0 when none is in use."""
+    """Mean over the GPUs in use; None if unknown for all of them; 0 if there are none."""
 
     @property
     def idle(self) -> int:
-        """Those not in use."""
+        """GPUs that are not in use."""
         return self.gpus - self.in_use
 
 
 class Row(NamedTuple):
-    """A GPU as one of its groups sees it."""
+    """A GPU as a member of one group."""
 
     key: Key
     utilization: float
     memory: float | None
     weight: float
-    """How much of it is in use."""
+    """The share of the GPU that is in use."""
     allocated: bool
 
 
 def summarize(gpus: Collection[Gpu], rule: str, groupings: Sequence[Key], held: Key) -> Iterator[Usage]:
-    """The whole cluster first, then each grouping by the values of its labels.
+    """The usage of the whole cluster, then of each group of each grouping.
 
-    `held` are the labels that say who holds a GPU: grouped by one of them, a GPU counts once with each holder, and is
-    in use there when it is by that holder. A GPU without a value for one of the labels is in no group.
+    `held` are the holder labels: grouped by one of them, a GPU counts once for each holder, and is in use there if that
+    holder uses it. A GPU without a value for one of the labels is in no group.
     """
     yield _usage(CLUSTER, (), [_row((), gpu, rule) for gpu in gpus])
     for grouping in groupings:
@@ -100,19 +107,27 @@ def summarize(gpus: Collection[Gpu], rule: str, groupings: Sequence[Key], held: 
         else:
             rows = [row for gpu in gpus if gpu.holders for row in _held(gpu, rule, sources, held)]
         rows.sort(key=KEY)
-        for key, some in groupby(rows, KEY):
-            yield _usage("+".join(grouping), key, list(some))
+        for key, members in groupby(rows, KEY):
+            yield _usage("+".join(grouping), key, list(members))
 
 
 def _usage(by: str, key: Key, rows: list[Row]) -> Usage:
-    """Sums are exact, so that the order of GPUs does not matter."""
+    """Uses exact sums, so that the result does not depend on the order of GPUs."""
     used = [row for row in rows if row.weight > 0]
     utilization, memory = 0.0, None if used else 0.0
     if used:
         utilization = fsum([row.utilization for row in used]) / fsum([row.weight for row in used])
         if known := [(row.memory, row.weight) for row in used if row.memory is not None]:
             memory = fsum([value for value, _ in known]) / fsum([weight for _, weight in known])
-    return Usage(by, key, len(rows), len(used), sum([row.allocated for row in rows]), utilization, memory)
+    return Usage(
+        by=by,
+        labels=key,
+        gpus=len(rows),
+        in_use=len(used),
+        allocated=sum([row.allocated for row in rows]),
+        utilization=utilization,
+        memory=memory,
+    )
 
 
 def _row(key: Key, gpu: Gpu, rule: str) -> Row:
@@ -121,7 +136,7 @@ def _row(key: Key, gpu: Gpu, rule: str) -> Row:
 
 
 def sources_of(grouping: Key) -> Sources:
-    """The labels that each label of a grouping may be found under, the best first."""
+    """The possible source labels of each label of a grouping, in order of preference."""
     return tuple([SOURCES.get(name, (name,)) for name in grouping])
 
 
@@ -132,12 +147,12 @@ def _weight(rule: str, utilization: float, resident: float, *, allocated: bool) 
 
 
 def _held(gpu: Gpu, rule: str, sources: Sources, held: Key) -> Iterator[Row]:
-    """The GPU as each group of its holders sees it."""
-    seen: dict[Key, list[Holder]] = {}
+    """The GPU as a member of each group of its holders."""
+    groups: dict[Key, list[Holder]] = {}
     for holder in gpu.holders:
         if all(key := _key(sources, {**gpu.labels, **dict(zip(held, holder.who, strict=True))})):
-            seen.setdefault(key, []).append(holder)
-    for key, holders in seen.items():
+            groups.setdefault(key, []).append(holder)
+    for key, holders in groups.items():
         own = [h.utilization for h in holders if h.utilization is not None]
         memories = [h.memory for h in holders if h.memory is not None]
         utilization = max(own) if own else gpu.utilization
@@ -149,5 +164,112 @@ def _held(gpu: Gpu, rule: str, sources: Sources, held: Key) -> Iterator[Row]:
 
 
 def _key(sources: Sources, labels: Mapping[str, str | None]) -> Key:
-    """For each label of a grouping, the first value there is."""
+    """For each label of a grouping, the first source label that has a value."""
     return tuple([next(filter(None, map(labels.get, names)), "") for names in sources])
+
+
+class Join:
+    """Joins the answers to several queries by GPU. Only GPUs with a utilization count; of several series, the highest.
+
+    `wanted` are the labels to keep. Answers are added in parts, by the names in Queries, utilization first.
+    """
+
+    def __init__(self, wanted: Iterable[str]) -> None:
+        names = set(wanted)
+        self.held = tuple(sorted(names & HOLDER_LABELS))
+        """The holder labels, in the order of Holder.who."""
+        self._about = tuple(sorted(names - HOLDER_LABELS))
+        self._by_uuid = "uuid" in names
+        self._gpus: dict[Which, Gpu] = {}
+        self._labels: dict[Who, Mapping[str, str]] = {}
+        self._who: dict[Who, Who] = {(None,) * len(self.held): ()}
+
+    @property
+    def gpus(self) -> Collection[Gpu]:
+        """All GPUs."""
+        return self._gpus.values()
+
+    def add(self, name: str, series: Iterable[Found]) -> None:
+        """Add a part of an answer."""
+        self._ADD[name](self, series)
+
+    def _utilization(self, series: Iterable[Found]) -> None:
+        for which, labels, value in series:
+            if (gpu := self._gpus.get(which)) is None:
+                known = {"uuid": which, **labels} if self._by_uuid and isinstance(which, str) else labels
+                gpu = self._gpus[which] = Gpu(self._shared(known), value)
+            elif value > gpu.utilization:
+                gpu.utilization = value
+            if (holder := self._holder(gpu, labels)) is not None:
+                holder.utilization = _larger(holder.utilization, value)
+
+    def _memory(self, series: Iterable[Found]) -> None:
+        for gpu, holder, value in self._known(series):
+            gpu.memory = _larger(gpu.memory, value)
+            if holder is not None:
+                holder.memory = _larger(holder.memory, value)
+
+    def _allocated(self, series: Iterable[Found]) -> None:
+        for gpu, holder, value in self._known(series):
+            if value > 0:
+                gpu.allocated = True
+                if holder is not None:
+                    holder.allocated = True
+
+    def _resident(self, series: Iterable[Found]) -> None:
+        for gpu, holder, value in self._known(series):
+            if value > 0:
+                gpu.resident = max(gpu.resident, value)
+                if holder is not None:
+                    holder.resident = True
+
+    def _residents(self, series: Iterable[Found]) -> None:
+        for _, holder, value in self._known(series):
+            if value > 0 and holder is not None:
+                holder.resident = True
+
+    def _info(self, series: Iterable[Found]) -> None:
+        for which, labels, _ in series:
+            if (gpu := self._gpus.get(which)) is not None:
+                gpu.labels = self._shared({**labels, **gpu.labels} if gpu.labels else labels)
+
+    _ADD: ClassVar[Mapping[str, Callable[[Join, Iterable[Found]], None]]] = {
+        "utilization": _utilization,
+        "memory": _memory,
+        "allocated": _allocated,
+        "resident": _resident,
+        "residents": _residents,
+        "info": _info,
+    }  # on the class: bound methods would make a Join refer to itself and delay its release
+
+    def _known(self, series: Iterable[Found]) -> Iterator[tuple[Gpu, Holder | None, float]]:
+        """The GPU and the holder of each series."""
+        gpus = self._gpus
+        for which, labels, value in series:
+            if (gpu := gpus.get(which)) is not None:
+                yield gpu, self._holder(gpu, labels), value
+
+    def _holder(self, gpu: Gpu, labels: Mapping[str, str]) -> Holder | None:
+        """The holder in the labels of a series; None if there is none."""
+        if not labels or not self.held:
+            return None
+        who = tuple(map(labels.get, self.held))
+        if not (who := self._who.setdefault(who, who)):
+            return None
+        for holder in gpu.holders:
+            if holder.who is who:
+                return holder
+        holder = Holder(who)
+        gpu.holders = (*gpu.holders, holder)
+        return holder
+
+    def _shared(self, labels: Mapping[str, str]) -> Mapping[str, str]:
+        """The labels of the GPU itself, as one mapping shared by all GPUs with equal labels."""
+        values = tuple(map(labels.get, self._about))
+        if (shared := self._labels.get(values)) is None:
+            shared = self._labels[values] = {name: v for name, v in zip(self._about, values, strict=True) if v}
+        return shared
+
+
+def _larger(before: float | None, now: float) -> float:
+    return now if before is None else max(before, now)

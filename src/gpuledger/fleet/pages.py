@@ -1,19 +1,125 @@
-"""The pages of the service."""
+"""The state, the metrics and the HTTP pages of `gpuledger fleet`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
 
+from gpuledger.catalog import Family, Kind, Series
+from gpuledger.catalog.exporter import FAMILIES as EXPORTER_FAMILIES
+from gpuledger.catalog.family import C, G, Thing, at, flag
+from gpuledger.catalog.kinds import EXPORTER
 from gpuledger.export.bodies import Bodies
 from gpuledger.export.http import Request, Response, not_found
 from gpuledger.export.negotiate import choose_encoding, choose_format
 from gpuledger.export.text import Renderer
-from gpuledger.fleet.in_use import Key
-from gpuledger.fleet.shown import Shown, families
+from gpuledger.fleet.in_use import Key, Usage
+
+FROM = "Prometheus"
+SELF = "gpuledger itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The last valid result, unless it is too old, and the state of the refresh."""
+
+    usages: tuple[Usage, ...] = ()
+    """The whole cluster first; empty if there is no recent result."""
+    percent: bool = False
+    """Whether utilizations are percentages instead of ratios."""
+    success: bool = False
+    reason: str = "not queried yet"
+    refreshes: int = 0
+    failures: tuple[tuple[str, int], ...] = ()
+    asked_s: float | None = None
+    """Unix time of the last valid result, by the clock of Prometheus."""
+    duration_ns: int = 0
+    series: tuple[tuple[str, int], ...] = ()
+    dropped: int = 0
+    warnings: tuple[str, ...] = ()
+    source: str = "prometheus"
+
+    @property
+    def up(self) -> bool:
+        """Whether there is a recent result."""
+        return bool(self.usages)
+
+
+def _ratio(name: str) -> Callable[[tuple[Usage, bool]], float | None]:
+    def read(thing: tuple[Usage, bool]) -> float | None:
+        value: float | None = getattr(thing[0], name)
+        return None if value is None else value / 100 if thing[1] else value
+
+    return read
+
+
+def _count(name: str) -> Callable[[tuple[Usage, bool]], int | None]:
+    read = attrgetter(name)
+    return lambda thing: read(thing[0])
+
+
+def _classic(shown: Shown) -> float | None:
+    return shown.usages[0].utilization if shown.usages else None
+
+
+def _asked(shown: Shown) -> Series:
+    return [((name,), count) for name, count in shown.series]
+
+
+def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
+    """All metrics of the service. Series of a group have the labels of its grouping; the others are empty."""
+    names = tuple(dict.fromkeys(name for grouping in groupings for name in grouping))
+    places = {"+".join(grouping): [names.index(name) for name in grouping] for grouping in groupings}
+
+    def things(shown: Shown) -> Iterator[Thing]:
+        for usage in shown.usages:
+            values = [""] * len(names)
+            for place, value in zip(places.get(usage.by, ()), usage.labels, strict=True):
+                values[place] = value
+            yield (usage.by, *values), (usage, shown.percent)
+
+    group = Kind(("by", *names), things, sparse=True)
+    return (
+        next(family for family in EXPORTER_FAMILIES if family.name == "gpuledger_build_info"),
+        Family("gpu_fleet_up", G, EXPORTER,
+               "1 if the result is recent; 0, without any values, if Prometheus has not answered for --max-age.",
+               SELF, flag("up")),
+        Family("gpu_fleet_in_use_utilization_ratio", G, group, "Mean utilization of the GPUs in use, or 0.",
+               FROM, _ratio("utilization"), unit="ratio"),
+        Family("gpu_fleet_in_use_memory_utilization_ratio", G, group,
+               "Mean memory utilization of the GPUs in use; 0 if there are none.",
+               FROM, _ratio("memory"), unit="ratio"),
+        Family("gpu_fleet_gpus", G, group, "GPUs that have a utilization.", FROM, _count("gpus")),
+        Family("gpu_fleet_gpus_in_use", G, group, "GPUs in use, by the rule of --in-use.", FROM, _count("in_use")),
+        Family("gpu_fleet_gpus_idle", G, group, "GPUs not in use, by the same rule.", FROM, _count("idle")),
+        Family("gpu_fleet_gpus_allocated", G, group,
+               "Allocated GPUs, used or not; absent if no exporter reports allocations.",
+               FROM, _count("allocated")),
+        Family("avg_GPU_utilization", G, EXPORTER,
+               "Mean utilization of the GPUs in use in the cluster, in the unit of the query; the classic name.",
+               FROM, _classic),
+        Family("gpu_fleet_refresh_success", G, EXPORTER, "1 if the last refresh succeeded; else see the log.",
+               SELF, flag("success")),
+        Family("gpu_fleet_refreshes_total", C, EXPORTER, "Refreshes since the start.", SELF, at("refreshes")),
+        Family("gpu_fleet_refresh_failures_total", C, EXPORTER, "Failed refreshes, by reason.",
+               SELF, series=lambda shown: [((kind,), n) for kind, n in shown.failures], labels=("reason",)),
+        Family("gpu_fleet_refresh_duration_seconds", G, EXPORTER, "Duration of the last successful refresh.",
+               SELF, at("duration_ns", 1e9), unit="seconds"),
+        Family("gpu_fleet_data_timestamp_seconds", G, EXPORTER,
+               "Unix time of the last valid result, by the clock of Prometheus.", FROM, at("asked_s"), unit="seconds"),
+        Family("gpu_fleet_query_series", G, EXPORTER, "Series in the last valid answer to each query.",
+               FROM, series=_asked, labels=("query",)),
+        Family("gpu_fleet_query_dropped_series", G, EXPORTER,
+               "Dropped series of the last valid answers, whose value is not a number.", FROM, at("dropped")),
+        Family("gpu_fleet_query_warnings", G, EXPORTER,
+               "Warnings in the last valid answers; the log has their texts.",
+               FROM, lambda shown: len(shown.warnings)),
+    )  # fmt: skip
 
 
 class Pages:
-    """Answers requests. `shown` gives what is known, `tried_s_ago` when it was last tried to know more."""
+    """Handles requests. `shown` returns the state, `tried_s_ago` the time since the last refresh."""
 
     def __init__(
         self,
@@ -33,7 +139,7 @@ class Pages:
         }
 
     def __call__(self, request: Request) -> Response:
-        """The page for a request."""
+        """The response to a request."""
         page = self._pages.get(request.path)
         return page(request) if page is not None else not_found(request.path, sorted(self._pages))
 
@@ -46,14 +152,14 @@ class Pages:
         return Response(200, headers, self._bodies.get(self._shown(), fmt, encoding))
 
     def _healthz(self, _: Request) -> Response:
-        """Alive: it goes on asking. A Prometheus that is down is no reason to be restarted."""
+        """Whether refreshes continue. A Prometheus that is down is no reason to restart the service."""
         ago_s = self._tried_s_ago()
         if ago_s > self._longest_s:
-            return Response.text(503, f"Prometheus was not asked for {ago_s:.0f} s; the thread that does has stopped")
+            return Response.text(503, f"no refresh for {ago_s:.0f} s; the refresh thread has stopped")
         return Response.text(200, "ok")
 
     def _readyz(self, request: Request) -> Response:
         shown = self._shown()
         if not shown.up:
-            return Response.text(503, f"there is nothing to show: {shown.reason}")
+            return Response.text(503, f"no recent result: {shown.reason}")
         return self._healthz(request)

@@ -1,4 +1,4 @@
-"""What to ask a Prometheus, for gpuledger's own metrics, for dcgm-exporter's, and for any other."""
+"""PromQL queries for gpuledger's own metrics and for those of dcgm-exporter."""
 
 from __future__ import annotations
 
@@ -7,49 +7,45 @@ from dataclasses import dataclass
 
 from gpuledger import durations
 from gpuledger.catalog import CATALOG
-from gpuledger.fleet.in_use import SOURCES, Key
+from gpuledger.fleet.in_use import HOLDER_LABELS, SOURCES, Key
 
-ABOUT_HOLDERS = frozenset((
-    "namespace", "pod", "container", "pod_uid", "container_id", "batch_job",
-    "exported_namespace", "exported_pod", "exported_container",
-))  # fmt: skip
-"""Labels that say who holds a GPU. On series that have none of their own they are those of the exporter's pod."""
 ALLOCATIONS = "gpu_pod_allocation_info or gpu_container_allocation_info or gpu_job_allocation_info"
-ON_IT = 'container_gpu_detected{evidence="process"}'
-KNOWN = 'max(gpuledger_provider_up{provider=~"podresources|docker|podman|hpcdir"})'
-"""Above 0 where somebody would say what was given to whom, so that nothing said is nothing given."""
+RESIDENTS = 'container_gpu_detected{evidence="process"}'
+ALLOCATIONS_KNOWN = 'max(gpuledger_provider_up{provider=~"podresources|docker|podman|hpcdir"})'
+"""Above 0 if a provider reports allocations, so that no allocation means that nothing is allocated."""
 DCGM = "DCGM_FI_DEV_GPU_UTIL"
-ABOUT_GPUS = frozenset(label for family in CATALOG if family.name == "gpu_info" for label in family.labels)
+GPU_LABELS = frozenset(label for family in CATALOG if family.name == "gpu_info" for label in family.labels)
 
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """PromQL by what it answers; nothing is asked where it is empty."""
+    """PromQL by purpose; an empty query is not run."""
 
     utilization: str
     memory: str = ""
     allocated: str = ""
     resident: str = ""
     residents: str = ""
-    """Who is on the GPUs, with the labels of holders."""
+    """Processes on the GPUs, with holder labels."""
     info: str = ""
-    """More labels of the GPUs."""
+    """Additional labels of the GPUs."""
     newest: str = ""
-    """One number: Unix time of the newest sample of utilization."""
+    """One value: Unix time of the newest utilization sample."""
     known: str = ""
-    """One number: above 0 where it would be known if a GPU was allocated."""
+    """One value: above 0 if allocations are reported."""
 
-    def asked(self) -> list[tuple[str, str]]:
-        """Those that are not empty, by name; the last two are not of single GPUs."""
-        return [(name, text) for name in self.__slots__[:-2] if (text := getattr(self, name))]
+    def per_gpu(self) -> list[tuple[str, str]]:
+        """The queries that return series per GPU and are not empty, by name."""
+        names = ("utilization", "memory", "allocated", "resident", "residents", "info")
+        return [(name, text) for name in names if (text := getattr(self, name))]
 
 
 def native(groupings: Iterable[Key], window_s: float = 0.0) -> Queries:
-    """Of gpuledger: what is now or, over a time, busy seconds over in-use seconds."""
+    """Queries for gpuledger: current values or, over a window, busy seconds divided by in-use seconds."""
     labels = _sources(groupings)
-    own = tuple(label for label in labels if label not in ABOUT_HOLDERS)
-    held = tuple(label for label in labels if label in ABOUT_HOLDERS)
-    described = tuple(label for label in labels if label in ABOUT_GPUS)
+    own = tuple(label for label in labels if label not in HOLDER_LABELS)
+    held = tuple(label for label in labels if label in HOLDER_LABELS)
+    described = tuple(label for label in labels if label in GPU_LABELS)
     window = f"[{durations.show(window_s)}]" if window_s else ""
     return Queries(
         utilization=_max(own, f"rate(gpu_busy_seconds_total{window})" if window else "gpu_utilization_ratio"),
@@ -57,15 +53,15 @@ def native(groupings: Iterable[Key], window_s: float = 0.0) -> Queries:
                     else "gpu_memory_utilization_ratio"),
         allocated=_max(held, ALLOCATIONS),
         resident=_max((), f"rate(gpu_in_use_seconds_total{window})" if window else "gpu_in_use"),
-        residents=_max(held, ON_IT) if held else "",
+        residents=_max(held, RESIDENTS) if held else "",
         info=_max(described, "gpu_info") if described else "",
         newest=f"max(timestamp({'gpu_busy_seconds_total' if window else 'gpu_utilization_ratio'}))",
-        known=KNOWN,
+        known=ALLOCATIONS_KNOWN,
     )  # fmt: skip
 
 
 def dcgm(groupings: Iterable[Key]) -> Queries:
-    """Of dcgm-exporter, which knows no processes. It repeats a shared GPU for each of its pods."""
+    """Queries for dcgm-exporter, which does not know processes and repeats a shared GPU for each of its pods."""
     labels = ("GPU_I_ID", *_sources(groupings))
     return Queries(
         utilization=_max(labels, DCGM, "UUID"),
@@ -81,6 +77,6 @@ def _sources(groupings: Iterable[Key]) -> tuple[str, ...]:
 
 
 def _max(labels: tuple[str, ...], query: str, gpu: str = "uuid") -> str:
-    """One series a GPU and what is asked of it, however many scrape it: also a tenth of the bytes."""
+    """One series per GPU and set of labels, even if several jobs scrape it. Also a tenth of the bytes."""
     wanted = ", ".join(dict.fromkeys((gpu, *labels)))
     return f"max by ({wanted}) ({query})"

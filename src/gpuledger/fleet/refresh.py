@@ -13,10 +13,9 @@ from typing import Protocol
 
 from gpuledger.fleet.answer import Answer
 from gpuledger.fleet.failure import PrometheusError
-from gpuledger.fleet.gpus import Join
-from gpuledger.fleet.in_use import Gpu, Key, Usage, sources_of, summarize
+from gpuledger.fleet.in_use import Gpu, Join, Key, Usage, sources_of, summarize
+from gpuledger.fleet.pages import Shown
 from gpuledger.fleet.queries import Queries
-from gpuledger.fleet.shown import Shown
 from gpuledger.fleet.stream import Found, Take
 from gpuledger.said import Said
 
@@ -109,7 +108,7 @@ class Refresh:
         counts: dict[str, int] = {}
         warnings: dict[str, None] = {}
         dropped, moment = 0, None
-        for name, query in plan.queries.asked():
+        for name, query in plan.queries.per_gpu():
             answer = self._prometheus.query(query, moment, partial(join.add, name))
             if name == "utilization":
                 if not answer.count:

@@ -1,4 +1,4 @@
-"""The settings of `gpuledger fleet`; those about Prometheus are for every command that asks one."""
+"""Settings of `gpuledger fleet`, and the settings of all commands that query a Prometheus."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from gpuledger.fleet.refresh import Plan
 
 UNITS = ("auto", "ratio", "percent")
 HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([ -~]+)")
-OURS = ("host", "connection", "content-length", "content-type", "transfer-encoding", "accept-encoding")
+RESERVED_HEADERS = ("host", "connection", "content-length", "content-type", "transfer-encoding", "accept-encoding")
 LABEL = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 def url(text: str) -> str:
-    """Where a Prometheus is."""
+    """The URL of a Prometheus."""
     parse_place(text)
     return text
 
 
 def header(text: str) -> str:
-    """A header of a request, as curl takes it."""
-    found = HEADER.fullmatch(text)
-    if found is None:
-        raise ValueError("is no header; write it as X-Scope-OrgID: team")
-    if found[1].lower() in OURS:
-        raise ValueError("is a header that is made here; leave it out")
+    """A request header, as curl takes it."""
+    match = HEADER.fullmatch(text)
+    if match is None:
+        raise ValueError("is not a header; write it as X-Scope-OrgID: team")
+    if match[1].lower() in RESERVED_HEADERS:
+        raise ValueError("is set by gpuledger; omit it")
     return text
 
 
@@ -40,65 +40,64 @@ def grouping(text: str) -> Key:
     """Labels joined by +."""
     names = tuple(text.split("+"))
     if not all(LABEL.fullmatch(name) for name in names) or len(set(names)) < len(names):
-        raise ValueError("is no label; write it as namespace, or as namespace+pod for each pair")
+        raise ValueError("is not a label; write it as namespace, or as namespace+pod for several")
     if {"by", CLUSTER} & set(names):
-        raise ValueError("cannot be grouped by: it would look like a label of this program; rename it in the query")
+        raise ValueError("conflicts with a label of gpuledger; rename it in the query")
     return names
 
 
 def by(text: str) -> str:
-    """A grouping, as it was written."""
+    """A grouping; returns the text unchanged."""
     grouping(text)
     return text
 
 
-def _taken(*keys: str) -> list[Option]:
-    """The same as the exporter's."""
+def _shared(*keys: str) -> list[Option]:
+    """Options of the exporter."""
     return [option for option in EXPORTER if option.key in keys]
 
 
 PROMETHEUS: tuple[Option, ...] = (
     Option("prometheus.url", "http://localhost:9090",
-           "Prometheus, Thanos, Mimir or VictoriaMetrics to ask, with its path prefix.", url),
-    Option("prometheus.user", "", "User for basic authentication."),
-    Option("prometheus.password-file", "", "File with the password of that user."),
-    Option("prometheus.token-file", "", "File with a bearer token; read anew for each question."),
-    Option("prometheus.ca-file", "", "File with the certificates to trust, in place of the system's."),
-    Option("prometheus.cert-file", "", "File with our certificate, if Prometheus wants one."),
-    Option("prometheus.key-file", "", "File with its key, if it is not in the same file."),
-    Option("prometheus.insecure-skip-verify", False, "Trust whatever certificate Prometheus shows.", checks.switch),
-    Option("prometheus.header", (),
-           "Header to send, such as X-Scope-OrgID: team for a tenant of Mimir; may be given several times.",
-           header, many=True),
-    Option("prometheus.timeout", 10.0, "How long one whole answer may take.", checks.between("100ms", "10m")),
+           "URL of a Prometheus, Thanos, Mimir or VictoriaMetrics, with its path prefix.", url, "URL"),
+    Option("prometheus.user", "", "User for basic authentication.", str, "NAME"),
+    Option("prometheus.password-file", "", "File with the password.", str, "PATH"),
+    Option("prometheus.token-file", "", "File with a bearer token; read for each query.", str, "PATH"),
+    Option("prometheus.ca-file", "", "File with CA certificates to trust instead of the system's.", str, "PATH"),
+    Option("prometheus.cert-file", "", "File with a client certificate.", str, "PATH"),
+    Option("prometheus.key-file", "", "File with the client key, if it is not in the certificate file.", str, "PATH"),
+    Option("prometheus.insecure-skip-verify", False, "Accept any server certificate.", checks.switch),
+    Option("prometheus.header", (), "HTTP header to send, such as X-Scope-OrgID: team for Mimir. Can be repeated.",
+           header, "HEADER", many=True),
+    Option("prometheus.timeout", 10.0, "Time limit for one complete answer.", checks.between("100ms", "10m"),
+           "DURATION"),
 )  # fmt: skip
 
 OPTIONS: tuple[Option, ...] = (
     *PROMETHEUS,
-    Option("in-use", "busy", f"When a GPU is in use: {', '.join(RULES)}.", checks.one_of(*RULES)),
-    Option("by", (), "Label to group by as well, or several joined by +; may be given several times.", by, many=True),
-    Option("window", 0.0, "Average over this time, from gpuledger's counters; at 0s the last scrape counts.",
-           checks.between("0s", "1d")),
-    Option("dcgm", False, "Ask for dcgm-exporter's metrics in place of gpuledger's.", checks.switch),
-    Option("query", "", "PromQL for the utilization of each GPU, in place of the usual one."),
-    Option("memory-query", "", "PromQL for the memory utilization of each GPU, in place of the usual one."),
-    Option("allocated-query", "", "PromQL with a value over 0 for each GPU that somebody was given."),
-    Option("resident-query", "", "PromQL with a value over 0 for each GPU with a process on it."),
-    Option("unit", "auto", f"Unit of the queries: {', '.join(UNITS)}; auto takes DCGM_FI_DEV_ metrics for percent.",
-           checks.one_of(*UNITS)),
-    Option("refresh", 15.0, "How often Prometheus is asked.", checks.between("1s", "10m")),
-    Option("max-age", 60.0,
-           "How long the last good answer is shown when there is no newer one, and how old its newest sample may be.",
-           checks.between("1s", "1h")),
-    *[replace(option, default=(":9401",), variables={}) for option in _taken("web.listen-address")],
-    *_taken("web.telemetry-path", "web.max-connections", "web.config.file", "web.systemd-socket"),
-    *_taken("log.level", "log.format"),
+    Option("in-use", "busy", f"When a GPU counts as in use: {', '.join(RULES)}.", checks.one_of(*RULES), "RULE"),
+    Option("by", (), "Additional grouping: a label, or several joined by +. Can be repeated.", by, "LABELS", many=True),
+    Option("window", 0.0, "Average over this window, from gpuledger's counters; 0s uses the last scrape.",
+           checks.between("0s", "1d"), "DURATION"),
+    Option("dcgm", False, "Query dcgm-exporter's metrics instead of gpuledger's.", checks.switch),
+    Option("query", "", "PromQL for the utilization of each GPU, instead of the default.", str, "PROMQL"),
+    Option("memory-query", "", "PromQL for the memory utilization of each GPU, instead of the default.", str, "PROMQL"),
+    Option("allocated-query", "", "PromQL with a value above 0 for each allocated GPU.", str, "PROMQL"),
+    Option("resident-query", "", "PromQL with a value above 0 for each GPU with a process.", str, "PROMQL"),
+    Option("unit", "auto", f"Unit of the queries: {', '.join(UNITS)}. auto takes DCGM_FI_DEV_ metrics for percent.",
+           checks.one_of(*UNITS), "UNIT"),
+    Option("refresh", 15.0, "Time between two refreshes.", checks.between("1s", "10m"), "DURATION"),
+    Option("max-age", 60.0, "Maximum age of the exposed result, and of its newest sample.",
+           checks.between("1s", "1h"), "DURATION"),
+    *[replace(option, default=(":9401",), variables={}) for option in _shared("web.listen-address")],
+    *_shared("web.telemetry-path", "web.max-connections", "web.config.file", "web.systemd-socket"),
+    *_shared("log.level", "log.format"),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """The settings of PROMETHEUS."""
+class PrometheusSettings:
+    """Settings of commands that query a Prometheus."""
 
     prometheus_url: str
     prometheus_user: str
@@ -112,33 +111,33 @@ class Asking:
     prometheus_timeout: float
 
     def access(self) -> Access:
-        """How to ask; ConfigError when some of it contradicts the rest."""
+        """Access to the Prometheus. Raises ConfigError for contradictory settings."""
         if bool(self.prometheus_user) != bool(self.prometheus_password_file):
-            raise ConfigError("--prometheus.user and --prometheus.password-file belong together; give both or none")
+            raise ConfigError("--prometheus.user and --prometheus.password-file belong together", "give both or none")
         if self.prometheus_user and self.prometheus_token_file:
-            raise ConfigError("--prometheus.user and --prometheus.token-file are two ways to log in; give one of them")
-        logins = any(one.lower().startswith("authorization:") for one in self.prometheus_header)
-        if logins and (self.prometheus_user or self.prometheus_token_file):
-            raise ConfigError("--prometheus.header: there is a login already; leave out Authorization")
+            raise ConfigError("--prometheus.user and --prometheus.token-file exclude each other", "give one of them")
+        has_authorization = any(text.lower().startswith("authorization:") for text in self.prometheus_header)
+        if has_authorization and (self.prometheus_user or self.prometheus_token_file):
+            raise ConfigError("--prometheus.header: Authorization conflicts with the login", "omit one of them")
         if self.prometheus_key_file and not self.prometheus_cert_file:
-            raise ConfigError("--prometheus.key-file is of no use alone; give --prometheus.cert-file too")
+            raise ConfigError("--prometheus.key-file needs --prometheus.cert-file", "give both")
         return Access(
-            self.prometheus_url,
-            self.prometheus_user,
-            self.prometheus_password_file,
-            self.prometheus_token_file,
-            self.prometheus_ca_file,
-            self.prometheus_cert_file,
-            self.prometheus_key_file,
-            self.prometheus_insecure_skip_verify,
-            self.prometheus_header,
-            self.prometheus_timeout,
+            url=self.prometheus_url,
+            user=self.prometheus_user,
+            password_file=self.prometheus_password_file,
+            token_file=self.prometheus_token_file,
+            ca_file=self.prometheus_ca_file,
+            cert_file=self.prometheus_cert_file,
+            key_file=self.prometheus_key_file,
+            insecure=self.prometheus_insecure_skip_verify,
+            headers=self.prometheus_header,
+            timeout_s=self.prometheus_timeout,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(Asking):
-    """What the service is set to."""
+class Settings(PrometheusSettings):
+    """All settings of `gpuledger fleet`."""
 
     in_use: str
     by: tuple[str, ...]
@@ -160,26 +159,35 @@ class Settings(Asking):
     log_format: str
 
     def plan(self) -> Plan:
-        """What to ask and how to sum it up; ConfigError when some of it contradicts the rest."""
+        """The queries and how to aggregate them. Raises ConfigError for contradictory settings."""
         if self.window and (self.dcgm or self.query):
-            raise ConfigError("--window needs gpuledger's own counters; put the time into --query in its place, "
-                              "as in avg_over_time(METRIC[5m])")  # fmt: skip
+            raise ConfigError("--window needs gpuledger's own counters",
+                              "put the window into --query, as in avg_over_time(METRIC[5m])")  # fmt: skip
         if self.max_age < self.refresh:
-            raise ConfigError("--max-age is shorter than --refresh; make it longer, or the values come and go")
+            raise ConfigError("--max-age is shorter than --refresh", "make it longer, or the values will come and go")
         groupings = tuple(dict.fromkeys(grouping(text) for text in self.by))
-        theirs = self.dcgm or "DCGM_FI_" in self.query
-        usual = dcgm(groupings) if theirs else native(groupings, self.window)
-        percent = "DCGM_FI_DEV_" in (self.query or usual.utilization) if self.unit == "auto" else self.unit == "percent"
+        from_dcgm = self.dcgm or "DCGM_FI_" in self.query
+        defaults = dcgm(groupings) if from_dcgm else native(groupings, self.window)
+        percent = self.unit == "percent"
+        if self.unit == "auto":
+            percent = "DCGM_FI_DEV_" in (self.query or defaults.utilization)
         queries = Queries(
-            self.query or usual.utilization,
-            self.memory_query or (usual.memory if percent == theirs else ""),  # one unit for both
-            self.allocated_query or usual.allocated,
-            self.resident_query or usual.resident,
-            "" if self.resident_query else usual.residents,
-            usual.info,
-            "" if self.query else usual.newest,
-            "" if self.allocated_query else usual.known,
+            utilization=self.query or defaults.utilization,
+            memory=self.memory_query or (defaults.memory if percent == from_dcgm else ""),  # one unit for both
+            allocated=self.allocated_query or defaults.allocated,
+            resident=self.resident_query or defaults.resident,
+            residents="" if self.resident_query else defaults.residents,
+            info=defaults.info,
+            newest="" if self.query else defaults.newest,
+            known="" if self.allocated_query else defaults.known,
         )
         if self.in_use == "resident" and not queries.resident:
-            raise ConfigError("--in-use resident: dcgm-exporter does not say who is on a GPU; give --resident-query")
-        return Plan(queries, self.in_use, groupings, percent, self.refresh, self.max_age)
+            raise ConfigError("--in-use resident: dcgm-exporter does not report processes", "give --resident-query")
+        return Plan(
+            queries=queries,
+            rule=self.in_use,
+            groupings=groupings,
+            percent=percent,
+            refresh_s=self.refresh,
+            max_age_s=self.max_age,
+        )

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from gpuledger import checks, durations
 from gpuledger.config import Option
 from gpuledger.errors import ConfigError
-from gpuledger.fleet.settings import PROMETHEUS, Asking
+from gpuledger.fleet.settings import PROMETHEUS, PrometheusSettings
 from gpuledger.report.queries import GROUPINGS
 from gpuledger.report.report import GPU_HOURS, Prices
 from gpuledger.report.span import Span, default_step_ms, parse_moment
@@ -93,7 +93,7 @@ OPTIONS: tuple[Option, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(Asking):
+class Settings(PrometheusSettings):
     """All settings of a report."""
 
     since: float
