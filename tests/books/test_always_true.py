@@ -64,7 +64,7 @@ def test_nothing_is_lost_or_invented(steps: list[tuple[Tick, int | None]], polic
                 assert booked_mj(books, CUT) == cut_counted_mj
     if counted is None:
         return
-    counter = books._energy.ledgers[GPU.uuid]._meter._counter_mj
+    counter = books._energy.ledgers[GPU.uuid]._meter.counter_mj
     world = World(now_ns, counter)
     for _ in range(3):
         last = accounts(books.book(world.tick(9, mj=7000)))[GPU.uuid]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from gpuledger.books.book import Books
 from gpuledger.books.retention import MOST_KEPT
 from gpuledger.model import Tick
-from tests.books.test_energy import account
-from tests.books.worlds import S, World
+from tests.books.worlds import S, World, account
 
 
 def shown(tick: Tick) -> dict[int, tuple[bool | None, int]]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
+from gpuledger.books.book import Books
+from gpuledger.model import Account, Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
 
 GPU = Device(0, "GPU-0")
 CUT = Device(1, "GPU-1")
@@ -128,3 +129,32 @@ def sequences(draw: st.DrawFn) -> list[tuple[Tick, int | None]]:
         ]
         made.append((world.around(whole, cut, *instances), counted))
     return made
+
+
+def account(tick: Tick) -> Account:
+    """That of the first GPU."""
+    return tick.accounts[tick.readings[0].device.uuid]
+
+
+def energy(tick: Tick) -> dict[int, dict[str, int]]:
+    """By pid and method."""
+    return {use.resident.pid: dict(use.energy_mj) for use in tick.processes}
+
+
+def run(*steps: dict[str, Any], world: World | None = None, **settings: Any) -> Tick:
+    """Ticks one after the other; the last of them booked."""
+    books, world = Books(**settings), world or World()
+    booked = None
+    for step in steps:
+        booked = books.book(world.tick(*step.pop("pids", ()), **step))
+    assert booked is not None
+    return booked
+
+
+def cut(world: World, *residents: tuple[int, ...], activity: tuple[float | None, ...] = (None, None)) -> Tick:
+    """A tick of the GPU that is cut in two."""
+    inside = [tuple(Resident(pid, "compute", gpu_instance_id=1) for pid in pids) for pids in residents]
+    told = [None if pct is None else Activity(sm_pct=pct) for pct in activity]
+    whole = Reading(CUT, energy_mj=world.energy_mj, residents=tuple(r for rows in inside for r in rows))
+    migs = [Reading(mig, residents=r, activity=a) for mig, r, a in zip(MIGS, inside, told, strict=True)]
+    return world.around(whole, *migs)

@@ -87,7 +87,7 @@ def _journal() -> list[bytes]:
     books, world = Books(), World(containers={7: "a" * 64}, names={7: "train"})
     for watts in (0, 100, 300):
         books.book(world.tick(7, 8, mj=watts * 1000, work={7: 60, 8: 20}))
-    packed = journal.encode(books.keep("boot", world.now_ns))
+    packed = journal.encode(books.state("boot", world.now_ns))
     return [packed, gzip.decompress(packed)]
 
 

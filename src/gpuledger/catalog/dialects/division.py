@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gpuledger.books.shares import apportion
+from gpuledger.books.interval import apportion
 from gpuledger.catalog.dialects.holders import NOBODY, Place, Whose
 from gpuledger.model import ContainerUse
 
