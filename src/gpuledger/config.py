@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from gpuledger import checks, durations
 from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.errors import ConfigError
-from gpuledger.sources.dcgm.address import parse_hostengine
+from gpuledger.sources.dcgm import parse_hostengine
 
 LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")

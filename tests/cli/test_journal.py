@@ -99,7 +99,8 @@ def test_a_second_exporter_is_refused(env: dict[str, str], tmp_path: Path) -> No
 
     assert second.returncode == 2
     assert second.stderr == (
-        f"gpuledger: --journal.path: {tmp_path / 'journal'} is in use by another running gpuledger; choose another file\n"
+        f"gpuledger: --journal.path: {tmp_path / 'journal'} is in use by another running gpuledger; "
+        "choose another file\n"
     )
     assert once.returncode == 0
 

@@ -28,7 +28,7 @@ from gpuledger.owners import cgroup, devices
 from gpuledger.owners.dockerjson import read_container, read_device_ids, read_image, read_list, read_visible_ids
 from gpuledger.owners.kubepods import Pods
 from gpuledger.owners.protowire import Message
-from gpuledger.sources.load import load
+from gpuledger.sources.recording import load
 from gpuledger.upstream.exposition import Limits, Parser
 from gpuledger.upstream.failure import UpstreamError
 from tests.books.worlds import World
