@@ -16,8 +16,7 @@ from gpuledger.books.journal import LARGEST_BYTES, State, encode
 from gpuledger.errors import ConfigError
 from gpuledger.journalfile import JournaledBooks, JournalFile
 from gpuledger.model import Tick
-from tests.books.test_always_true import accounts
-from tests.books.worlds import GPU, S, World
+from tests.books.worlds import GPU, S, World, accounts
 
 BOOT = "8a6f3c52"
 Open = Callable[..., JournaledBooks]

@@ -18,24 +18,23 @@ from gpuledger.books.interval import Policy
 from gpuledger.books.journal import State, decode, encode
 from gpuledger.errors import JournalError
 from gpuledger.model import Account, Accounting, Owner, Tick
-from tests.books.test_always_true import KEEP, POLICIES, accounts, parts_mj, published
-from tests.books.worlds import GPU, S, World, sequences
+from tests.books.worlds import (
+    BOOT,
+    GPU,
+    KEEP,
+    POLICIES,
+    S,
+    World,
+    accounts,
+    parts_mj,
+    published,
+    reopened,
+    resumed,
+    sequences,
+)
 
-BOOT = "8a6f3c52"
 FATES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=12, max_size=12)
 """After each tick: whether the journal is written, and whether the exporter is killed then."""
-
-
-def reopened(books: Books, world_ns: int, policy: Policy | None = None, keep_ns: int = 300 * S) -> Books:
-    """New books that go on from the journal of these, through its bytes, as after a kill."""
-    return resumed(decode(encode(books.state(BOOT, world_ns))), world_ns, policy, keep_ns)
-
-
-def resumed(state: State, now_ns: int, policy: Policy | None = None, keep_ns: int = 300 * S) -> Books:
-    """Books that go on from there."""
-    books = Books(policy=policy, keep_ns=keep_ns)
-    books.resume(state, now_ns)
-    return books
 
 
 def account(tick: Tick) -> Account:

@@ -54,7 +54,7 @@ class Books:
         totals = self._retention.totals(self._rows.all(), self._energy.booked_rows())
         self._settle(retired, totals.values())
 
-        uses = self._uses.book(tick, self._rows, exited=retired.kept, totals=totals, inferred=memory.inferred)
+        uses = self._uses.book(tick, self._rows, exited=retired.exited, totals=totals, inferred=memory.inferred)
         return replace(
             tick,
             processes=uses.processes,

@@ -11,8 +11,8 @@ from gpuledger.model import Device, Owner
 
 Place = tuple[str, str]
 """Container id and device uuid."""
-MOST_KEPT = 1000
-"""The number of exited processes that are kept, the last to exit first; bounds memory when short processes loop."""
+MOST_EXITED = 1000
+"""Limit of exited processes in the books, the last to exit first; bounds memory when short processes loop."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Retired:
     """What leaves the books in one tick, and which exited processes stay."""
 
     rows: tuple[Row, ...]
-    kept: tuple[Row, ...]
+    exited: tuple[Row, ...]
     """Exited processes that are still shown, the last to exit first."""
     retired_mj: Counter[str]
     """Energy of `rows`, by GPU."""
@@ -97,10 +97,10 @@ class Retention:
     def retire(self, rows: Rows, now_ns: int) -> Retired:
         """Decide which processes and containers are shown no longer."""
         self._update_containers(rows.all(), now_ns)
-        exited = sorted((row for row in rows.current() if row.active is not True), key=lambda row: (-row.seen_ns, row))
-        kept = [row for row in exited if self._is_recent(row.seen_ns, now_ns)][:MOST_KEPT]
-        stays = set(kept)
-        retired = [*rows.replaced, *(row for row in exited if row not in stays)]
+        gone = sorted((row for row in rows.current() if row.active is not True), key=lambda row: (-row.seen_ns, row))
+        exited = [row for row in gone if self._is_recent(row.seen_ns, now_ns)][:MOST_EXITED]
+        shown = set(exited)
+        retired = [*rows.replaced, *(row for row in gone if row not in shown)]
         retired_mj: Counter[str] = Counter()
         for row in retired:
             retired_mj[row.gpu] += sum(row.energy_mj.values())
@@ -110,7 +110,7 @@ class Retention:
         for place in [place for place, total in self._totals.items() if not self._is_recent(total.seen_ns, now_ns)]:
             total = self._totals.pop(place)
             gone_mj[total.device.gpu_uuid] += self._bequeath(total)
-        return Retired(rows=tuple(retired), kept=tuple(kept), retired_mj=retired_mj, gone_mj=gone_mj)
+        return Retired(rows=tuple(retired), exited=tuple(exited), retired_mj=retired_mj, gone_mj=gone_mj)
 
     def totals(self, rows: Iterable[Row], booked_mj: Mapping[Row, int]) -> dict[Place, Total]:
         """The use of each container, with that of the processes which are not retired."""
