@@ -8,6 +8,9 @@ from typing import Protocol
 from gpuledger.model import Tick
 from gpuledger.problem import Problem
 
+REPORT = "report it, with `gpuledger doctor --bundle FILE`"
+"""The fix of a problem that is a bug of gpuledger."""
+
 
 class Source(Protocol):
     """Returns one tick per call. A driver or GPU that fails is part of the tick, not an exception."""

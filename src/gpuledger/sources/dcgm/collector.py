@@ -16,6 +16,7 @@ from gpuledger.errors import DcgmError
 from gpuledger.model import DcgmHealth, DcgmStats, ProcessUse, Tick
 from gpuledger.problem import Problem
 from gpuledger.said import Said
+from gpuledger.sources import REPORT
 from gpuledger.sources.dcgm.library import ACCOUNTING, NOT_WATCHED, PERMISSION, REQUIRES_ROOT, Library
 from gpuledger.sources.dcgm.session import Session
 
@@ -33,7 +34,6 @@ RETRY_CONNECTED = frozenset({NOT_WATCHED, PERMISSION, REQUIRES_ROOT})
 """Kinds of errors after which the connection is kept."""
 
 RESTART = "restart nv-hostengine, or gpuledger if DCGM runs inside it"
-REPORT = "report it, with `gpuledger doctor --bundle FILE`"
 
 Statistics = Mapping[tuple[int, str], DcgmStats]
 """By pid and the GPU's uuid."""

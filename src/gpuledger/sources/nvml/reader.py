@@ -124,19 +124,21 @@ class GpuReader:
         rare = dict(self._constants)
         for part in slow.SLOW:
             rare.update(part(self.calls, self.handle))
-        self._measure_nvlink(rare)
+        rare["nvlink_bytes_per_s"] = self._nvlink_rate(rare)
         self._rare = rare
         if was_mig is not None and rare["mig_enabled"] != was_mig:
             self.open()  # MIG changes which calls the GPU supports
             self._rare = rare
         self._find_migs()
 
-    def _measure_nvlink(self, rare: fast.Fields) -> None:
-        sent, got = rare.get("nvlink_transmit_bytes"), rare.get("nvlink_receive_bytes")
-        now = None if sent is None or got is None else (sent + got, self._now_ns())
-        before, self._nvlink = self._nvlink, now
-        if now is not None and before is not None and now[0] >= before[0] and now[1] > before[1]:
-            rare["nvlink_bytes_per_s"] = (now[0] - before[0]) * 10**9 // (now[1] - before[1])
+    def _nvlink_rate(self, rare: fast.Fields) -> int | None:
+        """Bytes per second in both directions since the previous reading of the counters."""
+        sent, received = rare.get("nvlink_transmit_bytes"), rare.get("nvlink_receive_bytes")
+        now: tuple[int, int] | None = None if sent is None or received is None else (sent + received, self._now_ns())
+        previous, self._nvlink = self._nvlink, now
+        if now is None or previous is None or now[0] < previous[0] or now[1] <= previous[1]:
+            return None
+        return (now[0] - previous[0]) * 10**9 // (now[1] - previous[1])
 
     def _find_migs(self) -> None:
         instances = []

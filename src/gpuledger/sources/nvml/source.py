@@ -21,6 +21,7 @@ from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Device, Driver, Reading, Tick
 from gpuledger.problem import WARNING, Problem
 from gpuledger.said import Said
+from gpuledger.sources import REPORT
 from gpuledger.sources.nvml.call import LOOK, NO_ANSWER, NO_GPU, VERSION_MISMATCH, Failures, hang, problem_of
 from gpuledger.sources.nvml.events import XidWatch
 from gpuledger.sources.nvml.reader import GpuReader
@@ -32,7 +33,6 @@ COUNT_EVERY = 10
 """Ticks between two counts of the GPUs."""
 REOPEN_AFTER = 30
 """Ticks without an answer from any GPU after which the driver is opened again."""
-REPORT = "report it, with `gpuledger doctor --bundle FILE`"
 
 
 @dataclass(slots=True)
@@ -92,11 +92,11 @@ class NvmlSource:
 
     def errors(self) -> Mapping[tuple[str, str], int]:
         """Unexpected failures since the start, by call and error."""
-        return {(call, str(pynvml.NVMLError(code))): count for (call, code), count in self._failures.copy().items()}
+        return {(call, str(pynvml.NVMLError(code))): count for (call, code), count in dict(self._failures).items()}
 
     def problems(self) -> tuple[Problem, ...]:
         """The same failures as problems."""
-        return tuple(_failure(call, code, count) for (call, code), count in sorted(self._failures.copy().items()))
+        return tuple(_failure(call, code, count) for (call, code), count in sorted(dict(self._failures).items()))
 
     def read(self) -> Tick:
         """One tick of all GPUs; takes as long as the slowest of them, at most `timeout_s`."""
