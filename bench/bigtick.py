@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from gpuledger.books.book import Books
-from gpuledger.catalog import CATALOG, Of, Type, things
+from gpuledger.catalog import CATALOG, Type
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 from gpuledger.model import Device, Driver, Facts, Reading, Resident, Sample, Tick
@@ -78,7 +78,7 @@ class Collector:
     def collect(self) -> Iterator[object]:
         from prometheus_client.core import Metric
 
-        rows = {of: list(things(self._tick, of)) for of in Of}
+        rows = {family.of: list(family.of.things(self._tick)) for family in CATALOG}
         for family in CATALOG:
             of_labels = family.of.labels
             metric = Metric(family.name.removesuffix(SUFFIXES[family.type]), family.help, family.type.value)

@@ -28,7 +28,7 @@ def main() -> None:
             for _ in range(3):
                 node.tick()
             books = node._books
-            state, keep = measured(lambda books=books: books.keep("boot", 1))
+            state, keep = measured(lambda books=books: books.state("boot", 1))
             data, pack = measured(lambda state=state: encode(state))
             file = JournalFile(str(Path(folder) / "journal"))
             _, write = measured(lambda file=file, state=state: file.write(state))

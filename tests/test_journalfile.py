@@ -12,13 +12,11 @@ import pytest
 
 from gpuledger import journalfile
 from gpuledger.books.book import Books
-from gpuledger.books.journal import LARGEST_BYTES, encode
-from gpuledger.books.kept import State
+from gpuledger.books.journal import LARGEST_BYTES, State, encode
 from gpuledger.errors import ConfigError
 from gpuledger.journalfile import JournaledBooks, JournalFile
 from gpuledger.model import Tick
-from tests.books.test_always_true import accounts
-from tests.books.worlds import GPU, S, World
+from tests.books.worlds import GPU, S, World, accounts
 
 BOOT = "8a6f3c52"
 Open = Callable[..., JournaledBooks]
@@ -34,8 +32,8 @@ def path(tmp_path: Path) -> Path:
 def opened(path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens journals that wait for a busy machine, and closes all of them at the end."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(journalfile, "PATIENCE_S", 10.0)
-    monkeypatch.setattr(journalfile, "LAST_PATIENCE_S", 10.0)
+    monkeypatch.setattr(journalfile, "WRITE_TIMEOUT_S", 10.0)
+    monkeypatch.setattr(journalfile, "CLOSE_TIMEOUT_S", 10.0)
     made: list[JournaledBooks] = []
 
     def make(where: Path = path, boot_id: str = BOOT, interval_s: float = 0.0) -> JournaledBooks:
@@ -70,7 +68,7 @@ def test_totals_go_on(opened: Open, path: Path, caplog: pytest.LogCaptureFixture
 
     assert total_mj(again) == 1_001_400
     assert again.processes[0].energy_mj == (("exclusive", 500), ("gap", 900))
-    assert [r.message.partition(", written")[0] for r in caplog.records] == [f"totals go on from journal {path}"]
+    assert [r.message.partition(", written")[0] for r in caplog.records] == [f"totals continue from journal {path}"]
     assert sorted(file.name for file in path.parent.iterdir()) == ["journal", "journal.lock"]
 
 
@@ -78,7 +76,7 @@ def write_state(path: Path, boot_id: str = BOOT) -> bytes:
     """A journal of a GPU."""
     world, books = World(), Books()
     books.book(world.tick(7))
-    data = encode(books.keep(boot_id, world.now_ns))
+    data = encode(books.state(boot_id, world.now_ns))
     path.write_bytes(data)
     return data
 
@@ -95,12 +93,12 @@ def huge(path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another boot": (lambda path: write_state(path, boot_id="other"), "it is of another boot"),
-    "damaged": (damaged, "it is truncated"),
-    "empty": (Path.touch, "it is truncated"),
-    "huge": (huge, "it has more than 16 MiB"),
-    "folder": (Path.mkdir, "it is no regular file"),
-    "pipe": (os.mkfifo, "it is no regular file"),
+    "another boot": (lambda path: write_state(path, boot_id="other"), "written in another boot"),
+    "damaged": (damaged, "truncated"),
+    "empty": (Path.touch, "truncated"),
+    "huge": (huge, "larger than 16 MiB"),
+    "folder": (Path.mkdir, "not a regular file"),
+    "pipe": (os.mkfifo, "not a regular file"),
 }
 
 
@@ -114,7 +112,7 @@ def test_what_cannot_be_used_is_said_once(
 
     shown = opened().book(World().tick(7))
 
-    assert caplog.records[0].message == f"journal {path} is not used: {reason}; totals begin anew"
+    assert caplog.records[0].message == f"cannot resume from journal {path}: {reason}; totals start from zero"
     assert total_mj(shown) == 1_000_000
     if case in ("folder", "pipe"):
         assert len(caplog.records) == 2
@@ -130,7 +128,7 @@ def test_a_boot_without_a_name_is_no_boot(opened: Open, path: Path, caplog: pyte
 
     opened(boot_id="")
 
-    assert "the id of this boot cannot be read" in caplog.records[0].message
+    assert "the boot id cannot be read" in caplog.records[0].message
 
 
 def test_a_second_one_is_refused(opened: Open, path: Path) -> None:
@@ -142,9 +140,7 @@ def test_a_second_one_is_refused(opened: Open, path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         opened(link)
 
-    assert str(caught.value) == (
-        f"--journal.path: {path} is the journal of another gpuledger that runs; name another file"
-    )
+    assert str(caught.value) == (f"--journal.path: {path} is in use by another running gpuledger; choose another file")
     first.close()
     opened(link)
 
@@ -175,9 +171,9 @@ def test_a_file_that_cannot_be_written_costs_a_line(
     assert [tick.journal and tick.journal.written_ns for tick in shown] == [None] * 3 + [t.time_ns for t in shown[3:]]
     assert [total_mj(tick) for tick in shown] == [1_000_100 + 100 * n for n in range(5)]
     path = folder / "journal"
-    reason = f"cannot write {path}: No such file or directory; name a file that can be written"
+    reason = f"cannot write {path}: No such file or directory; choose a writable file"
     assert [record.message for record in caplog.records] == [
-        f"the journal is not written: {reason}",
+        f"journal is not written: {reason}",
         f"journal {path} is written again",
     ]
 
@@ -197,7 +193,7 @@ def test_a_disk_that_hangs_delays_nothing(
 
     monkeypatch.setattr(JournalFile, "write", hang)
     monkeypatch.setattr(journalfile, "HANGS_S", 0.0)
-    monkeypatch.setattr(journalfile, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(journalfile, "WRITE_TIMEOUT_S", 0.01)
     world, books = World(), opened()
     caplog.clear()
 
@@ -206,7 +202,7 @@ def test_a_disk_that_hangs_delays_nothing(
     assert calls == 1
     assert total_mj(shown[-1]) == 1_000_500
     assert len(caplog.records) == 1
-    assert "does not end" in caplog.records[0].message
+    assert "takes longer than" in caplog.records[0].message
     let_go.set()
     books.close()
     state = JournalFile(str(books._file.path)).read(BOOT)

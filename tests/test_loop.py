@@ -35,6 +35,10 @@ class Given:
         """Two, in no order."""
         return {("nvmlB", "Timeout"): 1, ("nvmlA", "Unknown"): 2}
 
+    def problems(self) -> tuple[Problem, ...]:
+        """The same, with a fix."""
+        return (Problem("nvmlA failed 2 times: Unknown", "check `nvidia-smi`", "nvml"),)
+
     def close(self) -> None:
         """Remember it."""
         self.closed = True
@@ -102,6 +106,7 @@ def test_a_tick_goes_through_all_stages() -> None:
     assert tick.health.interval_ns == 500_000_000
     assert tick.health.ticks == 1
     assert tick.health.open_fds == 3
+    assert [problem.kind for problem in tick.health.driver_problems] == ["nvml"]
     assert tick.health.driver_errors == ((("nvmlA", "Unknown"), 2), (("nvmlB", "Timeout"), 1))
 
 
@@ -194,7 +199,7 @@ def test_a_stage_that_raises_costs_its_part_and_says_so_once(caplog: pytest.LogC
     broken[0] = False
     assert loop.once().processes[0].facts is not None
 
-    assert caplog.messages == ["stage resolve fails: RuntimeError: no /proc\nhere", "stage resolve works again"]
+    assert caplog.messages == ["stage resolve failed: RuntimeError: no /proc\nhere", "stage resolve succeeds again"]
 
 
 def test_a_source_that_raises_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
@@ -219,7 +224,7 @@ def test_a_source_that_raises_does_not_end_the_loop(caplog: pytest.LogCaptureFix
     loop.run()
 
     assert ages == [1.0, 2.0, 3.0]
-    assert caplog.messages == ["no tick is finished: ValueError: bug", "ticks are finished again"]
+    assert caplog.messages == ["tick failed: ValueError: bug", "ticks succeed again"]
 
 
 def test_health_that_raises_is_survived(caplog: pytest.LogCaptureFixture) -> None:
@@ -238,7 +243,7 @@ def test_health_that_raises_is_survived(caplog: pytest.LogCaptureFixture) -> Non
     loop.run()
 
     assert len(calls) == 3
-    assert caplog.messages == ["no tick is finished: OSError: statm"]
+    assert caplog.messages == ["tick failed: OSError: statm"]
 
 
 def test_ticks_come_at_multiples_of_the_interval() -> None:

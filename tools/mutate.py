@@ -22,7 +22,7 @@ from queue import SimpleQueue
 
 ROOT = Path(__file__).parents[1]
 BOOKS = Path("src/gpuledger/books")
-MODULES = ["shares", "interval", "energy", "meter", "rows", "retention", "time", "floor", "memory"]
+MODULES = ["interval", "ledger", "rows", "retention", "time", "memory"]
 FRESH = multiprocessing.get_context("forkserver")
 TIMEOUT_S = 120
 EXAMPLES = 20

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpuledger import checks, durations
 from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.errors import ConfigError
-from gpuledger.sources.dcgm.address import parse_hostengine
+from gpuledger.sources.dcgm import parse_hostengine
 
 if TYPE_CHECKING:
     from gpuledger.yamlfile import Node

@@ -8,6 +8,9 @@ GpuledgerError
 │   └── ListenError       an address that cannot be listened on
 ├── JournalError          a journal that cannot be read or written; the books continue without it
 └── DriverError           the driver or its library is unavailable; retried later
+    ├── DriverGoneError   the driver was unloaded or replaced
+    ├── GpuLostError      one GPU fell off the bus or needs a reset
+    └── DcgmError         DCGM is missing or a call to it failed
 ```
 
 Each error carries a `Problem`: what failed, how to fix it, and a `kind` for code that has to tell errors apart.
@@ -51,3 +54,15 @@ class JournalError(GpuledgerError):
 
 class DriverError(GpuledgerError):
     """The NVIDIA driver or its library is unavailable."""
+
+
+class DriverGoneError(DriverError):
+    """The driver was unloaded or replaced; it has to be opened again."""
+
+
+class GpuLostError(DriverError):
+    """One GPU fell off the bus, needs a reset, or answers no call."""
+
+
+class DcgmError(DriverError):
+    """DCGM is missing, or a call to it failed."""

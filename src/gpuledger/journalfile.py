@@ -1,7 +1,7 @@
-"""The journal's file: read once at the start, then written by a thread of its own, each tick before it is shown.
+"""The journal's file: read once at the start, then written by a thread of its own, each tick before it is published.
 
-Never synced to the disk: what a killed process wrote is still in the kernel's memory, and after a crash of the kernel
-it is another boot, for which no journal counts.
+It is never synced to disk. What a killed process wrote is still in the kernel's page cache, and after a crash of the
+kernel a journal is invalid anyway, because the boot is another one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from glob import escape
 from pathlib import Path
 
 from gpuledger.books.book import Books
-from gpuledger.books.journal import LARGEST_BYTES, decode, encode
-from gpuledger.books.kept import State
+from gpuledger.books.journal import LARGEST_BYTES, State, decode, encode
 from gpuledger.errors import ConfigError, JournalError, UsageError
 from gpuledger.model import JournalHealth, Tick
 from gpuledger.said import Said
@@ -27,23 +26,23 @@ from gpuledger.wholefile import replacing
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 0.05
-"""How long a tick waits until it is written; after that it is shown all the same."""
-LAST_PATIENCE_S = 0.5
-"""The same, when the exporter stops."""
+WRITE_TIMEOUT_S = 0.05
+"""How long a tick waits for its journal before it is published anyway."""
+CLOSE_TIMEOUT_S = 0.5
+"""The same when the exporter stops."""
 HANGS_S = 10.0
-"""A write that takes this long is told in the log."""
+"""A write that takes longer is reported in the log."""
 
 
 class JournalFile:
-    """A journal on disk that one exporter at a time may write."""
+    """A journal on disk. A lock file makes sure that only one exporter writes it."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(os.path.realpath(path))
         self._lock: int | None = None
 
     def lock(self) -> None:
-        """Make sure that nobody else writes it; OSError when that cannot be known."""
+        """Acquire the lock; ConfigError if another exporter has it, OSError if the lock file cannot be opened."""
         if self._lock is not None:
             return
         name = self.path.with_name(f"{self.path.name}.lock")
@@ -53,56 +52,58 @@ class JournalFile:
         except BlockingIOError:
             os.close(lock)
             raise ConfigError(
-                f"--journal.path: {self.path} is the journal of another gpuledger that runs; name another file"
+                f"--journal.path: {self.path} is in use by another running gpuledger", "choose another file", "locked"
             ) from None
         except OSError:
             os.close(lock)
             raise
         self._lock = lock
-        for partial in self.path.parent.glob(f".{escape(self.path.name)}.*"):  # of one that was killed as it wrote
+        for partial in self.path.parent.glob(f".{escape(self.path.name)}.*"):  # left by an exporter that was killed
             with suppress(OSError):
                 partial.unlink()
 
     def read(self, boot_id: str) -> State | None:
-        """What is in it; None when there is no such file. JournalError when it cannot be used."""
+        """The state in the file; None if there is no file. JournalError if it cannot be used."""
         try:
             if self.path.exists() and not self.path.is_file():
-                raise JournalError("it is no regular file")
+                raise JournalError("not a regular file", kind="damaged")
             with self.path.open("rb") as file:
                 data = file.read(LARGEST_BYTES + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise JournalError(f"{error.strerror}") from None
+            raise JournalError(f"{error.strerror}", kind="unreadable") from None
         if len(data) > LARGEST_BYTES:
-            raise JournalError(f"it has more than {LARGEST_BYTES >> 20} MiB")
+            raise JournalError(f"larger than {LARGEST_BYTES >> 20} MiB", kind="too_large")
         state = decode(data)
         if not boot_id:
-            raise JournalError("the id of this boot cannot be read")
+            raise JournalError("the boot id cannot be read", kind="boot")
         if state.boot_id != boot_id:
-            raise JournalError("it is of another boot")
+            raise JournalError("written in another boot", kind="boot")
         return state
 
     def write(self, state: State) -> int:
-        """Put this state in place of the last one; the file's size."""
+        """Replace the file atomically; its size in bytes."""
         data = encode(state)
         try:
             self.lock()
         except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error.strerror}; name a file that can be written") from None
+            raise UsageError(
+                f"cannot write {self.path}: {error.strerror}", "choose a writable file", "unwritable"
+            ) from None
         with replacing(self.path) as file:
             file.write(data)
         return len(data)
 
     def close(self) -> None:
-        """Let another have it."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
 
 class JournaledBooks:
-    """Books that begin where a journal ends, and write it on. A journal that fails costs a log line, never a tick."""
+    """Books that continue from a journal and keep it up to date. A journal that fails never costs a tick."""
 
     def __init__(self, books: Books, path: str, *, boot_id: str, interval_s: float = 0.0) -> None:
         self._books = books
@@ -112,81 +113,83 @@ class JournaledBooks:
         self._guard = threading.Lock()
         self._said = Said(log)
         self._health = JournalHealth()
-        self._tick_ns: int | None = None
-        """Of the last tick that is booked."""
-        self._taken_ns: int | None = None
-        """Of the last tick that was given to be written."""
-        self._since = 0.0
+        self._booked_ns: int | None = None
+        """Time of the last booked tick."""
+        self._submitted_ns: int | None = None
+        """Time of the last tick that was passed to the writer."""
+        self._submitted_at = 0.0
+        """The same on the monotonic clock."""
         self._closed = False
-        with suppress(OSError):  # told when it is to be written
+        with suppress(OSError):  # the first write reports it
             self._file.lock()
-        self._begin()
+        self._resume()
         self._writer: Worker[int] = Worker("journal")
 
-    def _begin(self) -> None:
+    def _resume(self) -> None:
         path = self._file.path
         try:
             state = self._file.read(self._boot_id)
         except JournalError as error:
-            log.warning("journal %s is not used: %s; totals begin anew", path, error)
+            log.warning("cannot resume from journal %s: %s; totals start from zero", path, error)
             return
         if state is None:
-            log.info("journal %s is not there yet; totals begin anew", path)
+            log.info("journal %s does not exist yet; totals start from zero", path)
             return
         now_ns = time.time_ns()
         self._books.resume(state, now_ns)
-        log.info("totals go on from journal %s, written %.1f s ago", path, (now_ns - state.time_ns) / 1e9)
+        log.info("totals continue from journal %s, written %.1f s ago", path, (now_ns - state.time_ns) / 1e9)
 
     def book(self, tick: Tick) -> Tick:
-        """The tick with its books, written down if that is due."""
+        """The booked tick; the journal is written if it is due."""
         with self._guard:
             tick = self._books.book(tick)
-            self._tick_ns = tick.time_ns
-            self._fetch(0.0)
-            past_ns = None if self._taken_ns is None else tick.time_ns - self._taken_ns
-            if past_ns is None or not 0 <= past_ns < self._interval_ns:  # also when the clock was set back
-                self._take(PATIENCE_S)
+            self._booked_ns = tick.time_ns
+            self._collect(0.0)
+            since_ns = None if self._submitted_ns is None else tick.time_ns - self._submitted_ns
+            if since_ns is None or not 0 <= since_ns < self._interval_ns:  # negative if the clock was set back
+                self._submit(WRITE_TIMEOUT_S)
             return replace(tick, journal=self._health)
 
     def close(self) -> None:
-        """Write what is not written yet; takes a second at most."""
-        if not self._guard.acquire(timeout=LAST_PATIENCE_S):
+        """Write the last tick if necessary; takes a second at most."""
+        if not self._guard.acquire(timeout=CLOSE_TIMEOUT_S):
             return
         try:
-            self._fetch(LAST_PATIENCE_S)
-            if self._tick_ns != self._taken_ns:
-                self._take(LAST_PATIENCE_S)
+            self._collect(CLOSE_TIMEOUT_S)
+            if self._booked_ns != self._submitted_ns:
+                self._submit(CLOSE_TIMEOUT_S)
             self._closed = True
             self._writer.close()
             self._file.close()
         finally:
             self._guard.release()
 
-    def _take(self, patience_s: float) -> None:
-        if self._closed or self._writer.busy or self._tick_ns is None:
+    def _submit(self, timeout_s: float) -> None:
+        """Pass the state to the writer, unless it is still busy."""
+        if self._closed or self._writer.busy or self._booked_ns is None:
             return
-        state = self._books.keep(self._boot_id, self._tick_ns)
-        self._taken_ns, self._since = self._tick_ns, time.monotonic()
+        state = self._books.state(self._boot_id, self._booked_ns)
+        self._submitted_ns, self._submitted_at = self._booked_ns, time.monotonic()
         self._writer.start(lambda: self._file.write(state))
-        self._fetch(patience_s)
+        self._collect(timeout_s)
 
-    def _fetch(self, patience_s: float) -> None:
-        """Take note of how the last write went, if it is done."""
+    def _collect(self, timeout_s: float) -> None:
+        """Take the result of the last write if it is done."""
         if not self._writer.busy:
             return
         reason = ""
         try:
-            size_bytes = self._writer.result(patience_s)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the tick is shown
+            size_bytes = self._writer.result(timeout_s)
+        except Exception as error:  # noqa: BLE001 - whatever failed, the tick is published
             reason = str(error) or type(error).__name__
             self._health = replace(self._health, failures=self._health.failures + 1)
         else:
             if size_bytes is not None:
-                self._health = replace(self._health, written_ns=self._taken_ns, size_bytes=size_bytes)
-            elif time.monotonic() - self._since < HANGS_S:
+                self._health = replace(self._health, written_ns=self._submitted_ns, size_bytes=size_bytes)
+            elif time.monotonic() - self._submitted_at < HANGS_S:
                 return
             else:
-                reason = f"writing {self._file.path} does not end"
+                reason = f"writing {self._file.path} takes longer than {HANGS_S:.0f} s"
         self._said.change(
-            "journal", reason, f"the journal is not written: {reason}", f"journal {self._file.path} is written again"
+            "journal", reason, f"journal is not written: {reason}", f"journal {self._file.path} is written again"
         )

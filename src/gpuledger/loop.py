@@ -1,4 +1,4 @@
-"""The tick: read, resolve, book, publish. The whole story of gpuledger in one screen."""
+"""The loop: read, resolve, book and publish a tick. The whole story of gpuledger on one screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuledger.books.book import Books
 from gpuledger.model import Facts, Health, Stage, Tick
 from gpuledger.owners.resolver import Resolver
 from gpuledger.said import Said
-from gpuledger.sources.source import Collector, Source
+from gpuledger.sources import Collector, Source
 
 log = logging.getLogger(__name__)
 
@@ -23,14 +23,14 @@ ReadHealth = Callable[[Health], Health]
 
 
 class Bookkeeper(Protocol):
-    """Books, or books with a journal."""
+    """`Books` or `JournaledBooks`."""
 
     def book(self, tick: Tick) -> Tick:
         """The tick with its processes, containers and accounts."""
 
 
 class Loop:
-    """Makes a tick every `interval_s` and keeps the last one for whoever asks. A stage that fails costs its part."""
+    """Makes a tick every `interval_s` and publishes it. A stage that fails costs only its part of the tick."""
 
     def __init__(
         self,
@@ -60,22 +60,14 @@ class Loop:
         self._missed = 0
         self._published_at: float = 0.0
         self.tick: Tick | None = None
-        """The last finished tick: one reference, swapped whole, so that readers need no lock."""
-
-    def has_answers(self) -> bool:
-        """Whether everybody who is asked in the background has answered at least once."""
-        return self._owners.has_names() and all(collector.answered() for collector in self._collectors)
-
-    def age_s(self) -> float | None:
-        """How old the last tick is; None before the first."""
-        return None if self.tick is None else self._monotonic() - self._published_at
+        """The last finished tick. Readers need no lock: the reference is replaced as a whole."""
 
     def once(self) -> Tick:
-        """One tick through all stages."""
+        """Make one tick through all stages, and publish it."""
         started = time.perf_counter_ns()
         stages: list[Stage] = []
         tick = self._source.read()
-        stages.append(Stage("read", time.perf_counter_ns() - started, tick.driver.up))
+        stages.append(Stage(name="read", duration_ns=time.perf_counter_ns() - started, success=tick.driver.up))
         tick = self._run("resolve", stages, self._resolve, tick)
         tick = self._run("book", stages, self._books.book, tick)
         if any(account.unknown_bytes for account in tick.memory.values()):
@@ -91,6 +83,7 @@ class Loop:
             missed_ticks=self._missed,
             stages=tuple(stages),
             driver_errors=tuple(sorted(self._source.errors().items())),
+            driver_problems=self._source.problems(),
         )
         tick = replace(tick, health=self._health(health))
         self._published_at = self._monotonic()
@@ -99,16 +92,16 @@ class Loop:
         return tick
 
     def run(self) -> None:
-        """Tick until stopped, at multiples of the interval; a tick that takes too long lets the next ones fall out."""
+        """Tick at multiples of the interval until stopped; a tick that takes too long skips the next ones."""
         due = self._monotonic()
         while not self._stop.is_set():
             reason = ""
             try:
                 self.once()
-            except Exception as error:  # the loop is the exporter's heart: it does not stop for a bug
+            except Exception as error:  # a bug must not stop the exporter
                 reason = f"{type(error).__name__}: {error}"
                 log.debug("tick", exc_info=True)
-            self._said.change("tick", reason, f"no tick is finished: {reason}", "ticks are finished again")
+            self._said.change("tick", reason, f"tick failed: {reason}", "ticks succeed again")
             due += self._interval_s
             late = math.ceil((self._monotonic() - due) / self._interval_s)
             if late > 0:
@@ -117,19 +110,28 @@ class Loop:
             self._stop.wait(max(0.0, due - self._monotonic()))
 
     def stop(self) -> None:
-        """End `run`, let go of the source and ask nobody for anything any more."""
+        """End `run`, and close the source, the providers and the collectors."""
         self._stop.set()
         self._source.close()
         self._owners.close()
         for collector in self._collectors:
             collector.close()
 
+    def has_answers(self) -> bool:
+        """Whether every provider and collector has answered at least once."""
+        return self._owners.has_names() and all(collector.answered() for collector in self._collectors)
+
+    def age_s(self) -> float | None:
+        """The age of the last tick; None before the first."""
+        return None if self.tick is None else self._monotonic() - self._published_at
+
     def _resolve(self, tick: Tick) -> Tick:
-        if self._facts is not None:  # a recording brings its facts along
+        if self._facts is not None:  # a recording contains its facts
             tick = replace(tick, facts=self._facts(tick))
         return self._owners.resolve(tick)
 
     def _run(self, name: str, stages: list[Stage], stage: Callable[[Tick], Tick], tick: Tick) -> Tick:
+        """Run one stage; if it fails, the tick stays as it was."""
         started = time.perf_counter_ns()
         reason = ""
         try:
@@ -137,6 +139,6 @@ class Loop:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             log.debug("stage %s", name, exc_info=True)
-        self._said.change(f"stage {name}", reason, f"stage {name} fails: {reason}", f"stage {name} works again")
-        stages.append(Stage(name, time.perf_counter_ns() - started, not reason))
+        self._said.change(f"stage {name}", reason, f"stage {name} failed: {reason}", f"stage {name} succeeds again")
+        stages.append(Stage(name=name, duration_ns=time.perf_counter_ns() - started, success=not reason))
         return tick

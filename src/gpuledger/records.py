@@ -1,4 +1,4 @@
-"""Records of the model as JSON and back, each field checked: what is damaged is an error, never a strange number."""
+"""Conversion between dataclasses and JSON. Every field is checked, so damage is an error and never a wrong number."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PLAIN = frozenset({int, str, float, bool, type(None)})
 T = TypeVar("T")
 
 
-def plain(record: Any, *but: str) -> dict[str, Any]:
-    """A record's fields that differ from their defaults, but for those named, as JSON can hold them."""
-    found = {}
+def plain(record: Any, *omit: str) -> dict[str, Any]:
+    """The fields of a record that differ from their defaults, as JSON values; fields in `omit` are left out."""
+    data = {}
     for name, default in _defaults(type(record)):  # type: ignore[arg-type]  # a class is hashable
         value = getattr(record, name)
-        if value is not default and value != default and name not in but:
-            found[name] = value if type(value) in PLAIN else _value(value)
-    return found
+        if value is not default and value != default and name not in omit:
+            data[name] = value if type(value) in PLAIN else _value(value)
+    return data
 
 
 @cache
@@ -35,29 +35,29 @@ def _value(value: Any) -> Any:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The object that a text is; ValueError or TypeError when it is not JSON, or anything else."""
+    """The JSON object in a text; ValueError or TypeError if it is not one."""
     try:
-        return fields_of(json.loads(text, parse_constant=_no_number), "it")
+        return fields_of(json.loads(text, parse_constant=_refuse_constant), "the line")
     except json.JSONDecodeError:
-        raise ValueError("it is not JSON") from None
+        raise ValueError("not JSON") from None
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("nested too deeply") from None
 
 
-def _no_number(text: str) -> float:
-    """For what Python takes as JSON and JSON does not know: NaN and Infinity."""
-    raise ValueError(f"{text} is no number")
+def _refuse_constant(text: str) -> float:
+    """Refuse NaN and Infinity, which Python accepts and JSON does not."""
+    raise ValueError(f"{text} is not a number")
 
 
 def fields_of(data: Any, name: str) -> dict[str, Any]:
-    """`data`, which must be an object."""
+    """`data`, if it is an object; TypeError otherwise."""
     if not isinstance(data, dict):
         raise TypeError(f"{name} is not an object")
     return data
 
 
 def items(data: Any, name: str) -> list[Any]:
-    """`data`, which must be a list."""
+    """`data`, if it is a list; TypeError otherwise."""
     if not isinstance(data, list):
         raise TypeError(f"{name} is not a list")
     return data
@@ -69,7 +69,7 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 
 
 def record(kind: type[T], data: Any, **given: Any) -> T:
-    """A record from JSON; unknown fields and wrong types are errors."""
+    """A record from JSON; ValueError or TypeError for unknown fields and wrong types."""
     hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable
     values = dict(given)
     for name, value in fields_of(data, f"a {kind.__name__}").items():
@@ -78,14 +78,14 @@ def record(kind: type[T], data: Any, **given: Any) -> T:
         if name not in hints:
             raise ValueError(f"{kind.__name__} has no field {name!r}")
         values[name] = check(hints[name], value, name)
-    for field in fields(kind):  # type: ignore[arg-type]  # always one of our records
+    for field in fields(kind):  # type: ignore[arg-type]  # always a dataclass
         if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
             raise ValueError(f"{kind.__name__} lacks {field.name!r}")
     return kind(**values)
 
 
 def check(hint: Any, value: Any, name: str) -> Any:
-    """`value` as the type `hint` says, or an error that names the field."""
+    """`value` converted to the type `hint`; ValueError or TypeError with the name of the field."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is tuple:
         value = items(value, name)
@@ -108,5 +108,5 @@ def check(hint: Any, value: Any, name: str) -> Any:
 
 
 def _is_text(value: str) -> bool:
-    """JSON can hold half of a surrogate pair, which could never be shown."""
+    """Whether a string can be encoded; JSON can contain half of a surrogate pair."""
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)

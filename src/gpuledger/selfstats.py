@@ -1,4 +1,4 @@
-"""The exporter's own use of the host, read once a tick."""
+"""The exporter's own resource usage, read once per tick."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_TIME_MS = time.time_ns() // 1_000_000
 
 
 def measure(health: Health) -> Health:
-    """Health with memory, CPU, descriptors and threads."""
+    """`health` with memory, CPU time, file descriptors and threads."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     resident = fds = None
     with suppress(OSError, ValueError, IndexError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
@@ -12,25 +11,8 @@ from hypothesis import strategies as st
 
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
-from gpuledger.model import Account, Device, Tick
-from tests.books.worlds import CUT, GPU, S, World, sequences
-
-POLICIES = st.builds(Policy, st.booleans(), st.booleans(), st.sampled_from(["fingerprint", "fingerprint", "sm_time"]))
-KEEP = st.sampled_from([1, 5, 300]).map(lambda seconds: seconds * S)
-
-
-def accounts(tick: Tick) -> dict[str, Account]:
-    """By GPU."""
-    return dict(tick.accounts)
-
-
-def parts_mj(tick: Tick, uuid: str) -> int:
-    """All that is published of a GPU: its processes, retired, idle and unattributed energy."""
-    account = accounts(tick)[uuid]
-    processes = sum(
-        mj for use in tick.processes if uuid in (use.device.uuid, use.device.parent_uuid) for _, mj in use.energy_mj
-    )
-    return processes + account.retired_mj + account.idle_mj + sum(mj for _, mj in account.unattributed_mj)
+from gpuledger.model import Device, Tick
+from tests.books.worlds import CUT, GPU, KEEP, POLICIES, World, accounts, parts_mj, published, sequences
 
 
 @settings(max_examples=300)
@@ -64,7 +46,7 @@ def test_nothing_is_lost_or_invented(steps: list[tuple[Tick, int | None]], polic
                 assert booked_mj(books, CUT) == cut_counted_mj
     if counted is None:
         return
-    counter = books._energy.ledgers[GPU.uuid]._meter._counter_mj
+    counter = books._energy.ledgers[GPU.uuid]._meter.counter_mj
     world = World(now_ns, counter)
     for _ in range(3):
         last = accounts(books.book(world.tick(9, mj=7000)))[GPU.uuid]
@@ -129,11 +111,6 @@ def test_order_does_not_matter(steps: list[tuple[Tick, int | None]], policy: Pol
         first, second = one.book(tick), other.book(replace(tick, readings=tuple(readings)))
         assert accounts(first) == accounts(second)
         assert published(first) == published(second)
-
-
-def published(tick: Tick) -> Mapping[object, object]:
-    """What is said of processes, in no order."""
-    return {(use.device.uuid, use.resident.pid): (use.active, use.energy_mj, use.busy_ns) for use in tick.processes}
 
 
 @settings(max_examples=200)

@@ -9,8 +9,8 @@ from pathlib import Path
 from gpuledger.cli.demo import RECORDING
 from gpuledger.loop import Loop
 from gpuledger.model import DcgmHealth, DcgmStats, Tick
+from gpuledger.sources import Collector
 from gpuledger.sources.replay import Replay
-from gpuledger.sources.source import Collector
 
 BOOKS = Path(__file__).parents[2] / "src" / "gpuledger" / "books"
 

@@ -27,8 +27,7 @@ from gpuledger.model import (
     Resident,
     Tick,
 )
-from tests.books.test_journal import reopened
-from tests.books.worlds import CUT, GPU, MIGS, S, World, sequences
+from tests.books.worlds import CUT, GPU, MIGS, S, World, reopened, sequences
 
 KEEP = st.sampled_from([1, 5, 300]).map(lambda seconds: seconds * S)
 KILLS = st.lists(st.booleans(), min_size=12, max_size=12) | st.just([False] * 12)

@@ -6,10 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from gpuledger.books import workloads as module
-from gpuledger.books.fingerprint import MOST_BEHAVIOURS, PARTS, SURE_S, Alone, Fingerprint, activities
+from gpuledger.books import fingerprint as module
+from gpuledger.books.fingerprint import (
+    MOST_BEHAVIOURS,
+    SURE_S,
+    UNITS,
+    Alone,
+    Fingerprint,
+    Fingerprints,
+    activities,
+    workload_of,
+)
 from gpuledger.books.rows import Row
-from gpuledger.books.workloads import Workloads, workload_of
 from gpuledger.model import Activity, Facts, Owner, Reading, Resident
 from tests.books.worlds import GPU
 
@@ -68,10 +76,10 @@ def test_short_looks_are_not_used() -> None:
 
     known.learn(Alone(MATMUL, SURE_S, 1.0, 700.0))
     (one,) = known.sure()
-    before = one.doubt()
+    before = one.variance()
     known.learn(Alone(MATMUL, 60.0, 60.0, 700.0))
 
-    assert one.doubt() < before
+    assert one.variance() < before
 
 
 def test_another_behaviour_is_kept_apart() -> None:
@@ -84,7 +92,7 @@ def test_another_behaviour_is_kept_apart() -> None:
 
     assert [round(one.watts(0)) for one in known.sure()] == [700, 400]
     for place in (3, 4):
-        known.learn(Alone(tuple(float(i == place) for i in range(len(PARTS))), 1.0, 1.0, 1.0))
+        known.learn(Alone(tuple(float(i == place) for i in range(len(UNITS))), 1.0, 1.0, 1.0))
     assert len(known.behaviours) == MOST_BEHAVIOURS
     assert [round(one.watts(0)) for one in known.sure()] == [700, 400]
 
@@ -101,28 +109,28 @@ def test_old_times_count_less() -> None:
 
 def test_a_workload_is_known_again() -> None:
     """A new pod of the same template, another pid; but not another image, and not another user's python3."""
-    known = Workloads()
+    known = Fingerprints()
     pod = Owner(container="main", container_id="a", pod="x-1", namespace="ml", image="v1", workload_name="x")
     for _ in range(5):
         known.learn(row(owner=pod), Alone(MATMUL, 1.0, 1.0, 700.0), 100.0)
         known.learn(row(uid=1), Alone(COPY, 1.0, 1.0, 500.0), 100.0)
 
-    assert known.of(row(8, owner=replace(pod, container_id="b", pod="x-2")))
-    assert not known.of(row(8, owner=replace(pod, image="v2")))
-    assert known.of(row(8, uid=1))
-    assert not known.of(row(8, uid=2))
+    assert known.behaviours(row(8, owner=replace(pod, container_id="b", pod="x-2")))
+    assert not known.behaviours(row(8, owner=replace(pod, image="v2")))
+    assert known.behaviours(row(8, uid=1))
+    assert not known.behaviours(row(8, uid=2))
 
 
 def test_a_process_goes_before_its_workload() -> None:
     """What it did itself says more than what others of the same name did."""
-    known, this = Workloads(), row()
+    known, this = Fingerprints(), row()
     for _ in range(9):
         known.learn(row(8), Alone(COPY, 1.0, 1.0, 500.0), 0.0)
     for _ in range(5):
         known.learn(this, Alone(MATMUL, 1.0, 1.0, 700.0), 0.0)
 
-    assert [round(one.watts(0)) for one in known.of(this)] == [700]
-    assert [round(one.watts(0)) for one in known.of(row(9))] == [500, 700]
+    assert [round(one.watts(0)) for one in known.behaviours(this)] == [700]
+    assert [round(one.watts(0)) for one in known.behaviours(row(9))] == [500, 700]
 
 
 def test_a_nameless_process_is_no_workload() -> None:
@@ -132,11 +140,11 @@ def test_a_nameless_process_is_no_workload() -> None:
 
 def test_workloads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were alone last stay, in what is published too."""
-    monkeypatch.setattr(module, "MOST", 2)
-    known = Workloads()
+    monkeypatch.setattr(module, "MOST_WORKLOADS", 2)
+    known = Fingerprints()
     for name in ("a", "b", "a", "c"):
         known.learn(row(name=name), Alone(MATMUL, 5.0, 5.0, 3500.0), 100.0)
 
     assert [dict(one.workload)["process_name"] for one in known.learned()] == ["a", "c"]
     assert [one.behaviours[0].power_mw for one in known.learned()] == [600_000, 600_000]
-    assert not known.of(row(9, name="b"))
+    assert not known.behaviours(row(9, name="b"))

@@ -348,7 +348,7 @@ def test_memory_adds_up(ticks: Sequence[Tick]) -> None:
         found = done.accounts[GPU.uuid]
         known = sum(r.memory_bytes or 0 for r in reading.residents or ())
         assert found.known_bytes == known
-        parts = [held for _, _, held in done.inferred]
+        parts = [holder.memory_bytes for holder in done.inferred]
         assert sum(parts) == found.inferred_bytes
         assert all(part >= 0 for part in parts)
         silent = any(r.memory_bytes is None for r in reading.residents or ())
@@ -380,7 +380,10 @@ def test_order_does_not_matter_for_memory(tick: Tick, random: Random) -> None:
     )
 
     def shares(tick: Tick) -> dict[str, int]:
-        return {owner.container_id or owner.container: held for _, owner, held in MemoryBook().book(tick).inferred}
+        return {
+            holder.owner.container_id or holder.owner.container: holder.memory_bytes
+            for holder in MemoryBook().book(tick).inferred
+        }
 
     assert sorted(shares(tick).values()) == sorted(shares(again).values())
     assert account(tick) == account(again)

@@ -14,48 +14,48 @@ from pathlib import Path
 
 import pytest
 
-from tests.books import test_energy as energy
+from tests.books import test_interval as interval
+from tests.books import test_ledger as ledger
 from tests.books import test_memory as memory
 from tests.books import test_recordings as recordings
 from tests.books import test_retention as retention
-from tests.books import test_shares as shares
 
 Test = Callable[[], None]
 
 MUTANTS: list[tuple[str, str, str, Test]] = [
     # rounding
-    ("shares", "total * weight // whole for", "-(-total * weight // whole) for",
-     shares.test_nothing_is_lost_and_nobody_is_off_by_one),
-    ("shares", "-(total * weights[key] % whole)", "total * weights[key] % whole",
-     shares.test_the_largest_remainders_are_rounded_up),
-    ("shares", "-(total * weights[key] % whole)", "-(total * weights[key] // whole)",
-     shares.test_a_small_share_with_the_largest_remainder_is_rounded_up),
+    ("interval", "total * weight // whole for", "-(-total * weight // whole) for",
+     interval.test_nothing_is_lost_and_nobody_is_off_by_one),
+    ("interval", "-(total * weights[key] % whole)", "total * weights[key] % whole",
+     interval.test_the_largest_remainders_are_rounded_up),
+    ("interval", "-(total * weights[key] % whole)", "-(total * weights[key] // whole)",
+     interval.test_a_small_share_with_the_largest_remainder_is_rounded_up),
     ("interval", "(power_mw or 0) * elapsed_ns // NS_MW_PER_MJ", "-(-(power_mw or 0) * elapsed_ns // NS_MW_PER_MJ)",
-     energy.test_power_times_time_is_rounded_down),
-    ("interval", "hidden_mj = parked_mj // (len(waiting) + 1)", "hidden_mj = -(-parked_mj // (len(waiting) + 1))",
+     ledger.test_power_times_time_is_rounded_down),
+    ("interval", "hidden_mj = parked_mj // (len(parked) + 1)", "hidden_mj = -(-parked_mj // (len(parked) + 1))",
      memory.test_the_part_of_who_is_not_listed_is_rounded_down),
     # order
-    ("shares", "% whole), key)", "% whole),)", shares.test_ties_go_in_the_order_of_keys),
-    ("rows", "return self.pid, self", "return -self.pid, self", energy.test_the_example_of_the_page),
+    ("interval", "% whole), key)", "% whole),)", interval.test_ties_go_in_the_order_of_keys),
+    ("rows", "return self.pid, self", "return -self.pid, self", ledger.test_the_example_of_the_page),
     ("rows", "return self.pid, self.device.uuid, -1 if", 'return 0, "", -1 if',
-     partial(energy.test_ties_go_to_the_lowest_pid, (2, 1))),
+     partial(ledger.test_ties_go_to_the_lowest_pid, (2, 1))),
     ("retention", "(-row.seen_ns, row)", "(row.seen_ns, row)", retention.test_the_last_to_exit_are_kept),
     # parked power
-    ("interval", "waiting = seen - servers - interval.glimpsed", "waiting = seen - interval.glimpsed",
+    ("interval", "parked = rows - servers - interval.unlisted", "parked = rows - interval.unlisted",
      recordings.test_clients_of_mps_share_what_their_server_did),
     ("interval", "active_mj = interval.energy_mj - parked_mj", "active_mj = interval.energy_mj",
-     energy.test_parked_power_is_shared_by_all_and_the_rest_by_work),
-    ("interval", "equally(parked_mj, waiting)", "equally(parked_mj, list(interval.work_ns) or seen)",
-     energy.test_the_example_of_the_page),
-    ("interval", "waiting = seen - servers - interval.glimpsed", "waiting = seen - servers",
-     energy.test_a_glimpsed_process_has_no_parked_share),
+     ledger.test_parked_power_is_shared_by_all_and_the_rest_by_work),
+    ("interval", "equally(parked_mj, parked)", "equally(parked_mj, list(interval.busy_ns) or rows)",
+     ledger.test_the_example_of_the_page),
+    ("interval", "parked = rows - servers - interval.unlisted", "parked = rows - servers",
+     ledger.test_a_glimpsed_process_has_no_parked_share),
     # exclusivity
-    ("interval", "bool(before) and before == after", "bool(before)", energy.test_a_process_at_one_end_only),
+    ("interval", "bool(at_start) and at_start == at_end", "bool(at_start)", ledger.test_a_process_at_one_end_only),
     ("interval", "elif alone and not interval.hidden:", "elif alone:",
      memory.test_beside_unknown_memory_nobody_is_alone),
-    ("energy", "interval.seen |= work.glimpsed", "interval.seen |= set()", energy.test_work_of_a_process_never_listed),
+    ("interval", "self.rows |= work.unlisted", "self.rows |= set()", ledger.test_work_of_a_process_never_listed),
     ("interval", "elif policy.strict:", "elif policy.parked_apart:",
-     energy.test_strict_books_only_what_is_measured),
+     ledger.test_strict_books_only_what_is_measured),
 ]  # fmt: skip
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from gpuledger.books.book import Books
-from gpuledger.books.retention import MOST_KEPT
+from gpuledger.books.retention import MOST_EXITED
 from gpuledger.model import Tick
-from tests.books.test_energy import account
-from tests.books.worlds import S, World
+from tests.books.worlds import S, World, account
 
 
 def shown(tick: Tick) -> dict[int, tuple[bool | None, int]]:
@@ -99,8 +98,8 @@ def test_limits_hold_for_exited_processes_too() -> None:
     assert shown(booked)[1] == (True, 0)
 
     books = Books()
-    books.book(world.tick(*range(1, MOST_KEPT + 10)))
-    assert len(books.book(world.tick()).processes) == MOST_KEPT
+    books.book(world.tick(*range(1, MOST_EXITED + 10)))
+    assert len(books.book(world.tick()).processes) == MOST_EXITED
 
 
 def test_an_owner_learned_late_gets_all() -> None:

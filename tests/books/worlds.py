@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
 
-from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
+from gpuledger.books.book import Books
+from gpuledger.books.interval import Policy
+from gpuledger.books.journal import State, decode, encode
+from gpuledger.model import Account, Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
 
 GPU = Device(0, "GPU-0")
 CUT = Device(1, "GPU-1")
@@ -17,6 +21,9 @@ MIGS = tuple(
 )
 START_NS = 1_700_000_000 * 10**9
 S = 10**9
+BOOT = "8a6f3c52"
+POLICIES = st.builds(Policy, st.booleans(), st.booleans(), st.sampled_from(["fingerprint", "fingerprint", "sm_time"]))
+KEEP = st.sampled_from([1, 5, 300]).map(lambda seconds: seconds * S)
 
 
 @dataclass
@@ -128,3 +135,63 @@ def sequences(draw: st.DrawFn) -> list[tuple[Tick, int | None]]:
         ]
         made.append((world.around(whole, cut, *instances), counted))
     return made
+
+
+def account(tick: Tick) -> Account:
+    """That of the first GPU."""
+    return tick.accounts[tick.readings[0].device.uuid]
+
+
+def energy(tick: Tick) -> dict[int, dict[str, int]]:
+    """By pid and method."""
+    return {use.resident.pid: dict(use.energy_mj) for use in tick.processes}
+
+
+def run(*steps: dict[str, Any], world: World | None = None, **settings: Any) -> Tick:
+    """Ticks one after the other; the last of them booked."""
+    books, world = Books(**settings), world or World()
+    booked = None
+    for step in steps:
+        booked = books.book(world.tick(*step.pop("pids", ()), **step))
+    assert booked is not None
+    return booked
+
+
+def cut(world: World, *residents: tuple[int, ...], activity: tuple[float | None, ...] = (None, None)) -> Tick:
+    """A tick of the GPU that is cut in two."""
+    inside = [tuple(Resident(pid, "compute", gpu_instance_id=1) for pid in pids) for pids in residents]
+    told = [None if pct is None else Activity(sm_pct=pct) for pct in activity]
+    whole = Reading(CUT, energy_mj=world.energy_mj, residents=tuple(r for rows in inside for r in rows))
+    migs = [Reading(mig, residents=r, activity=a) for mig, r, a in zip(MIGS, inside, told, strict=True)]
+    return world.around(whole, *migs)
+
+
+def reopened(books: Books, world_ns: int, policy: Policy | None = None, keep_ns: int = 300 * S) -> Books:
+    """New books that go on from the journal of these, through its bytes, as after a kill."""
+    return resumed(decode(encode(books.state(BOOT, world_ns))), world_ns, policy, keep_ns)
+
+
+def resumed(state: State, now_ns: int, policy: Policy | None = None, keep_ns: int = 300 * S) -> Books:
+    """Books that go on from there."""
+    books = Books(policy=policy, keep_ns=keep_ns)
+    books.resume(state, now_ns)
+    return books
+
+
+def accounts(tick: Tick) -> dict[str, Account]:
+    """By GPU."""
+    return dict(tick.accounts)
+
+
+def parts_mj(tick: Tick, uuid: str) -> int:
+    """All that is published of a GPU: its processes, retired, idle and unattributed energy."""
+    account = accounts(tick)[uuid]
+    processes = sum(
+        mj for use in tick.processes if uuid in (use.device.uuid, use.device.parent_uuid) for _, mj in use.energy_mj
+    )
+    return processes + account.retired_mj + account.idle_mj + sum(mj for _, mj in account.unattributed_mj)
+
+
+def published(tick: Tick) -> Mapping[object, object]:
+    """What is said of processes, in no order."""
+    return {(use.device.uuid, use.resident.pid): (use.active, use.energy_mj, use.busy_ns) for use in tick.processes}

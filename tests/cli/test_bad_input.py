@@ -91,12 +91,13 @@ LINES = [
     ("--source dcgm", "--source: 'dcgm' is not a source; write nvml or replay:FILE"),
     ("--source replay:", "--source: 'replay:' is not a source; write nvml or replay:FILE"),
     ("--source replay:no.gz",
-     "cannot replay no.gz: No such file or directory; name one that `gpuledger record` wrote"),
-    ("--source replay:.", "cannot replay .: it is no regular file; name one that `gpuledger record` wrote"),
-    ("--source replay:text", "cannot replay text: it is damaged or no recording: Not a gzipped file (b'gp')"),
-    ("--source replay:cut.gz", "cannot replay cut.gz: it is truncated; record it again"),
+     "cannot replay no.gz: No such file or directory; name a file that `gpuledger record` wrote"),
+    ("--source replay:.", "cannot replay .: not a regular file; name a file that `gpuledger record` wrote"),
+    ("--source replay:text", ("cannot replay text: damaged or not a recording: Not a gzipped file (b'gp');"
+                                " name a file that `gpuledger record` wrote")),
+    ("--source replay:cut.gz", "cannot replay cut.gz: truncated; record it again"),
     ("once --source replay:newer.gz",
-     ("cannot replay newer.gz: it has format version 99, and this gpuledger knows 1 and older;"
+     ("cannot replay newer.gz: format version 99, but this gpuledger reads 1 and older;"
       " install a newer gpuledger")),
     ("--path.procfs /nowhere", "--path.procfs: /nowhere is not a proc file system; name its mount point"),
     ("--path.procfs=", "--path.procfs: '' is not a path"),

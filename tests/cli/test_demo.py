@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from gpuledger.cli import demo, main
-from gpuledger.sources.load import load, read
+from gpuledger.sources.recording import load, read_packed
 from tests.cli.running import serving, surroundings
 
 
@@ -52,7 +52,7 @@ def test_a_stream_ends_with_the_exporter() -> None:
 
 def test_the_recording_is_whole_and_worth_looking_at() -> None:
     """A minute or so, with processes of several owners that come and go, and energy that rises."""
-    ticks = list(load(read(demo.RECORDING), demo.RECORDING))
+    ticks = list(load(read_packed(demo.RECORDING), demo.RECORDING))
 
     assert 50 <= (ticks[-1].time_ns - ticks[0].time_ns) / 1e9 <= 120
     assert all(tick.driver.up for tick in ticks)

@@ -256,7 +256,7 @@ def test_huge_file_is_read_in_part(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "explain takes one of PID, --cgroup FILE or --device-id ID"),
         (["1", "--device-id=0"], "explain takes one of PID, --cgroup FILE or --device-id ID"),
         (["--cgroup=/proc/self/cgroup", "--device-id="], "explain takes one of PID, --cgroup FILE or --device-id ID"),
-        (["1", "2"], "'2' is one word too many; see gpuledger explain --help"),
+        (["1", "2"], "unexpected argument '2'; see gpuledger explain --help"),
         (["python"], "'python' is not a pid; write a number, or --cgroup FILE"),
         ([""], "'' is not a pid; write a number, or --cgroup FILE"),
         (["-1"], "'-1' is not a pid; write a number, or --cgroup FILE"),

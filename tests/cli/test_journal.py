@@ -73,7 +73,7 @@ def test_totals_survive(number: signal.Signals, env: dict[str, str], tmp_path: P
         after = server.metrics(f'^{PROCESS}{{.*method="gap"')
         _, _, errors = server.stop()
 
-    assert "totals go on from journal" in errors
+    assert "totals continue from journal" in errors
     assert 5_000_000 <= check(before) < check(after)
     assert numbers(before, "gpu_unattributed_energy_joules_total") == numbers(
         after, "gpu_unattributed_energy_joules_total"
@@ -99,8 +99,8 @@ def test_a_second_exporter_is_refused(env: dict[str, str], tmp_path: Path) -> No
 
     assert second.returncode == 2
     assert second.stderr == (
-        f"gpuledger: --journal.path: {tmp_path / 'journal'} is the journal of another gpuledger that runs; "
-        "name another file\n"
+        f"gpuledger: --journal.path: {tmp_path / 'journal'} is in use by another running gpuledger; "
+        "choose another file\n"
     )
     assert once.returncode == 0
 
@@ -111,7 +111,7 @@ def test_a_path_that_cannot_be_written_costs_no_tick(env: dict[str, str], tmp_pa
         server.metrics("^gpuledger_journal_write_failures_total [3-9]")
         _, _, errors = server.stop()
 
-    assert errors.count("the journal is not written") == 1
+    assert errors.count("journal is not written") == 1
     assert "No such file or directory" in errors
 
 
@@ -128,8 +128,8 @@ def test_a_journal_of_another_boot_is_not_used(env: dict[str, str], pid: int, tm
             started(server)
             said.append(server.stop()[2])
 
-    assert ["of another boot" in text for text in said] == [False, False, True]
-    assert ["totals go on" in text for text in said] == [False, True, False]
+    assert ["in another boot" in text for text in said] == [False, False, True]
+    assert ["totals continue" in text for text in said] == [False, True, False]
 
 
 def test_a_recording_has_no_journal(tmp_path: Path) -> None:

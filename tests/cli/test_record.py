@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.sources.load import load, read
+from gpuledger.sources.recording import load, read_packed
 from gpuledger.sources.replay import Replay
 from tests.cli.running import COMMAND, gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
@@ -56,7 +56,7 @@ def test_owners_can_be_found_later_and_secrets_cannot(env: dict[str, str], tmp_p
     path = tmp_path / "x.jsonl.gz"
     gpuledger("record", str(path), "--duration=200ms", FAST, env=env)
 
-    tick = next(load(read(path), path))
+    tick = next(load(read_packed(path), path))
     facts = tick.facts[os.getpid()]
     assert facts.cgroup == Path("/proc/self/cgroup").read_text()
     assert facts.uid == os.getuid()

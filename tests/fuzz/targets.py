@@ -29,7 +29,7 @@ from gpuledger.owners import cgroup, devices
 from gpuledger.owners.dockerjson import read_container, read_device_ids, read_image, read_list, read_visible_ids
 from gpuledger.owners.kubepods import Pods
 from gpuledger.owners.protowire import Message
-from gpuledger.sources.load import load
+from gpuledger.sources.recording import load
 from gpuledger.upstream.exposition import Limits, Parser
 from gpuledger.upstream.failure import UpstreamError
 from tests.books.worlds import World
@@ -88,7 +88,7 @@ def _journal() -> list[bytes]:
     books, world = Books(), World(containers={7: "a" * 64}, names={7: "train"})
     for watts in (0, 100, 300):
         books.book(world.tick(7, 8, mj=watts * 1000, work={7: 60, 8: 20}))
-    packed = journal.encode(books.keep("boot", world.now_ns))
+    packed = journal.encode(books.state("boot", world.now_ns))
     return [packed, gzip.decompress(packed)]
 
 

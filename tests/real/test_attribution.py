@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.sources.record import recording
+from gpuledger.sources.recording import recording
 from tests.books.worlds import World
 from tests.cli.running import serving, surroundings
 from tests.real.prometheus import Prometheus, prometheus

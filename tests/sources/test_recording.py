@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from gpuledger.errors import RecordingError, UsageError
 from gpuledger.model import Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
-from gpuledger.sources import load as loading
-from gpuledger.sources.load import load, read
-from gpuledger.sources.record import recording
-from gpuledger.sources.recording import Decoder, Encoder, check_header, header
+from gpuledger.sources import recording as module
+from gpuledger.sources.recording import Decoder, Encoder, check_header, header, load, read_packed, recording
 from tests.sources.random_ticks import recordings
 
 HERE = Path("x.gz")
@@ -121,7 +119,7 @@ def test_the_file_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
 
     lines = gzip.decompress(path.read_bytes()).decode().splitlines()
     assert json.loads(lines[0])["interval_s"] == 0.5
-    assert list(load(read(path), path)) == TICKS
+    assert list(load(read_packed(path), path)) == TICKS
     assert recorder.ticks == len(TICKS)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -133,7 +131,7 @@ def test_a_tick_that_is_not_later_is_not_recorded(tmp_path: Path) -> None:
         for tick in (TICKS[1], TICKS[1], TICKS[0], TICKS[2]):
             recorder.write(tick)
 
-    assert list(load(read(path), path)) == TICKS[1:3]
+    assert list(load(read_packed(path), path)) == TICKS[1:3]
 
 
 def test_a_recording_that_breaks_off_leaves_no_file(tmp_path: Path) -> None:
@@ -151,21 +149,21 @@ def test_a_recording_that_breaks_off_leaves_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("missing.gz", "No such file or directory; name one that `gpuledger record` wrote"),
-        (".", "it is no regular file; name one that `gpuledger record` wrote"),
-        ("/dev/zero", "it is no regular file; name one that `gpuledger record` wrote"),
+        ("missing.gz", "No such file or directory; name a file that `gpuledger record` wrote"),
+        (".", "not a regular file; name a file that `gpuledger record` wrote"),
+        ("/dev/zero", "not a regular file; name a file that `gpuledger record` wrote"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(path: str, reason: str, tmp_path: Path) -> None:
     """Missing, a folder, a device without end."""
     with pytest.raises(RecordingError) as caught:
-        read(tmp_path / path)
+        read_packed(tmp_path / path)
 
     assert str(caught.value) == f"cannot replay {tmp_path / path}: {reason}"
 
 
 ROW = json.loads(Encoder().line(TICKS[0]))
-NO_RECORDING = "it is not a gpuledger recording; make one with `gpuledger record FILE`"
+NO_RECORDING = "not a gpuledger recording; make one with `gpuledger record FILE`"
 
 
 @pytest.mark.parametrize(
@@ -177,26 +175,27 @@ NO_RECORDING = "it is not a gpuledger recording; make one with `gpuledger record
         (pack(head="[]"), NO_RECORDING),
         (pack(head="{}"), NO_RECORDING),
         (pack(head="[" * 100_000), NO_RECORDING),
-        (b"gpu_up 1\n", "it is damaged or no recording: Not a gzipped file (b'gp')"),
-        (gzip.compress(b"\xff\xfe\n"), "it is not text in UTF-8"),
-        (pack(), "it holds no readings; record it again"),
+        (b"gpu_up 1\n",
+         "damaged or not a recording: Not a gzipped file (b'gp'); name a file that `gpuledger record` wrote"),
+        (gzip.compress(b"\xff\xfe\n"), "not UTF-8 text; record it again"),
+        (pack(), "no readings; record it again"),
         (
             pack(head={**header(), "version": 2}),
-            "it has format version 2, and this gpuledger knows 1 and older; install a newer gpuledger",
+            "format version 2, but this gpuledger reads 1 and older; install a newer gpuledger",
         ),
-        (pack(head={**header(), "version": "1"}), "its format version is '1', and should be a number from 1 to 1"),
-        (pack(head={**header(), "version": 0}), "its format version is 0, and should be a number from 1 to 1"),
-        (pack(head={"gpuledger": "recording"}), "its format version is None, and should be a number from 1 to 1"),
-        (pack("{"), "line 2: it is not JSON; record it again"),
-        (pack("[]"), "line 2: it is not an object; record it again"),
-        (pack("[" * 100_000), "line 2: it is nested too deep; record it again"),
-        (pack(ROW, ROW), "line 3: its time is not after that of the line before; record it again"),
-        (pack({**ROW, "t": -5}), "line 2: its time is not after that of the line before; record it again"),
+        (pack(head={**header(), "version": "1"}), "format version '1' is not a number from 1 to 1; record it again"),
+        (pack(head={**header(), "version": 0}), "format version 0 is not a number from 1 to 1; record it again"),
+        (pack(head={"gpuledger": "recording"}), "format version None is not a number from 1 to 1; record it again"),
+        (pack("{"), "line 2: not JSON; record it again"),
+        (pack("[]"), "line 2: the line is not an object; record it again"),
+        (pack("[" * 100_000), "line 2: nested too deeply; record it again"),
+        (pack(ROW, ROW), "line 3: not later than the line before; record it again"),
+        (pack({**ROW, "t": -5}), "line 2: not later than the line before; record it again"),
         (pack({**ROW, "t": "now"}), "line 2: t is not of type int; record it again"),
         (pack({**ROW, "t": True}), "line 2: t is not of type int; record it again"),
         (pack({**ROW, "t": 10**30}), "line 2: t is larger than any counter; record it again"),
         (pack({**ROW, "alive": [9]}),
-         "line 2: it refers to a device or process that is not in the recording; record it again"),
+         "line 2: reference to an unknown device or process; record it again"),
         (pack({**ROW, "alive": [-1]}), "line 2: a reference is negative; record it again"),
         (pack({"t": 1, "alive": [], "readings": []}), "line 2: driver is missing; record it again"),
         (pack({k: v for k, v in ROW.items() if k != "readings"}), "line 2: readings is missing; record it again"),
@@ -211,7 +210,7 @@ NO_RECORDING = "it is not a gpuledger recording; make one with `gpuledger record
         (pack({**ROW, "readings": [{}]}), "line 2: device is missing; record it again"),
         (
             pack(json.dumps({**ROW, "readings": [{"device": 0, "activity": {"sm_pct": float("nan")}}]})),
-            "line 2: NaN is no number; record it again",
+            "line 2: NaN is not a number; record it again",
         ),
         (
             pack(json.dumps({**ROW, "readings": [{"device": 0, "activity": {"sm_pct": 9}}]}).replace("9", "1e999")),
@@ -221,7 +220,8 @@ NO_RECORDING = "it is not a gpuledger recording; make one with `gpuledger record
             pack({**ROW, "readings": [{"device": 0, "reason": "\ud800"}]}),
             "line 2: reason is not text; record it again",
         ),
-        (gzip.compress(json.dumps(header()).encode() + b"\n{"), "its last line has no end, or is far too long"),
+        (gzip.compress(json.dumps(header()).encode() + b"\n{"),
+         "the last line is incomplete or too long; record it again"),
     ],
 )  # fmt: skip
 def test_each_kind_of_damage_is_named(data: bytes, reason: str) -> None:
@@ -235,7 +235,7 @@ def test_a_recording_cut_at_any_byte_is_refused() -> None:
 
     for length in range(len(data)):
         refusal(data[:length])
-    assert refusal(data[:-1]) == "it is truncated; record it again"
+    assert refusal(data[:-1]) == "truncated; record it again"
     assert list(load(data, HERE)) == TICKS
 
 
@@ -298,15 +298,15 @@ def test_any_json_at_all_is_a_tick_or_a_recording_error(value: object) -> None:
 
 def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither one of many lines nor one that is a single line: the limit holds before the memory is used."""
-    monkeypatch.setattr(loading, "LARGEST_BYTES", 3 << 20)
-    monkeypatch.setattr(loading, "LONGEST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "LARGEST_BYTES", 3 << 20)
+    monkeypatch.setattr(module, "LONGEST_LINE_BYTES", 1 << 20)
     encoder = Encoder()
     lines = [encoder.line(Tick(t, TICKS[0].driver, TICKS[0].readings)) for t in range(1, 20_000)]
 
-    assert refusal(pack(*lines)) == "it unpacks to more than 3 MiB"
+    assert refusal(pack(*lines)) == "unpacks to more than 3 MiB; record it again"
     packer = zlib.compressobj(9, wbits=31)
     one_line = (
         packer.compress(json.dumps(header()).encode() + b"\n") + packer.compress(b" " * (64 << 20)) + packer.flush()
     )
     assert len(one_line) < 100_000
-    assert refusal(one_line) == "its last line has no end, or is far too long"
+    assert refusal(one_line) == "the last line is incomplete or too long; record it again"

@@ -221,7 +221,7 @@ def test_a_recording_with_damage_at_its_end_is_refused_at_once(tmp_path: Path) -
     path = saved(tmp_path, TEN)
     path.write_bytes(path.read_bytes()[:-4])
 
-    with pytest.raises(RecordingError, match="it is truncated; record it again"):
+    with pytest.raises(RecordingError, match="truncated; record it again"):
         Replay(path)
 
 

@@ -20,8 +20,7 @@ import placed
 from gpuledger import __version__
 from gpuledger.model import Owner, Owners
 from gpuledger.owners.resolver import Resolver
-from gpuledger.sources.load import load, read
-from gpuledger.sources.recording import Encoder, header
+from gpuledger.sources.recording import Encoder, header, load, read_packed
 
 # Where each process sits, what it does, from when to when (seconds), and the command name it shows.
 TRAINING, SERVING = "7f2c1a9e-3b64-4d0f-9a51-c8e20d7b4f13", "b91d5c02-8e7a-4f3c-b6d4-1a2f90c37e58"
@@ -52,7 +51,7 @@ def name_them(path: Path) -> None:
     """Put the names into the recording, and take out the serial number of the board."""
     resolver, encoder = Resolver(), Encoder()
     lines = [json.dumps(header(made_by=f"gpuledger {__version__}", interval_s=1.0))]
-    for tick in load(read(path), path):
+    for tick in load(read_packed(path), path):
         resolved = resolver.resolve(tick)
         owners = {pid: _named(tick.facts[pid].name, owner) for pid, owner in resolved.owners.by_pid.items()}
         readings = tuple(replace(r, device=replace(r.device, serial="1650000000000")) for r in tick.readings)

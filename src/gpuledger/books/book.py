@@ -1,23 +1,28 @@
-"""The book stage: who is there, what each did, and what each used."""
+"""The book stage: adds processes, containers and accounts to a tick.
+
+Each book keeps its own state and returns values; `Books` passes them on. Only `Rows` changes the rows of processes.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuledger.books import journal
-from gpuledger.books.energy import EnergyBook
 from gpuledger.books.interval import Policy
-from gpuledger.books.kept import State
-from gpuledger.books.memory import MemoryBook, with_inferred
-from gpuledger.books.processes import ProcessBook
-from gpuledger.books.retention import Retention
-from gpuledger.books.rows import Row, Rows
-from gpuledger.books.time import BUFFER_NS, TimeBook
-from gpuledger.model import Tick
+from gpuledger.books.journal import State
+from gpuledger.books.ledger import EnergyBook
+from gpuledger.books.memory import MemoryBook
+from gpuledger.books.retention import Retention, Retired, Total, energy_by_gpu
+from gpuledger.books.rows import Rows
+from gpuledger.books.time import BUFFER_NS, GpuTime, TimeBook
+from gpuledger.books.uses import UseBook
+from gpuledger.model import Account, Tick
 
 
 class Books:
-    """All books, in the order in which they are written."""
+    """All books. `most` limits the process rows of a tick; with `shown` off there are none."""
 
     def __init__(
         self,
@@ -28,39 +33,75 @@ class Books:
         keep_ns: int = 300_000_000_000,
         longest_ns: int = BUFFER_NS,
     ) -> None:
-        self._processes = ProcessBook(most, shown=shown)
         self._rows = Rows()
         self._memory = MemoryBook()
         self._time = TimeBook(longest_ns)
         self._energy = EnergyBook(policy, longest_ns)
-        self._retention = Retention(keep_ns, most if shown else 0)
+        self._retention = Retention(keep_ns)
+        self._uses = UseBook(most, shown=shown)
 
     def book(self, tick: Tick) -> Tick:
         """The tick with its processes, containers and accounts."""
-        tick = self._processes.book(tick)
-        present = self._rows.meet(tick)
+        present = self._rows.update(tick)
         memory = self._memory.book(tick)
-        tick = replace(tick, containers=with_inferred(tick, memory))
-        work = self._time.book(tick, self._rows, present, memory.hidden)
-        self._energy.book(tick, present, work)
-        tick = self._retention.book(tick, self._rows, self._energy.ledgers)
-        rows: dict[str, list[Row]] = {}
-        for row in self._rows.all():
-            rows.setdefault(row.gpu, []).append(row)
-        read = {reading.device.uuid for reading in tick.readings}
-        accounts = {
-            uuid: ledger.account(rows.get(uuid, []), self._time.gpus[uuid])
-            for uuid, ledger in self._energy.ledgers.items()
-            if uuid in read
-        }
-        return replace(tick, accounts=accounts, memory=memory.accounts, learned=self._energy.workloads.learned())
+        in_use = {gpu: None if rows is None else bool(rows) or gpu in memory.hidden for gpu, rows in present.items()}
+        work = self._rows.add_work(tick, self._time.book(tick, in_use))
+        for booked in self._energy.book(tick, present, work, memory.hidden):
+            self._rows.add_energy(booked.entries, booked.share_errors)
 
-    def keep(self, boot_id: str, time_ns: int) -> State:
-        """What a journal needs to go on from here."""
-        return journal.keep(
-            boot_id, time_ns, rows=self._rows, time=self._time, energy=self._energy, retention=self._retention
+        retired = self._retention.retire(self._rows, tick.time_ns)
+        self._rows.remove(retired.rows)
+        totals = self._retention.totals(self._rows.all(), self._energy.booked_rows())
+        self._settle(retired, totals.values())
+
+        uses = self._uses.book(tick, self._rows, exited=retired.exited, totals=totals, inferred=memory.inferred)
+        return replace(
+            tick,
+            processes=uses.processes,
+            dropped_processes=uses.dropped,
+            containers=uses.containers,
+            accounts=self._accounts(tick),
+            memory=memory.accounts,
+            learned=self._energy.fingerprints.learned(),
+        )
+
+    def _settle(self, retired: Retired, totals: Iterable[Total]) -> None:
+        containers_mj = energy_by_gpu(totals)
+        for uuid, ledger in self._energy.ledgers.items():
+            ledger.settle(retired.retired_mj[uuid], retired.gone_mj[uuid], containers_mj[uuid])
+
+    def _accounts(self, tick: Tick) -> dict[str, Account]:
+        processes_mj: Counter[str] = Counter()
+        for row in self._rows.all():
+            processes_mj[row.gpu] += sum(row.energy_mj.values())
+        uuids = {reading.device.uuid for reading in tick.readings}
+        return {
+            uuid: ledger.account(processes_mj[uuid], self._time.gpus[uuid])
+            for uuid, ledger in self._energy.ledgers.items()
+            if uuid in uuids
+        }
+
+    def state(self, boot_id: str, time_ns: int) -> State:
+        """A snapshot for the journal."""
+        rows = self._rows.all()
+        numbers = {row: number for number, row in enumerate(rows)}
+        states = {uuid: ledger.state(numbers) for uuid, ledger in self._energy.ledgers.items()}
+        return journal.pack(
+            boot_id,
+            time_ns,
+            rows=rows,
+            totals=self._retention.state(),
+            times=self._time.gpus,
+            ledgers={uuid: state for uuid, state in states.items() if state is not None},
         )
 
     def resume(self, state: State, now_ns: int) -> None:
-        """Go on where other books ended; these must be new."""
-        journal.resume(state, now_ns, rows=self._rows, time=self._time, energy=self._energy, retention=self._retention)
+        """Continue from a journal; these books must be new."""
+        rows = journal.unpack_rows(state, now_ns)
+        self._rows.resume(rows)
+        self._time.resume({gpu.uuid: GpuTime(busy_ns=gpu.busy_ns, in_use_ns=gpu.in_use_ns) for gpu in state.gpus})
+        self._retention.resume(journal.unpack_totals(state, now_ns))
+        for gpu in state.gpus:
+            if gpu.ledger is not None:
+                alone = None if gpu.ledger.alone is None else rows[gpu.ledger.alone]
+                self._energy.ledger(gpu.uuid).resume(gpu.ledger, alone)

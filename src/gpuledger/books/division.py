@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gpuledger.books.shares import apportion
+from gpuledger.books.interval import apportion
 from gpuledger.holders import NO_HOLDER, HolderLabels, Holding
 from gpuledger.model import ContainerUse, Tick
 

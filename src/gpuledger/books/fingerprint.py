@@ -1,48 +1,55 @@
-"""What a process looks like while it has the GPU to itself: which parts of the chip it uses, and the power it takes.
+"""Fingerprints: the activity and power of a process, or of its workload, while it has a GPU to itself.
 
-In parts of the time it has the compute engine, so that it is the same whether it works all of the time or little.
+All values are relative to the time on the compute engine, so that they do not depend on how often a process pauses.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from operator import attrgetter, mul
+from weakref import WeakKeyDictionary
 
-from gpuledger.model import Labelled, Reading
+from gpuledger.books.rows import Row
+from gpuledger.model import Device, Facts, Labelled, Learned, LearnedBehaviour, Owner, Reading
 
-PARTS = ("sm_pct", "occupancy_pct", "tensor_pct", "integer_pct", "fp64_pct", "fp32_pct", "fp16_pct", "dram_pct")
-"""Of the activity. Not the engine as a whole: it also counts a context that holds it and does nothing."""
-CLOCKED = len(PARTS) - 1
-"""All but the last are counted in cycles of the compute clock, which falls at the power limit; memory has its own."""
+UNITS = ("sm_pct", "occupancy_pct", "tensor_pct", "integer_pct", "fp64_pct", "fp32_pct", "fp16_pct", "dram_pct")
+"""The units of the GPU whose activity is compared. Not `graphics_pct`: it also counts an idle context on the engine."""
+CLOCKED = len(UNITS) - 1
+"""All units but DRAM are counted in cycles of the SM clock, which falls at the power limit."""
 HALF_LIFE_S = 600.0
-"""Of what was learned, in time spent learning."""
+"""Half-life of learned values, in seconds of learning."""
 SURE_S = 3.0
-"""Seen for less, a behaviour is not used."""
+"""A behaviour observed for less time is not used."""
 OTHER = 0.1
-"""From this much of its square outside, an activity is another behaviour: 18 degrees apart."""
+"""1 - cos^2 of the angle from which on an activity is another behaviour: 18 degrees."""
 MOST_BEHAVIOURS = 3
+MOST_WORKLOADS = 1000
+"""Size of the LRU of workload fingerprints."""
 
 Activities = tuple[float, ...]
+"""Activity of each of UNITS, from 0 to 1."""
+Workload = tuple[tuple[str, str], ...]
+"""Names and values that identify a workload; empty ones are left out."""
 
-_parts = attrgetter(*PARTS)
+_units = attrgetter(*UNITS)
 
 
 def activities(reading: Reading) -> Activities | None:
-    """How busy each part was, from 0 to 1; None where a GPU has no GPM.
+    """Activity of each unit, scaled to the highest SM clock; None without GPM.
 
-    At three quarters of the highest clock a part that was always busy did three quarters: the same process at the power
-    limit and below it then looks the same.
+    The scaling makes a process look the same at the power limit, where clocks fall, and below it.
     """
     if reading.activity is None or reading.activity.sm_pct is None:
         return None
-    parts = [(pct or 0.0) / 100 for pct in _parts(reading.activity)]
-    clock_mhz, most_mhz = _sm(reading.clocks_mhz), _sm(reading.max_clocks_mhz)
-    if clock_mhz and most_mhz:
-        parts[:CLOCKED] = [part * clock_mhz / most_mhz for part in parts[:CLOCKED]]
-    return tuple(parts)
+    units = [(pct or 0.0) / 100 for pct in _units(reading.activity)]
+    clock_mhz, highest_mhz = _sm_clock(reading.clocks_mhz), _sm_clock(reading.max_clocks_mhz)
+    if clock_mhz and highest_mhz:
+        units[:CLOCKED] = [unit * clock_mhz / highest_mhz for unit in units[:CLOCKED]]
+    return tuple(units)
 
 
-def _sm(clocks_mhz: Labelled) -> int | None:
+def _sm_clock(clocks_mhz: Labelled) -> int | None:
     return next((mhz for name, mhz in clocks_mhz if name == "sm"), None)
 
 
@@ -53,50 +60,50 @@ class Alone:
     activities: Activities
     seconds: float
     engine_s: float
-    """How long it had the compute engine."""
+    """Time on the compute engine."""
     joules: float
 
 
 @dataclass(slots=True)
 class Behaviour:
-    """One way in which a process works: sums over the time it was seen so, older ones counting less."""
+    """One mode of operation of a process, such as training or evaluation: sums with exponential decay."""
 
     seconds: float = 0.0
     engine_s: float = 0.0
-    """How long it had the compute engine in that time."""
+    """Time on the compute engine."""
     joules: float = 0.0
-    activity_s: list[float] = field(default_factory=lambda: [0.0] * len(PARTS))
-    strays: float = 0.0
-    """The mean of how much of an activity's square is outside of the mean of all."""
+    activity_s: list[float] = field(default_factory=lambda: [0.0] * len(UNITS))
+    spread: float = 0.0
+    """Mean of `distance` over the observed intervals."""
 
-    def outside(self, seen: Activities) -> float:
-        """How much of the square of an activity is not of this kind: 0 is the same but for strength, 1 another."""
-        along = sum(map(mul, seen, self.activity_s))
-        both = sum(map(mul, seen, seen)) * sum(map(mul, self.activity_s, self.activity_s))
+    def distance(self, observed: Activities) -> float:
+        """1 - cos^2 of the angle between two activities: 0 if they differ only in strength, 1 if orthogonal."""
+        along = sum(map(mul, observed, self.activity_s))
+        both = sum(map(mul, observed, observed)) * sum(map(mul, self.activity_s, self.activity_s))
         return max(0.0, 1 - along * along / both) if both else 1.0
 
-    def learn(self, seen: Alone) -> None:
-        """Take in one more interval."""
-        outside = self.outside(seen.activities) if self.seconds else 0.0
-        kept = 0.5 ** (seen.seconds / HALF_LIFE_S)
-        self.seconds = self.seconds * kept + seen.seconds
-        self.engine_s = self.engine_s * kept + seen.engine_s
-        self.joules = self.joules * kept + seen.joules
-        amounts = zip(self.activity_s, seen.activities, strict=True)
-        self.activity_s = [old * kept + new * seen.seconds for old, new in amounts]
-        self.strays += (outside - self.strays) * seen.seconds / self.seconds
+    def learn(self, alone: Alone) -> None:
+        """Add one interval; weights halve every HALF_LIFE_S."""
+        distance = self.distance(alone.activities) if self.seconds else 0.0
+        decay = 0.5 ** (alone.seconds / HALF_LIFE_S)
+        self.seconds = self.seconds * decay + alone.seconds
+        self.engine_s = self.engine_s * decay + alone.engine_s
+        self.joules = self.joules * decay + alone.joules
+        amounts = zip(self.activity_s, alone.activities, strict=True)
+        self.activity_s = [old * decay + new * alone.seconds for old, new in amounts]
+        self.spread += (distance - self.spread) * alone.seconds / self.seconds
 
     def shape(self) -> list[float]:
-        """Activity while it has the engine."""
+        """Activity while on the compute engine."""
         return [amount / self.engine_s for amount in self.activity_s]
 
     def watts(self, parked_w: float) -> float:
-        """Power above parked while it has the engine."""
+        """Power above parked power while on the compute engine."""
         return max(0.0, self.joules - parked_w * self.seconds) / self.engine_s
 
-    def doubt(self) -> float:
-        """Variance of its shape, relative: how it strays, and more while it is new."""
-        return self.strays + 0.1 / self.seconds
+    def variance(self) -> float:
+        """Relative variance of the shape; larger while there are few observations."""
+        return self.spread + 0.1 / self.seconds
 
 
 @dataclass(slots=True)
@@ -105,16 +112,78 @@ class Fingerprint:
 
     behaviours: list[Behaviour] = field(default_factory=list)
 
-    def learn(self, seen: Alone) -> None:
-        """Take in an interval: as one more of a behaviour that is alike, or as a new one."""
-        nearest = min(self.behaviours, key=lambda one: one.outside(seen.activities), default=None)
-        if nearest is None or nearest.outside(seen.activities) > OTHER:
+    def learn(self, alone: Alone) -> None:
+        """Add an interval to the nearest behaviour, or start a new one in place of the least observed."""
+        nearest = min(self.behaviours, key=lambda behaviour: behaviour.distance(alone.activities), default=None)
+        if nearest is None or nearest.distance(alone.activities) > OTHER:
             if len(self.behaviours) == MOST_BEHAVIOURS:
-                self.behaviours.remove(min(self.behaviours, key=lambda one: one.seconds))
+                self.behaviours.remove(min(self.behaviours, key=lambda behaviour: behaviour.seconds))
             nearest = Behaviour()
             self.behaviours.append(nearest)
-        nearest.learn(seen)
+        nearest.learn(alone)
 
     def sure(self) -> list[Behaviour]:
-        """Those seen for long enough."""
-        return [one for one in self.behaviours if one.seconds >= SURE_S]
+        """The behaviours observed for at least SURE_S."""
+        return [behaviour for behaviour in self.behaviours if behaviour.seconds >= SURE_S]
+
+
+class Fingerprints:
+    """Fingerprints of processes, and an LRU of workload fingerprints that outlive them."""
+
+    def __init__(self) -> None:
+        self._processes: WeakKeyDictionary[Row, Fingerprint] = WeakKeyDictionary()
+        self._workloads: OrderedDict[Workload, Fingerprint] = OrderedDict()
+        self._learned: dict[Workload, Learned] = {}
+
+    def learn(self, row: Row, alone: Alone, parked_w: float) -> None:
+        """Add an interval in which only this process worked."""
+        self._processes.setdefault(row, Fingerprint()).learn(alone)
+        workload = workload_of(row.device, row.facts, row.owner)
+        if workload is None:
+            return
+        fingerprint = self._workloads.setdefault(workload, Fingerprint())
+        fingerprint.learn(alone)
+        self._workloads.move_to_end(workload)
+        behaviours = tuple(_learned(behaviour, parked_w) for behaviour in fingerprint.behaviours)
+        self._learned[workload] = Learned(workload=workload, behaviours=behaviours)
+        if len(self._workloads) > MOST_WORKLOADS:
+            del self._learned[self._workloads.popitem(last=False)[0]]
+
+    def behaviours(self, row: Row) -> list[Behaviour]:
+        """The behaviours of a process: its own if observed, else those of its workload."""
+        own = self._processes.get(row)
+        behaviours = own.sure() if own is not None else []
+        workload = None if behaviours else workload_of(row.device, row.facts, row.owner)
+        known = self._workloads.get(workload) if workload is not None else None
+        return behaviours if known is None else known.sure()
+
+    def learned(self) -> tuple[Learned, ...]:
+        """All workload fingerprints. Built when they are learned, because every tick carries them."""
+        return tuple(self._learned.values())
+
+
+def workload_of(device: Device, facts: Facts | None, owner: Owner) -> Workload | None:
+    """The key of a workload: GPU model and program, with image and pod template, or with systemd unit and user.
+
+    None if the program is unknown.
+    """
+    name = facts.name if facts is not None else ""
+    words = [("gpu_model", device.name), ("process_name", name), ("container", owner.container)]
+    if owner.image or owner.workload_name:
+        words += [("image", owner.image), ("namespace", owner.namespace)]
+        words += [("workload_kind", owner.workload_kind), ("workload_name", owner.workload_name)]
+    elif name:
+        uid = None if facts is None else facts.uid
+        words += [("unit", owner.unit), ("uid", "" if uid is None else str(uid))]
+    else:
+        return None
+    return tuple(word for word in words if word[1])
+
+
+def _learned(behaviour: Behaviour, parked_w: float) -> LearnedBehaviour:
+    shape = zip(UNITS, behaviour.shape(), strict=True)
+    return LearnedBehaviour(
+        seconds=round(behaviour.seconds, 1),
+        power_mw=round(behaviour.watts(parked_w) * 1000),
+        activity=tuple((name.removesuffix("_pct"), round(amount, 4)) for name, amount in shape),
+    )

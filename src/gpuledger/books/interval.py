@@ -1,103 +1,193 @@
-"""One GPU's energy between two moments, and who gets it: the rules of the ledger."""
+"""The energy of one GPU in one interval, and the rules that attribute it to processes.
+
+docs/attribution.md explains the rules with an example.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from gpuledger.books.fingerprint import Activities
-from gpuledger.books.meter import NS_MW_PER_MJ
-from gpuledger.books.rows import Row
-from gpuledger.books.shares import apportion, equally
+from gpuledger.books.fingerprint import Activities, activities
+from gpuledger.books.rows import Row, Work
+from gpuledger.model import Reading
+
+NS_MW_PER_MJ = 1_000_000_000
+QUIET_NS = 50_000_000
+"""An interval shorter than this is not used to learn the power of a GPU at rest."""
+K = TypeVar("K", bound=Any)  # sortable keys
+
+
+def apportion(total: int, weights: Mapping[K, int]) -> dict[K, int]:
+    """Split `total` in proportion to the weights by largest remainder; the shares add up to `total` exactly.
+
+    Equal remainders are rounded up in the order of the keys. No share differs from the exact proportion by 1 or more,
+    and a weight of 0 gets 0. At least one weight must be positive.
+    """
+    whole = sum(weights.values())
+    if total < 0 or whole <= 0:
+        raise ValueError(f"cannot split {total} by weights that add up to {whole}")
+    shares = {key: total * weight // whole for key, weight in weights.items()}
+    remainder = total - sum(shares.values())
+    if not remainder:
+        return shares
+    for key in sorted(weights, key=lambda key: (-(total * weights[key] % whole), key))[:remainder]:
+        shares[key] += 1
+    return shares
+
+
+def equally(total: int, keys: Iterable[K]) -> dict[K, int]:
+    """Split `total` into equal shares; they differ by 1 at most."""
+    return apportion(total, dict.fromkeys(keys, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the user decides."""
+    """How the user wants shared energy to be split."""
 
     strict: bool = False
-    """Book only what is measured: one process alone."""
+    """Attribute only measured energy: that of one process alone on a GPU."""
     parked_apart: bool = False
-    """Book the power of processes that only wait to nobody instead of to all of them equally."""
+    """Report parked power as unattributed instead of splitting it equally between the processes on the GPU."""
     method: str = "fingerprint"
-    """How energy above parked power is split: `fingerprint` where it can be, or always by `sm_time`."""
+    """How to split energy above parked power: `fingerprint` where possible, or always `sm_time`."""
 
 
 @dataclass(slots=True)
 class Interval:
-    """What is known of the time between two closings of a GPU's books."""
+    """The observations of one GPU since its energy was last booked."""
 
-    since_ns: int
-    before: frozenset[Row] | None
-    """Who was there at its beginning; None when the driver did not say."""
+    start_ns: int
+    at_start: frozenset[Row] | None
+    """The processes on the GPU when the interval began; None if unknown."""
     power_mw: int | None = None
-    """At its beginning."""
-    seen: set[Row] = field(default_factory=set)
+    """Power when the interval began."""
+    rows: set[Row] = field(default_factory=set)
+    """Every process that was on the GPU at some time in the interval."""
     energy_mj: int = 0
-    closed: bool = False
-    """Whether the books were closed in between, and only a journal went on."""
+    restarted: bool = False
+    """The exporter restarted within the interval and resumed from its journal."""
     failed: bool = False
-    """Whether there was a tick in which the GPU, or its list of processes, did not answer."""
-    work_told: bool = False
-    work_ns: dict[Row, int] = field(default_factory=dict)
-    glimpsed: set[Row] = field(default_factory=set)
-    """Those of `seen` that worked and were never listed."""
+    """The GPU or its process list could not be read in some tick."""
+    has_samples: bool = False
+    """The driver reports utilization by process."""
+    busy_ns: dict[Row, int] = field(default_factory=dict)
+    unlisted: set[Row] = field(default_factory=set)
+    """Processes that worked but were in no process list."""
     hidden: bool = False
-    """Whether memory says that somebody was there who is not listed."""
-    activity: dict[str, int] = field(default_factory=dict)
-    """MIG: by instance, how much of how many multiprocessors was busy for how long."""
-    activity_missing: set[str] = field(default_factory=set)
+    """Used memory shows that an unlisted process is on the GPU."""
+    mig_busy: dict[str, int] = field(default_factory=dict)
+    """SM activity x multiprocessors x time, by MIG instance."""
+    mig_missing: set[str] = field(default_factory=set)
+    """MIG instances that did not report their activity in some tick."""
     activity_s: list[float] = field(default_factory=list)
-    """Of the whole GPU: how busy each part was, times how long."""
-    activity_told_s: float = 0.0
+    """Activity of each unit of the GPU x seconds."""
+    activity_measured_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.seen |= self.before or frozenset()
+        self.rows |= self.at_start or frozenset()
 
-    def forget(self) -> None:
-        """It is too long to be split; who was there need not be kept."""
-        self.before, self.failed = None, True
-        self.seen, self.work_ns, self.glimpsed = set(), {}, set()
+    def observe(
+        self,
+        reading: Reading,
+        migs: Iterable[Reading],
+        present: frozenset[Row] | None,
+        work: Work,
+        *,
+        hidden: bool,
+        elapsed_ns: int,
+    ) -> None:
+        """Add the observations of one tick."""
+        if present is None:
+            self.failed = True
+        else:
+            self.rows |= present
+        self.has_samples |= work.has_samples
+        self.rows |= work.unlisted
+        self.unlisted = (self.unlisted | work.unlisted) - (present or frozenset())
+        self.hidden |= hidden
+        for row, busy_ns in work.busy_ns.items():
+            self.busy_ns[row] = self.busy_ns.get(row, 0) + busy_ns
+        for mig in migs:
+            self._observe_mig(mig, elapsed_ns)
+        if self.restarted and self._names_other_process(reading):
+            self.at_start = None
+        seconds = elapsed_ns / 1e9
+        if (activity := activities(reading)) is not None and seconds > 0:
+            sums = self.activity_s or [0.0] * len(activity)
+            self.activity_s = [old + new * seconds for old, new in zip(sums, activity, strict=True)]
+            self.activity_measured_s += seconds
 
-    def saw(self, busy: Activities | None, seconds: float) -> None:
-        """Add how busy the parts of the GPU were for that long."""
-        if busy is not None and seconds > 0:
-            before = self.activity_s or [0.0] * len(busy)
-            self.activity_s = [old + new * seconds for old, new in zip(before, busy, strict=True)]
-            self.activity_told_s += seconds
+    def _observe_mig(self, mig: Reading, elapsed_ns: int) -> None:
+        sm_pct = mig.activity.sm_pct if mig.activity is not None else None
+        uuid, multiprocessors = mig.device.uuid, mig.device.multiprocessors
+        if sm_pct is None or multiprocessors is None:
+            self.mig_missing.add(uuid)
+        else:
+            busy = int(max(0.0, sm_pct) * 1000) * multiprocessors * (elapsed_ns // 1_000_000 + 1)
+            self.mig_busy[uuid] = self.mig_busy.get(uuid, 0) + busy
+
+    def _names_other_process(self, reading: Reading) -> bool:
+        """Whether samples or accounting, which cover the recent past, name a process outside the interval."""
+        pids = {sample.pid for sample in reading.samples or ()} | {account.pid for account in reading.accounting}
+        return not pids <= {row.pid for row in self.rows}
+
+    def forget_processes(self) -> None:
+        """Drop the processes of an interval that is too long to be split; this bounds its memory."""
+        self.at_start, self.failed = None, True
+        self.rows, self.busy_ns, self.unlisted = set(), {}, set()
 
     def activities(self, elapsed_s: float) -> Activities | None:
-        """How busy each part of the GPU was; None when that was not told for most of the time."""
-        if self.activity_told_s < 0.8 * elapsed_s:
+        """Mean activity of each unit; None if it was measured for less than 80 % of the interval."""
+        if self.activity_measured_s < 0.8 * elapsed_s:
             return None
-        return tuple(amount / self.activity_told_s for amount in self.activity_s)
+        return tuple(amount / self.activity_measured_s for amount in self.activity_s)
+
+    def is_quiet(self, reading: Reading, present: frozenset[Row] | None, elapsed_ns: int) -> bool:
+        """Whether no process came, left or worked, so that the interval's power is that of a GPU at rest."""
+        return (
+            not self.failed
+            and not self.restarted
+            and present is not None
+            and self.at_start == present
+            and len(self.rows) == len(present)
+            and elapsed_ns >= QUIET_NS
+            and reading.utilization_pct in (0, None)
+            and not self.hidden
+            and not any(self.busy_ns.values())
+            and not any(self.mig_busy.values())
+            and (self.has_samples or bool(self.mig_busy) or not present)
+        )
 
 
 @dataclass(slots=True)
 class Split:
-    """Where an interval's energy goes."""
+    """The accounts to which an interval's energy is booked."""
 
     idle_mj: int = 0
-    rows: list[tuple[Row, str, int]] = field(default_factory=list)
-    unattributed: dict[str, int] = field(default_factory=dict)
+    entries: list[tuple[Row, str, int]] = field(default_factory=list)
+    """Process, method and millijoules."""
+    unattributed_mj: dict[str, int] = field(default_factory=dict)
+    """By reason."""
 
-    def give(self, shares: Mapping[Row, int], method: str) -> None:
+    def attribute(self, shares: Mapping[Row, int], method: str) -> None:
         """Book shares to processes."""
-        self.rows += [(row, method, mj) for row, mj in shares.items() if mj]
+        self.entries += [(row, method, mj) for row, mj in shares.items() if mj]
 
     def leave(self, mj: int, reason: str) -> None:
-        """Book to nobody."""
+        """Book energy as unattributed."""
         if mj:
-            self.unattributed[reason] = self.unattributed.get(reason, 0) + mj
+            self.unattributed_mj[reason] = self.unattributed_mj.get(reason, 0) + mj
 
     def total_mj(self) -> int:
-        """All of it."""
-        return self.idle_mj + sum(mj for *_, mj in self.rows) + sum(self.unattributed.values())
+        """The sum over all accounts: the interval's energy."""
+        return self.idle_mj + sum(mj for *_, mj in self.entries) + sum(self.unattributed_mj.values())
 
 
 def split(
     interval: Interval,
-    after: frozenset[Row] | None,
+    at_end: frozenset[Row] | None,
     elapsed_ns: int,
     *,
     longest_ns: int,
@@ -106,119 +196,124 @@ def split(
     policy: Policy,
     weights: Mapping[Row, int] | None = None,
 ) -> Split:
-    """Who gets the interval's energy: all of it, once. `weights` are fingerprint shares, where there are any."""
+    """Split the interval's energy, all of it, once. `weights` are the fingerprint shares, if there are any."""
     result = Split()
-    energy_mj, seen, before = interval.energy_mj, interval.seen, interval.before
-    alone = len(seen) == 1 and bool(before) and before == after
-    if interval.closed:
-        # Nobody looked: that no other came and went is likely, and not measured.
+    energy_mj, rows, at_start = interval.energy_mj, interval.rows, interval.at_start
+    alone = len(rows) == 1 and bool(at_start) and at_start == at_end
+    if interval.restarted:
+        # No tick was read in between. That no other process came and went is likely, but not measured.
         if alone and not interval.hidden and not policy.strict:
-            result.give(dict.fromkeys(seen, energy_mj), "gap")
+            result.attribute(dict.fromkeys(rows, energy_mj), "gap")
         else:
             result.leave(energy_mj, "gap")
     elif not 0 < elapsed_ns <= longest_ns:
         result.leave(energy_mj, "error" if interval.failed else "gap")
-    elif before is None or after is None or (interval.failed and not alone):
+    elif at_start is None or at_end is None or (interval.failed and not alone):
         result.leave(energy_mj, "error")
-    elif not seen and interval.hidden:
+    elif not rows and interval.hidden:
         result.leave(energy_mj, "unseen")
-    elif not seen:
+    elif not rows:
         result.idle_mj = energy_mj
     elif alone and not interval.hidden:
-        result.give(dict.fromkeys(seen, energy_mj), "exclusive")
+        result.attribute(dict.fromkeys(rows, energy_mj), "exclusive")
     elif policy.strict:
         result.leave(energy_mj, "shared")
-    elif seen <= interval.glimpsed or (len(seen) == 1 and not interval.hidden):
-        _came_and_went(result, interval, _at_most(energy_mj, idle_mw, elapsed_ns))
+    elif rows <= interval.unlisted or (len(rows) == 1 and not interval.hidden):
+        _split_partial(result, interval, _energy_at(idle_mw, elapsed_ns, energy_mj))
     else:
-        _shared(result, interval, _at_most(energy_mj, parked_mw, elapsed_ns), policy, weights)
+        _split_shared(result, interval, _energy_at(parked_mw, elapsed_ns, energy_mj), policy, weights)
     return result
 
 
-def _at_most(energy_mj: int, power_mw: int | None, elapsed_ns: int) -> int:
-    return min(energy_mj, (power_mw or 0) * elapsed_ns // NS_MW_PER_MJ)
+def _energy_at(power_mw: int | None, elapsed_ns: int, most_mj: int) -> int:
+    """Energy at constant power, at most `most_mj`."""
+    return min(most_mj, (power_mw or 0) * elapsed_ns // NS_MW_PER_MJ)
 
 
-def _came_and_went(result: Split, interval: Interval, idle_mj: int) -> None:
-    """Nobody was there all the time: the power of an empty GPU is nobody's, the rest theirs by their work."""
+def _split_partial(result: Split, interval: Interval, idle_mj: int) -> None:
+    """No process was there for the whole interval: idle power goes to the idle account, the rest to processes."""
     if interval.hidden:
         result.leave(idle_mj, "unseen")
     else:
         result.idle_mj = idle_mj
-    if len(interval.seen) == 1:
-        result.give(dict.fromkeys(interval.seen, interval.energy_mj - idle_mj), "edge")
+    if len(interval.rows) == 1:
+        result.attribute(dict.fromkeys(interval.rows, interval.energy_mj - idle_mj), "edge")
     else:
-        work = {row: ns for row, ns in interval.work_ns.items() if row in interval.seen}
-        result.give(apportion(interval.energy_mj - idle_mj, work), "sm_time")
+        busy_ns = {row: ns for row, ns in interval.busy_ns.items() if row in interval.rows}
+        result.attribute(apportion(interval.energy_mj - idle_mj, busy_ns), "sm_time")
 
 
-def _shared(
+def _split_shared(
     result: Split, interval: Interval, parked_mj: int, policy: Policy, weights: Mapping[Row, int] | None
 ) -> None:
-    seen = interval.seen
+    """Parked power in equal parts, the rest by work."""
+    rows = interval.rows
     servers, clients = _mps(interval)
-    migs = {row.device.uuid for row in seen if row.device.parent_uuid}
+    migs = {row.device.uuid for row in rows if row.device.parent_uuid}
     active_mj = interval.energy_mj - parked_mj
     if migs:
         instances = _mig_weights(interval, migs)
         if sum(instances.values()):
-            _give_instances(result, interval, active_mj, instances)
+            _attribute_instances(result, interval, active_mj, instances)
         else:
             parked_mj = interval.energy_mj
-    elif not interval.work_told:
+    elif not interval.has_samples:
         result.leave(active_mj, "shared")
     elif weights is not None:
-        result.give(apportion(active_mj, weights), "fingerprint")
+        result.attribute(apportion(active_mj, weights), "fingerprint")
     else:
-        work = {row: ns for row, ns in interval.work_ns.items() if row in seen}
-        if sum(work.values()):
-            _give_work(result, active_mj, work, servers, clients)
+        busy_ns = {row: ns for row, ns in interval.busy_ns.items() if row in rows}
+        if sum(busy_ns.values()):
+            _attribute_work(result, active_mj, busy_ns, servers, clients)
         else:
             parked_mj = interval.energy_mj
-    waiting = seen - servers - interval.glimpsed
-    if interval.hidden:  # who is not listed waits as well
-        hidden_mj = parked_mj // (len(waiting) + 1)
+    parked = rows - servers - interval.unlisted
+    if interval.hidden:  # the hidden process is parked too, and gets one share
+        hidden_mj = parked_mj // (len(parked) + 1)
         result.leave(hidden_mj, "unseen")
         parked_mj -= hidden_mj
     if policy.parked_apart:
         result.leave(parked_mj, "parked")
     else:
-        result.give(equally(parked_mj, waiting), "parked")
+        result.attribute(equally(parked_mj, parked), "parked")
 
 
-def _give_work(result: Split, energy_mj: int, work: dict[Row, int], servers: set[Row], clients: set[Row]) -> None:
-    """By time on the compute engine; what a server of MPS gets is its clients'."""
-    shares = apportion(energy_mj, work)
-    result.give({row: mj for row, mj in shares.items() if row not in servers}, "sm_time")
+def _attribute_work(
+    result: Split, energy_mj: int, busy_ns: Mapping[Row, int], servers: set[Row], clients: set[Row]
+) -> None:
+    """By compute-engine time; the share of an MPS server is split equally between its clients."""
+    shares = apportion(energy_mj, busy_ns)
+    result.attribute({row: mj for row, mj in shares.items() if row not in servers}, "sm_time")
     if served_mj := sum(mj for row, mj in shares.items() if row in servers):
-        result.give(equally(served_mj, clients), "mps")
+        result.attribute(equally(served_mj, clients), "mps")
 
 
 def _mps(interval: Interval) -> tuple[set[Row], set[Row]]:
-    """Servers of MPS that have clients, and those. The driver's samples name only the server.
+    """MPS servers and their clients. The driver's samples name only the server.
 
-    Clients are those in the driver's MPS list; where it is empty (H200), those of whom no work was seen.
+    Clients are the processes in the driver's MPS list. If that list is empty (as on the H200), they are the processes
+    without samples of their own.
     """
-    servers = {row for row in interval.seen if row.is_mps_server}
+    servers = {row for row in interval.rows if row.is_mps_server}
     if not servers:
         return set(), set()
-    others = interval.seen - servers
+    others = interval.rows - servers
     listed = {row for row in others if "mps" in row.resident.kind}
-    clients = listed or {row for row in others if not interval.work_ns.get(row)}
+    clients = listed or {row for row in others if not interval.busy_ns.get(row)}
     return (servers, clients) if clients else (set(), set())
 
 
-def _mig_weights(interval: Interval, migs: Iterable[str]) -> dict[str, int]:
-    """By activity where every instance in use tells it, else all instances in use alike."""
-    if interval.activity_missing & set(migs) or not set(migs) <= set(interval.activity):
+def _mig_weights(interval: Interval, migs: set[str]) -> dict[str, int]:
+    """Activity if every instance in use reports it, else equal weights."""
+    if interval.mig_missing & migs or not migs <= set(interval.mig_busy):
         return dict.fromkeys(migs, 1)
-    return interval.activity
+    return interval.mig_busy
 
 
-def _give_instances(result: Split, interval: Interval, energy_mj: int, weights: Mapping[str, int]) -> None:
+def _attribute_instances(result: Split, interval: Interval, energy_mj: int, weights: Mapping[str, int]) -> None:
     for uuid, mj in apportion(energy_mj, weights).items():
-        rows = [row for row in interval.seen if row.device.uuid == uuid]
+        rows = [row for row in interval.rows if row.device.uuid == uuid]
         if rows:
-            result.give(equally(mj, rows), "mig")
+            result.attribute(equally(mj, rows), "mig")
         else:
             result.leave(mj, "unseen")

@@ -1,6 +1,6 @@
-"""The journal: the books as bytes, and books that go on from them.
+"""The journal: the state of the books as bytes, so that totals continue after a restart.
 
-Only within one boot: after another the driver counts from 0 again, and a pid is somebody else's.
+A journal is valid only within one boot: afterwards the driver counts from 0 again, and pids belong to other processes.
 """
 
 from __future__ import annotations
@@ -8,150 +8,221 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from gpuledger.books.energy import EnergyBook
-from gpuledger.books.kept import KeptGpu, KeptRow, KeptTotal, State
-from gpuledger.books.retention import Retention, Total
-from gpuledger.books.rows import Row, Rows
-from gpuledger.books.time import GpuTime, TimeBook
+from gpuledger.books.ledger import LedgerState
+from gpuledger.books.retention import Total
+from gpuledger.books.rows import Row
+from gpuledger.books.time import GpuTime
 from gpuledger.errors import JournalError
-from gpuledger.model import Device, Labelled, Owner
+from gpuledger.model import Device, Facts, Labelled, Owner, Resident
 from gpuledger.records import parse, plain, record
 
 VERSION = 2
 LARGEST_BYTES = 1 << 24
-"""Unpacked; a process takes some 300. What would be larger is not written, and not read."""
+"""Limit of the unpacked size, for writing and reading. A process takes about 300 bytes."""
 GZIP = 31
-"""For zlib: with gzip's head, and the checksum at its end."""
+"""zlib's number for gzip format with a checksum."""
 T = TypeVar("T")
 
 
-class _Numbers(Generic[T]):
-    """Devices and owners are those of many rows; each is written once."""
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """A GPU; `ledger` is None until the GPU has reported energy or power."""
+
+    uuid: str
+    ledger: LedgerState | None = None
+    busy_ns: int | None = None
+    in_use_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """A process on a device; `device` and `owner` are indexes into the lists of the state."""
+
+    device: int
+    owner: int
+    start_ticks: int | None
+    resident: Resident
+    facts: Facts | None = None
+    """Without the cgroup, which is read again if the process still runs."""
+    energy_mj: Labelled = ()
+    busy_ns: int | None = None
+    active: bool | None = True
+    seen_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TotalState:
+    """The retired processes of a container on a device; `device` and `owner` are indexes."""
+
+    device: int
+    owner: int
+    seen_ns: int
+    energy_mj: Labelled = ()
+    busy_ns: int | None = None
+    earlier_mj: int = 0
+    namesakes_mj: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of the books after a tick."""
+
+    boot_id: str
+    time_ns: int
+    """Time of the tick."""
+    devices: tuple[Device, ...] = ()
+    owners: tuple[Owner, ...] = ()
+    gpus: tuple[GpuState, ...] = ()
+    rows: tuple[RowState, ...] = ()
+    totals: tuple[TotalState, ...] = ()
+
+
+class _Index(Generic[T]):
+    """Numbers for devices and owners: many rows share one, and each is written once."""
 
     def __init__(self) -> None:
         self._numbers: dict[T, int] = {}
 
-    def of(self, thing: T) -> int:
-        return self._numbers.setdefault(thing, len(self._numbers))
+    def of(self, item: T) -> int:
+        return self._numbers.setdefault(item, len(self._numbers))
 
-    def things(self) -> tuple[T, ...]:
+    def items(self) -> tuple[T, ...]:
         return tuple(self._numbers)
 
 
-def keep(boot_id: str, time_ns: int, *, rows: Rows, time: TimeBook, energy: EnergyBook, retention: Retention) -> State:
-    """The books as they are after a tick."""
-    devices, owners = _Numbers[Device](), _Numbers[Owner]()
-    everybody = rows.all()
-    kept_rows = [
-        KeptRow(
-            devices.of(row.device),
-            owners.of(row.owner),
-            row.start_ticks,
-            row.resident,
-            row.facts,
-            tuple(row.energy_mj.items()),
-            row.busy_ns,
-            row.active,
-            row.seen_ns,
+def pack(
+    boot_id: str,
+    time_ns: int,
+    *,
+    rows: Iterable[Row],
+    totals: Iterable[Total],
+    times: Mapping[str, GpuTime],
+    ledgers: Mapping[str, LedgerState],
+) -> State:
+    """The state of the books from the parts of each book."""
+    devices, owners = _Index[Device](), _Index[Owner]()
+    row_states = [
+        RowState(
+            device=devices.of(row.device),
+            owner=owners.of(row.owner),
+            start_ticks=row.start_ticks,
+            resident=row.resident,
+            facts=row.facts,
+            energy_mj=tuple(row.energy_mj.items()),
+            busy_ns=row.busy_ns,
+            active=row.active,
+            seen_ns=row.seen_ns,
         )
-        for row in everybody
+        for row in rows
     ]
-    totals = [
-        KeptTotal(
-            devices.of(total.device),
-            owners.of(total.owner),
-            total.seen_ns,
-            tuple(total.energy_mj.items()),
-            total.busy_ns,
-            total.earlier_mj,
-            total.namesakes_mj,
-        )
-        for total in retention.totals.values()
-    ]
-    numbers = {row: number for number, row in enumerate(everybody)}
-    gpus = []
-    for uuid, gpu in time.gpus.items():
-        ledger = energy.ledgers.get(uuid)
-        gpus.append(KeptGpu(uuid, None if ledger is None else ledger.keep(numbers), gpu.busy_ns, gpu.in_use_ns))
-    return State(boot_id, time_ns, devices.things(), owners.things(), tuple(gpus), tuple(kept_rows), tuple(totals))
-
-
-def resume(state: State, now_ns: int, *, rows: Rows, time: TimeBook, energy: EnergyBook, retention: Retention) -> None:
-    """Go on in new books where others ended.
-
-    How long ago a process was seen is told by the time that the books were open: none is dropped because nobody looked.
-    """
-    past_ns = now_ns - state.time_ns
-    met = [
-        Row(
-            state.devices[kept.device],
-            state.devices[kept.device].gpu_uuid,
-            kept.resident.pid,
-            kept.start_ticks,
-            number,
-            kept.resident,
-            kept.facts,
-            state.owners[kept.owner],
-            dict(kept.energy_mj),
-            kept.busy_ns,
-            active=False if kept.active is False else None,
-            seen_ns=kept.seen_ns + past_ns,
-            resumed=True,
-        )
-        for number, kept in enumerate(state.rows, start=1)
-    ]
-    rows.resume(met)
-    for gpu in state.gpus:
-        time.gpus[gpu.uuid] = GpuTime(gpu.busy_ns, None, gpu.in_use_ns)
-        if gpu.ledger is not None:
-            alone = gpu.ledger.alone
-            energy.ledger(gpu.uuid).resume(gpu.ledger, None if alone is None else met[alone])
-    for total in state.totals:
-        device, owner = state.devices[total.device], state.owners[total.owner]
-        retention.totals[owner.container_id, device.uuid] = Total(
-            device,
-            owner,
-            total.seen_ns + past_ns,
-            dict(total.energy_mj),
-            total.busy_ns,
+    total_states = [
+        TotalState(
+            device=devices.of(total.device),
+            owner=owners.of(total.owner),
+            seen_ns=total.seen_ns,
+            energy_mj=tuple(total.energy_mj.items()),
+            busy_ns=total.busy_ns,
             earlier_mj=total.earlier_mj,
             namesakes_mj=total.namesakes_mj,
         )
+        for total in totals
+    ]
+    gpus = [
+        GpuState(uuid=uuid, ledger=ledgers.get(uuid), busy_ns=time.busy_ns, in_use_ns=time.in_use_ns)
+        for uuid, time in times.items()
+    ]
+    return State(
+        boot_id=boot_id,
+        time_ns=time_ns,
+        devices=devices.items(),
+        owners=owners.items(),
+        gpus=tuple(gpus),
+        rows=tuple(row_states),
+        totals=tuple(total_states),
+    )
+
+
+def unpack_rows(state: State, now_ns: int) -> list[Row]:
+    """The rows. Retention counts only time in which the exporter ran, so `seen_ns` moves by the length of the pause."""
+    pause_ns = now_ns - state.time_ns
+    return [
+        Row(
+            device=state.devices[saved.device],
+            gpu=state.devices[saved.device].gpu_uuid,
+            pid=saved.resident.pid,
+            start_ticks=saved.start_ticks,
+            number=number,
+            resident=saved.resident,
+            facts=saved.facts,
+            owner=state.owners[saved.owner],
+            energy_mj=dict(saved.energy_mj),
+            busy_ns=saved.busy_ns,
+            active=False if saved.active is False else None,
+            seen_ns=saved.seen_ns + pause_ns,
+            resumed=True,
+        )
+        for number, saved in enumerate(state.rows, start=1)
+    ]
+
+
+def unpack_totals(state: State, now_ns: int) -> list[Total]:
+    """The containers; `seen_ns` as for rows."""
+    pause_ns = now_ns - state.time_ns
+    return [
+        Total(
+            device=state.devices[saved.device],
+            owner=state.owners[saved.owner],
+            seen_ns=saved.seen_ns + pause_ns,
+            energy_mj=dict(saved.energy_mj),
+            busy_ns=saved.busy_ns,
+            earlier_mj=saved.earlier_mj,
+            namesakes_mj=saved.namesakes_mj,
+        )
+        for saved in state.totals
+    ]
 
 
 def encode(state: State) -> bytes:
-    """The journal's bytes; JournalError when there would be too many."""
-    found = plain(state, "rows")
-    found["rows"] = [_row(row) for row in state.rows]
-    text = json.dumps({"gpuledger": "journal", "version": VERSION, **found}, separators=(",", ":")).encode()
+    """The bytes of a journal; JournalError if there would be too many."""
+    data = plain(state, "rows")
+    data["rows"] = [_plain_row(row) for row in state.rows]
+    text = json.dumps({"gpuledger": "journal", "version": VERSION, **data}, separators=(",", ":")).encode()
     if len(text) > LARGEST_BYTES:
-        raise JournalError(f"it would have {len(text) >> 20} MiB unpacked, and {LARGEST_BYTES >> 20} are the most")
+        raise JournalError(
+            f"{len(text) >> 20} MiB unpacked, but the limit is {LARGEST_BYTES >> 20} MiB",
+            "lower --metric-retention",
+            "too_large",
+        )
     packer = zlib.compressobj(1, wbits=GZIP)
     return packer.compress(text) + packer.flush()
 
 
-def _row(row: KeptRow) -> dict[str, Any]:
-    found = plain(row, "facts")
+def _plain_row(row: RowState) -> dict[str, Any]:
+    data = plain(row, "facts")
     if row.facts is not None:
-        found["facts"] = plain(row.facts, "cgroup")  # if the process lives it is read again
-    return found
+        data["facts"] = plain(row.facts, "cgroup")
+    return data
 
 
 def decode(data: bytes) -> State:
-    """What was encoded; JournalError says why that cannot be told."""
+    """The state in a journal; JournalError if it cannot be used."""
     try:
-        found = parse(_unpacked(data))
-        if found.pop("gpuledger", None) != "journal":
-            raise JournalError("it is no journal of gpuledger")
-        version = found.pop("version", None)
+        fields = parse(_unpacked(data))
+        if fields.pop("gpuledger", None) != "journal":
+            raise JournalError("not a gpuledger journal", kind="damaged")
+        version = fields.pop("version", None)
         if version != VERSION:
-            raise JournalError(f"it has format version {version!r}, and this gpuledger knows {VERSION}")
-        state = record(State, found)
+            raise JournalError(
+                f"format version {version!r}, but this gpuledger reads version {VERSION}", kind="version"
+            )
+        state = record(State, fields)
         _check(state)
     except (ValueError, TypeError) as error:
-        raise JournalError(f"it is damaged: {error}") from None
+        raise JournalError(f"damaged: {error}", kind="damaged") from None
     return state
 
 
@@ -160,44 +231,45 @@ def _unpacked(data: bytes) -> str:
     try:
         text = unpacker.decompress(data, LARGEST_BYTES + 1)
     except zlib.error as error:
-        raise JournalError(f"it is damaged or no journal: {error}") from None
+        raise JournalError(f"damaged or not a journal: {error}", kind="damaged") from None
     if len(text) > LARGEST_BYTES:
-        raise JournalError(f"it unpacks to more than {LARGEST_BYTES >> 20} MiB")
+        raise JournalError(f"unpacks to more than {LARGEST_BYTES >> 20} MiB", kind="too_large")
     if not unpacker.eof:
-        raise JournalError("it is truncated")
+        raise JournalError("truncated", kind="damaged")
     if unpacker.unused_data:
-        raise JournalError("it is damaged: something follows its end")
+        raise JournalError("damaged: bytes follow its end", kind="damaged")
     return text.decode()
 
 
 def _check(state: State) -> None:
-    """Whether the books can go on from it: references lead somewhere, nothing is negative, and the sums match."""
-    references = [(kept.device, kept.owner) for kept in state.rows] + [(t.device, t.owner) for t in state.totals]
+    """Check that indexes are valid, keys unique, numbers not negative, and that the ledgers balance."""
+    references = [(row.device, row.owner) for row in state.rows] + [(t.device, t.owner) for t in state.totals]
     alone = [gpu.ledger.alone for gpu in state.gpus if gpu.ledger is not None and gpu.ledger.alone is not None]
     if (
-        any(not (0 <= device < len(state.devices) and 0 <= o < len(state.owners)) for device, o in references)
+        any(not (0 <= d < len(state.devices) and 0 <= o < len(state.owners)) for d, o in references)
         or any(not 0 <= number < len(state.rows) for number in alone)
     ):  # fmt: skip
-        raise ValueError("it refers to something that is not in it")
+        raise ValueError("a reference is invalid")
     places = {(state.devices[row.device].uuid, row.resident.pid) for row in state.rows}
     if len({gpu.uuid for gpu in state.gpus}) != len(state.gpus) or len(places) != len(state.rows):
-        raise ValueError("something is in it twice")
-    used_mj: Counter[str] = Counter()
+        raise ValueError("a GPU or process occurs twice")
+    balance_mj: Counter[str] = Counter()
     for row in state.rows:
-        used_mj[state.devices[row.device].gpu_uuid] += _sum(row.energy_mj, row.busy_ns)
+        balance_mj[state.devices[row.device].gpu_uuid] += _sum(row.energy_mj, row.busy_ns)
     for total in state.totals:
         _sum(total.energy_mj, total.busy_ns, total.earlier_mj, total.namesakes_mj)
     for gpu in state.gpus:
         _sum((), gpu.busy_ns, gpu.in_use_ns)
         if (ledger := gpu.ledger) is not None:
             accounts = (("idle", ledger.idle_mj), ("retired", ledger.retired_mj), *ledger.unattributed_mj)
-            used_mj[gpu.uuid] += _sum(accounts, ledger.open_mj, ledger.gone_mj, ledger.unowned_mj) - ledger.energy_mj
-    if any(used_mj.values()):
-        raise ValueError("its sums do not match")
+            booked_mj = _sum(accounts, ledger.open_mj, ledger.gone_mj, ledger.unowned_mj)
+            balance_mj[gpu.uuid] += booked_mj - ledger.energy_mj
+    if any(balance_mj.values()):
+        raise ValueError("the accounts of a GPU do not add up to its energy")
 
 
 def _sum(numbers: Labelled, *others: int | None) -> int:
-    """All of the numbers; neither they nor the others may be negative."""
+    """The sum of `numbers`; ValueError if one of them or of `others` is negative."""
     if any(number < 0 for _, number in numbers) or any(number is not None and number < 0 for number in others):
-        raise ValueError("a number in it is negative")
+        raise ValueError("a number is negative")
     return sum(number for _, number in numbers)

@@ -1,52 +1,63 @@
-"""Processes and containers that are gone: how long their numbers stay, and where their joules go then."""
+"""Exited processes and containers: how long they are shown, and where their energy goes afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from gpuledger.books.energy import Ledger
 from gpuledger.books.rows import Row, Rows
-from gpuledger.model import ContainerUse, Device, Labelled, Owner, ProcessUse, Tick
+from gpuledger.model import Device, Owner
 
 Place = tuple[str, str]
-"""A container's id and a device's uuid."""
-MOST_KEPT = 1000
-"""Exited processes that are kept at a time, the last to exit: a loop of short ones must not fill the memory."""
+"""Container id and device uuid."""
+MOST_EXITED = 1000
+"""Limit of exited processes in the books, the last to exit first; bounds memory when short processes loop."""
 
 
 @dataclass(slots=True)
 class Total:
-    """What a container used on a device; `energy_mj` and `busy_ns` are those of its retired processes."""
+    """The use of a device by one container: of its retired processes, or of all its processes."""
 
     device: Device
     owner: Owner
     seen_ns: int
     energy_mj: dict[str, int] = field(default_factory=dict)
+    """By method."""
     busy_ns: int | None = None
     booked_mj: int = 0
+    """Energy in the last booked interval."""
     earlier_mj: int = 0
+    """Energy of earlier containers with this name in the same pod."""
     namesakes_mj: int = 0
+    """Energy of containers with this name in earlier pods of the same name."""
 
-    def copied(self) -> Total:
-        """One that can be added to; every tick makes one of each, and `replace` takes four times as long."""
+    def copy(self) -> Total:
+        """A copy that can be added to. `dataclasses.replace` takes four times as long, for every container and tick."""
         return Total(
-            self.device,
-            self.owner,
-            self.seen_ns,
-            dict(self.energy_mj),
-            self.busy_ns,
-            self.booked_mj,
-            self.earlier_mj,
-            self.namesakes_mj,
+            device=self.device,
+            owner=self.owner,
+            seen_ns=self.seen_ns,
+            energy_mj=dict(self.energy_mj),
+            busy_ns=self.busy_ns,
+            booked_mj=self.booked_mj,
+            earlier_mj=self.earlier_mj,
+            namesakes_mj=self.namesakes_mj,
         )
 
-    def gpu(self) -> str:
-        """The uuid of the whole GPU."""
-        return self.device.gpu_uuid
+    def add(self, row: Row) -> None:
+        """Add the use of one process."""
+        for method, mj in row.energy_mj.items():
+            self.energy_mj[method] = self.energy_mj.get(method, 0) + mj
+        if row.busy_ns is not None:
+            self.busy_ns = (self.busy_ns or 0) + row.busy_ns
 
-    def follows(self, other: Total) -> bool:
-        """Whether it has the same name in a pod of the same name: some show both as one."""
+    def all_mj(self) -> int:
+        """The container's energy, with that of its predecessors."""
+        return sum(self.energy_mj.values()) + self.earlier_mj + self.namesakes_mj
+
+    def has_name_of(self, other: Total) -> bool:
+        """Whether both have the same container name in a pod of the same name, which some dialects show as one."""
         mine, theirs = self.owner, other.owner
         return (
             self.device.uuid == other.device.uuid
@@ -55,151 +66,89 @@ class Total:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """What leaves the books in one tick, and which exited processes stay."""
+
+    rows: tuple[Row, ...]
+    exited: tuple[Row, ...]
+    """Exited processes that are still shown, the last to exit first."""
+    retired_mj: Counter[str]
+    """Energy of `rows`, by GPU."""
+    gone_mj: Counter[str]
+    """Energy of containers that are no longer shown and have no successor, by GPU."""
+
+
 class Retention:
-    """Keeps what exited processes used for `keep_ns`, then moves it to the GPU's retired account.
+    """Keeps exited processes for `keep_ns`, and containers for `keep_ns` after their last process exited."""
 
-    A container's total keeps it as long as some process of the container is on the device, and `keep_ns` more.
-    Of processes that are there or were, at most `most` are shown.
-    """
-
-    def __init__(self, keep_ns: int, most: int | None = None) -> None:
+    def __init__(self, keep_ns: int) -> None:
         self._keep_ns = keep_ns
-        self._most = most
         self._totals: dict[Place, Total] = {}
 
-    @property
-    def totals(self) -> dict[Place, Total]:
-        """What retired processes of each container used."""
-        return self._totals
+    def state(self) -> list[Total]:
+        """The totals of retired processes, for the journal."""
+        return list(self._totals.values())
 
-    def book(self, tick: Tick, rows: Rows, ledgers: dict[str, Ledger]) -> Tick:
-        """Retire what is due, and put what is kept into the tick."""
-        now_ns = tick.time_ns
-        self._containers_seen(rows, now_ns)
-        for row in rows.take_replaced():
-            self._retire(row, ledgers)
-        gone = sorted((row for row in rows.all() if row.active is not True), key=lambda row: (-row.seen_ns, row))
-        kept = [row for row in gone if 0 <= now_ns - row.seen_ns < self._keep_ns][:MOST_KEPT]
-        for row in {*gone} - {*kept}:
-            rows.remove(row)
-            self._retire(row, ledgers)
-        for place in [p for p, total in self._totals.items() if not 0 <= now_ns - total.seen_ns < self._keep_ns]:
-            self._forget(self._totals.pop(place), ledgers)
-        return self._shown(tick, rows, kept, ledgers)
+    def resume(self, totals: Iterable[Total]) -> None:
+        """Start with the totals of a journal."""
+        self._totals = {(total.owner.container_id, total.device.uuid): total for total in totals}
 
-    def _containers_seen(self, rows: Rows, now_ns: int) -> None:
-        for row in rows.all():
+    def retire(self, rows: Rows, now_ns: int) -> Retired:
+        """Decide which processes and containers are shown no longer."""
+        self._update_containers(rows.all(), now_ns)
+        gone = sorted((row for row in rows.current() if row.active is not True), key=lambda row: (-row.seen_ns, row))
+        exited = [row for row in gone if self._is_recent(row.seen_ns, now_ns)][:MOST_EXITED]
+        shown = set(exited)
+        retired = [*rows.replaced, *(row for row in gone if row not in shown)]
+        retired_mj: Counter[str] = Counter()
+        for row in retired:
+            retired_mj[row.gpu] += sum(row.energy_mj.values())
+            if (total := self._totals.get((row.owner.container_id, row.device.uuid))) is not None:
+                total.add(row)
+        gone_mj: Counter[str] = Counter()
+        for place in [place for place, total in self._totals.items() if not self._is_recent(total.seen_ns, now_ns)]:
+            total = self._totals.pop(place)
+            gone_mj[total.device.gpu_uuid] += self._bequeath(total)
+        return Retired(rows=tuple(retired), exited=tuple(exited), retired_mj=retired_mj, gone_mj=gone_mj)
+
+    def totals(self, rows: Iterable[Row], booked_mj: Mapping[Row, int]) -> dict[Place, Total]:
+        """The use of each container, with that of the processes which are not retired."""
+        totals = {place: total.copy() for place, total in self._totals.items()}
+        for row in rows:
+            if (total := totals.get((row.owner.container_id, row.device.uuid))) is not None:
+                total.add(row)
+                total.booked_mj += booked_mj.get(row, 0)
+        return totals
+
+    def _is_recent(self, seen_ns: int, now_ns: int) -> bool:
+        return 0 <= now_ns - seen_ns < self._keep_ns
+
+    def _update_containers(self, rows: Iterable[Row], now_ns: int) -> None:
+        for row in rows:
             place = (row.owner.container_id, row.device.uuid)
             if not row.owner.container_id or (row.seen_ns != now_ns and place not in self._totals):
                 continue
-            total = self._totals.setdefault(place, Total(row.device, row.owner, row.seen_ns))
+            total = self._totals.setdefault(place, Total(device=row.device, owner=row.owner, seen_ns=row.seen_ns))
             if row.seen_ns == now_ns:
                 total.device, total.owner, total.seen_ns = row.device, row.owner, now_ns
 
-    def _retire(self, row: Row, ledgers: dict[str, Ledger]) -> None:
-        total = self._totals.get((row.owner.container_id, row.device.uuid))
-        if total is not None:
-            _add(total, row)
-        if row.gpu in ledgers:
-            ledgers[row.gpu].retired_mj += sum(row.energy_mj.values())
-        row.retired = True
-
-    def _forget(self, total: Total, ledgers: dict[str, Ledger]) -> None:
-        """What it used stays with a container of the same name that is still there, or is gone."""
-        used_mj = sum(total.energy_mj.values())
-        heir = next((other for other in self._totals.values() if other.follows(total)), None)
+    def _bequeath(self, total: Total) -> int:
+        """Pass a container's energy to a shown one of the same name; the energy that is left without one."""
+        heir = next((other for other in self._totals.values() if other.has_name_of(total)), None)
         if heir is None:
-            if total.gpu() in ledgers:
-                ledgers[total.gpu()].gone_mj += used_mj + total.earlier_mj + total.namesakes_mj
-        elif heir.owner.pod_uid == total.owner.pod_uid:
-            heir.earlier_mj += used_mj + total.earlier_mj
+            return total.all_mj()
+        if heir.owner.pod_uid == total.owner.pod_uid:
+            heir.earlier_mj += sum(total.energy_mj.values()) + total.earlier_mj
             heir.namesakes_mj += total.namesakes_mj
         else:
-            heir.namesakes_mj += used_mj + total.earlier_mj + total.namesakes_mj
-
-    def _shown(self, tick: Tick, rows: Rows, kept: list[Row], ledgers: dict[str, Ledger]) -> Tick:
-        processes = [_with_books(use, rows.newest(use.device.uuid, use.resident.pid)) for use in tick.processes]
-        room = len(kept) if self._most is None else max(0, self._most - len(processes))
-        processes += [_exited(row) for row in kept[:room]]
-        sums = {place: total.copied() for place, total in self._totals.items()}
-        for row in rows.all():
-            if (total := sums.get((row.owner.container_id, row.device.uuid))) is not None:
-                _add(total, row)
-                if row.gpu in ledgers:
-                    total.booked_mj += ledgers[row.gpu].booked_rows.get(row, 0)
-        _tell(sums.values(), ledgers)
-        containers = []
-        for use in tick.containers:
-            total = sums.pop((use.owner.container_id, use.device.uuid), None)
-            containers.append(use if total is None else _with_total(use, total))
-        containers += [_with_total(ContainerUse(t.device, t.owner, 0, None, None), t) for t in sums.values()]
-        return replace(tick, processes=tuple(processes), containers=tuple(containers))
+            heir.namesakes_mj += total.all_mj()
+        return 0
 
 
-def _add(total: Total, row: Row) -> None:
-    for method, mj in row.energy_mj.items():
-        total.energy_mj[method] = total.energy_mj.get(method, 0) + mj
-    if row.busy_ns is not None:
-        total.busy_ns = (total.busy_ns or 0) + row.busy_ns
-
-
-def _with_total(use: ContainerUse, total: Total) -> ContainerUse:
-    # Not by `replace`: it takes four times as long, for every container in every tick.
-    return ContainerUse(
-        use.device,
-        use.owner,
-        use.processes,
-        use.memory_bytes,
-        use.sm_pct,
-        _labelled(total.energy_mj),
-        total.busy_ns,
-        total.booked_mj,
-        total.earlier_mj,
-        total.namesakes_mj,
-        use.inferred_bytes,
-    )
-
-
-def _tell(totals: Iterable[Total], ledgers: dict[str, Ledger]) -> None:
-    """Each ledger, what all containers have of it."""
-    owned_mj: dict[str, int] = dict.fromkeys(ledgers, 0)
+def energy_by_gpu(totals: Iterable[Total]) -> Counter[str]:
+    """The energy of all shown containers on each GPU."""
+    energy_mj: Counter[str] = Counter()
     for total in totals:
-        if total.gpu() in ledgers:
-            owned_mj[total.gpu()] += sum(total.energy_mj.values()) + total.earlier_mj + total.namesakes_mj
-    for gpu, mj in owned_mj.items():
-        ledgers[gpu].owned(mj)
-
-
-def _with_books(use: ProcessUse, row: Row | None) -> ProcessUse:
-    if row is None:
-        return use
-    # Not by `replace` either.
-    return ProcessUse(
-        use.device,
-        use.resident,
-        use.facts,
-        use.sample,
-        use.accounting,
-        use.owner,
-        energy_mj=_labelled(row.energy_mj),
-        busy_ns=row.busy_ns,
-        energy_share_error=row.share_error,
-    )
-
-
-def _exited(row: Row) -> ProcessUse:
-    """A process with the labels it last had, and of its numbers those that stay."""
-    resident = replace(row.resident, memory_bytes=None)
-    return ProcessUse(
-        device=row.device,
-        resident=resident,
-        facts=row.facts,
-        owner=row.owner,
-        active=row.active,
-        energy_mj=_labelled(row.energy_mj),
-        busy_ns=row.busy_ns,
-    )
-
-
-def _labelled(numbers: dict[str, int]) -> Labelled:
-    return tuple(sorted(numbers.items()))
+        energy_mj[total.device.gpu_uuid] += total.all_mj()
+    return energy_mj

@@ -1,53 +1,59 @@
-"""Who is who: a row for each process and device, from when it is first seen until it is retired."""
+"""The identity of processes from tick to tick: one row for each process and device until it is retired."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpuledger.books.fingerprint import Fingerprint
+from gpuledger.books.time import Busy
 from gpuledger.model import NOBODY, Device, Facts, Owner, Reading, Resident, Tick
 
 MPS_SERVER = "nvidia-cuda-mps"
-"""How the kernel shortens nvidia-cuda-mps-server."""
+"""The kernel truncates nvidia-cuda-mps-server to 15 characters."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)  # without slots: fingerprints are kept under weak references to rows
 class Row:
-    """One process on one device. (pid, start, device) says which; a pid alone may be another's by now."""
+    """One process on one device, identified by (pid, start time, device) because the kernel reuses pids.
+
+    Only `Rows` changes a row.
+    """
 
     device: Device
     gpu: str
-    """uuid of the whole GPU, also for a process on a MIG instance."""
+    """uuid of the physical GPU, also for a process on a MIG instance."""
     pid: int
     start_ticks: int | None
     number: int
-    """Counts all rows, so that two processes that cannot be told apart still have an order."""
+    """Counts all rows. It orders processes that are otherwise indistinguishable."""
     resident: Resident
     facts: Facts | None = None
     owner: Owner = NOBODY
     energy_mj: dict[str, int] = field(default_factory=dict)
+    """By method."""
     busy_ns: int | None = None
     active: bool | None = True
+    """False once the process has left the device; None while the driver does not list processes."""
     seen_ns: int = 0
     retired: bool = False
+    """Whether the row was removed, and its energy moved to the GPU's retired account."""
     resumed: bool = False
-    """Whether it is only known from a journal, and was not met again yet."""
-    fingerprint: Fingerprint | None = None
+    """Whether the row comes from a journal and its process was not listed since."""
     share_error: float | None = None
-    """Of its share of the energy of the last interval, if that was shared."""
+    """Standard deviation of its energy share in the last interval, if the GPU was shared."""
 
     @property
     def unlisted(self) -> bool:
-        """Whether it was only ever seen at work."""
+        """Whether the process was in no process list so far, only in samples or accounting."""
         return self.resident.kind == "unlisted"
 
     @property
     def is_mps_server(self) -> bool:
-        """Whether it works for others, its clients."""
+        """Whether the process works on behalf of MPS clients."""
         return self.facts is not None and self.facts.name.startswith(MPS_SERVER)
 
     def __lt__(self, other: Row) -> bool:
-        """The order in which rounding is settled; it does not depend on the driver's order."""
+        """The order in which remainders are rounded up; independent of the driver's order."""
         return self._key() < other._key()
 
     def _key(self) -> tuple[int, str, int, int]:
@@ -55,128 +61,193 @@ class Row:
 
 
 Present = dict[str, frozenset[Row] | None]
-"""By GPU, who is on it; None when the driver does not say."""
+"""The processes on each GPU, by uuid; None if the driver does not list them."""
+
+
+@dataclass(slots=True)
+class Work:
+    """Compute-engine time of the processes on one GPU in one tick."""
+
+    has_samples: bool = False
+    """Whether the driver reports utilization by process."""
+    busy_ns: dict[Row, int] = field(default_factory=dict)
+    unlisted: set[Row] = field(default_factory=set)
+    """Processes that worked but are not listed: they came and went between two ticks, or are hidden."""
 
 
 class Rows:
-    """All rows that are not retired."""
+    """All rows that are not retired, and the only writer of them."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int], Row] = {}
-        self._replaced: list[Row] = []
         self._number = 0
+        self.replaced: list[Row] = []
+        """Rows of which a new process has taken the pid; retired at once, because their series have the same labels."""
 
-    def meet(self, tick: Tick) -> Present:
-        """Take in who is there: rows for newcomers, and those not met any more marked so."""
-        with_migs = cut_gpus(tick)
+    def update(self, tick: Tick) -> Present:
+        """Match the driver's process lists with the rows: add new processes and mark those that left."""
+        partitioned = partitioned_gpus(tick)
         present: dict[str, set[Row] | None] = {}
-        told: set[str] = set()
-        everybody: set[Row] = set()
+        listed_devices: set[str] = set()
+        listed_rows: set[Row] = set()
         for reading in tick.readings:
             gpu = reading.device.gpu_uuid
-            here = present.setdefault(gpu, set())
-            has_migs = reading.device.uuid in with_migs
-            if not reading.up or (reading.residents is None and not has_migs):  # with MIG the instances' lists count
+            on_gpu = present.setdefault(gpu, set())
+            has_migs = reading.device.uuid in partitioned
+            if not reading.up or (reading.residents is None and not has_migs):  # with MIG, the instances have the lists
                 present[gpu] = None
                 continue
-            told.add(reading.device.uuid)
-            met = {self._met(tick, reading, gpu, resident) for resident in own_residents(reading, has_migs=has_migs)}
-            everybody |= met
-            if here is not None:
-                here |= met
+            listed_devices.add(reading.device.uuid)
+            rows = {self._find(tick, reading, resident) for resident in own_residents(reading, has_migs=has_migs)}
+            listed_rows |= rows
+            if on_gpu is not None:
+                on_gpu |= rows
         for row in self._rows.values():
-            if row not in everybody:
-                if row.device.uuid in told:
+            if row not in listed_rows:
+                if row.device.uuid in listed_devices:
                     row.active = False
                 elif row.active:
                     row.active = None
-        return {gpu: None if here is None else frozenset(here) for gpu, here in present.items()}
+        return {gpu: None if rows is None else frozenset(rows) for gpu, rows in present.items()}
 
-    def _met(self, tick: Tick, reading: Reading, gpu: str, resident: Resident) -> Row:
+    def _find(self, tick: Tick, reading: Reading, resident: Resident) -> Row:
+        """The row of a process, updated from the tick; a new one if the pid or its container changed."""
         pid = resident.pid
         place = (reading.device.uuid, pid)
         facts = tick.facts.get(pid)
-        start = facts.start_ticks if facts is not None else None
-        row = self._rows.get(place)
+        start_ticks = facts.start_ticks if facts is not None else None
         owner = tick.owners.by_pid.get(pid, NOBODY)
-        if row is None or _another(row, start) or _moved(row, owner):
+        row = self._rows.get(place)
+        if row is None or _is_other_process(row, start_ticks) or _is_other_container(row, owner):
             if row is not None:
                 row.active = False
-                self._replaced.append(row)
+                self.replaced.append(row)
             self._number += 1
-            row = Row(reading.device, gpu, pid, start, self._number, resident)
+            row = Row(
+                device=reading.device,
+                gpu=reading.device.gpu_uuid,
+                pid=pid,
+                start_ticks=start_ticks,
+                number=self._number,
+                resident=resident,
+            )
             self._rows[place] = row
         row.device, row.resident, row.active, row.seen_ns = reading.device, resident, True, tick.time_ns
         row.resumed = False
         if facts is not None:
-            row.start_ticks, row.facts = start, facts
-        if row.owner.container_id in ("", owner.container_id):  # a container, once known, is not taken back
+            row.start_ticks, row.facts = start_ticks, facts
+        if row.owner.container_id in ("", owner.container_id):  # keep a known container if a provider loses it
             row.owner = owner
         return row
 
-    def glimpse(self, tick: Tick, reading: Reading, pid: int, since_ns: int) -> Row:
-        """The row of a process that worked, listed or not: one that came and went between two ticks never is.
+    def add_work(self, tick: Tick, busy: Mapping[str, Busy | None]) -> dict[str, Work]:
+        """Add busy time to the rows; the work of each GPU by row."""
+        work: dict[str, Work] = {}
+        for reading in tick.readings:
+            uuid = reading.device.uuid
+            if uuid in busy:
+                on_gpu = busy[uuid]
+                work[uuid] = Work() if on_gpu is None else self._add_work(tick, reading, on_gpu)
+        return work
 
-        Where the start is known it says whose row it is; else one that was last seen before `since_ns` is another's.
+    def _add_work(self, tick: Tick, reading: Reading, busy: Busy) -> Work:
+        uuid = reading.device.uuid
+        work = Work(has_samples=True)
+        for resident in reading.residents or ():
+            row = self._rows.get((uuid, resident.pid))
+            if row is not None and row.busy_ns is None:
+                row.busy_ns = 0
+        by_pid = dict(busy.sampled_ns)
+        for pid, busy_ns in busy.ended_ns.items():
+            if (uuid, pid) not in self._rows:  # else its samples are booked already
+                by_pid.setdefault(pid, busy_ns)
+        for pid, busy_ns in by_pid.items():
+            row = self._rows.get((uuid, pid))
+            if busy_ns:
+                row = self._find_working(tick, reading, pid, busy.since_ns)
+                work.busy_ns[row] = busy_ns
+                if row.unlisted:
+                    work.unlisted.add(row)
+            if row is not None:
+                row.busy_ns = (row.busy_ns or 0) + busy_ns
+        return work
+
+    def _find_working(self, tick: Tick, reading: Reading, pid: int, since_ns: int) -> Row:
+        """The row of a process that worked. A process that came and went between two ticks is in no list.
+
+        The start time identifies the process. If it is unknown, a row last seen before `since_ns` belongs to an
+        earlier process with the same pid.
         """
-        uuid, facts = reading.device.uuid, tick.facts.get(pid)
-        row = self._rows.get((uuid, pid))
-        if row is not None and not row.unlisted and self._is_of(row, facts, since_ns):
+        facts = tick.facts.get(pid)
+        row = self._rows.get((reading.device.uuid, pid))
+        is_same = row is not None and _is_same_process(row, facts, since_ns)
+        if row is not None and not row.unlisted and is_same:
             return row
-        if row is None or facts is not None or not self._is_of(row, facts, since_ns):
-            row = self._met(tick, reading, reading.device.gpu_uuid, Resident(pid, "unlisted"))
+        if row is None or facts is not None or not is_same:
+            row = self._find(tick, reading, Resident(pid=pid, kind="unlisted"))
         row.seen_ns, row.active = tick.time_ns, False if facts is None else None
         return row
 
-    @staticmethod
-    def _is_of(row: Row, facts: Facts | None, since_ns: int) -> bool:
-        if facts is not None and row.start_ticks is not None:
-            return facts.start_ticks == row.start_ticks
-        return bool(row.active) or row.seen_ns >= since_ns
+    def add_energy(self, entries: Iterable[tuple[Row, str, int]], share_errors: Mapping[Row, float | None]) -> None:
+        """Add attributed energy by method, and take over the share errors of a closed interval."""
+        for row, error in share_errors.items():
+            row.share_error = error
+        for row, method, mj in entries:
+            row.energy_mj[method] = row.energy_mj.get(method, 0) + mj
+
+    def remove(self, rows: Iterable[Row]) -> None:
+        """Remove retired rows, among them all replaced ones."""
+        for row in rows:
+            row.retired = True
+            if self._rows.get((row.device.uuid, row.pid)) is row:
+                del self._rows[row.device.uuid, row.pid]
+        self.replaced = []
 
     def resume(self, rows: list[Row]) -> None:
-        """Go on with these."""
+        """Start with the rows of a journal."""
         self._rows = {(row.device.uuid, row.pid): row for row in rows}
         self._number = len(rows)
 
-    def newest(self, uuid: str, pid: int) -> Row | None:
-        """The row of a pid on a device, if it was there lately."""
+    def get(self, uuid: str, pid: int) -> Row | None:
+        """The newest row of a pid on a device."""
         return self._rows.get((uuid, pid))
 
+    def current(self) -> list[Row]:
+        """The newest row of each pid and device."""
+        return list(self._rows.values())
+
     def all(self) -> list[Row]:
-        """Every row, those replaced by a reused pid too."""
-        return [*self._rows.values(), *self._replaced]
-
-    def take_replaced(self) -> list[Row]:
-        """Rows whose pid is another process's now: their series would have the same labels."""
-        replaced, self._replaced = self._replaced, []
-        return replaced
-
-    def remove(self, row: Row) -> None:
-        """Forget a row."""
-        del self._rows[row.device.uuid, row.pid]
+        """Every row, replaced ones included."""
+        return [*self._rows.values(), *self.replaced]
 
 
-def cut_gpus(tick: Tick) -> set[str]:
-    """The GPUs that are cut into MIG instances."""
+def partitioned_gpus(tick: Tick) -> set[str]:
+    """Uuids of the GPUs that are partitioned into MIG instances."""
     return {reading.device.parent_uuid for reading in tick.readings if reading.device.parent_uuid}
 
 
 def own_residents(reading: Reading, *, has_migs: bool) -> list[Resident]:
-    """Those without a row on a MIG instance of the GPU."""
+    """The processes of a device, without those that have a row on one of its MIG instances."""
     return [r for r in reading.residents or () if not (has_migs and r.gpu_instance_id is not None)]
 
 
-def _another(row: Row, start: int | None) -> bool:
-    """Whether this is not the row's process. Without a known start, one that left and came back is taken for new.
+def _is_same_process(row: Row, facts: Facts | None, since_ns: int) -> bool:
+    if facts is not None and row.start_ticks is not None:
+        return facts.start_ticks == row.start_ticks
+    return bool(row.active) or row.seen_ns >= since_ns
 
-    So is one that nobody watched for a while.
+
+def _is_other_process(row: Row, start_ticks: int | None) -> bool:
+    """Whether the pid belongs to another process now.
+
+    If the start time is unknown, a process that left and returned counts as another, and so does one that was not
+    observed across a restart of the exporter.
     """
-    if start is None or row.start_ticks is None:
+    if start_ticks is None or row.start_ticks is None:
         return row.active is False or row.resumed
-    return row.start_ticks != start
+    return row.start_ticks != start_ticks
 
 
-def _moved(row: Row, owner: Owner) -> bool:
-    """Whether it is in another container now: what it used before stays with the first."""
+def _is_other_container(row: Row, owner: Owner) -> bool:
+    """Whether the process moved to another container: its earlier energy stays with the first one."""
     return bool(row.owner.container_id and owner.container_id) and row.owner.container_id != owner.container_id

@@ -31,7 +31,7 @@ from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.search import Search
 from gpuledger.owners.slurm import SlurmResolver
-from gpuledger.sources.source import Collector
+from gpuledger.sources import Collector
 from gpuledger.view.history import History
 
 if TYPE_CHECKING:

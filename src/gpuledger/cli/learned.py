@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpuledger.books.workloads import workload_of
+from gpuledger.books.fingerprint import workload_of
 from gpuledger.export.listen import parse_address
 from gpuledger.model import Device, Facts, Owner
 

@@ -13,7 +13,7 @@ from gpuledger.cli.terminal import StopSignal
 from gpuledger.config import Config
 from gpuledger.errors import ConfigError, UsageError
 from gpuledger.loop import Loop
-from gpuledger.sources.record import Recorder, recording
+from gpuledger.sources.recording import Recorder, recording
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
-"""What flows from stage to stage: frozen records, integers with the unit in the name.
+"""The records that stages pass on: frozen, with integers that have their unit in the name.
 
-`None` always means "this GPU or driver does not say"; a number is never invented in its place.
+`None` means that the GPU or driver does not report a value; no default stands in for it.
 """
 
 from gpuledger.model.owners import (

@@ -1,4 +1,4 @@
-"""Who is behind the processes: what the kernel knows, and what runtimes, kubelets and schedulers call them."""
+"""The owners of processes: facts from the kernel, and names from runtimes, kubelets and schedulers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuledger.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the kernel says about a process; (pid, start_ticks) identifies it for one boot."""
+    """A process as the kernel reports it; (pid, start_ticks) identifies it within one boot."""
 
     pid: int
     start_ticks: int
@@ -22,9 +22,9 @@ class Facts:
     cgroup: str = ""
     """The text of /proc/<pid>/cgroup."""
     user: str = ""
-    """The uid's name on its host."""
+    """Name of the uid on the host."""
     inner_pid: int | None = None
-    """Its pid inside its container, where that is another."""
+    """Its pid inside its container, if different."""
 
 
 SHORT_ID = 12
@@ -55,7 +55,7 @@ class Owner:
     task: str = ""
     user: str = ""
     account: str = ""
-    """Whom the scheduler bills."""
+    """The account that the scheduler bills."""
     labels: tuple[tuple[str, str], ...] = ()
     reason: str = ""
     """Why part of it is unknown; OUTSIDE for a process of the host; empty if everything is known."""
@@ -79,13 +79,14 @@ class Owner:
 
 
 NOBODY = Owner()
+"""An owner of which nothing is known."""
 OUTSIDE = "not in a container"
-"""The reason of an owner that is known to have none, unlike one that was not found."""
+"""The reason of a host process, as opposed to a process whose owner was not found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A device that was given to a container, whether it is used or not."""
+    """A device allocated to a container, whether it is used or not."""
 
     device: Device
     namespace: str = ""
@@ -96,24 +97,24 @@ class Granted:
 
 
 EVIDENCE = ("maps", "allocation", "environment")
-"""Best first: a process has the GPU in its memory map; it was given the device; NVIDIA_VISIBLE_DEVICES names it."""
+"""Best first: the GPU is mapped into a process; the device is allocated; NVIDIA_VISIBLE_DEVICES names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody who may hold memory of a device, whether the driver lists a process of it or not."""
+    """An owner that may hold memory of a device, whether the driver lists a process of it or not."""
 
     device: Device
     owner: Owner
     evidence: str
     """One of EVIDENCE."""
     pid: int | None = None
-    """The process that was seen, where it was one."""
+    """The process that is the evidence, if it is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderHealth:
-    """How somebody is who knows names."""
+    """Health of one name provider."""
 
     name: str
     up: bool
@@ -133,25 +134,25 @@ class ProviderHealth:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """What the resolve stage found in a tick."""
+    """The result of the resolve stage."""
 
     by_pid: Mapping[int, Owner] = field(default_factory=dict)
     granted: tuple[Granted, ...] = ()
     granted_jobs: tuple[tuple[Device, str], ...] = ()
-    """Devices that a scheduler's prolog says it gave to a job."""
+    """Devices allocated to jobs, from the prolog of a scheduler."""
     given: tuple[tuple[Device, str, str], ...] = ()
-    """Devices that Docker or Podman gave to a container: its name and id."""
+    """Devices passed to containers by Docker or Podman, with the container's name and id."""
     holders: tuple[Holder, ...] = ()
     providers: tuple[ProviderHealth, ...] = ()
     unresolved: Labelled = ()
     """Processes whose owner is not fully known, by reason."""
     conflicts: int = 0
-    """Processes met on a device that was given to another pod, since start."""
+    """Processes on a device that is allocated to another pod, since the start."""
     unknown_device_ids: int = 0
-    """Device ids in a form nobody knows, in this tick."""
+    """Device ids of unknown format in this tick."""
     host_pid_namespace: bool | None = None
     readable: Labelled = ()
-    """Which files of other processes can be read."""
+    """Files of other processes that can be read: 1, else 0."""
 
 
 NO_OWNERS = Owners()

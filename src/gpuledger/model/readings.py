@@ -1,4 +1,4 @@
-"""What the driver says of devices and the processes on them, and what the books make of a device."""
+"""Devices and processes as the driver reports them, and the accounts that the books keep of a device."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from gpuledger.problem import Problem
 
 Labelled = tuple[tuple[str, int], ...]
-"""A few numbers under names, as `(("gpu", 45), ("memory", 50))`; a tuple so that it is immutable."""
+"""Numbers by name, such as `(("gpu", 45), ("memory", 50))`; immutable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, or a MIG instance of one: what does not change while the driver is loaded."""
+    """The identity of a GPU or MIG instance; constant while the driver is loaded."""
 
     index: int
     uuid: str
@@ -27,20 +27,20 @@ class Device:
     driver_version: str = ""
     multiprocessors: int | None = None
     parent_uuid: str = ""
-    """The GPU a MIG instance is cut from; empty for a whole GPU."""
+    """uuid of the GPU that a MIG instance belongs to; empty for a GPU."""
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     mig_profile: str = ""
 
     @property
     def gpu_uuid(self) -> str:
-        """Of the whole GPU, also for a MIG instance."""
+        """Uuid of the physical GPU, also for a MIG instance."""
         return self.parent_uuid or self.uuid
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """GPM: how busy each part of the chip was since the reading before, in percent."""
+    """GPM: mean activity of each unit of the GPU since the previous reading."""
 
     graphics_pct: float | None = None
     sm_pct: float | None = None
@@ -57,11 +57,11 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A process that holds a context on a device, as the driver lists it."""
+    """A process with a context on a device, as the driver lists it."""
 
     pid: int
     kind: str
-    """`compute`, `graphics` or `mps`; `compute+graphics` when several lists name it, `unlisted` when none does."""
+    """`compute`, `graphics` or `mps`; `compute+graphics` if it is in two lists, `unlisted` if it is in none."""
     memory_bytes: int | None = None
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
@@ -69,7 +69,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row of the driver's process utilization: whole-engine percent since the row before."""
+    """Mean utilization of the GPU by one process since its previous sample."""
 
     pid: int
     timestamp_us: int
@@ -81,7 +81,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """The driver's own account of a process, where accounting mode is on."""
+    """The driver's accounting of a process; only with accounting mode on."""
 
     pid: int
     running: bool
@@ -93,51 +93,52 @@ class Accounting:
 
     @property
     def busy_ns(self) -> int:
-        """How long it had the compute engine."""
+        """Time on the compute engine."""
         return (self.gpu_pct or 0) * self.time_ms * 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryAccount:
-    """Whose the used memory of a device is: used = known + overhead + unknown, where the driver says what is used."""
+    """The memory of a device by account: used = known + overhead + unknown."""
 
     known_bytes: int
-    """Of the processes the driver lists."""
+    """Memory of the processes that the driver lists."""
     unknown_bytes: int | None = None
-    """Held by somebody the driver does not list."""
+    """Memory of processes that the driver does not list; None if used memory is not reported."""
     overhead_bytes: int | None = None
-    """What contexts need beside what is listed."""
+    """Memory that contexts use beside the listed memory."""
     inferred_bytes: int = 0
-    """The part of unknown that containers are taken to hold."""
+    """Part of `unknown_bytes` that is attributed to containers by inference."""
     candidates: int = 0
-    """How many may hold what is unknown, of those with the best evidence."""
+    """Number of candidates with the best evidence for holding the unknown memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the books hold of one GPU. Its processes' energy is in their own rows; with it the sum is `energy_mj`."""
+    """The ledger of one GPU: energy_mj = processes + retired + idle + unattributed."""
 
     energy_mj: int | None = None
     source: str = ""
-    """`counter`, or `power` where the GPU has no energy counter and power is added up instead."""
+    """`counter`, or `power` if the GPU has no energy counter and power is integrated instead."""
     idle_mj: int = 0
     retired_mj: int = 0
-    """Of processes whose rows are gone."""
+    """Energy of processes that are no longer shown."""
     unowned_mj: int = 0
-    """All that is no container's, shown or gone. Never falls: what a container got late is first made up for."""
+    """Energy owned by no container. Monotonic."""
     booked_mj: int = 0
-    """The energy of the interval that was booked last."""
+    """Energy of the last booked interval."""
     unattributed_mj: Labelled = ()
-    """By the reason why nobody has it."""
+    """Unattributed energy, by reason."""
     residual_mj: int = 0
-    """What does not add up: 0, always."""
+    """Difference between `energy_mj` and the sum of its parts: always 0."""
     idle_power_mw: int | None = None
-    """Power with nobody on the GPU, learned while it was so."""
+    """Power without a process on the GPU, as learned."""
     parked_power_mw: int | None = None
-    """Power with processes on the GPU that do nothing, learned while it was so."""
+    """Power with only waiting processes on the GPU, as learned."""
     checked_counter_mj: int = 0
+    """Energy by counter in the ticks of the cross-check."""
     checked_power_mj: int = 0
-    """The counter's rise and power times time, over the same ticks."""
+    """Energy by power x time in the same ticks."""
     busy_ns: int | None = None
     in_use: bool | None = None
     in_use_ns: int = 0
@@ -145,7 +146,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Everything the driver said about one device in one tick."""
+    """The values of one device in one tick."""
 
     device: Device
     up: bool = True
@@ -172,7 +173,7 @@ class Reading:
     temperatures_c: Labelled = ()
     temperature_limits_c: Labelled = ()
     clock_events: Labelled = ()
-    """Each reason the driver may slow this GPU down for: 1 while it does, else 0."""
+    """Each reason for reduced clocks: 1 while it applies, else 0."""
     clock_event_ns: Labelled = ()
     fans_pct: Labelled = ()
     ecc_enabled: bool | None = None
@@ -192,7 +193,7 @@ class Reading:
     nvlink_transmit_bytes: int | None = None
     nvlink_receive_bytes: int | None = None
     nvlink_bytes_per_s: int | None = None
-    """Both ways together, between the last two readings of them."""
+    """Sum of both directions, between the last two readings."""
     nvlink_errors: Labelled = ()
     mig_enabled: bool | None = None
     accounting_enabled: bool | None = None
@@ -202,15 +203,15 @@ class Reading:
     last_xid: int | None = None
     residents: tuple[Resident, ...] | None = None
     samples: tuple[Sample, ...] | None = None
-    """Rows newer than those of any reading before; `()` when nothing ran, `None` when unsupported."""
+    """Samples since the previous reading; `()` if no process worked, `None` if unsupported."""
     accounting: tuple[Accounting, ...] = ()
     driver_ns: int | None = None
-    """Time spent inside driver calls for this reading."""
+    """Time spent in driver calls for this reading."""
 
     @property
     def reason(self) -> str:
-        """The problem as one line; empty if there is none."""
-        return str(self.problem or "")
+        """What is wrong, without the fix; empty if nothing is."""
+        return self.problem.what if self.problem is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,5 +226,5 @@ class Driver:
 
     @property
     def reason(self) -> str:
-        """The problem as one line; empty if there is none."""
-        return str(self.problem or "")
+        """What is wrong, without the fix; empty if nothing is."""
+        return self.problem.what if self.problem is not None else ""

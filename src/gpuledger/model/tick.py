@@ -1,4 +1,4 @@
-"""One period as a whole, and its rows: processes and containers on devices."""
+"""The tick, its rows (processes and containers on devices), and the health of the exporter."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from gpuledger.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class DcgmStats:
-    """What DCGM says of a process: numbers of the whole GPU while the process was on it. No book may read them."""
+    """DCGM's statistics of a process: values of the whole GPU while the process was on it. Not used by the books."""
 
     energy_mj: int | None = None
-    """Of the whole GPU; every process on it is told the same."""
+    """Energy of the whole GPU; the same for every process on it."""
     sm_pct: int | None = None
     memory_pct: int | None = None
     max_memory_bytes: int | None = None
-    """The process's own, from the driver's accounting."""
+    """Peak memory of the process itself, from the driver's accounting."""
     other_processes: int | None = None
-    """How many others were on the GPU in that time."""
+    """Number of other processes on the GPU in that time."""
     start_us: int | None = None
-    """Unix time from which on it counts."""
+    """Unix time at which the statistics begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class DcgmHealth:
-    """How DCGM is, where it is asked."""
+    """Health of the DCGM collector."""
 
     up: bool
     problem: Problem | None = None
     version: str = ""
     library: str = ""
     mode: str = ""
-    """`embedded` in this process, or `hostengine`."""
+    """`embedded` (inside this process) or `hostengine`."""
 
     @property
     def reason(self) -> str:
@@ -55,74 +55,74 @@ class DcgmHealth:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """One process on one device: the driver's numbers joined with what the kernel knows."""
+    """The use of one device by one process."""
 
     device: Device
     resident: Resident
     facts: Facts | None = None
     sample: Sample | None = None
-    """The row of this tick; a sample of zeros when the driver measured and saw no work."""
+    """The newest sample; zeros if the driver reports utilization and the process did no work."""
     accounting: Accounting | None = None
     owner: Owner = NOBODY
     active: bool | None = True
-    """False once it has left the device; None while the driver does not say who is there."""
+    """False once it has left the device; None while the driver does not list processes."""
     energy_mj: Labelled = ()
-    """By how it is known."""
+    """Energy by method of attribution."""
     busy_ns: int | None = None
-    """Time it had the compute engine."""
+    """Time on the compute engine."""
     energy_share_error: float | None = None
-    """Standard deviation of its share of the GPU's energy above parked power, if that was shared just now."""
+    """Standard deviation of its share of the energy above parked power, if the last interval was shared."""
     dcgm: DcgmStats | None = None
-    """Put here after the books are written."""
+    """Added after the book stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerUse:
-    """All processes of one container on one device together."""
+    """The use of one device by one container: the sum over its processes."""
 
     device: Device
     owner: Owner
     processes: int
     memory_bytes: int | None
     sm_pct: int | None
-    """Sum of its processes' shares of the compute engine."""
+    """Utilization of the compute engine, summed over its processes."""
     energy_mj: Labelled = ()
-    """Of all its processes, exited ones too, by how it is known."""
+    """Energy by method of attribution, exited processes included."""
     busy_ns: int | None = None
     booked_mj: int = 0
-    """Its part of the interval that was booked last."""
+    """Energy in the last booked interval."""
     earlier_mj: int = 0
-    """Of earlier containers of this name in the same pod, whose rows are gone."""
+    """Energy of earlier containers with this name in the same pod that are no longer shown."""
     namesakes_mj: int = 0
-    """Of containers of this name in earlier pods of the same name, whose rows are gone."""
+    """Energy of containers with this name in earlier pods of the same name that are no longer shown."""
     inferred_bytes: int | None = None
-    """Memory it is taken to hold though the driver lists no process of it."""
+    """Memory attributed to it by inference; the driver lists no process of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedBehaviour:
-    """One way in which a workload works, seen while it had a GPU to itself."""
+    """One mode of operation of a workload, learned while it had a GPU to itself."""
 
     seconds: float
-    """For how long; what is old counts less."""
+    """Observed time, with exponential decay."""
     power_mw: int
-    """Above parked power, while it has the compute engine."""
+    """Power above parked power while on the compute engine."""
     activity: tuple[tuple[str, float], ...]
-    """How busy each part of the chip is while it has the compute engine, from 0 to 1."""
+    """Activity of each unit of the GPU while on the compute engine, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What is known of a workload from when it was alone."""
+    """The fingerprint of a workload."""
 
     workload: tuple[tuple[str, str], ...]
-    """What it is known by."""
+    """Names and values that identify the workload."""
     behaviours: tuple[LearnedBehaviour, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How one stage of the tick went."""
+    """Duration and success of one stage of a tick."""
 
     name: str
     duration_ns: int
@@ -131,7 +131,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """How the dcgm-exporter is whose metrics we show with pods on them."""
+    """Health of the connection to a dcgm-exporter whose metrics are enriched with pods."""
 
     up: bool
     problem: Problem | None
@@ -141,9 +141,9 @@ class Upstream:
     series: int
     with_pod: int
     duplicates: int
-    """Series left out because one with the same labels came before, since start."""
+    """Series dropped since the start because another one has the same labels."""
     failures: Labelled = ()
-    """By kind, since start."""
+    """Failures since the start, by kind."""
 
     @property
     def reason(self) -> str:
@@ -153,7 +153,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The exporter's own condition at the end of a tick."""
+    """Health of the exporter at the end of a tick."""
 
     interval_ns: int = 0
     duration_ns: int = 0
@@ -161,6 +161,9 @@ class Health:
     missed_ticks: int = 0
     stages: tuple[Stage, ...] = ()
     driver_errors: tuple[tuple[tuple[str, str], int], ...] = ()
+    """Unexpected failures of driver calls since the start, by call and error."""
+    driver_problems: tuple[Problem, ...] = ()
+    """The same failures as problems, with their fixes."""
     resident_memory_bytes: int | None = None
     cpu_ms: int | None = None
     open_fds: int | None = None
@@ -169,22 +172,22 @@ class Health:
     http_connections: int = 0
     http_rejected: int = 0
     upstream: Upstream | None = None
-    """None where there is none."""
+    """None if no dcgm-exporter is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalHealth:
-    """How writing the journal goes."""
+    """Health of the journal."""
 
     written_ns: int | None = None
-    """Unix time of the last tick that was written; None before the first."""
+    """Unix time of the last written tick; None before the first."""
     size_bytes: int | None = None
     failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One period's world. Each stage takes it and returns it richer; nothing changes it."""
+    """Everything known at one moment. Each stage returns a copy with more in it."""
 
     time_ns: int
     """Unix time at which the readings were complete."""
@@ -192,7 +195,7 @@ class Tick:
     readings: tuple[Reading, ...] = ()
     source: str = "nvml"
     facts: Mapping[int, Facts] = field(default_factory=dict)
-    """By pid, for every process the readings name and the kernel still knows."""
+    """By pid, for every process in the readings that still runs."""
     owners: Owners = NO_OWNERS
     accounts: Mapping[str, Account] = field(default_factory=dict)
     """The ledger of each GPU after the book stage, by uuid."""
@@ -200,20 +203,20 @@ class Tick:
     """Memory by owner after the book stage, by uuid of the device; absent if the driver does not list processes."""
     processes: tuple[ProcessUse, ...] = ()
     dropped_processes: int = 0
-    """Rows left out since start to keep the number of series bounded."""
+    """Process rows left out since the start by the limit on their number."""
     containers: tuple[ContainerUse, ...] = ()
     learned: tuple[Learned, ...] = ()
-    """The workloads that were ever alone."""
+    """Fingerprints of all workloads that had a GPU to themselves."""
     dcgm: DcgmHealth | None = None
-    """None where DCGM is not asked."""
+    """None if the DCGM collector is off."""
     health: Health = Health()
     journal: JournalHealth | None = None
-    """None without a journal."""
+    """None if there is no journal."""
 
     def working_pids(self) -> set[int]:
-        """Every process the driver saw at work, listed or not."""
+        """The processes with a sample, listed or not."""
         return {sample.pid for reading in self.readings for sample in reading.samples or ()}
 
     def resident_pids(self) -> set[int]:
-        """Every process the driver lists on some device."""
+        """The processes that the driver lists on some device."""
         return {resident.pid for reading in self.readings for resident in reading.residents or ()}

@@ -1,22 +1,35 @@
-"""The recording format: gzip-compressed JSON lines.
+"""Recordings of ticks: gzip-compressed JSON lines.
 
-The first line says what the file is: `{"gpuledger": "recording", "version": 1, ...}`. Each line after it is one tick.
-A device, a process's facts and its owner are written in full the first time and by number afterwards; fields that hold
-nothing are left out. What is kept of a process: command name, uid and its name, start time, cgroup text, and its owner
-as far as it was known. Never command lines or environments.
+The first line is the header, `{"gpuledger": "recording", "version": 1, ...}`; each further line is one tick. A device,
+a process and its owner are written in full once and by number afterwards; fields with their default value are left out.
+Of a process a recording contains the command name, uid and user name, start time, cgroup and owner, but never its
+command line or environment.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
+from gpuledger import __version__
 from gpuledger.errors import RecordingError
 from gpuledger.model import Device, Driver, Facts, Owner, Owners, Reading, Tick
 from gpuledger.records import check, fields_of, items, parse, plain, record
+from gpuledger.wholefile import replacing
 
 VERSION = 1
+LARGEST_BYTES = 1 << 30
+"""Limit of the unpacked size; a day at 1 s ticks has about 300 MB."""
+LONGEST_LINE_BYTES = 1 << 24
+"""Limit of a line; a tick of 8 GPUs with 1000 processes has a fiftieth of it."""
+RECORD_AGAIN = "record it again"
+NAME_ONE = "name a file that `gpuledger record` wrote"
 T = TypeVar("T")
 
 
@@ -26,25 +39,27 @@ def header(**about: str | float) -> dict[str, Any]:
 
 
 def check_header(line: str) -> dict[str, Any]:
-    """The first line as read; RecordingError when this is no recording, or one of a newer gpuledger."""
+    """The parsed first line; RecordingError if the file is not a recording or its version is unsupported."""
     try:
         head = json.loads(line)
     except (ValueError, RecursionError):
         head = None
     if not isinstance(head, dict) or head.get("gpuledger") != "recording":
-        raise RecordingError("it is not a gpuledger recording; make one with `gpuledger record FILE`")
+        raise RecordingError("not a gpuledger recording", "make one with `gpuledger record FILE`", "damaged")
     version = head.get("version")
     if not isinstance(version, int) or version < 1:
-        raise RecordingError(f"its format version is {version!r}, and should be a number from 1 to {VERSION}")
+        raise RecordingError(f"format version {version!r} is not a number from 1 to {VERSION}", RECORD_AGAIN, "damaged")
     if version > VERSION:
         raise RecordingError(
-            f"it has format version {version}, and this gpuledger knows {VERSION} and older; install a newer gpuledger"
+            f"format version {version}, but this gpuledger reads {VERSION} and older",
+            "install a newer gpuledger",
+            "version",
         )
     return head
 
 
 class Encoder:
-    """Turns ticks into lines, one after the other."""
+    """Encodes the ticks of one recording as lines."""
 
     def __init__(self) -> None:
         self._devices: dict[Device, int] = {}
@@ -53,27 +68,37 @@ class Encoder:
         self._driver: Driver | None = None
 
     def line(self, tick: Tick) -> str:
-        """One tick."""
+        """The line of a tick."""
         row: dict[str, Any] = {"t": tick.time_ns}
         if tick.driver != self._driver:
             self._driver = tick.driver
             row["driver"] = plain(tick.driver)
-        if devices := _number([reading.device for reading in tick.readings], self._devices):
+        if devices := _add_new([reading.device for reading in tick.readings], self._devices):
             row["devices"] = devices
-        if facts := _number(tick.facts.values(), self._facts):
+        if facts := _add_new(tick.facts.values(), self._facts):
             row["facts"] = facts
-        row["alive"] = [self._facts[one] for one in tick.facts.values()]
+        row["alive"] = [self._facts[facts] for facts in tick.facts.values()]
         if tick.owners.by_pid:
             owners = [tick.owners.by_pid.get(pid, Owner()) for pid in tick.facts]
-            if new := _number(owners, self._owners):
+            if new := _add_new(owners, self._owners):
                 row["owners"] = new
             row["owned"] = [self._owners[owner] for owner in owners]
         row["readings"] = [{**plain(r, "device"), "device": self._devices[r.device]} for r in tick.readings]
         return json.dumps(row, separators=(",", ":"))
 
 
+def _add_new(values: Iterable[T], numbers: dict[T, int]) -> list[dict[str, Any]]:
+    """Number the values that are new, and return them to be written in full."""
+    new = []
+    for value in values:
+        if value not in numbers:
+            numbers[value] = len(numbers)
+            new.append(plain(value))
+    return new
+
+
 class Decoder:
-    """Turns lines back into ticks. Every line is checked: a damaged one is an error, never a strange number."""
+    """Decodes the lines of one recording. Every field is checked, so damage is an error and never a wrong number."""
 
     def __init__(self) -> None:
         self._devices: list[Device] = []
@@ -82,7 +107,7 @@ class Decoder:
         self._driver: Driver | None = None
 
     def tick(self, line: str) -> Tick:
-        """One tick; RecordingError says what is wrong with the line."""
+        """The tick of a line; RecordingError if the line is damaged."""
         try:
             row = parse(line)
             self._devices += [record(Device, device) for device in items(row.get("devices", []), "devices")]
@@ -103,29 +128,19 @@ class Decoder:
                 owners=Owners(by_pid=by_pid) if by_pid else Owners(),
             )
         except KeyError as error:
-            raise RecordingError(f"{error.args[0]} is missing") from None
+            raise RecordingError(f"{error.args[0]} is missing", kind="damaged") from None
         except IndexError:
-            raise RecordingError("it refers to a device or process that is not in the recording") from None
+            raise RecordingError("reference to an unknown device or process", kind="damaged") from None
         except (ValueError, TypeError) as error:
-            raise RecordingError(str(error)) from None
+            raise RecordingError(str(error), kind="damaged") from None
 
     def _reading(self, data: Any) -> Reading:
         number = _index(fields_of(data, "a reading")["device"])
         return record(Reading, _with_problem(data), device=self._devices[number])
 
 
-def _number(things: Iterable[T], known: dict[T, int]) -> list[dict[str, Any]]:
-    """Give each thing that is new a number, and return the new ones to be written in full."""
-    new = []
-    for thing in things:
-        if thing not in known:
-            known[thing] = len(known)
-            new.append(plain(thing))
-    return new
-
-
 def _with_problem(data: Any) -> Any:
-    """Recordings made by versions before 0.2 have the problem as one line of text, under `reason`."""
+    """Convert the field `reason` of recordings from before 0.2 to a problem."""
     if not isinstance(data, dict) or "reason" not in data:
         return data
     rest = {name: value for name, value in data.items() if name != "reason"}
@@ -136,3 +151,88 @@ def _index(value: Any) -> int:
     if check(int, value, "a reference") < 0:
         raise ValueError("a reference is negative")
     return int(value)
+
+
+class Recorder:
+    """Appends ticks to a recording."""
+
+    def __init__(self, file: gzip.GzipFile, interval_s: float) -> None:
+        self._file = file
+        self._encoder = Encoder()
+        self._last_ns = -1
+        self.ticks = 0
+        self._line(json.dumps(header(made_by=f"gpuledger {__version__}", interval_s=interval_s)))
+
+    def write(self, tick: Tick) -> None:
+        """Append a tick; one that is not later than the last is skipped (clock set back, or a repeated replay)."""
+        if tick.time_ns <= self._last_ns:
+            return
+        self._last_ns = tick.time_ns
+        self._line(self._encoder.line(tick))
+        self.ticks += 1
+
+    def _line(self, line: str) -> None:
+        self._file.write(line.encode() + b"\n")
+
+
+@contextmanager
+def recording(path: Path, interval_s: float) -> Iterator[Recorder]:
+    """A recorder. The file appears, complete, at the end of the block; if the block fails, it does not."""
+    with replacing(path) as file, gzip.GzipFile("", "wb", compresslevel=9, fileobj=file) as packed:
+        yield Recorder(packed, interval_s)
+
+
+def read_packed(path: Path) -> bytes:
+    """The compressed file. A replay keeps it in memory, because the file may change meanwhile."""
+    try:
+        if path.exists() and not path.is_file():
+            raise RecordingError(f"cannot replay {path}: not a regular file", NAME_ONE, "unreadable")
+        return path.read_bytes()
+    except OSError as error:
+        raise RecordingError(f"cannot replay {path}: {error.strerror}", NAME_ONE, "unreadable") from None
+
+
+def load(packed: bytes, path: Path) -> Iterator[Tick]:
+    """The ticks of a recording; RecordingError names the file and the damaged line."""
+    try:
+        yield from _ticks(packed)
+    except RecordingError as error:
+        raise RecordingError(f"cannot replay {path}: {error.problem.what}", error.problem.fix, error.kind) from None
+    except EOFError:
+        raise RecordingError(f"cannot replay {path}: truncated", RECORD_AGAIN, "damaged") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        what = f"cannot replay {path}: damaged or not a recording: {error}"
+        raise RecordingError(what, NAME_ONE, "damaged") from None
+
+
+def _ticks(packed: bytes) -> Iterator[Tick]:
+    decoder = Decoder()
+    last_ns = -1
+    lines = _lines(packed)
+    check_header(next(lines, ""))
+    for number, line in enumerate(lines, start=2):
+        try:
+            tick = decoder.tick(line)
+        except RecordingError as error:
+            raise RecordingError(f"line {number}: {error}", RECORD_AGAIN, error.kind) from None
+        if tick.time_ns <= last_ns:
+            raise RecordingError(f"line {number}: not later than the line before", RECORD_AGAIN, "damaged")
+        last_ns = tick.time_ns
+        yield tick
+    if last_ns < 0:
+        raise RecordingError("no readings", RECORD_AGAIN, "damaged")
+
+
+def _lines(packed: bytes) -> Iterator[str]:
+    size_bytes = 0
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        while line := file.readline(LONGEST_LINE_BYTES):
+            size_bytes += len(line)
+            if size_bytes > LARGEST_BYTES:
+                raise RecordingError(f"unpacks to more than {LARGEST_BYTES >> 20} MiB", RECORD_AGAIN, "too_large")
+            if not line.endswith(b"\n"):
+                raise RecordingError("the last line is incomplete or too long", RECORD_AGAIN, "damaged")
+            try:
+                yield line.decode()
+            except UnicodeDecodeError:
+                raise RecordingError("not UTF-8 text", RECORD_AGAIN, "damaged") from None

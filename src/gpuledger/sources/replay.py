@@ -1,4 +1,4 @@
-"""Playing a recording as if it were the driver: in real time, looped, or as fast as it is asked."""
+"""Replay of a recording as a source: in real time, in a loop, or one tick per read."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.model import Reading, Sample, Tick
-from gpuledger.sources.load import load, read
+from gpuledger.problem import Problem
+from gpuledger.sources.recording import load, read_packed
 
 NS_PER_TICK = 10_000_000
-"""Linux counts the start of a process in hundredths of a second."""
+"""Linux measures the start time of a process in 1/100 s."""
 
 COUNTERS = ("energy_mj", "pcie_replays", "nvlink_transmit_bytes", "nvlink_receive_bytes")
 NAMED_COUNTERS = ("clock_event_ns", "ecc_errors", "ecc_volatile_errors", "nvlink_errors", "remapped_rows", "xids")
 
 
 class Replay:
-    """A source that plays a recording, unpacked as it goes.
+    """A source that replays a recording, unpacking it on the way.
 
-    `paced` gives at each `read` the tick whose time has come, moved to the present; otherwise each `read` gives the
-    next tick just as it was recorded. `looped` starts again at the end, with time and counters going on from where
-    they were, so that a rate over the seam is right; its processes are then new ones.
+    If `paced`, `read` returns the tick that is due, moved to the present; otherwise each `read` returns the next tick
+    as recorded. If `looped`, the recording starts again at its end: time and counters continue, so that rates across
+    the seam are correct, and processes are new ones.
     """
 
     def __init__(
@@ -40,8 +41,8 @@ class Replay:
         self._looped = looped
         self._paced = paced
         self._monotonic = monotonic
-        self._packed = read(path)
-        # Goes through all of it: a damaged recording is refused before anything is shown.
+        self._packed = read_packed(path)
+        # Reads the whole recording, so that damage is found before anything is shown.
         self._lap = Lap.measure(load(self._packed, path))
         self._laps = 0
         self._ticks = load(self._packed, path)
@@ -52,15 +53,15 @@ class Replay:
 
     @property
     def ended(self) -> bool:
-        """Whether every tick was given; never for a looped replay."""
+        """Whether every tick was returned; never true for a looped replay."""
         return self._next is None
 
     def read(self) -> Tick:
-        """The next tick, or the one whose time has come; past the end, the last one again, without its samples."""
+        """The next tick, or the one that is due; after the end, the last one without its samples."""
         if not self._paced:
             return self._with_samples(self._take() if self._next else [])
         elapsed_ns = int((self._monotonic() - self._started) * 1e9)
-        if self._looped and self._next is not None:  # after a long pause: whole laps are skipped, not played
+        if self._looped and self._next is not None:  # after a long pause, whole laps are skipped
             self._laps += max(0, elapsed_ns - self._due_ns(self._next)) // self._lap.duration_ns
         samples: list[tuple[str, Sample]] = []
         while self._next is not None and self._due_ns(self._next) <= elapsed_ns:
@@ -68,18 +69,22 @@ class Replay:
         return _moved(self._with_samples(samples), self._shift_ns)
 
     def errors(self) -> Mapping[tuple[str, str], int]:
-        """A recording does not fail."""
+        """None: a recording does not fail."""
         return {}
 
+    def problems(self) -> tuple[Problem, ...]:
+        """None: a recording does not fail."""
+        return ()
+
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
     def _due_ns(self, tick: Tick) -> int:
         return tick.time_ns - self._lap.first.time_ns + self._laps * self._lap.duration_ns
 
     def _take(self) -> list[tuple[str, Sample]]:
-        """Move on by one tick, its counters raised by what the laps before it used; the samples in it."""
-        assert self._next is not None  # noqa: S101 - the callers have looked
+        """Advance by one tick, with its counters raised by those of earlier laps; return its samples."""
+        assert self._next is not None  # noqa: S101 - checked by the callers
         taken = replace(self._next, source="replay")
         if self._laps:
             readings = tuple(self._lap.later(reading, self._laps) for reading in taken.readings)
@@ -93,7 +98,7 @@ class Replay:
         return [(reading.device.uuid, row) for reading in taken.readings for row in reading.samples or ()]
 
     def _with_samples(self, samples: list[tuple[str, Sample]]) -> Tick:
-        """The last tick with the rows of all ticks since the last read, as the driver would give them."""
+        """The last tick with the samples of all ticks since the last read, as the driver would return them."""
         readings = tuple(
             reading
             if reading.samples is None
@@ -105,7 +110,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """One play of the recording: its first tick, how long it lasts, and what each device used in it."""
+    """One pass of the recording: its first tick, its duration, and the rise of each counter."""
 
     first: Tick
     duration_ns: int
@@ -113,7 +118,7 @@ class Lap:
 
     @staticmethod
     def measure(ticks: Iterator[Tick]) -> Lap:
-        """Go through a recording once. The step from the last tick back to the first is as long as the others."""
+        """Measure a recording. The step from the last tick to the first of the next lap has the mean length."""
         first = last = next(ticks)
         steps = 0
         begin: dict[str, Reading] = {}
@@ -131,7 +136,7 @@ class Lap:
         return Lap(first, duration_ns, used)
 
     def later(self, reading: Reading, laps: int) -> Reading:
-        """The reading as it would be after so many laps."""
+        """The reading with its counters after that many laps."""
         changes: dict[str, Any] = {}
         for name, rise in self.used.get(reading.device.uuid, {}).items():
             value = getattr(reading, name)
@@ -158,7 +163,7 @@ def _risen(first: Reading, last: Reading, duration_ns: int, span_ns: int) -> dic
 
 
 def _moved(tick: Tick, by_ns: int) -> Tick:
-    """The tick at another time, with the times inside it. A process that starts at another time is another one."""
+    """The tick moved in time. The start times of processes move along, which makes them other processes."""
     by_us, by_ms, by_ticks = by_ns // 1000, by_ns // 1_000_000, by_ns // NS_PER_TICK
     readings = tuple(
         replace(r, samples=tuple(replace(row, timestamp_us=row.timestamp_us + by_us) for row in r.samples))

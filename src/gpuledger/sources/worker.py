@@ -1,4 +1,4 @@
-"""A thread that runs one job at a time, for callers that cannot afford to wait for a driver call that hangs."""
+"""A thread that runs one job at a time, for calls that may hang."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Worker(Generic[T]):
-    """Give it a job with `start`, fetch the outcome with `result`; it stays `busy` until fetched."""
+    """Runs a job passed to `start`; it is `busy` until `result` has returned the outcome."""
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
@@ -21,12 +21,12 @@ class Worker(Generic[T]):
         self._thread.start()
 
     def start(self, job: Callable[[], T]) -> None:
-        """Begin the job; the worker must not be busy."""
+        """Start a job; the worker must not be busy."""
         self.busy = True
         self._jobs.put(job)
 
     def result(self, timeout_s: float) -> T | None:
-        """The outcome of the job, raising what it raised; None when it is not done in time."""
+        """The result of the job, or its exception; None if it is not done in time."""
         try:
             if timeout_s > 0:
                 value, error = self._outcomes.get(timeout=timeout_s)
@@ -39,20 +39,18 @@ class Worker(Generic[T]):
             try:
                 raise error
             finally:
-                del (
-                    error
-                )  # or its traceback and this frame keep each other, and all they hold, until the collector runs
+                del error  # breaks the reference cycle between its traceback and this frame
         return value
 
     def close(self) -> None:
-        """End the thread once its job, if any, is done. Never waits."""
+        """End the thread after its current job; does not wait."""
         self._jobs.put(None)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
                 outcome: tuple[T | None, Exception | None] = (job(), None)
-            except Exception as error:  # noqa: BLE001 - handed over to whoever asks for the result
+            except Exception as error:  # noqa: BLE001 - `result` raises it
                 outcome = (None, error)
             self._outcomes.put(outcome)
             del job, outcome

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.sources.dcgm.address import parse_hostengine
+from gpuledger.sources.dcgm import parse_hostengine
 
 
 @pytest.mark.parametrize(

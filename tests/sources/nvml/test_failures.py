@@ -44,6 +44,75 @@ def test_no_driver_then_a_driver(bench: Bench, caplog: pytest.LogCaptureFixture)
     assert len(_lines(caplog, "is up with 1 GPUs")) == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "kind", "fix"),
+    [
+        ("unloaded", "not_loaded", "`sudo modprobe nvidia`"),
+        ("error nvmlInit* code=4", "permission", "sudo chmod a+rw /dev/nvidiactl"),
+        ("error nvmlInit* code=18", "version_mismatch", "sudo rmmod nvidia_uvm"),
+        ("error nvmlInit* code=12", "library_not_found", "docker run --gpus all"),
+        ("error nvmlInit* code=999", "nvml", "check `nvidia-smi`"),
+    ],
+)
+def test_the_problem_of_a_driver_carries_its_fix(bench: Bench, line: str, kind: str, fix: str) -> None:
+    """By NVML's error code; its own words are in the text."""
+    bench.write(line)
+
+    problem = bench.read().driver.problem
+
+    assert problem is not None
+    assert (problem.kind, fix in problem.fix) == (kind, True)
+    assert problem.what.startswith("nvmlInit: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "fix"),
+    [
+        ("lost 1", "lost", "`sudo nvidia-smi --gpu-reset -i 1`"),
+        ("error nvmlDeviceGetMemoryInfo* code=16 gpu=1", "reset_required", "`sudo nvidia-smi --gpu-reset -i 1`"),
+        ("error nvmlDeviceGetMemoryInfo* code=28 gpu=1", "gpu_not_found", "`nvidia-smi -L`"),
+        ("hang nvmlDeviceGetTotalEnergyConsumption gpu=1", "hang", "reboot"),
+    ],
+)
+def test_the_problem_of_a_gpu_carries_its_fix(bench: Bench, line: str, kind: str, fix: str) -> None:
+    """With the index of the GPU in the command."""
+    bench.scenario.gpus.append(Gpu(index=1))
+    bench.write()
+    bench.read()
+    bench.write(line)
+
+    first, second = bench.read().readings
+
+    assert first.problem is None
+    assert second.problem is not None
+    assert (second.problem.kind, fix in second.problem.fix) == (kind, True)
+
+
+def test_a_driver_without_gpus(bench: Bench) -> None:
+    """It is up, and says what is missing."""
+    bench.scenario.gpus.clear()
+    bench.write()
+
+    driver = bench.read().driver
+
+    assert driver.up
+    assert driver.problem is not None
+    assert (driver.problem.kind, "docker run --gpus all" in driver.problem.fix) == ("no_gpu", True)
+
+
+def test_failed_calls_are_problems_with_a_fix(bench: Bench) -> None:
+    """Beside the count of the metric."""
+    bench.write("error nvmlDeviceGetTotalEnergyConsumption code=999")
+    bench.read()
+
+    (problem,) = bench.source.problems()
+
+    assert bench.source.errors() == {("nvmlDeviceGetTotalEnergyConsumption", "Unknown Error"): 1}
+    assert problem.what == "nvmlDeviceGetTotalEnergyConsumption failed once: Unknown Error; its value is missing"
+    assert (problem.kind, problem.severity, problem.about) == ("nvml", "warning", "driver")
+    assert problem.fix.startswith("check `nvidia-smi`")
+
+
 def test_driver_is_not_tried_in_every_tick(bench: Bench) -> None:
     """A driver that is away is tried after 1 s, 2 s, 4 s ... 30 s, not every tick."""
     bench.write("unloaded")
@@ -86,7 +155,7 @@ def test_one_gpu_lost_among_others(bench: Bench, caplog: pytest.LogCaptureFixtur
     assert len(_lines(caplog, "GPU 1 is down")) == 1
     bench.write()
     bench.until(lambda tick: _up(tick) == [True, True])
-    assert len(_lines(caplog, "GPU 1 is back")) == 1
+    assert len(_lines(caplog, "GPU 1 is up again")) == 1
 
 
 def test_gpu_lost_before_the_first_reading(bench: Bench) -> None:

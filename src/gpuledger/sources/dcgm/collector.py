@@ -1,6 +1,6 @@
-"""Asks DCGM about the processes of the last tick, in a thread of its own.
+"""Reads DCGM's statistics of the processes of the last tick, in a thread of its own.
 
-A tick takes what is known and never waits. A call that does not return costs DCGM's numbers, and nothing else.
+A tick takes the latest statistics without waiting. A call that hangs costs DCGM's numbers and nothing else.
 """
 
 from __future__ import annotations
@@ -12,40 +12,43 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuledger.backoff import Backoff
+from gpuledger.errors import DcgmError
 from gpuledger.model import DcgmHealth, DcgmStats, ProcessUse, Tick
 from gpuledger.problem import Problem
 from gpuledger.said import Said
-from gpuledger.sources.dcgm import answers
-from gpuledger.sources.dcgm.library import ACCOUNTING, NO_PERMISSION, NOT_WATCHED, REQUIRES_ROOT, DcgmError, Library
+from gpuledger.sources import REPORT
+from gpuledger.sources.dcgm.library import ACCOUNTING, NOT_WATCHED, PERMISSION, REQUIRES_ROOT, Library
 from gpuledger.sources.dcgm.session import Session
 
 log = logging.getLogger(__name__)
 
 HANGS_S = 10.0
-"""Starting an engine on a large node takes seconds; nothing takes longer."""
-GOODBYE_S = 0.5
-"""How long the end of the program may wait for DCGM to be left in order."""
-PATIENCE = 5
-"""Rounds without a number of any process before it is said: a process is known one period after its start."""
+"""A call that takes longer hangs; the slowest, starting an engine on a large node, takes seconds."""
+CLOSE_TIMEOUT_S = 0.5
+"""How long the exporter waits for the connection to be closed when it stops."""
+SILENT_ROUNDS = 5
+"""Rounds without statistics of any process before a warning; DCGM knows a process one period after its start."""
 SLACK_MS = 2000
-"""Start times come from the driver's clock and from the kernel's count since boot."""
-REMEDIABLE = frozenset({NOT_WATCHED, NO_PERMISSION, REQUIRES_ROOT})
-"""The connection is good, and need not be made anew to try again."""
+"""Tolerance between start times, which come from the driver's clock and from the kernel's time since boot."""
+RETRY_CONNECTED = frozenset({NOT_WATCHED, PERMISSION, REQUIRES_ROOT})
+"""Kinds of errors after which the connection is kept."""
 
-Answers = Mapping[tuple[int, str], DcgmStats]
+RESTART = "restart nv-hostengine, or gpuledger if DCGM runs inside it"
+
+Statistics = Mapping[tuple[int, str], DcgmStats]
 """By pid and the GPU's uuid."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """All that was known after a round; swapped whole, so that a tick needs no lock."""
+class Result:
+    """The result of a round; replaced as a whole, so that a tick needs no lock."""
 
     health: DcgmHealth
-    answers: Answers = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=dict)
 
 
 class DcgmCollector:
-    """Puts DCGM's numbers beside ours in each tick, after the books are written."""
+    """Adds DCGM's statistics to each tick, after the books."""
 
     name = "dcgm"
 
@@ -65,77 +68,77 @@ class DcgmCollector:
         self._library: Library | None = None
         self._session: Session | None = None
         self._watching = False
-        self._wanted: frozenset[int] | None = None
-        """Pids of the last tick; None before the first."""
+        self._pids: frozenset[int] | None = None
+        """The processes of the last tick; None before the first."""
         self._answered = False
         self._advice = ""
         self._empty_rounds = 0
         self._began: float | None = None
-        """When the round in progress made its last call."""
+        """When the last call of the current round began."""
         mode = "hostengine" if hostengine else "embedded"
-        self._known = Known(DcgmHealth(up=False, problem=Problem("not asked yet"), mode=mode))
+        self._result = Result(DcgmHealth(up=False, problem=Problem("not asked yet", kind="starting"), mode=mode))
         self._said = Said(log)
-        self._said.assume("dcgm", self._known.health.reason)
+        self._said.assume("dcgm", self._result.health.reason)
         self._stop = False
-        self._news = threading.Event()
-        """The first tick is there, or it is time to stop."""
+        self._wake = threading.Event()
+        """Set by the first tick and by `close`."""
         self._thread = threading.Thread(target=self._run, name="dcgm", daemon=True)
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; one that hangs in the library ends with the process."""
+        """Stop the thread; one that hangs in a call ends with the process."""
         self._stop = True
-        self._news.set()
+        self._wake.set()
         if self._thread.is_alive() and not self._hangs():
-            self._thread.join(GOODBYE_S)
+            self._thread.join(CLOSE_TIMEOUT_S)
 
     def attach(self, tick: Tick) -> Tick:
-        """The tick with what DCGM said last; its processes are those to ask about next. Never waits."""
-        before, self._wanted = self._wanted, frozenset(use.resident.pid for use in tick.processes if use.active)
+        """The tick with the latest statistics. The next round reads those of its processes."""
+        previous, self._pids = self._pids, frozenset(use.resident.pid for use in tick.processes if use.active)
         self._advice = _advice(tick)
-        if before is None:
-            self._news.set()
-        known = self._known
+        if previous is None:
+            self._wake.set()
+        result = self._result
         if self._hangs():
             call = self._library.current if self._library is not None else ""
-            reason = f"{call or 'loading the library'} does not return"
-            self._say(reason)
-            known = Known(replace(known.health, up=False, problem=Problem(reason)))
-        if not known.answers:
-            return replace(tick, dcgm=known.health)
-        processes = tuple(_beside(use, known.answers) for use in tick.processes)
-        return replace(tick, processes=processes, dcgm=known.health)
+            problem = Problem(f"{call or 'loading the library'} does not return", RESTART, "hang")
+            self._log(problem)
+            result = Result(replace(result.health, up=False, problem=problem))
+        if not result.statistics:
+            return replace(tick, dcgm=result.health)
+        processes = tuple(_with_statistics(use, result.statistics) for use in tick.processes)
+        return replace(tick, processes=processes, dcgm=result.health)
 
     def answered(self) -> bool:
-        """Whether DCGM was asked about the processes of a tick, or cannot be."""
+        """Whether the statistics of a tick were read, or failed to be."""
         return self._answered
 
     def round(self) -> None:
-        """Ask about everybody once, or try to get to where that is possible. Public for tests."""
-        if self._known.health.reason and not self._backoff.due():
+        """Connect if necessary, and read the statistics of all processes once. Public for tests."""
+        if self._result.health.problem is not None and not self._backoff.due():
             return
         self._began = self._monotonic()
-        wanted = self._wanted
+        pids = self._pids
         try:
-            found = self._ask(wanted or frozenset())
+            statistics = self._read(pids or frozenset())
         except DcgmError as error:
-            self._fail(str(error), keep=error.code in REMEDIABLE)
-        except Exception as error:  # a bug of ours must not end the thread
+            self._fail(error.problem, keep=error.kind in RETRY_CONNECTED)
+        except Exception as error:  # a bug must not end the thread
             log.debug("dcgm", exc_info=True)
-            self._fail(f"{type(error).__name__}: {error}", keep=False)
+            self._fail(Problem(f"{type(error).__name__}: {error}", REPORT, "bug"), keep=False)
         else:
             self._backoff.reset()
-            self._publish("", found)
-            self._answered = wanted is not None
-            self._note_silence(asked=len(wanted or ()), answered=len(found))
+            self._publish(None, statistics)
+            self._answered = pids is not None
+            self._note_silence(processes=len(pids or ()), answered=len(statistics))
         finally:
             self._began = None
 
     def leave(self) -> None:
-        """Let go of DCGM. Public for tests."""
+        """Close the connection. Public for tests."""
         session, self._session, self._watching = self._session, None, False
         if session is not None:
             session.close()
@@ -145,12 +148,12 @@ class DcgmCollector:
     def _run(self) -> None:
         while not self._stop:
             self.round()
-            self._news.wait(self._period_s)
-            self._news.clear()
+            self._wake.wait(self._period_s)
+            self._wake.clear()
         self._began = self._monotonic()
         self.leave()
 
-    def _ask(self, wanted: frozenset[int]) -> Answers:
+    def _read(self, pids: frozenset[int]) -> Statistics:
         if self._library is None:
             self._library = Library(self._path)
         if self._session is None:
@@ -159,49 +162,46 @@ class DcgmCollector:
         if not self._watching:
             session.watch(self._period_s)
             self._watching = True
-        found: dict[tuple[int, str], DcgmStats] = {}
-        for pid in sorted(wanted):
+        statistics: dict[tuple[int, str], DcgmStats] = {}
+        for pid in sorted(pids):
             if self._stop:
                 break
             self._began = self._monotonic()
-            info = session.process(pid)
-            for gpu_id, stats in () if info is None else answers.by_gpu(info):
-                if uuid := session.uuid(gpu_id):
-                    found[pid, uuid] = stats
-        return found
+            statistics.update(((pid, uuid), stats) for uuid, stats in session.process(pid))
+        return statistics
 
-    def _fail(self, reason: str, *, keep: bool) -> None:
+    def _fail(self, problem: Problem, *, keep: bool) -> None:
         self._watching = False
         if not keep:
             self.leave()
         self._backoff.failed()
-        self._publish(reason, {})
+        self._publish(problem, {})
         self._answered = True
 
-    def _publish(self, reason: str, found: Answers) -> None:
+    def _publish(self, problem: Problem | None, statistics: Statistics) -> None:
         library = self._library.name if self._library is not None else ""
         version = self._session.version if self._session is not None else ""
         health = DcgmHealth(
-            up=not reason,
-            problem=Problem(reason) if reason else None,
+            up=problem is None,
+            problem=problem,
             version=version,
             library=library,
-            mode=self._known.health.mode,
+            mode=self._result.health.mode,
         )
-        self._known = Known(health, found)
-        self._say(reason)
+        self._result = Result(health, statistics)
+        self._log(problem)
 
-    def _say(self, reason: str) -> None:
-        health = self._known.health
+    def _log(self, problem: Problem | None) -> None:
+        health, reason = self._result.health, str(problem or "")
         back = f"DCGM {health.version} answers ({health.mode}, {health.library})"
-        self._said.change("dcgm", reason, f"DCGM's numbers are missing: {reason}", back)
+        self._said.change("dcgm", reason, f"DCGM statistics are missing: {reason}", back)
 
-    def _note_silence(self, *, asked: int, answered: int) -> None:
-        """DCGM is well, but has nothing to say: nearly always accounting mode."""
-        self._empty_rounds = self._empty_rounds + 1 if asked and not answered else 0
-        if answered or self._empty_rounds >= PATIENCE:
+    def _note_silence(self, *, processes: int, answered: int) -> None:
+        """Warn if DCGM answers but has no statistics; the cause is nearly always accounting mode."""
+        self._empty_rounds = self._empty_rounds + 1 if processes and not answered else 0
+        if answered or self._empty_rounds >= SILENT_ROUNDS:
             advice = "" if answered else self._advice
-            problem = f"DCGM has no data (-14) of any of {asked} processes: {advice}"
+            problem = f"DCGM has no data (-14) of any of {processes} processes: {advice}"
             self._said.change("dcgm data", advice, problem, "DCGM has data of processes")
 
     def _hangs(self) -> bool:
@@ -209,25 +209,25 @@ class DcgmCollector:
         return began is not None and self._monotonic() - began > HANGS_S
 
 
-def _beside(use: ProcessUse, found: Answers) -> ProcessUse:
-    stats = found.get((use.resident.pid, use.device.uuid))
-    if stats is None or not use.active or _of_another(use, stats):
+def _with_statistics(use: ProcessUse, statistics: Statistics) -> ProcessUse:
+    stats = statistics.get((use.resident.pid, use.device.uuid))
+    if stats is None or not use.active or _is_earlier_process(use, stats):
         return use
     return replace(use, dcgm=stats)
 
 
-def _of_another(use: ProcessUse, stats: DcgmStats) -> bool:
-    """Whether it speaks of a process that had this pid before: DCGM knows the new one only after its next sample."""
+def _is_earlier_process(use: ProcessUse, stats: DcgmStats) -> bool:
+    """Whether the statistics belong to an earlier process with this pid: DCGM learns of the new one a sample later."""
     if use.facts is None or stats.start_us is None:
         return False
     return stats.start_us // 1000 < use.facts.start_time_ms - SLACK_MS
 
 
 def _advice(tick: Tick) -> str:
-    """Why there may be nothing to say, as far as the driver tells."""
+    """The probable reason why DCGM has no statistics."""
     gpus = [reading for reading in tick.readings if not reading.device.parent_uuid]
     if any(gpu.mig_enabled for gpu in gpus):
-        return "a GPU is in MIG mode, in which the driver keeps no accounts of processes, and DCGM of none at all"
+        return "a GPU is in MIG mode; then the driver has no accounting, and DCGM no statistics of any GPU"
     if any(gpu.accounting_enabled is False for gpu in gpus):
         return f"accounting mode is off; {ACCOUNTING}"
-    return "they may have begun before accounting mode was turned on; processes that start now will be known"
+    return "the processes may have started before accounting mode was turned on; new processes will have statistics"

@@ -1,47 +1,180 @@
-"""libdcgm: found, loaded and called; an error says what is missing and what to do about it."""
+"""libdcgm: its structures, how it is found and called, and what to do about its errors.
+
+Sizes and offsets of the structures are the same in every release from 3.0.4 to 4.6.0. The first word of each has its
+size and the number of its layout, so that a library with another layout refuses the call instead of writing past the
+end.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint, c_ushort
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint,
+    c_ushort,
+    sizeof,
+)
 from typing import Any
 
-from gpuledger.errors import DriverError
-from gpuledger.sources.dcgm.structs import (
-    ConnectParameters,
-    EmbeddedParameters,
-    EntityPair,
-    FieldValue,
-    PidInfo,
-    VersionInfo,
-)
+from gpuledger.errors import DcgmError
+
+MOST_GPUS = 32
+
+
+def version_word(kind: type[Structure], number: int) -> int:
+    """The value of the first field of a structure."""
+    return sizeof(kind) | number << 24
+
+
+class Summary64(Structure):
+    """Minimum, maximum and mean of the samples in a window."""
+
+    _fields_ = (("minimum", c_int64), ("maximum", c_int64), ("average", c_int64))
+
+
+class Summary32(Structure):
+    """The same with 32 bits."""
+
+    _fields_ = (("minimum", c_int), ("maximum", c_int), ("average", c_int))
+
+
+class ProcessUtilization(Structure):
+    """Utilization of one process. Not used: it is divided by the number of busy processes, and not always set."""
+
+    _fields_ = (("pid", c_uint), ("sm", c_double), ("memory", c_double))
+
+
+class PidSingleInfo(Structure):
+    """dcgmPidSingleInfo_t: one GPU while a process was on it."""
+
+    _fields_ = (
+        ("gpu_id", c_uint),
+        ("energy_mj", c_int64),
+        ("pcie_receive", Summary64),
+        ("pcie_transmit", Summary64),
+        ("pcie_replays", c_int64),
+        ("start_us", c_int64),
+        ("end_us", c_int64),
+        ("process_utilization", ProcessUtilization),
+        ("sm_pct", Summary32),
+        ("memory_pct", Summary32),
+        ("ecc_single_bit", c_uint),
+        ("ecc_double_bit", c_uint),
+        ("memory_clock", Summary32),
+        ("sm_clock", Summary32),
+        ("xids", c_int),
+        ("xid_times_us", c_int64 * 10),
+        ("other_compute", c_int),
+        ("other_compute_pids", c_uint * 16),
+        ("other_graphics", c_int),
+        ("other_graphics_pids", c_uint * 16),
+        ("max_memory_bytes", c_int64),
+        ("violations_us", c_int64 * 6),
+        ("overall_health", c_uint),
+        ("incidents", c_uint),
+        ("systems", c_uint * 2 * 10),
+    )
+
+
+class PidInfo(Structure):
+    """dcgmPidInfo_v2: a process and the GPUs it was on."""
+
+    _fields_ = (
+        ("version", c_uint),
+        ("pid", c_uint),
+        ("unused", c_uint),
+        ("gpu_count", c_int),
+        ("summary", PidSingleInfo),
+        ("gpus", PidSingleInfo * MOST_GPUS),
+    )
+
+
+class EmbeddedParameters(Structure):
+    """dcgmStartEmbeddedV2Params_v1, accepted by 3.x and 4.x; 4.3 adds a larger one."""
+
+    _fields_ = (
+        ("version", c_uint),
+        ("mode", c_int),
+        ("handle", c_size_t),
+        ("log_file", c_char_p),
+        ("severity", c_int),
+        ("deny_count", c_uint),
+        ("deny", c_uint * 10),
+    )
+
+
+class ConnectParameters(Structure):
+    """dcgmConnectV2Params_v2."""
+
+    _fields_ = (("version", c_uint), ("persist", c_uint), ("timeout_ms", c_uint), ("is_unix_socket", c_uint))
+
+
+class VersionInfo(Structure):
+    """dcgmVersionInfo_v2: `version:4.2.3;arch:x86_64;...`."""
+
+    _fields_ = (("version", c_uint), ("text", c_char * 512))
+
+
+class EntityPair(Structure):
+    """dcgmGroupEntityPair_t: kind and number of an entity."""
+
+    _fields_ = (("kind", c_uint), ("number", c_uint))
+
+
+class FieldValue(Structure):
+    """dcgmFieldValue_v2; only text values are read."""
+
+    _fields_ = (
+        ("version", c_uint),
+        ("kind", c_uint),
+        ("number", c_uint),
+        ("field", c_ushort),
+        ("type", c_ushort),
+        ("status", c_int),
+        ("unused", c_uint),
+        ("time_us", c_int64),
+        ("text", c_char * 4096),
+    )
+
+
+PID_INFO_VERSION = version_word(PidInfo, 2)
+EMBEDDED_VERSION = version_word(EmbeddedParameters, 1)
+CONNECT_VERSION = version_word(ConnectParameters, 2)
+VERSION_INFO_VERSION = version_word(VersionInfo, 2)
 
 NAMES = ("libdcgm.so.4", "libdcgm.so.3")
-"""The number is DCGM's; what is called here is the same in both."""
-
-TIMEOUT, VERSION_MISMATCH, NO_DATA, NOT_WATCHED, NO_PERMISSION = -11, -12, -14, -16, -17
-CONNECTION_NOT_VALID, LIBRARY_NOT_FOUND, REQUIRES_ROOT, NVML_NOT_LOADED = -21, -25, -29, -56
+"""Library names by major version; the calls used here are the same in both."""
 
 ACCOUNTING = "turn accounting mode on with `nvidia-smi -am 1` as root"
 UNREACHABLE = "start nv-hostengine there, or give its address with --dcgm.hostengine"
-DIFFERENT = (
-    "gpuledger speaks the interface of DCGM 3 and 4; install one of them, "
-    "and on both sides the same one where there is an nv-hostengine"
+INTERFACE = (
+    "gpuledger supports DCGM 3 and 4: install one of them, and the same version for libdcgm and an nv-hostengine"
 )
-REMEDIES = {
-    TIMEOUT: UNREACHABLE,
-    VERSION_MISMATCH: DIFFERENT,
-    NOT_WATCHED: f"{ACCOUNTING}; with MIG on any GPU the driver keeps it off",
-    NO_PERMISSION: ACCOUNTING,
-    CONNECTION_NOT_VALID: UNREACHABLE,
-    LIBRARY_NOT_FOUND: "mount the driver's libnvidia-ml.so.1 into the container",
-    REQUIRES_ROOT: f"{ACCOUNTING}, or run as root what DCGM runs in",
-    NVML_NOT_LOADED: "mount the driver's libnvidia-ml.so.1 into the container",
+NVML = "mount the driver's libnvidia-ml.so.1 into the container"
+NO_DATA, NOT_WATCHED, PERMISSION, REQUIRES_ROOT = "no_data", "not_watched", "permission", "requires_root"
+"""Kinds of errors that code refers to."""
+KINDS = {
+    -11: ("timeout", UNREACHABLE),
+    -12: ("version_mismatch", INTERFACE),
+    -14: (NO_DATA, ""),
+    -16: (NOT_WATCHED, f"{ACCOUNTING}; with MIG on any GPU the driver keeps it off"),
+    -17: (PERMISSION, ACCOUNTING),
+    -21: ("unreachable", UNREACHABLE),
+    -25: ("library_not_found", NVML),
+    -29: (REQUIRES_ROOT, f"{ACCOUNTING}, or run DCGM (nv-hostengine or gpuledger) as root"),
+    -56: ("library_not_found", NVML),
 }
-"""What to do about an error, by its code."""
+"""Kind of error and fix, by DCGM's error code."""
 
 HANDLE = GROUP = c_size_t
-"""uintptr_t; a plain int would be cut to 32 bits."""
+"""uintptr_t; ctypes would truncate a plain int to 32 bits."""
 
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "dcgmInit": (),
@@ -60,14 +193,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-class DcgmError(DriverError):
-    """DCGM cannot be used, or does not answer. `code` is DCGM's; 0 when there is no library to give one."""
-
-    def __init__(self, message: str, code: int = 0) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 class Library:
     """libdcgm, loaded. All calls come from one thread."""
 
@@ -75,36 +200,36 @@ class Library:
         self.name, self._library = _load(path)
         self._functions = {}
         self.current = ""
-        """The call in progress, for the log line when it does not return."""
+        """The call in progress; named in the log if it does not return."""
         for name, arguments in SIGNATURES.items():
             try:
                 function = self._library[name]
             except AttributeError:
-                raise DcgmError(f"{self.name} has no {name}: it is not DCGM, or too old; {DIFFERENT}") from None
+                what = f"{self.name} has no {name}: it is not DCGM, or too old"
+                raise DcgmError(what, INTERFACE, "version_mismatch") from None
             function.argtypes, function.restype = arguments, c_int
             self._functions[name] = function
 
     def call(self, name: str, *arguments: Any, about: str = "") -> None:
-        """Make a call. DcgmError names it, what it was about, why it failed and what to do."""
+        """Make a call; DcgmError if it fails."""
         self.current = name
         try:
             code = self._functions[name](*arguments)
         finally:
             self.current = ""
         if code:
-            remedy = REMEDIES.get(code)
-            on = f" {about}" if about else ""
-            raise DcgmError(f"{name}{on}: {self._words(code)} ({code}){'; ' + remedy if remedy else ''}", code)
+            kind, fix = KINDS.get(code, ("dcgm", ""))
+            raise DcgmError(f"{name}{about and f' {about}'}: {self._text(code)} ({code})", fix, kind)
 
-    def _words(self, code: int) -> str:
-        """DCGM's own words for an error."""
+    def _text(self, code: int) -> str:
+        """DCGM's description of an error."""
         try:
             function = self._library["errorString"]
         except AttributeError:
             return "error"
         function.argtypes, function.restype = (c_int,), c_char_p
-        words: bytes | None = function(code)
-        return words.decode(errors="replace") if words else "unknown error"
+        text: bytes | None = function(code)
+        return text.decode(errors="replace") if text else "unknown error"
 
 
 def _load(path: str) -> tuple[str, ctypes.CDLL]:
@@ -114,9 +239,9 @@ def _load(path: str) -> tuple[str, ctypes.CDLL]:
             return name, ctypes.CDLL(name)
         except OSError as error:
             reasons.append(str(error))
-    advice = (
+    fix = (
         "name libdcgm.so.4 or libdcgm.so.3 with --dcgm.library"
         if path
         else "install datacenter-gpu-manager-4-core, or mount it into the container and name it with --dcgm.library"
     )
-    raise DcgmError(f"no library: {'; '.join(reasons)}; {advice}")
+    raise DcgmError(f"cannot load libdcgm: {'; '.join(reasons)}", fix, "library_not_found")

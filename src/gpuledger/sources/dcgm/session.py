@@ -1,43 +1,51 @@
-"""One connection to DCGM: to an engine inside this process, or to an nv-hostengine."""
+"""A connection to DCGM, either inside this process (embedded) or to an nv-hostengine."""
 
 from __future__ import annotations
 
 import logging
 from ctypes import byref, c_size_t, c_ushort
 
-from gpuledger.sources.dcgm.address import UNIX
-from gpuledger.sources.dcgm.library import NO_DATA, DcgmError, Library
-from gpuledger.sources.dcgm.structs import (
+from gpuledger.errors import DcgmError
+from gpuledger.model import DcgmStats
+from gpuledger.sources.dcgm import UNIX
+from gpuledger.sources.dcgm.library import (
     CONNECT_VERSION,
     EMBEDDED_VERSION,
+    MOST_GPUS,
+    NO_DATA,
     PID_INFO_VERSION,
     VERSION_INFO_VERSION,
     ConnectParameters,
     EmbeddedParameters,
     EntityPair,
     FieldValue,
+    Library,
     PidInfo,
+    PidSingleInfo,
     VersionInfo,
 )
 
 log = logging.getLogger(__name__)
 
 ALL_GPUS = 0x7FFFFFFF
-"""A group that is always there."""
+"""The predefined group of all GPUs."""
 AUTOMATIC = 1
-"""The engine samples by itself."""
+"""Operation mode in which the engine samples without being triggered."""
 GPU = 1
 UUID = 54
-"""Numbers of a kind of entity and of a field; they have never changed."""
+"""Numbers of the entity kind and of the field; the same in all versions."""
 LIVE = 1
-"""Ask the driver, for nobody may be watching the field."""
+"""Read from the driver instead of the cache, because the field may not be watched."""
 CONNECT_MS = 5000
 KEEP_S = 3600.0
-"""How long DCGM keeps samples, as its own tools ask for. What a process did before is in none of its numbers."""
+"""How long DCGM keeps samples, as in its own tools; older work of a process is not in its statistics."""
+
+BLANK_64, BLANK_32 = 0x7FFFFFFFFFFFFFF0, 0x7FFFFFF0
+"""Values from here on are DCGM's codes for missing values."""
 
 
 class Session:
-    """A connection that is open. Whatever it knows of GPUs is true as long as it lasts."""
+    """An open connection. GPU numbers are stable while it lasts."""
 
     def __init__(self, library: Library, hostengine: str = "") -> None:
         self._library = library
@@ -52,26 +60,27 @@ class Session:
         self.version = self._version()
 
     def watch(self, period_s: float) -> None:
-        """Have DCGM sample what its statistics of processes need, once at once and then every `period_s`."""
+        """Make DCGM sample the fields of its process statistics, now and then every `period_s`."""
         self._library.call("dcgmWatchPidFields", self._handle, ALL_GPUS, int(period_s * 1e6), KEEP_S, 0)
         self._library.call("dcgmUpdateAllFields", self._handle, 1)
 
-    def process(self, pid: int) -> PidInfo | None:
-        """What DCGM says of a process; None when it knows nothing of it."""
+    def process(self, pid: int) -> list[tuple[str, DcgmStats]]:
+        """The statistics of a process, by uuid of the GPU; empty if DCGM has none."""
         info = PidInfo(version=PID_INFO_VERSION, pid=pid)
         try:
             self._library.call("dcgmGetPidInfo", self._handle, ALL_GPUS, byref(info))
         except DcgmError as error:
-            if error.code == NO_DATA:
-                return None
+            if error.kind == NO_DATA:
+                return []
             raise
-        return info
+        statistics = ((self.uuid(gpu_id), stats) for gpu_id, stats in by_gpu(info))
+        return [(uuid, stats) for uuid, stats in statistics if uuid]
 
     def uuid(self, gpu_id: int) -> str:
-        """The GPU that DCGM calls by this number; asked once. Empty when it does not say.
+        """The uuid of the GPU with this number in DCGM, read once; empty if DCGM does not report it.
 
-        As one live field value, the same in 3.x and 4.x. dcgmGetDeviceAttributes would read clocks, limits and twenty
-        other things along with it, into a structure that is already in its third layout.
+        Read as one live field value, the same in 3.x and 4.x: dcgmGetDeviceAttributes would read clocks, limits and
+        twenty other values as well, into a structure whose layout has changed twice.
         """
         if gpu_id not in self._uuids:
             value = FieldValue()
@@ -84,7 +93,7 @@ class Session:
         return self._uuids[gpu_id]
 
     def close(self) -> None:
-        """End it; an engine that is gone cannot say good-bye."""
+        """Close the connection; an engine that is gone is no error."""
         self._quietly("dcgmDisconnect" if self._hostengine else "dcgmStopEmbedded", self._handle)
         self._quietly("dcgmShutdown")
 
@@ -102,13 +111,13 @@ class Session:
         return int(handle.value)
 
     def _version(self) -> str:
-        """The engine's version; it is nice to know, and no reason to fail."""
+        """The engine's version; empty if unknown."""
         info = VersionInfo(version=VERSION_INFO_VERSION)
         if not self._quietly("dcgmHostengineVersionInfo", self._handle, byref(info)):
             return ""
         text: str = info.text.decode("ascii", errors="replace")
-        known = dict(pair.partition(":")[::2] for pair in text.split(";"))
-        return known.get("version", "")
+        pairs = dict(pair.partition(":")[::2] for pair in text.split(";"))
+        return pairs.get("version", "")
 
     def _quietly(self, name: str, *arguments: object) -> bool:
         try:
@@ -117,3 +126,30 @@ class Session:
             log.debug("%s", error)
             return False
         return True
+
+
+def by_gpu(info: PidInfo) -> list[tuple[int, DcgmStats]]:
+    """The statistics of a process, by DCGM's number of the GPU; missing values are None."""
+    count = min(max(info.gpu_count, 0), MOST_GPUS)
+    return [(int(gpu.gpu_id), _stats(gpu)) for gpu in info.gpus[:count]]
+
+
+def _stats(gpu: PidSingleInfo) -> DcgmStats:
+    """Not used: PCIe replays (of the GPU's whole life), XIDs (ten at most), clocks."""
+    return DcgmStats(
+        energy_mj=_known(gpu.energy_mj, BLANK_64),
+        sm_pct=_percent(gpu.sm_pct.average),
+        memory_pct=_percent(gpu.memory_pct.average),
+        max_memory_bytes=_known(gpu.max_memory_bytes, BLANK_64),
+        other_processes=_known(gpu.other_compute, BLANK_32),
+        start_us=_known(gpu.start_us, BLANK_64) or None,
+    )
+
+
+def _known(number: int, blank: int) -> int | None:
+    """The value, or None if it is missing. It is negative after a reload of the driver, when nothing was measured."""
+    return int(number) if 0 <= number < blank else None
+
+
+def _percent(number: int) -> int | None:
+    return int(number) if 0 <= number <= 100 else None

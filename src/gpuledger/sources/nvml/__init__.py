@@ -1,8 +1,8 @@
 """The NVIDIA driver through NVML.
 
-- `call`: one call, its errors sorted into unsupported, passing, lost and gone
-- `device`, `slow`, `processes`, `gpm`: what is read of one GPU
-- `events`: XID errors as they happen
-- `reader`: one GPU with its MIG instances, in a thread of its own
-- `source`: all GPUs, and the driver coming and going
+- `call`: one driver call; kind of problem and fix for each NVML error code
+- `device`, `slow`, `processes`, `gpm`: the values of one GPU
+- `events`: XID errors
+- `reader`: one GPU with its MIG instances, read in a thread of its own
+- `source`: all GPUs, and the driver as it comes and goes
 """

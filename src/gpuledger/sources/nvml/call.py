@@ -1,4 +1,4 @@
-"""Driver calls: timed, named while they run, and their errors sorted by what they mean for us."""
+"""NVML calls: timed, named while they run, and with errors sorted by their consequence."""
 
 from __future__ import annotations
 
@@ -9,28 +9,31 @@ from typing import Any
 
 import pynvml
 
-from gpuledger.errors import DriverError
+from gpuledger.errors import DriverGoneError, GpuLostError
+from gpuledger.problem import Problem
 
 Handle = Any
 """An opaque pointer of the binding."""
+Failures = Counter[tuple[str, int]]
+"""Unexpected failures, by name of the call and NVML error code."""
 
 UNSUPPORTED = frozenset({
-    pynvml.NVML_ERROR_INVALID_ARGUMENT,  # an enum value or field this driver does not know yet
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,  # an enum value or field that this driver does not know yet
     pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_NO_PERMISSION,  # rights do not change while we run
+    pynvml.NVML_ERROR_NO_PERMISSION,  # permissions do not change while the exporter runs
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     pynvml.NVML_ERROR_DEPRECATED,
 })  # fmt: skip
-"""This GPU or driver will not answer this question however often it is asked."""
+"""The GPU or driver will never answer this call."""
 
 LOST = frozenset({
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED,
     pynvml.NVML_ERROR_GPU_NOT_FOUND,
 })  # fmt: skip
-"""This GPU answers nothing until it is reset or comes back."""
+"""The GPU answers no call until it is reset or returns."""
 
 GONE = frozenset({
     pynvml.NVML_ERROR_UNINITIALIZED,
@@ -38,40 +41,81 @@ GONE = frozenset({
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
 })  # fmt: skip
-"""The driver was unloaded or replaced under us: start again from nvmlInit."""
+"""The driver was unloaded or replaced: nvmlInit has to be called again."""
 
-NOTHING_THERE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA})
+NO_ROWS = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA})
+"""A list is empty."""
+
+HANG, VERSION_MISMATCH, NO_ANSWER = "hang", "version_mismatch", "no_answer"
+"""Kinds of problems that code refers to."""
+RESET = "`sudo nvidia-smi --gpu-reset -i {gpu}`"
+MISSING = "`nvidia-smi -L` lists the GPUs of the host; reboot if one is missing"
+CONTAINER = "in a container, pass the GPUs to it: `docker run --gpus all`, on Kubernetes `runtimeClassName: nvidia`"
+MODULES = "nvidia_uvm nvidia_drm nvidia_modeset nvidia"
+RELOAD = f"stop all programs that use GPUs and `sudo rmmod {MODULES} && sudo modprobe nvidia`"
+CHMOD = "`sudo chmod a+rw /dev/nvidiactl /dev/nvidia[0-9]*`"
+KINDS = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: ("library_not_found", f"install the NVIDIA driver; {CONTAINER}"),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+        "not_loaded", "`sudo modprobe nvidia`; if that fails, look for the reason with `sudo dmesg | grep -i nvrm`",
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        VERSION_MISMATCH, f"the driver was updated while the old one is loaded: reboot, or {RELOAD}",
+    ),
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        "permission", f"let this user open the devices: `ls -l /dev/nvidia*`, then {CHMOD}",
+    ),
+    pynvml.NVML_ERROR_GPU_IS_LOST: (
+        "lost", f"{RESET}, or reboot; look for the reason with `sudo dmesg | grep -i xid`",
+    ),
+    pynvml.NVML_ERROR_RESET_REQUIRED: ("reset_required", RESET),
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: ("gpu_not_found", MISSING),
+    pynvml.NVML_ERROR_UNINITIALIZED: ("not_initialized", ""),
+    pynvml.NVML_ERROR_TIMEOUT: ("timeout", ""),
+}  # fmt: skip
+"""Kind of problem and fix, by NVML error code."""
+LOOK = "check `nvidia-smi`, and look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`"
+"""The fix if there is none in KINDS."""
+NO_GPU = Problem(
+    what="the driver lists no GPU",
+    fix=f"`nvidia-smi -L` lists the GPUs that the driver finds; {CONTAINER}",
+    kind="no_gpu",
+)
 
 
-class GpuLostError(DriverError):
-    """One GPU fell off the bus or waits for a reset."""
+def problem_of(what: str, code: int, gpu: int | None = None) -> Problem:
+    """The problem behind an NVML error code."""
+    kind, fix = KINDS.get(code, ("", ""))
+    return Problem(what=what, fix=(fix or LOOK).format(gpu="ID" if gpu is None else gpu), kind=kind or "nvml")
 
 
-class DriverGoneError(DriverError):
-    """The driver as a whole cannot be used any more. `code` is NVML's."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
+def hang(call: str) -> Problem:
+    """The problem of a call that does not return."""
+    return Problem(
+        what=f"{call} does not return",
+        fix="look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`; if the call never returns, reboot",
+        kind=HANG,
+    )
 
 
 class Calls:
-    """The calls to one GPU. A question the GPU does not support is asked once and never again."""
+    """The calls to one GPU. A call that the GPU does not support is made once and not repeated."""
 
-    def __init__(self, errors: Counter[tuple[str, str]]) -> None:
-        self._errors = errors
+    def __init__(self, failures: Failures, gpu: int) -> None:
+        self._failures = failures
+        self._gpu = gpu
         self._unsupported: set[tuple[Any, ...]] = set()
         self._supported: set[tuple[Any, ...]] = set()
         self.about = ""
-        """The MIG instance that is asked; empty for the GPU. One may not support what the other does."""
+        """uuid of the MIG instance that is read, empty for the GPU: each supports other calls."""
         self.current = ""
-        """The call in progress, for the log line when it does not return."""
+        """The call in progress; named in the log if it does not return."""
         self.spent_ns = 0
         self.answered = 0
-        self.last_error = ""
+        self.last_problem: Problem | None = None
 
     def ask(self, function: Callable[..., Any], handle: Handle, *arguments: Any) -> Any:
-        """The call's answer, or None when this GPU does not support it or the call failed this time."""
+        """The result of a call; None if the GPU does not support it or it failed this time."""
         question = (self.about, function, *arguments)
         if question in self._unsupported:
             return None
@@ -87,20 +131,22 @@ class Calls:
         return answer
 
     def lacks(self, function: Callable[..., Any], *arguments: Any) -> bool:
-        """Whether the GPU said that it does not support this, and not only failed to answer."""
+        """Whether the GPU does not support this call, as opposed to a call that failed."""
         return (self.about, function, *arguments) in self._unsupported
 
     def insist(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The call's answer; NVMLError for what its caller must judge, our own errors when the GPU is lost."""
+        """The result of a call. GpuLostError or DriverGoneError if nothing can be read; NVMLError otherwise."""
         self.current = function.__name__
         started = perf_counter_ns()
         try:
             answer = function(*arguments)
         except pynvml.NVMLError as error:
-            if error.value in LOST:
-                raise GpuLostError(str(error)) from error  # whichever call it was
+            if error.value in LOST:  # the same for every call, so it is not named
+                lost = problem_of(str(error), error.value, self._gpu)
+                raise GpuLostError(lost.what, lost.fix, lost.kind) from error
             if error.value in GONE:
-                raise DriverGoneError(f"{self.current}: {error}", error.value) from error
+                gone = problem_of(f"{self.current}: {error}", error.value)
+                raise DriverGoneError(gone.what, gone.fix, gone.kind) from error
             raise
         finally:
             self.spent_ns += perf_counter_ns() - started
@@ -108,11 +154,11 @@ class Calls:
         return answer
 
     def failed(self, call: str, error: pynvml.NVMLError) -> None:
-        """Count a failure nobody foresaw; the number it would have given is absent this time."""
-        self.last_error = f"{call}: {error}"
-        self._errors[(call, str(error))] += 1
+        """Count an unexpected failure; the value of the call is absent this time."""
+        self.last_problem = problem_of(f"{call}: {error}", error.value, self._gpu)
+        self._failures[call, error.value] += 1
 
     def forget(self) -> None:
-        """Ask everything again: the GPU was reset, or its MIG mode changed."""
+        """Make all calls again: the GPU was reset, or its MIG mode changed."""
         self._unsupported.clear()
         self._supported.clear()

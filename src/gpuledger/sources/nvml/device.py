@@ -1,4 +1,4 @@
-"""What is read of a GPU in every tick. Each function gives some fields of a Reading."""
+"""The values of a GPU that are read in every tick. Each function returns some fields of a Reading."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARCHITECTURES = {
 }  # fmt: skip
 CLOCKS = (("sm", pynvml.NVML_CLOCK_SM), ("memory", pynvml.NVML_CLOCK_MEM))
 OTHER_CLOCKS = (("graphics", pynvml.NVML_CLOCK_GRAPHICS), ("video", pynvml.NVML_CLOCK_VIDEO))
-"""Read rarely: on all GPUs since Fermi the graphics clock is the SM clock."""
+"""Read rarely: on all GPUs since Fermi the graphics clock equals the SM clock."""
 CLOCK_EVENTS = (
     ("gpu_idle", 0x1),
     ("applications_clocks_setting", 0x2),
@@ -57,7 +57,7 @@ FIELDS = (
 
 
 def identity(calls: Calls, handle: Handle, index: int) -> Device:
-    """Who the GPU is. The uuid is the one thing a GPU must tell."""
+    """The identity of the GPU. Only the uuid is mandatory."""
     ask = calls.ask
     pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
     capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
@@ -82,7 +82,7 @@ def _text(value: str | bytes) -> str:
 
 
 def memory(calls: Calls, handle: Handle) -> Fields:
-    """The v2 call tells reserved memory apart; v1 counts it as used, which is 645 MB too much on an idle H200."""
+    """Memory by the v2 call; v1 counts reserved memory as used, 645 MB too much on an idle H200."""
     info = calls.ask(pynvml.nvmlDeviceGetMemoryInfo, handle, MEMORY_V2)
     if info is not None:
         return {
@@ -92,7 +92,7 @@ def memory(calls: Calls, handle: Handle) -> Fields:
             "memory_reserved_bytes": info.reserved,
         }
     if not calls.lacks(pynvml.nvmlDeviceGetMemoryInfo, MEMORY_V2):
-        return {}  # it failed this time; the other call would give another number
+        return {}  # it failed this time; the v1 call would give a different number
     info = calls.ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     if info is None:
         return {}
@@ -109,30 +109,30 @@ def utilization(calls: Calls, handle: Handle) -> Fields:
 
 
 def engines(calls: Calls, handle: Handle, wanted: tuple[tuple[str, Any], ...]) -> Fields:
-    """Percentages of some engines."""
+    """Utilization of some engines."""
     answers = ((name, calls.ask(function, handle)) for name, function in wanted)
     return {name: answer[0] for name, answer in answers if answer is not None and answer[0] <= 100}
 
 
 class PowerAndHeat:
-    """Power and memory temperature come together in one call; a field a GPU lacks is left out of the next one."""
+    """Power and temperatures. Fields come in one call; those that a GPU lacks are left out of the next one."""
 
     def __init__(self) -> None:
         self._wanted = list(FIELDS)
 
     def __call__(self, calls: Calls, handle: Handle) -> Fields:
-        """Power now and averaged, and the temperatures."""
-        told = self._fields(calls, handle)
-        power_mw = told.get(pynvml.NVML_FI_DEV_POWER_INSTANT)
-        if power_mw is None:  # GPUs and drivers before the fields: one number, averaged or not by generation
+        """Instantaneous and average power, and the temperatures."""
+        fields = self._fields(calls, handle)
+        power_mw = fields.get(pynvml.NVML_FI_DEV_POWER_INSTANT)
+        if power_mw is None:  # older GPUs and drivers have one value, averaged or not by generation
             power_mw = calls.ask(pynvml.nvmlDeviceGetPowerUsage, handle)
         temperatures = (
             ("gpu", calls.ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)),
-            ("memory", told.get(pynvml.NVML_FI_DEV_MEMORY_TEMP)),
+            ("memory", fields.get(pynvml.NVML_FI_DEV_MEMORY_TEMP)),
         )
         return {
             "power_mw": power_mw,
-            "power_average_mw": told.get(pynvml.NVML_FI_DEV_POWER_AVERAGE),
+            "power_average_mw": fields.get(pynvml.NVML_FI_DEV_POWER_AVERAGE),
             "temperatures_c": tuple((name, c) for name, c in temperatures if c is not None),
         }
 
@@ -147,25 +147,25 @@ class PowerAndHeat:
 
 
 def field_values(calls: Calls, handle: Handle, wanted: list[Any]) -> dict[int, int | None]:
-    """Field values by id: None marks one that is not supported; one that failed this time is missing."""
+    """Field values by id: None if a field is not supported; absent if it failed this time."""
     if (values := calls.ask(pynvml.nvmlDeviceGetFieldValues, handle, tuple(wanted))) is None:
         return {}
-    told: dict[int, int | None] = {}
+    known: dict[int, int | None] = {}
     for field, kind, code, raw in FIELD_VALUE.iter_unpack(memoryview(values).cast("B")):
         if code == pynvml.NVML_SUCCESS:
-            told[field] = int(VALUES.get(kind, UNSIGNED_64).unpack_from(raw)[0])
+            known[field] = int(VALUES.get(kind, UNSIGNED_64).unpack_from(raw)[0])
         elif code in UNSUPPORTED:
-            told[field] = None
-    return told
+            known[field] = None
+    return known
 
 
 def energy(calls: Calls, handle: Handle) -> Fields:
-    """The hardware's own count, in millijoules since the driver was loaded."""
+    """The hardware's energy counter, in millijoules since the driver was loaded."""
     return {"energy_mj": calls.ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)}
 
 
 def clocks(calls: Calls, handle: Handle) -> Fields:
-    """Clocks, performance state, and what holds the clocks back."""
+    """Clocks, performance state, and the reasons for reduced clocks."""
     state = calls.ask(pynvml.nvmlDeviceGetPerformanceState, handle)
     return {
         "clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetClockInfo, handle, CLOCKS),
@@ -176,7 +176,7 @@ def clocks(calls: Calls, handle: Handle) -> Fields:
 
 def _clock_events(calls: Calls, handle: Handle) -> Labelled:
     bits = calls.ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
-    if bits is None:  # the name before R535
+    if bits is None:  # the call's name before R535
         bits = calls.ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     if bits is None:
         return ()
@@ -184,6 +184,6 @@ def _clock_events(calls: Calls, handle: Handle) -> Labelled:
 
 
 def labelled(calls: Calls, function: Any, handle: Handle, names: tuple[tuple[str, int], ...]) -> Labelled:
-    """One call for each of several named kinds; kinds the GPU lacks are left out."""
+    """The results of one call for several named arguments; unsupported ones are left out."""
     answers = ((sys.intern(name), calls.ask(function, handle, kind)) for name, kind in names)
     return tuple((name, value) for name, value in answers if value is not None)

@@ -1,4 +1,4 @@
-"""XID errors, counted as they happen: the driver's own counter tells only the last one."""
+"""XID errors, counted as they occur: the driver itself remembers only the last one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAIT_MS = 1000
 
 
 class XidWatch:
-    """Waits for XID events in a thread of its own. Counts outlive a reload of the driver."""
+    """Waits for XID events in a thread of its own. The counts survive a reload of the driver."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[int]] = {}
@@ -28,7 +28,7 @@ class XidWatch:
         self._threads: list[threading.Thread] = []
 
     def watch(self, gpus: Sequence[tuple[Handle, Device]]) -> None:
-        """Listen to these GPUs from now on, and to no others. Never waits for the driver."""
+        """Watch these GPUs instead of those before. Does not wait for the driver."""
         self.stop()
         self._stop = threading.Event()
         thread = threading.Thread(target=self._run, args=(list(gpus), self._stop), name="xid", daemon=True)
@@ -36,22 +36,22 @@ class XidWatch:
         self._threads = [*(t for t in self._threads if t.is_alive()), thread]
 
     def stop(self) -> None:
-        """Stop listening; the thread ends within a second by itself."""
+        """Stop watching; the thread ends within a second."""
         if self._stop is not None:
             self._stop.set()
             self._stop = None
 
     @property
     def listening(self) -> bool:
-        """Whether a thread is still inside the driver."""
+        """Whether a thread may still be inside a driver call."""
         return any(thread.is_alive() for thread in self._threads)
 
-    def seen(self, uuid: str) -> Labelled:
-        """How often each code came up on this GPU."""
+    def counts(self, uuid: str) -> Labelled:
+        """Number of events on a GPU, by XID."""
         return tuple((str(code), n) for code, n in sorted(self._counts.get(uuid, Counter()).copy().items()))
 
     def last(self, uuid: str) -> int | None:
-        """The code that came up last on this GPU."""
+        """The last XID on a GPU."""
         return self._last.get(uuid)
 
     def _run(self, gpus: Sequence[tuple[Handle, Device]], stop: threading.Event) -> None:
@@ -64,7 +64,7 @@ class XidWatch:
             finally:
                 pynvml.nvmlEventSetFree(events)
         except pynvml.NVMLError as error:
-            log.debug("XID errors are not watched: %s", error)
+            log.debug("cannot watch XID errors: %s", error)
 
     def _listen(self, events: object, devices: dict[int | None, Device], stop: threading.Event) -> None:
         while not stop.is_set():
@@ -74,8 +74,8 @@ class XidWatch:
                 if error.value == pynvml.NVML_ERROR_TIMEOUT:
                     continue
                 if error.value in GONE:
-                    return  # the source starts a new watch when the driver is back
-                stop.wait(WAIT_MS / 1000)  # a lost GPU fails the wait at once; the source leaves it out next time
+                    return  # the source starts another watch once the driver is back
+                stop.wait(WAIT_MS / 1000)  # a lost GPU fails the wait at once; the source will leave it out
                 continue
             device = devices.get(_address(event.device))
             if stop.is_set() or device is None or event.eventType != pynvml.nvmlEventTypeXidCriticalError:

@@ -1,4 +1,4 @@
-"""GPM: activity of the chip's parts between two samples, on Hopper and newer, per GPU or MIG instance."""
+"""GPM: activity of the units of a GPU or MIG instance between two samples; on Hopper and newer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ METRIC = Struct("=Iid24x")  # id, return code, value, three pointers to names
 
 
 class Gpm:
-    """Keeps the sample before and asks for what happened since. `gpu_instance_id` chooses a MIG instance."""
+    """Measures activity since the previous sample, of the GPU or of a MIG instance (`gpu_instance_id`)."""
 
     def __init__(self, gpu_instance_id: int | None = None) -> None:
         self._gpu_instance_id = gpu_instance_id
@@ -43,7 +43,7 @@ class Gpm:
         self._supported: bool | None = None
 
     def read(self, calls: Calls, handle: Handle) -> Activity | None:
-        """Activity since the last call; None the first time and where GPM is not supported."""
+        """Activity since the last call; None the first time and if GPM is not supported."""
         if self._supported is None:
             support = calls.ask(pynvml.nvmlGpmQueryDeviceSupport, handle)
             self._supported = support is not None and bool(support.isSupportedDevice)
@@ -60,7 +60,7 @@ class Gpm:
             return None
 
     def close(self) -> None:
-        """Give the samples back."""
+        """Free the samples."""
         for sample in (self._before, self._now):
             if sample is not None:
                 with suppress(pynvml.NVMLError):
@@ -84,7 +84,7 @@ class Gpm:
         return _activity(self._request)
 
     def _prepare(self, calls: Calls) -> None:
-        """Two samples and one request, allocated once: the request alone is 14 kB."""
+        """Allocate two samples and one request, once: the request alone has 14 kB."""
         request = pynvml.c_nvmlGpmMetricsGet_t()
         request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(METRICS)
@@ -97,7 +97,7 @@ class Gpm:
 
 def _activity(request: Any) -> Activity:
     fields: dict[str, float | int] = {}
-    # Read from the bytes: the binding's structures take a microsecond for each attribute, and there are 33 of them.
+    # Parsed from bytes: the binding needs a microsecond per attribute, and there are 33.
     start = type(request).metrics.offset
     filled = memoryview(request).cast("B")[start : start + len(METRICS) * METRIC.size]
     for metric, code, value in METRIC.iter_unpack(filled):
@@ -107,4 +107,4 @@ def _activity(request: Any) -> Activity:
             fields[name] = round(min(value, 100.0), 3)
         else:
             fields[RATES_MIB[metric]] = int(value * 1024 * 1024)
-    return Activity(**fields)  # type: ignore[arg-type]  # the two tables above name int and float fields
+    return Activity(**fields)  # type: ignore[arg-type]  # PERCENTAGES are float fields, RATES_MIB int fields

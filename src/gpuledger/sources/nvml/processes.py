@@ -1,7 +1,7 @@
-"""The processes on a device: who is resident, how busy each was, and the driver's accounts of them.
+"""The processes on a device: process lists, utilization samples and accounting.
 
-The lists and samples are read through own buffers instead of the binding's functions of the same name, because those
-call the driver twice each time (first for the size) and fail when the list grows in between.
+The lists and samples are read into buffers of our own instead of through the binding's functions, because those call
+the driver twice (first for the size) and fail if the list grows in between.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pynvml
 
 from gpuledger.model import Accounting, Resident, Sample
-from gpuledger.sources.nvml.call import NOTHING_THERE, UNSUPPORTED, Calls, Handle
+from gpuledger.sources.nvml.call import NO_ROWS, UNSUPPORTED, Calls, Handle
 
 PROCESS_V3 = Struct("=I4xQII")  # pid, bytes, GPU instance, compute instance
 PROCESS_V1 = Struct("=I4xQ")
@@ -33,7 +33,7 @@ CLOCK_SLACK_US = 1_000_000
 
 
 class Rows:
-    """A driver call that fills an array of C records; the array grows when the driver says it is too small."""
+    """A driver call that fills an array of C records; the array grows if the driver reports that it is too small."""
 
     def __init__(self, symbol: str, record: Struct) -> None:
         self.__name__ = symbol
@@ -42,7 +42,7 @@ class Rows:
         self._buffer = ctypes.create_string_buffer(self._capacity * record.size)
 
     def __call__(self, handle: Handle, *arguments: Any) -> Iterator[tuple[int, ...]]:
-        """All rows, as tuples of integers."""
+        """The rows as tuples of integers."""
         function = pynvml._nvmlGetFunctionPointer(self.__name__)  # noqa: SLF001 - raises NVMLError when missing
         for _ in range(GROWTH_TRIES):
             code, count = self._fill(function, handle, *arguments)
@@ -62,7 +62,7 @@ class Rows:
 
 
 class OldSamples(Rows):
-    """nvmlDeviceGetProcessUtilization: reads as always 0 on some Blackwell boards, so it is the second choice."""
+    """nvmlDeviceGetProcessUtilization: always 0 on some Blackwell boards, so it is the fallback."""
 
     pid_at, timestamp_at = 0, 1
 
@@ -95,37 +95,43 @@ class NewSamples(Rows):
 
 
 class ResidentLists:
-    """The compute, graphics and MPS lists of a device as one, no process twice."""
+    """The compute, graphics and MPS lists of a device, merged."""
 
     def __init__(self) -> None:
         self._forms = {kind: [Rows(name + form, record) for form, record in LIST_FORMS] for kind, name in LISTS}
 
     def read(self, calls: Calls, handle: Handle) -> tuple[Resident, ...] | None:
-        """Everybody with a context; None when no list is supported or the compute list failed."""
+        """The processes with a context; None if no list is supported or the compute list failed."""
         merged: dict[tuple[int, int, int], tuple[str, int | None]] = {}
         supported = False
         for kind in self._forms:
             rows = self._list(calls, handle, kind)
             if rows is None:
                 if kind == "compute" and self._forms[kind]:
-                    return None  # it failed this time: part of the truth would be a lie
+                    return None  # it failed this time; an incomplete list would be wrong
                 continue
             supported = True
             for pid, memory, *instance in rows:
                 gi, ci = instance or (NO_INSTANCE, NO_INSTANCE)
                 key = (pid, gi, ci)
-                held = None if memory == NO_MEMORY else memory
-                if key in merged:  # a process in two lists: each tells all of its memory
+                memory_bytes = None if memory == NO_MEMORY else memory
+                if key in merged:  # each list reports all of a process's memory
                     other_kind, other = merged[key]
-                    held = held if other is None else other if held is None else max(held, other)
-                    merged[key] = (f"{other_kind}+{kind}", held)
+                    known = [number for number in (memory_bytes, other) if number is not None]
+                    merged[key] = (f"{other_kind}+{kind}", max(known, default=None))
                 else:
-                    merged[key] = (kind, held)
+                    merged[key] = (kind, memory_bytes)
         if not supported:
             return None
         return tuple(
-            Resident(pid, kind, memory, _instance(gi), _instance(ci))
-            for (pid, gi, ci), (kind, memory) in merged.items()
+            Resident(
+                pid=pid,
+                kind=kind,
+                memory_bytes=memory_bytes,
+                gpu_instance_id=_instance(gi),
+                compute_instance_id=_instance(ci),
+            )
+            for (pid, gi, ci), (kind, memory_bytes) in merged.items()
         )
 
     def _list(self, calls: Calls, handle: Handle, kind: str) -> list[tuple[int, ...]] | None:
@@ -134,12 +140,12 @@ class ResidentLists:
             try:
                 return list(calls.insist(forms[0], handle))
             except pynvml.NVMLError as error:
-                if error.value in NOTHING_THERE:
+                if error.value in NO_ROWS:
                     return []
                 if error.value not in UNSUPPORTED:
                     calls.failed(forms[0].__name__, error)
                     return None
-                forms.pop(0)  # the next older form of the call
+                forms.pop(0)  # try the next older version of the call
         return None
 
 
@@ -148,19 +154,19 @@ def _instance(number: int) -> int | None:
 
 
 class UtilizationSamples:
-    """Process utilization, each of the driver's samples used once."""
+    """Process utilization; each of the driver's samples is used once."""
 
     def __init__(self) -> None:
         self._forms: list[NewSamples | OldSamples] = [NewSamples(), OldSamples()]
         self._last_seen_us: int | None = None
 
     def read(self, calls: Calls, handle: Handle, now_us: int) -> tuple[Sample, ...] | None:
-        """Rows newer than any before; () when nothing ran; None when the GPU does not tell or failed to."""
+        """The samples since the last call; () if no process worked; None if unsupported or failed."""
         while self._forms:
             try:
                 rows = list(calls.insist(self._forms[0], handle, self._last_seen_us or 0))
             except pynvml.NVMLError as error:
-                if error.value in NOTHING_THERE:
+                if error.value in NO_ROWS:
                     rows = []
                 elif error.value in UNSUPPORTED:
                     self._forms.pop(0)
@@ -173,14 +179,14 @@ class UtilizationSamples:
         return None
 
     def _fresh(self, rows: list[tuple[int, ...]], now_us: int) -> tuple[Sample, ...] | None:
-        """Drop what the driver makes up: percentages over 100, stale rows, times to come, all of the first answer.
+        """Drop invalid samples: percentages above 100, old or future timestamps, and the whole first answer.
 
-        The first answer covers some 10 s of the past, or says 100 whatever happened. Rows of different
-        processes carry different times, so the next question starts at the latest of them.
+        The first answer covers about 10 s of the past, or is a wrong 100 %. Samples of different processes have
+        different timestamps, so the next call starts at the latest of them.
         """
         since_us = self._last_seen_us
         first = since_us is None
-        if since_us is None or since_us > now_us + CLOCK_SLACK_US:  # or the wall clock was set back
+        if since_us is None or since_us > now_us + CLOCK_SLACK_US:  # the latter if the clock was set back
             since_us = now_us - CLOCK_SLACK_US
         newest: dict[int, Sample] = {}
         latest_us = since_us
@@ -191,21 +197,28 @@ class UtilizationSamples:
                 continue
             latest_us = max(latest_us, timestamp_us)
             if pid not in newest or newest[pid].timestamp_us < timestamp_us:
-                newest[pid] = Sample(pid, timestamp_us, sm, memory, encoder, decoder)
+                newest[pid] = Sample(
+                    pid=pid,
+                    timestamp_us=timestamp_us,
+                    sm_pct=sm,
+                    memory_pct=memory,
+                    encoder_pct=encoder,
+                    decoder_pct=decoder,
+                )
         self._last_seen_us = latest_us
         return None if first else tuple(newest.values())
 
 
 class Accounts:
-    """The driver's accounts of processes; asked only where accounting mode is on."""
+    """The driver's accounting of processes; read only if accounting mode is on."""
 
     def __init__(self) -> None:
         self._known: frozenset[int] | None = None
 
     def read(self, calls: Calls, handle: Handle, residents: Collection[int]) -> tuple[Accounting, ...]:
-        """Of those that are there, and once of each that came and went since the reading before.
+        """The accounts of listed processes, and once of each process that came and went since the last call.
 
-        The driver remembers some hundred that have ended. Those it knew at the first reading are history.
+        The driver remembers a few hundred ended processes. Those it knew at the first call are ignored.
         """
         answer = calls.ask(pynvml.nvmlDeviceGetAccountingPids, handle)
         listed = self._known if answer is None else frozenset(answer)
@@ -224,7 +237,7 @@ def _accounts(calls: Calls, handle: Handle, pids: list[int]) -> tuple[Accounting
         except pynvml.NVMLError as error:
             if error.value in UNSUPPORTED:
                 return ()
-            if error.value not in NOTHING_THERE:
+            if error.value not in NO_ROWS:
                 calls.failed("nvmlDeviceGetAccountingStats", error)
             continue
         accounts.append(

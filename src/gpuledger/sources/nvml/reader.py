@@ -1,27 +1,28 @@
-"""One GPU with its MIG instances: what is asked when, and in which order."""
+"""Reads one GPU with its MIG instances: which calls, how often and in which order."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pynvml
 
+from gpuledger.errors import GpuLostError
 from gpuledger.model import Device, Reading
+from gpuledger.problem import Problem
 from gpuledger.sources.nvml import device as fast
 from gpuledger.sources.nvml import slow
-from gpuledger.sources.nvml.call import Calls, GpuLostError, Handle
+from gpuledger.sources.nvml.call import LOOK, NO_ANSWER, Calls, Failures, Handle
 from gpuledger.sources.nvml.events import XidWatch
 from gpuledger.sources.nvml.gpm import Gpm
 from gpuledger.sources.nvml.processes import Accounts, ResidentLists, UtilizationSamples
 
 SLOW_EVERY = 10
-"""Ticks between two readings of what changes rarely."""
+"""Ticks between two readings of the values that change rarely."""
 
 
 class MigInstance:
-    """A MIG instance: memory, activity and residents of its own; the rest belongs to its GPU."""
+    """A MIG instance. It has its own memory, activity and processes; all other values belong to its GPU."""
 
     def __init__(self, handle: Handle, device: Device) -> None:
         self.handle = handle
@@ -30,7 +31,7 @@ class MigInstance:
         self._lists = ResidentLists()
 
     def read(self, calls: Calls, parent: Handle) -> Reading:
-        """What can be told of the instance alone."""
+        """The values of the instance."""
         calls.about = self.device.uuid
         try:
             return self._read(calls, parent)
@@ -47,19 +48,19 @@ class MigInstance:
 
 
 class GpuReader:
-    """Reads one GPU. Always called from the same thread; `calls.current` may be looked at from others."""
+    """Reads one GPU, always in the same thread; other threads may read `calls.current`."""
 
     def __init__(
         self,
         index: int,
-        errors: Counter[tuple[str, str]],
+        failures: Failures,
         xids: XidWatch,
         now_ns: Callable[[], int],
         *,
         pcie_throughput: bool = False,
     ) -> None:
         self.index = index
-        self.calls = Calls(errors)
+        self.calls = Calls(failures, index)
         self._xids = xids
         self._now_ns = now_ns
         self._pcie_throughput = pcie_throughput
@@ -68,10 +69,10 @@ class GpuReader:
         self._gpm = Gpm()
         self._migs: list[MigInstance] = []
         self.opened = 0
-        """How often the GPU was opened; a new number means a new handle."""
+        """How often the GPU was opened; the handle changes each time."""
 
     def open(self) -> None:
-        """Find the GPU and start afresh: nothing is known of what it supports."""
+        """Get the GPU's handle and identity, and forget which calls it supports."""
         self.calls.forget()
         self.handle = self.calls.insist(pynvml.nvmlDeviceGetHandleByIndex, self.index)
         self.device = fast.identity(self.calls, self.handle, self.index)
@@ -84,24 +85,24 @@ class GpuReader:
         self._gpm = Gpm()
         self._migs = []
         self._constants: fast.Fields = {}
-        self._kept: fast.Fields = {}
+        self._rare: fast.Fields = {}
         self._nvlink: tuple[int, int] | None = None
         self._ticks = 0
         self.opened += 1
 
     def read(self) -> list[Reading]:
-        """The GPU first, then its MIG instances."""
+        """The reading of the GPU, then those of its MIG instances."""
         calls, handle = self.calls, self.handle
         calls.spent_ns = calls.answered = 0
         if self._ticks % SLOW_EVERY == 0:
             self._read_slow()
-        fields: fast.Fields = dict(self._kept)
+        fields: fast.Fields = dict(self._rare)
         for part in (fast.memory, fast.energy, self._power_and_heat, fast.clocks):
             fields.update(part(calls, handle))
-        fields["clocks_mhz"] = (*self._kept["clocks_mhz"], *fields["clocks_mhz"])
+        fields["clocks_mhz"] = (*self._rare["clocks_mhz"], *fields["clocks_mhz"])
         fields.update(self._read_processes())
         utilization = fast.utilization(calls, handle)
-        if self._ticks > 0:  # the first answer after nvmlInit may say 100 whatever happened
+        if self._ticks > 0:  # the first value after nvmlInit may be a wrong 100 %
             fields.update(utilization)
         fields["activity"] = self._gpm.read(calls, handle)
         if self._pcie_throughput:
@@ -109,55 +110,58 @@ class GpuReader:
         migs = [mig.read(calls, handle) for mig in self._migs]
         self._ticks += 1
         if calls.answered == 0:
-            raise GpuLostError(calls.last_error or "the GPU answers no call")
+            problem = calls.last_problem or Problem("the GPU answers no call", LOOK, NO_ANSWER)
+            raise GpuLostError(problem.what, problem.fix, problem.kind)
         assert self.device is not None  # noqa: S101 - open() came first
-        xids, last_xid = self._xids.seen(self.device.uuid), self._xids.last(self.device.uuid)
+        xids, last_xid = self._xids.counts(self.device.uuid), self._xids.last(self.device.uuid)
         spent_ns = calls.spent_ns
         return [Reading(device=self.device, xids=xids, last_xid=last_xid, driver_ns=spent_ns, **fields), *migs]
 
     def _read_slow(self) -> None:
-        was_mig = self._kept.get("mig_enabled")
+        was_mig = self._rare.get("mig_enabled")
         if not self._constants:
             self._constants = slow.constants(self.calls, self.handle)
-        kept = dict(self._constants)
+        rare = dict(self._constants)
         for part in slow.SLOW:
-            kept.update(part(self.calls, self.handle))
-        self._measure_nvlink(kept)
-        self._kept = kept
-        if was_mig is not None and kept["mig_enabled"] != was_mig:
-            self.open()  # MIG changes what the GPU supports
-            self._kept = kept
+            rare.update(part(self.calls, self.handle))
+        rare["nvlink_bytes_per_s"] = self._nvlink_rate(rare)
+        self._rare = rare
+        if was_mig is not None and rare["mig_enabled"] != was_mig:
+            self.open()  # MIG changes which calls the GPU supports
+            self._rare = rare
         self._find_migs()
 
-    def _measure_nvlink(self, kept: fast.Fields) -> None:
-        sent, got = kept.get("nvlink_transmit_bytes"), kept.get("nvlink_receive_bytes")
-        now = None if sent is None or got is None else (sent + got, self._now_ns())
-        before, self._nvlink = self._nvlink, now
-        if now is not None and before is not None and now[0] >= before[0] and now[1] > before[1]:
-            kept["nvlink_bytes_per_s"] = (now[0] - before[0]) * 10**9 // (now[1] - before[1])
+    def _nvlink_rate(self, rare: fast.Fields) -> int | None:
+        """Bytes per second in both directions since the previous reading of the counters."""
+        sent, received = rare.get("nvlink_transmit_bytes"), rare.get("nvlink_receive_bytes")
+        now: tuple[int, int] | None = None if sent is None or received is None else (sent + received, self._now_ns())
+        previous, self._nvlink = self._nvlink, now
+        if now is None or previous is None or now[0] < previous[0] or now[1] <= previous[1]:
+            return None
+        return (now[0] - previous[0]) * 10**9 // (now[1] - previous[1])
 
     def _find_migs(self) -> None:
-        found = []
+        instances = []
         known = {mig.device: mig for mig in self._migs}
-        enabled = self._kept["mig_enabled"]
+        enabled = self._rare["mig_enabled"]
         count = (self.calls.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, self.handle) or 0) if enabled else 0
         for i in range(count):
             try:
                 handle = self.calls.insist(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self.handle, i)
-            except pynvml.NVMLError:  # NOT_FOUND: slots may be empty
+            except pynvml.NVMLError:  # NOT_FOUND: the slot is empty
                 continue
             device = self._mig_identity(handle)
             if device is not None:
                 instance = known.pop(device, None) or MigInstance(handle, device)
-                instance.handle = handle  # an instance that was made anew may have the old name
-                found.append(instance)
-        for gone in known.values():
-            gone.gpm.close()
-        self._migs = found
+                instance.handle = handle  # a recreated instance may have the old uuid
+                instances.append(instance)
+        for removed in known.values():
+            removed.gpm.close()
+        self._migs = instances
 
     def _mig_identity(self, handle: Handle) -> Device | None:
         def ask(function: Callable[..., Any], handle: Handle) -> Any:
-            """Without a memory of what is unsupported: a handle may be of an instance that is gone."""
+            """The result of a call, without remembering failures: the instance may be gone by now."""
             try:
                 return self.calls.insist(function, handle)
             except pynvml.NVMLError:
@@ -186,6 +190,6 @@ class GpuReader:
             "residents": residents,
             "samples": self._samples.read(calls, handle, self._now_ns() // 1000),
         }
-        if self._kept["accounting_enabled"] and residents is not None:
+        if self._rare["accounting_enabled"] and residents is not None:
             fields["accounting"] = self._accounts.read(calls, handle, {r.pid for r in residents})
         return fields

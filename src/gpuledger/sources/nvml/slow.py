@@ -1,4 +1,4 @@
-"""What changes rarely: error counts, links and modes, read every tenth tick; and limits, read once."""
+"""The values of a GPU that change rarely: error counts, links and modes every tenth tick, limits once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALL_LINKS = 0xFFFFFFFF
 
 
 def constants(calls: Calls, handle: Handle) -> Fields:
-    """What the board can do at most. Read once: asking for the highest clocks blocks up to 47 ms on an H200."""
+    """Limits of the board. Read once: the call for the highest clocks blocks up to 47 ms on an H200."""
     return {
         "power_default_limit_mw": calls.ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle),
         "max_clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetMaxClockInfo, handle, (*OTHER_CLOCKS, *CLOCKS)),
@@ -46,16 +46,16 @@ def constants(calls: Calls, handle: Handle) -> Fields:
 
 
 def limits(calls: Calls, handle: Handle) -> Fields:
-    """The power limit an administrator may change, and how long each policy held the clocks back."""
-    held_back = ((name, calls.ask(pynvml.nvmlDeviceGetViolationStatus, handle, policy)) for name, policy in POLICIES)
+    """The power limit, and for how long each policy reduced the clocks."""
+    violations = ((name, calls.ask(pynvml.nvmlDeviceGetViolationStatus, handle, policy)) for name, policy in POLICIES)
     return {
         "power_limit_mw": calls.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle),
-        "clock_event_ns": tuple((name, answer.violationTime) for name, answer in held_back if answer is not None),
+        "clock_event_ns": tuple((name, answer.violationTime) for name, answer in violations if answer is not None),
     }
 
 
 def rest(calls: Calls, handle: Handle) -> Fields:
-    """Readings hardly anybody looks at, and fans, which turn slowly; passively cooled boards have none."""
+    """Image engines, rarely used clocks, and fans; passively cooled boards have no fans."""
     count = calls.ask(pynvml.nvmlDeviceGetNumFans, handle) or 0
     speeds = ((str(fan), calls.ask(pynvml.nvmlDeviceGetFanSpeed_v2, handle, fan)) for fan in range(count))
     return {
@@ -66,7 +66,7 @@ def rest(calls: Calls, handle: Handle) -> Fields:
 
 
 def faults(calls: Calls, handle: Handle) -> Fields:
-    """Errors of the memory, and rows that were replaced."""
+    """Memory errors and remapped rows."""
     fields: Fields = {}
     mode = calls.ask(pynvml.nvmlDeviceGetEccMode, handle)
     if mode is not None:
@@ -90,7 +90,7 @@ def faults(calls: Calls, handle: Handle) -> Fields:
 
 
 def pcie(calls: Calls, handle: Handle) -> Fields:
-    """The link to the host."""
+    """The PCIe link to the host."""
     return {
         "pcie_replays": calls.ask(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
         "pcie_generation": calls.ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
@@ -99,7 +99,7 @@ def pcie(calls: Calls, handle: Handle) -> Fields:
 
 
 def pcie_throughput(calls: Calls, handle: Handle) -> Fields:
-    """Each of these calls blocks 21 ms on an H200, so it is read only when asked for."""
+    """PCIe throughput; only on request, because each call blocks 21 ms on an H200."""
     transmit = calls.ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
     receive = calls.ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
     return {
@@ -109,7 +109,7 @@ def pcie_throughput(calls: Calls, handle: Handle) -> Fields:
 
 
 def nvlink(calls: Calls, handle: Handle) -> Fields:
-    """Links by state, traffic and errors over all of them; nothing where the board has no NVLink."""
+    """NVLinks by state, with the traffic and errors of all links; empty without NVLink."""
     states = {}
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         state = calls.ask(pynvml.nvmlDeviceGetNvLinkState, handle, link)
@@ -123,9 +123,9 @@ def nvlink(calls: Calls, handle: Handle) -> Fields:
     errors = []
     for name, kind in NVLINK_ERRORS:
         counts = [calls.ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind) for link in up]
-        told = [count for count in counts if count is not None]
-        if told:
-            errors.append((name, sum(told)))
+        known = [count for count in counts if count is not None]
+        if known:
+            errors.append((name, sum(known)))
     return {
         "nvlinks": (("up", len(up)), ("down", len(states) - len(up))),
         "nvlink_transmit_bytes": None if (sent := kib.get(transmit)) is None else sent * 1024,
@@ -135,7 +135,7 @@ def nvlink(calls: Calls, handle: Handle) -> Fields:
 
 
 def modes(calls: Calls, handle: Handle) -> Fields:
-    """Modes an administrator may switch."""
+    """MIG and accounting mode."""
     mig = calls.ask(pynvml.nvmlDeviceGetMigMode, handle)
     accounting = calls.ask(pynvml.nvmlDeviceGetAccountingMode, handle)
     return {
@@ -145,12 +145,12 @@ def modes(calls: Calls, handle: Handle) -> Fields:
 
 
 def licenses(calls: Calls, handle: Handle) -> Fields:
-    """Whether a feature of vGPU software is licensed. A GPU or driver that knows of no licenses has none."""
+    """Whether a vGPU feature is licensed; False if the GPU or driver does not support licenses."""
     answer = calls.ask(pynvml.nvmlDeviceGetGridLicensableFeatures_v4, handle)
     if answer is None:
         return {"vgpu_licensed": False if calls.lacks(pynvml.nvmlDeviceGetGridLicensableFeatures_v4) else None}
     features = answer.gridLicensableFeatures[: answer.licensableFeaturesCount]
-    return {"vgpu_licensed": bool(answer.isGridLicenseSupported) and any(one.featureState for one in features)}
+    return {"vgpu_licensed": bool(answer.isGridLicenseSupported) and any(feature.featureState for feature in features)}
 
 
 SLOW = (limits, faults, pcie, nvlink, modes, licenses, rest)

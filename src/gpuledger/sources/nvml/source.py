@@ -1,7 +1,7 @@
-"""All GPUs of the host, and the driver coming and going under them.
+"""All GPUs of the host, and the driver as it comes and goes.
 
-No driver call is ever made in the thread that calls `read`: each GPU has a worker, and so has the driver as a whole.
-A call that hangs costs one GPU its numbers, and one thread; the tick goes on without it.
+The thread that calls `read` makes no driver call: each GPU has a worker thread, and so has the driver as a whole. A
+call that hangs costs one GPU its values and one thread; the tick continues without it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pynvml
 
 from gpuledger.backoff import Backoff
+from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Device, Driver, Reading, Tick
-from gpuledger.problem import Problem
+from gpuledger.problem import WARNING, Problem
 from gpuledger.said import Said
-from gpuledger.sources.nvml.call import DriverGoneError, GpuLostError
+from gpuledger.sources import REPORT
+from gpuledger.sources.nvml.call import LOOK, NO_ANSWER, NO_GPU, VERSION_MISMATCH, Failures, hang, problem_of
 from gpuledger.sources.nvml.events import XidWatch
 from gpuledger.sources.nvml.reader import GpuReader
 from gpuledger.sources.worker import Worker
@@ -28,30 +30,36 @@ from gpuledger.sources.worker import Worker
 log = logging.getLogger(__name__)
 
 COUNT_EVERY = 10
-"""Ticks between two looks at how many GPUs there are."""
-OUTDATED = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+"""Ticks between two counts of the GPUs."""
 REOPEN_AFTER = 30
-"""Ticks without an answer from any GPU after which the driver itself is opened anew."""
+"""Ticks without an answer from any GPU after which the driver is opened again."""
 
 
 @dataclass(slots=True)
 class Gpu:
-    """A GPU, its thread, and how it is."""
+    """A GPU with its thread and its state."""
 
     reader: GpuReader
     worker: Worker[list[Reading]]
     backoff: Backoff
-    reason: str = ""
+    problem: Problem | None = None
 
     def job(self) -> list[Reading]:
-        """Runs in the GPU's thread: a lost GPU is looked for anew."""
-        if self.reason or self.reader.device is None:
+        """Read the GPU, in its own thread; a GPU that was down is opened again."""
+        if self.problem is not None or self.reader.device is None:
             self.reader.open()
         return self.reader.read()
 
+    def hangs(self) -> bool:
+        """Whether the thread is still inside a driver call."""
+        try:
+            return self.worker.busy and self.worker.result(0) is None
+        except Exception:  # noqa: BLE001 - the call returned; how it failed no longer matters
+            return False
+
 
 class NvmlSource:
-    """The source that reads the driver. `timeout_s` is how long a call may take before its GPU counts as hung."""
+    """Reads the driver through NVML. A call that takes longer than `timeout_s` marks its GPU as down."""
 
     def __init__(
         self,
@@ -65,25 +73,30 @@ class NvmlSource:
         self._pcie_throughput = pcie_throughput
         self._monotonic = monotonic
         self._now_ns = now_ns
-        self._errors: Counter[tuple[str, str]] = Counter()
+        self._failures: Failures = Counter()
         self._xids = XidWatch()
         self._gpus: list[Gpu] = []
         self._stuck: list[Gpu] = []
-        self._driver = Driver(up=False, problem=Problem("not opened yet"))
+        """GPUs of an earlier driver whose threads still hang in a call."""
+        self._driver = Driver(up=False, problem=Problem("not opened yet", kind="starting"))
         self._control: Worker[Any] = Worker("nvml")
         self._watched: list[tuple[int, int]] = []
         self._backoff = Backoff(monotonic)
         self._known: dict[int, Device] = {}
         self._said = Said(log)
-        self._said.assume("driver", self._driver.reason)
+        self._said.assume("driver", str(self._driver.problem))
         self._ticks = 0
         self._silent_ticks = 0
         self._outdated = False
         self._opening = False
 
     def errors(self) -> Mapping[tuple[str, str], int]:
-        """Unforeseen failures of driver calls since start."""
-        return dict(self._errors)
+        """Unexpected failures since the start, by call and error."""
+        return {(call, str(pynvml.NVMLError(code))): count for (call, code), count in dict(self._failures).items()}
+
+    def problems(self) -> tuple[Problem, ...]:
+        """The same failures as problems."""
+        return tuple(_failure(call, code, count) for (call, code), count in sorted(dict(self._failures).items()))
 
     def read(self) -> Tick:
         """One tick of all GPUs; takes as long as the slowest of them, at most `timeout_s`."""
@@ -94,13 +107,13 @@ class NvmlSource:
             try:
                 readings = self._read_gpus()
             except DriverGoneError as gone:
-                self._lose(str(gone), gone.code)
+                self._lose(gone.problem)
         if not self._driver.up:
-            readings = tuple(self._down(device, self._driver.reason) for device in self._known.values())
+            readings = tuple(self._down(device, self._driver.problem) for device in self._known.values())
         return Tick(time_ns=self._now_ns(), driver=self._driver, readings=readings)
 
     def close(self) -> None:
-        """Stop all threads that can stop; one that hangs in the driver ends with the process."""
+        """Stop all threads; one that hangs in the driver ends with the process."""
         self._xids.stop()
         for gpu in self._gpus:
             gpu.worker.close()
@@ -113,27 +126,30 @@ class NvmlSource:
     def _read_gpus(self) -> tuple[Reading, ...]:
         self._ticks += 1
         deadline = self._monotonic() + self._timeout_s
-        asked = [gpu for gpu in self._gpus if self._ask(gpu)]
+        started = [gpu for gpu in self._gpus if self._start(gpu)]
         readings: dict[int, list[Reading]] = {}
         gone: DriverGoneError | None = None
-        for gpu in asked:
+        for gpu in started:
             try:
                 answer = gpu.worker.result(deadline - self._monotonic())
             except DriverGoneError as error:
                 gone = error
                 continue
-            except (GpuLostError, pynvml.NVMLError) as error:
-                self._fail(gpu, str(error))
+            except GpuLostError as error:
+                self._fail(gpu, error.problem)
                 continue
-            except Exception as error:  # a bug of ours in one GPU's reading must not take the others along
+            except pynvml.NVMLError as error:
+                self._fail(gpu, problem_of(str(error), error.value, gpu.reader.index))
+                continue
+            except Exception as error:  # a bug in the reading of one GPU must not affect the others
                 log.exception("GPU %d: reading failed", gpu.reader.index)
-                self._fail(gpu, f"{type(error).__name__}: {error}")
+                self._fail(gpu, Problem(f"{type(error).__name__}: {error}", REPORT, "bug"))
                 continue
             if answer is None:
-                self._set_reason(gpu, f"{gpu.reader.calls.current} does not return")
+                self._set_problem(gpu, hang(gpu.reader.calls.current))
             else:
                 gpu.backoff.reset()
-                self._set_reason(gpu, "")
+                self._set_problem(gpu, None)
                 self._known[gpu.reader.index] = answer[0].device
                 readings[gpu.reader.index] = answer
         if gone is not None:
@@ -144,7 +160,7 @@ class NvmlSource:
         self._watch_xids(readings)
         self._silent_ticks = 0 if readings else self._silent_ticks + 1
         if self._gpus and self._silent_ticks == REOPEN_AFTER:
-            self._lose("no GPU answers", 0)
+            self._lose(Problem("no GPU answers", LOOK, NO_ANSWER))
         elif self._ticks % COUNT_EVERY == 0:
             self._count()
         return tuple(
@@ -152,142 +168,143 @@ class NvmlSource:
         )
 
     def _watch_xids(self, readings: Mapping[int, list[Reading]]) -> None:
-        """Keep the watch on the GPUs that are up: one that is lost would fail the wait for all."""
+        """Watch the GPUs that are up; a lost GPU would fail the wait for all."""
         up = [gpu.reader for gpu in self._gpus if gpu.reader.index in readings]
         watched = [(reader.index, reader.opened) for reader in up]
         if watched != self._watched:
             self._watched = watched
             self._xids.watch([(reader.handle, reader.device) for reader in up if reader.device is not None])
 
-    def _ask(self, gpu: Gpu) -> bool:
-        """Start the GPU's reading, unless it still hangs in the last one or is not yet worth trying again."""
-        if gpu.worker.busy:
-            try:
-                late = gpu.worker.result(0)
-            except Exception:  # noqa: BLE001 - an old failure; the next reading tells how it is now
-                late = []
-            if late is None:
-                return False
-        if gpu.reason and not gpu.backoff.due():
+    def _start(self, gpu: Gpu) -> bool:
+        """Start reading the GPU, unless the last call still hangs or the backoff is not over."""
+        if gpu.hangs():
+            return False
+        if gpu.problem is not None and not gpu.backoff.due():
             return False
         gpu.worker.start(gpu.job)
         return True
 
-    def _fail(self, gpu: Gpu, reason: str) -> None:
+    def _fail(self, gpu: Gpu, problem: Problem) -> None:
         gpu.backoff.failed()
-        self._set_reason(gpu, reason)
+        self._set_problem(gpu, problem)
 
-    def _set_reason(self, gpu: Gpu, reason: str) -> None:
-        gpu.reason = reason
-        index = gpu.reader.index
-        self._said.change(f"gpu {index}", reason, f"GPU {index} is down: {reason}", f"GPU {index} is back")
+    def _set_problem(self, gpu: Gpu, problem: Problem | None) -> None:
+        gpu.problem = problem
+        index, text = gpu.reader.index, str(problem or "")
+        self._said.change(f"gpu {index}", text, f"GPU {index} is down: {text}", f"GPU {index} is up again")
 
     def _down_gpu(self, gpu: Gpu) -> Reading:
         index = gpu.reader.index
         device = gpu.reader.device or self._known.get(index) or Device(index=index, uuid="")
-        return self._down(device, gpu.reason)
+        return self._down(device, gpu.problem)
 
-    def _down(self, device: Device, reason: str) -> Reading:
-        xids, last_xid = self._xids.seen(device.uuid), self._xids.last(device.uuid)
-        return Reading(device=device, up=False, problem=Problem(reason), xids=xids, last_xid=last_xid)
+    def _down(self, device: Device, problem: Problem | None) -> Reading:
+        xids, last_xid = self._xids.counts(device.uuid), self._xids.last(device.uuid)
+        return Reading(device=device, up=False, problem=problem, xids=xids, last_xid=last_xid)
 
     # -- the driver
 
     def _open(self) -> None:
-        """Try nvmlInit when it is worth trying; the result may come in a later tick."""
-        if self._control.busy and not self._opening:  # an nvmlDeviceGetCount or nvmlShutdown that came late
+        """Call nvmlInit if the backoff allows; the result may arrive in a later tick."""
+        if self._control.busy and not self._opening:  # nvmlDeviceGetCount or nvmlShutdown is late
             try:
                 if self._control.result(0) is None:
-                    self._say_driver(Driver(up=False, problem=Problem("a call to the driver before does not return")))
+                    self._set_driver(Driver(up=False, problem=hang("an earlier call to the driver")))
                     return
             except pynvml.NVMLError:
                 pass
         if not self._control.busy:
-            self._stuck = [gpu for gpu in self._stuck if _hangs(gpu)]
+            self._stuck = [gpu for gpu in self._stuck if gpu.hangs()]
             if self._stuck:
                 call = self._stuck[0].reader.calls.current
-                self._say_driver(Driver(up=False, problem=Problem(f"{call} of the driver before does not return")))
+                self._set_driver(Driver(up=False, problem=hang(f"an earlier {call}")))
                 return
-            if not self._backoff.due() or (self._outdated and not self._forget_library()):
+            if not self._backoff.due() or (self._outdated and not self._unload_library()):
                 return
             self._control.start(_initialise)
             self._opening = True
         try:
             opened = self._control.result(self._timeout_s)
-        except (DriverGoneError, pynvml.NVMLError) as error:
-            self._backoff.failed()
-            self._outdated = error.code == OUTDATED if isinstance(error, DriverGoneError) else False
-            self._opening = False
-            self._say_driver(Driver(up=False, problem=Problem(str(error))))
+        except DriverGoneError as error:
+            self._fail_to_open(error.problem)
+            return
+        except pynvml.NVMLError as error:
+            self._fail_to_open(problem_of(str(error), error.value))
             return
         if opened is None:
-            self._say_driver(Driver(up=False, problem=Problem("nvmlInit does not return")))
+            self._set_driver(Driver(up=False, problem=hang("nvmlInit")))
             return
         self._opening = False
         driver, count = opened
         self._gpus = [self._gpu(index) for index in range(count)]
         self._backoff.reset()
-        self._say_driver(driver)
+        self._set_driver(driver if count else replace(driver, problem=NO_GPU))
+
+    def _fail_to_open(self, problem: Problem) -> None:
+        self._backoff.failed()
+        self._outdated = problem.kind == VERSION_MISMATCH
+        self._opening = False
+        self._set_driver(Driver(up=False, problem=problem))
 
     def _gpu(self, index: int) -> Gpu:
-        reader = GpuReader(index, self._errors, self._xids, self._now_ns, pcie_throughput=self._pcie_throughput)
-        self._known.setdefault(index, Device(index=index, uuid=""))  # so that it is down, not missing, until it answers
-        return Gpu(reader, Worker(f"gpu {index}"), Backoff(self._monotonic))
+        reader = GpuReader(index, self._failures, self._xids, self._now_ns, pcie_throughput=self._pcie_throughput)
+        self._known.setdefault(index, Device(index=index, uuid=""))  # shown as down, not missing, until it answers
+        return Gpu(reader=reader, worker=Worker(f"gpu {index}"), backoff=Backoff(self._monotonic))
 
     def _count(self) -> None:
-        """GPUs may be added or taken away (hotplug, passthrough): then everything starts again."""
+        """Start again if GPUs were added or removed (hotplug, passthrough)."""
         if not self._control.busy:
             self._control.start(pynvml.nvmlDeviceGetCount)
         try:
             count = self._control.result(self._timeout_s)
         except pynvml.NVMLError as error:
-            self._errors[("nvmlDeviceGetCount", str(error))] += 1
+            self._failures["nvmlDeviceGetCount", error.value] += 1
             return
         if count is not None and count != len(self._gpus):
             self._known.clear()
-            self._lose(f"there are now {count} GPUs instead of {len(self._gpus)}", 0)
+            what = f"the number of GPUs changed from {len(self._gpus)} to {count}"
+            self._lose(Problem(what, kind="gpu_count"))
 
-    def _lose(self, reason: str, code: int) -> None:
-        """The driver is gone: end the readers and begin again at the next tick."""
+    def _lose(self, problem: Problem) -> None:
+        """Stop all readers after the driver is gone; the next tick opens it again."""
         self._xids.stop()
         for gpu in self._gpus:
             gpu.worker.close()
         self._stuck += [gpu for gpu in self._gpus if gpu.worker.busy]
         self._gpus, self._watched = [], []
-        self._say_driver(Driver(up=False, problem=Problem(reason)))
+        self._set_driver(Driver(up=False, problem=problem))
         if not self._stuck and not self._control.busy:
             self._control.start(_shut_down)
             self._control.result(self._timeout_s)
-        self._outdated = code == OUTDATED
+        self._outdated = problem.kind == VERSION_MISMATCH
         self._silent_ticks = 0
 
-    def _forget_library(self) -> bool:
-        """The driver was replaced: unmap the old library, so that nvmlInit loads the new one from disk.
+    def _unload_library(self) -> bool:
+        """Unmap the library of a replaced driver, so that nvmlInit loads the new one; False while a thread uses it.
 
-        Not before the last thread has left it: the readers have ended, the watch for XIDs may need another second.
+        The readers have ended by then; the XID thread may need another second.
         """
         if self._xids.listening:
             return False
         library = pynvml.nvmlLib
         if library is not None:
             pynvml.nvmlLib = None
-            pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - the binding has no way to reload
+            pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - the binding cannot reload its library
             _ctypes.dlclose(library._handle)  # noqa: SLF001
         self._outdated = False
         return True
 
-    def _say_driver(self, driver: Driver) -> None:
+    def _set_driver(self, driver: Driver) -> None:
         self._driver = driver
+        text = str(driver.problem or "")
         back = f"driver {driver.driver_version} is up with {len(self._gpus)} GPUs"
-        self._said.change("driver", driver.reason, f"the driver cannot be read: {driver.reason}", back)
+        self._said.change("driver", text, text if driver.up else f"the driver cannot be read: {text}", back)
 
 
-def _hangs(gpu: Gpu) -> bool:
-    """Whether its thread is still inside the driver."""
-    try:
-        return gpu.worker.busy and gpu.worker.result(0) is None
-    except Exception:  # noqa: BLE001 - it came back, with an error that is of no interest any more
-        return False
+def _failure(call: str, code: int, count: int) -> Problem:
+    times = "once" if count == 1 else f"{count} times"
+    problem = problem_of(f"{call} failed {times}: {pynvml.NVMLError(code)}; its value is missing", code)
+    return replace(problem, severity=WARNING, about="driver")
 
 
 def _initialise() -> tuple[Driver, int]:
@@ -295,7 +312,8 @@ def _initialise() -> tuple[Driver, int]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise DriverGoneError(f"nvmlInit: {error}", error.value) from error
+        problem = problem_of(f"nvmlInit: {error}", error.value)
+        raise DriverGoneError(problem.what, problem.fix, problem.kind) from error
     cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
     driver = Driver(
         up=True,

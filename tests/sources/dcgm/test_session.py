@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.model import DcgmStats
-from gpuledger.sources.dcgm import answers
-from gpuledger.sources.dcgm.structs import PidInfo, PidSingleInfo
+from gpuledger.sources.dcgm.library import PidInfo, PidSingleInfo
+from gpuledger.sources.dcgm.session import BLANK_32, BLANK_64, by_gpu
 
 
 def stats(**numbers: int) -> DcgmStats:
@@ -18,17 +18,17 @@ def stats(**numbers: int) -> DcgmStats:
     info = PidInfo(gpu_count=1)
     for name, number in numbers.items():
         setattr(info.gpus[0], name, number)
-    return answers.by_gpu(info)[0][1]
+    return by_gpu(info)[0][1]
 
 
 @pytest.mark.parametrize("reason", range(4))
 def test_all_blanks_are_absent(reason: int) -> None:
     """Unknown, not found, not supported, not permitted: none of them is a number."""
     found = stats(
-        energy_mj=answers.BLANK_64 + reason,
-        max_memory_bytes=answers.BLANK_64 + reason,
-        start_us=answers.BLANK_64 + reason,
-        other_compute=answers.BLANK_32 + reason,
+        energy_mj=BLANK_64 + reason,
+        max_memory_bytes=BLANK_64 + reason,
+        start_us=BLANK_64 + reason,
+        other_compute=BLANK_32 + reason,
     )
 
     assert found == DcgmStats(sm_pct=0, memory_pct=0)
@@ -43,9 +43,9 @@ def test_zero_is_a_number_and_a_negative_difference_is_none() -> None:
 def test_percents_out_of_range_are_absent() -> None:
     """The blank of a summary too."""
     info = PidInfo(gpu_count=1)
-    info.gpus[0].sm_pct.average, info.gpus[0].memory_pct.average = answers.BLANK_32, 101
+    info.gpus[0].sm_pct.average, info.gpus[0].memory_pct.average = BLANK_32, 101
 
-    assert answers.by_gpu(info)[0][1] == DcgmStats(energy_mj=0, max_memory_bytes=0, other_processes=0)
+    assert by_gpu(info)[0][1] == DcgmStats(energy_mj=0, max_memory_bytes=0, other_processes=0)
 
 
 @given(st.binary(min_size=sizeof(PidSingleInfo), max_size=sizeof(PidSingleInfo)), st.integers(-(2**31), 2**31 - 1))
@@ -54,11 +54,11 @@ def test_whatever_is_in_memory_gives_sensible_numbers(content: bytes, count: int
     info = PidInfo(gpu_count=count)
     info.gpus[0] = PidSingleInfo.from_buffer_copy(content)
 
-    found = answers.by_gpu(info)
+    found = by_gpu(info)
 
     assert len(found) == min(max(count, 0), 32)
     for _, one in found:
         for number in (one.energy_mj, one.max_memory_bytes, one.start_us):
-            assert number is None or 0 <= number < answers.BLANK_64
+            assert number is None or 0 <= number < BLANK_64
         for percent in (one.sm_pct, one.memory_pct):
             assert percent is None or 0 <= percent <= 100

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from gpuledger.books.book import Books
 from gpuledger.books.time import SAMPLE_US
 from gpuledger.model import Sample
-from tests.books.test_energy import account, run
-from tests.books.worlds import S, World
+from tests.books.worlds import S, World, account, run
 
 
 def test_a_row_covers_the_time_since_the_newest_before() -> None:

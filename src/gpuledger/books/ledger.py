@@ -1,0 +1,378 @@
+"""The ledger: every millijoule of every GPU in exactly one account.
+
+processes + retired + idle + unattributed = energy of the GPU, after every tick, to the millijoule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gpuledger.books.fingerprint import Fingerprints
+from gpuledger.books.interval import NS_MW_PER_MJ, Interval, Policy, Split, split
+from gpuledger.books.mixture import Mixture
+from gpuledger.books.rows import Present, Row, Work
+from gpuledger.books.time import BUFFER_NS, GpuTime
+from gpuledger.model import Account, Labelled, Reading, Tick
+
+SHARED_NS = 900_000_000
+"""The least length of a shared interval: in a shorter one, samples of some process may not have arrived yet."""
+STILL_NS = 1_000_000_000
+"""How long an interval without energy stays open: the counter may only be slower than the ticks."""
+SLACK_NS = 1_000_000_000
+"""The counter moves in steps of 0.1 s on data-center boards and 0.5 s on others, and may be read late."""
+CHECKED_MW_NS = 10**18
+"""About an hour at 280 W; past it, both sums of the cross-check are halved."""
+FALL_NS = 4_000_000_000
+RISE_NS = 60_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """Energy since the previous reading."""
+
+    mj: int
+    reason: str = ""
+    """Why it cannot be attributed; empty if it can."""
+
+
+@dataclass(slots=True)
+class Meter:
+    """Reads the energy counter of one GPU; without a counter, it integrates power over time. The journal keeps it."""
+
+    source: str = ""
+    """`counter` or `power`."""
+    at_ns: int = 0
+    counter_mj: int = 0
+    booked_mj: int = 0
+    power_mw: int | None = None
+    limit_mw: int | None = None
+    mw_ns: int = 0
+    """Twice the power x time that is not yet a whole millijoule."""
+    checked_counter_mj: int = 0
+    """Energy by counter in the ticks of the cross-check."""
+    checked_mw_ns: int = 0
+    """Power x time in the same ticks."""
+
+    @property
+    def checked_power_mj(self) -> int:
+        """Energy by power x time in the ticks of the cross-check."""
+        return self.checked_mw_ns // NS_MW_PER_MJ
+
+    def read(self, reading: Reading, now_ns: int, longest_ns: int = BUFFER_NS) -> Rise | None:
+        """Energy since the previous reading; None if the GPU reports neither energy nor power."""
+        self.limit_mw = reading.power_limit_mw or reading.power_default_limit_mw or self.limit_mw
+        elapsed_ns = now_ns - self.at_ns
+        mw_ns = 0  # twice the trapezoid (p0 + p1) / 2 x elapsed, to stay in integers
+        if reading.power_mw is not None and self.power_mw is not None and 0 < elapsed_ns <= longest_ns:
+            mw_ns = (self.power_mw + reading.power_mw) * elapsed_ns
+        if reading.energy_mj is not None:
+            rise = self._read_counter(reading.energy_mj, elapsed_ns)
+            if not rise.reason and mw_ns:
+                self._check(rise.mj, mw_ns // 2)
+        elif self.source != "counter" and reading.power_mw is not None:
+            self.source = "power"
+            self.mw_ns += mw_ns
+            whole_mj, self.mw_ns = divmod(self.mw_ns, 2 * NS_MW_PER_MJ)
+            rise = Rise(whole_mj)
+        else:
+            return None
+        self.power_mw, self.at_ns = reading.power_mw, now_ns
+        self.booked_mj += rise.mj
+        return rise
+
+    def _read_counter(self, counter_mj: int, elapsed_ns: int) -> Rise:
+        previous_mj, self.counter_mj = self.counter_mj, counter_mj
+        if self.source != "counter":
+            self.source = "counter"
+            # The counter includes the energy that was booked from power until now.
+            return Rise(max(0, counter_mj - self.booked_mj), "before")
+        if counter_mj < previous_mj:
+            return Rise(counter_mj, "reset")
+        mj = counter_mj - previous_mj
+        if self.limit_mw is not None and elapsed_ns >= 0:
+            most_mj = (3 * elapsed_ns // 2 + SLACK_NS) * self.limit_mw // NS_MW_PER_MJ
+            if mj > most_mj:
+                return Rise(mj, "jump")
+        return Rise(mj)
+
+    def _check(self, counter_mj: int, mw_ns: int) -> None:
+        """Compare the counter with power x time."""
+        self.checked_counter_mj += counter_mj
+        self.checked_mw_ns += mw_ns
+        if self.checked_mw_ns > CHECKED_MW_NS:
+            self.checked_counter_mj //= 2
+            self.checked_mw_ns //= 2
+
+
+def resting_power(known_mw: int | None, power_mw: int, elapsed_ns: int) -> int:
+    """Update the power of a GPU at rest with that of one quiet interval: falls within 4 s, rises within 60 s.
+
+    Not the minimum: the counter moves every 0.1 s, so a single interval may be 10 % off, and new clock settings change
+    the power at rest.
+    """
+    if known_mw is None:
+        return power_mw
+    step_mw = power_mw - known_mw
+    pace_ns = RISE_NS if step_mw > 0 else FALL_NS
+    return known_mw + step_mw * min(elapsed_ns, pace_ns) // pace_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """What an interval adds to the rows of processes."""
+
+    entries: tuple[tuple[Row, str, int], ...] = ()
+    """Process, method and millijoules."""
+    share_errors: Mapping[Row, float | None] = field(default_factory=dict)
+    """For every process of the interval; None if its energy was not shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """A ledger in the journal."""
+
+    meter: Meter
+    since_ns: int
+    """Start of the open interval."""
+    open_mj: int = 0
+    """Energy of the open interval up to the meter's last reading."""
+    alone: int | None = None
+    """Number of the row that was alone on the GPU throughout the open interval."""
+    energy_mj: int = 0
+    idle_mj: int = 0
+    retired_mj: int = 0
+    gone_mj: int = 0
+    unowned_mj: int = 0
+    unattributed_mj: Labelled = ()
+    idle_power_mw: int | None = None
+    parked_power_mw: int | None = None
+
+
+class Ledger:
+    """The accounts of one GPU."""
+
+    def __init__(self, policy: Policy, longest_ns: int, fingerprints: Fingerprints) -> None:
+        self._policy = policy
+        self._mixture = Mixture(fingerprints, by_fingerprint=policy.method == "fingerprint")
+        self._longest_ns = longest_ns
+        self._meter = Meter()
+        self._open: Interval | None = None
+        self._idle_power_mw: int | None = None
+        self._parked_power_mw: int | None = None
+        self.energy_mj: int | None = None
+        self.idle_mj = 0
+        self.retired_mj = 0
+        self.gone_mj = 0
+        """Energy of containers that are no longer shown and have no successor of the same name."""
+        self.unowned_mj = 0
+        self.booked_mj = 0
+        """Energy of the last booked interval."""
+        self.booked_rows: dict[Row, int] = {}
+        """The same, by process."""
+        self.unattributed_mj: dict[str, int] = {}
+
+    def state(self, numbers: Mapping[Row, int]) -> LedgerState | None:
+        """A snapshot for the journal; None before the first reading of energy."""
+        interval = self._open
+        if interval is None:
+            return None
+        return LedgerState(
+            meter=replace(self._meter),
+            since_ns=interval.start_ns,
+            open_mj=interval.energy_mj,
+            alone=_alone(interval, numbers),
+            energy_mj=self.energy_mj or 0,
+            idle_mj=self.idle_mj,
+            retired_mj=self.retired_mj,
+            gone_mj=self.gone_mj,
+            unowned_mj=self.unowned_mj,
+            unattributed_mj=tuple(self.unattributed_mj.items()),
+            idle_power_mw=self._idle_power_mw,
+            parked_power_mw=self._parked_power_mw,
+        )
+
+    def resume(self, state: LedgerState, alone: Row | None) -> None:
+        """Continue from a journal. The energy used since then is booked with the first reading."""
+        self._meter = replace(state.meter)
+        at_start = None if alone is None else frozenset({alone})
+        self._open = Interval(state.since_ns, at_start, energy_mj=state.open_mj, restarted=True)
+        self._idle_power_mw, self._parked_power_mw = state.idle_power_mw, state.parked_power_mw
+        self.energy_mj, self.idle_mj, self.retired_mj = state.energy_mj, state.idle_mj, state.retired_mj
+        self.gone_mj, self.unowned_mj = state.gone_mj, state.unowned_mj
+        self.unattributed_mj = dict(state.unattributed_mj)
+
+    def miss(self) -> None:
+        """Note a tick in which the GPU could not be read."""
+        if self._open is not None:
+            self._open.failed = True
+
+    def book(
+        self,
+        reading: Reading,
+        migs: list[Reading],
+        present: frozenset[Row] | None,
+        work: Work,
+        *,
+        hidden: bool,
+        now_ns: int,
+        elapsed_ns: int,
+    ) -> Booked | None:
+        """Take in one reading; the entries of the interval if it is complete."""
+        rise = self._meter.read(reading, now_ns, self._longest_ns)
+        interval = self._open
+        if interval is None:
+            if rise is None:
+                return None
+            self._open = Interval(now_ns, present, reading.power_mw)
+            return self._add(Split(unattributed_mj={"before": rise.mj}))
+        interval.observe(reading, migs, present, work, hidden=hidden, elapsed_ns=elapsed_ns)
+        if rise is None:
+            if now_ns - interval.start_ns > self._longest_ns:
+                interval.forget_processes()
+            return None
+        interval.energy_mj += rise.mj
+        if rise.reason:
+            booked = self._add(Split(unattributed_mj={rise.reason: interval.energy_mj}))
+        elif self._is_complete(interval, present, now_ns):
+            booked = self._close(interval, reading, present, now_ns)
+        else:
+            return None
+        self._open = Interval(now_ns, present, reading.power_mw)
+        return booked
+
+    def _is_complete(self, interval: Interval, present: frozenset[Row] | None, now_ns: int) -> bool:
+        elapsed_ns = now_ns - interval.start_ns
+        if not 0 <= elapsed_ns <= self._longest_ns:
+            return True
+        if present is None and interval.at_start is not None:
+            return False  # the next tick may have the process list again
+        if not interval.energy_mj:
+            return elapsed_ns >= STILL_NS
+        shared = len(interval.rows) > 1 or interval.hidden
+        return elapsed_ns >= (SHARED_NS if shared else 1)
+
+    def _close(self, interval: Interval, reading: Reading, present: frozenset[Row] | None, now_ns: int) -> Booked:
+        elapsed_ns = now_ns - interval.start_ns
+        if interval.is_quiet(reading, present, elapsed_ns):
+            powers = [interval.energy_mj * NS_MW_PER_MJ // elapsed_ns, interval.power_mw, reading.power_mw]
+            power_mw = min(mw for mw in powers if mw is not None)
+            if interval.rows:
+                self._parked_power_mw = resting_power(self._parked_power_mw, power_mw, elapsed_ns)
+            else:
+                self._idle_power_mw = resting_power(self._idle_power_mw, power_mw, elapsed_ns)
+        shares = self._mixture.close(interval, present, now_ns, self._parked_power_mw or 0)
+        errors = shares.errors if shares is not None and not self._policy.strict else {}
+        accounts = split(
+            interval,
+            present,
+            elapsed_ns,
+            longest_ns=self._longest_ns,
+            idle_mw=self._idle_power_mw,
+            parked_mw=self._parked_power_mw,
+            policy=self._policy,
+            weights=shares.weights if shares is not None else None,
+        )
+        return replace(self._add(accounts), share_errors={row: errors.get(row) for row in interval.rows})
+
+    def _add(self, accounts: Split) -> Booked:
+        self.booked_mj = accounts.total_mj()
+        self.booked_rows = {}
+        self.energy_mj = (self.energy_mj or 0) + self.booked_mj
+        self.idle_mj += accounts.idle_mj
+        for reason, mj in accounts.unattributed_mj.items():
+            self.unattributed_mj[reason] = self.unattributed_mj.get(reason, 0) + mj
+        entries = []
+        for row, method, mj in accounts.entries:
+            if row.retired:
+                self.retired_mj += mj
+            else:
+                entries.append((row, method, mj))
+                self.booked_rows[row] = self.booked_rows.get(row, 0) + mj
+        return Booked(entries=tuple(entries))
+
+    def settle(self, retired_mj: int, gone_mj: int, containers_mj: int) -> None:
+        """Take over the energy of retired processes and gone containers; `containers_mj` is that of shown containers.
+
+        `unowned_mj` is monotonic: energy that a container gets late is not subtracted from it.
+        """
+        self.retired_mj += retired_mj
+        self.gone_mj += gone_mj
+        self.unowned_mj = max(self.unowned_mj, (self.energy_mj or 0) - self.gone_mj - containers_mj)
+
+    def account(self, processes_mj: int, time: GpuTime) -> Account:
+        """The accounts as shown; `processes_mj` is the energy of all rows of the GPU."""
+        booked_mj = processes_mj + self.idle_mj + self.retired_mj + sum(self.unattributed_mj.values())
+        return Account(
+            energy_mj=self.energy_mj,
+            source=self._meter.source,
+            idle_mj=self.idle_mj,
+            retired_mj=self.retired_mj,
+            unowned_mj=self.unowned_mj,
+            booked_mj=self.booked_mj,
+            unattributed_mj=tuple(sorted(self.unattributed_mj.items())),
+            residual_mj=(self.energy_mj or 0) - booked_mj,
+            idle_power_mw=self._idle_power_mw,
+            parked_power_mw=self._parked_power_mw,
+            checked_counter_mj=self._meter.checked_counter_mj,
+            checked_power_mj=self._meter.checked_power_mj,
+            busy_ns=time.busy_ns,
+            in_use=time.in_use,
+            in_use_ns=time.in_use_ns,
+        )
+
+
+def _alone(interval: Interval, numbers: Mapping[Row, int]) -> int | None:
+    """The number of the process that was alone throughout the open interval and is still there."""
+    if len(interval.rows) != 1 or interval.at_start != frozenset(interval.rows) or interval.hidden:
+        return None
+    (row,) = interval.rows
+    is_present = row.active or (row.resumed and row.active is None)  # after a restart no list may have arrived yet
+    return numbers.get(row) if is_present else None
+
+
+class EnergyBook:
+    """The ledgers of all GPUs."""
+
+    def __init__(self, policy: Policy | None = None, longest_ns: int = BUFFER_NS) -> None:
+        self._policy = policy or Policy()
+        self._longest_ns = longest_ns
+        self._previous_ns: int | None = None
+        self.fingerprints = Fingerprints()
+        self.ledgers: dict[str, Ledger] = {}
+
+    def ledger(self, uuid: str) -> Ledger:
+        """The ledger of a GPU; opened on first use."""
+        return self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns, self.fingerprints))
+
+    def book(self, tick: Tick, present: Present, work: Mapping[str, Work], hidden: frozenset[str]) -> list[Booked]:
+        """Book one tick; what it adds to the rows. `hidden` are the GPUs with an unlisted process."""
+        elapsed_ns = 0 if self._previous_ns is None else max(0, tick.time_ns - self._previous_ns)
+        self._previous_ns = tick.time_ns
+        migs: dict[str, list[Reading]] = {}
+        up: dict[str, Reading] = {}
+        for reading in tick.readings:
+            if reading.device.parent_uuid:
+                migs.setdefault(reading.device.parent_uuid, []).append(reading)
+            elif reading.up:
+                up[reading.device.uuid] = reading
+        for uuid, ledger in self.ledgers.items():
+            if uuid not in up:
+                ledger.miss()
+        booked = [
+            self.ledger(uuid).book(
+                reading,
+                migs.get(uuid, []),
+                present.get(uuid),
+                work[uuid],
+                hidden=uuid in hidden,
+                now_ns=tick.time_ns,
+                elapsed_ns=elapsed_ns,
+            )
+            for uuid, reading in up.items()
+        ]
+        return [entries for entries in booked if entries is not None]
+
+    def booked_rows(self) -> dict[Row, int]:
+        """The energy of each process in the last booked interval of its GPU."""
+        return {row: mj for ledger in self.ledgers.values() for row, mj in ledger.booked_rows.items()}

@@ -1,0 +1,193 @@
+"""The rows of a tick that users see: one for each process and device, one for each container and device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpuledger.books.memory import Inferred, is_same_container
+from gpuledger.books.retention import Place, Total
+from gpuledger.books.rows import Row, Rows, own_residents, partitioned_gpus
+from gpuledger.model import NOBODY, ContainerUse, Device, Facts, Labelled, Owner, ProcessUse, Reading, Sample, Tick
+
+WINDOW_US = 1_500_000
+"""A sample stands for its process this long: while it works, the driver gives one about every 0.2 s."""
+IDLE = Sample(pid=0, timestamp_us=0, sm_pct=0, memory_pct=0)
+"""The driver measured, and the process did no work."""
+
+
+class RecentSamples:
+    """The newest sample of each process on each device.
+
+    The driver gives each sample once. If ticks are shorter than its sample period, most ticks have no new sample of a
+    busy process; the last one counts until WINDOW_US has passed.
+    """
+
+    def __init__(self) -> None:
+        self._samples: dict[str, dict[int, tuple[Sample, int | None]]] = {}
+        """By device and pid, with the start time of the process if known, because pids are reused."""
+
+    def update(self, reading: Reading, facts: Mapping[int, Facts], now_us: int) -> dict[int, Sample] | None:
+        """The samples that count, by pid; None if the device does not report utilization by process."""
+        uuid = reading.device.uuid
+        previous = self._samples.pop(uuid, {})
+        if reading.samples is None:
+            return None
+        samples = {
+            pid: (sample, start)
+            for pid, (sample, start) in previous.items()
+            if abs(now_us - sample.timestamp_us) < WINDOW_US  # abs: the clock may have been set back
+            and (start is None or _start_ticks(facts, pid) in (None, start))
+        }
+        samples.update((sample.pid, (sample, _start_ticks(facts, sample.pid))) for sample in reading.samples)
+        self._samples[uuid] = samples
+        return {pid: sample for pid, (sample, _) in samples.items()}
+
+
+def _start_ticks(facts: Mapping[int, Facts], pid: int) -> int | None:
+    known = facts.get(pid)
+    return None if known is None else known.start_ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """The rows of one tick."""
+
+    processes: tuple[ProcessUse, ...]
+    containers: tuple[ContainerUse, ...]
+    dropped: int
+    """Processes left out since the start."""
+
+
+class UseBook:
+    """Builds the rows of a tick: at most `most` processes, and all containers.
+
+    With `shown` off there are no process rows, and none count as dropped.
+    """
+
+    def __init__(self, most: int | None = None, *, shown: bool = True) -> None:
+        self._most = most
+        self._shown = shown
+        self._dropped = 0
+        self._recent = RecentSamples()
+
+    def book(
+        self,
+        tick: Tick,
+        rows: Rows,
+        *,
+        exited: Sequence[Row] = (),
+        totals: Mapping[Place, Total] | None = None,
+        inferred: Iterable[Inferred] = (),
+    ) -> Uses:
+        """The rows of the tick: `exited` processes fill what room is left."""
+        now_us = tick.time_ns // 1000
+        partitioned = partitioned_gpus(tick)
+        uses: list[ProcessUse] = []
+        for reading in tick.readings:
+            if reading.up:
+                uses += self._of_device(tick, reading, rows, now_us, has_migs=reading.device.uuid in partitioned)
+        containers = _containers(uses, totals or {}, inferred)
+        if not self._shown:
+            return Uses(processes=(), containers=containers, dropped=self._dropped)
+        largest = self._largest(uses)
+        self._dropped += len(uses) - len(largest)
+        room = len(exited) if self._most is None else max(0, self._most - len(largest))
+        processes = (*largest, *(_exited(row) for row in exited[:room]))
+        return Uses(processes=processes, containers=containers, dropped=self._dropped)
+
+    def _largest(self, uses: list[ProcessUse]) -> list[ProcessUse]:
+        """The processes with the most memory; the pid breaks ties, so that the choice is stable between ticks."""
+        if self._most is None or len(uses) <= self._most:
+            return uses
+        order = sorted(uses, key=lambda use: (-(use.resident.memory_bytes or 0), use.resident.pid, use.device.uuid))
+        return order[: self._most]
+
+    def _of_device(
+        self, tick: Tick, reading: Reading, rows: Rows, now_us: int, *, has_migs: bool
+    ) -> Iterable[ProcessUse]:
+        samples = self._recent.update(reading, tick.facts, now_us)
+        accounts = {account.pid: account for account in reading.accounting}
+        for resident in own_residents(reading, has_migs=has_migs):
+            pid = resident.pid
+            row = rows.get(reading.device.uuid, pid)
+            yield ProcessUse(
+                device=reading.device,
+                resident=resident,
+                facts=tick.facts.get(pid),
+                sample=None if samples is None else samples.get(pid, IDLE),
+                accounting=accounts.get(pid),
+                owner=tick.owners.by_pid.get(pid, NOBODY),
+                energy_mj=() if row is None else _labelled(row.energy_mj),
+                busy_ns=None if row is None else row.busy_ns,
+                energy_share_error=None if row is None else row.share_error,
+            )
+
+
+def _exited(row: Row) -> ProcessUse:
+    """An exited process: its last labels and its totals, without the values of the moment."""
+    return ProcessUse(
+        device=row.device,
+        resident=replace(row.resident, memory_bytes=None),
+        facts=row.facts,
+        owner=row.owner,
+        active=row.active,
+        energy_mj=_labelled(row.energy_mj),
+        busy_ns=row.busy_ns,
+    )
+
+
+def _containers(
+    uses: Iterable[ProcessUse], totals: Mapping[Place, Total], inferred: Iterable[Inferred]
+) -> tuple[ContainerUse, ...]:
+    """Containers with processes, those inferred to hold memory, and those whose processes have exited."""
+    groups: dict[Place, list[ProcessUse]] = {}
+    for use in uses:
+        if use.owner.container_id:
+            groups.setdefault((use.owner.container_id, use.device.uuid), []).append(use)
+    members = [(group[0].device, group[0].owner, group) for group in groups.values()]
+    inferred_bytes: dict[int, int] = {}
+    for holder in inferred:
+        number = _number_of(holder, members)
+        if number is None:
+            number = len(members)
+            members.append((holder.device, holder.owner, []))
+        inferred_bytes[number] = holder.memory_bytes
+    rest = dict(totals)
+    containers = [
+        _container(device, owner, group, rest.pop((owner.container_id, device.uuid), None), inferred_bytes.get(number))
+        for number, (device, owner, group) in enumerate(members)
+    ]
+    return (*containers, *(_container(total.device, total.owner, [], total, None) for total in rest.values()))
+
+
+def _number_of(holder: Inferred, members: Sequence[tuple[Device, Owner, list[ProcessUse]]]) -> int | None:
+    for number, (device, owner, _) in enumerate(members):
+        if device.uuid == holder.device.uuid and is_same_container(owner, holder.owner):
+            return number
+    return None
+
+
+def _container(
+    device: Device, owner: Owner, group: Sequence[ProcessUse], total: Total | None, inferred_bytes: int | None
+) -> ContainerUse:
+    """The sums over its processes; memory or utilization that the driver does not report is left out of them."""
+    memory = [use.resident.memory_bytes for use in group if use.resident.memory_bytes is not None]
+    sm = [use.sample.sm_pct for use in group if use.sample is not None]
+    return ContainerUse(
+        device=device,
+        owner=owner,
+        processes=len(group),
+        memory_bytes=sum(memory) if memory else None,
+        sm_pct=sum(sm) if sm else None,
+        energy_mj=() if total is None else _labelled(total.energy_mj),
+        busy_ns=None if total is None else total.busy_ns,
+        booked_mj=0 if total is None else total.booked_mj,
+        earlier_mj=0 if total is None else total.earlier_mj,
+        namesakes_mj=0 if total is None else total.namesakes_mj,
+        inferred_bytes=inferred_bytes,
+    )
+
+
+def _labelled(numbers: Mapping[str, int]) -> Labelled:
+    return tuple(sorted(numbers.items()))
