@@ -61,7 +61,7 @@ class App:
         self._passed = Passed(upstream or (lambda: None))
         self._spoken = Spoken(choices)
         self._telemetry = Spoken(choices, self._passed.beside) if upstream and upstream_in_metrics else self._spoken
-        self._files = Files(changed=self._with_links)
+        self._files = Files(transform=self._with_links)
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/": self._file(INDEX),
             **{f"{FILES_PATH}{name}": self._file(name) for name in FILES},
