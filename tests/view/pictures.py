@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from gpuledger.books.book import Books
 from gpuledger.model import OUTSIDE, Owner
+from gpuledger.sources.replay import Replay
 from gpuledger.view.codec import decode
 from gpuledger.view.schema import VERSION, Snapshot
+from gpuledger.view.snapshot import snapshot
 
 Picture = dict[str, Any]
 """A snapshot or a part of it as parsed JSON."""
 GIB = 1 << 30
+DEMO = Path(__file__).parents[2] / "src" / "gpuledger" / "demo.jsonl.gz"
 NOW = 1_800_000_000.0
 HOSTILE = (
     "\x1b]0;owned\x07",
@@ -112,9 +117,18 @@ def busy() -> Picture:
     )  # fmt: skip
 
 
-def shown(one: Picture) -> Snapshot:
+def shown_as(one: Picture) -> Snapshot:
     """As a client decodes it."""
     return decode(one)
+
+
+def demo(ticks: int = 30) -> Snapshot:
+    """The bundled recording after some ticks."""
+    replay, books = Replay(DEMO, paced=False), Books()
+    before = tick = books.book(replay.read())
+    for _ in range(ticks - 1):
+        before, tick = tick, books.book(replay.read())
+    return snapshot(tick, before, node="n1")
 
 
 NAMES = st.sampled_from(HOSTILE) | st.text(max_size=40)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gpuledger.errors import SnapshotError
 from gpuledger.view.codec import MAX_NAME, clean, decode, encode, schemas
 from gpuledger.view.schema import Snapshot
-from tests.view.pictures import MANY, PICTURES, Picture, busy, gpu, picture, process
-from tests.view.test_snapshot import demo
+from tests.view.pictures import MANY, PICTURES, Picture, busy, demo, gpu, picture, process
 
 
 def test_what_is_encoded_is_decoded() -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from gpuledger.books.book import Books
 from gpuledger.model import Driver, Tick
 from gpuledger.problem import Problem
-from gpuledger.sources.replay import Replay
 from gpuledger.view.codec import decode, encode
-from gpuledger.view.schema import Snapshot
 from gpuledger.view.snapshot import snapshot
 from tests.books.worlds import World
-
-DEMO = Path(__file__).parents[2] / "src" / "gpuledger" / "demo.jsonl.gz"
+from tests.view.pictures import demo
 
 
 def booked(*ticks: Tick) -> tuple[Tick, Tick]:
@@ -24,15 +20,6 @@ def booked(*ticks: Tick) -> tuple[Tick, Tick]:
     books = Books()
     done = [books.book(tick) for tick in ticks]
     return done[-2], done[-1]
-
-
-def demo(ticks: int) -> Snapshot:
-    """The demo after some ticks."""
-    replay, books = Replay(DEMO, paced=False), Books()
-    before = tick = books.book(replay.read())
-    for _ in range(ticks - 1):
-        before, tick = tick, books.book(replay.read())
-    return snapshot(tick, before, node="n1")
 
 
 def test_the_demo_balances() -> None:

@@ -34,7 +34,7 @@ def encode(record: object, indent: int | None = None) -> bytes:
 
 
 def _as_dict(record: object) -> dict[str, object]:
-    return {name: getattr(record, name) for name in _names(type(record))}
+    return {name: getattr(record, name) for name in _names(type(record))}  # type: ignore[arg-type]  # a class is hashable
 
 
 @cache

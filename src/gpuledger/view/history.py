@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from gpuledger.model import Reading, Tick
+from gpuledger.model import ContainerUse, ProcessUse, Reading, Tick
 from gpuledger.view.ring import Ring
 from gpuledger.view.schema import VERSION
 from gpuledger.view.snapshot import metered_gpus
@@ -147,7 +147,7 @@ class History:
         memory: dict[str, int | None] = {}
         energy_mj: dict[str, int] = {}
         metered = metered_gpus(tick)
-        uses = (*tick.containers, *tick.processes)
+        uses: list[ContainerUse | ProcessUse] = [*tick.containers, *tick.processes]
         unmetered = {use.owner.display_name for use in uses if use.device.gpu_uuid not in metered}
         for container in tick.containers:
             name = container.owner.display_name
