@@ -17,6 +17,8 @@ from gpuledger.top.rows import Row, is_match
 from gpuledger.top.text import Glyphs, Line
 
 MATCH = "bold yellow"
+MAX_REMOVED = 50
+"""Rows that are removed one by one; removing a row takes as long as adding a hundred."""
 
 
 def rich_text(*lines: Line) -> Text:
@@ -70,8 +72,10 @@ class Table(DataTable[Text], inherit_bindings=False):
         chosen, position = self.chosen, self.cursor_row
         self._shown, self._layout = rows, Layout.fit(view.choice.grouping, width, now)
         headings = self._layout.headings(view, self._glyphs)
-        if headings != self._headings or len(rows) < self.row_count:
+        if headings != self._headings or self.row_count - len(rows) > MAX_REMOVED:
             self._reset(headings)
+        for key in list(self.rows)[len(rows) :]:
+            self.remove_row(key)
         empty = [Text()] * len(headings)
         for _ in range(self.row_count, len(rows)):
             self.add_row(*empty)  # `get_row_at` provides the cells
@@ -143,7 +147,7 @@ class Prompt(Horizontal):
             self._input.value = text
         self._input.cursor_position = len(text)
         self.display = True
-        self._input.focus()
+        self.screen.set_focus(self._input)  # at once: the next keys may be waiting already
 
     def close(self) -> None:
         """Stop typing."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gpuledger.errors import SnapshotError
 from gpuledger.view.schema import VERSION, Snapshot
@@ -23,8 +23,8 @@ AMBIGUOUS_WIDTH = (("\u2630", "\u2637"), ("\u268a", "\u268f"), ("\u4dc0", "\u4df
 """Trigrams, hexagrams and similar: one column wide before Unicode 16 and two since; terminals disagree."""
 UPGRADE = "install the same version of gpuledger on both hosts"
 PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
-R = TypeVar("R")
-_MISSING = object()
+Decoder = Callable[[object], Any]
+_MISSING: Any = object()
 
 
 def encode(record: object, indent: int | None = None) -> bytes:
@@ -56,66 +56,80 @@ def decode(data: object) -> Snapshot:
         raise SnapshotError("not a gpuledger snapshot", kind="format")
     if version != VERSION:
         raise SnapshotError(f"snapshot version {version} is not supported, only {VERSION}", UPGRADE, "version")
-    return _record(Snapshot, data) or Snapshot()
+    decoded: Snapshot = _record(Snapshot, data)
+    return decoded
 
 
-def _record(kind: type[R], data: object) -> R | None:
+def _record(kind: Any, data: object) -> Any:
+    """A record, or _MISSING if a required field is missing."""
     if not isinstance(data, dict):
-        return None
+        return _MISSING
     values = {}
-    for name, (hint, is_required) in _hints(kind).items():  # type: ignore[arg-type]  # a class is hashable
-        value = _value(hint, data.get(name))
+    for name, decoder, is_required in _decoders(kind):
+        value = decoder(data.get(name))
         if value is not _MISSING:
             values[name] = value
         elif is_required:
-            return None
+            return _MISSING
     return kind(**values)
 
 
 @cache
-def _hints(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Type and necessity of each field."""
+def _decoders(kind: Any) -> tuple[tuple[str, Decoder, bool], ...]:
+    """Name, decoder and necessity of each field."""
     hints = get_type_hints(kind)
     required = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
-    return {name: (hints[name], name in required) for name in _names(kind)}
+    return tuple((name, _decoder(hints[name]), name in required) for name in _names(kind))
 
 
-def _value(hint: Any, value: object) -> Any:
-    """`value` as the type `hint`, or _MISSING."""
+def _decoder(hint: Any) -> Decoder:
+    """A function that returns its argument as the type `hint`, or _MISSING."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _value(inner[0], value)  # X | None, with None as the default
+        return _decoder(inner[0])  # X | None, with None as the default
+    if origin is Literal:
+        return lambda value: value if value in inner else _MISSING
     if origin is tuple:
-        items = value[:MAX_ROWS] if isinstance(value, list) else []
-        decoded = (_value(inner[0], item) for item in items)
-        return tuple(item for item in decoded if item is not _MISSING)
+        return partial(_items, _decoder(inner[0]))
     if origin is Mapping:
-        return _mapping(inner[1], value)
-    if is_dataclass(hint):
-        record = _record(hint, value)  # type: ignore[arg-type]  # a class, not an instance
-        return _MISSING if record is None else record
-    return _scalar(hint, value)
+        return partial(_mapping, _decoder(inner[1]))
+    return partial(_record, hint) if is_dataclass(hint) else SCALARS[hint]
 
 
-def _mapping(hint: Any, value: object) -> Any:
-    if not isinstance(value, Mapping):
+def _items(decoder: Decoder, value: object) -> Any:
+    items = map(decoder, value[:MAX_ROWS] if isinstance(value, list) else ())
+    return tuple(item for item in items if item is not _MISSING)
+
+
+def _mapping(decoder: Decoder, value: object) -> Any:
+    if not isinstance(value, dict):
         return _MISSING
-    pairs = ((clean(str(name)[:MAX_NAME]), _value(hint, item)) for name, item in list(value.items())[:MAX_NAME])
+    pairs = ((clean(str(name)[:MAX_NAME]), decoder(item)) for name, item in list(value.items())[:MAX_NAME])
     return {name: item for name, item in pairs if item is not _MISSING}
 
 
-def _scalar(hint: Any, value: object) -> Any:
-    if get_origin(hint) is Literal:
-        return value if value in get_args(hint) else _MISSING
-    if isinstance(value, str) and hint is str:
-        return clean(value[:MAX_NAME])
-    if isinstance(value, bool) or hint in (str, bool):
-        return value if isinstance(value, bool) and hint is bool else _MISSING
-    if not isinstance(value, int | float) or not 0 <= value <= MAX_NUMBER:
+def _text(value: object) -> Any:
+    return clean(value[:MAX_NAME]) if isinstance(value, str) else _MISSING
+
+
+def _flag(value: object) -> Any:
+    return value if isinstance(value, bool) else _MISSING
+
+
+def _number(value: object) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return _MISSING
-    if hint is int and isinstance(value, float):
-        return int(value) if value.is_integer() else _MISSING
-    return value
+    return value if 0 <= value <= MAX_NUMBER else _MISSING
+
+
+def _integer(value: object) -> Any:
+    number = _number(value)
+    if isinstance(number, float):
+        return int(number) if number.is_integer() else _MISSING
+    return number
+
+
+SCALARS: dict[Any, Decoder] = {str: _text, bool: _flag, int: _integer, float: _number}
 
 
 def clean(text: str) -> str:
