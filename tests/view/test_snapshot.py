@@ -34,7 +34,8 @@ def test_the_demo_balances() -> None:
     assert used > 0
     assert used + accounts == pytest.approx(energy.joules, abs=1e-6)
     memory = gpu.memory
-    assert memory.used_bytes == memory.known_bytes + memory.overhead_bytes + memory.unknown_bytes
+    parts = (memory.known_bytes, memory.overhead_bytes, memory.unknown_bytes)
+    assert memory.used_bytes == sum(part or 0 for part in parts)
     assert decode(json.loads(encode(shown))) == shown
     assert (shown.version, shown.node) == (1, "n1")
 
@@ -80,6 +81,7 @@ def test_unknown_is_null() -> None:
     shown = snapshot(tick, before)
     (gpu,), (process,) = shown.gpus, shown.processes
     assert (gpu.utilization_ratio, gpu.power_watts, gpu.memory.used_bytes) == (None, None, None)
+    assert gpu.energy is not None
     assert gpu.energy.joules is None
     assert (process.memory_bytes, process.sm_ratio) == (None, None)
 

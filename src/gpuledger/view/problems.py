@@ -18,8 +18,8 @@ HEAT = {"sw_thermal_slowdown", "hw_thermal_slowdown"}
 POWER = {"hw_slowdown", "hw_power_brake_slowdown"}
 SHORT_LIVED = {"process is gone"}
 """Reasons for an unknown owner that pass without action."""
-UNRESOLVED, UNKNOWN_MEMORY = "unresolved", "unknown_memory"
-"""Kinds of problems that an invisible process list or an unreadable /proc causes as well."""
+UNRESOLVED, UNKNOWN_MEMORY, SLOW = "unresolved", "unknown_memory", "slow"
+"""Kinds of problems that `doctor` leaves out if it reports their cause."""
 PROVIDER_NAMES = {
     "docker": "docker",
     "podman": "podman",
@@ -164,7 +164,7 @@ def _exporter(tick: Tick) -> Iterator[Problem]:
     if health.interval_ns and health.duration_ns > health.interval_ns:
         seconds, interval = health.duration_ns / 1e9, health.interval_ns / 1e9
         what = f"a tick takes {seconds:.1f} s, longer than the interval of {interval:g} s"
-        yield Problem(what, "raise `--tick.interval`", "slow", severity=WARNING, about="exporter")
+        yield Problem(what, "raise `--tick.interval`", SLOW, severity=WARNING, about="exporter")
     if health.upstream is not None and not health.upstream.up:
         yield _component(health.upstream.problem, "dcgm-exporter", LOG_FIX)
     if tick.dcgm is not None and not tick.dcgm.up:
