@@ -21,6 +21,7 @@ from tests.cli.running import Running, serving, surroundings
 from tests.real.browsers import Shown, chromium, page_of, shown
 from tests.view.nodes import HOSTILE, Node
 
+OWNERS = "async () => (await (await fetch('api/v1/snapshot')).json()).processes.map((row) => row.owner)"
 SUMS = """() => ({
   time: document.body.dataset.time,
   energy: document.querySelector("tfoot tr td:nth-child(6) data").value,
@@ -198,6 +199,7 @@ def test_filtering_with_the_keyboard(browser: Browser, host: tuple[Node, Shown])
         page.keyboard.press("Escape")
 
         expect(page.locator("#count")).to_have_text("24 rows")
+        assert set(texts(page, "tbody .name")) == set(page.evaluate(OWNERS))
         assert "#" not in page.url
 
 

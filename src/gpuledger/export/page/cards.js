@@ -21,7 +21,7 @@ const isOn = (use, device) => (device.parent_uuid ? use.uuid : use.gpu_uuid) ===
 
 // The parts of a device's memory: owners by size, then memory without an owner.
 function partsOf(device, snapshot) {
-  const listed = isListed(snapshot) ? snapshot.processes.filter((one) => one.active !== false) : snapshot.containers;
+  const listed = isListed(snapshot) ? snapshot.processes.filter((process) => process.active !== false) : snapshot.containers;
   const known = byOwner(listed, device, "memory_bytes");
   const inferred = byOwner(snapshot.containers, device, "inferred_bytes");
   const { known_bytes: all, unknown_bytes: unknown, overhead_bytes: overhead, reserved_bytes: reserved } = device.memory;
@@ -75,8 +75,8 @@ class MemoryBar {
     const made = parts.map((part) => this.part(part));
     grow(this.free, all ? Math.max(0, all - sizeOf(parts)) / all : 1);
     parts.forEach((part, index) => grow(made[index].segment, all ? part.size / all : 0));
-    arrange(this.bar, [...made.map((one) => one.segment), this.free]);
-    arrange(this.legend, made.map((one) => one.item));
+    arrange(this.bar, [...made.map((part) => part.segment), this.free]);
+    arrange(this.legend, made.map((part) => part.item));
     const keys = new Set(parts.map(keyOf));
     for (const key of this.parts.keys()) if (!keys.has(key)) this.parts.delete(key);
   }
@@ -109,16 +109,16 @@ const grow = (node, share) => {
 class Meter {
   constructor(title, show) {
     this.value = el("data");
-    this.of = el("span", { class: "of" });
+    this.limit = el("span", { class: "of" });
     this.chart = new Chart(title, show);
     this.node = el("div", { class: "meter" }, el("p", { class: "line" }, el("span", { text: title })),
-      el("p", { class: "big" }, this.value, this.of), this.chart.node);
+      el("p", { class: "big" }, this.value, this.limit), this.chart.node);
     this.show = show;
   }
 
-  update(value, top, of, past, values) {
+  update(value, top, limit, past, values) {
     tell(this.value, value, this.show(value));
-    say(this.of, of);
+    say(this.limit, limit);
     this.chart.draw(past.times, values ?? [], top);
   }
 }
@@ -174,7 +174,7 @@ class Card {
     this.reason.hidden = gpu.up;
     say(this.reason, gpu.reason);
     this.memory.update(gpu, snapshot);
-    this.inner(snapshot.gpus.filter((one) => one.parent_uuid === gpu.uuid), snapshot);
+    this.inner(snapshot.gpus.filter((device) => device.parent_uuid === gpu.uuid), snapshot);
     const row = past.gpus.rows.get(gpu.uuid) ?? {};
     const limits = gpu.temperature_limits_celsius;
     this.busy.update(gpu.utilization_ratio, 1, "", past.gpus, row.utilization_ratio);
@@ -199,7 +199,7 @@ class Card {
   balance(gpu) {
     this.ledger.hidden = gpu.energy === null || gpu.energy.joules === null;
     if (this.ledger.hidden) return;
-    const sum = (parts) => Object.values(parts).reduce((so, part) => so + part, 0);
+    const sum = (parts) => Object.values(parts).reduce((total, part) => total + part, 0);
     const parts = {
       device: gpu.energy.joules,
       processes: gpu.energy.processes_joules,

@@ -43,8 +43,8 @@ export function count(value) {
   return known(value) ? number(value, 0) : NONE;
 }
 
-export function plural(value, one, many) {
-  return `${count(value)} ${value === 1 ? one : many}`;
+export function plural(value, singular, many) {
+  return `${count(value)} ${value === 1 ? singular : many}`;
 }
 
 export function clock(seconds) {

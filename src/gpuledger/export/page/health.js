@@ -25,8 +25,8 @@ export function showHealth(snapshot) {
   const driver = snapshot.driver.up
     ? `Driver ${snapshot.driver.driver_version || "?"}, CUDA ${snapshot.driver.cuda_version || "?"}`
     : "The driver cannot be read";
-  const providers = snapshot.providers.map((one) =>
-    (one.up ? `${one.name} is up` : `${one.name} has been down since ${clock(one.since)}`));
+  const providers = snapshot.providers.map(({ name, up, since }) =>
+    (up ? `${name} is up` : `${name} has been down since ${clock(since)}`));
   const all = nodes.length ? [] : ["no problems"];
   say(find("providers"), [driver, ...providers, ...all].join(" · "));
   mark(find("health"), "class", nodes.length ? "wrong" : "well");

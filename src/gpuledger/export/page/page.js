@@ -58,7 +58,7 @@ addEventListener("hashchange", () => {
 
 function sums(snapshot) {
   const gpus = snapshot.gpus.filter((gpu) => !gpu.parent_uuid);
-  const sum = (of) => gpus.reduce((so, gpu) => (of(gpu) === null ? so : (so ?? 0) + of(gpu)), null);
+  const sum = (value) => gpus.reduce((total, gpu) => (value(gpu) === null ? total : (total ?? 0) + value(gpu)), null);
   const up = `${count(gpus.filter((gpu) => gpu.up).length)} of ${count(gpus.length)}`;
   say(find("sum-gpus"), snapshot.driver.up ? up : NONE);
   say(find("sum-power"), watts(sum((gpu) => gpu.power_watts)));
@@ -69,7 +69,7 @@ function sums(snapshot) {
 function draw() {
   isDrawPending = false;
   const snapshot = newest;
-  keep(new Set([...snapshot.processes, ...snapshot.containers].map((one) => one.owner)));
+  keep(new Set([...snapshot.processes, ...snapshot.containers].map((row) => row.owner)));
   say(find("node"), snapshot.recording ? "recording" : snapshot.node);
   find("recording").hidden = !snapshot.recording;
   sums(snapshot);

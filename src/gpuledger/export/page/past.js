@@ -24,7 +24,7 @@ class Series {
       const values = this.rows.get(name);
       for (const column of this.columns) values[column].push(row[column]);
     }
-    const old = this.times.filter((one) => one < time - LENGTH).length;
+    const old = this.times.filter((moment) => moment < time - LENGTH).length;
     this.times.splice(0, old);
     for (const [name, row] of this.rows) {
       if (!rows.has(name)) for (const column of this.columns) row[column].push(null);

@@ -90,16 +90,17 @@ export function rowsOf(snapshot) {
   const listed = isListed(snapshot);
   const rows = snapshot.processes.map((process) => processRow(process, metered));
   if (!listed) {
-    for (const one of snapshot.containers) {
-      const about = plural(one.processes, "process", "processes");
-      rows.push({ ...containerRow(one, about, "container"), memory: one.memory_bytes, ...usage(one, metered) });
+    for (const container of snapshot.containers) {
+      const about = plural(container.processes, "process", "processes");
+      const memory = container.memory_bytes;
+      rows.push({ ...containerRow(container, about, "container"), memory, ...usage(container, metered) });
     }
   }
   rows.push(...snapshot.gpus.filter((gpu) => !gpu.parent_uuid).flatMap((gpu) => restRow(gpu, rows, listed)));
-  for (const one of snapshot.containers) {
-    if (!one.inferred_bytes) continue;
-    const unknown = { memory: one.inferred_bytes, inferred: true, sm: null, watts: null, joules: null, methods: {} };
-    rows.push({ ...containerRow(one, "not listed by the driver", "inferred"), ...unknown });
+  for (const container of snapshot.containers) {
+    if (!container.inferred_bytes) continue;
+    const unknown = { memory: container.inferred_bytes, inferred: true, sm: null, watts: null, joules: null, methods: {} };
+    rows.push({ ...containerRow(container, "not listed by the driver", "inferred"), ...unknown });
   }
   for (const row of rows) {
     row.measured = row.methods[MEASURED] ?? 0;
@@ -153,9 +154,9 @@ export function sorted(rows, { column, descending }) {
 }
 
 export function sumOf(rows, key, name) {
-  const sum = (of) => rows.reduce((so, row) => (of(row) === null ? so : (so ?? 0) + of(row)), null);
+  const sum = (value) => rows.reduce((total, row) => (value(row) === null ? total : (total ?? 0) + value(row)), null);
   const gpus = new Set(rows.map((row) => row.gpu));
-  const one = {
+  const group = {
     key, name, rows, owner: name, gpus,
     gpu: gpus.size === 1 ? rows[0].gpu : null,
     memory: sum((row) => row.memory),
@@ -165,8 +166,8 @@ export function sumOf(rows, key, name) {
     measured: sum((row) => row.measured) ?? 0,
     inferred: rows.length > 0 && rows.every((row) => row.inferred),
   };
-  one.how = how(one);
-  return one;
+  group.how = how(group);
+  return group;
 }
 
 const GROUPS = {
