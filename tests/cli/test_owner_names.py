@@ -36,7 +36,7 @@ def put_proc(root: Path) -> Path:
 def test_all_name_the_owner_alike(tmp_path: Path) -> None:
     """A host process, a container without a name, a pod known only by its uid, a systemd unit, a batch job."""
     scenario = Scenario([Gpu(0, uuid="GPU-a")], [Process(0, pid, memory=1 << 30) for pid in OWNERS])
-    env = surroundings(scenario.write(tmp_path / "scenario"), COLUMNS="200")
+    env = surroundings(scenario.write(tmp_path / "scenario"), COLUMNS="400")
     flags = ("--environment=none", f"--path.procfs={put_proc(tmp_path / 'proc')}", "--interval=100ms")
     expected = {pid: owner for pid, (_, owner) in OWNERS.items()}
 

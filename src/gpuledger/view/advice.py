@@ -59,6 +59,8 @@ def completed(problem: Problem, gpu: int | str = "ID") -> Problem:
 
 def completed_provider(problem: Problem, provider: str) -> Problem:
     """A provider's problem with its fix."""
+    if problem.fix:
+        return problem
     problem = split(problem)
     if "permission denied" in problem.what and provider in MAY_ASK:
         return replace(problem, fix=MAY_ASK[provider])
