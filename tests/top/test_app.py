@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 
+from rich.color import ColorType
 from textual.pilot import Pilot
 
 from gpuledger.export.http import Request, Response
@@ -392,6 +393,19 @@ def test_hostile_names_do_nothing() -> None:
         assert all(line.isprintable() for line in screen(app))
 
     on(picture(gpu(name="[red]"), processes=names, node="\x1b[2J"), scene)
+
+
+def test_only_colours_of_the_terminal() -> None:
+    """The 16 colours that the user chose, so that text is readable on light and on dark backgrounds."""
+
+    async def scene(pilot: Keys, app: Top, _: Still) -> None:
+        for keys in (["down"], ["slash", "t"], ["escape", "enter"], ["escape", "h"]):
+            await press(pilot, *keys)
+            styles = [segment.style for strip in app.screen._compositor.render_strips() for segment in strip]
+            colours = [colour for style in styles if style for colour in (style.color, style.bgcolor) if colour]
+            assert {colour.type for colour in colours} <= {ColorType.DEFAULT, ColorType.STANDARD}
+
+    on(busy(), scene)
 
 
 def test_any_size() -> None:

@@ -35,7 +35,7 @@ class Table(DataTable[Text], inherit_bindings=False):
     """
 
     DEFAULT_CSS = """
-    Table { height: 1fr; background: transparent; scrollbar-size: 0 0; }
+    Table { height: 1fr; background: transparent; color: ansi_default; scrollbar-size: 0 0; }
     Table:focus { background-tint: transparent; }
     Table > .datatable--header, Table:focus > .datatable--header {
         background: ansi_default; background-tint: transparent; color: ansi_default; text-style: reverse;
@@ -160,7 +160,12 @@ class Page(ModalScreen[None]):
 
     DEFAULT_CSS = """
     Page { background: transparent; }
-    Page VerticalScroll { height: 1fr; background: transparent; scrollbar-size: 1 1; }
+    Page VerticalScroll {
+        height: 1fr; background: transparent; scrollbar-size: 1 1;
+        scrollbar-color: ansi_cyan; scrollbar-color-hover: ansi_cyan; scrollbar-color-active: ansi_cyan;
+        scrollbar-background: ansi_default; scrollbar-background-hover: ansi_default;
+        scrollbar-background-active: ansi_default;
+    }
     """
     AUTO_FOCUS = "VerticalScroll"
     BINDINGS: ClassVar[list[BindingType]] = [
