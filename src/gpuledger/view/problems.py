@@ -90,7 +90,8 @@ def _gpu(reading: Reading, memory: MemoryAccount | None) -> Iterator[Problem]:
     if memory is not None and memory.unknown_bytes:
         what = f"{memory.unknown_bytes / GIB:.1f} GiB are held by no process that the driver lists"
         if memory.inferred_bytes:
-            what += f"; inferred for {memory.candidates} containers that may hold them"
+            candidates = f"{memory.candidates} container{'s' * (memory.candidates != 1)}"
+            what += f"; inferred for {candidates} that may hold them"
         yield Problem(what, MEMORY_FIX, UNKNOWN_MEMORY, severity=WARNING, about=name)
 
 
