@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuledger.top.columns import BY_NAME
-from gpuledger.top.keys import KEYS, SORTS, name_of
+from gpuledger.top.columns import BY_NAME, View
+from gpuledger.top.keys import CHANGES, KEYS, SORTS, name_of
 
 
 def test_every_key_does_one_thing() -> None:
@@ -25,3 +25,11 @@ def test_the_main_keys_fit_on_a_small_screen() -> None:
 def test_keys_that_sort_name_columns() -> None:
     """That there are in every grouping."""
     assert all(not BY_NAME[name].only for name in SORTS.values())
+
+
+def test_keys_that_change_the_view_say_how() -> None:
+    """Every key with the action `change`, and no other."""
+    assert {name for key in KEYS if key.action == "change" for name in key.keys} == set(CHANGES)
+    assert CHANGES["3"](View()).choice.gpu == 3
+    assert CHANGES["3"](CHANGES["3"](View())).choice.gpu is None
+    assert CHANGES["E"](View()).sort == "energy"

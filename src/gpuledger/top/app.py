@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
@@ -17,7 +16,7 @@ from gpuledger.top.bars import History
 from gpuledger.top.cards import Screen, gpu_lines, problem_lines, title
 from gpuledger.top.columns import View, summary
 from gpuledger.top.feed import Feed
-from gpuledger.top.keys import KEYS, SORTS, Key, name_of
+from gpuledger.top.keys import CHANGES, KEYS, Key, name_of
 from gpuledger.top.pages import charts, details, help_lines
 from gpuledger.top.text import ASCII, BAD, UNICODE, WARN, Line, cropped, joined, styled
 from gpuledger.top.widgets import Page, Prompt, Table, rich_text
@@ -152,7 +151,7 @@ class Top(App[None]):
         self._draw()
 
     def _choose(self, **changes: object) -> None:
-        self._change(replace(self._view, choice=replace(self._view.choice, **changes)))  # type: ignore[arg-type]
+        self._change(self._view.choosing(**changes))
 
     # Actions, by their names in KEYS
 
@@ -184,17 +183,9 @@ class Top(App[None]):
         screen = Screen(columns=columns - 1, glyphs=self._glyphs)
         return charts(self._gpus(self._shown), self._history, screen, height - 2)
 
-    def action_group(self) -> None:
-        """Group by the next criterion."""
-        self._change(self._view.grouped(1))
-
-    def action_column(self, key: str) -> None:
-        """Sort by a neighbouring column."""
-        self._change(self._view.sorted_by_next(-1 if key == "<" else 1))
-
-    def action_sort(self, key: str) -> None:
-        """Sort by the column of this key."""
-        self._change(replace(self._view, sort=SORTS[key], descending=True))
+    def action_change(self, key: str) -> None:
+        """Change the grouping, the order or the filter."""
+        self._change(CHANGES[key](self._view))
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         """Sort by the clicked column."""
@@ -205,14 +196,6 @@ class Top(App[None]):
         """Show the clicked row."""
         self.action_details()
 
-    def action_invert(self) -> None:
-        """Reverse the order."""
-        self._change(replace(self._view, descending=not self._view.descending))
-
-    def action_gpu(self, key: str) -> None:
-        """Show only this GPU, or all GPUs again."""
-        self._choose(gpu=None if self._view.choice.gpu == int(key) else int(key))
-
     def action_other(self, key: str) -> None:
         """Show only the previous or next GPU."""
         indexes = sorted({gpu.gpu for gpu in self._shown.gpus}) if self._shown is not None else []
@@ -220,14 +203,6 @@ class Top(App[None]):
             chosen, step = self._view.choice.gpu, 1 if key == "]" else -1
             position = indexes.index(chosen) + step if chosen in indexes else min(0, step)
             self._choose(gpu=indexes[position % len(indexes)])
-
-    def action_all(self) -> None:
-        """Show everything."""
-        self._choose(gpu=None, filter="")
-
-    def action_exited(self) -> None:
-        """Hide or show exited processes."""
-        self._choose(exited=not self._view.choice.exited)
 
     def action_compact(self) -> None:
         """Switch between lines and cards."""

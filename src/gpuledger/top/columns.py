@@ -7,19 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpuledger.top.rows import GROUPINGS, Choice, Row, ordered, rows, total
-from gpuledger.top.text import (
-    WARN,
-    Glyphs,
-    Line,
-    amount,
-    cropped,
-    fitted,
-    gib,
-    joined,
-    percent,
-    span,
-    styled,
-)
+from gpuledger.top.text import WARN, Glyphs, Line, amount, cropped, fitted, gib, joined, percent, span, styled
 from gpuledger.view.schema import MEASURED, Snapshot
 
 Text = Callable[[Row, Glyphs], str]
@@ -142,6 +130,10 @@ class View:
         descending = not self.descending if name == self.sort else name in NUMBERS
         return replace(self, sort=name, descending=descending)
 
+    def sorted_descending(self, name: str) -> View:
+        """Sorted by a column, largest first."""
+        return replace(self, sort=name, descending=True)
+
     def sorted_by_next(self, step: int) -> View:
         """Sorted by a neighbouring column."""
         names = [column.name for column in COLUMNS if column.is_for(self.choice.grouping)]
@@ -154,6 +146,14 @@ class View:
         has_column = BY_NAME[self.sort].is_for(grouping)
         view = self if has_column else replace(self, sort="mem", descending=True)
         return replace(view, choice=replace(self.choice, grouping=grouping))
+
+    def choosing(self, **changes: object) -> View:
+        """With another choice of rows."""
+        return replace(self, choice=replace(self.choice, **changes))  # type: ignore[arg-type]
+
+    def toggled_gpu(self, gpu: int) -> View:
+        """With only this GPU, or with all GPUs if only this one was shown."""
+        return self.choosing(gpu=None if self.choice.gpu == gpu else gpu)
 
     def rows(self, shown: Snapshot) -> list[Row]:
         """The rows in order."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gpuledger.top.columns import View
 
 NAMES = {"up": "↑", "down": "↓", "pageup": "PgUp", "pagedown": "PgDn", "ctrl+c": "Ctrl-C", "escape": "Esc"}
 DIGITS = tuple("0123456789")
@@ -45,14 +49,14 @@ KEYS: tuple[Key, ...] = (
     Key(("/", "f3"), "search", "search for a row with these words", "Search", priority=True),
     Key(("n", "N"), "again", "go to the next or previous match", with_key=True),
     Key(("\\", "f4"), "filter", "show only rows with these words", "Filter", priority=True),
-    Key(("g", "t", "f5"), "group", "group by process, container, pod, namespace, user", "Group"),
-    Key((">", "<", "f6"), "column", "sort by the next or previous column", "Sort", with_key=True),
-    Key(tuple(SORTS), "sort", "sort by memory, SM share, power, energy", with_key=True),
-    Key(("I",), "invert", "reverse the order"),
-    Key(DIGITS, "gpu", "show only this GPU; again: all GPUs", with_key=True),
+    Key(("g", "t", "f5"), "change", "group by process, container, pod, namespace, user", "Group", with_key=True),
+    Key((">", "<", "f6"), "change", "sort by the next or previous column", "Sort", with_key=True),
+    Key(tuple(SORTS), "change", "sort by memory, SM share, power, energy", with_key=True),
+    Key(("I",), "change", "reverse the order", with_key=True),
+    Key(DIGITS, "change", "show only this GPU; again: all GPUs", with_key=True),
     Key(("[", "]"), "other", "show only the previous or next GPU", with_key=True),
-    Key(("a",), "all", "show all GPUs and clear the filter"),
-    Key(("x",), "exited", "hide or show exited processes"),
+    Key(("a",), "change", "show all GPUs and clear the filter", with_key=True),
+    Key(("x",), "change", "hide or show exited processes", with_key=True),
     Key(("h",), "history", "show charts of each GPU since the start of top", "History"),
     Key(("c",), "compact", "switch between one line per GPU and cards"),
     Key(("space",), "pause", "freeze the screen or resume; reading continues", "Pause"),
@@ -60,3 +64,14 @@ KEYS: tuple[Key, ...] = (
     Key(("escape",), "away", "leave a page, a search, a filter"),
     Key(("q", "f10", "ctrl+c"), "leave", "quit", "Quit"),
 )  # fmt: skip
+CHANGES: dict[str, Callable[[View], View]] = {
+    **dict.fromkeys(("g", "t", "f5"), lambda view: view.grouped(1)),
+    **dict.fromkeys((">", "f6"), lambda view: view.sorted_by_next(1)),
+    "<": lambda view: view.sorted_by_next(-1),
+    **{key: partial(View.sorted_descending, name=name) for key, name in SORTS.items()},
+    "I": lambda view: replace(view, descending=not view.descending),
+    **{digit: partial(View.toggled_gpu, gpu=int(digit)) for digit in DIGITS},
+    "a": lambda view: view.choosing(gpu=None, filter=""),
+    "x": lambda view: view.choosing(exited=not view.choice.exited),
+}
+"""What the keys with the action `change` do to the view."""
