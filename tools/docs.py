@@ -13,14 +13,12 @@ from gpuledger.fleet.pages import families as fleet_families
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from gpuledger.sources.replay import Replay
-from gpuledger.top.columns import COLUMNS
+from gpuledger.top.columns import COLUMNS, View
 from gpuledger.top.feed import Ticks
 from gpuledger.top.keys import KEYS
 from gpuledger.top.plain import write
-from gpuledger.top.seen import read
 from gpuledger.top.settings import OWN as TOP_OPTIONS
-from gpuledger.top.table import View
-from gpuledger.view.snapshot import Picture
+from gpuledger.view.schema import Snapshot
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- settings: written by `make docs` -->", "<!-- end of settings -->"
@@ -131,17 +129,17 @@ def top(page: str) -> str:
     rows = ["| column | what it is | `--sort` |", "|---|---|---|"]
     rows += [f"| {column.title} | {column.about} | `{column.name}` |" for column in COLUMNS]
     page = _between(page, COLUMNS_BEGIN, rows, COLUMNS_END)
-    text = write(read(_demo(30)), View(), columns=80, colour=False, utf8=True)
+    text = write(_demo(30), View(), columns=80, colour=False, utf8=True)
     screen = ["```", *text.splitlines()[1:], "```"]  # without the title, which has the version and the time of day
     page = _between(page, SCREEN_BEGIN, screen, SCREEN_END)
     rows = ["| setting | default | what it is | older names |", "|---|---|---|---|"]
     return _between(page, TOP_BEGIN, [*rows, *(_setting(option) for option in TOP_OPTIONS)], TOP_END)
 
 
-def _demo(ticks: int) -> Picture:
+def _demo(ticks: int) -> Snapshot:
     replay, books = Replay(RECORDING, paced=False), Books()
-    pictures = Ticks(lambda: books.book(replay.read()), "")
-    return [pictures() for _ in range(ticks)][-1]
+    source = Ticks(lambda: books.book(replay.read()), "")
+    return [source() for _ in range(ticks)][-1]
 
 
 def _between(page: str, begin: str, rows: list[str], end: str) -> str:

@@ -7,6 +7,7 @@ GpuledgerError
 │   ├── RecordingError    a recording that cannot be read or written
 │   └── ListenError       an address that cannot be listened on
 ├── JournalError          a journal that cannot be read or written; the books continue without it
+├── SnapshotError         JSON that is not a snapshot, or of an unsupported version
 └── DriverError           the driver or its library is unavailable; retried later
     ├── DriverGoneError   the driver was unloaded or replaced
     ├── GpuLostError      one GPU fell off the bus or needs a reset
@@ -50,6 +51,10 @@ class ListenError(UsageError):
 
 class JournalError(GpuledgerError):
     """A journal is damaged, too large, or from another boot or version."""
+
+
+class SnapshotError(GpuledgerError):
+    """JSON is not a snapshot of gpuledger, or of an unsupported version."""
 
 
 class DriverError(GpuledgerError):

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from gpuledger.doctor import host
-from gpuledger.doctor.finding import LEVELS, exit_code
+from gpuledger.doctor.checks import permissions
+from gpuledger.doctor.finding import LEVELS, exit_code, problem
 from gpuledger.journalfile import JournalFile
 from gpuledger.owners.access import probe
 from tests import fakedcgm, fakedriver
@@ -34,7 +34,9 @@ from tests.owners.kubelet_server import CriServer, KubeletServer
 FAST = ("--tick.interval=100ms", "--environment=none", "--web.listen-address=127.0.0.1:0")
 SOON_S = 15.0
 ACCESS = probe(Path("/proc"))
-FOUND_HERE = [*host.namespace(ACCESS), *host.rights(ACCESS, Path("/proc"))]
+FOUND_HERE = permissions(ACCESS, Path("/proc"))
+if not ACCESS.host_pid_namespace:
+    FOUND_HERE.append(problem("pid namespace", "x", "y"))
 HERE = {one.name for one in FOUND_HERE if one.level != "ok"}
 """What is wrong with the very host these tests run on."""
 LISTS = [f"error nvmlDeviceGet{kind}RunningProcesses*" for kind in ("Compute", "Graphics", "MPSCompute")]
@@ -116,9 +118,9 @@ def _forbid_instances(scenario: Scenario) -> None:
         (lambda s: s.extra.extend(f"{one} gpu=1 code=3" for one in LISTS), "gpu 1", "warning", "nvidia-smi --query"),
         (
             lambda s: s.extra.append("error nvmlDeviceGetTotalEnergyConsumption gpu=1 code=999"),
-            "driver calls", "warning", "nvidia-smi",
+            "driver", "warning", "nvidia-smi",
         ),
-        (lambda s: setattr(s.gpus[1], "memory_used", 3 << 30), "memory of gpu 1", "warning", "sudo fuser -v"),
+        (lambda s: setattr(s.gpus[1], "memory_used", 3 << 30), "gpu 1", "warning", "sudo fuser -v"),
         (lambda s: setattr(s.processes[0], "memory", "na"), "memory", "warning", "nvidia-smi"),
         (lambda s: setattr(s.processes[0], "pid", NO_SUCH_PID), "processes", "warning", "--path.procfs=/host/proc"),
         (lambda s: setattr(s, "driver", "470.57.02"), "versions", "warning", "R510"),
@@ -351,7 +353,7 @@ def test_a_container_nobody_names(tmp_path: Path) -> None:
     """Its socket is not mounted, so nobody is down: the process without a name tells."""
     _, faults = examined(healthy(), tmp_path, f"--path.procfs={put_proc(tmp_path / 'proc')}")
 
-    assert only(faults)[:3] == ("owners", "warning", "1 processes: container has no name yet")
+    assert only(faults)[:3] == ("owners", "warning", "1 process: container has no name yet")
     assert "gpuledger explain PID" in only(faults)[3]
 
 

@@ -13,11 +13,12 @@ import pytest
 
 from gpuledger.cli import main
 from gpuledger.export.http import Request, Response
-from gpuledger.top.line import cells
+from gpuledger.top.text import cells
+from gpuledger.view.codec import decode
 from tests.cli.running import COMMAND, gpuledger, surroundings
 from tests.export.clients import serving
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.top.pictures import busy
+from tests.view.pictures import busy
 
 FAST = "--interval=100ms"
 SLOWER = "--interval=500ms"  # samples of work come every 200 ms
@@ -78,7 +79,7 @@ def test_an_exporter() -> None:
     assert (text.returncode, text.stderr, one.returncode) == (0, "", 0)
     rows = [line.split()[2] for line in text.stdout.splitlines()[-6:]]
     assert rows[0] == "ml/train-0"
-    assert json.loads(one.stdout) == busy()
+    assert decode(json.loads(one.stdout)) == decode(busy())
 
 
 def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
@@ -93,7 +94,7 @@ def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
 
     assert (gone.returncode, other.returncode) == (1, 1)
     assert gone.stderr == "gpuledger: cannot reach http://127.0.0.1:1: Connection refused; is it running?\n"
-    assert "says is a picture of version 9, and this program knows 1" in other.stderr
+    assert "snapshot version 9 is not supported, only 1" in other.stderr
     assert (gone.stdout, other.stdout) == ("", "")
 
 
@@ -101,12 +102,15 @@ def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
     ("words", "says"),
     [
         (["--connect=ftp://x"], "--connect: 'ftp://x' is no address of an exporter"),
-        (["--connect=n1", "--demo"], "--connect shows an exporter and the other flag a recording; give one of them"),
+        (
+            ["--connect=n1", "--demo"],
+            "--connect cannot be combined with a recording; remove --connect, --source or --demo",
+        ),
         (["--once", "--json"], "not allowed with argument --once"),
-        (["--once", "--sort=pid", "--group=pod"], "--sort pid: there is no such column with --group pod"),
+        (["--once", "--sort=pid", "--group=pod"], "--sort pid: --group pod has no such column"),
         (["--once", "--connect=n1", "--exporter.user=x"], "--exporter.user and --exporter.password-file belong"),
         (["--interval=1h", "--once"], "'1h' is out of range"),
-        ([], "top needs a terminal; for scripts there are top --once and top --json"),
+        ([], "top needs a terminal; use top --once or top --json in scripts"),
     ],
 )
 def test_what_the_user_got_wrong_is_exit_code_2(
@@ -187,4 +191,4 @@ def test_no_standard_output_at_all(form: str) -> None:
     words = " ".join((*COMMAND, "top", "--demo", form))
     done = subprocess.run(["sh", "-c", f"{words} >&-"], capture_output=True, text=True, check=False)
 
-    assert (done.returncode, done.stderr) == (2, "gpuledger: standard output is closed; send it elsewhere\n")
+    assert (done.returncode, done.stderr) == (2, "gpuledger: standard output is closed; redirect it to a file or a pipe\n")

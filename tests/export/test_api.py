@@ -14,6 +14,7 @@ import pytest
 
 from gpuledger.books.book import Books
 from gpuledger.export import api as module
+from gpuledger.export import openapi
 from gpuledger.export.api import ROOT, Api
 from gpuledger.export.app import App
 from gpuledger.export.http import Request, Response
@@ -25,7 +26,11 @@ from gpuledger.view.history import History
 from tests.books.worlds import World
 from tests.view.nodes import HOSTILE, Node
 
-DESCRIPTION: dict[str, Any] = json.loads((Path(module.__file__).parent / "openapi.json").read_text())
+DESCRIPTION: dict[str, Any] = json.loads(
+    openapi.completed(openapi.NAME, (Path(module.__file__).parent / openapi.NAME).read_text())
+)
+FIRST: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures" / "openapi_v1.json").read_text())
+"""The description as first published: clients were written against it."""
 DEMO = Path(__file__).parents[2] / "src" / "gpuledger" / "demo.jsonl.gz"
 
 
@@ -91,8 +96,12 @@ def strict(schema: Any) -> Any:
 
 
 def validator(path: str) -> jsonschema.Draft202012Validator:
-    """Of the answer of a path."""
-    described = strict(copy.deepcopy(DESCRIPTION))
+    """For the response of a path; unknown fields are errors."""
+    return validator_of(strict(copy.deepcopy(DESCRIPTION)), path)
+
+
+def validator_of(described: dict[str, Any], path: str) -> jsonschema.Draft202012Validator:
+    """For the response of a path in a description."""
     schema = described["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     return jsonschema.Draft202012Validator({**schema, "components": described["components"]})
 
@@ -107,6 +116,21 @@ def test_answers_are_as_described(world: str, name: str) -> None:
         assert told == DESCRIPTION
     else:
         validator(f"{ROOT}/{name}").validate(told)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", ["snapshot", "history", "fingerprints", ""])
+def test_clients_of_the_first_description_still_work(world: str, name: str) -> None:
+    """Responses validate against the first published schema; fields may have been added."""
+    validator_of(FIRST, f"{ROOT}/{name}").validate(Asked(*WORLDS[world]()).json(name))
+
+
+def test_every_described_field_remains() -> None:
+    """No field of the first description is gone, and its type is the same or narrower."""
+    first, now = FIRST["components"]["schemas"], DESCRIPTION["components"]["schemas"]
+
+    for name in ("Snapshot", "Problem", "Gpu", "Process", "Container", "Fingerprints", "Scaling"):
+        assert first[name]["properties"].keys() <= now[name]["properties"].keys()
 
 
 def test_scaling_is_as_described() -> None:

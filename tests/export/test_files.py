@@ -34,7 +34,7 @@ def test_plain_compressed_or_not_at_all() -> None:
 
 def test_a_file_may_be_changed_on_its_way() -> None:
     """And is read once."""
-    files = Files(changed=lambda name, text: f"{name} {len(text)}")
+    files = Files(transform=lambda name, text: f"{name} {len(text)}")
 
     assert ask(files, "page.js").body == b"page.js %d" % len((FOLDER / "page.js").read_text())
     assert files.text("page.js").startswith("page.js ")

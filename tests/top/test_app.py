@@ -7,24 +7,22 @@ import json
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
+from rich.color import ColorType
 from textual.pilot import Pilot
 
 from gpuledger.export.http import Request, Response
 from gpuledger.fleet.prometheus import Access
 from gpuledger.top.app import Top
-from gpuledger.top.columns import BY_NAME
+from gpuledger.top.columns import BY_NAME, View
 from gpuledger.top.exporter import Exporter
 from gpuledger.top.feed import Feed, State
 from gpuledger.top.keys import KEYS
-from gpuledger.top.pages import Page
-from gpuledger.top.seen import read
-from gpuledger.top.table import View
-from gpuledger.view.snapshot import Picture
+from gpuledger.top.widgets import Page
+from gpuledger.view.codec import decode
 from tests.export.clients import serving
-from tests.top.pictures import GIB, HOSTILE, NOW, busy, gpu, picture, process
 from tests.top.test_feed import Told
+from tests.view.pictures import GIB, HOSTILE, NOW, Picture, busy, gpu, picture, process
 
 Keys = Pilot[None]
 
@@ -33,9 +31,9 @@ class Still(Feed):
     """A feed that says something new when it is told to."""
 
     def __init__(self, one: Picture | None = None) -> None:
-        super().__init__(Told(None), 1.0)
+        super().__init__(Told({}), 1.0)
         self.asked = 0
-        self.state = State() if one is None else State(read(one))
+        self.state = State() if one is None else State(decode(one))
 
     def start(self, changed: Callable[[], None]) -> None:
         """At once."""
@@ -44,7 +42,7 @@ class Still(Feed):
 
     def tell(self, one: Picture | None = None, lost: str = "") -> None:
         """Another picture, or that it is lost."""
-        self.state = State(self.state.seen if one is None else read(one), lost)
+        self.state = State(self.state.snapshot if one is None else decode(one), lost)
         self._changed()
 
     def retry(self) -> None:
@@ -86,6 +84,12 @@ def rows_of(app: Top) -> list[str]:
 def column(app: Top, word: int = 1) -> list[str]:
     """A word of every row."""
     return [line.split()[word] for line in rows_of(app)]
+
+
+def pid(app: Top) -> int | None:
+    """The pid of the row under the cursor."""
+    row = app.table.chosen
+    return row.pid if row is not None else None
 
 
 async def press(pilot: Keys, *keys: str) -> None:
@@ -191,22 +195,22 @@ def test_filtering_while_typing() -> None:
 
 
 def test_searching() -> None:
-    """The cursor goes to the first, n and N to the others, round the end."""
+    """The cursor goes to the first match, n and N to the others, around the end; Esc goes back to the top."""
 
     async def scene(pilot: Keys, app: Top, _: Still) -> None:
-        table: Any = app.query_one("Table")
+        table = app.table
         await press(pilot, "slash", *"train")
-        assert table.chosen.pid == 11
+        assert pid(app) == 11
         await press(pilot, "enter", "n")
-        assert table.chosen.pid == 12
+        assert pid(app) == 12
         await press(pilot, "n")
-        assert table.chosen.pid == 11
+        assert pid(app) == 11
         await press(pilot, "N")
-        assert table.chosen.pid == 12
+        assert pid(app) == 12
         await press(pilot, "escape")
-        assert table.chosen is None
+        assert (pid(app), table.search) == (11, "")
         await press(pilot, "f3", *"zzz", "enter", "n")
-        assert table.chosen is None
+        assert pid(app) == 11
 
     on(busy(), scene)
 
@@ -215,7 +219,7 @@ def test_details_of_a_row() -> None:
     """Of the chosen one, with every field; the arrows scroll, Esc goes back."""
 
     async def scene(pilot: Keys, app: Top, _: Still) -> None:
-        await press(pilot, "down", "down", "enter")
+        await press(pilot, "down", "enter")
         lines = screen(app)
         assert lines[0] == "ml/train-0/main"
         assert "process 12 on GPU 1" in lines
@@ -310,7 +314,7 @@ def test_a_lost_connection_is_told_and_recovers() -> None:
     async def scene(pilot: Keys, app: Top, feed: Still) -> None:
         feed.tell(lost="cannot reach n1")
         await pilot.pause()
-        assert screen(app)[1] == "cannot reach n1; what was last known is shown"
+        assert screen(app)[1] == "cannot reach n1; showing the last snapshot"
         assert len(rows_of(app)) == 7
         await press(pilot, "r")
         assert feed.asked == 1
@@ -325,7 +329,7 @@ def test_before_anything_is_known() -> None:
     """Where it asks, and why there is nothing."""
 
     async def scene(pilot: Keys, app: Top, feed: Still) -> None:
-        assert screen(app)[0] == "gpuledger  asking http://n1:9400 ..."
+        assert screen(app)[0] == "gpuledger  connecting to http://n1:9400 ..."
         await press(pilot, "enter", "down", "h", "escape", "right_square_bracket", "slash", "x", "enter", "n")
         feed.tell(lost="cannot reach n1")
         await pilot.pause()
@@ -339,33 +343,31 @@ def test_the_cursor_stays_with_its_row() -> None:
     many = [process(n, memory_bytes=n * GIB) for n in range(1, 301)]
 
     async def scene(pilot: Keys, app: Top, feed: Still) -> None:
-        table: Any = app.query_one("Table")
         assert column(app)[0] == "300"
         await press(pilot, "end")
         assert column(app)[-1] == "1"
         await press(pilot, "up", "k")
-        assert table.chosen.pid == 3
+        assert pid(app) == 3
         await press(pilot, "I")
-        assert table.chosen.pid == 3
+        assert pid(app) == 3
         assert column(app)[0] == "3"
         feed.tell(picture(gpu(), processes=many[5:]))
         await pilot.pause()
-        assert table.chosen.pid == 8
+        assert pid(app) == 8
         await press(pilot, "pagedown", "pagedown", "pageup", "j", "home")
-        assert table.chosen.pid == 6
+        assert pid(app) == 6
         feed.tell(picture(gpu()))
         await pilot.pause()
-        assert table.chosen is None
-        assert rows_of(app) == ["nobody"]
+        assert app.table.chosen is None
+        assert rows_of(app) == []
 
     on(picture(gpu(), processes=many), scene)
 
 
 def test_the_mouse() -> None:
-    """A title sorts, a second click turns round; a row is chosen; the wheel moves."""
+    """A title sorts, a second click reverses; a row is chosen, a second click shows its details."""
 
     async def scene(pilot: Keys, app: Top, _: Still) -> None:
-        table: Any = app.query_one("Table")
         await pilot.click("Table", offset=(5, 0))
         await pilot.pause()
         assert column(app)[0] == "23"
@@ -373,11 +375,10 @@ def test_the_mouse() -> None:
         await pilot.pause()
         assert column(app)[0] == "11"
         await pilot.click("Table", offset=(5, 2))
-        assert table.chosen.pid == 12
-        table.on_mouse_scroll_down()
-        assert table.chosen.pid == 22
-        table.on_mouse_scroll_up()
-        assert table.chosen.pid == 12
+        assert pid(app) == 12
+        await pilot.click("Table", offset=(5, 2))
+        await pilot.pause()
+        assert "process 12 on GPU 1" in screen(app)
 
     on(busy(), scene)
 
@@ -392,6 +393,19 @@ def test_hostile_names_do_nothing() -> None:
         assert all(line.isprintable() for line in screen(app))
 
     on(picture(gpu(name="[red]"), processes=names, node="\x1b[2J"), scene)
+
+
+def test_only_colours_of_the_terminal() -> None:
+    """The 16 colours that the user chose, so that text is readable on light and on dark backgrounds."""
+
+    async def scene(pilot: Keys, app: Top, _: Still) -> None:
+        for keys in (["down"], ["slash", "t"], ["escape", "enter"], ["escape", "h"]):
+            await press(pilot, *keys)
+            styles = [segment.style for strip in app.screen._compositor.render_strips() for segment in strip]
+            colours = [colour for style in styles if style for colour in (style.color, style.bgcolor) if colour]
+            assert {colour.type for colour in colours} <= {ColorType.DEFAULT, ColorType.STANDARD}
+
+    on(busy(), scene)
 
 
 def test_any_size() -> None:
@@ -426,7 +440,7 @@ def test_a_view_can_be_given() -> None:
     async def scene(_: Keys, app: Top, __: Still) -> None:
         assert "OWNER▲" in "".join(screen(app))
 
-    on(busy(), scene, view=View(sort="owner", falling=False))
+    on(busy(), scene, view=View(sort="owner", descending=False))
 
 
 def test_an_exporter_that_goes_and_comes_back() -> None:
@@ -461,4 +475,4 @@ def test_an_exporter_that_goes_and_comes_back() -> None:
 def test_every_key_has_its_method() -> None:
     """Of the table of keys."""
     for key in KEYS:
-        assert callable(getattr(Top, f"action_{key.action}"))
+        assert not key.action or callable(getattr(Top, f"action_{key.action}"))

@@ -6,16 +6,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.top.bars import bar, chart, means, memory_bar, parts_of
-from gpuledger.top.line import ASCII, UNICODE, Line, text_of, width
-from gpuledger.top.seen import Seen, read
-from gpuledger.view.snapshot import Picture
-from tests.top.pictures import GIB, MANY, PICTURES, busy, container, demo, gpu, memory, picture, process, seen
+from gpuledger.top.bars import MAX_POINTS, History, Point, bar, chart, means, memory_bar, memory_parts
+from gpuledger.top.rows import owner_styles
+from gpuledger.top.text import ASCII, UNICODE, plain, width
+from gpuledger.view.codec import decode
+from gpuledger.view.schema import Snapshot
+from tests.view.pictures import (
+    GIB,
+    MANY,
+    NOW,
+    PICTURES,
+    Picture,
+    busy,
+    container,
+    demo,
+    gpu,
+    memory,
+    picture,
+    process,
+    shown_as,
+)
 
 
-def drawn(shown: Seen, columns: int = 16) -> str:
+def drawn(shown: Snapshot, columns: int = 16) -> str:
     """The bar of the first GPU, in ASCII."""
-    return text_of(memory_bar(shown, shown.gpus[0], columns, ASCII))
+    return plain(memory_bar(shown, shown.gpus[0], owner_styles(shown), columns, ASCII))
 
 
 def test_memory_is_split_by_owner() -> None:
@@ -23,7 +38,7 @@ def test_memory_is_split_by_owner() -> None:
     one = gpu(memory=memory(reserved_bytes=10 * GIB, unknown_bytes=50 * GIB, inferred_bytes=20 * GIB))
     two = [process(1, unit="a.service", memory_bytes=40 * GIB), process(2, unit="b.service", memory_bytes=20 * GIB)]
 
-    shown = seen(picture(one, processes=two, containers=[container("c", inferred_bytes=20 * GIB)]))
+    shown = shown_as(picture(one, processes=two, containers=[container("c", inferred_bytes=20 * GIB)]))
 
     assert drawn(shown) == "####==%%???:...."
 
@@ -33,16 +48,16 @@ def test_parts_are_those_of_the_picture() -> None:
     shown = demo()
     (one,) = shown.gpus
 
-    sizes = {name: size for _, name, size in parts_of(shown, one)}
+    sizes = {name: size for _, name, size in memory_parts(shown, one)}
 
-    assert sum(sizes.values()) == (one.used_bytes or 0) + (one.reserved_bytes or 0)
+    assert sum(sizes.values()) == (one.memory.used_bytes or 0) + (one.memory.reserved_bytes or 0)
     assert sizes["ml/llama-finetune-0/trainer"] == 1050673152
     assert next(iter(sizes)) == "ollama.service"
 
 
 def test_processes_of_one_owner_are_one_part_and_of_its_own_gpu() -> None:
     """Two processes of a pod, one of them elsewhere."""
-    parts = parts_of(seen(busy()), seen(busy()).gpus[0])
+    parts = memory_parts(shown_as(busy()), shown_as(busy()).gpus[0])
 
     assert [(kind, name, size / GIB) for kind, name, size in parts] == [
         ("known", "ml/train-0/main", 40),
@@ -50,21 +65,21 @@ def test_processes_of_one_owner_are_one_part_and_of_its_own_gpu() -> None:
         ("known", "ollama.service", 5),
         ("inferred", "hidden", 4),
         ("unknown", "unknown", 2),
-        ("kept", "driver", 0),
+        ("driver", "driver", 0),
     ]
 
 
 def test_a_whole_gpu_has_the_memory_of_its_instances() -> None:
     """A process on a MIG instance is in both bars."""
     instance = gpu(0, uuid="MIG-1", gpu_uuid="GPU-0", mig_profile="1g.10gb")
-    shown = seen(picture(gpu(0), instance, processes=[process(1, uuid="MIG-1", unit="a", memory_bytes=GIB)]))
+    shown = shown_as(picture(gpu(0), instance, processes=[process(1, uuid="MIG-1", unit="a", memory_bytes=GIB)]))
 
-    assert [parts_of(shown, one)[0] for one in shown.gpus] == [("known", "a", GIB)] * 2
+    assert [memory_parts(shown, one)[0] for one in shown.gpus] == [("known", "a", GIB)] * 2
 
 
 def test_containers_fill_the_bar_where_processes_are_not_shown() -> None:
     """Else it would be empty."""
-    shown = seen(picture(gpu(), containers=[container("c", memory_bytes=80 * GIB)]))
+    shown = shown_as(picture(gpu(), containers=[container("c", memory_bytes=80 * GIB)]))
 
     assert drawn(shown) == "########........"
 
@@ -72,7 +87,7 @@ def test_containers_fill_the_bar_where_processes_are_not_shown() -> None:
 def test_who_is_not_shown_one_by_one_fills_the_bar_too() -> None:
     """What the driver lists of others is not free."""
     one = gpu(memory=memory(known_bytes=80 * GIB))
-    shown = seen(picture(one, processes=[process(1, unit="a.service", memory_bytes=40 * GIB)]))
+    shown = shown_as(picture(one, processes=[process(1, unit="a.service", memory_bytes=40 * GIB)]))
 
     assert drawn(shown) == "####====........"
 
@@ -81,10 +96,10 @@ def test_who_is_not_shown_one_by_one_fills_the_bar_too() -> None:
 @given(PICTURES, st.integers(0, 300))
 def test_any_bar_is_as_wide_as_asked_for(one: Picture, columns: int) -> None:
     """Whatever does not add up."""
-    shown = read(one)
+    shown = decode(one)
 
     for each in shown.gpus:
-        assert width(memory_bar(shown, each, columns, UNICODE)) == columns
+        assert width(memory_bar(shown, each, owner_styles(shown), columns, UNICODE)) == columns
 
 
 @pytest.mark.parametrize(
@@ -92,9 +107,7 @@ def test_any_bar_is_as_wide_as_asked_for(one: Picture, columns: int) -> None:
 )
 def test_bars(ratio: float | None, text: str) -> None:
     """Never longer than they may be."""
-    line: Line = bar(ratio, 4, ASCII, "good")
-
-    assert text_of(line) == text
+    assert plain(bar(ratio, 4, ASCII, "green")) == text
 
 
 def test_a_chart_ends_now() -> None:
@@ -117,3 +130,33 @@ def test_any_chart_is_as_large_as_asked_for(values: list[float | None], columns:
     lines = chart(values, columns, rows, UNICODE)
 
     assert [len(line) for line in lines] == [columns] * rows
+
+
+def watched(*pictures: Picture) -> tuple[Snapshot, History]:
+    """The last picture and the history of all."""
+    history = History()
+    for one in pictures:
+        history.add(shown_as(one))
+    return shown_as(pictures[-1]), history
+
+
+def test_history_is_what_was_seen() -> None:
+    """Each picture once, as parts of the whole."""
+    first = picture(gpu(memory=memory(used_bytes=40 * GIB), utilization_ratio=None))
+    second = picture(gpu(power_watts=None), time=NOW + 60)
+    shown, history = watched(first, first, second)
+
+    assert list(history.points(shown.gpus[0])) == [
+        Point(busy=None, memory=0.25, power=0.5),
+        Point(busy=0.5, memory=0.5, power=None),
+    ]
+    assert history.seconds == 60
+
+
+def test_history_is_bounded_and_forgets_gpus_that_are_gone() -> None:
+    """Ten minutes of one a second."""
+    _, history = watched(*(picture(gpu(), time=NOW + n) for n in range(MAX_POINTS + 50)))
+
+    assert len(list(history.points(shown_as(picture(gpu())).gpus[0]))) == MAX_POINTS
+    history.add(shown_as(picture(time=NOW + 9999)))
+    assert list(history.points(shown_as(picture(gpu())).gpus[0])) == []

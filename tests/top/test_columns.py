@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.top.columns import BY_NAME, COLUMNS, Layout
-from gpuledger.top.line import ASCII, UNICODE, Glyphs, text_of, width
+from gpuledger.top.columns import BY_NAME, COLUMNS, Layout, View, summary
 from gpuledger.top.rows import GROUPINGS, Choice, Row, rows
-from tests.top.pictures import NOW, busy, seen
+from gpuledger.top.text import ASCII, UNICODE, Glyphs, cells, plain
+from tests.view.pictures import NOW, busy, shown_as
 
-PROCESSES = rows(seen(busy()), Choice())
+PROCESSES = rows(shown_as(busy()), Choice())
 
 
 def names(grouping: str, columns: int) -> list[str]:
@@ -32,20 +32,19 @@ def test_what_matters_most_is_there_in_any_width() -> None:
 def test_lines_are_as_wide_as_the_layout(grouping: str, columns: int, glyphs: Glyphs) -> None:
     """All alike, and within the width from one column of 24 on."""
     layout = Layout.fit(grouping, columns, NOW)
-    lines = [layout.heading("mem", glyphs, falling=True), *(layout.line(row, glyphs) for row in PROCESSES)]
+    lines = [layout.headings(View(), glyphs), *([text for text, _ in layout.cells(row, glyphs)] for row in PROCESSES)]
 
-    assert len({width(line) for line in lines}) == 1
-    assert width(lines[0]) <= columns
+    assert len({tuple(map(cells, line)) for line in lines}) == 1
+    assert cells(" ".join(lines[0])) <= columns
 
 
 def cell(row: Row, name: str, columns: int = 200) -> str:
     """What stands in a column of a row."""
-    layout, at = Layout.fit("process", columns, NOW), 0
-    for column, wide in layout.columns:
-        if column.name == name:
-            return text_of(layout.line(row, UNICODE))[at : at + wide].strip()
-        at += wide + 1
-    raise AssertionError(f"there is no {name}")
+    layout = Layout.fit("process", columns, NOW)
+    texts = {
+        column.name: text for (column, _), (text, _) in zip(layout.columns, layout.cells(row, UNICODE), strict=True)
+    }
+    return texts[name].strip()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def test_the_method_is_a_sign_alone_where_there_is_little_room() -> None:
 
 def test_gpus_are_told_in_short() -> None:
     """As ranges."""
-    (row,) = (row for row in rows(seen(busy()), Choice("pod")) if row.owner == "ml/train-0")
+    (row,) = (row for row in rows(shown_as(busy()), Choice("pod")) if row.owner == "ml/train-0")
 
     assert BY_NAME["gpu"].text(row, UNICODE) == "0-1"
 
@@ -88,12 +87,51 @@ def test_the_column_of_the_order_has_an_arrow() -> None:
     """Down for the largest first."""
     layout = Layout.fit("process", 80)
 
-    assert "MEM GiB▼" in text_of(layout.heading("mem", UNICODE, falling=True))
-    assert "OWNER^" in text_of(layout.heading("owner", ASCII, falling=False))
+    assert "MEM GiB▼" in layout.headings(View(), UNICODE)
+    assert "OWNER^" in " ".join(layout.headings(View(sort="owner", descending=False), ASCII))
 
 
-def test_a_place_is_in_a_column() -> None:
-    """For the mouse."""
-    layout = Layout.fit("process", 80)
+def test_rows_are_in_order() -> None:
+    """By memory at first, the most first."""
+    assert [row.pid for row in View().rows(shown_as(busy()))][:4] == [11, 12, 13, 21]
+    assert [row.pid for row in View(sort="pid", descending=True).rows(shown_as(busy()))][:3] == [23, 22, 21]
 
-    assert [layout.at(x) for x in (0, 2, 5, 13, 79, 500)] == ["gpu", "gpu", "pid", "owner", "how", ""]
+
+def test_sorting_by_another_column() -> None:
+    """Numbers begin with the largest, names with A; the same again turns round."""
+    view = View()
+
+    assert (view.sorted_by("owner").sort, view.sorted_by("owner").descending) == ("owner", False)
+    assert view.sorted_by("watts").descending
+    assert not view.sorted_by("mem").descending
+    assert view.sorted_by_next(1).sort == "sm"
+    assert view.sorted_by_next(-1).sort == "time"
+
+
+def test_groups_follow_one_another() -> None:
+    """Round and round; a column that is gone gives way to memory."""
+    view = View(sort="pid", descending=False)
+    seen_groupings = []
+    for _ in GROUPINGS:
+        seen_groupings.append(view.choice.grouping)
+        view = view.grouped(1)
+
+    assert tuple(seen_groupings) == GROUPINGS
+    assert (view.choice.grouping, view.sort, view.descending) == ("process", "mem", True)
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        (Choice(), "7 by process  75.0 GiB + ~4.00 inferred · 140 % SM · 700.0 W · 13.8 kJ"),
+        (Choice("pod"), "6 by pod  75.0 GiB + ~4.00 inferred · 140 % SM · 700.0 W · 13.8 kJ"),
+        (Choice(gpu=1), "2 by process  GPU 1  20.0 GiB · 50 % SM · 200.0 W · 4.00 kJ"),
+        (Choice(filter="zzz"), "0 by process  filter: zzz  – GiB · – % SM · – W · – kJ"),  # noqa: RUF001
+        (Choice(exited=False), "6 by process  no exited  75.0 GiB + ~4.00 inferred · 140 % SM · 700.0 W · 13.1 kJ"),
+    ],
+)
+def test_the_line_of_sums(choice: Choice, says: str) -> None:
+    """What is shown, what was chosen, and what it is in all."""
+    view = View(choice)
+
+    assert plain(summary(view.rows(shown_as(busy())), view, 200, UNICODE)).startswith(says)

@@ -16,9 +16,10 @@ from gpuledger.fleet.prometheus import Access
 from gpuledger.httpclient import Address
 from gpuledger.top.exporter import PATH, Exporter, parse
 from gpuledger.top.feed import LostError
+from gpuledger.view.codec import decode
 from tests.certificates import Authority
 from tests.export.clients import serving
-from tests.top.pictures import busy
+from tests.view.pictures import busy
 
 
 def answering(body: object = None, status: int = 200) -> Callable[[Request], Response]:
@@ -39,7 +40,7 @@ def ask(address: tuple[str, int], **more: str) -> object:
 def test_the_picture_is_what_the_exporter_says() -> None:
     """All of it."""
     with serving(answering()) as server:
-        assert ask(server.addresses[0]) == busy()
+        assert ask(server.addresses[0]) == decode(busy())
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
         url = f"https://localhost:{server.addresses[0][1]}"
         with pytest.raises(LostError, match=rf"^the certificate of {url} is not trusted: .*; give --exporter.ca-file$"):
             Exporter(Access(url, timeout_s=5.0))()
-        assert Exporter(Access(url, ca_file=str(authority.cert), timeout_s=5.0))() == busy()
+        assert Exporter(Access(url, ca_file=str(authority.cert), timeout_s=5.0))() == decode(busy())
 
 
 def test_nobody_there() -> None:

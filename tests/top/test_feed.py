@@ -9,13 +9,13 @@ import pytest
 
 from gpuledger.books.book import Books
 from gpuledger.top.feed import Feed, LostError, State, Ticks
-from gpuledger.top.seen import read
+from gpuledger.view.codec import decode
 from tests.books.worlds import World
-from tests.top.pictures import gpu, picture
+from tests.view.pictures import gpu, picture
 
 
 class Told:
-    """A source that says what it is told to, one thing after the other; an error is raised."""
+    """A source that returns these snapshots one after the other, or raises an error."""
 
     name = "http://n1:9400"
 
@@ -27,7 +27,7 @@ class Told:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return decode(answer)
 
 
 class Clock:
@@ -46,12 +46,12 @@ def test_what_was_last_known_stays_when_the_connection_is_lost() -> None:
     feed = Feed(Told(picture(gpu()), LostError("cannot reach n1"), picture(gpu(1))), 1.0, monotonic=clock)
 
     feed.step()
-    assert feed.state == State(read(picture(gpu())))
+    assert feed.state == State(decode(picture(gpu())))
     feed.step()
-    assert feed.state == State(read(picture(gpu())), "cannot reach n1")
+    assert feed.state == State(decode(picture(gpu())), "cannot reach n1")
     clock.now += 1
     feed.step()
-    assert feed.state == State(read(picture(gpu(1))))
+    assert feed.state == State(decode(picture(gpu(1))))
 
 
 def test_who_does_not_answer_is_asked_ever_more_rarely() -> None:
@@ -81,8 +81,8 @@ def test_other_answers_cost_the_news_alone() -> None:
         feed.step()
         said.append(feed.state.lost)
         clock.now += 60
-    assert said[0] == "what http://n1:9400 says is no picture of gpuledger"
-    assert said[1].startswith("what http://n1:9400 says is a picture of version 7")
+    assert said[0] == "http://n1:9400: not a gpuledger snapshot"
+    assert said[1].startswith("http://n1:9400: snapshot version 7 is not supported")
     assert said[2] == "RuntimeError: \\x1b[2J"
 
 
@@ -95,7 +95,7 @@ def test_it_goes_on_in_the_background_until_it_is_stopped() -> None:
     assert all(come.acquire(timeout=10) for _ in range(3))
     feed.stop()
 
-    assert feed.state.seen is not None
+    assert feed.state.snapshot is not None
     assert not feed._thread.is_alive()
 
 
@@ -105,7 +105,7 @@ def test_power_is_a_mean_over_three_seconds() -> None:
     ticks = [world.tick(7), *(world.tick(7, mj=mj, work={7: 50}) for mj in (300_000, 100_000, 0, 0, 0))]
     source = Ticks(lambda: books.book(ticks.pop(0)), "n1")
 
-    watts = [source()["processes"][0]["watts"] for _ in range(6)]
+    watts = [source().processes[0].watts for _ in range(6)]
 
     assert watts[0] is None
     assert watts[4] == pytest.approx(33.333)
@@ -119,7 +119,7 @@ def test_a_clock_that_is_set_back_costs_one_picture_its_power() -> None:
     ticks += [world.tick(7, mj=100_000, after_s=after_s, work={7: 50}) for after_s in (-3600, 1, 1)]
     source = Ticks(lambda: books.book(ticks.pop(0)), "n1")
 
-    watts = [source()["processes"][0]["watts"] for _ in range(6)]
+    watts = [source().processes[0].watts for _ in range(6)]
 
     assert watts[3] is None
     assert watts[5] is not None
@@ -136,13 +136,13 @@ def test_an_exporter_that_answers_with_old_readings_is_told() -> None:
     feed.step()
     clock.now += 4
     feed.step()
-    assert feed.state == State(read(old))
+    assert feed.state == State(decode(old))
     clock.now += 2
     feed.step()
-    assert feed.state == State(read(old), "http://n1:9400 has no new readings")
+    assert feed.state == State(decode(old), "http://n1:9400 has no new snapshots")
     source.answers = [new]
     feed.step()
-    assert feed.state == State(read(new))
+    assert feed.state == State(decode(new))
     source.answers = [{**new, "interval_seconds": 10.0}]
     clock.now += 20
     feed.step()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gpuledger.top.columns import BY_NAME
-from gpuledger.top.keys import KEYS, SORTS, footer, help_lines
-from gpuledger.top.line import text_of, width
+from gpuledger.top.columns import BY_NAME, View
+from gpuledger.top.keys import CHANGES, KEYS, SORTS, name_of
 
 
 def test_every_key_does_one_thing() -> None:
@@ -15,23 +14,22 @@ def test_every_key_does_one_thing() -> None:
 
 
 def test_the_main_keys_fit_on_a_small_screen() -> None:
-    """In 80 columns, quit among them."""
-    text = text_of(footer(80))
+    """Key and label, with a space between keys, in 80 columns."""
+    footer = [f"{name_of(key.keys[0])}{key.label} " for key in KEYS if key.label]
 
-    assert text.rstrip() == text_of(footer(500)).rstrip()
-    assert text.startswith("?Help")
-    assert "qQuit" in text
-    assert width(footer(20)) == 20
-
-
-def test_help_has_every_key() -> None:
-    """In lines that fit."""
-    lines = [text_of(line) for line in help_lines()]
-
-    assert all(any(line.startswith(key.shown) for line in lines) for key in KEYS)
-    assert max(map(len, lines)) <= 80
+    assert sum(map(len, footer)) <= 80
+    assert footer[0] == "?Help "
+    assert footer[-1] == "qQuit "
 
 
 def test_keys_that_sort_name_columns() -> None:
     """That there are in every grouping."""
     assert all(not BY_NAME[name].only for name in SORTS.values())
+
+
+def test_keys_that_change_the_view_say_how() -> None:
+    """Every key with the action `change`, and no other."""
+    assert {name for key in KEYS if key.action == "change" for name in key.keys} == set(CHANGES)
+    assert CHANGES["3"](View()).choice.gpu == 3
+    assert CHANGES["3"](CHANGES["3"](View())).choice.gpu is None
+    assert CHANGES["E"](View()).sort == "energy"

@@ -7,14 +7,12 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.top.columns import COLUMNS
-from gpuledger.top.line import cells
+from gpuledger.top.columns import COLUMNS, View
 from gpuledger.top.plain import write
 from gpuledger.top.rows import GROUPINGS, Choice
-from gpuledger.top.seen import read
-from gpuledger.top.table import View
-from gpuledger.view.snapshot import Picture
-from tests.top.pictures import HOSTILE, MANY, PICTURES, busy, demo, gpu, picture, process, seen
+from gpuledger.top.text import cells
+from gpuledger.view.codec import decode
+from tests.view.pictures import HOSTILE, MANY, PICTURES, Picture, busy, demo, gpu, picture, process, shown_as
 
 
 def test_the_demo_on_a_small_screen() -> None:
@@ -33,9 +31,9 @@ def test_the_demo_on_a_small_screen() -> None:
 
 def test_colours_and_ascii() -> None:
     """Codes only where they are wanted; nothing but ASCII where there is nothing else."""
-    coloured = write(seen(busy()), View(), columns=80, colour=True, utf8=True)
-    plain = write(seen(busy()), View(), columns=80, colour=False, utf8=True)
-    ascii_only = write(seen(busy()), View(), columns=80, colour=False, utf8=False)
+    coloured = write(shown_as(busy()), View(), columns=80, colour=True, utf8=True)
+    plain = write(shown_as(busy()), View(), columns=80, colour=False, utf8=True)
+    ascii_only = write(shown_as(busy()), View(), columns=80, colour=False, utf8=False)
 
     assert "\x1b[" in coloured
     assert re.sub(r" *\n", "\n", re.sub(r"\x1b\[[0-9;]*m", "", coloured)) == plain
@@ -45,7 +43,7 @@ def test_colours_and_ascii() -> None:
 
 def test_a_chosen_gpu() -> None:
     """Its card and its rows, no other."""
-    text = write(seen(busy()), View(Choice(gpu=1)), columns=120, colour=False, utf8=False)
+    text = write(shown_as(busy()), View(Choice(gpu=1)), columns=120, colour=False, utf8=False)
 
     assert "GPU 1 " in text
     assert "GPU 0 " not in text
@@ -55,7 +53,7 @@ def test_a_chosen_gpu() -> None:
 def test_hostile_names_do_nothing() -> None:
     """Escape sequences, markup, line breaks, turned writing."""
     names = [process(n, process_name=name, unit=name, user=name) for n, name in enumerate(HOSTILE, 1)]
-    text = write(read(picture(gpu(name="\x1b[2J"), processes=names)), View(), columns=120, colour=False, utf8=True)
+    text = write(decode(picture(gpu(name="\x1b[2J"), processes=names)), View(), columns=120, colour=False, utf8=True)
 
     assert all(line.isprintable() for line in text.splitlines())
     assert len(text.splitlines()) == 6 + len(HOSTILE)
@@ -72,7 +70,7 @@ def test_hostile_names_do_nothing() -> None:
 )
 def test_any_picture_fits_any_width(one: Picture, grouping: str, sort: str, columns: int, utf8: bool) -> None:
     """No line is longer than the screen is wide, and none commands it."""
-    text = write(read(one), View(Choice(grouping), sort), columns=columns, colour=False, utf8=utf8)
+    text = write(decode(one), View(Choice(grouping), sort), columns=columns, colour=False, utf8=utf8)
 
     for line in text.split("\n"):
         assert cells(line) <= columns

@@ -41,7 +41,7 @@ def test_a_printed_configuration_gives_the_same_one_again(tmp_path: Path) -> Non
     ("flags", "says"),
     [
         (["exporter.user=eve"], "--exporter.user and --exporter.password-file belong together"),
-        (["exporter.user=eve", "exporter.password-file=/p", "exporter.token-file=/t"], "two ways to log in"),
+        (["exporter.user=eve", "exporter.password-file=/p", "exporter.token-file=/t"], "exclude each other"),
     ],
 )
 def test_contradictions(flags: list[str], says: str) -> None:

@@ -25,7 +25,8 @@ GIB = 1 << 30
 HOSTILE = '<img src=x onerror="document.title=1"></td><script>document.title=2</script>&amp;\u202e'
 """A name that wants to be markup."""
 DRIVER = Driver(up=True, driver_version="580.159.04", nvml_version="13.580", cuda_version="13.0")
-DENIED = Problem("cannot open /var/run/docker.sock: permission denied", "run as root", "permission")
+FIX = "`sudo usermod -aG docker USER` for the user that runs gpuledger"
+DENIED = Problem("cannot open /var/run/docker.sock: permission denied", FIX, "permission")
 DOWN = ProviderHealth("docker", False, DENIED, 0, 0, 9, 9)
 UP = ProviderHealth("cri", True, None, 1_700_000_000 * 10**9, 1_700_000_000 * 10**9, 9, 0)
 

@@ -22,8 +22,9 @@ from gpuledger.model import (
     Tick,
     Upstream,
 )
+from gpuledger.problem import SEVERITIES
 from gpuledger.problem import Problem as Cause
-from gpuledger.view.problems import LEVELS, problems
+from gpuledger.view.problems import problems
 from tests.books.worlds import World
 
 GPU = Device(3, "GPU-3")
@@ -63,7 +64,7 @@ WRONG = {
     "xid": (reading(xids=(("79", 1),)), "warning", "GPU 3", "dmesg"),
     "ecc": (reading(ecc_errors=(("uncorrected", 2),)), "warning", "GPU 3", "ECC"),
     "remap pending": (reading(row_remap_pending=True), "warning", "GPU 3", "--gpu-reset -i 3"),
-    "remap failed": (reading(row_remap_failed=True), "problem", "GPU 3", "replaced"),
+    "remap failed": (reading(row_remap_failed=True), "problem", "GPU 3", "replace the GPU"),
     "unknown memory": (replace(reading(), memory={GPU.uuid: MemoryAccount(0, 1 << 30, 0, 1 << 30, 2)}), "warning",
                        "GPU 3", "fuser"),
     "residual": (replace(reading(), accounts={GPU.uuid: Account(residual_mj=1)}), "problem", "GPU 3", "report"),
@@ -90,7 +91,7 @@ def test_each_is_told_with_a_remedy(case: str) -> None:
     tick, level, about, fix = WRONG[case]
 
     (found,) = problems(tick)
-    assert (found.level, found.about) == (level, about)
+    assert (found.severity, found.about) == (level, about)
     assert fix in found.fix
 
 
@@ -120,7 +121,7 @@ def test_processes_that_are_not_shown_are_counted_as_they_are_now() -> None:
     tick = [books.book(world.tick(7, 8, 9)) for _ in range(20)][-1]
 
     assert tick.dropped_processes == 40
-    assert [one.what for one in problems(tick)] == ["2 of 3 processes are not shown one by one"]
+    assert [one.what for one in problems(tick)] == ["2 of 3 processes have no row of their own"]
 
 
 def test_worst_first_and_no_consequences() -> None:
@@ -131,5 +132,5 @@ def test_worst_first_and_no_consequences() -> None:
     tick = replace(tick, readings=(Reading(GPU, xids=(("79", 2),)),))
 
     found = problems(tick)
-    assert [one.level for one in found] == list(LEVELS)
-    assert (found[1].level, found[1].about, found[1].what) == ("warning", "GPU 3", "reported XID 79, 2 times")
+    assert [one.severity for one in found] == list(SEVERITIES)
+    assert (found[1].severity, found[1].about, found[1].what) == ("warning", "GPU 3", "reported XID 79, 2 times")

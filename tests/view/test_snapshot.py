@@ -1,20 +1,18 @@
-"""The picture of a tick that people look at."""
+"""Snapshots built from ticks."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from gpuledger.books.book import Books
 from gpuledger.model import Driver, Tick
 from gpuledger.problem import Problem
-from gpuledger.sources.replay import Replay
-from gpuledger.view.snapshot import Picture, snapshot
+from gpuledger.view.codec import decode, encode
+from gpuledger.view.snapshot import snapshot
 from tests.books.worlds import World
-
-DEMO = Path(__file__).parents[2] / "src" / "gpuledger" / "demo.jsonl.gz"
+from tests.view.pictures import demo
 
 
 def booked(*ticks: Tick) -> tuple[Tick, Tick]:
@@ -24,29 +22,22 @@ def booked(*ticks: Tick) -> tuple[Tick, Tick]:
     return done[-2], done[-1]
 
 
-def demo(ticks: int) -> Picture:
-    """The demo after some ticks."""
-    replay, books = Replay(DEMO, paced=False), Books()
-    before = tick = books.book(replay.read())
-    for _ in range(ticks - 1):
-        before, tick = tick, books.book(replay.read())
-    return snapshot(tick, before, node="n1")
-
-
 def test_the_demo_balances() -> None:
-    """Every joule of the GPU is somebody's, and the picture is nothing but JSON."""
-    picture = demo(30)
+    """Every joule of the GPU has an owner or a reason, and the snapshot survives JSON."""
+    shown = demo(30)
 
-    (gpu,) = picture["gpus"]
-    energy = gpu["energy"]
-    used = sum(sum(process["joules"].values()) for process in picture["processes"])
-    accounts = energy["idle_joules"] + energy["retired_joules"] + sum(energy["unattributed_joules"].values())
+    (gpu,) = shown.gpus
+    energy = gpu.energy
+    assert energy is not None
+    used = sum(sum(process.joules.values()) for process in shown.processes)
+    accounts = energy.idle_joules + energy.retired_joules + sum(energy.unattributed_joules.values())
     assert used > 0
-    assert used + accounts == pytest.approx(energy["joules"], abs=1e-6)
-    memory = gpu["memory"]
-    assert memory["used_bytes"] == memory["known_bytes"] + memory["overhead_bytes"] + memory["unknown_bytes"]
-    assert json.loads(json.dumps(picture, allow_nan=False)) == picture
-    assert (picture["version"], picture["node"]) == (1, "n1")
+    assert used + accounts == pytest.approx(energy.joules, abs=1e-6)
+    memory = gpu.memory
+    parts = (memory.known_bytes, memory.overhead_bytes, memory.unknown_bytes)
+    assert memory.used_bytes == sum(part or 0 for part in parts)
+    assert decode(json.loads(encode(shown))) == shown
+    assert (shown.version, shown.node) == (1, "n1")
 
 
 def test_watts_are_energy_over_time() -> None:
@@ -56,9 +47,9 @@ def test_watts_are_energy_over_time() -> None:
         world.tick(7), world.tick(7, mj=1000, work={7: 50}), world.tick(7, mj=200_000, after_s=2, work={7: 100})
     )
 
-    (process,) = snapshot(tick, before)["processes"]
-    assert process["watts"] == 100.0
-    assert process["sm_ratio"] == 1.0
+    (process,) = snapshot(tick, before).processes
+    assert process.watts == 100.0
+    assert process.sm_ratio == 1.0
 
 
 def test_no_watts_without_an_earlier_tick() -> None:
@@ -66,9 +57,9 @@ def test_no_watts_without_an_earlier_tick() -> None:
     world = World()
     before, tick = booked(world.tick(7), world.tick(7, 8, mj=5000, work={8: 50}))
 
-    assert [process["watts"] for process in snapshot(tick)["processes"]] == [None, None]
-    assert [process["watts"] for process in snapshot(tick, tick)["processes"]] == [None, None]
-    assert snapshot(tick, before)["processes"][1]["watts"] is None
+    assert [process.watts for process in snapshot(tick).processes] == [None, None]
+    assert [process.watts for process in snapshot(tick, tick).processes] == [None, None]
+    assert snapshot(tick, before).processes[1].watts is None
 
 
 def test_another_process_of_the_same_pid_is_a_newcomer() -> None:
@@ -79,7 +70,7 @@ def test_another_process_of_the_same_pid_is_a_newcomer() -> None:
     world.starts[7] = 2
     before, tick = booked(first, second, world.tick(7, mj=1000, work={7: 50}))
 
-    assert [p["watts"] for p in snapshot(tick, before)["processes"] if p["active"]] == [None]
+    assert [p.watts for p in snapshot(tick, before).processes if p.active] == [None]
 
 
 def test_unknown_is_null() -> None:
@@ -87,38 +78,39 @@ def test_unknown_is_null() -> None:
     world = World()
     before, tick = booked(world.tick(7, energy_mj=None, samples=False), world.tick(7, energy_mj=None, samples=False))
 
-    picture = snapshot(tick, before)
-    (gpu,), (process,) = picture["gpus"], picture["processes"]
-    assert (gpu["utilization_ratio"], gpu["power_watts"], gpu["memory"]["used_bytes"]) == (None, None, None)
-    assert gpu["energy"]["joules"] is None
-    assert (process["memory_bytes"], process["sm_ratio"]) == (None, None)
+    shown = snapshot(tick, before)
+    (gpu,), (process,) = shown.gpus, shown.processes
+    assert (gpu.utilization_ratio, gpu.power_watts, gpu.memory.used_bytes) == (None, None, None)
+    assert gpu.energy is not None
+    assert gpu.energy.joules is None
+    assert (process.memory_bytes, process.sm_ratio) == (None, None)
 
 
 def test_owners_and_problems_are_told_as_people_call_them() -> None:
     """A service is an owner; a GPU of the demo has nothing wrong with it."""
-    picture = demo(30)
+    shown = demo(30)
 
-    owners = {process["owner"] for process in picture["processes"]}
+    owners = {process.owner for process in shown.processes}
     assert {"ml/llama-finetune-0/trainer", "triton", "ollama.service"} <= owners
-    assert {container["owner"] for container in picture["containers"]} < owners
-    assert picture["problems"] == []
-    (problem,) = snapshot(Tick(1, Driver(up=False, problem=Problem("gone"))))["problems"]
-    assert (problem["level"], problem["about"], problem["what"]) == ("problem", "driver", "cannot be read: gone")
+    assert {container.owner for container in shown.containers} < owners
+    assert shown.problems == ()
+    (problem,) = snapshot(Tick(1, Driver(up=False, problem=Problem("gone")))).problems
+    assert (problem.level, problem.about, problem.what) == ("problem", "driver", "cannot be read: gone")
 
 
 def test_power_that_a_gpu_does_not_tell_is_not_known() -> None:
     """Null, not 0: where it has neither a counter nor power, and while it does not answer."""
     world = World()
     before, tick = booked(world.tick(7, energy_mj=None), world.tick(7, energy_mj=None, work={7: 50}))
-    (process,) = snapshot(tick, before)["processes"]
-    assert (process["watts"], process["joules"]) == (None, {})
+    (process,) = snapshot(tick, before).processes
+    assert (process.watts, process.joules) == (None, {})
 
     world = World()
     world.containers[7] = "c" * 64
     before, tick = booked(world.tick(7), world.tick(7, mj=5000, work={7: 50}), world.tick(up=False, residents=None))
-    picture = snapshot(tick, before)
-    assert [use["watts"] for use in (*picture["processes"], *picture["containers"])] == [None, None]
-    assert picture["process_count"] is None
+    shown = snapshot(tick, before)
+    assert [use.watts for use in (*shown.processes, *shown.containers)] == [None, None]
+    assert shown.process_count is None
 
 
 @pytest.mark.parametrize("books", [Books(), Books(1), Books(shown=False)], ids=["all", "one", "none"])
@@ -128,9 +120,10 @@ def test_sums_have_those_in_them_who_are_not_shown_one_by_one(books: Books) -> N
     for _ in range(4):
         tick = books.book(world.tick(7, 8, mj=9000, work={7: 50, 8: 20}))
 
-    picture = snapshot(tick)
-    energy = picture["gpus"][0]["energy"]
-    assert picture["process_count"] == 2
-    assert energy["processes_joules"] > 0
-    accounts = energy["idle_joules"] + energy["retired_joules"] + sum(energy["unattributed_joules"].values())
-    assert energy["processes_joules"] + accounts == pytest.approx(energy["joules"], abs=1e-6)
+    shown = snapshot(tick)
+    energy = shown.gpus[0].energy
+    assert energy is not None
+    assert shown.process_count == 2
+    assert energy.processes_joules > 0
+    accounts = energy.idle_joules + energy.retired_joules + sum(energy.unattributed_joules.values())
+    assert energy.processes_joules + accounts == pytest.approx(energy.joules, abs=1e-6)

@@ -1,4 +1,4 @@
-"""`gpuledger doctor`: what this host needs, checked line by line, with how to fix what is missing."""
+"""`gpuledger doctor`: checks this host and prints how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -20,38 +20,40 @@ PLAIN = "\x1b[0m"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How to tell it."""
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--bundle", metavar="FILE", help="write an archive for a bug report, without names and secrets")
+    """Add the flags that are not settings."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--bundle", metavar="FILE", help="also write an archive for a bug report, without names and secrets"
+    )
 
 
 def run(arguments: argparse.Namespace, settings: Config) -> int:
-    """Exit code 0 when all is well, 1 with warnings, 2 with problems."""
-    kept = logs.CapturingHandler(settings.log_level)
-    found = examine(settings)
+    """Exit code 0 if all checks passed, 1 with warnings, 2 with problems."""
+    log = logs.CapturingHandler(settings.log_level)
+    result = examine(settings)
     if arguments.json:
-        terminal.write(bundle.report(found.findings, found.versions).encode())
+        terminal.write(bundle.report(result.findings, result.versions).encode())
     else:
-        _tell(found.findings)
+        _print(result.findings)
     if arguments.bundle:
-        metrics = b"" if found.tick is None else b"".join(Renderer().chunks(found.tick, Format.TEXT))
-        contents = bundle.Contents(found.findings, settings, found.versions, metrics.decode(), tuple(kept.lines))
+        metrics = b"" if result.tick is None else b"".join(Renderer().chunks(result.tick, Format.TEXT))
+        contents = bundle.Contents(result.findings, settings, result.versions, metrics.decode(), tuple(log.lines))
         bundle.write(arguments.bundle, contents)
-        print(f"wrote {arguments.bundle}; look into it before you send it", file=sys.stderr)
-    return exit_code(found.findings)
+        print(f"wrote {arguments.bundle}; inspect it before you send it", file=sys.stderr)
+    return exit_code(result.findings)
 
 
-def _tell(findings: list[Finding]) -> None:
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+def _print(findings: list[Finding]) -> None:
+    has_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     width = max(len(terminal.printable(finding.name)) for finding in findings)
     for finding in findings:
         level = f"{finding.level:8}"
-        if coloured:
+        if has_colour:
             level = f"{COLOURS[finding.level]}{level}{PLAIN}"
         terminal.write(f"{level} {terminal.printable(f'{finding.name:{width}}  {finding.text}')}\n".encode())
         if finding.fix:
             terminal.write_line(f"{'':8} {'':{width}}  fix: {finding.fix}")
-    counted = Counter(finding.level for finding in findings)
+    counts = Counter(finding.level for finding in findings)
     terminal.write_line(
-        ", ".join(f"{counted[level]} {level}{'s' * (level != OK and counted[level] != 1)}" for level in LEVELS)
+        ", ".join(f"{counts[level]} {level}{'s' * (level != OK and counts[level] != 1)}" for level in LEVELS)
     )

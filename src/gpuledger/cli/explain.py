@@ -1,4 +1,4 @@
-"""`gpuledger explain`: how a process gets its owner, step by step, with the evidence."""
+"""`gpuledger explain`: how the owner of a process is determined, step by step, with the evidence."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from gpuledger.owners.provider import Background
 from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.slurm import SlurmResolver
 
-LARGEST_CGROUP_BYTES = 1 << 20
-LONGEST_PID = 10
-"""Digits. The kernel's have seven."""
+MAX_CGROUP_BYTES = 1 << 20
+MAX_PID_DIGITS = 10
+"""The kernel's pids have seven digits at most."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One of three questions."""
+    """Add the flags that are not settings."""
     parser.add_argument("pid", nargs="?", metavar="PID", help="the process to explain")
-    parser.add_argument("--cgroup", metavar="FILE", help="show how the text of a /proc/PID/cgroup is read; - is stdin")
-    parser.add_argument("--device-id", metavar="ID", help="show how a device id is read")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--cgroup", metavar="FILE", help="show how a /proc/PID/cgroup file is parsed; - is stdin")
+    parser.add_argument("--device-id", metavar="ID", help="show how a device id is parsed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace, settings: Config) -> int:
-    """Exit code 1 when there is no such process."""
-    asked = [arguments.pid, arguments.cgroup, arguments.device_id]
-    if sum(question is not None for question in asked) != 1:
-        raise ConfigError("explain takes one of PID, --cgroup FILE or --device-id ID")
+    """Exit code 1 if the process does not exist."""
+    subjects = [arguments.pid, arguments.cgroup, arguments.device_id]
+    if sum(subject is not None for subject in subjects) != 1:
+        raise ConfigError("explain takes exactly one of PID, --cgroup FILE or --device-id ID")
     if arguments.cgroup is not None:
         return _show(cgroup.parse(_read(arguments.cgroup)).to_dict(), as_json=arguments.json)
     if arguments.device_id is not None:
         return _show(devices.parse(arguments.device_id).to_dict(), as_json=arguments.json)
-    if not arguments.pid.isascii() or not arguments.pid.isdecimal() or len(arguments.pid) > LONGEST_PID:
-        raise ConfigError(f"{arguments.pid[:60]!r} is not a pid; write a number, or --cgroup FILE")
+    if not arguments.pid.isascii() or not arguments.pid.isdecimal() or len(arguments.pid) > MAX_PID_DIGITS:
+        raise ConfigError(f"{arguments.pid[:60]!r} is not a pid", "pass a number, or --cgroup FILE")
     logs.set_up("error", settings.log_format)
     return _process(int(arguments.pid), settings, as_json=arguments.json)
 
@@ -53,9 +53,9 @@ def run(arguments: argparse.Namespace, settings: Config) -> int:
 def _read(name: str) -> str:
     try:
         if name == "-":
-            return sys.stdin.buffer.read(LARGEST_CGROUP_BYTES).decode("utf-8", "replace")
+            return sys.stdin.buffer.read(MAX_CGROUP_BYTES).decode("utf-8", "replace")
         with Path(name).open("rb") as file:
-            return file.read(LARGEST_CGROUP_BYTES).decode("utf-8", "replace")
+            return file.read(MAX_CGROUP_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise ConfigError(f"--cgroup: cannot read {name}: {error.strerror}") from None
 
@@ -77,37 +77,37 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     if facts is None:
         print(f"gpuledger: there is no process {pid} in {root}", file=sys.stderr)
         return 1
-    asked = providers(settings, os.environ)
-    for provider in asked:
+    name_providers = providers(settings, os.environ)
+    for provider in name_providers:
         provider.ask()
-    resolver = Resolver(asked, jobs=SlurmResolver(root))
+    resolver = Resolver(name_providers, jobs=SlurmResolver(root))
     ref, owner = resolver.explain(facts)
-    for provider in asked:
+    for provider in name_providers:
         provider.stop()
-    readings, trouble = _on_gpus(pid, settings)
-    known = learned.ask(settings.web_listen_address)
+    readings, driver_problem = _on_gpus(pid, settings)
+    fingerprints = learned.fetch(settings.web_listen_address)
     if as_json:
         terminal.write_line(json.dumps({
             "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": procfs.mapped_gpus(pid),
-            "cgroup": ref.to_dict(), "owner": asdict(owner),
+            "cgroup": ref.to_dict(), "owner": {**asdict(owner), "display_name": owner.display_name},
             "gpus": [reading.device.uuid for reading in readings],
-            "alone": learned.tell(facts, owner, [reading.device for reading in readings], known),
-            "providers": [asdict(provider.health) for provider in asked],
+            "alone": learned.describe(facts, owner, [reading.device for reading in readings], fingerprints),
+            "providers": [{**asdict(p.health), "reason": p.health.reason} for p in name_providers],
         }))  # fmt: skip
         return 0
-    _tell_process(facts, owner)
-    _tell_driver(readings, trouble, procfs.mapped_gpus(pid), root)
-    _tell_cgroup(facts, ref.to_dict())
-    _tell_asked(asked, owner)
-    _tell_owner(owner)
-    terminal.write_line("7. when it is alone on a GPU")
-    for line in learned.tell(facts, owner, [reading.device for reading in readings], known):
+    _print_process(facts, owner)
+    _print_driver(readings, driver_problem, procfs.mapped_gpus(pid), root)
+    _print_cgroup(facts, ref.to_dict())
+    _print_providers(name_providers, owner)
+    _print_owner(owner)
+    terminal.write_line("7. alone on a GPU")
+    for line in learned.describe(facts, owner, [reading.device for reading in readings], fingerprints):
         terminal.write_line(f"   {line}")
     return 0
 
 
 def _on_gpus(pid: int, settings: Config) -> tuple[list[Reading], str]:
-    """Where the driver lists the process; nowhere when the driver cannot be read, and then why."""
+    """The devices on which the driver lists the process, and why the driver cannot be read, if so."""
     from gpuledger.sources.nvml.source import NvmlSource
 
     source = NvmlSource(timeout_s=settings.driver_timeout)
@@ -117,39 +117,41 @@ def _on_gpus(pid: int, settings: Config) -> tuple[list[Reading], str]:
     return readings, "" if tick.driver.up else tick.driver.reason
 
 
-def _tell_process(facts: Facts, owner: Owner) -> None:
+def _print_process(facts: Facts, owner: Owner) -> None:
     inside = f", pid {facts.inner_pid} inside its container" if facts.inner_pid is not None else ""
     terminal.write_line(f"1. the process    {facts.pid} {facts.name!r}, uid {facts.uid} {owner.user}{inside}")
 
 
-def _tell_driver(readings: Sequence[Reading], trouble: str, mapped: tuple[int, ...] | None, root: Path) -> None:
+def _print_driver(readings: Sequence[Reading], driver_problem: str, mapped: tuple[int, ...] | None, root: Path) -> None:
     if readings:
         on = ", ".join(f"GPU {r.device.index} ({r.device.uuid})" for r in readings)
-    elif trouble:
-        on = f"cannot be read: {trouble}"
+    elif driver_problem:
+        on = f"cannot be read: {driver_problem}"
     elif probe(root).host_pid_namespace:
         on = "the driver lists it on no GPU"
     else:
-        on = "not known: in a PID namespace of its own an exporter is shown no processes; use --pid=host or hostPID"
+        on = "unknown: the driver lists no processes in a separate PID namespace; use --pid=host or hostPID"
     terminal.write_line(f"2. the driver     {on}")
     if mapped is None:
-        evidence = "may not be read (needs SYS_PTRACE)"
+        evidence = "cannot be read (needs SYS_PTRACE)"
     else:
         evidence = ", ".join(f"names /dev/nvidia{minor}" for minor in mapped) or "names no GPU"
     terminal.write_line(f"   its memory map {evidence}")
 
 
-def _tell_cgroup(facts: Facts, ref: dict[str, object]) -> None:
+def _print_cgroup(facts: Facts, ref: dict[str, object]) -> None:
     terminal.write_line(f"3. its cgroup     {facts.cgroup.strip().replace(chr(10), ' | ')}")
-    told = {name: value for name, value in ref.items() if value not in (None, [], False)}
+    parsed = {name: value for name, value in ref.items() if value not in (None, [], False)}
     terminal.write_line(
-        f"4. which says     {', '.join(f'{name} {value}' for name, value in told.items()) or 'nothing'}"
+        f"4. parsed as      {', '.join(f'{name} {value}' for name, value in parsed.items()) or 'nothing'}"
     )
 
 
-def _tell_asked(asked: Sequence[Background], owner: Owner) -> None:
-    terminal.write_line("5. who was asked" + ("" if asked else "  nobody: no runtime, kubelet or API server was found"))
-    for provider in asked:
+def _print_providers(name_providers: Sequence[Background], owner: Owner) -> None:
+    terminal.write_line(
+        "5. providers" + ("" if name_providers else "      none: no runtime, kubelet or API server was found")
+    )
+    for provider in name_providers:
         names, health = provider.names, provider.health
         if not health.up:
             terminal.write_line(f"   {health.name}: {health.reason}")
@@ -158,12 +160,12 @@ def _tell_asked(asked: Sequence[Background], owner: Owner) -> None:
         knows += [f"pod {owner.pod_uid}"] if owner.pod_uid in names.pods else []
         counted = f"{len(names.containers)} containers, {len(names.pods)} pods, {len(names.allocations)} allocations"
         terminal.write_line(
-            f"   {health.name}: {counted}; {'knows ' + ' and '.join(knows) if knows else 'does not know this one'}"
+            f"   {health.name}: {counted}; {'knows ' + ' and '.join(knows) if knows else 'does not know it'}"
         )
 
 
-def _tell_owner(owner: Owner) -> None:
-    terminal.write_line("6. so it is")
+def _print_owner(owner: Owner) -> None:
+    terminal.write_line(f"6. its owner      {owner.display_name}")
     for name, value in asdict(owner).items():
         if value and name not in ("reason", "labels"):
             terminal.write_line(f"   {name:14} {value}")

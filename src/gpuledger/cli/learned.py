@@ -1,4 +1,4 @@
-"""What a running exporter has learned of a workload, for `explain`: it is in the exporter's memory, nowhere else."""
+"""What a running exporter has learned about a workload, for `explain`: only the exporter's memory contains it."""
 
 from __future__ import annotations
 
@@ -12,49 +12,53 @@ from gpuledger.export.listen import parse_address
 from gpuledger.model import Device, Facts, Owner
 
 TIMEOUT_S = 1.0
-LARGEST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 
 
-def ask(addresses: Sequence[str]) -> list[dict[str, Any]] | None:
-    """The fingerprints an exporter that listens on one of these has; None when none answers."""
+def fetch(addresses: Sequence[str]) -> list[dict[str, Any]] | None:
+    """The fingerprints of the first exporter that responds at one of these addresses; None if none does."""
     for address in addresses:
         host, port = parse_address(address)
-        server = http.client.HTTPConnection(host or "127.0.0.1", port, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(host or "127.0.0.1", port, timeout=TIMEOUT_S)
         try:
-            server.request("GET", "/api/v1/fingerprints")
-            answer = server.getresponse()
-            told = json.loads(answer.read(LARGEST_BYTES)) if answer.status == http.client.OK else {}
-            return list(told["fingerprints"])
+            connection.request("GET", "/api/v1/fingerprints")
+            response = connection.getresponse()
+            content = json.loads(response.read(MAX_BYTES)) if response.status == http.client.OK else {}
+            return list(content["fingerprints"])
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
             continue  # another program, or none
         finally:
-            server.close()
+            connection.close()
     return None
 
 
 def is_guarded(address: str) -> bool:
-    """Whether somebody answers there who wants TLS or a password first, as we do with a web configuration."""
+    """Whether a server requires TLS or a password there, as gpuledger does with a web configuration."""
     host, port = parse_address(address)
-    server = http.client.HTTPConnection(host or "127.0.0.1", port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection(host or "127.0.0.1", port, timeout=TIMEOUT_S)
     try:
-        server.request("GET", "/healthz")
-        answer = server.getresponse()
-        return answer.status == http.client.UNAUTHORIZED or b"to an HTTPS server" in answer.read(LARGEST_BYTES)
+        connection.request("GET", "/healthz")
+        response = connection.getresponse()
+        return response.status == http.client.UNAUTHORIZED or b"to an HTTPS server" in response.read(MAX_BYTES)
     except (OSError, http.client.HTTPException):
         return False
     finally:
-        server.close()
+        connection.close()
 
 
-def tell(facts: Facts, owner: Owner, devices: Iterable[Device], learned: list[dict[str, Any]] | None) -> list[str]:
-    """Lines about how this workload works when it is alone."""
-    if learned is None:
-        return ["not known: no exporter answers at --web.listen-address, or it wants TLS or a password"]
-    wanted = [dict(workload) for device in devices if (workload := workload_of(device, facts, owner)) is not None]
-    lines = [_line(one) for known in learned if known.get("workload") in wanted for one in known["behaviours"]]
-    return lines or ["the exporter has not seen it alone at work: shares are by SM time"]
+def describe(
+    facts: Facts, owner: Owner, devices: Iterable[Device], fingerprints: list[dict[str, Any]] | None
+) -> list[str]:
+    """Lines about how the workload of a process behaves when it is alone on a GPU."""
+    if fingerprints is None:
+        return ["unknown: no exporter responds at --web.listen-address, or it requires TLS or a password"]
+    workloads = [dict(workload) for device in devices if (workload := workload_of(device, facts, owner)) is not None]
+    matching = [fingerprint for fingerprint in fingerprints if fingerprint.get("workload") in workloads]
+    lines = [_line(behaviour) for fingerprint in matching for behaviour in fingerprint["behaviours"]]
+    return lines or ["the exporter has not seen it alone on a GPU while working: energy is split by SM time"]
 
 
-def _line(one: dict[str, Any]) -> str:
-    busy = ", ".join(f"{part} {amount:.2f}" for part, amount in one["activity"].items() if amount)
-    return f"{one['power_watts']:.0f} W above parked while it has the engine; {busy} (seen for {one['seconds']:.0f} s)"
+def _line(behaviour: dict[str, Any]) -> str:
+    activity = ", ".join(f"{part} {share:.2f}" for part, share in behaviour["activity"].items() if share)
+    watts, seconds = behaviour["power_watts"], behaviour["seconds"]
+    return f"{watts:.0f} W above parked while working; {activity} (seen for {seconds:.0f} s)"

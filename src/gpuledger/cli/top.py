@@ -1,9 +1,8 @@
-"""`gpuledger top`: who uses the GPUs, in a terminal; live, or once as text or JSON."""
+"""`gpuledger top`: GPU usage by owner in a terminal; live, or once as text or JSON."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -14,16 +13,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
-from gpuledger.errors import ConfigError, UsageError
-from gpuledger.top.columns import BY_NAME, NUMBERS
+from gpuledger.errors import ConfigError, SnapshotError, UsageError
+from gpuledger.top.columns import BY_NAME, NUMBERS, View
 from gpuledger.top.exporter import Exporter
 from gpuledger.top.feed import Feed, LostError, Source, Ticks
-from gpuledger.top.line import clean
 from gpuledger.top.plain import write
 from gpuledger.top.rows import GROUPINGS, Choice
-from gpuledger.top.seen import PictureError, read
 from gpuledger.top.settings import OPTIONS, Settings
-from gpuledger.top.table import View
+from gpuledger.view.codec import clean, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,41 +29,43 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
 
-NARROWEST = 20
-ELSEWHERE = (120, 24)
-"""The size of what is no terminal."""
+MIN_COLUMNS = 20
+DEFAULT_SIZE = (120, 24)
+"""Columns and rows if standard output is not a terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """All else are settings."""
+    """Add the flags that are not settings."""
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--once", action="store_true", help="print it once as text and exit")
-    form.add_argument("--json", action="store_true", help="print it once as JSON, as /api/v1/snapshot does, and exit")
+    form.add_argument("--once", action="store_true", help="print one snapshot as text and exit")
+    form.add_argument(
+        "--json", action="store_true", help="print one snapshot as JSON, as /api/v1/snapshot does, and exit"
+    )
     parser.add_argument("--demo", action="store_true", help="show the bundled recording; needs no GPU")
-    parser.add_argument("--group", choices=GROUPINGS, default=GROUPINGS[0], help="what a row is")
+    parser.add_argument("--group", choices=GROUPINGS, default=GROUPINGS[0], help="group rows by")
     parser.add_argument("--sort", choices=tuple(BY_NAME), default="mem", help="column to sort by")
-    parser.add_argument("--filter", default="", metavar="WORDS", help="show only rows with all of these words")
+    parser.add_argument("--filter", default="", metavar="WORDS", help="show only rows that contain all of these words")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Exit code 1 when there is nothing to show: the exporter is not reached, or the driver not read."""
+    """Exit code 1 if the exporter cannot be reached or the driver cannot be read."""
     view = _view(arguments)
     if arguments.demo:
         settings = replace(settings, source=f"replay:{RECORDING}")
     if settings.connect and settings.source != "nvml":
-        raise ConfigError("--connect shows an exporter and the other flag a recording; give one of them")
+        raise ConfigError("--connect cannot be combined with a recording", "remove --connect, --source or --demo")
     if arguments.once or arguments.json:
         logs.set_up("error", settings.log_format)
         return _once(arguments, settings, view)
-    if not all(
-        stream and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)
-    ):  # textual draws on the last
-        raise UsageError("top needs a terminal; for scripts there are top --once and top --json")
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # textual draws on standard error
+    if not all(stream and stream.isatty() for stream in streams):
+        raise UsageError("top needs a terminal", "use top --once or top --json in scripts")
     try:
         from gpuledger.top.app import Top
     except ModuleNotFoundError as error:
-        raise UsageError(f"the live view needs {error.name}; pip install 'gpuledger[top]', or use top --once") from None
-    logs.CapturingHandler(settings.log_level)  # lines would tear the screen
+        fix = "pip install 'gpuledger[top]', or use top --once"
+        raise UsageError(f"the live view needs {error.name}", fix) from None
+    logs.CapturingHandler(settings.log_level)  # log lines would destroy the screen
     with _source(settings) as (source, _):
         app = Top(Feed(source, settings.tick_interval), view, utf8=_has_utf8(sys.stdout))
         app.run()
@@ -75,14 +74,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def _view(arguments: argparse.Namespace) -> View:
     if not BY_NAME[arguments.sort].is_for(arguments.group):
-        raise ConfigError(f"--sort {arguments.sort}: there is no such column with --group {arguments.group}")
+        raise ConfigError(f"--sort {arguments.sort}: --group {arguments.group} has no such column")
     choice = Choice(arguments.group, filter=clean(arguments.filter))
-    return View(choice, arguments.sort, falling=arguments.sort in NUMBERS)
+    return View(choice, arguments.sort, descending=arguments.sort in NUMBERS)
 
 
 @contextmanager
 def _source(settings: Settings) -> Iterator[tuple[Source, Loop | None]]:
-    """Where pictures come from, and the loop behind it where it is this host's."""
+    """The source of snapshots, and its loop if it reads this host."""
     if settings.connect:
         yield Exporter(settings.access()), None
         return
@@ -96,22 +95,21 @@ def _source(settings: Settings) -> Iterator[tuple[Source, Loop | None]]:
 def _once(arguments: argparse.Namespace, settings: Settings, view: View) -> int:
     try:
         with _source(settings) as (source, loop):
-            if loop is not None:  # shares and power are told since the reading before
+            if loop is not None:  # shares and power need an earlier tick
                 source()
                 build.wait_for_names(loop, settings)
-            picture = source()
-        seen = read(picture)
+            shown = source()
     except LostError as error:
         return _failed(str(error))
-    except PictureError as error:
-        return _failed(f"what {settings.connect} says {error}")
+    except SnapshotError as error:
+        return _failed(f"{settings.connect}: {error}")
     if arguments.json:
-        terminal.write(json.dumps(picture, indent=2).encode() + b"\n")
+        terminal.write(encode(shown, indent=2) + b"\n")
     else:
-        columns = max(NARROWEST, shutil.get_terminal_size(ELSEWHERE).columns)
+        columns = max(MIN_COLUMNS, shutil.get_terminal_size(DEFAULT_SIZE).columns)
         colour = _has_colour(sys.stdout, os.environ)
-        terminal.write(write(seen, view, columns=columns, colour=colour, utf8=_has_utf8(sys.stdout)).encode())
-    return 0 if seen.driver_up else _failed(f"the driver cannot be read: {seen.driver_reason}")
+        terminal.write(write(shown, view, columns=columns, colour=colour, utf8=_has_utf8(sys.stdout)).encode())
+    return 0 if shown.driver.up else _failed(f"the driver cannot be read: {shown.driver.reason}")
 
 
 def _failed(reason: str) -> int:
@@ -124,6 +122,6 @@ def _has_utf8(stream: IO[Any] | None) -> bool:
 
 
 def _has_colour(stream: IO[Any] | None, environment: Mapping[str, str]) -> bool:
-    """As no-color.org has it; a dumb terminal knows no codes, and a closed stream is none."""
+    """As no-color.org specifies; neither a dumb terminal nor a closed stream has colours."""
     is_terminal = stream is not None and stream.isatty()
     return is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"

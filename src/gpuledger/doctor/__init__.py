@@ -1,11 +1,7 @@
-"""What this host needs, checked one thing at a time: each check says ok, warning or problem, and how to fix it.
+"""`gpuledger doctor`: checks of this host, and the problems of a tick that was read as `serve` reads it.
 
-Most checks look at a tick that was read as `serve` reads it, so that they see what `serve` would see.
-
-- `finding`: what a check says; `bounded`: checks that may hang
-- `driver`, `gpus`, `memory`: the driver, each GPU, and the process list against the memory in use
-- `host`, `clock`: PID namespace, rights in /proc, cgroups; the time
-- `names`, `dcgm`: everybody who is asked for names or numbers
-- `port`, `journal`, `upstream`: what `serve` opens
-- `redact`, `bundle`: the archive for a bug report
+- `finding`: one line of the report
+- `checks`: pure checks of a tick and of the permissions on this host
+- `preflight`: checks that open something: ports, the journal, the dcgm-exporter
+- `bundle`: the archive for a bug report, without names and secrets
 """

@@ -1,53 +1,62 @@
-"""What a check says: fine or not, what was found, and what to do about it."""
+"""One line of the doctor's report: ok, warning or problem, what was found, and how to fix it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpuledger.problem import Problem
 from gpuledger.view import advice
+from gpuledger.view.problems import LOG_FIX
 
 OK, WARNING, PROBLEM = LEVELS = ("ok", "warning", "problem")
-"""By their exit codes."""
+"""The position of a level is its exit code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor."""
+    """The result of one check."""
 
     name: str
     level: str
     """One of LEVELS."""
     text: str
     fix: str = ""
-    """What to do; a command where there is one. Empty when all is well."""
+    """How to fix it, with commands in backticks; empty if the level is ok."""
 
 
 def ok(name: str, text: str) -> Finding:
-    """All is well."""
+    """The check passed."""
     return Finding(name, OK, text)
 
 
+def unused(name: str, reason: str) -> Finding:
+    """The component is not configured."""
+    return ok(name, f"not used: {reason}")
+
+
 def warning(name: str, text: str, fix: str) -> Finding:
-    """Something will be missing."""
+    """Some data will be missing."""
     return Finding(name, WARNING, text, fix)
 
 
 def problem(name: str, text: str, fix: str) -> Finding:
-    """What was asked for does not work."""
+    """A configured component does not work."""
     return Finding(name, PROBLEM, text, fix)
 
 
-def unused(name: str, why: str) -> Finding:
-    """Nobody asked for it."""
-    return ok(name, f"not used: {why}")
+def explained(name: str, cause: Problem) -> Finding:
+    """The problem of an error."""
+    cause = advice.split(cause)
+    return problem(name, cause.what, cause.fix or LOG_FIX)
 
 
-def explained(name: str, message: object) -> Finding:
-    """A problem of one of our own messages, which name what is wrong and, after a semicolon, what would be right."""
-    return problem(name, *advice.explained(message))
+def of_tick(cause: Problem) -> Finding:
+    """A problem of a tick; a note counts as ok."""
+    level = cause.severity if cause.severity in LEVELS else OK
+    return Finding(cause.about.lower(), level, cause.what, cause.fix)
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """0 when all is well, 1 with warnings, 2 with problems."""
+    """0 if all checks passed, 1 with warnings, 2 with problems."""
     return max((LEVELS.index(finding.level) for finding in findings), default=0)

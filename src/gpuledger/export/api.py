@@ -1,4 +1,4 @@
-"""`/api/v1`: the last tick as people see it, the ten minutes before it, and every tick as it comes."""
+"""`/api/v1`: the snapshot of the last tick, the ten minutes before it, and a stream of ticks."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
+from gpuledger.export import openapi
 from gpuledger.export.bodies import compress
 from gpuledger.export.files import Files
 from gpuledger.export.http import Request, Response
 from gpuledger.export.negotiate import choose_encoding
 from gpuledger.export.streams import Event, Streams
 from gpuledger.model import Tick
+from gpuledger.view.codec import encode
 from gpuledger.view.history import History
-from gpuledger.view.snapshot import VERSION, snapshot
+from gpuledger.view.schema import VERSION
+from gpuledger.view.snapshot import snapshot
 
 ROOT = "/api/v1"
-MOST_STREAMS = 16
-DESCRIPTION = "openapi.json"
+MAX_STREAMS = 16
 NO_STORE = ("Cache-Control", "no-store")
 BEGIN, END = b"data: ", b"\n\n"
 """Around the JSON of an event, which is one line."""
 
 
 class Api:
-    """Answers from what is published; nothing is written while nobody asks. All of it is GET.
+    """Serves the published tick. All requests are GET; JSON is encoded on the first request for a tick.
 
-    Streams take a quarter of the connections at most, so that who watches never keeps a scraper out.
+    Streams take a quarter of the connections at most, so that browsers cannot lock out a scraper.
     """
 
     def __init__(self, history: History, *, node: str = "", max_connections: int = 64) -> None:
@@ -37,50 +39,50 @@ class Api:
         self._tick: Tick | None = None
         self._event: Event | None = None
         self._lock = threading.Lock()
-        self._kept_past: tuple[Tick | None, bytes] | None = None
+        self._past_body: tuple[Tick | None, bytes] | None = None
         self._past_lock = threading.Lock()
-        self._files = Files(Path(__file__).parent)
-        self.streams = Streams(self._newest, min(MOST_STREAMS, max_connections // 4))
+        self._files = Files(Path(__file__).parent, openapi.completed)
+        self.streams = Streams(self._newest, min(MAX_STREAMS, max_connections // 4))
         self.pages: dict[str, Callable[[Request], Response]] = {
             f"{ROOT}/": self._index,
             f"{ROOT}/snapshot": self._snapshot,
             f"{ROOT}/history": self._past,
             f"{ROOT}/events": self._events,
-            f"{ROOT}/{DESCRIPTION}": lambda request: self._files.answer(DESCRIPTION, request),
+            f"{ROOT}/{openapi.NAME}": lambda request: self._files.answer(openapi.NAME, request),
         }
 
     def publish(self, tick: Tick) -> None:
-        """A tick is finished."""
+        """Serve a finished tick from now on."""
         self._history.add(tick)
         with self._lock:
-            self._tick, self._event, self._kept_past = tick, None, None
+            self._tick, self._event, self._past_body = tick, None, None
         self.streams.wake()
 
     def close(self) -> None:
-        """End the streams."""
+        """End all streams."""
         self.streams.close()
 
     def _newest(self) -> Event | None:
-        """Written by the first who wants it; the others wait for that."""
+        """The event of the last tick, encoded by the first caller while other callers wait."""
         with self._lock:
             if self._event is None and self._tick is not None:
-                picture = snapshot(self._tick, self._history.before(), node=self._node)
-                self._event = Event.of(BEGIN + _json(picture) + END)
+                record = snapshot(self._tick, self._history.before(), node=self._node)
+                self._event = Event.of(BEGIN + encode(record) + END)
             return self._event
 
     def _snapshot(self, request: Request) -> Response:
         event = self._newest()
         if event is None:
-            return Response.text(503, "the first reading is not done yet; try again in a second", ("Retry-After", "1"))
-        return _answer(request, event.plain[len(BEGIN) : -len(END)])
+            return Response.text(503, "the first tick is not finished; retry in a second", ("Retry-After", "1"))
+        return _response(request, event.plain[len(BEGIN) : -len(END)])
 
     def _past(self, request: Request) -> Response:
-        """Written once a tick: the loop waits while the history is looked at, and many pages may open at once."""
+        """Encoded once per tick: the loop waits while the history is read, and many pages may open at once."""
         with self._past_lock:
-            tick, kept = self._tick, self._kept_past
-            if kept is None or kept[0] is not tick:
-                kept = self._kept_past = (tick, _json(self._history.picture()))
-        return _answer(request, kept[1])
+            tick, cached = self._tick, self._past_body
+            if cached is None or cached[0] is not tick:
+                cached = self._past_body = (tick, encode(self._history.past()))
+        return _response(request, cached[1])
 
     def _events(self, request: Request) -> Response:
         gzip = choose_encoding(request.headers.get("accept-encoding")) == "gzip"
@@ -90,20 +92,16 @@ class Api:
             return Response(200, headers, b"")
         stream = self.streams.join(gzip=gzip)
         if stream is None:
-            return Response.text(503, f"enough are watching; ask {ROOT}/snapshot instead", ("Retry-After", "10"))
+            return Response.text(503, f"too many open streams; poll {ROOT}/snapshot instead", ("Retry-After", "10"))
         return Response(200, headers, stream, live=True)
 
     def _index(self, request: Request) -> Response:
-        described: dict[str, Any] = json.loads(self._files.text(DESCRIPTION))
-        resources = [{"path": path, "about": item["get"]["summary"]} for path, item in described["paths"].items()]
-        return _answer(request, _json({"version": VERSION, "gpuledger": __version__, "resources": resources}))
+        description: dict[str, Any] = json.loads(self._files.text(openapi.NAME))
+        resources = [{"path": path, "about": item["get"]["summary"]} for path, item in description["paths"].items()]
+        return _response(request, encode({"version": VERSION, "gpuledger": __version__, "resources": resources}))
 
 
-def _json(picture: object) -> bytes:
-    return json.dumps(picture, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _answer(request: Request, body: bytes) -> Response:
+def _response(request: Request, body: bytes) -> Response:
     headers = [("Content-Type", "application/json"), NO_STORE, ("Vary", "Accept-Encoding")]
     if choose_encoding(request.headers.get("accept-encoding")) == "gzip":
         return Response(200, [*headers, ("Content-Encoding", "gzip")], b"".join(compress([body])))

@@ -62,7 +62,7 @@ class App:
         self._telemetry = self._bodies
         if upstream and upstream_in_metrics:
             self._telemetry = DialectBodies(choices, self._upstream_bodies.without)
-        self._files = Files(changed=self._with_links)
+        self._files = Files(transform=self._with_links)
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/": self._file(INDEX),
             **{f"{FILES_PATH}{name}": self._file(name) for name in FILES},

@@ -1,4 +1,4 @@
-"""The files of the page: read when they are first asked for, then kept, plain and compressed."""
+"""Static files: read on the first request, then kept in memory, plain and compressed."""
 
 from __future__ import annotations
 
@@ -26,50 +26,49 @@ POLICY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class File:
     """A file in memory."""
 
     plain: bytes
     compressed: bytes
     tag: str
-    """Changes with the content. A checksum will do, and hashlib would load OpenSSL."""
+    """The ETag: a checksum is enough, and hashlib would load OpenSSL."""
 
 
 class Files:
-    """Answers with files of a folder. `changed` may put something into one of them."""
+    """Serves the files of a directory. `transform(name, text)` may change the text of a file."""
 
-    def __init__(self, folder: Path = FOLDER, changed: Callable[[str, str], str] = lambda _, text: text) -> None:
-        self._folder, self._changed = folder, changed
-        self._kept: dict[str, Kept] = {}
+    def __init__(self, folder: Path = FOLDER, transform: Callable[[str, str], str] = lambda _, text: text) -> None:
+        self._folder, self._transform = folder, transform
+        self._files: dict[str, File] = {}
 
     def answer(self, name: str, request: Request) -> Response:
-        """The file, or 304 for who has it already."""
-        kept = self._get(name)
+        """The file, or status 304 if the client has the current version."""
+        file = self._get(name)
         headers = [
             ("Cache-Control", "no-cache"),
-            ("ETag", kept.tag),
+            ("ETag", file.tag),
             ("Vary", "Accept-Encoding"),
             ("Content-Security-Policy", POLICY),
             ("Referrer-Policy", "no-referrer"),
         ]
         known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
-        if kept.tag in known:
+        if file.tag in known:
             return Response(304, headers, b"")
         headers.append(("Content-Type", TYPES[Path(name).suffix]))
         if choose_encoding(request.headers.get("accept-encoding")) == "gzip":
-            return Response(200, [*headers, ("Content-Encoding", "gzip")], kept.compressed)
-        return Response(200, headers, kept.plain)
+            return Response(200, [*headers, ("Content-Encoding", "gzip")], file.compressed)
+        return Response(200, headers, file.plain)
 
     def text(self, name: str) -> str:
-        """What is in it."""
+        """The content of a file."""
         return self._get(name).plain.decode()
 
-    def _get(self, name: str) -> Kept:
-        kept = self._kept.get(name)
-        if kept is None:
-            kept = self._kept[name] = self._read(name)
-        return kept
+    def _get(self, name: str) -> File:
+        if name not in self._files:
+            self._files[name] = self._read(name)
+        return self._files[name]
 
-    def _read(self, name: str) -> Kept:
-        plain = self._changed(name, (self._folder / name).read_text(encoding="utf-8")).encode()
-        return Kept(plain, b"".join(compress([plain])), f'"{zlib.crc32(plain):08x}-{len(plain)}"')
+    def _read(self, name: str) -> File:
+        plain = self._transform(name, (self._folder / name).read_text(encoding="utf-8")).encode()
+        return File(plain, b"".join(compress([plain])), f'"{zlib.crc32(plain):08x}-{len(plain)}"')

@@ -1,4 +1,4 @@
-"""A tick as JSON, for scripts: the catalog's families with their series, and what was learned of workloads."""
+"""A tick as JSON for scripts: the metric families of the catalog, and the learned fingerprints."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def tick_json(tick: Tick) -> bytes:
     """`{"time": ..., "metrics": {name: {"type", "unit", "help", "series": [{"labels": {...}, "value": ...}]}}}`."""
     rows: dict[Kind, dict[Any, Any]] = {family.of: {} for family in CATALOG}
     for of in rows:
-        rows[of] = dict(of.things(tick))  # of two with equal labels, one
+        rows[of] = dict(of.things(tick))  # rows with equal labels become one
     metrics: dict[str, Any] = {}
     for family in CATALOG:
         series = []
         names = (*family.of.labels, *family.labels)
         for values, thing in rows[family.of].items():
             if family.series is not None:
-                found = list(family.series(thing))
+                samples = list(family.series(thing))
             else:
                 value = family.value(thing) if family.value is not None else None
-                found = [] if value is None else [((), value)]
+                samples = [] if value is None else [((), value)]
             series += [
-                {"labels": dict(zip(names, (*values, *extra), strict=True)), "value": value} for extra, value in found
+                {"labels": dict(zip(names, (*values, *extra), strict=True)), "value": value} for extra, value in samples
             ]
         if series:
             metrics[family.name] = {
@@ -36,14 +36,18 @@ def tick_json(tick: Tick) -> bytes:
 
 def learned_json(tick: Tick) -> bytes:
     """`{"fingerprints": [{"workload": {...}, "behaviours": [{"seconds", "power_watts", "activity": {...}}]}]}`."""
-    told = [
+    fingerprints = [
         {
-            "workload": dict(one.workload),
+            "workload": dict(learned.workload),
             "behaviours": [
-                {"seconds": b.seconds, "power_watts": b.power_mw / 1000, "activity": dict(b.activity)}
-                for b in one.behaviours
+                {
+                    "seconds": behaviour.seconds,
+                    "power_watts": behaviour.power_mw / 1000,
+                    "activity": dict(behaviour.activity),
+                }
+                for behaviour in learned.behaviours
             ],
         }
-        for one in tick.learned
+        for learned in tick.learned
     ]
-    return (json.dumps({"time": tick.time_ns / 1e9, "fingerprints": told}, indent=1) + "\n").encode()
+    return (json.dumps({"time": tick.time_ns / 1e9, "fingerprints": fingerprints}, indent=1) + "\n").encode()

@@ -1,4 +1,4 @@
-"""Server-sent events: every tick to everybody who watches, written and compressed once for all of them."""
+"""Server-sent events: each tick is encoded and compressed once, for all open streams."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 BEAT_S = 15.0
-"""Ticks may be slow: a line this often tells proxies, and us, that somebody is still there."""
+"""Seconds between comments that keep the connection alive while no tick arrives."""
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LAST_BLOCK = b"\x03\x00"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Some bytes, also as blocks of deflate that refer to nothing before them: they fit into any stream."""
+    """Bytes, plain and as deflate blocks without references to earlier data, which fit into any gzip stream."""
 
     plain: bytes
     deflated: bytes
 
     @classmethod
     def of(cls, plain: bytes) -> Event:
-        """Level 1: see `bodies.compress`."""
+        """Compress at level 1, as `bodies.compress` does."""
         stream = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
         return cls(plain, stream.compress(plain) + stream.flush(zlib.Z_FULL_FLUSH))
 
@@ -33,7 +33,7 @@ BEAT = Event.of(b": still here\n\n")
 
 
 class Streams:
-    """Those who watch, `most` at a time. `newest` gives the event of the last tick."""
+    """The open streams, at most `most`. `newest` returns the event of the last tick."""
 
     def __init__(self, newest: Callable[[], Event | None], most: int, *, beat_s: float = BEAT_S) -> None:
         self._newest, self._most, self._beat_s = newest, most, beat_s
@@ -44,23 +44,23 @@ class Streams:
 
     @property
     def open(self) -> int:
-        """How many watch now."""
+        """Number of open streams."""
         return self._open
 
     def wake(self) -> None:
-        """There is a new tick."""
+        """Announce a new tick."""
         with self._changed:
             self._ticks += 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End them all."""
+        """End all streams."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def join(self, *, gzip: bool) -> Stream | None:
-        """One more who watches; None when there are enough."""
+        """Open a stream; None if there are `most` already."""
         with self._changed:
             if self._closed or self._open >= self._most:
                 return None
@@ -68,27 +68,27 @@ class Streams:
             return Stream(self, gzip=gzip)
 
     def leave(self) -> None:
-        """One less."""
+        """Count a stream as closed."""
         with self._changed:
             self._open -= 1
 
-    def after(self, seen: int) -> tuple[int, Event | None]:
-        """What comes after that many ticks: the newest event, or a beat when nothing does; None at the end."""
+    def after(self, sent: int) -> tuple[int, Event | None]:
+        """Wait for a tick after tick number `sent`: its number and event, a heartbeat on timeout, None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ticks != seen or self._closed, self._beat_s)
+            self._changed.wait_for(lambda: self._ticks != sent or self._closed, self._beat_s)
             if self._closed:
-                return seen, None
+                return sent, None
             ticks = self._ticks
-        return ticks, (self._newest() if ticks != seen else None) or BEAT
+        return ticks, (self._newest() if ticks != sent else None) or BEAT
 
 
 class Stream:
-    """One who watches. Gets the newest tick whenever it can take one, so that a slow one falls behind nothing."""
+    """One client's stream. Each write sends the newest tick, so a slow client skips ticks instead of falling behind."""
 
     def __init__(self, streams: Streams, *, gzip: bool) -> None:
         self._streams, self._gzip = streams, gzip
-        self._begun = self._ended = self._left = False
-        self._seen = 0
+        self._begun = self._ended = self._closed = False
+        self._sent = 0
         self._check, self._size = 0, 0
 
     def __iter__(self) -> Stream:
@@ -100,7 +100,7 @@ class Stream:
         if not self._begun:
             self._begun = True
             return (_GZIP_HEAD if self._gzip else b"") + self._pack(RETRY)
-        self._seen, event = self._streams.after(self._seen)
+        self._sent, event = self._streams.after(self._sent)
         if event is not None:
             return self._pack(event)
         self._ended = True
@@ -109,9 +109,9 @@ class Stream:
         return _LAST_BLOCK + struct.pack("<II", self._check, self._size & 0xFFFFFFFF)
 
     def close(self) -> None:
-        """Make room for another, also when nothing was ever sent."""
-        if not self._left:
-            self._left = True
+        """Release the place of this stream, even if nothing was sent."""
+        if not self._closed:
+            self._closed = True
             self._streams.leave()
 
     def _pack(self, event: Event) -> bytes:

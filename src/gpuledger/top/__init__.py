@@ -1,1 +1,1 @@
-"""The terminal view: the same picture as the page's, for people at a shell."""
+"""The terminal view: the same snapshot as the page, for users at a shell."""

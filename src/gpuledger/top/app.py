@@ -1,90 +1,102 @@
-"""The live view. All that it shows is made elsewhere, of a picture; here are keys, pages and when to draw."""
+"""The live view: keys, pages, and when to draw. The lines and rows come from other modules."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from dataclasses import replace
 from typing import ClassVar
 
-from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.widgets import DataTable, Footer, Input, Static
 
 from gpuledger import durations
-from gpuledger.top.cards import Screen, gpu_lines, problems, title
-from gpuledger.top.charts import charts
-from gpuledger.top.columns import COLUMNS
-from gpuledger.top.details import details
+from gpuledger.top.bars import History
+from gpuledger.top.cards import Screen, gpu_lines, problem_lines, title
+from gpuledger.top.columns import View, summary
 from gpuledger.top.feed import Feed
-from gpuledger.top.history import History
-from gpuledger.top.keys import KEYS, SORTS, Key, footer, help_lines
-from gpuledger.top.line import ASCII, UNICODE, Line, Piece, cropped, joined
-from gpuledger.top.pages import Page
-from gpuledger.top.prompt import Prompt
-from gpuledger.top.seen import Gpu, Seen
-from gpuledger.top.table import View, summary, table
-from gpuledger.top.widgets import Lines, Table
+from gpuledger.top.keys import CHANGES, KEYS, Key, name_of
+from gpuledger.top.pages import charts, details, help_lines
+from gpuledger.top.text import ASCII, BAD, UNICODE, WARN, Line, cropped, joined, styled
+from gpuledger.top.widgets import Page, Prompt, Table, rich_text
+from gpuledger.view.codec import clean
+from gpuledger.view.schema import Gpu, Snapshot
 
-MOST_PROBLEMS = 3
-BESIDE_GPUS = 8
-"""Rows of the screen that are not for GPUs; they have half of the others."""
+MAX_PROBLEMS = 3
+OTHER_ROWS = 8
+"""Rows of the screen that are not for GPUs; GPUs get half of the remaining ones."""
 USUAL_GPUS = 8
-"""So many have a line each on 24 rows, whatever is wrong."""
+"""This many GPUs have a line each on a screen of 24 rows, whatever the problems are."""
+WHILE_TYPING = {"away", "quit"}
+"""Actions that are available while the user types."""
 
 
 class Changed(Message):
-    """There is another picture, or none any more."""
+    """The feed has a new snapshot, or lost its source."""
 
 
 def _bindings(key: Key) -> list[Binding]:
-    """Ctrl-C is textual's own unless it comes first."""
+    """Only the first key of each action is in the footer."""
     return [
-        Binding(one, f"{key.action}({one!r})" if key.told else key.action, priority=one == "ctrl+c")
-        for one in key.keys
-    ]  # fmt: skip
+        Binding(
+            name,
+            "quit" if name == "ctrl+c" else f"{key.action}({name!r})" if key.with_key else key.action,
+            key.label,
+            show=bool(key.label) and name == key.keys[0],
+            key_display=name_of(name),
+            priority=key.priority or name == "ctrl+c",
+        )
+        for name in key.keys
+    ]
 
 
 class Top(App[None]):
-    """Read-only: no key changes anything but what is seen."""
+    """Read-only: keys change only what is shown."""
 
     CSS = """
     Screen { background: transparent; }
-    #footer { height: 1; dock: bottom; }
+    #above { height: auto; }
+    Footer { background: transparent; }
+    FooterKey { background: transparent; }
+    FooterKey .footer-key--key { background: transparent; color: ansi_cyan; padding: 0; }
+    FooterKey .footer-key--description { background: transparent; color: ansi_default; padding: 0 1 0 0; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [binding for key in KEYS for binding in _bindings(key)]
+    BINDINGS: ClassVar[list[BindingType]] = [binding for key in KEYS if key.action for binding in _bindings(key)]
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, feed: Feed, view: View | None = None, *, utf8: bool = True) -> None:
-        super().__init__(ansi_color=True)  # the colours the terminal was set to
+        super().__init__(ansi_color=True)  # the colours of the terminal, light or dark
         self._feed = feed
         self._view = view or View()
         self._glyphs = UNICODE if utf8 else ASCII
         self._history = History()
-        self._seen: Seen | None = None
+        self._shown: Snapshot | None = None
         self._lost = ""
         self._is_paused = self._is_compact = False
-        self._prompt: Prompt | None = None
+        self._filter_before = ""
+        self._above, self.table, self._prompt = Static(id="above"), Table(self._glyphs), Prompt()
 
     def compose(self) -> ComposeResult:
-        """What is wrong and the GPUs, the table, the keys."""
-        yield Lines("above")
-        yield Table(self._glyphs, "table")
-        yield Lines("footer")
+        """Problems and GPUs, the table, the keys."""
+        yield self._above
+        yield self.table
+        yield self._prompt
+        yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Begin to read; a terminal that is told to end is left as it was found."""
+        """Start reading. SIGTERM restores the terminal."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
-        self._feed.start(self._tell)
+        self.table.focus()
+        self._feed.start(self._announce)
         self._draw()
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         """Called by the feed's thread."""
         self.post_message(Changed())
 
     def on_unmount(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._feed.stop()
 
     def on_resize(self) -> None:
@@ -92,156 +104,113 @@ class Top(App[None]):
         self._draw()
 
     def on_changed(self) -> None:
-        """Take what is new, unless somebody wants to look at what is there."""
+        """Show the new snapshot, unless the screen is frozen."""
         state = self._feed.state
-        if state.seen is not None:
-            self._history.add(state.seen)
+        if state.snapshot is not None:
+            self._history.add(state.snapshot)
         if not self._is_paused:
-            self._seen, self._lost = state.seen, state.lost
+            self._shown, self._lost = state.snapshot, state.lost
             self._draw()
 
     def _draw(self) -> None:
-        main = self.screen_stack[0]
-        if not main.is_mounted:
+        if not self.screen_stack[0].is_mounted:
             return
-        columns, rows = self.size
-        screen = Screen(columns, self._glyphs, self._is_compact)
-        found = table(self._seen, self._view) if self._seen is not None else []
-        above = self._above(self._seen, screen, rows) if self._seen is not None else self._nothing(columns)
-        above.append(summary(found, self._view, columns, self._glyphs))
-        main.query_one("#above", Lines).show(above)
-        now = self._seen.time if self._seen is not None else None
-        main.query_one(Table).show(found, self._view, now)
-        main.query_one("#footer", Lines).show([self._prompt.line(columns) if self._prompt else footer(columns)])
+        columns = self.size.width
+        rows = self._view.rows(self._shown) if self._shown is not None else []
+        above = self._snapshot_lines(self._shown) if self._shown is not None else self._waiting_lines()
+        above.append(summary(rows, self._view, columns, self._glyphs))
+        self._above.update(rich_text(*above))
+        self.table.show(rows, self._view, columns, self._shown.time or None if self._shown is not None else None)
         if isinstance(self.screen, Page):
             self.screen.draw()
 
-    def _above(self, seen: Seen, screen: Screen, rows: int) -> list[Line]:
-        wrong = problems(seen, screen, self._lost)
-        if len(wrong) > MOST_PROBLEMS:
-            wrong[MOST_PROBLEMS - 1 :] = [(Piece(f"and {len(wrong) - MOST_PROBLEMS + 1} more", "warn"),)]
-        room = max(1, (rows - BESIDE_GPUS - len(wrong)) // 2, min(USUAL_GPUS, rows - 2 * BESIDE_GPUS))
-        every = "" if self._feed.interval_s == 1 else f"every {durations.show(self._feed.interval_s)}"
-        first = title(seen, screen, where=self._feed.name, every=every)
-        if self._is_paused:
-            first = joined([(Piece("PAUSED", "warn"),), first])
-        return [
-            cropped(first, screen.columns), *wrong, *gpu_lines(seen, self._gpus(seen), screen, room, self._history),
-        ]  # fmt: skip
+    def _snapshot_lines(self, shown: Snapshot) -> list[Line]:
+        screen = Screen(columns=self.size.width, glyphs=self._glyphs, compact=self._is_compact)
+        problems = problem_lines(shown, screen, self._lost)
+        if len(problems) > MAX_PROBLEMS:
+            problems[MAX_PROBLEMS - 1 :] = [styled(f"and {len(problems) - MAX_PROBLEMS + 1} more", WARN)]
+        height = self.size.height
+        room = max(1, (height - OTHER_ROWS - len(problems)) // 2, min(USUAL_GPUS, height - 2 * OTHER_ROWS))
+        interval = "" if self._feed.interval_s == 1 else f"every {durations.show(self._feed.interval_s)}"
+        paused = styled("PAUSED" if self._is_paused else "", WARN)
+        first = joined([paused, title(shown, screen, source=self._feed.name, interval=interval)])
+        gpus = gpu_lines(shown, self._gpus(shown), screen, room, self._history)
+        return [cropped(first, screen.columns), *problems, *gpus]
 
-    def _nothing(self, columns: int) -> list[Line]:
-        where = f"asking {self._feed.name}" if self._feed.name else "reading the GPUs"
-        lines: list[Line] = [(Piece("gpuledger", "strong"), Piece(f"  {where} ..."))]
-        if self._lost:
-            lines.append((Piece(self._lost, "bad"),))
-        return [cropped(line, columns) for line in lines]
+    def _waiting_lines(self) -> list[Line]:
+        source = f"connecting to {self._feed.name}" if self._feed.name else "reading the GPUs"
+        lines = [styled("gpuledger", "bold") + styled(f"  {source} ...")]
+        lines += [styled(self._lost, BAD)] if self._lost else []
+        return [cropped(line, self.size.width) for line in lines]
 
-    def _gpus(self, seen: Seen) -> list[Gpu]:
-        return [gpu for gpu in seen.gpus if self._view.choice.gpu in (None, gpu.index)]
+    def _gpus(self, shown: Snapshot) -> list[Gpu]:
+        return [gpu for gpu in shown.gpus if self._view.choice.gpu in (None, gpu.gpu)]
 
-    def _look(self, view: View) -> None:
+    def _change(self, view: View) -> None:
         self._view = view
         self._draw()
 
     def _choose(self, **changes: object) -> None:
-        self._look(replace(self._view, choice=replace(self._view.choice, **changes)))  # type: ignore[arg-type]
+        self._change(self._view.choosing(**changes))
 
-    # What keys do. The names are those in KEYS.
+    # Actions, by their names in KEYS
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's
+        """While the user types, keys are text."""
+        return not self._prompt.purpose or action in WHILE_TYPING
 
     def action_leave(self) -> None:
         """Quit."""
         self.exit()
 
     def action_help(self) -> None:
-        """All keys and columns."""
-        columns = [(Piece(f"{one.title:10}", "key"), Piece(one.about)) for one in COLUMNS]
-        g = self._glyphs
-        bar: list[Line] = [
-            (),
-            (Piece("memory    ", "key"), Piece(f"{''.join(g.owners)} of each owner, {g.inferred} inferred, {g.unknown} "
-                                               f"unknown, {g.kept} the driver's, {g.free} free")),
-        ]  # fmt: skip
-        self.push_screen(Page(lambda: [*help_lines(), (), *columns, *bar]))
+        """Show all keys and columns."""
+        self.push_screen(Page(lambda: help_lines(self._glyphs)))
 
     def action_details(self) -> None:
-        """Of the chosen row, or the first."""
-        board = self.query_one(Table)
-        if board.chosen is None:
-            board.go(0)
-        if (row := board.chosen) is not None:
+        """Show all fields of the row under the cursor."""
+        if (row := self.table.chosen) is not None:
             self.push_screen(Page(lambda: details(row, self._glyphs)))
 
     def action_history(self) -> None:
-        """Charts that go on."""
+        """Show charts, which continue."""
         self.push_screen(Page(self._charts))
 
     def _charts(self) -> list[Line]:
-        if self._seen is None:
-            return [(Piece("nothing yet"),)]
-        columns, rows = self.size
-        screen = Screen(columns - 1, self._glyphs)
-        return charts(self._gpus(self._seen), self._history, screen, rows - 2)
+        if self._shown is None:
+            return [styled("no snapshot yet")]
+        columns, height = self.size
+        screen = Screen(columns=columns - 1, glyphs=self._glyphs)
+        return charts(self._gpus(self._shown), self._history, screen, height - 2)
 
-    def action_move(self, key: str) -> None:
-        """One row."""
-        self.query_one(Table).move(1 if key in ("down", "j") else -1)
+    def action_change(self, key: str) -> None:
+        """Change the grouping, the order or the filter."""
+        self._change(CHANGES[key](self._view))
 
-    def action_page(self, key: str) -> None:
-        """As many rows as are seen."""
-        board = self.query_one(Table)
-        board.move(board.page() if key == "pagedown" else -board.page())
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        """Sort by the clicked column."""
+        if event.column_key.value is not None:
+            self._change(self._view.sorted_by(event.column_key.value))
 
-    def action_end(self, key: str) -> None:
-        """The first or the last row."""
-        self.query_one(Table).go(0 if key == "home" else 1 << 30)
-
-    def action_group(self) -> None:
-        """By the next thing there is."""
-        self._look(self._view.grouped(1))
-
-    def action_column(self, key: str) -> None:
-        """Sort by the next column."""
-        self._look(self._view.beside(-1 if key == "<" else 1))
-
-    def action_sort(self, key: str) -> None:
-        """Sort by that one, the largest first."""
-        self._look(replace(self._view, sort=SORTS[key], falling=True))
-
-    def on_table_sort(self, message: Table.Sort) -> None:
-        """A title was clicked."""
-        self._look(self._view.sorted_by(message.column))
-
-    def action_invert(self) -> None:
-        """The other way round."""
-        self._look(replace(self._view, falling=not self._view.falling))
-
-    def action_gpu(self, key: str) -> None:
-        """Only that one, or all again."""
-        self._choose(gpu=None if self._view.choice.gpu == int(key) else int(key))
+    def on_data_table_row_selected(self) -> None:
+        """Show the clicked row."""
+        self.action_details()
 
     def action_other(self, key: str) -> None:
-        """The GPU before or after the chosen one."""
-        indexes = sorted({gpu.index for gpu in self._seen.gpus}) if self._seen is not None else []
+        """Show only the previous or next GPU."""
+        indexes = sorted({gpu.gpu for gpu in self._shown.gpus}) if self._shown is not None else []
         if indexes:
             chosen, step = self._view.choice.gpu, 1 if key == "]" else -1
-            at = indexes.index(chosen) + step if chosen in indexes else min(0, step)
-            self._choose(gpu=indexes[at % len(indexes)])
-
-    def action_all(self) -> None:
-        """Everything."""
-        self._choose(gpu=None, filter="")
-
-    def action_exited(self) -> None:
-        """With or without those who have exited."""
-        self._choose(exited=not self._view.choice.exited)
+            position = indexes.index(chosen) + step if chosen in indexes else min(0, step)
+            self._choose(gpu=indexes[position % len(indexes)])
 
     def action_compact(self) -> None:
-        """Lines or cards."""
+        """Switch between lines and cards."""
         self._is_compact = not self._is_compact
         self._draw()
 
     def action_pause(self) -> None:
-        """Stop, or go on with what is newest."""
+        """Freeze the screen, or show the newest snapshot again."""
         self._is_paused = not self._is_paused
         self._draw()
         self.on_changed()
@@ -251,64 +220,53 @@ class Top(App[None]):
         self._feed.retry()
 
     def action_search(self) -> None:
-        """Type what to look for."""
-        self._ask(Prompt("search"))
+        """Type a search."""
+        self._type("search")
 
     def action_filter(self) -> None:
-        """Type what to keep."""
-        text = self._view.choice.filter
-        self._ask(Prompt("filter", text, before=text))
+        """Type a filter."""
+        self._filter_before = self._view.choice.filter
+        self._type("filter", self._filter_before)
+
+    def _type(self, purpose: str, text: str = "") -> None:
+        self.query_one(Footer).display = False
+        self._prompt.open(purpose, text)
+
+    def _stop_typing(self) -> None:
+        self._prompt.close()
+        self.query_one(Footer).display = True
+        self.table.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Apply the filter or search while it is typed."""
+        text = clean(event.value)
+        if self._prompt.purpose == "filter":
+            self._choose(filter=text)
+        elif self._prompt.purpose == "search":
+            self.table.search = text
+            if text:
+                self.table.find(1, stay=True)
+            else:
+                self.table.leave()
+            self._draw()
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter or search."""
+        self._stop_typing()
 
     def action_again(self, key: str) -> None:
-        """The next row that was looked for."""
-        board = self.query_one(Table)
-        if board.search and not board.find(1 if key == "n" else -1):
+        """Go to the next or previous match."""
+        if self.table.search and not self.table.find(1 if key == "n" else -1):
             self.bell()
 
-    def _ask(self, prompt: Prompt | None) -> None:
-        self._prompt = prompt
-        self._draw()
-
-    def on_key(self, event: events.Key) -> None:
-        """Take all keys while something is typed.
-
-        Not with a widget to type into: keys that come at once are on their way elsewhere before it has the focus.
-        """
-        if self._prompt is None:
-            return
-        event.prevent_default()
-        event.stop()
-        if event.key == "enter":
-            self._ask(None)
-        elif event.key == "escape":
-            self._typed(replace(self._prompt, text=self._prompt.before))
-            self._ask(None)
-        else:
-            self._typed(self._prompt.after(event.key, event.character))
-
-    def on_paste(self, event: events.Paste) -> None:
-        """The same as typing it."""
-        if self._prompt is not None:
-            self._typed(self._prompt.with_more(event.text))
-
-    def _typed(self, prompt: Prompt) -> None:
-        """Do what is asked for while it is typed."""
-        self._prompt = prompt
-        board = self.query_one(Table)
-        if prompt.what == "filter":
-            self._choose(filter=prompt.text)
-            return
-        board.search = prompt.text
-        if prompt.text:
-            board.find(1, here=True)
-        else:
-            board.leave()
-        self._draw()
-
     def action_away(self) -> None:
-        """From the row and the search first, then from the filter."""
-        board = self.query_one(Table)
-        if board.chosen is not None or board.search:
-            board.leave()
-        else:
+        """Leave the prompt, then the cursor and the search, then the filter."""
+        purpose = self._prompt.purpose
+        if purpose:
+            self._stop_typing()
+        if purpose == "filter":
+            self._choose(filter=self._filter_before)
+        elif self.table.cursor_row or self.table.search:
+            self.table.leave()
+        elif not purpose:
             self._choose(filter="")

@@ -1,94 +1,142 @@
-"""Bars and charts of characters, always exactly as wide as asked for."""
+"""Bars and charts made of characters, exactly as wide as requested, and the history that charts show."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from gpuledger.top.line import Glyphs, Line, Piece
-from gpuledger.top.seen import Gpu, Seen, Use
+from gpuledger.top.text import BAD, GUESS, Glyphs, Line, styled
+from gpuledger.view.schema import Gpu, Snapshot
+
+MAX_POINTS = 600
+"""Ten minutes of one snapshot per second, and more than the widest screen shows."""
 
 
-def bar(ratio: float | None, columns: int, glyphs: Glyphs, style: str) -> Line:
-    """How much of something there is; empty where it is not known."""
-    full = min(columns, max(0, round((ratio or 0) * columns)))
-    return tuple(p for p in (Piece(glyphs.full * full, style), Piece(glyphs.free * (columns - full), "dim")) if p.text)
+def bar(share: float | None, columns: int, glyphs: Glyphs, style: str) -> Line:
+    """A bar; empty if the share is unknown."""
+    full = min(columns, max(0, round((share or 0) * columns)))
+    return styled(glyphs.owners[0] * full, style) + styled(glyphs.free * (columns - full), "dim")
 
 
-def parts_of(seen: Seen, gpu: Gpu) -> list[tuple[str, str, float]]:
-    """Whose the memory of a device is: kind, name and bytes, one after the other as in the bar."""
-    here = [use for use in (*seen.processes, *seen.containers) if gpu.uuid in (use.uuid, use.gpu_uuid)]
-    known: dict[str, float] = {}
-    inferred: dict[str, float] = {}
-    for use in here:
-        _add(known, use, use.memory_bytes if use.pid is not None else None)
-        _add(inferred, use, use.inferred_bytes)
-    if not seen.processes:  # an exporter that does not show them one by one
-        for use in here:
-            _add(known, use, use.memory_bytes)
-    unknown = max(0.0, (gpu.unknown_bytes or 0) - sum(inferred.values()))
-    others = max(0.0, (gpu.known_bytes or 0) - sum(known.values()))
+def memory_parts(shown: Snapshot, gpu: Gpu) -> list[tuple[str, str, float]]:
+    """The parts of a device's memory in the order of the bar: kind, owner and bytes."""
+    processes = [process for process in shown.processes if gpu.uuid in (process.uuid, process.gpu_uuid)]
+    containers = [container for container in shown.containers if gpu.uuid in (container.uuid, container.gpu_uuid)]
+    listed = processes if shown.processes else containers  # an exporter may show no processes
+    known = _by_owner((row.owner, row.memory_bytes) for row in listed)
+    inferred = _by_owner((row.owner, row.inferred_bytes) for row in containers)
+    memory = gpu.memory
+    others = max(0, (memory.known_bytes or 0) - sum(known.values()))
+    unknown = max(0, (memory.unknown_bytes or 0) - sum(inferred.values()))
     return [
-        *(("known", name, size) for name, size in _largest_first(known)),
-        *([("others", "not shown one by one", others)] if others else []),
-        *(("inferred", name, size) for name, size in _largest_first(inferred)),
+        *(("known", owner, size) for owner, size in known.items()),
+        *([("others", "processes without a row", others)] if others else []),
+        *(("inferred", owner, size) for owner, size in inferred.items()),
         ("unknown", "unknown", unknown),
-        ("kept", "driver", (gpu.reserved_bytes or 0) + (gpu.overhead_bytes or 0)),
+        ("driver", "driver", (memory.reserved_bytes or 0) + (memory.overhead_bytes or 0)),
     ]
 
 
-def _add(sizes: dict[str, float], use: Use, size: float | None) -> None:
-    if size:
-        sizes[use.owner] = sizes.get(use.owner, 0) + size
+def _by_owner(sizes: Iterable[tuple[str, int | None]]) -> dict[str, int]:
+    """Bytes by owner, largest first."""
+    sums: dict[str, int] = {}
+    for owner, size in sizes:
+        if size:
+            sums[owner] = sums.get(owner, 0) + size
+    return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _largest_first(sizes: dict[str, float]) -> list[tuple[str, float]]:
-    return sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
+def memory_bar(shown: Snapshot, gpu: Gpu, styles: Mapping[str, str], columns: int, glyphs: Glyphs) -> Line:
+    """Memory by owner, followed by inferred and unknown memory and the driver's own.
 
-
-def memory_bar(seen: Seen, gpu: Gpu, columns: int, glyphs: Glyphs) -> Line:
-    """Split by owner, with what is known, inferred, unknown and the driver's apart.
-
-    Each part ends where the sum up to it ends, so that rounding does not add up.
+    Each part ends at the rounded cumulative sum, so that rounding errors do not add up.
     """
-    if not gpu.total_bytes:
+    if not gpu.memory.total_bytes:
         return bar(None, columns, glyphs, "")
-    pieces: list[Piece] = []
-    taken, end, owners = 0, 0.0, 0
-    for kind, name, size in parts_of(seen, gpu):
+    line: Line = ()
+    used, end = 0, 0.0
+    for position, (kind, owner, size) in enumerate(memory_parts(shown, gpu)):
         end += size
-        until = min(columns, round(end / gpu.total_bytes * columns))
-        if kind in ("known", "inferred", "others"):
-            glyph = glyphs.inferred if kind == "inferred" else glyphs.owners[owners % len(glyphs.owners)]
-            style = "guess" if kind == "inferred" else seen.colours.get(name, "") if kind == "known" else ""
-            owners += 1
-        else:
-            glyph, style = (glyphs.unknown, "bad") if kind == "unknown" else (glyphs.kept, "dim")
-        pieces.append(Piece(glyph * (until - taken), style))
-        taken = max(taken, until)
-    pieces.append(Piece(glyphs.free * (columns - taken), "dim"))
-    return tuple(piece for piece in pieces if piece.text)
+        until = max(used, min(columns, round(end / gpu.memory.total_bytes * columns)))
+        glyph, style = {
+            "inferred": (glyphs.inferred, GUESS),
+            "unknown": (glyphs.unknown, BAD),
+            "driver": (glyphs.driver, "dim"),
+        }.get(kind, (glyphs.owners[position % len(glyphs.owners)], styles.get(owner, "") if kind == "known" else ""))
+        line += styled(glyph * (until - used), style)
+        used = until
+    return line + styled(glyphs.free * (columns - used), "dim")
 
 
 def chart(values: Sequence[float | None], columns: int, rows: int, glyphs: Glyphs) -> list[str]:
-    """All values, from 0 to 1, as columns of that height, the newest at the right; a gap where one is not known."""
-    shown = means(values, columns)
-    steps = len(glyphs.steps) - 1
-    lines = []
-    for row in range(rows - 1, -1, -1):
-        cells = []
-        for value in shown:
-            level = 0 if value is None else max(1, round(min(1.0, max(0.0, value)) * rows * steps))
-            cells.append(glyphs.steps[min(steps, max(0, level - row * steps))])
-        lines.append("".join(cells))
-    return lines
+    """Values from 0 to 1 as columns, the newest at the right; unknown values are gaps."""
+    top = len(glyphs.steps) - 1
+    levels = [
+        0 if value is None else max(1, round(min(1.0, max(0.0, value)) * rows * top))
+        for value in means(values, columns)
+    ]
+    return [
+        "".join(glyphs.steps[min(top, max(0, level - row * top))] for level in levels)
+        for row in range(rows - 1, -1, -1)
+    ]
 
 
 def means(values: Sequence[float | None], columns: int) -> list[float | None]:
-    """As many values as there are columns: where there are more, means of neighbours; where fewer, none at first."""
+    """One value per column: means of neighbours if there are more values, unknown values first if there are fewer."""
     if columns < 1:
         return []
-    each = max(1, -(-len(values) // columns))
-    parts = [values[max(0, end - each) : end] for end in range(len(values), 0, -each)][::-1]
+    per_column = max(1, -(-len(values) // columns))
+    parts = [values[max(0, end - per_column) : end] for end in range(len(values), 0, -per_column)][::-1]
     known = [[value for value in part if value is not None] for part in parts]
-    found = [sum(part) / len(part) if part else None for part in known]
-    return [None] * (columns - len(found)) + found
+    averages = [sum(part) / len(part) if part else None for part in known]
+    return [None] * (columns - len(averages)) + averages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One GPU in one snapshot; each value from 0 to 1, None if unknown."""
+
+    busy: float | None
+    memory: float | None
+    power: float | None
+
+
+class History:
+    """The last points of each GPU."""
+
+    def __init__(self, max_points: int = MAX_POINTS) -> None:
+        self._max_points = max_points
+        self._points: dict[str, deque[Point]] = {}
+        self._times: deque[float] = deque(maxlen=max_points)
+
+    def add(self, shown: Snapshot) -> None:
+        """Add a snapshot; the same snapshot again changes nothing."""
+        if not shown.time or (self._times and shown.time == self._times[-1]):
+            return
+        self._times.append(shown.time)
+        points = {}
+        for gpu in shown.gpus:
+            points[gpu.uuid] = self._points.get(gpu.uuid, deque(maxlen=self._max_points))
+            points[gpu.uuid].append(
+                Point(
+                    busy=gpu.utilization_ratio,
+                    memory=ratio(gpu.memory.used_bytes, gpu.memory.total_bytes),
+                    power=ratio(gpu.power_watts, gpu.power_limit_watts),
+                )
+            )
+        self._points = points
+
+    @property
+    def seconds(self) -> float:
+        """Time from the oldest to the newest snapshot."""
+        return max(0.0, self._times[-1] - self._times[0]) if self._times else 0.0
+
+    def points(self, gpu: Gpu) -> Sequence[Point]:
+        """The points of a GPU, oldest first."""
+        return self._points.get(gpu.uuid, ())
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """Part / whole; None if unknown."""
+    return part / whole if part is not None and whole else None

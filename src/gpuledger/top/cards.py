@@ -1,147 +1,171 @@
-"""What stands above the table: the host, what is wrong, and each GPU as a card or as one line."""
+"""The lines above the table: title, problems, and each GPU as a card or as one line."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuledger.top.amounts import gib, percent, whole
-from gpuledger.top.bars import bar, chart, memory_bar
-from gpuledger.top.history import History, ratio
-from gpuledger.top.line import Glyphs, Line, Piece, cropped, fitted, joined, width
-from gpuledger.top.seen import Gpu, Seen
+from gpuledger.top.bars import History, bar, chart, memory_bar, ratio
+from gpuledger.top.rows import owner_styles
+from gpuledger.top.text import (
+    BAD,
+    GOOD,
+    GUESS,
+    WARN,
+    Glyphs,
+    Line,
+    cropped,
+    fitted,
+    gib,
+    joined,
+    percent,
+    styled,
+    whole,
+    width,
+)
+from gpuledger.view.schema import Gpu, Snapshot
 
-WIDE = 120
-"""Columns from which on a card has room for a chart."""
+CHART_WIDTH = 120
+"""Columns of the screen from which on a card contains a chart."""
+CARD_WIDTH = 60
+"""Columns of the screen from which on there are cards."""
+NEAR_LIMIT = 0.95
+"""Power above this fraction of the limit is highlighted: at the limit the GPU slows down."""
 HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "sync_boost", "display_clock_setting"})
-"""Reasons for a low clock that cost nobody anything, or that somebody wanted."""
+"""Reasons for low clocks that are intended or cost no performance."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """What is drawn on."""
+    """Where the lines are drawn."""
 
     columns: int
     glyphs: Glyphs
     compact: bool = False
+    """One line per GPU, whatever fits."""
 
 
-def title(seen: Seen, screen: Screen, *, where: str = "", every: str = "") -> Line:
-    """Host, driver, time."""
-    driver = f"driver {seen.driver_version}" if seen.driver_version else ""
-    cuda = f"CUDA {seen.cuda_version}" if seen.cuda_version else ""
-    parts: list[Line] = [(Piece(f"gpuledger {seen.version}".rstrip(), "strong"),)]
-    parts += [(Piece("RECORDING", "warn"),)] if seen.recording else []
-    parts += [(Piece(text),) for text in (seen.node, _clock(seen.time), every, where, driver, cuda) if text]
-    return cropped(joined(parts), screen.columns)
+def title(shown: Snapshot, screen: Screen, *, source: str = "", interval: str = "") -> Line:
+    """Version, host, time and driver."""
+    driver, cuda = shown.driver.driver_version, shown.driver.cuda_version
+    parts = (shown.node, _clock(shown.time), interval, source, driver and f"driver {driver}", cuda and f"CUDA {cuda}")
+    return cropped(joined([
+        styled(f"gpuledger {shown.gpuledger}".rstrip(), "bold"),
+        styled("RECORDING" if shown.recording else "", WARN),
+        *(styled(part) for part in parts),
+    ]), screen.columns)  # fmt: skip
 
 
-def _clock(seconds: float | None) -> str:
+def _clock(seconds: float) -> str:
     try:
-        return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds is not None else ""
-    except (OverflowError, ValueError, OSError):  # a time that no calendar has
+        return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds else ""
+    except (OverflowError, ValueError, OSError):  # out of the calendar's range
         return ""
 
 
-def problems(seen: Seen, screen: Screen, lost: str = "", *, fixes: bool = False) -> list[Line]:
-    """What is wrong, a line each; none when all is well. With `fixes`, what to do about it is in a line below."""
-    found: list[Line] = []
-    if lost:
-        found.append((Piece(f"{lost}; what was last known is shown", "bad"),))
-    for problem in seen.problems:
-        found.append((Piece(f"{problem.about}: {problem.what}", "bad" if problem.is_bad else "warn"),))
-        if problem.fix:
-            fix = Piece(f"fix: {problem.fix}", "dim")
-            found[-1:] = [found[-1], (Piece("  "), fix)] if fixes else [(*found[-1], Piece("  "), fix)]
-    if seen.hidden:
-        text = f"{seen.hidden} process{'es are' if seen.hidden != 1 else ' is'} not shown one by one"
-        found.append((Piece(text, "warn"),))
-    return [cropped(line, screen.columns) for line in found]
-
-
-def gpu_lines(seen: Seen, gpus: Sequence[Gpu], screen: Screen, rows: int, history: History | None = None) -> list[Line]:
-    """All of these GPUs in that many rows at most: as cards where they fit, else a line each."""
-    if not gpus:
-        return [(Piece("no GPU", "warn"),)] if seen.driver_up else []
+def problem_lines(shown: Snapshot, screen: Screen, lost: str = "", *, fixes: bool = False) -> list[Line]:
+    """One line for each problem; with `fixes`, the fix has a line of its own. Notes are left out."""
     lines: list[Line] = []
-    if len(gpus) * 3 <= rows and not screen.compact and screen.columns >= 60:
-        for gpu in gpus:
-            lines += card(seen, gpu, screen, history)
-        return lines
-    shown = gpus if len(gpus) <= rows else gpus[: max(1, rows - 1)]
-    lines += [row(seen, gpu, screen) for gpu in shown]
-    if len(shown) < len(gpus):
-        text = f"{len(gpus) - len(shown)} more GPUs and instances; [ and ] choose one"
-        lines.append(cropped((Piece(text, "dim"),), screen.columns))
+    if lost:
+        lines.append(styled(f"{lost}; showing the last snapshot", BAD))
+    for problem in shown.problems:
+        if problem.level == "note":
+            continue
+        line = styled(f"{problem.about}: {problem.what}", BAD if problem.level == "problem" else WARN)
+        fix = styled(f"fix: {problem.fix}" if problem.fix else "", "dim")
+        lines += [line, joined([styled(" "), fix], " ")] if fixes and fix else [joined([line, fix])]
+    if shown.hidden_processes:
+        count = shown.hidden_processes
+        lines.append(styled(f"{count} process{'es have' if count != 1 else ' has'} no row", WARN))
+    return [cropped(line, screen.columns) for line in lines]
+
+
+def gpu_lines(
+    shown: Snapshot, gpus: Sequence[Gpu], screen: Screen, rows: int, history: History | None = None
+) -> list[Line]:
+    """The GPUs in at most `rows` lines: as cards if they fit, otherwise one line each."""
+    if not gpus:
+        return [styled("no GPU", WARN)] if shown.driver.up else []
+    styles = owner_styles(shown)
+    if len(gpus) * 3 <= rows and not screen.compact and screen.columns >= CARD_WIDTH:
+        return [line for gpu in gpus for line in _card(shown, gpu, styles, screen, history)]
+    fitting = gpus if len(gpus) <= rows else gpus[: max(1, rows - 1)]
+    lines = [_one_line(shown, gpu, styles, screen) for gpu in fitting]
+    if len(fitting) < len(gpus):
+        text = f"{len(gpus) - len(fitting)} more GPUs and instances; choose one with [ and ]"
+        lines.append(cropped(styled(text, "dim"), screen.columns))
     return lines
 
 
-def card(seen: Seen, gpu: Gpu, screen: Screen, history: History | None = None) -> list[Line]:
-    """Three lines."""
+def _card(shown: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Screen, history: History | None) -> Iterable[Line]:
+    """Three lines: name, memory, utilization with power."""
     glyphs, columns = screen.glyphs, screen.columns
-    heat = f"  {whole(gpu.celsius, glyphs)}{glyphs.degree}" if gpu.celsius is not None else ""
-    name = joined([(Piece(f"GPU {gpu.label}", "strong"), Piece(f"  {gpu.name}{heat}")), *_wrong(gpu)])
+    celsius = gpu.temperatures_celsius.get("gpu")
+    heat = f"  {whole(celsius, glyphs)}{glyphs.degree}" if celsius is not None else ""
+    name = joined([styled(f"GPU {gpu.label}", "bold") + styled(f"  {gpu.name}{heat}"), *_alerts(gpu)])
     if not gpu.up:
-        return [cropped(line, columns) for line in (name, (Piece(f"  {gpu.reason or 'does not answer'}", "bad"),), ())]
-    numbers = joined([(Piece(f"{gib(gpu.used_bytes, glyphs)} / {gib(gpu.total_bytes, glyphs)} GiB"),),
-                      *_apart(gpu, glyphs)])  # fmt: skip
-    memory = (Piece("  mem   "), *memory_bar(seen, gpu, max(0, columns - 10 - width(numbers)), glyphs), Piece("  "))
-    busy_room = columns // 2 - 16
+        lines: tuple[Line, ...] = (name, styled(f"  {gpu.reason or 'is down'}", BAD), ())
+        return [cropped(line, columns) for line in lines]
+    used, size = gib(gpu.memory.used_bytes, glyphs), gib(gpu.memory.total_bytes, glyphs)
+    numbers = joined([styled(f"{used} / {size} GiB"), *_unlisted(gpu, glyphs)])
+    memory = memory_bar(shown, gpu, styles, max(0, columns - 10 - width(numbers)), glyphs)
     spark = ""
-    if history is not None and columns >= WIDE:
-        spark = "  " + chart([point.busy for point in history.of(gpu)], columns // 4, 1, glyphs)[0]
-    load = fitted(f"{percent(gpu.busy, glyphs)} %", 6, glyphs.cut, right=True)
+    if history is not None and columns >= CHART_WIDTH:
+        spark = "  " + chart([point.busy for point in history.points(gpu)], columns // 4, 1, glyphs)[0]
+    load = fitted(f"{percent(gpu.utilization_ratio, glyphs)} %", 6, glyphs.cut, right=True)
     busy = (
-        Piece("  busy  "), *bar(gpu.busy, busy_room - len(spark), glyphs, "good"), Piece(spark, "good"),
-        Piece(load + "   power "),
-    )  # fmt: skip
-    used, watts = ratio(gpu.power_watts, gpu.limit_watts), "  " + power_of(gpu, glyphs)
-    power = bar(used, max(0, columns - width(busy) - len(watts)), glyphs, _near(used))
-    return [cropped(line, columns) for line in (name, memory + numbers, (*busy, *power, Piece(watts)))]
+        styled("  busy  ")
+        + bar(gpu.utilization_ratio, columns // 2 - 16 - len(spark), glyphs, GOOD)
+        + styled(spark, GOOD)
+        + styled(f"{load}   power ")
+    )
+    share, watts = ratio(gpu.power_watts, gpu.power_limit_watts), "  " + power_text(gpu, glyphs)
+    style = WARN if share is not None and share >= NEAR_LIMIT else GOOD
+    power = bar(share, max(0, columns - width(busy) - len(watts)), glyphs, style)
+    lines = (name, styled("  mem   ") + memory + styled("  ") + numbers, busy + power + styled(watts))
+    return [cropped(line, columns) for line in lines]
 
 
-def row(seen: Seen, gpu: Gpu, screen: Screen) -> Line:
-    """One line: number, name, memory, load, power, heat; then what is wrong. Numbers are below each other."""
+def _one_line(shown: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Screen) -> Line:
+    """Index, name, memory, utilization, power, temperature and alerts, with the numbers aligned."""
     glyphs, columns = screen.glyphs, screen.columns
-    head = Piece(fitted(gpu.label, 10 if gpu.profile else 3, glyphs.cut), "strong")
-    name = fitted(gpu.name.removeprefix("NVIDIA "), 12, glyphs.cut) + " " if columns >= 90 else ""
+    start = styled(fitted(gpu.label, 10 if gpu.mig_profile else 3, glyphs.cut), "bold")
+    start += styled(fitted(gpu.name.removeprefix("NVIDIA "), 12, glyphs.cut) + " " if columns >= 90 else "")
     if not gpu.up:
-        return cropped((head, Piece(name), Piece(gpu.reason or "does not answer", "bad")), columns)
-    size = fitted(f"{gib(gpu.used_bytes, glyphs)}/{gib(gpu.total_bytes, glyphs)}G", 13, glyphs.cut, right=True)
-    load = fitted(f"{percent(gpu.busy, glyphs)}%", 5, glyphs.cut, right=True)
-    power = fitted(power_of(gpu, glyphs), 10, glyphs.cut, right=True)
-    heat = fitted(f"{whole(gpu.celsius, glyphs)}{glyphs.degree}", 5, glyphs.cut, right=True)
-    numbers = (Piece(size), Piece(load), Piece(power), Piece(heat + " "))
-    room = (columns - width((head, Piece(name), *numbers))) * 3 // 5
-    notes = joined([*_wrong(gpu), *_apart(gpu, glyphs)], " ")
-    return cropped((head, Piece(name), *memory_bar(seen, gpu, max(4, room), glyphs), *numbers, *notes), columns)
+        return cropped(start + styled(gpu.reason or "is down", BAD), columns)
+    used, size = gib(gpu.memory.used_bytes, glyphs), gib(gpu.memory.total_bytes, glyphs)
+    numbers = "".join((
+        fitted(f"{used}/{size}G", 13, glyphs.cut, right=True),
+        fitted(f"{percent(gpu.utilization_ratio, glyphs)}%", 5, glyphs.cut, right=True),
+        fitted(power_text(gpu, glyphs), 10, glyphs.cut, right=True),
+        fitted(f"{whole(gpu.temperatures_celsius.get('gpu'), glyphs)}{glyphs.degree}", 5, glyphs.cut, right=True),
+        " ",
+    ))  # fmt: skip
+    room = (columns - width(start) - len(numbers)) * 3 // 5
+    memory = memory_bar(shown, gpu, styles, max(4, room), glyphs)
+    alerts = joined([*_alerts(gpu), *_unlisted(gpu, glyphs)], " ")
+    return cropped(start + memory + styled(numbers) + alerts, columns)
 
 
-def power_of(gpu: Gpu, glyphs: Glyphs) -> str:
-    """Power against its limit."""
-    limit = "" if gpu.limit_watts is None else f"/{whole(gpu.limit_watts, glyphs)}"
+def power_text(gpu: Gpu, glyphs: Glyphs) -> str:
+    """Power and its limit."""
+    limit = "" if gpu.power_limit_watts is None else f"/{whole(gpu.power_limit_watts, glyphs)}"
     return f"{whole(gpu.power_watts, glyphs)}{limit} W"
 
 
-def _wrong(gpu: Gpu) -> list[Line]:
-    """Errors, and what slows it down."""
+def _alerts(gpu: Gpu) -> list[Line]:
+    """Errors, and what limits the clocks."""
     slowed = [name.replace("_", " ") for name in gpu.slowed_by if name not in HARMLESS]
-    parts: list[Line] = [(Piece(f"XID {', '.join(gpu.xids)}", "bad"),)] if gpu.xids else []
-    return [*parts, (Piece(f"slowed: {', '.join(slowed)}", "warn"),)] if slowed else parts
+    alerts = [styled(f"XID {', '.join(gpu.xids)}", BAD)] if gpu.xids else []
+    return [*alerts, styled(f"slowed: {', '.join(slowed)}", WARN)] if slowed else alerts
 
 
-def _apart(gpu: Gpu, glyphs: Glyphs) -> list[Line]:
-    """Memory that nobody is listed with."""
-    unknown = max(0.0, (gpu.unknown_bytes or 0) - (gpu.inferred_bytes or 0))
-    parts: list[Line] = []
-    if gpu.inferred_bytes:
-        parts.append((Piece(f"~{gib(gpu.inferred_bytes, glyphs)} inferred", "guess"),))
-    if unknown:
-        parts.append((Piece(f"{gib(unknown, glyphs)} unknown", "bad"),))
-    return parts
-
-
-def _near(ratio: float | None) -> str:
-    """The style of power, which at its limit slows a GPU down."""
-    return "good" if ratio is None or ratio < 0.95 else "warn"
+def _unlisted(gpu: Gpu, glyphs: Glyphs) -> list[Line]:
+    """Memory held by no listed process."""
+    inferred = gpu.memory.inferred_bytes or 0
+    unknown = max(0, (gpu.memory.unknown_bytes or 0) - inferred)
+    return [
+        styled(f"~{gib(inferred, glyphs)} inferred" if inferred else "", GUESS),
+        styled(f"{gib(unknown, glyphs)} unknown" if unknown else "", BAD),
+    ]

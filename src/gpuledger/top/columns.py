@@ -1,68 +1,68 @@
-"""The columns of the table, each defined once, and which of them fit into a width."""
+"""The columns of the table, which of them fit into a width, and the view: grouping, filter and order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from gpuledger.top.amounts import amount, gib, percent, span
-from gpuledger.top.line import Glyphs, Line, Piece, fitted
-from gpuledger.top.rows import Row
-from gpuledger.top.seen import MEASURED
+from gpuledger.top.rows import GROUPINGS, Choice, Row, ordered, rows, total
+from gpuledger.top.text import WARN, Glyphs, Line, amount, cropped, fitted, gib, joined, percent, span, styled
+from gpuledger.view.schema import MEASURED, Snapshot
 
 Text = Callable[[Row, Glyphs], str]
+NARROW = 16
+"""In fewer columns there is room for the owner only."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column. Of several that do not fit, that of the highest rank is left out first."""
+    """One column. If not all columns fit, those with the highest rank are left out first."""
 
     name: str
-    """In `--sort`."""
+    """The value for `--sort`."""
     title: str
     about: str
-    least: int
-    most: int
+    min_width: int
+    max_width: int
     rank: int
     value: Callable[[Row], object]
-    """To sort by; None comes last."""
+    """The sort key; None sorts last."""
     text: Text
-    brief: Text | None = None
-    """Where the text is too long."""
+    short_text: Text | None = None
+    """Used if the text does not fit."""
     right: bool = False
-    """Numbers: to the right, and the largest first."""
+    """Numbers are aligned right and sorted in descending order."""
     only: str = ""
-    """The one grouping it is for; `-` and a grouping: all others."""
+    """The grouping that has this column; with a leading `-`, the one that lacks it."""
 
     def is_for(self, grouping: str) -> bool:
-        """Whether there is such a thing in that grouping."""
+        """Whether the table has this column in a grouping."""
         return self.only in ("", grouping) or (self.only[0] == "-" and self.only[1:] != grouping)
 
 
 def _gpus(row: Row, glyphs: Glyphs) -> str:
-    """0, 0-7 or 0,2."""
-    parts: list[list[int]] = []
+    """Indexes as ranges: 0, 0-7 or 0,2."""
+    ranges: list[list[int]] = []
     for gpu in row.gpus:
-        if parts and gpu == parts[-1][-1] + 1:
-            parts[-1].append(gpu)
+        if ranges and gpu == ranges[-1][-1] + 1:
+            ranges[-1].append(gpu)
         else:
-            parts.append([gpu])
-    return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts) or glyphs.none
+            ranges.append([gpu])
+    return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ranges) or glyphs.none
 
 
-def mark(row: Row) -> str:
-    """How its energy is known."""
+def _mark(row: Row) -> str:
     return {None: "", True: "~", False: "="}[row.is_estimated]
 
 
-def _how(row: Row, glyphs: Glyphs) -> str:
+def _method(row: Row, glyphs: Glyphs) -> str:
     if not row.methods:
         return ""
-    is_told = row.share_error is not None and row.share_error < 10
-    error = f" {glyphs.error}{percent(row.share_error, glyphs)}%" if is_told else ""
-    guessed = [name for name, _ in row.methods if name not in MEASURED]
-    return f"{mark(row)} {(guessed or [row.methods[0][0]])[0]}{error}"
+    is_plausible = row.share_error is not None and row.share_error < 10
+    error = f" {glyphs.error}{percent(row.share_error, glyphs)}%" if is_plausible else ""
+    estimated = [name for name, _ in row.methods if name not in MEASURED]
+    return f"{_mark(row)} {(estimated or [row.methods[0][0]])[0]}{error}"
 
 
 def _memory(row: Row, glyphs: Glyphs) -> str:
@@ -83,97 +83,150 @@ def _since(now: float | None) -> Text:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("gpu", "GPU", "number of the GPU", 3, 5, 2, lambda row: row.gpus, _gpus),
-    Column("pid", "PID", "process id on the host", 7, 7, 4, lambda row: row.pid,
-           lambda row, glyphs: str(row.pid)[:10] if row.pid is not None else glyphs.none, right=True, only="process"),
-    Column("count", "PROC", "processes", 4, 5, 4, lambda row: row.processes, lambda row, _: str(row.processes),
-           right=True, only="-process"),
-    Column("owner", "OWNER", "pod, container, job or service", 24, 60, 0, lambda row: row.owner.lower(),
-           lambda row, _: row.owner),
-    Column("process", "PROCESS", "name of the process", 8, 15, 5, lambda row: row.process.lower() or None,
-           lambda row, glyphs: row.process or glyphs.none, only="process"),
-    Column("user", "USER", "who started it", 8, 12, 7, lambda row: row.user or None,
-           lambda row, glyphs: row.user or glyphs.none, only="process"),
-    Column("workload", "WORKLOAD", "what the pod belongs to", 24, 28, 9, lambda row: row.workload or None,
-           lambda row, glyphs: row.workload or glyphs.none),
-    Column("image", "IMAGE", "image of the container", 24, 28, 10, lambda row: row.image or None,
-           lambda row, glyphs: row.image or glyphs.none),
-    Column("time", "TIME", "since it started", 8, 8, 8, _age, _since(None), right=True, only="process"),
-    Column("mem", "MEM GiB", "memory; ~ where some of it is inferred", 8, 8, 0, lambda row: row.memory_bytes, _memory,
-           right=True),
-    Column("sm", "SM%", "share of the compute engine", 4, 5, 1, lambda row: row.sm,
-           lambda row, glyphs: percent(row.sm, glyphs), right=True),
-    Column("watts", "WATTS", "power now", 6, 7, 1, lambda row: row.watts,
-           lambda row, glyphs: amount(row.watts, glyphs), right=True),
-    Column("energy", "kJ", "energy since the exporter started", 7, 9, 3, lambda row: row.joules,
-           lambda row, glyphs: amount(row.joules, glyphs, 1000), right=True),
-    Column("how", "HOW", "how the energy is known: = measured, ~ estimated", 3, 17, 6, mark, _how,
-           lambda row, _: mark(row)),
+    Column(name="gpu", title="GPU", about="index of the GPU", min_width=3, max_width=5, rank=2,
+           value=lambda row: row.gpus, text=_gpus),
+    Column(name="pid", title="PID", about="process id on the host", min_width=7, max_width=7, rank=4,
+           value=lambda row: row.pid, text=lambda row, g: str(row.pid)[:10] if row.pid is not None else g.none,
+           right=True, only="process"),
+    Column(name="count", title="PROC", about="number of processes", min_width=4, max_width=5, rank=4,
+           value=lambda row: row.processes, text=lambda row, _: str(row.processes), right=True, only="-process"),
+    Column(name="owner", title="OWNER", about="pod, container, job or service", min_width=24, max_width=60, rank=0,
+           value=lambda row: row.owner.lower(), text=lambda row, _: row.owner),
+    Column(name="process", title="PROCESS", about="name of the process", min_width=8, max_width=15, rank=5,
+           value=lambda row: row.process.lower() or None, text=lambda row, g: row.process or g.none, only="process"),
+    Column(name="user", title="USER", about="user that runs the process", min_width=8, max_width=12, rank=7,
+           value=lambda row: row.user or None, text=lambda row, g: row.user or g.none, only="process"),
+    Column(name="workload", title="WORKLOAD", about="workload that the pod belongs to", min_width=24, max_width=28,
+           rank=9, value=lambda row: row.workload or None, text=lambda row, g: row.workload or g.none),
+    Column(name="image", title="IMAGE", about="image of the container", min_width=24, max_width=28, rank=10,
+           value=lambda row: row.image or None, text=lambda row, g: row.image or g.none),
+    Column(name="time", title="TIME", about="time since the process started", min_width=8, max_width=8, rank=8,
+           value=_age, text=_since(None), right=True, only="process"),
+    Column(name="mem", title="MEM GiB", about="memory; ~ if part of it is inferred", min_width=8, max_width=8, rank=0,
+           value=lambda row: row.memory_bytes, text=_memory, right=True),
+    Column(name="sm", title="SM%", about="share of the SM (compute engine) time", min_width=4, max_width=5, rank=1,
+           value=lambda row: row.sm, text=lambda row, g: percent(row.sm, g), right=True),
+    Column(name="watts", title="WATTS", about="power now", min_width=6, max_width=7, rank=1,
+           value=lambda row: row.watts, text=lambda row, g: amount(row.watts, g), right=True),
+    Column(name="energy", title="kJ", about="energy since the exporter started", min_width=7, max_width=9, rank=3,
+           value=lambda row: row.joules, text=lambda row, g: amount(row.joules, g, 1000), right=True),
+    Column(name="how", title="HOW", about="energy method: = measured, ~ estimated", min_width=3, max_width=17, rank=6,
+           value=_mark, text=_method, short_text=lambda row, _: _mark(row)),
 )  # fmt: skip
 BY_NAME = {column.name: column for column in COLUMNS}
 NUMBERS = tuple(column.name for column in COLUMNS if column.right)
 
 
-NARROW = 16
-"""Columns below which there is room for nothing but who it is."""
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the user wants to see, and in which order."""
+
+    choice: Choice = field(default_factory=Choice)
+    sort: str = "mem"
+    descending: bool = True
+
+    def sorted_by(self, name: str) -> View:
+        """Sorted by a column: numbers descending, names ascending; the same column again reverses the order."""
+        descending = not self.descending if name == self.sort else name in NUMBERS
+        return replace(self, sort=name, descending=descending)
+
+    def sorted_descending(self, name: str) -> View:
+        """Sorted by a column, largest first."""
+        return replace(self, sort=name, descending=True)
+
+    def sorted_by_next(self, step: int) -> View:
+        """Sorted by a neighbouring column."""
+        names = [column.name for column in COLUMNS if column.is_for(self.choice.grouping)]
+        position = names.index(self.sort) if self.sort in names else 0
+        return self.sorted_by(names[(position + step) % len(names)])
+
+    def grouped(self, step: int) -> View:
+        """Grouped by the next criterion; if that lacks the sort column, sorted by memory."""
+        grouping = GROUPINGS[(GROUPINGS.index(self.choice.grouping) + step) % len(GROUPINGS)]
+        has_column = BY_NAME[self.sort].is_for(grouping)
+        view = self if has_column else replace(self, sort="mem", descending=True)
+        return replace(view, choice=replace(self.choice, grouping=grouping))
+
+    def choosing(self, **changes: object) -> View:
+        """With another choice of rows."""
+        return replace(self, choice=replace(self.choice, **changes))  # type: ignore[arg-type]
+
+    def toggled_gpu(self, gpu: int) -> View:
+        """With only this GPU, or with all GPUs if only this one was shown."""
+        return self.choosing(gpu=None if self.choice.gpu == gpu else gpu)
+
+    def rows(self, shown: Snapshot) -> list[Row]:
+        """The rows in order."""
+        return ordered(rows(shown, self.choice), BY_NAME[self.sort].value, descending=self.descending)
+
+
+def summary(parts: list[Row], view: View, columns: int, glyphs: Glyphs) -> Line:
+    """The line above the table: the number of rows, what is filtered, and the sums."""
+    choice, sums = view.choice, total(parts)
+    memory = f"{gib(sums.known_bytes, glyphs)} GiB" + (
+        f" + ~{gib(sums.inferred_bytes, glyphs)} inferred" if sums.inferred_bytes else ""
+    )
+    numbers = (memory, f"{percent(sums.sm, glyphs)} % SM", f"{amount(sums.watts, glyphs)} W",
+               f"{amount(sums.joules, glyphs, 1000)} kJ")  # fmt: skip
+    filters = [f"GPU {choice.gpu}"] if choice.gpu is not None else []
+    filters += [f"filter: {choice.filter}"] if choice.filter else []
+    filters += [] if choice.exited else ["no exited"]
+    return cropped(joined([
+        styled(f"{len(parts)} by {choice.grouping}", "bold"),
+        *(styled(text, WARN) for text in filters),
+        styled(f" {glyphs.dot} ".join(numbers)),
+        styled("= measured  ~ estimated", "dim"),
+    ]), columns)  # fmt: skip
 
 
 @lru_cache(maxsize=16)
-def _fitting(grouping: str, width: int) -> tuple[tuple[Column, int], ...]:
-    """Columns with their widths; what room is left goes to those that have a use for it, in turn."""
+def fit(grouping: str, width: int) -> tuple[tuple[Column, int], ...]:
+    """The columns that fit, with their widths; the remaining room goes to columns that can use it."""
     shown = [column for column in COLUMNS if column.is_for(grouping)]
-    while len(shown) > 2 and sum(column.least + 1 for column in shown) - 1 > width:
+    while len(shown) > 2 and sum(column.min_width + 1 for column in shown) - 1 > width:
         shown.remove(max(shown, key=lambda column: column.rank))
     if width < NARROW:
         shown = shown[:1]
-    widths = [min(column.least, max(1, width)) for column in shown]
-    widths[0] -= max(0, sum(widths) + len(widths) - 1 - width)  # a name that is cut is still a name
+    widths = [min(column.min_width, max(1, width)) for column in shown]
+    widths[0] -= max(0, sum(widths) + len(widths) - 1 - width)  # a shortened owner is still useful
     room = width - sum(widths) - len(widths) + 1
-    while room > 0 and any(w < column.most for w, column in zip(widths, shown, strict=True)):
-        for at, column in enumerate(shown):
-            if room > 0 and widths[at] < column.most:
-                widths[at] += 1
+    while room > 0 and any(w < column.max_width for w, column in zip(widths, shown, strict=True)):
+        for position, column in enumerate(shown):
+            if room > 0 and widths[position] < column.max_width:
+                widths[position] += 1
                 room -= 1
     return tuple(zip(shown, widths, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns are shown, and how wide each is."""
+    """The columns of a table of a certain width."""
 
     columns: tuple[tuple[Column, int], ...]
     now: float | None = None
-    """To tell how long a process has run."""
+    """Unix time, for the age of processes."""
 
     @staticmethod
     def fit(grouping: str, width: int, now: float | None = None) -> Layout:
-        """Those that fit."""
-        return Layout(_fitting(grouping, width), now)
+        """The layout for a width."""
+        return Layout(fit(grouping, width), now)
 
-    def heading(self, sort: str, glyphs: Glyphs, *, falling: bool) -> Line:
-        """The titles; that of the column that is sorted by has an arrow."""
-        pieces: list[Piece] = []
+    def headings(self, view: View, glyphs: Glyphs) -> list[str]:
+        """The titles; the sort column has an arrow."""
+        titles = []
         for column, width in self.columns:
-            arrow = (glyphs.down if falling else glyphs.up) if column.name == sort else ""
-            title = fitted(column.title[: width - len(arrow)] + arrow, width, glyphs.cut, right=column.right)
-            pieces += [Piece(" ", "head"), Piece(title, "sorted" if arrow else "head")]
-        return tuple(pieces[1:])
+            arrow = (glyphs.down if view.descending else glyphs.up) if column.name == view.sort else ""
+            title = column.title[: width - len(arrow)] + arrow
+            titles.append(fitted(title, width, glyphs.cut, right=column.right))
+        return titles
 
-    def line(self, row: Row, glyphs: Glyphs, style: str = "") -> Line:
-        """A row as a line."""
-        pieces: list[Piece] = []
+    def cells(self, row: Row, glyphs: Glyphs, style: str = "") -> Line:
+        """The text and style of each cell; `style` overrides the colour of the owner."""
+        cells = []
         for column, width in self.columns:
             text = (_since(self.now) if column.name == "time" else column.text)(row, glyphs)
-            if len(text) > width and column.brief is not None:
-                text = column.brief(row, glyphs)
-            colour = style or (row.colour if column.name == "owner" else "")
-            pieces += [Piece(" ", style), Piece(fitted(text, width, glyphs.cut, right=column.right), colour)]
-        return tuple(pieces[1:])
-
-    def at(self, x: int) -> str:
-        """The column at that place."""
-        for column, width in self.columns:
-            if x <= width:
-                return column.name
-            x -= width + 1
-        return ""
+            if len(text) > width and column.short_text is not None:
+                text = column.short_text(row, glyphs)
+            owner_style = row.style if column.name == "owner" else ""
+            cells.append((fitted(text, width, glyphs.cut, right=column.right), style or owner_style))
+        return tuple(cells)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.prometheus import Access, login
 from gpuledger.httpclient import Address, Client, HttpError, holds_login, parse_url
 from gpuledger.top.feed import LostError
+from gpuledger.view.codec import decode
+from gpuledger.view.schema import Snapshot
 
 PATH = "/api/v1/snapshot"
 PORT = 9400
@@ -40,8 +41,8 @@ class Exporter:
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.name = f"http{'s' * address.tls}://{host}:{address.port}{self._prefix}"
 
-    def __call__(self) -> Any:
-        """What it says, parsed; raises LostError."""
+    def __call__(self) -> Snapshot:
+        """Its snapshot; raises LostError or SnapshotError."""
         name, timeout_s = self.name, self._access.timeout_s
         try:
             headers = (*login(self._access), "Accept: application/json", "User-Agent: gpuledger")
@@ -49,7 +50,7 @@ class Exporter:
                 status, _, pieces = answer
                 if status != 200:
                     raise LostError(self._refused(status))
-                return json.loads(b"".join(pieces))
+                return decode(json.loads(b"".join(pieces)))
         except PrometheusError as error:  # of a secret that cannot be read
             raise LostError(str(error)) from error
         except HttpError as error:

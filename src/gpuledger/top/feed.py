@@ -1,4 +1,4 @@
-"""Where pictures come from: this host's own ticks or an exporter's answers, taken in the background."""
+"""Sources of snapshots, read in the background: ticks of this host, or another exporter."""
 
 from __future__ import annotations
 
@@ -8,48 +8,49 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpuledger.backoff import Backoff
+from gpuledger.errors import SnapshotError
 from gpuledger.model import Tick
-from gpuledger.top.line import clean
-from gpuledger.top.seen import PictureError, Seen, read
-from gpuledger.view.snapshot import Picture, snapshot
+from gpuledger.view.codec import clean
+from gpuledger.view.schema import Snapshot
+from gpuledger.view.snapshot import snapshot
 
 log = logging.getLogger(__name__)
 
 WINDOW_NS = 3 * 10**9
-"""Power is a mean over this time: the energy of a shared GPU is booked about once a second, in steps."""
+"""Power is the mean over this time: the energy of a shared GPU is booked about once a second."""
 PATIENCE_S = 2.0
 STALE_S = 5.0
-"""From this age on, and three of its intervals, a reading that stays the same is told to be old."""
+"""An unchanged snapshot is reported as stale after this time, and after three intervals of its exporter."""
 
 
 class LostError(Exception):
-    """There is no picture now; says why in one line."""
+    """No snapshot is available; the message is one line."""
 
 
 class Source(Protocol):
-    """Gives a picture each time it is called, or raises LostError."""
+    """Returns a snapshot on each call, or raises LostError or SnapshotError."""
 
     name: str
-    """Where it looks."""
+    """The URL of the exporter; empty for this host."""
 
-    def __call__(self) -> Any:
-        """The picture as it is now."""
+    def __call__(self) -> Snapshot:
+        """The current snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known now."""
+    """The last snapshot, and why there is no newer one."""
 
-    seen: Seen | None = None
+    snapshot: Snapshot | None = None
     lost: str = ""
-    """Why there is nothing newer; empty when all is well."""
+    """Why the source is unavailable; empty if it is available."""
 
 
 class Ticks:
-    """Pictures of this host's own ticks."""
+    """Snapshots of this host's own ticks."""
 
     name = ""
 
@@ -57,10 +58,10 @@ class Ticks:
         self._once, self._node = once, node
         self._ticks: deque[Tick] = deque()
 
-    def __call__(self) -> Picture:
-        """Make a tick; power is taken from the oldest one within the window on."""
+    def __call__(self) -> Snapshot:
+        """Make a tick. Power is the mean since the oldest tick within the window."""
         tick = self._once()
-        if self._ticks and tick.time_ns < self._ticks[-1].time_ns:  # the clock was set back: nothing before compares
+        if self._ticks and tick.time_ns < self._ticks[-1].time_ns:  # the clock was set back
             self._ticks.clear()
         while len(self._ticks) > 1 and tick.time_ns - self._ticks[0].time_ns > WINDOW_NS:
             self._ticks.popleft()
@@ -69,12 +70,12 @@ class Ticks:
 
 
 class Feed:
-    """Asks a source every so often, and ever more rarely while it does not answer."""
+    """Polls a source in the background, with backoff while it is unavailable."""
 
     def __init__(self, source: Source, interval_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._source, self.interval_s = source, interval_s
         self._monotonic, self._backoff = monotonic, Backoff(monotonic)
-        self._new_s = 0.0
+        self._changed_s = 0.0
         self._wake = threading.Event()
         self._stopped = False
         self._changed: Callable[[], None] = lambda: None
@@ -83,48 +84,48 @@ class Feed:
 
     @property
     def name(self) -> str:
-        """Where it looks; empty for this host."""
+        """The URL of the exporter; empty for this host."""
         return self._source.name
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Begin; `changed` is called from another thread after each try."""
+        """Start polling; `changed` is called from the background thread after each poll."""
         self._changed = changed
         self._thread.start()
 
     def retry(self) -> None:
-        """Ask now."""
+        """Poll now."""
         self._backoff.reset()
         self._wake.set()
 
     def stop(self) -> None:
-        """End; waits a little for a question that is under way."""
+        """Stop polling; waits briefly for a poll in progress."""
         self._stopped = True
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(PATIENCE_S)
 
     def step(self) -> None:
-        """Ask once, if it is worth it. Public for tests."""
+        """Poll once, if the backoff allows it."""
         if not self._backoff.due():
             return
         try:
-            self._take(read(self._source()))
+            self._take(self._source())
             self._backoff.reset()
         except LostError as error:
             self._lose(str(error))
-        except PictureError as error:
-            self._lose(f"what {self.name or 'this host'} says {error}")
-        except Exception as error:  # a bug costs the news, not the view
+        except SnapshotError as error:
+            self._lose(f"{self.name}: {error}")
+        except Exception as error:  # a bug must not end the view
             log.debug("top", exc_info=True)
             self._lose(f"{type(error).__name__}: {error}")
 
-    def _take(self, seen: Seen) -> None:
-        """An exporter whose loop hangs goes on to answer, always with the same reading."""
-        before, now_s = self.state.seen, self._monotonic()
-        if before is None or seen.time != before.time:
-            self._new_s = now_s
-        is_old = now_s - self._new_s > max(STALE_S, 3 * (seen.interval_s or 0))
-        self.state = State(seen, f"{self.name or 'this host'} has no new readings" if is_old else "")
+    def _take(self, taken: Snapshot) -> None:
+        """An exporter whose loop hangs still responds, always with the same snapshot."""
+        before, now_s = self.state.snapshot, self._monotonic()
+        if before is None or taken.time != before.time:
+            self._changed_s = now_s
+        is_stale = now_s - self._changed_s > max(STALE_S, 3 * taken.interval_seconds)
+        self.state = State(taken, f"{self.name or 'this host'} has no new snapshots" if is_stale else "")
 
     def _lose(self, reason: str) -> None:
         self._backoff.failed()

@@ -1,82 +1,77 @@
-"""Every key of the live view, once: the view, its help and the docs are made of this table."""
+"""All keys of the live view: the bindings, the help and the docs come from this table."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
-from gpuledger.top.line import Line, Piece, cropped
+from gpuledger.top.columns import View
 
 NAMES = {"up": "↑", "down": "↓", "pageup": "PgUp", "pagedown": "PgDn", "ctrl+c": "Ctrl-C", "escape": "Esc"}
-
 DIGITS = tuple("0123456789")
 SORTS = {"M": "mem", "P": "sm", "W": "watts", "E": "energy"}
-"""Columns that have a key of their own."""
+"""Columns with a key of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What some keys do. Each is a character, or has a name such as f1."""
+    """Keys with the same action. A key is a character or a name such as f1."""
 
     keys: tuple[str, ...]
     action: str
-    """The method of the view."""
+    """The action of the app; empty if the table handles the keys."""
     about: str
     label: str = ""
-    """In the last line of the screen, if it is there."""
-    told: bool = False
-    """Whether the method is told which of the keys it was."""
+    """The text in the footer; empty if the key is not shown there."""
+    with_key: bool = False
+    """Whether the method receives the key."""
+    priority: bool = False
+    """Whether the app handles the key before the focused widget does."""
 
     @property
     def shown(self) -> str:
-        """The keys as people call them."""
+        """The names of the keys."""
         return "0-9" if self.keys == DIGITS else " ".join(name_of(key) for key in self.keys)
 
 
 def name_of(key: str) -> str:
-    """A key as people call it."""
+    """The name of a key as printed on a keyboard."""
     return key if len(key) == 1 else NAMES.get(key, key.capitalize())
 
 
 KEYS: tuple[Key, ...] = (
-    Key(("?", "f1"), "help", "this help", "Help"),
-    Key(("up", "down", "k", "j"), "move", "one row up or down", told=True),
-    Key(("pageup", "pagedown"), "page", "one page up or down", told=True),
-    Key(("home", "end"), "end", "first or last row", told=True),
-    Key(("enter",), "details", "all that is known of a row", "Details"),
-    Key(("/", "f3"), "search", "go to the row with these words", "Search"),
-    Key(("n", "N"), "again", "next or previous row with them", told=True),
-    Key(("\\", "f4"), "filter", "show only rows with these words", "Filter"),
-    Key(("g", "t", "f5"), "group", "group by process, container, pod, namespace, user", "Group"),
-    Key((">", "<", "f6"), "column", "sort by the next or previous column", "Sort", told=True),
-    Key(tuple(SORTS), "sort", "sort by memory, compute engine, power, energy", told=True),
-    Key(("I",), "invert", "sort the other way round"),
-    Key(DIGITS, "gpu", "only that GPU; again, all of them", told=True),
-    Key(("[", "]"), "other", "previous or next GPU", told=True),
-    Key(("a",), "all", "all GPUs, no filter"),
-    Key(("x",), "exited", "hide or show processes that have exited"),
-    Key(("h",), "history", "what each GPU did since the view runs", "History"),
-    Key(("c",), "compact", "one line a GPU, or cards"),
-    Key(("space",), "pause", "stop and go on; readings go on all the while", "Pause"),
+    Key(("?", "f1"), "help", "show this help", "Help"),
+    Key(("up", "down", "k", "j"), "", "move one row up or down"),
+    Key(("pageup", "pagedown"), "", "move one page up or down"),
+    Key(("home", "end"), "", "move to the first or last row"),
+    Key(("enter",), "details", "show all fields of a row", "Details"),
+    Key(("/", "f3"), "search", "search for a row with these words", "Search", priority=True),
+    Key(("n", "N"), "again", "go to the next or previous match", with_key=True),
+    Key(("\\", "f4"), "filter", "show only rows with these words", "Filter", priority=True),
+    Key(("g", "t", "f5"), "change", "group by process, container, pod, namespace, user", "Group", with_key=True),
+    Key((">", "<", "f6"), "change", "sort by the next or previous column", "Sort", with_key=True),
+    Key(tuple(SORTS), "change", "sort by memory, SM share, power, energy", with_key=True),
+    Key(("I",), "change", "reverse the order", with_key=True),
+    Key(DIGITS, "change", "show only this GPU; again: all GPUs", with_key=True),
+    Key(("[", "]"), "other", "show only the previous or next GPU", with_key=True),
+    Key(("a",), "change", "show all GPUs and clear the filter", with_key=True),
+    Key(("x",), "change", "hide or show exited processes", with_key=True),
+    Key(("h",), "history", "show charts of each GPU since the start of top", "History"),
+    Key(("c",), "compact", "switch between one line per GPU and cards"),
+    Key(("space",), "pause", "freeze the screen or resume; reading continues", "Pause"),
     Key(("r",), "retry", "read now"),
     Key(("escape",), "away", "leave a page, a search, a filter"),
     Key(("q", "f10", "ctrl+c"), "leave", "quit", "Quit"),
 )  # fmt: skip
-
-
-def footer(columns: int) -> Line:
-    """The main keys in one line."""
-    pieces: list[Piece] = []
-    for key in KEYS:
-        if key.label:
-            pieces += [Piece(name_of(key.keys[0]), "key"), Piece(key.label, "head"), Piece(" ")]
-    return cropped(tuple(pieces), columns)
-
-
-def help_lines() -> list[Line]:
-    """A line for each; on 24 lines there is room for all of them."""
-    wide = max(len(key.shown) for key in KEYS) + 2
-    lines: list[Line] = [
-        (Piece("gpuledger top", "strong"), Piece(" shows who uses the GPUs. It only looks: no key changes anything."))
-    ]
-    lines += [(Piece(f"{key.shown:{wide}}", "key"), Piece(key.about)) for key in KEYS]
-    return lines
+CHANGES: dict[str, Callable[[View], View]] = {
+    **dict.fromkeys(("g", "t", "f5"), lambda view: view.grouped(1)),
+    **dict.fromkeys((">", "f6"), lambda view: view.sorted_by_next(1)),
+    "<": lambda view: view.sorted_by_next(-1),
+    **{key: partial(View.sorted_descending, name=name) for key, name in SORTS.items()},
+    "I": lambda view: replace(view, descending=not view.descending),
+    **{digit: partial(View.toggled_gpu, gpu=int(digit)) for digit in DIGITS},
+    "a": lambda view: view.choosing(gpu=None, filter=""),
+    "x": lambda view: view.choosing(exited=not view.choice.exited),
+}
+"""What the keys with the action `change` do to the view."""

@@ -1,66 +1,113 @@
-"""A page over the whole screen of the live view: help, details, charts."""
+"""The contents of the full-screen pages: help, details of a row, charts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
+from gpuledger.top.bars import History, chart
+from gpuledger.top.cards import Screen, power_text
+from gpuledger.top.columns import COLUMNS
+from gpuledger.top.keys import KEYS
+from gpuledger.top.rows import Row, Use
+from gpuledger.top.text import (
+    KEY,
+    OWNER_STYLES,
+    WARN,
+    Glyphs,
+    Line,
+    amount,
+    cropped,
+    fitted,
+    gib,
+    joined,
+    percent,
+    span,
+    styled,
+)
+from gpuledger.view.schema import MEASURED, Gpu, ProcessRow
 
-from gpuledger.top.line import Line, Piece
-from gpuledger.top.widgets import Lines
+NAME_WIDTH = 26
+MAX_USES = 200
+MAX_CHART_ROWS = 8
 
 
-class Page(ModalScreen[None]):
-    """Some lines over all the screen, that can be scrolled; any of its keys closes it."""
-
-    CSS = """
-    Page { background: transparent; }
-    Page VerticalScroll { height: 1fr; background: transparent; scrollbar-size: 1 1; }
-    Page #hint { height: 1; dock: bottom; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(key, "dismiss") for key in ("escape", "q", "enter", "h", "?", "f1", "space")),
-        *(Binding(key, "app.leave") for key in ("f10", "ctrl+c")),
-        Binding("j", "down"),
-        Binding("k", "up"),
+def help_lines(glyphs: Glyphs) -> list[Line]:
+    """All keys and columns, and how memory is drawn."""
+    key_width = max(len(key.shown) for key in KEYS) + 2
+    memory = (
+        f"{''.join(glyphs.owners)} owners, {glyphs.inferred} inferred, {glyphs.unknown} unknown, "
+        f"{glyphs.driver} used by the driver, {glyphs.free} free"
+    )
+    return [
+        styled("gpuledger top", "bold") + styled(" shows GPU usage by owner. It is read-only."),
+        *(styled(f"{key.shown:{key_width}}", KEY) + styled(key.about) for key in KEYS),
+        (),
+        *(styled(f"{column.title:10}", KEY) + styled(column.about) for column in COLUMNS),
+        (),
+        styled("memory    ", KEY) + styled(memory),
     ]
 
-    AUTO_FOCUS = "VerticalScroll"
 
-    def __init__(self, lines: Callable[[], list[Line]]) -> None:
-        super().__init__()
-        self._lines = lines
+def details(row: Row, glyphs: Glyphs) -> list[Line]:
+    """The sums of a row, then every field of the processes and containers in it."""
+    lines = [
+        joined([styled(row.owner, "bold"), styled("" if row.active else "has exited", WARN)]),
+        (),
+        _field("memory", f"{gib(row.known_bytes, glyphs)} GiB listed by the driver"),
+        *([_field("", f"{gib(row.inferred_bytes, glyphs)} GiB inferred")] if row.inferred_bytes else []),
+        _field("SM share", f"{percent(row.sm, glyphs)} %"),
+        _field("power", f"{amount(row.watts, glyphs)} W"),
+        _field("energy", f"{amount(row.joules, glyphs, 1000)} kJ"),
+    ]
+    for method, joules in row.methods:
+        quality = "measured" if method in MEASURED else "estimated"
+        lines.append(_field("", f"{amount(joules, glyphs, 1000)} kJ {quality}: {method}"))
+    if row.share_error is not None:
+        lines.append(_field("", f"standard deviation of its share: {glyphs.error}{percent(row.share_error, glyphs)} %"))
+    for use in row.uses[:MAX_USES]:
+        lines += [(), *_all_fields(use)]
+    if len(row.uses) > MAX_USES:
+        lines += [(), styled(f"and {len(row.uses) - MAX_USES} more", "dim")]
+    return lines
 
-    def compose(self) -> ComposeResult:
-        """The lines, and how to get away from them."""
-        with VerticalScroll():
-            yield Lines("page")
-        yield Lines("hint")
 
-    def on_mount(self) -> None:
-        """Draw."""
-        self.query_one("#hint", Lines).show([(Piece("Esc", "key"), Piece(" back"))])
-        self.draw()
+def _all_fields(use: Use) -> Iterator[Line]:
+    name = f"process {use.pid}" if isinstance(use, ProcessRow) else f"container {use.owner}"
+    yield styled(f"{name} on GPU {use.gpu}", "bold")
+    for field in fields(use):
+        value = getattr(use, field.name)
+        if value not in ("", None, {}, ()):
+            text = json.dumps(dict(value), ensure_ascii=False) if isinstance(value, Mapping) else str(value)
+            yield _field(field.name, text)
 
-    def on_resize(self) -> None:
-        """Draw at the new size."""
-        self.draw()
 
-    def draw(self) -> None:
-        """Draw the lines as they are now; before it is put together there is nothing to draw on."""
-        for page in self.query("#page").results(Lines):
-            page.show(self._lines())
+def _field(name: str, text: str) -> Line:
+    return styled(f"  {name:{NAME_WIDTH}} ", "dim") + styled(text)
 
-    def action_down(self) -> None:
-        """As in a pager."""
-        for lines in self.query(VerticalScroll):
-            lines.scroll_down(animate=False)
 
-    def action_up(self) -> None:
-        """As in a pager."""
-        for lines in self.query(VerticalScroll):
-            lines.scroll_up(animate=False)
+def charts(gpus: Sequence[Gpu], history: History, screen: Screen, rows: int) -> list[Line]:
+    """Utilization, memory and power of each GPU side by side, as high as there is room."""
+    glyphs = screen.glyphs
+    columns = max(1, (screen.columns - 4) // 3)
+    height = min(MAX_CHART_ROWS, max(1, rows // max(1, len(gpus)) - 3))
+    lines: list[Line] = []
+    for gpu in gpus:
+        points = list(history.points(gpu))
+        used, size = gib(gpu.memory.used_bytes, glyphs), gib(gpu.memory.total_bytes, glyphs)
+        titles = (f"busy {percent(gpu.utilization_ratio, glyphs)} %", f"memory {used} / {size} GiB",
+                  f"power {power_text(gpu, glyphs)}")  # fmt: skip
+        drawn = (
+            chart([point.busy for point in points], columns, height, glyphs),
+            chart([point.memory for point in points], columns, height, glyphs),
+            chart([point.power for point in points], columns, height, glyphs),
+        )
+        age = styled(f"  last {span(history.seconds, glyphs)}", "dim")
+        lines.append(styled(f"GPU {gpu.label}", "bold") + styled(f"  {gpu.name}") + age)
+        lines.append(styled("  ".join(fitted(text, columns, glyphs.cut) for text in titles)))
+        for level in zip(*drawn, strict=True):
+            parts = zip(level, OWNER_STYLES[: len(level)], strict=True)
+            lines.append(tuple((f"{text}  ", style) for text, style in parts))
+        lines.append(())
+    return [cropped(line, screen.columns) for line in lines] or [styled("no GPU", WARN)]

@@ -1,36 +1,38 @@
-"""One picture as text, for scripts, mails and small screens."""
+"""`top --once`: a snapshot as text, for scripts, mails and small screens. Needs neither textual nor rich."""
 
 from __future__ import annotations
 
-from gpuledger.top.cards import Screen, gpu_lines, problems, title
-from gpuledger.top.columns import Layout
-from gpuledger.top.line import ASCII, UNICODE, Line, ansi, cropped, plain_ascii, text_of
-from gpuledger.top.seen import Seen
-from gpuledger.top.table import View, row_line, summary, table
+from gpuledger.top.cards import Screen, gpu_lines, problem_lines, title
+from gpuledger.top.columns import Layout, View, summary
+from gpuledger.top.text import ASCII, HEAD, UNICODE, Line, ansi, cropped, joined, plain, plain_ascii, styled
+from gpuledger.view.schema import Snapshot
 
-MOST_CARDS = 4
-"""More GPUs than this are a line each."""
+MAX_CARDS = 4
+"""More GPUs get one line each."""
 
 
-def lines(seen: Seen, view: View, screen: Screen) -> list[Line]:
-    """All of it."""
+def lines(shown: Snapshot, view: View, screen: Screen) -> list[Line]:
+    """All lines."""
     columns, glyphs = screen.columns, screen.glyphs
-    gpus = [gpu for gpu in seen.gpus if view.choice.gpu in (None, gpu.index)]
-    found = table(seen, view)
-    layout = Layout.fit(view.choice.grouping, columns, seen.time)
+    gpus = [gpu for gpu in shown.gpus if view.choice.gpu in (None, gpu.gpu)]
+    rows = view.rows(shown)
+    layout = Layout.fit(view.choice.grouping, columns, shown.time or None)
     return [
-        title(seen, screen),
-        *problems(seen, screen, fixes=True),
-        *gpu_lines(seen, gpus, screen, 3 * MOST_CARDS if len(gpus) <= MOST_CARDS else len(gpus)),
-        cropped(summary(found, view, columns, glyphs), columns),
-        cropped(layout.heading(view.sort, glyphs, falling=view.falling), columns),
-        *(cropped(row_line(row, layout, glyphs), columns) for row in found),
+        title(shown, screen),
+        *problem_lines(shown, screen, fixes=True),
+        *gpu_lines(shown, gpus, screen, 3 * MAX_CARDS if len(gpus) <= MAX_CARDS else len(gpus)),
+        summary(rows, view, columns, glyphs),
+        cropped(styled(" ".join(layout.headings(view, glyphs)), HEAD), columns),
+        *(
+            cropped(joined(((cell,) for cell in layout.cells(row, glyphs, "" if row.active else "dim")), " "), columns)
+            for row in rows
+        ),
     ]
 
 
-def write(seen: Seen, view: View, *, columns: int, colour: bool, utf8: bool) -> str:
-    """The text, in colours or not, in ASCII alone or not."""
-    screen = Screen(columns, UNICODE if utf8 else ASCII)
-    form = ansi if colour else text_of
-    text = "".join(f"{form(line).rstrip()}\n" for line in lines(seen, view, screen))
+def write(shown: Snapshot, view: View, *, columns: int, colour: bool, utf8: bool) -> str:
+    """The text, with ANSI colours if `colour`, and in ASCII unless `utf8`."""
+    screen = Screen(columns=columns, glyphs=UNICODE if utf8 else ASCII)
+    form = ansi if colour else plain
+    text = "".join(f"{form(line).rstrip()}\n" for line in lines(shown, view, screen))
     return text if utf8 else plain_ascii(text)

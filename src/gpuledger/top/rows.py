@@ -1,58 +1,63 @@
-"""From a picture to the rows of the table: who is shown together, in which order, and what they use in all."""
+"""The rows of the table: how a snapshot is filtered, grouped and added up."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from gpuledger.top.seen import MEASURED, Seen, Use
+from gpuledger.model import Owner
+from gpuledger.top.text import OWNER_STYLES
+from gpuledger.view.schema import MEASURED, ContainerRow, ProcessRow, Snapshot
 
 GROUPINGS = ("process", "container", "pod", "namespace", "user")
+Use = ProcessRow | ContainerRow
+"""One row of the snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table: a process on a GPU, or all that belong together."""
+    """One line of the table: a process on a GPU, or a group."""
 
     key: tuple[str, ...]
-    """The same from picture to picture."""
+    """Identifies the row from snapshot to snapshot."""
     owner: str
-    colour: str
-    """The style of its owner; none for owners of several."""
-    gpus: tuple[int, ...]
-    pid: int | None
-    process: str
-    user: str
-    known_bytes: float | None
-    inferred_bytes: float | None
-    sm: float | None
-    watts: float | None
-    joules: float | None
-    methods: tuple[tuple[str, float], ...]
-    """Joules by how they are known, the largest part first."""
-    share_error: float | None
-    processes: int
-    active: bool
-    started: float | None
-    workload: str
-    image: str
-    uses: tuple[Use, ...]
+    style: str = ""
+    """The colour of the owner; empty for a group of several owners."""
+    gpus: tuple[int, ...] = ()
+    pid: int | None = None
+    process: str = ""
+    user: str = ""
+    known_bytes: float | None = None
+    inferred_bytes: float | None = None
+    sm: float | None = None
+    watts: float | None = None
+    joules: float | None = None
+    methods: tuple[tuple[str, float], ...] = ()
+    """Joules by method, largest first."""
+    share_error: float | None = None
+    processes: int = 0
+    active: bool = True
+    started: float | None = None
+    workload: str = ""
+    image: str = ""
+    uses: tuple[Use, ...] = ()
 
     @property
     def memory_bytes(self) -> float | None:
-        """What the driver lists and what is inferred."""
+        """Listed and inferred memory."""
         return added((self.known_bytes, self.inferred_bytes))
 
     @property
     def is_estimated(self) -> bool | None:
-        """Whether some of its energy is; None where there is none."""
+        """Whether part of the energy is estimated; None without energy."""
         return any(name not in MEASURED for name, _ in self.methods) if self.methods else None
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is wanted of a picture."""
+    """Which rows the user wants to see."""
 
     grouping: str = "process"
     gpu: int | None = None
@@ -60,102 +65,113 @@ class Choice:
     exited: bool = True
 
 
-def rows(seen: Seen, choice: Choice) -> list[Row]:
-    """The rows, in the order of the picture."""
-    metered = {gpu.uuid for gpu in seen.gpus if gpu.joules is not None}
-    listed = _is_listed(seen, choice.grouping)
+def rows(shown: Snapshot, choice: Choice) -> list[Row]:
+    """The chosen rows, in the order of the snapshot."""
+    metered = {gpu.uuid for gpu in shown.gpus if gpu.energy is not None and gpu.energy.joules is not None}
+    by_process = _is_by_process(shown, choice.grouping)
+    styles = owner_styles(shown)
     groups: dict[tuple[str, ...], list[Use]] = {}
-    for use in _uses(seen, choice.grouping):
-        is_wanted = choice.gpu is None or use.gpu == choice.gpu
-        if is_wanted and (choice.exited or use.active) and matches(words(use), choice.filter):
+    for use in _uses(shown, choice.grouping):
+        is_wanted = choice.gpu in (None, use.gpu) and (choice.exited or is_active(use))
+        if is_wanted and _matches(_words(use), choice.filter):
             groups.setdefault(_key(use, choice.grouping), []).append(use)
-    return [_row(key, uses, choice.grouping, metered, seen.colours, listed=listed) for key, uses in groups.items()]
+    return [
+        _row(key, uses, choice.grouping, metered, styles, by_process=by_process) for key, uses in groups.items()
+    ]  # fmt: skip
 
 
-def ordered(found: Iterable[Row], value: Callable[[Row], object], *, falling: bool) -> list[Row]:
-    """Sorted by a value; what is not known comes last either way."""
-    found = list(found)
-    known = [row for row in found if value(row) is not None]
+def ordered(unordered: Iterable[Row], value: Callable[[Row], object], *, descending: bool) -> list[Row]:
+    """Rows sorted by a value; rows without the value come last in both directions."""
+    unordered = list(unordered)
+    known = [row for row in unordered if value(row) is not None]
     known.sort(key=attrgetter("key"))
-    known.sort(key=value, reverse=falling)  # type: ignore[arg-type]
-    return known + [row for row in found if value(row) is None]
+    known.sort(key=value, reverse=descending)  # type: ignore[arg-type]
+    return known + [row for row in unordered if value(row) is None]
 
 
-def total(found: Sequence[Row], name: str = "") -> Row:
-    """All rows together."""
-    uses = tuple(use for row in found for use in row.uses)
+def total(parts: Sequence[Row]) -> Row:
+    """The sum of all rows."""
+    uses = tuple(use for row in parts for use in row.uses)
     return Row(
         key=(),
-        owner=name,
-        colour="",
-        gpus=tuple(sorted({gpu for row in found for gpu in row.gpus})),
-        pid=None,
-        process="",
-        user="",
-        known_bytes=added(row.known_bytes for row in found),
-        inferred_bytes=added(row.inferred_bytes for row in found),
-        sm=added(row.sm for row in found),
-        watts=added(row.watts for row in found),
-        joules=added(row.joules for row in found),
-        methods=_merged(uses),
-        share_error=None,
-        processes=sum(row.processes for row in found),
-        active=any(row.active for row in found),
-        started=None,
-        workload="",
-        image="",
+        owner="",
+        gpus=tuple(sorted({gpu for row in parts for gpu in row.gpus})),
+        known_bytes=added(row.known_bytes for row in parts),
+        inferred_bytes=added(row.inferred_bytes for row in parts),
+        sm=added(row.sm for row in parts),
+        watts=added(row.watts for row in parts),
+        joules=added(row.joules for row in parts),
+        methods=_methods(uses),
+        processes=sum(row.processes for row in parts),
         uses=uses,
     )
 
 
 def added(numbers: Iterable[float | None]) -> float | None:
-    """The sum of what is known; None where nothing is."""
+    """The sum of the known numbers; None if all are unknown."""
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None
 
 
-def words(use: Use) -> str:
-    """All that somebody may look for."""
+def is_active(use: Use) -> bool:
+    """False for a process that has left its device."""
+    return isinstance(use, ContainerRow) or use.active is not False
+
+
+def is_match(row: Row, search: str) -> bool:
+    """Whether a search stops at this row."""
+    return any(_matches(f"{_words(use)}\n{row.owner.lower()}", search) for use in row.uses)
+
+
+def owner_styles(shown: Snapshot) -> dict[str, str]:
+    """A colour for each owner, chosen by name so that it is stable, and unique as long as there are enough."""
+    styles: dict[str, str] = {}
+    for owner in sorted({use.owner for use in (*shown.processes, *shown.containers)}):
+        first = zlib.crc32(owner.encode("utf-8", "replace"))
+        preferred = [OWNER_STYLES[(first + step) % len(OWNER_STYLES)] for step in range(len(OWNER_STYLES))]
+        free = [style for style in preferred if style not in styles.values()]
+        styles[owner] = (free or preferred)[0]
+    return styles
+
+
+def _words(use: Use) -> str:
+    """The text that filters and searches look at."""
+    process = (str(use.pid), use.process_name, use.kind) if isinstance(use, ProcessRow) else ()
     return "\n".join((
-        str(use.pid or ""), use.process, use.kind, use.namespace, use.pod, use.container, use.container_id, use.unit,
-        use.job, use.workload, use.image, use.user, use.uuid, use.unknown_because,
+        *process, use.owner, use.namespace, use.pod, use.container, use.container_id, use.unit, use.job, use.workload,
+        use.image, use.user, use.uuid, use.unknown_because,
     )).lower()  # fmt: skip
 
 
-def matches(text: str, wanted: str) -> bool:
-    """Whether every word that is wanted is in it."""
-    return all(word in text for word in wanted.lower().split())
+def _matches(text: str, words: str) -> bool:
+    return all(word in text for word in words.lower().split())
 
 
-def found_in(row: Row, wanted: str) -> bool:
-    """Whether a search for it stops at this row."""
-    return any(matches(f"{words(use)}\n{row.owner.lower()}", wanted) for use in row.uses)
+def _is_by_process(shown: Snapshot, grouping: str) -> bool:
+    """Whether rows consist of processes; if the exporter lists none, they consist of containers."""
+    are_listed = bool(shown.processes) or not any(container.processes for container in shown.containers)
+    return grouping in ("process", "user") and are_listed
 
 
-def _is_listed(seen: Seen, grouping: str) -> bool:
-    """Whether rows are made of processes; an exporter may show none, and then all are made of containers."""
-    is_shown = bool(seen.processes) or not any(use.processes for use in seen.containers)
-    return grouping in ("process", "user") and is_shown
-
-
-def _uses(seen: Seen, grouping: str) -> list[Use]:
-    """Processes, or containers and whoever is in none: those are whole also where processes are not shown."""
-    if _is_listed(seen, grouping):
-        return [*seen.processes, *(use for use in seen.containers if use.inferred_bytes)]
-    return [*seen.containers, *(use for use in seen.processes if not use.container_id)]
+def _uses(shown: Snapshot, grouping: str) -> list[Use]:
+    """Processes; or containers, which are complete even without process rows, and processes in no container."""
+    if _is_by_process(shown, grouping):
+        return [*shown.processes, *(container for container in shown.containers if container.inferred_bytes)]
+    return [*shown.containers, *(process for process in shown.processes if not process.container_id)]
 
 
 def _key(use: Use, grouping: str) -> tuple[str, ...]:
     if grouping == "process":
-        return str(use.pid or ""), use.uuid, str(use.start_time), use.container_id, use.owner
+        process = (str(use.pid), str(use.start_time)) if isinstance(use, ProcessRow) else ("", "")
+        return (*process, use.uuid, use.container_id, use.owner)
     if grouping == "container":
         return use.container_id, use.owner
     return (_name(use, grouping),)
 
 
 def _name(use: Use, grouping: str) -> str:
-    if grouping == "pod" and use.pod:
-        return f"{use.namespace}/{use.pod}" if use.namespace else use.pod
+    if grouping == "pod" and (use.pod or use.pod_uid):
+        return Owner(namespace=use.namespace, pod=use.pod, pod_uid=use.pod_uid).display_name
     if grouping == "namespace":
         return use.namespace or "(no namespace)"
     if grouping == "user":
@@ -168,39 +184,41 @@ def _row(
     uses: list[Use],
     grouping: str,
     metered: set[str],
-    colours: Mapping[str, str],
+    styles: Mapping[str, str],
     *,
-    listed: bool,
+    by_process: bool,
 ) -> Row:
-    own = [use for use in uses if not listed or use.pid is not None]  # else a container tells its processes' again
-    methods = _merged(own)
-    styles = {colours.get(use.owner, "") for use in uses}
-    counted = bool(methods) or any(use.gpu_uuid in metered for use in own)
+    processes = [use for use in uses if isinstance(use, ProcessRow)]
+    containers = [use for use in uses if isinstance(use, ContainerRow)]
+    counted = processes if by_process else uses  # a container repeats the numbers of its processes
+    methods = _methods(counted)
+    has_energy = bool(methods) or any(use.gpu_uuid in metered for use in counted)
+    owners = {use.owner for use in uses}
     return Row(
         key=key,
         owner=_name(uses[0], grouping),
-        colour=styles.pop() if len(styles) == 1 else "",
+        style=styles.get(owners.pop(), "") if len(owners) == 1 else "",
         gpus=tuple(sorted({use.gpu for use in uses})),
-        pid=uses[0].pid if grouping == "process" else None,
-        process=_common(use.process for use in uses),
+        pid=processes[0].pid if grouping == "process" and processes else None,
+        process=_common(process.process_name for process in processes),
         user=_common(use.user for use in uses),
-        known_bytes=added(use.memory_bytes for use in own),
-        inferred_bytes=added(use.inferred_bytes for use in uses),
-        sm=added(use.sm for use in own),
-        watts=added(use.watts for use in own),
-        joules=sum(joules for _, joules in methods) if counted else None,
+        known_bytes=added(use.memory_bytes for use in counted),
+        inferred_bytes=added(container.inferred_bytes for container in containers),
+        sm=added(use.sm_ratio for use in counted),
+        watts=added(use.watts for use in counted),
+        joules=sum(joules for _, joules in methods) if has_energy else None,
         methods=methods,
-        share_error=uses[0].share_error if len(uses) == 1 else None,
-        processes=sum(use.processes for use in own),
-        active=any(use.active for use in uses),
-        started=min((use.start_time for use in uses if use.start_time is not None), default=None),
+        share_error=processes[0].energy_share_error_ratio if processes and len(uses) == 1 else None,
+        processes=sum(use.processes if isinstance(use, ContainerRow) else 1 for use in counted),
+        active=any(is_active(use) for use in uses),
+        started=min((p.start_time for p in processes if p.start_time is not None), default=None),
         workload=_common(use.workload for use in uses),
         image=_common(use.image for use in uses),
         uses=tuple(uses),
     )
 
 
-def _merged(uses: Iterable[Use]) -> tuple[tuple[str, float], ...]:
+def _methods(uses: Iterable[Use]) -> tuple[tuple[str, float], ...]:
     joules: dict[str, float] = {}
     for use in uses:
         for method, part in use.joules.items():
@@ -209,6 +227,6 @@ def _merged(uses: Iterable[Use]) -> tuple[tuple[str, float], ...]:
 
 
 def _common(names: Iterable[str]) -> str:
-    """The one name all have, else how many there are."""
+    """The name that all share, or the number of different names in parentheses."""
     different = sorted({name for name in names if name})
     return different[0] if len(different) == 1 else f"({len(different)})" if different else ""

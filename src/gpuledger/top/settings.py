@@ -1,4 +1,4 @@
-"""The settings of `gpuledger top`: the exporter's, for readings of its own, and how to reach an exporter."""
+"""The settings of `gpuledger top`: those of the exporter, and how to connect to another exporter."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ from gpuledger.top.exporter import TIMEOUT_S, parse
 
 
 def connect(text: str) -> str:
-    """Where an exporter is, or nothing."""
+    """Check the address of an exporter; may be empty."""
     if text:
         parse(text)
     return text
 
 
 OWN: tuple[Option, ...] = (
-    Option("connect", "", "Exporter to show, as http://host:9400, host:9400 or host; this host's GPUs if not given.",
+    Option("connect", "", "Address of an exporter, as http://host:9400, host:9400 or host; if empty, this host.",
            connect),
-    Option("exporter.user", "", "User for basic authentication there."),
-    Option("exporter.password-file", "", "File with the password of that user."),
+    Option("exporter.user", "", "User name for basic authentication."),
+    Option("exporter.password-file", "", "File with the password for basic authentication."),
     Option("exporter.token-file", "", "File with a bearer token."),
-    Option("exporter.ca-file", "", "File with the certificates to trust, in place of the system's."),
-    Option("exporter.insecure-skip-verify", False, "Trust whatever certificate it shows.", checks.switch),
+    Option("exporter.ca-file", "", "File with CA certificates to trust instead of the system's."),
+    Option("exporter.insecure-skip-verify", False, "Do not verify the exporter's TLS certificate.", checks.switch),
 )  # fmt: skip
 
 OPTIONS: tuple[Option, ...] = (
-    *(replace(one, aliases=(*one.aliases, "interval")) if one.key == "tick.interval" else one for one in EXPORTER),
+    *(
+        replace(option, aliases=(*option.aliases, "interval")) if option.key == "tick.interval" else option
+        for option in EXPORTER
+    ),
     *OWN,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Settings(Config):
-    """What the view is set to. It takes all settings of the exporter, so that both can have one file."""
+    """All settings; those of the exporter are included, so that both can share one file."""
 
     connect: str
     exporter_user: str
@@ -47,11 +50,11 @@ class Settings(Config):
     exporter_insecure_skip_verify: bool
 
     def access(self) -> Access:
-        """How to ask; ConfigError when some of it contradicts the rest."""
+        """How to connect; raises ConfigError for contradictory settings."""
         if bool(self.exporter_user) != bool(self.exporter_password_file):
-            raise ConfigError("--exporter.user and --exporter.password-file belong together; give both or none")
+            raise ConfigError("--exporter.user and --exporter.password-file belong together", "set both or neither")
         if self.exporter_user and self.exporter_token_file:
-            raise ConfigError("--exporter.user and --exporter.token-file are two ways to log in; give one of them")
+            raise ConfigError("--exporter.user and --exporter.token-file exclude each other", "set one of them")
         return Access(
             self.connect,
             self.exporter_user,

@@ -1,159 +1,205 @@
-"""Two things to draw on for textual: some lines, and the table."""
+"""The widgets of the live view: the table, the prompt, and full-screen pages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
-from rich.segment import Segment
-from rich.style import Style
-from textual import events
-from textual.message import Message
-from textual.strip import Strip
-from textual.widget import Widget
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Input, Label, Static
 
-from gpuledger.top.columns import Layout
-from gpuledger.top.line import LOOKS, UNICODE, Glyphs, Line, Piece
-from gpuledger.top.rows import Row, found_in
-from gpuledger.top.table import View
+from gpuledger.top.columns import Layout, View
+from gpuledger.top.rows import Row, is_match
+from gpuledger.top.text import Glyphs, Line
 
-STYLES = {name: Style.parse(look.rich) if look.rich else Style() for name, look in LOOKS.items()}
-WHEEL = 3
-"""Rows that one step of a mouse's wheel moves."""
-
-
-def strip(line: Line, columns: int) -> Strip:
-    """The line as textual draws it: as segments, so that nothing in a name is taken for markup."""
-    return Strip([Segment(text, STYLES[style]) for text, style in line]).adjust_cell_length(columns)
+MATCH = "bold yellow"
+MAX_REMOVED = 50
+"""Rows that are removed one by one; removing a row takes as long as adding a hundred."""
 
 
-class Lines(Widget):
-    """As many lines as it is given."""
-
-    DEFAULT_CSS = "Lines { height: auto; width: 100%; }"
-
-    def __init__(self, id: str | None = None) -> None:  # noqa: A002 - as textual calls it
-        super().__init__(id=id)
-        self._lines: Sequence[Line] = ()
-
-    def show(self, lines: Sequence[Line]) -> None:
-        """Draw these."""
-        is_as_high = len(lines) == len(self._lines)
-        self._lines = lines
-        self.styles.height = max(1, len(lines))
-        self.refresh(layout=not is_as_high)
-
-    def render_line(self, y: int) -> Strip:
-        """Called by textual for each line."""
-        return strip(self._lines[y] if y < len(self._lines) else (), self.size.width)
+def rich_text(*lines: Line) -> Text:
+    """Lines for textual; names are never interpreted as markup."""
+    text = Text("\n", no_wrap=True, overflow="crop", end="").join(Text.assemble(*line) for line in lines)
+    text.no_wrap, text.overflow = True, "crop"
+    return text
 
 
-class Table(Widget):
-    """Draws the rows that can be seen, and no others. The cursor stays with its row whatever the order becomes."""
+class Table(DataTable[Text], inherit_bindings=False):
+    """The table of owners. Only visible rows are formatted, so that thousands of rows cost little.
 
-    DEFAULT_CSS = "Table { height: 1fr; width: 100%; }"
+    A cursor below the first row stays on its row in any order; on the first row it stays at the top.
+    """
 
-    class Sort(Message):
-        """A title was clicked."""
+    DEFAULT_CSS = """
+    Table { height: 1fr; background: transparent; color: ansi_default; scrollbar-size: 0 0; }
+    Table:focus { background-tint: transparent; }
+    Table > .datatable--header, Table:focus > .datatable--header {
+        background: ansi_default; background-tint: transparent; color: ansi_default; text-style: reverse;
+    }
+    Table > .datatable--cursor, Table:focus > .datatable--cursor {
+        background: ansi_default; color: ansi_default; text-style: reverse;
+    }
+    Table > .datatable--hover { background: transparent; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "cursor_up", show=False),
+        Binding("down,j", "cursor_down", show=False),
+        Binding("pageup", "page_up", show=False),
+        Binding("pagedown", "page_down", show=False),
+        Binding("home", "scroll_top", show=False),
+        Binding("end", "scroll_bottom", show=False),
+    ]
 
-        def __init__(self, column: str) -> None:
-            super().__init__()
-            self.column = column
-
-    def __init__(self, glyphs: Glyphs = UNICODE, id: str | None = None) -> None:  # noqa: A002 - as textual calls it
-        super().__init__(id=id)
+    def __init__(self, glyphs: Glyphs) -> None:
+        super().__init__(cursor_type="row", cell_padding=0)
         self._glyphs = glyphs
-        self._rows: list[Row] = []
-        self._view = View()
-        self._now: float | None = None
-        self._first = 0
-        self._cursor: int | None = None
+        self._shown: Sequence[Row] = ()
+        self._layout = Layout(())
+        self._headings: list[str] = []
         self.search = ""
 
     @property
     def chosen(self) -> Row | None:
         """The row under the cursor."""
-        return self._rows[self._cursor] if self._cursor is not None else None
+        return self._shown[self.cursor_row] if self.cursor_row < len(self._shown) else None
 
-    def show(self, rows: list[Row], view: View, now: float | None) -> None:
-        """Draw these."""
-        before = self.chosen
-        self._rows, self._view, self._now = rows, view, now
-        if before is not None:
-            same = next((at for at, row in enumerate(rows) if row.key == before.key), self._cursor or 0)
-            self._cursor = min(same, len(rows) - 1) if rows else None
-        self._scroll()
-        self.refresh()
+    def show(self, rows: Sequence[Row], view: View, width: int, now: float | None) -> None:
+        """Show these rows."""
+        chosen, position = self.chosen, self.cursor_row
+        self._shown, self._layout = rows, Layout.fit(view.choice.grouping, width, now)
+        headings = self._layout.headings(view, self._glyphs)
+        if headings != self._headings or self.row_count - len(rows) > MAX_REMOVED:
+            self._reset(headings)
+        for key in list(self.rows)[len(rows) :]:
+            self.remove_row(key)
+        empty = [Text()] * len(headings)
+        for _ in range(self.row_count, len(rows)):
+            self.add_row(*empty)  # `get_row_at` provides the cells
+        if chosen is not None and position > 0:
+            same = (index for index, row in enumerate(rows) if row.key == chosen.key)
+            self.move_cursor(row=next(same, position), animate=False)
+        self.notify_style_update()  # drops cached cells
 
-    def move(self, by: int) -> None:
-        """Move the cursor by so many rows."""
-        self.go(by if self._cursor is None else self._cursor + by, is_new=self._cursor is None)
+    def _reset(self, headings: list[str]) -> None:
+        """Remove all rows and, if the headings changed, all columns, without losing the scroll position."""
+        top, has_new_columns = self.scroll_offset.y, headings != self._headings
+        self.clear(columns=has_new_columns)
+        if has_new_columns:
+            self._headings = headings
+            for (column, width), heading in zip(self._layout.columns, headings, strict=True):
+                self.add_column(Text(heading), width=width + 1, key=column.name)
+        self.scroll_to(y=top, animate=False)
 
-    def go(self, to: int, *, is_new: bool = False) -> None:
-        """Move the cursor there, or to the end that is nearest; a new one is at the first row that is seen."""
-        if self._rows:
-            self._cursor = min(len(self._rows) - 1, max(0, self._first if is_new else to))
-            self._scroll()
-            self.refresh()
-
-    def page(self) -> int:
-        """Rows that can be seen."""
-        return max(1, self.size.height - 1)
+    def get_row_at(self, row_index: int) -> list[Any]:
+        """The cells of a row, formatted when the row is drawn."""
+        row = self._shown[row_index]
+        is_found = bool(self.search) and is_match(row, self.search)
+        style = MATCH if is_found else "" if row.active else "dim"
+        return [Text(text, style) for text, style in self._layout.cells(row, self._glyphs, style)]
 
     def leave(self) -> None:
-        """No row is chosen any more."""
-        self._cursor, self.search = None, ""
-        self.refresh()
+        """Move the cursor to the top and end the search."""
+        self.search = ""
+        self.move_cursor(row=0, animate=False)
+        self.notify_style_update()
 
-    def find(self, step: int, *, here: bool = False) -> bool:
-        """Move to the next row with the words of the search; False if there is none."""
-        start = min(0, step) if self._cursor is None else self._cursor if here else self._cursor + step
-        for distance in range(len(self._rows)):
-            at = (start + step * distance) % len(self._rows)
-            if found_in(self._rows[at], self.search):
-                self.go(at)
+    def find(self, step: int, *, stay: bool = False) -> bool:
+        """Move to the next match in the direction of `step`; False if there is none."""
+        start = self.cursor_row + (0 if stay else step)
+        for distance in range(len(self._shown)):
+            position = (start + step * distance) % len(self._shown)
+            if is_match(self._shown[position], self.search):
+                self.move_cursor(row=position, animate=False)
                 return True
         return False
 
-    def _scroll(self) -> None:
-        """As little as needed for the cursor to be seen."""
-        page = self.page()
-        if self._cursor is not None:
-            self._first = min(max(self._first, self._cursor - page + 1), self._cursor)
-        self._first = max(0, min(self._first, len(self._rows) - page))
 
-    def render_line(self, y: int) -> Strip:
-        """Called by textual for each line."""
-        columns = self.size.width
-        layout = Layout.fit(self._view.choice.grouping, columns, self._now)
-        if y == 0:
-            line = layout.heading(self._view.sort, self._glyphs, falling=self._view.falling)
-            return strip((*line, Piece(" " * columns, "head")), columns)
-        at = self._first + y - 1
-        if at >= len(self._rows):
-            return strip((Piece("nobody" if y == 1 else "", "dim"),), columns)
-        row = self._rows[at]
-        if at == self._cursor:
-            return strip((*layout.line(row, self._glyphs, "cursor"), Piece(" " * columns, "cursor")), columns)
-        is_match = bool(self.search) and found_in(row, self.search)
-        return strip(layout.line(row, self._glyphs, "match" if is_match else "" if row.active else "dim"), columns)
+class Prompt(Horizontal):
+    """A line for typing a filter or a search."""
 
-    def on_click(self, event: events.Click) -> None:
-        """A title sorts, a row is chosen."""
-        if event.y == 0:
-            column = Layout.fit(self._view.choice.grouping, self.size.width).at(event.x)
-            if column:
-                self.post_message(self.Sort(column))
-        elif self._first + event.y - 1 < len(self._rows):
-            self.go(self._first + event.y - 1)
+    DEFAULT_CSS = """
+    Prompt { height: 1; dock: bottom; display: none; }
+    Prompt Label { width: auto; color: ansi_cyan; text-style: bold; }
+    Prompt Input { width: 1fr; background: transparent; color: ansi_default; }
+    """
 
-    def on_mouse_scroll_down(self) -> None:
-        """The wheel."""
-        self.move(WHEEL)
+    def __init__(self) -> None:
+        super().__init__()
+        self._label = Label()
+        self._input = Input(compact=True, select_on_focus=False)
+        self.purpose = ""
+        """`filter`, `search`, or empty while the prompt is closed."""
 
-    def on_mouse_scroll_up(self) -> None:
-        """The wheel."""
-        self.move(-WHEEL)
+    def compose(self) -> ComposeResult:
+        """The label and the input."""
+        yield self._label
+        yield self._input
+
+    def open(self, purpose: str, text: str = "") -> None:
+        """Start typing."""
+        self.purpose = purpose
+        self._label.update(f"{purpose}: ")
+        with self.prevent(Input.Changed):
+            self._input.value = text
+        self._input.cursor_position = len(text)
+        self.display = True
+        self.screen.set_focus(self._input)  # at once: the next keys may be waiting already
+
+    def close(self) -> None:
+        """Stop typing."""
+        self.purpose = ""
+        self.display = False
+
+
+class Page(ModalScreen[None]):
+    """Lines over the whole screen, which can be scrolled."""
+
+    DEFAULT_CSS = """
+    Page { background: transparent; }
+    Page VerticalScroll {
+        height: 1fr; background: transparent; scrollbar-size: 1 1;
+        scrollbar-color: ansi_cyan; scrollbar-color-hover: ansi_cyan; scrollbar-color-active: ansi_cyan;
+        scrollbar-background: ansi_default; scrollbar-background-hover: ansi_default;
+        scrollbar-background-active: ansi_default;
+    }
+    """
+    AUTO_FOCUS = "VerticalScroll"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Back", key_display="Esc"),
+        *(Binding(key, "dismiss", show=False) for key in ("q", "enter", "h", "?", "f1", "space")),
+        *(Binding(key, "app.quit", show=False) for key in ("f10", "ctrl+c")),
+        Binding("j", "scroll(1)", show=False),
+        Binding("k", "scroll(-1)", show=False),
+    ]
+
+    def __init__(self, lines: Callable[[], list[Line]]) -> None:
+        super().__init__()
+        self._lines = lines
+        self._content = Static()
+
+    def compose(self) -> ComposeResult:
+        """The lines and the keys."""
+        with VerticalScroll():
+            yield self._content
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Draw."""
+        self.draw()
 
     def on_resize(self) -> None:
-        """Another number of rows can be seen."""
-        self._scroll()
+        """Draw at the new size."""
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw the current lines."""
+        self._content.update(rich_text(*self._lines()))
+
+    def action_scroll(self, rows: int) -> None:
+        """Scroll, as in a pager."""
+        for pager in self.query(VerticalScroll):
+            pager.scroll_relative(y=rows, animate=False)

@@ -1,1 +1,1 @@
-"""What people look at: the page and the terminal show the same picture of a tick."""
+"""The typed snapshot of a tick, its history and its problems: the source of the API, the page, `top` and `doctor`."""

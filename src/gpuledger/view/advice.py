@@ -1,11 +1,16 @@
-"""What to do about what is wrong: the same words for the doctor and the page. Commands stand in backticks."""
+"""TEMPORARY: fixes found by the text of a problem, for sources that do not fill `fix` and `kind` yet.
+
+Delete this module when they do: `completed(p)`, `completed_provider(p)` and `split(p)` become `p`.
+"""
 
 from __future__ import annotations
 
-from gpuledger.model import MemoryAccount, ProviderHealth
+from dataclasses import replace
 
-GIB = 1 << 30
-HANGS = "does not return"
+from gpuledger.problem import Problem
+
+HANG = "hang"
+"""The kind of a driver call that does not return."""
 HANG_FIX = "look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`; if the call never returns, reboot"
 DRIVER_FIXES = {
     "NVML Shared Library Not Found": "install the NVIDIA driver; in a container give it the GPUs: `docker run "
@@ -18,30 +23,9 @@ DRIVER_FIXES = {
     "GPU is lost": "`sudo nvidia-smi --gpu-reset -i {gpu}`, or reboot; `sudo dmesg | grep -i xid` says why",
     "GPU requires restart": "`sudo nvidia-smi --gpu-reset -i {gpu}`",
     **dict.fromkeys(
-        (
-            "GPU not found",
-            "No GPUs were found",
-            "NVML Error with code 28",
-        ),  # the binding has no words of its own for it
+        ("GPU not found", "No GPUs were found", "NVML Error with code 28"),
         "`nvidia-smi -L` lists the GPUs there are; reboot if one is missing",
     ),
-}
-"""By NVML's own words, as they stand in a reason."""
-NO_GPU_FIX = "`nvidia-smi -L` lists what the driver sees; in a container give it the GPUs: `docker run --gpus all`"
-NAMESPACE_FIX = "`docker run --pid=host` or `podman run --pid=host`; on Kubernetes `hostPID: true`"
-MEMORY_FIX = (
-    "`sudo fuser -v /dev/nvidia*` names who has it open: a process of a VM, of another container, or a dead one"
-)
-OWNER_FIX = "`gpuledger explain PID` shows how far it gets, and why"
-REPORT_FIX = "please report it, with `gpuledger doctor --bundle FILE`"
-
-CALLED = {
-    "docker": "docker",
-    "podman": "podman",
-    "cri": "container runtime",
-    "podresources": "kubelet",
-    "kubernetes": "api server",
-    "hpcdir": "job directory",
 }
 START = {
     "docker": "`sudo systemctl start docker`",
@@ -61,47 +45,33 @@ API_FIX = (
 )
 
 
-def fix_of(reason: str, gpu: int | str = "ID") -> str:
-    """What to do about a reason that the driver gave."""
-    if HANGS in reason:
-        return HANG_FIX
+def completed(problem: Problem, gpu: int | str = "ID") -> Problem:
+    """A driver problem with its fix and kind."""
+    if problem.fix:
+        return problem
+    if "does not return" in problem.what:
+        return replace(problem, fix=HANG_FIX, kind=HANG)
     for words, fix in DRIVER_FIXES.items():
-        if words in reason:
-            return fix.format(gpu=gpu)
-    return "see what `nvidia-smi` says; `sudo dmesg | grep -i -e nvrm -e xid` may say why"
+        if words in problem.what:
+            return replace(problem, fix=fix.format(gpu=gpu))
+    return problem
 
 
-def of_memory(account: MemoryAccount) -> str:
-    """What is wrong with a device on which memory is unknown."""
-    text = f"{(account.unknown_bytes or 0) / GIB:.1f} GiB are used by nobody whom the driver lists"
-    return text + (f"; inferred to {account.candidates} who may hold them" if account.inferred_bytes else "")
+def completed_provider(problem: Problem, provider: str) -> Problem:
+    """A provider's problem with its fix."""
+    if problem.fix:
+        return problem
+    problem = split(problem)
+    if "permission denied" in problem.what and provider in MAY_ASK:
+        return replace(problem, fix=MAY_ASK[provider])
+    if any(words in problem.what for words in ("no such", "refused", "nobody listens")) and provider in START:
+        return replace(problem, fix=f"{START[provider]}; {problem.fix}")
+    if provider == "kubernetes" and any(code in problem.what for code in ("(401", "(403")):
+        return replace(problem, fix=API_FIX)
+    return problem
 
 
-def kind_of(health: ProviderHealth) -> str:
-    """What it is, whichever of several it is: docker-2 is a second Docker."""
-    return health.name.partition("-")[0]
-
-
-def called(health: ProviderHealth) -> str:
-    """A provider as people call it."""
-    kind = kind_of(health)
-    return CALLED.get(kind, kind) + health.name.removeprefix(kind)
-
-
-def of_provider(health: ProviderHealth) -> tuple[str, str]:
-    """What is wrong with one that is down, and what to do: a command where there is one, else what it advises."""
-    kind = kind_of(health)
-    text, fix = explained(health.reason)
-    if "permission denied" in text and kind in MAY_ASK:
-        return text, MAY_ASK[kind]
-    if any(words in text for words in ("no such", "refused", "nobody listens")) and kind in START:
-        return text, f"{START[kind]}; {fix}"
-    if kind == "kubernetes" and any(code in text for code in ("(401", "(403")):
-        return text, API_FIX
-    return text, fix
-
-
-def explained(message: object) -> tuple[str, str]:
-    """One of our own messages, which name what is wrong and, after a semicolon, what would be right."""
-    text, _, fix = str(message).rpartition("; ")
-    return (text, fix) if text else (fix, "`gpuledger once --log.level debug` says more")
+def split(problem: Problem) -> Problem:
+    """A problem whose text contains its fix after the last semicolon."""
+    what, _, fix = problem.what.rpartition("; ")
+    return replace(problem, what=what, fix=fix) if what and not problem.fix else problem

@@ -1,140 +1,185 @@
-"""What is wrong in a tick, worst first, each with what to do about it."""
+"""The problems of a tick, worst first, each with how to fix it.
+
+Problems of the driver, a GPU, a provider, the dcgm-exporter and DCGM are created where they are detected and only
+completed here. Problems that show only in the tick as a whole are created here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
-from gpuledger.model import MemoryAccount, Reading, Tick
+from gpuledger.model import MemoryAccount, ProviderHealth, Reading, Tick
+from gpuledger.problem import NOTE, PROBLEM, SEVERITIES, WARNING, Problem
 from gpuledger.view import advice
 
-PROBLEM, WARNING, NOTE = LEVELS = ("problem", "warning", "note")
-"""Something does not work; something is missing; worth knowing."""
+GIB = 1 << 30
 HEAT = {"sw_thermal_slowdown", "hw_thermal_slowdown"}
 POWER = {"hw_slowdown", "hw_power_brake_slowdown"}
-XID_FIX = (
-    "`sudo dmesg | grep -i xid` says more, NVIDIA's XID catalog what it means: 13, 31 and 43 are faults of the "
-    "program, 48, 63, 64, 74, 79, 94 and 95 of the hardware"
+SHORT_LIVED = {"process is gone"}
+"""Reasons for an unknown owner that pass without action."""
+UNRESOLVED, UNKNOWN_MEMORY, SLOW = "unresolved", "unknown_memory", "slow"
+"""Kinds of problems that `doctor` leaves out if it reports their cause."""
+PROVIDER_NAMES = {
+    "docker": "docker",
+    "podman": "podman",
+    "cri": "container runtime",
+    "podresources": "kubelet",
+    "kubernetes": "api server",
+    "hpcdir": "job directory",
+}
+
+DRIVER_FIX = "see what `nvidia-smi` reports; `sudo dmesg | grep -i -e nvrm -e xid` may show the cause"
+NO_GPU_FIX = "`nvidia-smi -L` lists the GPUs the driver sees; in a container, pass them: `docker run --gpus all`"
+NAMESPACE_FIX = "`docker run --pid=host` or `podman run --pid=host`; on Kubernetes `hostPID: true`"
+MEMORY_FIX = (
+    "`sudo fuser -v /dev/nvidia*` lists the processes that have the device open: in a VM, in another container, or dead"
 )
-REASONS_LEFT_OUT = {"process is gone"}
-"""It is short-lived, and nothing can be done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong."""
-
-    level: str
-    """One of LEVELS."""
-    about: str
-    what: str
-    fix: str
+OWNER_FIX = "`gpuledger explain PID` shows each step and why it stops"
+REPORT_FIX = "please report it, with `gpuledger doctor --bundle FILE`"
+LOG_FIX = "`gpuledger once --log.level debug` logs more"
+XID_FIX = (
+    "`sudo dmesg | grep -i xid` shows details, and NVIDIA's XID catalog explains them: 13, 31 and 43 are faults of the "
+    "program; 48, 63, 64, 74, 79, 94 and 95 of the hardware"
+)
 
 
 def problems(tick: Tick) -> list[Problem]:
-    """Worst first, in the order in which they cause each other."""
-    found = [*_driver(tick), *_names(tick), *_books(tick), *_exporter(tick)]
-    return sorted(found, key=lambda one: LEVELS.index(one.level))
+    """Worst first; within a severity, causes before their effects."""
+    unsorted = [*_driver(tick), *_names(tick), *_books(tick), *_exporter(tick)]
+    return sorted(unsorted, key=lambda problem: SEVERITIES.index(problem.severity))
+
+
+def provider_kind(health: ProviderHealth) -> str:
+    """The kind of provider: `docker` for `docker-2`, a second Docker."""
+    return health.name.partition("-")[0]
+
+
+def provider_name(health: ProviderHealth) -> str:
+    """The name of a provider as users know it."""
+    kind = provider_kind(health)
+    return PROVIDER_NAMES.get(kind, kind) + health.name.removeprefix(kind)
 
 
 def _driver(tick: Tick) -> Iterator[Problem]:
     if not tick.driver.up:
-        yield Problem(PROBLEM, "driver", f"cannot be read: {tick.driver.reason}", advice.fix_of(tick.driver.reason))
+        yield _unreadable(tick.driver.problem, "driver")
         return
     if not tick.readings:
-        yield Problem(PROBLEM, "driver", "answers, but lists no GPU", advice.NO_GPU_FIX)
+        yield Problem("the driver responds but lists no GPU", NO_GPU_FIX, "no_gpu", about="driver")
     for reading in tick.readings:
         yield from _gpu(reading, tick.memory.get(reading.device.uuid))
     for (call, error), count in tick.health.driver_errors:
-        what = f"{call} failed {count} time{'s' * (count != 1)}: {error}; what it tells is missing"
-        yield Problem(WARNING, "driver", what, advice.fix_of(error))
+        what = f"{call} failed {_times(count)}: {error}; its values are missing"
+        yield Problem(what, DRIVER_FIX, "driver_call", severity=WARNING, about="driver")
+
+
+def _unreadable(cause: Problem | None, about: str, gpu: int | str = "ID") -> Problem:
+    """A driver or GPU that is down."""
+    cause = advice.completed(cause or Problem("no reason given"), gpu)
+    return replace(cause, what=f"cannot be read: {cause.what}", fix=cause.fix or DRIVER_FIX, about=about)
 
 
 def _gpu(reading: Reading, memory: MemoryAccount | None) -> Iterator[Problem]:
     device = reading.device
     name = f"GPU {device.index}" + (f" {device.mig_profile}" if device.parent_uuid else "")
     if not reading.up:
-        fix = advice.fix_of(reading.reason, device.index)
-        yield Problem(PROBLEM, name, f"cannot be read: {reading.reason}", fix)
+        yield _unreadable(reading.problem, name, device.index)
         return
     yield from _hardware(reading, name)
     if memory is not None and memory.unknown_bytes:
-        yield Problem(WARNING, name, advice.of_memory(memory), advice.MEMORY_FIX)
+        what = f"{memory.unknown_bytes / GIB:.1f} GiB are held by no process that the driver lists"
+        if memory.inferred_bytes:
+            candidates = f"{memory.candidates} container{'s' * (memory.candidates != 1)}"
+            what += f"; inferred for {candidates} that may hold them"
+        yield Problem(what, MEMORY_FIX, UNKNOWN_MEMORY, severity=WARNING, about=name)
 
 
 def _hardware(reading: Reading, name: str) -> Iterator[Problem]:
-    slowed = {reason for reason, on in reading.clock_events if on}
-    if slowed & HEAT:
-        hottest = max((c for _, c in reading.temperatures_c), default=None)
-        what = "is slowed down by heat" + (f", at {hottest} °C" if hottest is not None else "")
-        yield Problem(WARNING, name, what, "look at fans, airflow and the room; `nvidia-smi -q -d TEMPERATURE`")
-    elif slowed & POWER:
-        fix = "look at the power supply and its cables; `nvidia-smi -q -d PERFORMANCE` names the reason"
-        yield Problem(WARNING, name, "is slowed down by its hardware: power brake, or power is short", fix)
+    slowed_by = {reason for reason, is_active in reading.clock_events if is_active}
+    if slowed_by & HEAT:
+        hottest = max((celsius for _, celsius in reading.temperatures_c), default=None)
+        what = "slowed down by heat" + (f", at {hottest} °C" if hottest is not None else "")
+        fix = "check the fans, the airflow and the room; `nvidia-smi -q -d TEMPERATURE`"
+        yield Problem(what, fix, "heat", severity=WARNING, about=name)
+    elif slowed_by & POWER:
+        fix = "check the power supply and its cables; `nvidia-smi -q -d PERFORMANCE` names the reason"
+        what = "slowed down by the hardware: power brake or insufficient power"
+        yield Problem(what, fix, "power", severity=WARNING, about=name)
     for xid, count in reading.xids:
-        yield Problem(WARNING, name, f"reported XID {xid}, {count} time{'s' * (count != 1)}", XID_FIX)
-    if dict(reading.ecc_errors).get("uncorrected"):
-        fix = "`nvidia-smi -q -d ECC,ROW_REMAPPER`; have it replaced when they come back after a reset"
-        yield Problem(WARNING, name, f"{dict(reading.ecc_errors)['uncorrected']} uncorrected memory errors", fix)
+        yield Problem(f"reported XID {xid}, {_times(count)}", XID_FIX, "xid", severity=WARNING, about=name)
+    uncorrected = dict(reading.ecc_errors).get("uncorrected")
+    if uncorrected:
+        what = f"{uncorrected} uncorrected memory errors"
+        fix = "`nvidia-smi -q -d ECC,ROW_REMAPPER`; replace the GPU if they return after a reset"
+        yield Problem(what, fix, "ecc", severity=WARNING, about=name)
     if reading.row_remap_pending:
-        fix = f"`sudo nvidia-smi --gpu-reset -i {reading.device.index}`, when nobody is on it"
-        yield Problem(WARNING, name, "a memory row waits to be remapped", fix)
+        fix = f"`sudo nvidia-smi --gpu-reset -i {reading.device.index}`, once no process uses the GPU"
+        yield Problem("a memory row is waiting to be remapped", fix, "row_remap", severity=WARNING, about=name)
     if reading.row_remap_failed:
-        yield Problem(PROBLEM, name, "a memory row could not be remapped", "have the GPU replaced")
+        yield Problem(
+            "a memory row could not be remapped", "replace the GPU", "row_remap", severity=PROBLEM, about=name
+        )
 
 
 def _names(tick: Tick) -> Iterator[Problem]:
     owners = tick.owners
     if owners.host_pid_namespace is False:
-        what = "the exporter has a namespace of its own: the driver lists no processes of the host"
-        yield Problem(PROBLEM, "PID namespace", what, advice.NAMESPACE_FIX)
+        what = "the exporter runs in its own PID namespace: the driver lists no processes of the host"
+        yield Problem(what, NAMESPACE_FIX, "pid_namespace", severity=PROBLEM, about="PID namespace")
     down = [health for health in owners.providers if not health.up]
     for health in down:
         if health.fetches:
-            what, fix = advice.of_provider(health)
-            yield Problem(PROBLEM, advice.called(health), what, fix)
+            cause = advice.completed_provider(health.problem or Problem("no reason given"), provider_kind(health))
+            yield replace(cause, fix=cause.fix or LOG_FIX, about=provider_name(health))
     if not down:
         for reason, count in owners.unresolved:
-            if reason not in REASONS_LEFT_OUT:
-                yield Problem(WARNING, "owners", f"{count} process{'es' * (count != 1)}: {reason}", advice.OWNER_FIX)
+            if reason not in SHORT_LIVED:
+                what = f"{count} process{'es' * (count != 1)}: {reason}"
+                yield Problem(what, OWNER_FIX, UNRESOLVED, severity=WARNING, about="owners")
     if owners.unknown_device_ids:
-        what = f"{owners.unknown_device_ids} device ids of the kubelet or a runtime have a form nobody knows"
-        yield Problem(WARNING, "device ids", what, "`gpuledger explain --device-id ID` shows how an id is read")
+        what = f"{owners.unknown_device_ids} device ids from the kubelet or a runtime have an unknown format"
+        fix = "`gpuledger explain --device-id ID` shows how an id is parsed; please report it"
+        yield Problem(what, fix, "device_id", severity=WARNING, about="device ids")
 
 
 def _books(tick: Tick) -> Iterator[Problem]:
     for reading in tick.readings:
         account = tick.accounts.get(reading.device.uuid)
         if account is not None and account.residual_mj:
-            what = f"{account.residual_mj / 1000:g} J do not add up"
-            yield Problem(PROBLEM, f"GPU {reading.device.index}", what, advice.REPORT_FIX)
+            what = f"the books are off by {account.residual_mj / 1000:g} J"
+            yield Problem(what, REPORT_FIX, "residual", severity=PROBLEM, about=f"GPU {reading.device.index}")
     if tick.dropped_processes:
         listed = tick.resident_pids()
         hidden = len(listed - {use.resident.pid for use in tick.processes})
-        now = f"{hidden} of {len(listed)} processes are" if hidden else "some processes were, since the start,"
-        what = f"{now} not shown one by one"
-        yield Problem(NOTE, "processes", what, "raise `--process.max`; their energy is in the sums all the same")
+        now = f"{hidden} of {len(listed)} processes have" if hidden else "since the start, some processes had"
+        fix = "raise `--process.max`; the sums include their energy in any case"
+        yield Problem(f"{now} no row of their own", fix, "process_limit", severity=NOTE, about="processes")
 
 
 def _exporter(tick: Tick) -> Iterator[Problem]:
     health = tick.health
     for stage in health.stages:
-        if not stage.success and stage.name != "read":  # which is the driver, told above
-            yield Problem(PROBLEM, "exporter", f"its stage {stage.name} fails", advice.REPORT_FIX)
+        if not stage.success and stage.name != "read":  # a failure to read is a problem of the driver
+            yield Problem(f"the {stage.name} stage failed", REPORT_FIX, "stage", severity=PROBLEM, about="exporter")
     if health.interval_ns and health.duration_ns > health.interval_ns:
-        what = (
-            f"a tick takes {health.duration_ns / 1e9:.1f} s, longer than the {health.interval_ns / 1e9:g} s between two"
-        )
-        yield Problem(WARNING, "exporter", what, "raise `--tick.interval`")
+        seconds, interval = health.duration_ns / 1e9, health.interval_ns / 1e9
+        what = f"a tick takes {seconds:.1f} s, longer than the interval of {interval:g} s"
+        yield Problem(what, "raise `--tick.interval`", SLOW, severity=WARNING, about="exporter")
     if health.upstream is not None and not health.upstream.up:
-        what, fix = advice.explained(health.upstream.reason)
-        yield Problem(PROBLEM, "dcgm-exporter", what, fix)
+        yield _component(health.upstream.problem, "dcgm-exporter", LOG_FIX)
     if tick.dcgm is not None and not tick.dcgm.up:
-        what, fix = advice.explained(tick.dcgm.reason)
-        yield Problem(PROBLEM, "DCGM", what, fix)
+        yield _component(tick.dcgm.problem, "DCGM", "check whether nv-hostengine hangs")
     if tick.journal is not None and tick.journal.failures:
-        failures = tick.journal.failures
-        what = f"the journal could not be written {failures} time{'s' * (failures != 1)}"
-        yield Problem(
-            WARNING, "journal", what, "the log of the exporter says why; look at space and rights of its folder"
-        )
+        what = f"the journal could not be written {_times(tick.journal.failures)}"
+        fix = "see the exporter's log; check the free space and the permissions of the journal's directory"
+        yield Problem(what, fix, "journal", severity=WARNING, about="journal")
+
+
+def _component(cause: Problem | None, about: str, fallback_fix: str) -> Problem:
+    cause = advice.split(cause or Problem("no reason given"))
+    return replace(cause, fix=cause.fix or fallback_fix, about=about)
+
+
+def _times(count: int) -> str:
+    return f"{count} time{'s' * (count != 1)}"

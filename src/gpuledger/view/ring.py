@@ -1,4 +1,4 @@
-"""Numbers over the last so many moments, in memory that is set from the start."""
+"""A ring buffer of rows of numbers, with a fixed size in memory."""
 
 from __future__ import annotations
 
@@ -7,50 +7,52 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 Values = Sequence[float | None]
-NOTHING = math.nan
-"""What is not known; in an array there is no None."""
+UNKNOWN = math.nan
+"""Stands for None, which an array cannot hold."""
 
 
 class Ring:
-    """Rows of some columns each, all over the same moments. A row comes with its first values and goes with its last.
+    """Rows with a fixed number of columns over the last `points` times.
 
-    At most `most` rows: for a newcomer the row that was silent longest makes room, and where none was, there is none.
+    A row is dropped once all its values are older than that. If there are `max_rows` rows, a new row evicts the row
+    that has been without values for the longest time; if every row has values, the new row is ignored.
     """
 
-    def __init__(self, points: int, columns: int, most: int) -> None:
-        self._points, self._columns, self._most = points, columns, most
+    def __init__(self, points: int, columns: int, max_rows: int) -> None:
+        self._points, self._columns, self._max_rows = points, columns, max_rows
         self._times = array("d")
         self._next = 0
         self._rows: dict[str, tuple[array[float], ...]] = {}
-        self._seen: dict[str, int] = {}  # the moment of a row's last values
-        self._moment = 0
+        self._updated: dict[str, int] = {}  # number of the last addition with values for a row
+        self._additions = 0
 
     def add(self, time_s: float, rows: Mapping[str, Values]) -> None:
-        """One more moment; the oldest falls out when there are enough."""
+        """Add the values of one time; the oldest time is overwritten if the ring is full."""
         at, self._next = self._next, (self._next + 1) % self._points
-        self._moment += 1
+        self._additions += 1
         if at == len(self._times):
             self._times.append(time_s)
         else:
             self._times[at] = time_s
         for name in rows:
             if name not in self._rows and self._has_room(rows):
-                self._rows[name] = tuple(array("f", [NOTHING]) * self._points for _ in range(self._columns))
+                self._rows[name] = tuple(array("f", [UNKNOWN]) * self._points for _ in range(self._columns))
         for name, columns in self._rows.items():
             values = rows.get(name)
             if values is not None:
-                self._seen[name] = self._moment
+                self._updated[name] = self._additions
             for column, value in zip(columns, values or [None] * self._columns, strict=True):
-                column[at] = NOTHING if value is None else value
-        for name in [name for name, seen in self._seen.items() if seen <= self._moment - self._points]:
+                column[at] = UNKNOWN if value is None else value
+        oldest = self._additions - self._points
+        for name in [name for name, updated in self._updated.items() if updated <= oldest]:
             self._drop(name)
 
     def clear(self) -> None:
-        """As new."""
-        self._times, self._next, self._rows, self._seen = array("d"), 0, {}, {}
+        """Remove everything."""
+        self._times, self._next, self._rows, self._updated = array("d"), 0, {}, {}
 
     def times(self) -> list[float]:
-        """Of all moments, oldest first."""
+        """All times, oldest first."""
         return self._in_order(self._times)
 
     def rows(self) -> dict[str, list[list[float | None]]]:
@@ -66,12 +68,12 @@ class Ring:
         return [*column[start:count], *column[:start]]
 
     def _has_room(self, rows: Mapping[str, Values]) -> bool:
-        if len(self._rows) < self._most:
+        if len(self._rows) < self._max_rows:
             return True
-        silent = [name for name in self._rows if name not in rows]
-        if silent:
-            self._drop(min(silent, key=lambda name: self._seen[name]))
-        return bool(silent)
+        absent = [name for name in self._rows if name not in rows]
+        if absent:
+            self._drop(min(absent, key=lambda name: self._updated[name]))
+        return bool(absent)
 
     def _drop(self, name: str) -> None:
-        del self._rows[name], self._seen[name]
+        del self._rows[name], self._updated[name]

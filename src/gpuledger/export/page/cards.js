@@ -1,4 +1,4 @@
-// A card for each GPU; MIG instances stand in their GPU's card.
+// A card for each GPU, which includes its MIG instances.
 
 import { Chart } from "./chart.js";
 import { colour } from "./colours.js";
@@ -14,21 +14,21 @@ const SLOWED = {
   hw_power_brake_slowdown: "power brake",
   sync_boost: "sync boost",
 };
-const NAMED = 8; // as many as there are colours
+const NAMED = 8; // the number of colours
 
-// A whole GPU has everybody who is on one of its MIG instances.
+// Rows on a MIG instance are also on its GPU.
 const isOn = (use, device) => (device.parent_uuid ? use.uuid : use.gpu_uuid) === device.uuid;
 
-// The parts of a device's memory: owners by size, then what is nobody's.
-function partsOf(device, picture) {
-  const listed = isListed(picture) ? picture.processes.filter((one) => one.active !== false) : picture.containers;
+// The parts of a device's memory: owners by size, then memory without an owner.
+function partsOf(device, snapshot) {
+  const listed = isListed(snapshot) ? snapshot.processes.filter((process) => process.active !== false) : snapshot.containers;
   const known = byOwner(listed, device, "memory_bytes");
-  const inferred = byOwner(picture.containers, device, "inferred_bytes");
+  const inferred = byOwner(snapshot.containers, device, "inferred_bytes");
   const { known_bytes: all, unknown_bytes: unknown, overhead_bytes: overhead, reserved_bytes: reserved } = device.memory;
   return [
     ...greatest("known", known),
     ...greatest("inferred", inferred),
-    { kind: "others", owner: "not shown one by one", size: (all ?? 0) - sizeOf(known) },
+    { kind: "others", owner: "processes without a row", size: (all ?? 0) - sizeOf(known) },
     { kind: "overhead", owner: "contexts", size: overhead },
     { kind: "unknown", owner: "unknown", size: (unknown ?? 0) - sizeOf(inferred) },
     { kind: "reserved", owner: "reserved", size: reserved },
@@ -37,7 +37,7 @@ function partsOf(device, picture) {
 
 const sizeOf = (parts) => parts.reduce((sum, part) => sum + part.size, 0);
 
-// One may be on several MIG instances of a GPU.
+// An owner may use several MIG instances of a GPU.
 function byOwner(uses, device, field) {
   const sizes = new Map();
   for (const use of uses) {
@@ -46,7 +46,7 @@ function byOwner(uses, device, field) {
   return [...sizes].map(([owner, size]) => ({ owner, size }));
 }
 
-// The greatest by name, the others together: a thousand slivers would tell nobody anything.
+// The largest parts by name and the others combined: a thousand slivers are not readable.
 function greatest(kind, parts) {
   const order = [...parts].sort((a, b) => b.size - a.size || (a.owner < b.owner ? -1 : 1));
   const named = order.slice(0, NAMED).map((part) => ({ kind, ...part }));
@@ -66,17 +66,17 @@ class MemoryBar {
     this.parts = new Map();
   }
 
-  update(device, picture) {
+  update(device, snapshot) {
     const { total_bytes: all, used_bytes: used, free_bytes: free } = device.memory;
     tell(this.size, used, `${bytes(used)} of ${bytes(all)}`);
-    const parts = partsOf(device, picture);
+    const parts = partsOf(device, snapshot);
     const names = parts.map((part) => `${part.owner}${part.kind === "inferred" ? ", inferred" : ""}: ${bytes(part.size)}`);
     mark(this.bar, "aria-label", `Memory: ${names.join("; ") || "empty"}; free: ${bytes(free)}`);
     const made = parts.map((part) => this.part(part));
     grow(this.free, all ? Math.max(0, all - sizeOf(parts)) / all : 1);
     parts.forEach((part, index) => grow(made[index].segment, all ? part.size / all : 0));
-    arrange(this.bar, [...made.map((one) => one.segment), this.free]);
-    arrange(this.legend, made.map((one) => one.item));
+    arrange(this.bar, [...made.map((part) => part.segment), this.free]);
+    arrange(this.legend, made.map((part) => part.item));
     const keys = new Set(parts.map(keyOf));
     for (const key of this.parts.keys()) if (!keys.has(key)) this.parts.delete(key);
   }
@@ -109,16 +109,16 @@ const grow = (node, share) => {
 class Meter {
   constructor(title, show) {
     this.value = el("data");
-    this.of = el("span", { class: "of" });
+    this.limit = el("span", { class: "of" });
     this.chart = new Chart(title, show);
     this.node = el("div", { class: "meter" }, el("p", { class: "line" }, el("span", { text: title })),
-      el("p", { class: "big" }, this.value, this.of), this.chart.node);
+      el("p", { class: "big" }, this.value, this.limit), this.chart.node);
     this.show = show;
   }
 
-  update(value, top, of, past, values) {
+  update(value, top, limit, past, values) {
     tell(this.value, value, this.show(value));
-    say(this.of, of);
+    say(this.limit, limit);
     this.chart.draw(past.times, values ?? [], top);
   }
 }
@@ -148,22 +148,22 @@ class Card {
       return el("span", { title }, this.sums[name], ` ${name}`);
     };
     this.sums.device = el("data", { "data-part": "device" });
-    const whole = el("span", { class: "whole", title: "What the hardware counted" }, "Energy ", this.sums.device);
+    const whole = el("span", { class: "whole", title: "Measured by the hardware" }, "Energy ", this.sums.device);
     this.ledger.append(whole, " = ",
-      part("processes", "Of those in the table"), " + ",
-      part("retired", "Of those who are gone"), " + ",
-      part("idle", "With nobody on the GPU"), " + ",
-      part("unattributed", "Nobody's, for a reason"));
+      part("processes", "Used by the processes in the table"), " + ",
+      part("retired", "Used by processes that are no longer listed"), " + ",
+      part("idle", "Used while no process was on the GPU"), " + ",
+      part("unattributed", "Without an owner, by reason"));
   }
 
-  update(gpu, picture, past) {
+  update(gpu, snapshot, past) {
     mark(this.node, "class", gpu.up ? "card" : "card down");
     const slowed = [...new Set(gpu.slowed_by.map((name) => SLOWED[name]).filter(Boolean))];
     const badges = [
       ...(gpu.up ? [] : [["down", "bad"]]),
       ...slowed.map((name) => [name, name === "power cap" ? "" : "bad"]),
       ...(gpu.mig_enabled ? [["MIG", ""]] : []),
-      ...(gpu.up && gpu.in_use === false ? [["nobody on it", "quiet"]] : []),
+      ...(gpu.up && gpu.in_use === false ? [["idle", "quiet"]] : []),
     ];
     while (this.badges.children.length > badges.length) this.badges.lastChild.remove();
     while (this.badges.children.length < badges.length) this.badges.append(el("li"));
@@ -173,24 +173,24 @@ class Card {
     });
     this.reason.hidden = gpu.up;
     say(this.reason, gpu.reason);
-    this.memory.update(gpu, picture);
-    this.inner(picture.gpus.filter((one) => one.parent_uuid === gpu.uuid), picture);
+    this.memory.update(gpu, snapshot);
+    this.inner(snapshot.gpus.filter((device) => device.parent_uuid === gpu.uuid), snapshot);
     const row = past.gpus.rows.get(gpu.uuid) ?? {};
     const limits = gpu.temperature_limits_celsius;
     this.busy.update(gpu.utilization_ratio, 1, "", past.gpus, row.utilization_ratio);
     this.power.update(gpu.power_watts, gpu.power_limit_watts,
       gpu.power_limit_watts === null ? "" : `of ${watts(gpu.power_limit_watts)}`, past.gpus, row.power_watts);
     this.heat.update(gpu.temperatures_celsius.gpu ?? null, limits.slowdown ?? 100,
-      limits.slowdown === undefined ? "" : `slows at ${celsius(limits.slowdown)}`, past.gpus, row.temperature_celsius);
+      limits.slowdown === undefined ? "" : `slows down at ${celsius(limits.slowdown)}`, past.gpus, row.temperature_celsius);
     this.balance(gpu);
   }
 
-  inner(instances, picture) {
+  inner(instances, snapshot) {
     const bars = instances.map((instance) => {
       const { uuid, mig_profile: profile } = instance;
       if (!this.instances.has(uuid)) this.instances.set(uuid, new MemoryBar(profile || "MIG"));
       const bar = this.instances.get(uuid);
-      bar.update(instance, picture);
+      bar.update(instance, snapshot);
       return bar.node;
     });
     arrange(this.inside, bars);
@@ -199,7 +199,7 @@ class Card {
   balance(gpu) {
     this.ledger.hidden = gpu.energy === null || gpu.energy.joules === null;
     if (this.ledger.hidden) return;
-    const sum = (parts) => Object.values(parts).reduce((so, part) => so + part, 0);
+    const sum = (parts) => Object.values(parts).reduce((total, part) => total + part, 0);
     const parts = {
       device: gpu.energy.joules,
       processes: gpu.energy.processes_joules,
@@ -218,12 +218,12 @@ export class Cards {
     this.made = new Map();
   }
 
-  update(picture, past) {
-    const gpus = picture.gpus.filter((gpu) => !gpu.parent_uuid);
+  update(snapshot, past) {
+    const gpus = snapshot.gpus.filter((gpu) => !gpu.parent_uuid);
     const nodes = gpus.map((gpu) => {
       if (!this.made.has(gpu.uuid)) this.made.set(gpu.uuid, new Card(gpu));
       const card = this.made.get(gpu.uuid);
-      card.update(gpu, picture, past);
+      card.update(gpu, snapshot, past);
       return card.node;
     });
     const uuids = new Set(gpus.map((gpu) => gpu.uuid));

@@ -1,4 +1,4 @@
-// A small line over the last ten minutes. Gaps are gaps.
+// A line chart of the last ten minutes. Unknown values are gaps.
 
 import { mark, svg } from "./dom.js";
 
@@ -6,9 +6,9 @@ const WIDTH = 300;
 const HEIGHT = 40;
 
 const SPANS = [60, 120, 300, 600];
-const POINTS = 150; // more would be a brush, not a line
+const POINTS = 150; // more points would blur the line
 
-// How much a chart shows: little while little is known.
+// The time span of a chart, which grows with the history.
 export function spanOf(times) {
   const known = times.length ? times.at(-1) - times[0] : 0;
   return SPANS.find((span) => known <= span) ?? SPANS.at(-1);
@@ -19,7 +19,7 @@ export function spanName(times) {
   return minutes === 1 ? "last minute" : `last ${minutes} minutes`;
 }
 
-// Means of neighbours where there are too many points; by the clock, so that they stay the same from tick to tick.
+// Means of neighbouring points, in fixed time slots so that they are the same from tick to tick.
 function thinned(times, values, width) {
   const points = [];
   let group = null;
@@ -44,11 +44,11 @@ export class Chart {
       this.area, this.line);
   }
 
-  // `times` and `values` oldest first; `top` is the value at the upper edge, the greatest one where there is none.
+  // `times` and `values`: oldest first. `top`: the value at the upper edge; by default the largest value.
   draw(times, values, top) {
     const seconds = spanOf(times);
-    const seen = values.filter((value) => value !== null);
-    const high = Math.max(top ?? 0, ...seen) || 1;
+    const known = values.filter((value) => value !== null);
+    const high = Math.max(top ?? 0, ...known) || 1;
     const end = times.at(-1) ?? 0;
     let line = "";
     let area = "";
@@ -74,9 +74,9 @@ export class Chart {
     close();
     mark(this.line, "d", line);
     mark(this.area, "d", area);
-    const mean = seen.reduce((sum, value) => sum + value, 0) / seen.length;
-    mark(this.node, "aria-label", seen.length
-      ? `${this.name}, ${spanName(times)}: mean ${this.show(mean)}, highest ${this.show(Math.max(...seen))}`
-      : `${this.name}: nothing known yet`);
+    const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
+    mark(this.node, "aria-label", known.length
+      ? `${this.name}, ${spanName(times)}: mean ${this.show(mean)}, highest ${this.show(Math.max(...known))}`
+      : `${this.name}: no data yet`);
   }
 }

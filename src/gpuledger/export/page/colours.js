@@ -1,4 +1,4 @@
-// A colour for each owner: from its name, so that it has it again tomorrow; the next free one where another has it.
+// A colour for each owner, chosen by a hash of the name so that it is stable; if it is in use, the next free one.
 
 const COLOURS = 8;
 const taken = new Map();
@@ -24,7 +24,7 @@ export function colour(owner) {
   return `c${taken.get(owner)}`;
 }
 
-// Whoever is gone gives its colour back.
+// Release the colours of owners that are gone.
 export function keep(owners) {
   for (const owner of taken.keys()) if (!owners.has(owner)) taken.delete(owner);
 }

@@ -1,28 +1,28 @@
-// What else is known of a row, under it.
+// All fields of a row, shown below it.
 
 import { Chart, spanName } from "./chart.js";
 import { arrange, el, mark, say } from "./dom.js";
 import { bytes, dateTime, duration, percent, watts } from "./format.js";
 import { methodsOf } from "./rows.js";
 
-const OUTSIDE = "not in a container"; // which is all there is to know
+const OUTSIDE = "not in a container"; // no explanation needed
 const FACTS = {
   Owner: (row) => row.owner,
-  Process: ({ told }) => told.pid && `${told.process_name || "?"}, pid ${told.pid}`,
-  Kind: ({ told }) => told.kind,
-  User: ({ told }) => told.user,
-  Image: ({ told }) => told.image,
-  Workload: ({ told }) => told.workload,
-  Unit: ({ told }) => told.unit,
-  Job: ({ told }) => told.job,
-  Runtime: ({ told }) => told.runtime,
-  "Container id": ({ told }) => told.container_id,
-  Device: (row) => `GPU ${row.gpu}, ${row.told.uuid}`,
-  Started: ({ told }) => told.start_time && dateTime(told.start_time),
-  "Share of the compute engine": (row) => row.sm !== null && percent(row.sm),
-  "Busy for": ({ told }) => told.busy_seconds && duration(told.busy_seconds),
-  "Share may be off by": ({ told }) => told.energy_share_error_ratio && percent(told.energy_share_error_ratio),
-  "No more is known because": ({ told }) => told.unknown_because !== OUTSIDE && told.unknown_because,
+  Process: ({ fields }) => fields.pid && `${fields.process_name || "?"}, pid ${fields.pid}`,
+  Kind: ({ fields }) => fields.kind,
+  User: ({ fields }) => fields.user,
+  Image: ({ fields }) => fields.image,
+  Workload: ({ fields }) => fields.workload,
+  Unit: ({ fields }) => fields.unit,
+  Job: ({ fields }) => fields.job,
+  Runtime: ({ fields }) => fields.runtime,
+  "Container id": ({ fields }) => fields.container_id,
+  Device: (row) => `GPU ${row.gpu}, ${row.fields.uuid}`,
+  Started: ({ fields }) => fields.start_time && dateTime(fields.start_time),
+  "SM share": (row) => row.sm !== null && percent(row.sm),
+  "SM time": ({ fields }) => fields.busy_seconds && duration(fields.busy_seconds),
+  "Standard deviation of the energy share": ({ fields }) => fields.energy_share_error_ratio && percent(fields.energy_share_error_ratio),
+  "Unknown because": ({ fields }) => fields.unknown_because !== OUTSIDE && fields.unknown_because,
 };
 
 export class Details {

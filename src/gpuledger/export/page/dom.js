@@ -1,4 +1,4 @@
-// Making and changing elements. Text is only ever text: nothing here takes markup.
+// Creates and changes elements. Text is always inserted as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -23,7 +23,7 @@ export function svg(tag, given = {}, ...children) {
   return node;
 }
 
-// What has not changed is not touched: no layout, and a screen reader stays quiet.
+// Unchanged text is not touched: that saves layout, and screen readers stay silent.
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -34,13 +34,13 @@ export function mark(node, name, value) {
   } else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value === true ? "" : value);
 }
 
-// A number that people read, with the exact one for programs.
+// A formatted number, with the exact value for programs.
 export function tell(node, value, shown) {
   say(node, shown);
   mark(node, "value", value ?? null);
 }
 
-// The children of a node become these, in this order; those that stay in place are left alone, focus and all.
+// Replace the children of a node; children that stay in place keep their focus.
 export function arrange(parent, children) {
   const wanted = new Set(children);
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
@@ -53,7 +53,7 @@ export function arrange(parent, children) {
   if (focused && focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
 }
 
-// Text in which commands stand in backticks.
+// Text with commands in backticks.
 export function withCode(text) {
   return text.split("`").map((part, index) => (index % 2 ? el("code", { text: part }) : part));
 }

@@ -1,4 +1,4 @@
-// Numbers as people read them. What is not known is a dash.
+// Formatted numbers. An unknown value is a dash.
 
 export const NONE = "–";
 const GIB = 2 ** 30;
@@ -21,7 +21,7 @@ export function watts(value) {
   return value < 10000 ? `${number(value, value && value < 10 ? 1 : 0)} W` : `${number(value / 1000, 1)} kW`;
 }
 
-// Joules while they are few, watt hours once a bill could name them.
+// Joules for small amounts, watt hours for amounts that appear on a bill.
 export function joules(value) {
   if (!known(value)) return NONE;
   const size = Math.abs(value);
@@ -43,8 +43,8 @@ export function count(value) {
   return known(value) ? number(value, 0) : NONE;
 }
 
-export function plural(value, one, many) {
-  return `${count(value)} ${value === 1 ? one : many}`;
+export function plural(value, singular, many) {
+  return `${count(value)} ${value === 1 ? singular : many}`;
 }
 
 export function clock(seconds) {

@@ -1,4 +1,4 @@
-// What is wrong and what to do about it; who is asked for names, and how they are.
+// Problems with their fixes, and the state of the driver and of the providers of names.
 
 import { arrange, el, find, mark, say, withCode } from "./dom.js";
 import { clock } from "./format.js";
@@ -12,9 +12,9 @@ function item(problem) {
     el("span", { text: problem.what }), el("p", { class: "fix" }, ...withCode(problem.fix)));
 }
 
-export function showHealth(picture) {
+export function showHealth(snapshot) {
   const keys = new Set();
-  const nodes = picture.problems.map((problem) => {
+  const nodes = snapshot.problems.map((problem) => {
     const key = JSON.stringify(problem);
     keys.add(key);
     if (!made.has(key)) made.set(key, item(problem));
@@ -22,12 +22,12 @@ export function showHealth(picture) {
   });
   for (const key of made.keys()) if (!keys.has(key)) made.delete(key);
   arrange(find("problems"), nodes);
-  const driver = picture.driver.up
-    ? `Driver ${picture.driver.driver_version || "?"}, CUDA ${picture.driver.cuda_version || "?"}`
+  const driver = snapshot.driver.up
+    ? `Driver ${snapshot.driver.driver_version || "?"}, CUDA ${snapshot.driver.cuda_version || "?"}`
     : "The driver cannot be read";
-  const providers = picture.providers.map((one) =>
-    (one.up ? `${one.name} answers` : `${one.name} is down since ${clock(one.since)}`));
-  const all = nodes.length ? [] : ["all is well"];
+  const providers = snapshot.providers.map(({ name, up, since }) =>
+    (up ? `${name} is up` : `${name} has been down since ${clock(since)}`));
+  const all = nodes.length ? [] : ["no problems"];
   say(find("providers"), [driver, ...providers, ...all].join(" · "));
   mark(find("health"), "class", nodes.length ? "wrong" : "well");
 }

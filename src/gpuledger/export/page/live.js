@@ -1,11 +1,11 @@
-// The connection: a stream of readings; where there is none, one reading after the other. It always says how it is.
+// The connection: a stream of snapshots, or polling if the stream fails. Always reports its state.
 
 const PATIENCE = 5000;
 const AGAIN = 2000;
 const STREAM_AGAIN = 30000;
 
 export class Live {
-  // `show` gets every reading; `state` gets "live", "stale" or "lost".
+  // `show` receives each snapshot; `state` receives "live", "stale" or "lost".
   constructor(show, state) {
     this.show = show;
     this.state = state;
@@ -16,7 +16,7 @@ export class Live {
     addEventListener("online", () => this.start());
   }
 
-  // A page that nobody looks at costs nobody anything.
+  // A hidden page does not load the exporter.
   stop() {
     this.source?.close();
     this.source = null;
@@ -59,7 +59,7 @@ export class Live {
       return;
     }
     if (document.hidden) return;
-    // It answers: try the stream again at once, but not over and over where there is none.
+    // The exporter responds: retry the stream at once, but rarely if it keeps failing.
     if (this.failed < 3 || began > this.streamAt) {
       this.streamAt = began + STREAM_AGAIN;
       this.timer = setTimeout(() => this.start(), 250);
@@ -68,14 +68,14 @@ export class Live {
     }
   }
 
-  take(picture) {
-    this.interval = picture.interval_seconds * 1000;
-    if (picture.time !== this.time) {
-      this.time = picture.time;
+  take(snapshot) {
+    this.interval = snapshot.interval_seconds * 1000;
+    if (snapshot.time !== this.time) {
+      this.time = snapshot.time;
       this.changed = Date.now();
     }
     this.state(Date.now() - this.changed > this.patience() ? "stale" : "live");
-    this.show(picture);
+    this.show(snapshot);
     this.watch();
   }
 
@@ -83,7 +83,7 @@ export class Live {
     return Math.max(PATIENCE, 3 * this.interval);
   }
 
-  // Silence is looked into: the exporter may hang, or the network swallow everything.
+  // If nothing arrives in time, poll: the exporter or the network may hang.
   watch() {
     clearTimeout(this.watchdog);
     this.watchdog = setTimeout(() => {

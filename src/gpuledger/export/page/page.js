@@ -1,4 +1,4 @@
-// Puts the page together: readings in, everything drawn once a frame. The view is kept in the address.
+// The page: receives snapshots and draws at most once per frame. The view is stored in the address.
 
 import { Cards } from "./cards.js";
 import { spanName } from "./chart.js";
@@ -10,40 +10,40 @@ import { Live } from "./live.js";
 import { Past } from "./past.js";
 import { Table } from "./table.js";
 
-const USUAL = { column: "memory", descending: true, filter: "", group: "" };
+const DEFAULTS = { column: "memory", descending: true, filter: "", group: "" };
 const COLUMNS = new Set(["name", "gpu", "memory", "sm", "watts", "joules", "how"]);
 const GROUPS = new Set(["", "namespace", "pod", "container", "user", "gpu"]);
 const THEMES = ["auto", "light", "dark"];
 
-const view = { ...USUAL };
+const view = { ...DEFAULTS };
 let past = new Past();
-let asked = false;
+let isFetching = false;
 let newest = null;
-let waiting = false;
+let isDrawPending = false;
 
 // -- the view in the address
 
 function readView() {
-  const told = new URLSearchParams(location.hash.slice(1));
-  const sort = told.get("sort") ?? `-${USUAL.column}`;
+  const parameters = new URLSearchParams(location.hash.slice(1));
+  const sort = parameters.get("sort") ?? `-${DEFAULTS.column}`;
   const column = sort.replace(/^-/, "");
-  const group = told.get("group") ?? "";
+  const group = parameters.get("group") ?? "";
   Object.assign(view, {
-    column: COLUMNS.has(column) ? column : USUAL.column,
+    column: COLUMNS.has(column) ? column : DEFAULTS.column,
     descending: sort.startsWith("-"),
-    filter: told.get("filter") ?? "",
+    filter: parameters.get("filter") ?? "",
     group: GROUPS.has(group) ? group : "",
   });
 }
 
 function writeView() {
-  const told = new URLSearchParams();
-  if (view.column !== USUAL.column || view.descending !== USUAL.descending) {
-    told.set("sort", `${view.descending ? "-" : ""}${view.column}`);
+  const parameters = new URLSearchParams();
+  if (view.column !== DEFAULTS.column || view.descending !== DEFAULTS.descending) {
+    parameters.set("sort", `${view.descending ? "-" : ""}${view.column}`);
   }
-  if (view.filter) told.set("filter", view.filter);
-  if (view.group) told.set("group", view.group);
-  history.replaceState(null, "", `${told}` ? `#${told}` : location.pathname + location.search);
+  if (view.filter) parameters.set("filter", view.filter);
+  if (view.group) parameters.set("group", view.group);
+  history.replaceState(null, "", `${parameters}` ? `#${parameters}` : location.pathname + location.search);
 }
 
 readView();
@@ -54,50 +54,50 @@ addEventListener("hashchange", () => {
   table.draw();
 });
 
-// -- readings
+// -- snapshots
 
-function sums(picture) {
-  const gpus = picture.gpus.filter((gpu) => !gpu.parent_uuid);
-  const sum = (of) => gpus.reduce((so, gpu) => (of(gpu) === null ? so : (so ?? 0) + of(gpu)), null);
+function sums(snapshot) {
+  const gpus = snapshot.gpus.filter((gpu) => !gpu.parent_uuid);
+  const sum = (value) => gpus.reduce((total, gpu) => (value(gpu) === null ? total : (total ?? 0) + value(gpu)), null);
   const up = `${count(gpus.filter((gpu) => gpu.up).length)} of ${count(gpus.length)}`;
-  say(find("sum-gpus"), picture.driver.up ? up : NONE);
+  say(find("sum-gpus"), snapshot.driver.up ? up : NONE);
   say(find("sum-power"), watts(sum((gpu) => gpu.power_watts)));
   say(find("sum-memory"), `${bytes(sum((gpu) => gpu.memory.used_bytes))} of ${bytes(sum((gpu) => gpu.memory.total_bytes))}`);
-  say(find("sum-processes"), count(picture.process_count));
+  say(find("sum-processes"), count(snapshot.process_count));
 }
 
 function draw() {
-  waiting = false;
-  const picture = newest;
-  keep(new Set([...picture.processes, ...picture.containers].map((one) => one.owner)));
-  say(find("node"), picture.recording ? "recording" : picture.node);
-  find("recording").hidden = !picture.recording;
-  sums(picture);
-  showHealth(picture);
+  isDrawPending = false;
+  const snapshot = newest;
+  keep(new Set([...snapshot.processes, ...snapshot.containers].map((row) => row.owner)));
+  say(find("node"), snapshot.recording ? "recording" : snapshot.node);
+  find("recording").hidden = !snapshot.recording;
+  sums(snapshot);
+  showHealth(snapshot);
   say(find("span"), `charts show the ${spanName(past.gpus.times)}`);
-  cards.update(picture, past);
-  table.update(picture, past);
+  cards.update(snapshot, past);
+  table.update(snapshot, past);
   for (const id of ["health", "gpus", "owners"]) find(id).hidden = false;
-  mark(document.body, "data-time", picture.time);
+  mark(document.body, "data-time", snapshot.time);
 }
 
-async function askForPast() {
-  asked = true;
+async function fetchPast() {
+  isFetching = true;
   try {
     const answer = await fetch("api/v1/history", { cache: "no-store" });
     if (answer.ok) past = new Past(await answer.json());
   } catch {
-    // the next reading asks again
+    // the next snapshot tries again
   }
-  asked = false;
+  isFetching = false;
 }
 
-async function show(picture) {
-  newest = picture;
-  if (past.misses(picture) && !asked) await askForPast();
-  past.add(newest); // another may have come meanwhile
-  if (waiting) return;
-  waiting = true;
+async function show(snapshot) {
+  newest = snapshot;
+  if (past.misses(snapshot) && !isFetching) await fetchPast();
+  past.add(newest); // a newer snapshot may have arrived meanwhile
+  if (isDrawPending) return;
+  isDrawPending = true;
   requestAnimationFrame(draw);
 }
 
@@ -105,15 +105,15 @@ async function show(picture) {
 
 function state(how) {
   const time = newest ? clock(newest.time) : "";
-  const words = { live: "Live", stale: "No new readings", lost: "Connection lost" };
+  const words = { live: "Live", stale: "No new data", lost: "Connection lost" };
   say(find("state"), words[how]);
   mark(find("state"), "data-state", how);
   const lost = find("lost");
   lost.hidden = how === "live";
   say(lost, {
     live: "",
-    stale: `The exporter answers, but its last reading is of ${time}. Its log may say why.`,
-    lost: `The exporter does not answer; trying again. ${time ? `What you see is of ${time}.` : ""}`,
+    stale: `The exporter responds, but its last data is from ${time}. See its log for the reason.`,
+    lost: `The exporter does not respond; retrying. ${time ? `This page shows data from ${time}.` : ""}`,
   }[how]);
   mark(document.body, "data-state", how);
 }
@@ -137,7 +137,7 @@ function remembered(name, value) {
     if (value !== undefined) localStorage.setItem(name, value);
     return localStorage.getItem(name);
   } catch {
-    return null; // a browser that keeps nothing
+    return null; // the browser does not allow storage
   }
 }
 

@@ -1,15 +1,15 @@
-// The last ten minutes: asked for once, then continued with every reading.
+// The last ten minutes: fetched once, then continued with each snapshot.
 
 const LENGTH = 600;
 const EARLY = 0.95;
 
 class Series {
-  constructor(key, columns, told) {
+  constructor(key, columns, series) {
     this.key = key;
     this.columns = columns;
-    this.step = told.step_seconds;
-    this.times = told.times;
-    this.rows = new Map(told.rows.map((row) => [row[key], row]));
+    this.step = series.step_seconds;
+    this.times = series.times;
+    this.rows = new Map(series.rows.map((row) => [row[key], row]));
   }
 
   add(time, rows) {
@@ -21,10 +21,10 @@ class Series {
         const empty = () => new Array(this.times.length - 1).fill(null);
         this.rows.set(name, Object.fromEntries(this.columns.map((column) => [column, empty()])));
       }
-      const kept = this.rows.get(name);
-      for (const column of this.columns) kept[column].push(row[column]);
+      const values = this.rows.get(name);
+      for (const column of this.columns) values[column].push(row[column]);
     }
-    const old = this.times.filter((one) => one < time - LENGTH).length;
+    const old = this.times.filter((moment) => moment < time - LENGTH).length;
     this.times.splice(0, old);
     for (const [name, row] of this.rows) {
       if (!rows.has(name)) for (const column of this.columns) row[column].push(null);
@@ -36,30 +36,30 @@ class Series {
 
 const GPU = ["utilization_ratio", "memory_used_bytes", "power_watts", "temperature_celsius"];
 const OWNER = ["memory_bytes", "watts"];
-const NOTHING = { gpus: { step_seconds: 1, times: [], rows: [] }, owners: { step_seconds: 10, times: [], rows: [] } };
+const EMPTY = { gpus: { step_seconds: 1, times: [], rows: [] }, owners: { step_seconds: 10, times: [], rows: [] } };
 
 export class Past {
-  constructor(told = NOTHING) {
-    this.gpus = new Series("uuid", GPU, told.gpus);
-    this.owners = new Series("owner", OWNER, told.owners);
+  constructor(past = EMPTY) {
+    this.gpus = new Series("uuid", GPU, past.gpus);
+    this.owners = new Series("owner", OWNER, past.owners);
   }
 
-  // Whether so much is missing before this reading that it should be asked for again.
-  misses(picture) {
+  // Whether the gap before this snapshot is so long that the history must be fetched again.
+  misses(snapshot) {
     const last = this.gpus.times.at(-1);
-    return last === undefined || picture.time < last || picture.time - last > 5 * this.gpus.step + 5;
+    return last === undefined || snapshot.time < last || snapshot.time - last > 5 * this.gpus.step + 5;
   }
 
-  add(picture) {
-    this.gpus.add(picture.time, new Map(picture.gpus.filter((gpu) => gpu.up).map((gpu) => [gpu.uuid, {
+  add(snapshot) {
+    this.gpus.add(snapshot.time, new Map(snapshot.gpus.filter((gpu) => gpu.up).map((gpu) => [gpu.uuid, {
       utilization_ratio: gpu.utilization_ratio,
       memory_used_bytes: gpu.memory.used_bytes,
       power_watts: gpu.power_watts,
       temperature_celsius: gpu.temperatures_celsius.gpu ?? null,
     }])));
     const owners = new Map();
-    const outside = picture.processes.filter((process) => !process.container_id && process.active !== false);
-    for (const use of [...picture.containers, ...outside]) {
+    const outside = snapshot.processes.filter((process) => !process.container_id && process.active !== false);
+    for (const use of [...snapshot.containers, ...outside]) {
       const sum = owners.get(use.owner) ?? { memory_bytes: null, watts: null };
       for (const held of [use.memory_bytes, use.inferred_bytes ?? null]) {
         if (held !== null) sum.memory_bytes = (sum.memory_bytes ?? 0) + held;
@@ -67,6 +67,6 @@ export class Past {
       if (use.watts !== null) sum.watts = (sum.watts ?? 0) + use.watts;
       owners.set(use.owner, sum);
     }
-    this.owners.add(picture.time, owners);
+    this.owners.add(snapshot.time, owners);
   }
 }

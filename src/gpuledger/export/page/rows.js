@@ -1,20 +1,20 @@
-// From a reading to the rows of the table: pure, no page in it.
+// The rows of the table, computed from a snapshot. Pure: does not touch the page.
 
 import { joules, plural } from "./format.js";
 
-const MEASURED = "exclusive"; // all else is estimated
+const MEASURED = "exclusive"; // every other method estimates
 const METHODS = {
   exclusive: "measured: it was alone on the GPU",
-  edge: "estimated: alone, but came or left between two readings",
+  edge: "estimated: alone, but started or ended between two ticks",
   gap: "estimated: used while the exporter was down",
-  parked: "estimated: an equal part of what the GPU needs with nobody working",
-  fingerprint: "estimated: by what it looks like when it is alone",
-  sm_time: "estimated: by its time on the compute engine",
-  mps: "estimated: an equal part of its MPS server's",
-  mig: "estimated: an equal part of its MIG instance's",
+  parked: "estimated: an equal share of the parked power",
+  fingerprint: "estimated: by its fingerprint",
+  sm_time: "estimated: by its SM time",
+  mps: "estimated: an equal share of its MPS server",
+  mig: "estimated: an equal share of its MIG instance",
 };
 
-// How each part of a row's energy is known, greatest first.
+// The energy of a row by method, largest first.
 export function methodsOf(row) {
   const parts = Object.entries(row.methods).sort(([, a], [, b]) => b - a);
   return parts.map(([method, value]) => `${joules(value)} ${METHODS[method] ?? method}`);
@@ -22,58 +22,57 @@ export function methodsOf(row) {
 
 const total = (parts) => Object.values(parts).reduce((sum, part) => sum + part, 0);
 
-// Whether the exporter shows processes one by one; where it does not, containers stand for theirs.
-export const isListed = (picture) => picture.processes.length > 0 || !picture.containers.some((one) => one.processes);
+// Whether the snapshot lists processes; if not, containers represent them.
+export const isListed = (snapshot) => snapshot.processes.length > 0 || !snapshot.containers.some((row) => row.processes);
 
 const isMetered = (gpu) => gpu.energy !== null && gpu.energy.joules !== null;
 
 function processRow(process, metered) {
   return {
     key: `${process.pid}-${process.start_time}@${process.uuid}`,
-    name: process.pod || process.container || process.job || process.unit || process.process_name || `pid ${process.pid}`,
-    parts: [process.namespace, process.pod && process.container, `${process.process_name || "?"} ${process.pid}`,
-      process.active === false && "has left"],
+    name: process.owner,
+    parts: [`${process.process_name || "?"} ${process.pid}`, process.active === false && "exited"],
     gone: process.active === false,
     memory: process.active === false ? null : process.memory_bytes,
-    ...used(process, metered),
-    ...whose(process),
+    ...usage(process, metered),
+    ...identity(process),
   };
 }
 
 function containerRow(container, about, kind) {
   return {
     key: `${kind} ${container.container_id || container.pod_uid + container.container}@${container.uuid}`,
-    name: container.pod || container.owner,
-    parts: [container.namespace, container.pod && container.container, about],
+    name: container.owner,
+    parts: [about],
     gone: false,
-    ...whose(container),
+    ...identity(container),
   };
 }
 
-// What the driver lists and the exporter does not show one by one: the table's sums are those of the GPUs all the same.
+// Processes without a row of their own: one row per GPU, so that the sums of the table match the GPUs.
 function restRow(gpu, rows, listed) {
-  const own = rows.filter((row) => row.told.gpu_uuid === gpu.uuid);
-  const left = (all, of, least) => {
-    const rest = all === null ? 0 : own.reduce((so, row) => so - (of(row) ?? 0), all);
-    return rest >= least ? rest : null;
+  const own = rows.filter((row) => row.fields.gpu_uuid === gpu.uuid);
+  const remaining = (total, value, minimum) => {
+    const rest = total === null ? 0 : own.reduce((sum, row) => sum - (value(row) ?? 0), total);
+    return rest >= minimum ? rest : null;
   };
-  const memory = left(gpu.memory.known_bytes, (row) => row.memory, 1);
-  // A container's energy has that of its retired processes in it: it says nothing about the rest.
-  const joules = listed && isMetered(gpu) ? left(gpu.energy.processes_joules, (row) => row.joules, 0.0005) : null;
+  const memory = remaining(gpu.memory.known_bytes, (row) => row.memory, 1);
+  // The energy of a container includes its retired processes, so the remainder is unknown.
+  const joules = listed && isMetered(gpu) ? remaining(gpu.energy.processes_joules, (row) => row.joules, 0.0005) : null;
   if (memory === null && joules === null) return [];
   return [{
-    key: `others@${gpu.uuid}`, name: "others", parts: ["not shown one by one"], gone: false, others: true, memory, joules,
+    key: `others@${gpu.uuid}`, name: "others", parts: ["processes without a row"], gone: false, others: true, memory, joules,
     sm: null, watts: null, inferred: false, methods: {},
-    ...whose({ gpu: gpu.gpu, uuid: gpu.uuid, gpu_uuid: gpu.uuid, owner: "others" }),
+    ...identity({ gpu: gpu.gpu, uuid: gpu.uuid, gpu_uuid: gpu.uuid, owner: "others" }),
   }];
 }
 
-function used(use, metered) {
-  const told = metered.has(use.gpu_uuid) || Object.keys(use.joules).length;
-  return { inferred: false, sm: use.sm_ratio, watts: use.watts, joules: told ? total(use.joules) : null, methods: use.joules };
+function usage(use, metered) {
+  const isKnown = metered.has(use.gpu_uuid) || Object.keys(use.joules).length;
+  return { inferred: false, sm: use.sm_ratio, watts: use.watts, joules: isKnown ? total(use.joules) : null, methods: use.joules };
 }
 
-function whose(use) {
+function identity(use) {
   return {
     owner: use.owner,
     namespace: use.namespace ?? "",
@@ -82,25 +81,26 @@ function whose(use) {
     user: use.user ?? "",
     gpu: use.gpu,
     mig: use.uuid !== use.gpu_uuid,
-    told: use,
+    fields: use,
   };
 }
 
-export function rowsOf(picture) {
-  const metered = new Set(picture.gpus.filter(isMetered).map((gpu) => gpu.uuid));
-  const listed = isListed(picture);
-  const rows = picture.processes.map((process) => processRow(process, metered));
+export function rowsOf(snapshot) {
+  const metered = new Set(snapshot.gpus.filter(isMetered).map((gpu) => gpu.uuid));
+  const listed = isListed(snapshot);
+  const rows = snapshot.processes.map((process) => processRow(process, metered));
   if (!listed) {
-    for (const one of picture.containers) {
-      const about = plural(one.processes, "process", "processes");
-      rows.push({ ...containerRow(one, about, "container"), memory: one.memory_bytes, ...used(one, metered) });
+    for (const container of snapshot.containers) {
+      const about = plural(container.processes, "process", "processes");
+      const memory = container.memory_bytes;
+      rows.push({ ...containerRow(container, about, "container"), memory, ...usage(container, metered) });
     }
   }
-  rows.push(...picture.gpus.filter((gpu) => !gpu.parent_uuid).flatMap((gpu) => restRow(gpu, rows, listed)));
-  for (const one of picture.containers) {
-    if (!one.inferred_bytes) continue;
-    const unknown = { memory: one.inferred_bytes, inferred: true, sm: null, watts: null, joules: null, methods: {} };
-    rows.push({ ...containerRow(one, "not listed by the driver", "inferred"), ...unknown });
+  rows.push(...snapshot.gpus.filter((gpu) => !gpu.parent_uuid).flatMap((gpu) => restRow(gpu, rows, listed)));
+  for (const container of snapshot.containers) {
+    if (!container.inferred_bytes) continue;
+    const unknown = { memory: container.inferred_bytes, inferred: true, sm: null, watts: null, joules: null, methods: {} };
+    rows.push({ ...containerRow(container, "not listed by the driver", "inferred"), ...unknown });
   }
   for (const row of rows) {
     row.measured = row.methods[MEASURED] ?? 0;
@@ -116,20 +116,20 @@ function how(row) {
   return row.measured ? "partly measured" : "estimated";
 }
 
-// Every word must be somewhere in the row.
+// Rows that contain every word of the filter.
 export function matching(rows, filter) {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return rows;
   return rows.filter((row) => {
-    const told = row.told;
-    const text = [row.owner, told.process_name, told.pid, told.user, told.image, told.workload, told.unit, told.job,
-      told.runtime, told.container_id, `gpu${row.gpu}`, row.how].join(" ").toLowerCase();
+    const { fields } = row;
+    const text = [row.owner, fields.process_name, fields.pid, fields.user, fields.image, fields.workload, fields.unit,
+      fields.job, fields.runtime, fields.container_id, `gpu${row.gpu}`, row.how].join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
   });
 }
 
 const VALUES = {
-  name: (row) => `${row.name} ${row.owner}`.toLowerCase(),
+  name: (row) => row.owner.toLowerCase(),
   gpu: (row) => row.gpu,
   memory: (row) => row.memory,
   sm: (row) => row.sm,
@@ -140,7 +140,7 @@ const VALUES = {
 
 const inOrder = (left, right) => (left.key < right.key ? -1 : 1);
 
-// What is not known comes last, whichever way; equals stay in one order, so that nothing dances.
+// Unknown values come last in both directions; equal rows keep a stable order.
 export function sorted(rows, { column, descending }) {
   const way = descending ? -1 : 1;
   const valued = rows.map((row) => ({ row, value: VALUES[column](row) }));
@@ -154,9 +154,9 @@ export function sorted(rows, { column, descending }) {
 }
 
 export function sumOf(rows, key, name) {
-  const sum = (of) => rows.reduce((so, row) => (of(row) === null ? so : (so ?? 0) + of(row)), null);
+  const sum = (value) => rows.reduce((total, row) => (value(row) === null ? total : (total ?? 0) + value(row)), null);
   const gpus = new Set(rows.map((row) => row.gpu));
-  const one = {
+  const group = {
     key, name, rows, owner: name, gpus,
     gpu: gpus.size === 1 ? rows[0].gpu : null,
     memory: sum((row) => row.memory),
@@ -166,8 +166,8 @@ export function sumOf(rows, key, name) {
     measured: sum((row) => row.measured) ?? 0,
     inferred: rows.length > 0 && rows.every((row) => row.inferred),
   };
-  one.how = how(one);
-  return one;
+  group.how = how(group);
+  return group;
 }
 
 const GROUPS = {

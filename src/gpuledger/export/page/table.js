@@ -1,4 +1,4 @@
-// The table of owners: sorts, filters, groups. Rows are kept from reading to reading and changed in place.
+// The table of owners: sorting, filtering, grouping. Elements are reused from snapshot to snapshot.
 
 import { colour } from "./colours.js";
 import { Details } from "./details.js";
@@ -10,9 +10,9 @@ const COLUMNS = [
   { id: "name", title: "Owner" },
   { id: "gpu", title: "GPU", small: true },
   { id: "memory", title: "Memory", number: true },
-  { id: "sm", title: "SM", number: true, small: true, about: "Share of the compute engine" },
+  { id: "sm", title: "SM", number: true, small: true, about: "Share of the SM (compute engine) time" },
   { id: "watts", title: "Power", number: true },
-  { id: "joules", title: "Energy", number: true, about: "Since the process started, or the exporter did" },
+  { id: "joules", title: "Energy", number: true, about: "Since the start of the process or of the exporter" },
   { id: "how", title: "How", small: true, about: "Whether the energy is measured or estimated" },
 ];
 const NARROW = matchMedia("(max-width: 640px)");
@@ -124,8 +124,8 @@ export class Table {
     this.draw();
   }
 
-  update(picture, past) {
-    this.rows = rowsOf(picture);
+  update(snapshot, past) {
+    this.rows = rowsOf(snapshot);
     this.past = past;
     this.draw();
   }
@@ -171,7 +171,7 @@ export class Table {
   foot(rows, lines) {
     const sum = sumOf(rows, "", "Sum");
     this.total.numbers(sum);
-    say(this.total.name, this.view.filter ? "Sum of those shown" : "Sum");
+    say(this.total.name, this.view.filter ? "Sum of the shown rows" : "Sum");
     const all = plural(this.rows.length, "row", "rows");
     say(find("count"), rows.length === this.rows.length ? all : `${count(rows.length)} of ${all}`);
     const more = find("more");
@@ -179,7 +179,7 @@ export class Table {
     say(more, `Show ${count(Math.min(MORE, lines - this.most))} more of ${count(lines)}`);
   }
 
-  // The controls show the view, whoever changed it.
+  // Update the controls to match the view, which the address bar may have changed.
   mirror() {
     for (const [index, column] of COLUMNS.entries()) {
       const way = this.view.descending ? "descending" : "ascending";

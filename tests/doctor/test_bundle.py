@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuledger import config
 from gpuledger.catalog import CATALOG
-from gpuledger.doctor.redact import PLAIN_LABELS, Redactor
+from gpuledger.doctor.bundle import PLAIN_LABELS, Redactor
 
 UUID = "GPU-0f1e2d3c-0000-4000-8000-000000000000"
 C = "a42d519714d616e9411dbceec4b52808bd6b1ee53e6f6497a281d655357d8b71"

@@ -1,17 +1,24 @@
-"""Pictures for the tests of the view: short ways to write one, the demo's, and any picture at all."""
+"""Snapshots as JSON for tests: short ways to write one, the demo's, and arbitrary ones."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from gpuledger.top.seen import Seen, read
-from gpuledger.view.snapshot import VERSION, Picture
-from tests.view.test_snapshot import demo as demo_picture
+from gpuledger.books.book import Books
+from gpuledger.model import OUTSIDE, Owner
+from gpuledger.sources.replay import Replay
+from gpuledger.view.codec import decode
+from gpuledger.view.schema import VERSION, Snapshot
+from gpuledger.view.snapshot import snapshot
 
+Picture = dict[str, Any]
+"""A snapshot or a part of it as parsed JSON."""
 GIB = 1 << 30
+DEMO = Path(__file__).parents[2] / "src" / "gpuledger" / "demo.jsonl.gz"
 NOW = 1_800_000_000.0
 HOSTILE = (
     "\x1b]0;owned\x07",
@@ -47,15 +54,22 @@ def process(pid: int, index: int = 0, **more: Any) -> Picture:
     """One outside of containers; what is not given is not known."""
     given: Picture = {
         **_use(index), "pid": pid, "process_name": "python3", "kind": "compute", "active": True, "start_time": NOW - 90,
-        "energy_share_error_ratio": None, "unknown_because": "not in a container",
+        "energy_share_error_ratio": None, "unknown_because": OUTSIDE,
     }  # fmt: skip
-    return {**given, **more}
+    return owned({**given, **more})
+
+
+def owned(row: Picture) -> Picture:
+    """The row with the owner that an exporter would write, unless it has one."""
+    names = ("namespace", "pod", "container", "pod_uid", "container_id", "unit", "job")
+    owner = Owner(**{name: row[name] for name in names}, reason=row["unknown_because"])
+    return {"owner": owner.display_name, **row}
 
 
 def container(name: str, index: int = 0, **more: Any) -> Picture:
     """One of Docker's."""
     given = {**_use(index), "container": name, "container_id": name * 3, "processes": 1, "inferred_bytes": None}
-    return {**given, **more}
+    return owned({**given, **more})
 
 
 def _use(index: int) -> Picture:
@@ -103,14 +117,18 @@ def busy() -> Picture:
     )  # fmt: skip
 
 
-def seen(one: Picture) -> Seen:
-    """As the view reads it."""
-    return read(one)
+def shown_as(one: Picture) -> Snapshot:
+    """As a client decodes it."""
+    return decode(one)
 
 
-def demo(ticks: int = 30) -> Seen:
-    """The demo after some ticks."""
-    return read(demo_picture(ticks))
+def demo(ticks: int = 30) -> Snapshot:
+    """The bundled recording after some ticks."""
+    replay, books = Replay(DEMO, paced=False), Books()
+    before = tick = books.book(replay.read())
+    for _ in range(ticks - 1):
+        before, tick = tick, books.book(replay.read())
+    return snapshot(tick, before, node="n1")
 
 
 NAMES = st.sampled_from(HOSTILE) | st.text(max_size=40)
@@ -131,7 +149,7 @@ def _record(texts: str, numbers: str, **more: Any) -> st.SearchStrategy[Picture]
 
 JOULES = st.dictionaries(st.sampled_from(["exclusive", "sm_time"]) | NAMES, NUMBERS, max_size=3)
 USES = _record(
-    "process_name kind namespace pod container container_id unit job workload image user unknown_because",
+    "owner process_name kind namespace pod container container_id unit job workload image user unknown_because",
     "start_time memory_bytes sm_ratio watts busy_seconds energy_share_error_ratio inferred_bytes processes",
     active=st.booleans(), joules=JOULES | JUNK,
 )  # fmt: skip

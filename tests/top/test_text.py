@@ -1,40 +1,13 @@
-"""Text that knows how wide it is, and holds nothing that commands a terminal."""
+"""Styled text of a known width."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuledger.top.line import Piece, ansi, cells, clean, cropped, fitted, head, joined, shortened, text_of, width
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("llama-0", "llama-0"),
-        ("[bold]x[/]", "[bold]x[/]"),
-        ("\x1b[31mred", "\\x1b[31mred"),
-        ("a\nb\tc\r", "a\\nb\\tc\\r"),
-        ("\u202egnp", "\\u202egnp"),
-        ("\u200bx", "\\u200bx"),
-        ("e\u0301", "é"),
-        ("x\u0300\u0301", "x\\u0300\\u0301"),
-        ("\ud800", "\\ud800"),
-        ("\x9b2J", "\\x9b2J"),
-        ("漢字", "漢字"),
-    ],
-)
-def test_nothing_commands_a_terminal(text: str, shown: str) -> None:
-    """Control characters, turned writing and marks without a width are written out; the rest stays."""
-    assert clean(text) == shown
-
-
-@given(st.text())
-def test_clean_text_is_printable(text: str) -> None:
-    """Whatever it was."""
-    assert clean(text).isprintable()
+from gpuledger.top.text import ansi, cells, cropped, fitted, head, joined, plain, shortened, styled, width
+from gpuledger.view.codec import clean
 
 
 @given(st.text(), st.integers(0, 40), st.sampled_from(["…", "~"]), st.booleans())
@@ -60,9 +33,9 @@ def test_widths_are_never_less_than_those_textual_draws_with(text: str) -> None:
 
 def test_lines_are_joined_and_cropped() -> None:
     """Empty ones leave no gap; styles stay with their text."""
-    line = joined([(Piece("one", "bad"),), (), (Piece("two"),)])
+    line = joined([styled("one", "bold red"), (), styled("two")])
 
-    assert text_of(line) == "one  two"
-    assert cropped(line, 4) == (Piece("one", "bad"), Piece(" "))
-    assert width(cropped((Piece("漢字"),), 3)) == 2
+    assert plain(line) == "one  two"
+    assert cropped(line, 4) == (("one", "bold red"), (" ", ""))
+    assert width(cropped(styled("漢字"), 3)) == 2
     assert ansi(line) == "\x1b[1;31mone\x1b[0m  two"

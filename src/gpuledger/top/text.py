@@ -1,0 +1,183 @@
+"""Styled text of a known width, and numbers formatted for people: shared by the live view and `top --once`.
+
+A style consists of words that rich understands, such as `bold red`; `ansi` translates them for `top --once`, which
+must work without rich.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+GIB = 1 << 30
+Line = tuple[tuple[str, str], ...]
+"""Pairs of text and style."""
+CODES = {
+    "bold": 1, "dim": 2, "reverse": 7, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36,
+    "bright_green": 92, "bright_blue": 94, "bright_cyan": 96,
+}  # fmt: skip
+BAD, WARN, GOOD, GUESS, HEAD, KEY = "bold red", "yellow", "green", "magenta", "reverse", "bold cyan"
+OWNER_STYLES = ("cyan", "green", "yellow", "bright_blue", "bright_cyan", "bright_green")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glyphs:
+    """The characters for drawing."""
+
+    none: str
+    """An unknown value."""
+    cut: str
+    owners: tuple[str, ...]
+    """Memory of owners; neighbours in a bar differ, so that it is readable without colours."""
+    inferred: str
+    driver: str
+    """Memory that the driver uses itself."""
+    unknown: str
+    free: str
+    steps: str
+    """Levels of a chart cell, from empty to full."""
+    down: str
+    up: str
+    degree: str
+    dot: str
+    error: str
+
+
+UNICODE = Glyphs(
+    none="–", cut="…", owners=("█", "▓"), inferred="▒", driver="░", unknown="?", free="·", steps=" ▁▂▃▄▅▆▇█",  # noqa: RUF001
+    down="▼", up="▲", degree="°C", dot="·", error="±",
+)  # fmt: skip
+ASCII = Glyphs(
+    none="-", cut="~", owners=("#", "="), inferred="%", driver=":", unknown="?", free=".", steps=" .:-=+*#@",
+    down="v", up="^", degree="C", dot="|", error="+-",
+)  # fmt: skip
+
+
+def styled(text: str, style: str = "") -> Line:
+    """A line with one style; empty for an empty text."""
+    return ((text, style),) if text else ()
+
+
+def joined(parts: Iterable[Line], separator: str = "  ") -> Line:
+    """The non-empty parts with a separator between them."""
+    line: Line = ()
+    for part in parts:
+        if part:
+            line += (styled(separator) if line else ()) + part
+    return line
+
+
+def plain(line: Line) -> str:
+    """The line without styles."""
+    return "".join(text for text, _ in line)
+
+
+def ansi(line: Line) -> str:
+    """The line with ANSI escape codes."""
+    return "".join(
+        f"\x1b[{';'.join(str(CODES[word]) for word in style.split())}m{text}\x1b[0m" if style else text
+        for text, style in line
+    )
+
+
+def plain_ascii(text: str) -> str:
+    """The text with a `?` for each character outside of ASCII."""
+    return text if text.isascii() else text.encode("ascii", "replace").decode()
+
+
+# Widths
+
+
+def cells(text: str) -> int:
+    """The width in columns."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def width(line: Line) -> int:
+    """The width of a line in columns."""
+    return sum(cells(text) for text, _ in line)
+
+
+def head(text: str, columns: int) -> str:
+    """The beginning of a text that fits into `columns`."""
+    if cells(text) <= columns:
+        return text
+    used = 0
+    for position, character in enumerate(text):
+        used += cells(character)
+        if used > columns:
+            return text[:position]
+    return text
+
+
+def shortened(text: str, columns: int, cut: str) -> str:
+    """The text without its middle if it is too long: both ends of a pod's name carry information."""
+    if cells(text) <= columns:
+        return text
+    room = columns - cells(cut)
+    if room < 1:
+        return head(text, columns)
+    tail = head(text[::-1], room // 2)[::-1]
+    return head(text, room - cells(tail)) + cut + tail
+
+
+def fitted(text: str, columns: int, cut: str, *, right: bool = False) -> str:
+    """The text in exactly `columns` columns."""
+    short = shortened(text, columns, cut)
+    padding = " " * (columns - cells(short))
+    return padding + short if right else short + padding
+
+
+def cropped(line: Line, columns: int) -> Line:
+    """The beginning of a line that fits into `columns`."""
+    result: Line = ()
+    for text, style in line:
+        part = head(text, columns)
+        columns -= cells(part)
+        result += styled(part, style)
+        if part != text:
+            break
+    return result
+
+
+# Numbers
+
+
+def amount(value: float | None, glyphs: Glyphs, unit: float = 1) -> str:
+    """A value in `unit` with three significant digits."""
+    if value is None:
+        return glyphs.none
+    scaled = value / unit
+    if scaled >= 1e6:
+        return f"{scaled:.2g}"
+    return f"{scaled:.2f}" if scaled < 9.995 else f"{scaled:.1f}" if scaled < 999.95 else f"{scaled:.0f}"
+
+
+def gib(value: float | None, glyphs: Glyphs) -> str:
+    """Bytes in GiB."""
+    return amount(value, glyphs, GIB)
+
+
+def percent(ratio: float | None, glyphs: Glyphs) -> str:
+    """A ratio in percent, without the sign."""
+    return glyphs.none if ratio is None else f"{ratio * 100:.0f}" if ratio < 1e4 else ">999999"
+
+
+def whole(value: float | None, glyphs: Glyphs) -> str:
+    """A whole number."""
+    return glyphs.none if value is None else f"{value:.0f}" if value < 1e6 else f"{value:.1g}"
+
+
+def span(seconds: float | None, glyphs: Glyphs) -> str:
+    """A duration."""
+    if seconds is None:
+        return glyphs.none
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if days >= 10_000:
+        return ">9999d"
+    if days >= 1:
+        return f"{days:.0f}d{hours % 24:02.0f}h"
+    return f"{hours:.0f}h{minutes % 60:02.0f}m" if hours else f"{minutes:.0f}m{seconds % 60:02.0f}s"

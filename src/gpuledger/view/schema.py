@@ -1,0 +1,196 @@
+"""The snapshot of one tick as frozen records, in base units. An unknown value is None, never 0.
+
+The JSON API serialises these records, its OpenAPI description is derived from them, and `top` reads them, also from the
+JSON of another exporter. Fields may be added; a field that changes its meaning requires a new VERSION.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from gpuledger.model.owners import UNKNOWN
+
+VERSION = 1
+MEASURED = frozenset({"exclusive"})
+"""Energy methods that measure; all others estimate."""
+
+Names = tuple[str, ...]
+Numbers = Mapping[str, float]
+Counts = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverState:
+    """The NVIDIA driver."""
+
+    up: bool = False
+    reason: Annotated[str, "Why the driver is down."] = ""
+    driver_version: str = ""
+    cuda_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """used = known + overhead + unknown. inferred is part of unknown; reserved is separate."""
+
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    reserved_bytes: Annotated[int | None, "Reserved by the driver."] = None
+    known_bytes: Annotated[int | None, "Held by processes that the driver lists."] = None
+    overhead_bytes: Annotated[int | None, "CUDA contexts, beyond what the driver lists per process."] = None
+    unknown_bytes: Annotated[int | None, "Held by processes that the driver does not list."] = None
+    inferred_bytes: Annotated[int | None, "Part of unknown that is inferred to be held by containers."] = None
+    candidates: Annotated[int | None, "Containers that may hold the unknown memory."] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """joules = processes + retired + idle + unattributed. Null for a MIG instance."""
+
+    joules: float | None = None
+    source: Annotated[str, "`counter`, or `power` if the GPU has no energy counter."] = ""
+    processes_joules: Annotated[float, "All processes that are not retired, listed as rows or not."] = 0.0
+    idle_joules: float = 0.0
+    retired_joules: Annotated[float, "Processes that are no longer listed."] = 0.0
+    unattributed_joules: Annotated[Numbers, "Energy without an owner, by reason."] = field(default_factory=dict)
+    residual_joules: Annotated[float, "Difference between the sum and the device's total; always 0."] = 0.0
+    idle_power_watts: float | None = None
+    parked_power_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU or a MIG instance."""
+
+    gpu: Annotated[int, "The driver's index."]
+    uuid: str
+    gpu_uuid: Annotated[str, "UUID of the whole GPU, also for a MIG instance."] = ""
+    name: str = ""
+    pci_bus_id: str = ""
+    parent_uuid: Annotated[str, "GPU that contains this MIG instance; empty for a whole GPU."] = ""
+    mig_profile: str = ""
+    up: bool = False
+    reason: Annotated[str, "Why the device is down."] = ""
+    memory: Memory = Memory()
+    utilization_ratio: float | None = None
+    memory_utilization_ratio: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperatures_celsius: Numbers = field(default_factory=dict)
+    temperature_limits_celsius: Numbers = field(default_factory=dict)
+    clocks_hertz: Numbers = field(default_factory=dict)
+    slowed_by: Annotated[Names, "Active reasons that limit the clocks."] = ()
+    fans_ratio: Numbers = field(default_factory=dict)
+    xids: Annotated[Counts, "Count by XID, since the exporter started."] = field(default_factory=dict)
+    ecc_errors: Counts = field(default_factory=dict)
+    mig_enabled: bool | None = None
+    energy: Energy | None = None
+    busy_seconds: float | None = None
+    in_use: bool | None = None
+    in_use_seconds: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The index, followed by the profile of a MIG instance."""
+        return f"{self.gpu}/{self.mig_profile}" if self.mig_profile else str(self.gpu)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Fields that processes and containers share."""
+
+    gpu: Annotated[int, "The driver's index of the GPU."]
+    uuid: Annotated[str, "UUID of the GPU or MIG instance."]
+    gpu_uuid: Annotated[str, "UUID of the whole GPU."] = ""
+    owner: Annotated[str, "Display name of the owner, the same as in the history."] = UNKNOWN
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    pod_uid: str = ""
+    container_id: str = ""
+    runtime: str = ""
+    image: str = ""
+    workload: Annotated[str, "Kind and name, such as `Job/train`."] = ""
+    unit: Annotated[str, "systemd unit."] = ""
+    job: Annotated[str, "Scheduler and job id, such as `slurm/211`."] = ""
+    unknown_because: Annotated[str, "Why part of the owner is unknown."] = ""
+    user: str = ""
+    memory_bytes: int | None = None
+    sm_ratio: Annotated[float | None, "Share of the SM (compute engine) time."] = None
+    watts: Annotated[float | None, "Mean power over the last seconds; null for a new row."] = None
+    joules: Annotated[Numbers, "Energy by method; only `exclusive` is measured."] = field(default_factory=dict)
+    busy_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRow(Row):
+    """A process on a device."""
+
+    pid: int
+    process_name: str = ""
+    kind: Annotated[str, "`compute`, `graphics`, `mps`, or several of them joined by `+`."] = ""
+    active: Annotated[bool | None, "False if the process has left the device; null if unknown."] = None
+    start_time: Annotated[float | None, "Unix time."] = None
+    energy_share_error_ratio: Annotated[float | None, "Standard deviation of the process's energy share."] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRow(Row):
+    """A container on a device. `joules` includes its exited processes."""
+
+    processes: int = 0
+    inferred_bytes: Annotated[int | None, "Memory it is inferred to hold without a listed process."] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """A provider of names, such as Docker or the kubelet."""
+
+    name: str = ""
+    up: bool = False
+    reason: Annotated[str, "Why the provider is down."] = ""
+    since: Annotated[float, "Unix time of the last change between up and down."] = 0.0
+    last_success: Annotated[float | None, "Unix time; null before the first success."] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemRow:
+    """Something that is wrong, and how to fix it."""
+
+    level: Literal["problem", "warning", "note"]
+    about: Annotated[str, "The component or device."] = ""
+    what: str = ""
+    fix: Annotated[str, "How to fix it, with commands in backticks."] = ""
+    kind: Annotated[str, "A stable word for programs, such as `permission`; may be empty."] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One tick of the exporter."""
+
+    version: Literal[1] = VERSION  # type: ignore[assignment]  # a Literal cannot name the constant
+    gpuledger: Annotated[str, "Version of the exporter."] = ""
+    time: Annotated[float, "Unix time of the tick."] = 0.0
+    interval_seconds: Annotated[float, "Configured time between two ticks."] = 0.0
+    node: Annotated[str, "Name of the host."] = ""
+    recording: Annotated[bool, "True if a recording is being replayed."] = False
+    driver: DriverState = DriverState()
+    gpus: Annotated[tuple[Gpu, ...], "Whole GPUs, and MIG instances, which have a `parent_uuid`."] = ()
+    process_count: Annotated[int | None, "Processes that the driver lists, shown as rows or not."] = None
+    processes: tuple[ProcessRow, ...] = ()
+    containers: tuple[ContainerRow, ...] = ()
+    dropped_processes: Annotated[int, "Rows left out since the start because of --process.max."] = 0
+    providers: Annotated[tuple[Provider, ...], "Providers of names."] = ()
+    unresolved: Annotated[Counts, "Processes whose owner is not fully known, by reason."] = field(default_factory=dict)
+    host_pid_namespace: Annotated[bool | None, "Whether the exporter sees the host's processes."] = None
+    tick_seconds: Annotated[float, "Duration of the tick."] = 0.0
+    problems: Annotated[tuple[ProblemRow, ...], "Worst first."] = ()
+
+    @property
+    def hidden_processes(self) -> int:
+        """Processes that the driver lists and that have no row."""
+        shown = {process.pid for process in self.processes if process.active is not False}
+        return max(0, (self.process_count or 0) - len(shown))

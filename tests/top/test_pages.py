@@ -1,0 +1,91 @@
+"""The full-screen pages."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from gpuledger.top.bars import History
+from gpuledger.top.cards import Screen
+from gpuledger.top.keys import KEYS
+from gpuledger.top.pages import MAX_USES, charts, details, help_lines
+from gpuledger.top.rows import Choice, rows
+from gpuledger.top.text import ASCII, UNICODE, plain
+from gpuledger.view.codec import decode
+from tests.view.pictures import MANY, NOW, PICTURES, Picture, busy, gpu, picture, process, shown_as
+
+
+def told(grouping: str, owner: str, one: Picture | None = None) -> list[str]:
+    """The lines about a row."""
+    (row,) = (row for row in rows(shown_as(one or busy()), Choice(grouping)) if row.owner == owner)
+    return [plain(line).strip() for line in details(row, UNICODE)]
+
+
+def test_energy_is_told_by_method() -> None:
+    """Which of it is measured, which is estimated, and how sure that is."""
+    lines = told("pod", "ml/train-0")
+
+    assert "9.00 kJ measured: exclusive" in lines
+    assert "4.00 kJ estimated: sm_time" in lines
+    assert "standard deviation of its share: ±25 %" in told("pod", "ml/chat-1") + told("process", "ml/chat-1/main")
+
+
+def test_every_field_is_there() -> None:
+    """Of everybody behind the row, but for what is empty."""
+    lines = told("process", "ml/chat-1/main")
+
+    assert "process 13 on GPU 0" in lines
+    assert [line.split() for line in lines if line.startswith("user ")] == [["user", "eve"]]
+    assert not any(line.startswith("watts") for line in lines)
+
+
+def test_inferred_memory_is_called_so() -> None:
+    """Beside what the driver lists."""
+    lines = told("container", "hidden")
+
+    assert "4.00 GiB inferred" in lines
+    assert lines[2].endswith("– GiB listed by the driver")  # noqa: RUF001
+
+
+def test_a_large_group_ends() -> None:
+    """With how many more there are."""
+    many = picture(gpu(), processes=[process(n, user="eve") for n in range(1, MAX_USES + 9)])
+
+    assert told("user", "eve", many)[-1] == "and 8 more"
+
+
+def test_who_has_left_is_said() -> None:
+    """Its energy stays for a while."""
+    assert told("process", "host")[0] == "host  has exited"
+
+
+@MANY
+@given(PICTURES)
+def test_nothing_commands_the_terminal(one: Picture) -> None:
+    """Neither names nor values nor the names of fields nobody knows."""
+    one["processes"] = [{**p, "\x1b[2J": "\x1b[2J"} for p in one["processes"]]
+
+    for row in rows(decode(one), Choice()):
+        assert all(plain(line).isprintable() for line in details(row, UNICODE))
+
+
+def test_charts_are_beside_each_other() -> None:
+    """With their numbers of now, and how long they go back."""
+    history, screen = History(), Screen(columns=80, glyphs=ASCII)
+    for second in range(90):
+        shown = shown_as(picture(gpu(), gpu(1), time=NOW + second))
+        history.add(shown)
+
+    lines = [plain(line) for line in charts(shown.gpus, history, screen, 20)]
+
+    assert lines[0] == "GPU 0  NVIDIA H200  last 1m29s"
+    assert lines[1].split() == ["busy", "50", "%", "memory", "80.0", "/", "160.0", "GiB", "power", "350/700", "W"]
+    assert len(lines) == 2 * (2 + 7 + 1)
+    assert plain(charts([], history, screen, 20)[0]) == "no GPU"
+
+
+def test_help_has_every_key() -> None:
+    """In lines that fit into 80 columns."""
+    lines = [plain(line) for line in help_lines(ASCII)]
+
+    assert all(any(line.startswith(key.shown) for line in lines) for key in KEYS)
+    assert max(map(len, lines)) <= 80
