@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.httpclient import Address
-from gpuledger.upstream.place import Place, parse_place
+from gpuledger.net.address import Address
+from gpuledger.upstream.source import Place, parse_place
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from gpuledger.model import Facts, Owner, Reading
 from gpuledger.owners import cgroup, devices
 from gpuledger.owners.access import probe
 from gpuledger.owners.procfs import Procfs
-from gpuledger.owners.provider import Background
+from gpuledger.owners.provider import PolledProvider
 from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.slurm import SlurmResolver
 
@@ -79,7 +79,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
         return 1
     asked = providers(settings, os.environ)
     for provider in asked:
-        provider.ask()
+        provider.refresh()
     resolver = Resolver(asked, jobs=SlurmResolver(root))
     ref, owner = resolver.explain(facts)
     for provider in asked:
@@ -145,7 +145,7 @@ def _tell_cgroup(facts: Facts, ref: dict[str, object]) -> None:
     out.line(f"4. which says     {', '.join(f'{name} {value}' for name, value in told.items()) or 'nothing'}")
 
 
-def _tell_asked(asked: Sequence[Background], owner: Owner) -> None:
+def _tell_asked(asked: Sequence[PolledProvider], owner: Owner) -> None:
     out.line("5. who was asked" + ("" if asked else "  nobody: no runtime, kubelet or API server was found"))
     for provider in asked:
         names, health = provider.names, provider.health

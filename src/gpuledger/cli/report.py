@@ -10,7 +10,7 @@ from contextlib import closing
 
 from gpuledger.cli import out
 from gpuledger.cli.progress import Progress
-from gpuledger.fleet.failure import PrometheusError
+from gpuledger.errors import PrometheusError
 from gpuledger.fleet.prometheus import Prometheus
 from gpuledger.report.ask import Asker
 from gpuledger.report.document import document

@@ -14,10 +14,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gpuledger.cli import build, logs, out
 from gpuledger.cli.demo import RECORDING
-from gpuledger.errors import ConfigError, UsageError
+from gpuledger.errors import ConfigError, LostError, UsageError
 from gpuledger.top.columns import BY_NAME, NUMBERS
 from gpuledger.top.exporter import Exporter
-from gpuledger.top.feed import Feed, LostError, Source, Ticks
+from gpuledger.top.feed import Feed, Source, Ticks
 from gpuledger.top.line import clean
 from gpuledger.top.plain import write
 from gpuledger.top.rows import GROUPINGS, Choice

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuledger.doctor.finding import Finding, explained, ok, problem, unused
-from gpuledger.errors import ConfigError
-from gpuledger.upstream.failure import UpstreamError
+from gpuledger.errors import ConfigError, UpstreamError
 from gpuledger.upstream.source import Source
 
 NAME = "dcgm-exporter"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpuledger.errors import PrometheusError
 from gpuledger.fleet.answer import Courses
-from gpuledger.fleet.failure import PrometheusError
 from gpuledger.report import counters
 from gpuledger.report.grouping import Grouping
 from gpuledger.report.questions import Step, questions
@@ -20,8 +20,8 @@ TOO_MUCH = ("timeout", "size", "query")
 
 
 MOVED = (
-    "the answer is of other moments than those that were asked for; a query frontend may align them: ask what is "
-    "behind it, or give --from and --to that are whole steps, such as days"
+    "the answer is of other moments than those that were asked for",
+    "a query frontend may align them: ask what is behind it, or give a --from and a --to that are whole steps",
 )
 RENAMED = (
     "Prometheus scrapes exporters without honor_labels: true, and puts their own namespace and pod in place of "
@@ -67,8 +67,9 @@ class Asker:
                 for piece, answer in self._ask(question.promql, chunk):
                     tally.add(question, piece, answer.series)
         if not any(seen):
-            raise PrometheusError("empty", f"there are no metrics of gpuledger from {show_moment(span.begin_ms)} to "
-                                  f"{show_moment(span.end_ms)}; is it scraped, and had it begun by then?")  # fmt: skip
+            between = f"from {show_moment(span.begin_ms)} to {show_moment(span.end_ms)}"
+            what = f"there are no metrics of gpuledger {between}"
+            raise PrometheusError(what, "is it scraped, and had it begun by then?", "empty")
         self._tell_of_gaps(span, seen)
         return tally
 
@@ -93,16 +94,16 @@ class Asker:
             try:
                 answer = self.server.query_range(promql, piece.first_s, piece.last_s, piece.step_ms / 1000)
             except PrometheusError as error:
-                if error.reason not in TOO_MUCH:
+                if error.kind not in TOO_MUCH:
                     raise
                 if piece.count == 1:
-                    raise PrometheusError(error.reason, f"{error}; a shorter --step asks for less at a time") from None
+                    raise PrometheusError(str(error), "a shorter --step asks for less at a time", error.kind) from None
                 self.most = piece.count // 2
                 waiting.append(piece)
                 continue
             ends = [point[0] for course in answer.series for point in (*course.points[:1], *course.points[-1:])]
             if not all(map(piece.ends_at, ends)):
-                raise PrometheusError("format", MOVED)
+                raise PrometheusError(*MOVED, "format")
             self._look_at(answer, promql)
             yield piece, answer
 
@@ -118,7 +119,7 @@ class Asker:
 
     def _wrong(self, wrong: Sequence[str]) -> None:
         if wrong and not self.partial:
-            raise PrometheusError("partial", f"{wrong[0]}; a report would be wrong; --allow-partial makes one")
+            raise PrometheusError(f"{wrong[0]}; a report would be wrong", "--allow-partial makes one", "partial")
         self.notes.update(dict.fromkeys(wrong))
 
     def _tell_of_gaps(self, span: Span, seen: bytearray) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from gpuledger.backoff import Backoff
+from gpuledger.errors import LostError
 from gpuledger.model import Tick
+from gpuledger.net.poller import Poller
 from gpuledger.top.line import clean
 from gpuledger.top.seen import PictureError, Seen, read
 from gpuledger.view.snapshot import Picture, snapshot
@@ -23,10 +23,6 @@ WINDOW_NS = 3 * 10**9
 PATIENCE_S = 2.0
 STALE_S = 5.0
 """From this age on, and three of its intervals, a reading that stays the same is told to be old."""
-
-
-class LostError(Exception):
-    """There is no picture now; says why in one line."""
 
 
 class Source(Protocol):
@@ -69,57 +65,56 @@ class Ticks:
 
 
 class Feed:
-    """Asks a source every so often, and ever more rarely while it does not answer."""
+    """Polls a source in the background, with backoff while it does not answer."""
 
     def __init__(self, source: Source, interval_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._source, self.interval_s = source, interval_s
-        self._monotonic, self._backoff = monotonic, Backoff(monotonic)
+        self._monotonic = monotonic
         self._new_s = 0.0
-        self._wake = threading.Event()
-        self._stopped = False
         self._changed: Callable[[], None] = lambda: None
-        self._thread = threading.Thread(target=self._run, name="top", daemon=True)
+        self._poller = Poller("top", self._poll, lambda: self.interval_s, monotonic=monotonic)
         self.state = State()
 
     @property
     def name(self) -> str:
-        """Where it looks; empty for this host."""
+        """The URL of the source; empty for this host."""
         return self._source.name
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Begin; `changed` is called from another thread after each try."""
+        """Start polling; `changed` is called from the thread after each poll."""
         self._changed = changed
-        self._thread.start()
+        self._poller.start()
 
     def retry(self) -> None:
-        """Ask now."""
-        self._backoff.reset()
-        self._wake.set()
+        """Poll now, also during a backoff."""
+        self._poller.retry()
 
     def stop(self) -> None:
-        """End; waits a little for a question that is under way."""
-        self._stopped = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(PATIENCE_S)
+        """Stop polling; waits a little for a poll that is under way."""
+        self._poller.stop(PATIENCE_S)
 
-    def step(self) -> None:
-        """Ask once, if it is worth it. Public for tests."""
-        if not self._backoff.due():
-            return
+    def step(self) -> bool:
+        """Poll once; whether the source answered."""
         try:
             self._take(read(self._source()))
-            self._backoff.reset()
         except LostError as error:
             self._lose(str(error))
         except PictureError as error:
             self._lose(f"what {self.name or 'this host'} says {error}")
-        except Exception as error:  # a bug costs the news, not the view
+        except Exception as error:  # a bug costs the update, not the view
             log.debug("top", exc_info=True)
             self._lose(f"{type(error).__name__}: {error}")
+        else:
+            return True
+        return False
+
+    def _poll(self) -> bool:
+        answered = self.step()
+        self._changed()
+        return answered
 
     def _take(self, seen: Seen) -> None:
-        """An exporter whose loop hangs goes on to answer, always with the same reading."""
+        """Keep a snapshot. An exporter whose loop hangs goes on to answer, always with the same one."""
         before, now_s = self.state.seen, self._monotonic()
         if before is None or seen.time != before.time:
             self._new_s = now_s
@@ -127,12 +122,4 @@ class Feed:
         self.state = State(seen, f"{self.name or 'this host'} has no new readings" if is_old else "")
 
     def _lose(self, reason: str) -> None:
-        self._backoff.failed()
         self.state = replace(self.state, lost=clean(reason))
-
-    def _run(self) -> None:
-        while not self._stopped:
-            self._wake.clear()
-            self.step()
-            self._changed()
-            self._wake.wait(self.interval_s)

@@ -90,6 +90,8 @@ def called(health: ProviderHealth) -> str:
 
 def of_provider(health: ProviderHealth) -> tuple[str, str]:
     """What is wrong with one that is down, and what to do: a command where there is one, else what it advises."""
+    if health.problem is not None and health.problem.fix:
+        return health.problem.what, health.problem.fix
     kind = kind_of(health)
     text, fix = explained(health.reason)
     if "permission denied" in text and kind in MAY_ASK:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpuledger.backoff import Backoff
 from gpuledger.model import DcgmHealth, DcgmStats, ProcessUse, Tick
+from gpuledger.net.poller import Backoff
 from gpuledger.problem import Problem
 from gpuledger.said import Said
 from gpuledger.sources.dcgm import answers

@@ -16,8 +16,8 @@ from typing import Any
 
 import pynvml
 
-from gpuledger.backoff import Backoff
 from gpuledger.model import Device, Driver, Reading, Tick
+from gpuledger.net.poller import Backoff
 from gpuledger.problem import Problem
 from gpuledger.said import Said
 from gpuledger.sources.nvml.call import DriverGoneError, GpuLostError
