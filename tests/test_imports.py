@@ -40,6 +40,7 @@ ALLOWED = {
         "loop",
         "config",
         "view",
+        "net",
     },
 }
 

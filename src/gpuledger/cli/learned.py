@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpuledger.books.workloads import workload_of
+from gpuledger.errors import HttpError
 from gpuledger.export.listen import parse_address
 from gpuledger.model import Device, Facts, Owner
+from gpuledger.net.address import Address
+from gpuledger.net.http import Client
 
 TIMEOUT_S = 1.0
 LARGEST_BYTES = 8 << 20
 
 
 def ask(addresses: Sequence[str]) -> list[dict[str, Any]] | None:
-    """The fingerprints an exporter that listens on one of these has; None when none answers."""
+    """The fingerprints of an exporter that listens on one of these addresses; None if none answers."""
     for address in addresses:
-        host, port = parse_address(address)
-        server = http.client.HTTPConnection(host or "127.0.0.1", port, timeout=TIMEOUT_S)
         try:
-            server.request("GET", "/api/v1/fingerprints")
-            answer = server.getresponse()
-            told = json.loads(answer.read(LARGEST_BYTES)) if answer.status == http.client.OK else {}
-            return list(told["fingerprints"])
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            status, body = _client(address).get("/api/v1/fingerprints", TIMEOUT_S, LARGEST_BYTES)
+            if status == 200:
+                return list(json.loads(body)["fingerprints"])
+        except (HttpError, ValueError, KeyError, TypeError):
             continue  # another program, or none
-        finally:
-            server.close()
     return None
 
 
 def is_guarded(address: str) -> bool:
-    """Whether somebody answers there who wants TLS or a password first, as we do with a web configuration."""
-    host, port = parse_address(address)
-    server = http.client.HTTPConnection(host or "127.0.0.1", port, timeout=TIMEOUT_S)
+    """Whether a server there requires TLS or a password, as an exporter with a web configuration does."""
     try:
-        server.request("GET", "/healthz")
-        answer = server.getresponse()
-        return answer.status == http.client.UNAUTHORIZED or b"to an HTTPS server" in answer.read(LARGEST_BYTES)
-    except (OSError, http.client.HTTPException):
+        status, body = _client(address).get("/healthz", TIMEOUT_S, LARGEST_BYTES)
+    except HttpError:
         return False
-    finally:
-        server.close()
+    return status == 401 or b"to an HTTPS server" in body
+
+
+def _client(address: str) -> Client:
+    host, port = parse_address(address)
+    return Client(Address(host=host or "127.0.0.1", port=port))
 
 
 def tell(facts: Facts, owner: Owner, devices: Iterable[Device], learned: list[dict[str, Any]] | None) -> list[str]:
