@@ -59,7 +59,7 @@ def test_a_report_in_a_file(server: Upstream, tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize(
     ("status", "body", "says"),
     [
-        ("401 Unauthorized", b"no", "answers 401 and does not let us in"),
+        ("401 Unauthorized", b"no", "answers 401: it refuses our login"),
         ("302 Found", b"", "a redirect, which is not followed"),
         ("404 Not Found", b"404 page not found", "is a prefix missing in --prometheus.url"),
         ("200 OK", b"<!doctype html>", "HTML that is not JSON"),
