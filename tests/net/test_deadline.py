@@ -16,8 +16,8 @@ def test_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = Deadline(2.0)
     now[0] = 101.5
 
-    assert (limit.left_s(), limit.passed, limit.timeout_s) == (0.5, False, 2.0)
+    assert (limit.left_s(), limit.remaining_s, limit.timeout_s) == (0.5, 0.5, 2.0)
     now[0] = 102.0
-    assert limit.passed
+    assert limit.remaining_s == 0
     with pytest.raises(TimeoutError):
         limit.left_s()

@@ -16,13 +16,12 @@ class Deadline:
         self._at = time.monotonic() + timeout_s
 
     @property
-    def passed(self) -> bool:
-        """Whether no time is left."""
-        return time.monotonic() >= self._at
+    def remaining_s(self) -> float:
+        """Seconds that are left, 0 at the end."""
+        return max(0.0, self._at - time.monotonic())
 
     def left_s(self) -> float:
-        """Seconds that the next call may take; raises TimeoutError if there are none."""
-        left_s = self._at - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        return left_s
+        """Seconds that the next call may take; raises TimeoutError at the end."""
+        if left_s := self.remaining_s:
+            return left_s
+        raise TimeoutError("timed out")

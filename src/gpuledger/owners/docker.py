@@ -117,10 +117,10 @@ class DockerProvider:
         """Wait for an event; without the event stream, for the time."""
         if self._unfinished:
             return True
-        end = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         if self._api and not self._events.is_open:
             self._events.open(self._api, self._listed_at_s, min(timeout_s, self._timeout_s))
-        while not (stop.is_set() or self._events.closed) and (left_s := end - time.monotonic()) > 0:
+        while not (stop.is_set() or self._events.closed) and (left_s := deadline.remaining_s):
             if self._events.is_open and self._events.has_news(min(left_s, SLICE_S)):
                 return True
             if not self._events.is_open:
@@ -144,13 +144,13 @@ class DockerProvider:
         todo = sorted((i for i in ids if i not in self._inspected), key=self._refused.__contains__, reverse=True)
         gone, refused, reason = set(), set(), ""
         deadline = Deadline(self._timeout_s)
-        while todo and not deadline.passed:
+        while todo and (left_s := deadline.remaining_s):
             i = todo.pop()
             try:
-                answer = self._get(f"/v{self._api}/containers/{i}/json", deadline.left_s(), INSPECT_LIMIT)
+                answer = self._get(f"/v{self._api}/containers/{i}/json", left_s, INSPECT_LIMIT)
             except _NotFoundError:
                 gone.add(i)
-            except (ProviderError, TimeoutError) as error:  # a container that is stuck costs no other one its names
+            except ProviderError as error:  # a container that is stuck costs no other one its names
                 refused.add(i)
                 reason = reason or str(error)
             else:
@@ -220,7 +220,8 @@ class _EventStream:
     @property
     def is_accepted(self) -> bool:
         """Whether the daemon has accepted the request."""
-        return self._response is not None and self._response.status == 200
+        response = self._response
+        return response is not None and response.status == 200
 
     def open(self, api: str, since_s: float, timeout_s: float) -> None:
         """Ask for the events since the last list, so that none is missed in between."""
@@ -252,14 +253,12 @@ class _EventStream:
     def close(self) -> None:
         """Close for good; a thread in `has_news` is woken."""
         self.closed = True
-        response = self._response
-        if response is not None:
-            response.close()
+        self._end()
 
     def _end(self) -> None:
-        if self._response is not None:
-            self._response.close()
-        self._response = None
+        response, self._response = self._response, None
+        if response is not None:
+            response.close()
 
 
 def default_urls(environment: Mapping[str, str], uid: int, root: Path = Path("/")) -> list[Endpoint]:

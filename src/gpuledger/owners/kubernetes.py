@@ -85,7 +85,7 @@ class KubernetesProvider:
             raise ProviderError("the watch of pods is closed", kind="closed")
         with self._closing():
             deadline = Deadline(self._timeout_s)
-            while self._follow(NOW_S) and not deadline.passed:
+            while self._follow(NOW_S) and deadline.remaining_s:
                 pass
             if self._failure is not None and not self._backoff.due():
                 problem = self._failure.problem
@@ -105,9 +105,9 @@ class KubernetesProvider:
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         """Wait until a pod changes, or the watch breaks so that a list is needed."""
-        end = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         with self._closing():
-            while not stop.is_set() and not self._closed.is_set() and (left_s := end - time.monotonic()) > 0:
+            while not stop.is_set() and not self._closed.is_set() and (left_s := deadline.remaining_s):
                 self._follow(min(left_s, SLICE_S))
                 if self._closed.is_set():
                     break
