@@ -225,6 +225,8 @@ class _EventStream:
 
     def open(self, api: str, since_s: float, timeout_s: float) -> None:
         """Ask for the events since the last list, so that none is missed in between."""
+        if self.closed:
+            return
         filters = "".join(c if c.isalnum() else f"%{ord(c):02X}" for c in EVENT_FILTERS)
         target = f"/v{api}/events?since={since_s:.6f}&filters={filters}"
         try:
