@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 from gpuledger.errors import ProviderError
@@ -122,15 +123,7 @@ class PolledProvider:
             f"does not come back after {HANGS_S:g} s", "see whether it, or its file system, hangs", "hang"
         )
         self._said.change(health.name, str(problem), f"{health.name}: {problem}", "")
-        return ProviderHealth(
-            name=health.name,
-            up=False,
-            problem=problem,
-            since_ns=health.since_ns,
-            last_success_ns=health.last_success_ns,
-            fetches=health.fetches,
-            failures=health.failures,
-        )
+        return replace(health, up=False, problem=problem)
 
     def _refresh(self) -> bool:
         try:
@@ -150,8 +143,8 @@ class PolledProvider:
 
     def _note(self, problem: Problem | None) -> None:
         before, up, now_ns = self._health, problem is None, self._now_ns()
-        self._health = ProviderHealth(
-            name=before.name,
+        self._health = replace(
+            before,
             up=up,
             problem=problem,
             since_ns=before.since_ns if before.up == up and before.fetches else now_ns,
