@@ -62,8 +62,8 @@ def test_once_fails_in_one_line(server: Upstream) -> None:
         (page(b'{"status":"error","errorType":"timeout","error":"query timed out"}', "503 Service Unavailable"),
          "took Prometheus too long: query timed out"),
         (page(b'{"status":"error","errorType":"bad_data","error":"parse error"}', "400 Bad Request"), "parse error"),
-        (hang, "no whole answer from"),
-        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + GOOD[:50]), "ended in the middle of an answer"),
+        (hang, "no complete answer from"),
+        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + GOOD[:50]), "closed the connection in the middle"),
     ],
 )  # fmt: skip
 def test_each_bad_answer_is_one_line_and_exit_code_1(server: Upstream, say: Say, says: str) -> None:

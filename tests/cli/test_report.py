@@ -95,7 +95,7 @@ def test_a_server_that_is_not_there_or_hangs(server: Upstream) -> None:
     server.say = hang
     slow = gpuledger(*words(server, "--prometheus.timeout=200ms"))
 
-    for done, says in ((nobody, "cannot reach"), (untrusted, "no TLS with"), (slow, "no whole answer from")):
+    for done, says in ((nobody, "cannot reach"), (untrusted, "no TLS with"), (slow, "no complete answer from")):
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         assert says in done.stderr
 

@@ -209,7 +209,7 @@ def test_in_use_by_an_allocation_nobody_knows_is_no_number() -> None:
     made.refresh.step()
 
     assert not made.refresh.shown.up
-    assert "no exporter says who was given a GPU" in made.refresh.shown.reason
+    assert "no exporter reports the allocation of GPUs" in made.refresh.shown.reason
 
 
 def test_warnings_are_counted() -> None:

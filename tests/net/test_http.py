@@ -76,18 +76,22 @@ def test_any_bytes_in_two_pieces(one: bytes, two: bytes, head: bytes) -> None:
 @pytest.mark.parametrize(
     ("sent", "kind", "words"),
     [
-        (b"", "http", "ended without an answer"),
+        (b"", "http", "closed the connection without an answer"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "http", "did not answer in HTTP but with 'SSH-2.0-OpenSSH_9.2'"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * (HEAD_LIMIT + 5), "http", "did not answer in HTTP"),
-        (STREAM + b"+5\r\nhello\r\n", "http", "where the size of a chunk belongs"),
-        (STREAM + b"1_0\r\n", "http", "where the size of a chunk belongs"),
-        (STREAM + b"f" * (HEAD_LIMIT + 5), "http", "where the size of a chunk belongs"),
-        (STREAM + b"5\r\nhel", "half", "ended in the middle of an answer"),
-        (STREAM + b"5", "half", "ended in the middle of an answer"),
-        (STREAM + b"5\r\nhello", "half", "ended in the middle of an answer"),
+        (STREAM + b"+5\r\nhello\r\n", "http", "sent an invalid chunk size"),
+        (STREAM + b"1_0\r\n", "http", "sent an invalid chunk size"),
+        (STREAM + b"f" * (HEAD_LIMIT + 5), "http", "sent an invalid chunk size"),
+        (STREAM + b"5\r\nhel", "half", "closed the connection in the middle of an answer"),
+        (STREAM + b"5", "half", "closed the connection in the middle of an answer"),
+        (STREAM + b"5\r\nhello", "half", "closed the connection in the middle of an answer"),
         (STREAM + b"fffffff\r\n", "size", "sent an answer of more than 1 MiB"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", "half", "ended in the middle of an answer"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 0x5\r\n\r\n", "http", "says that its answer has '0x5' bytes"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel",
+            "half",
+            "closed the connection in the middle of an answer",
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0x5\r\n\r\n", "http", "sent the invalid Content-Length '0x5'"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (1 << 20) + b"x", "size", "sent an answer of more than 1 MiB"),
     ],
 )
@@ -221,7 +225,7 @@ def test_one_deadline_for_the_whole_response() -> None:
     began = time.monotonic()
     with ours, theirs:
         with pytest.raises(
-            HttpError, match=r"^no whole answer from a server within 0\.2 s; is it overloaded\?$"
+            HttpError, match=r"^no complete answer from a server within 0\.2 s; is it overloaded\?$"
         ) as caught:
             Response(ours, Deadline(0.2), "a server", 1 << 20).body()
         assert caught.value.kind == "timeout"

@@ -112,17 +112,17 @@ def test_each_way_to_end_an_answer(serve: Serve, form: Callable[[object], bytes]
 
 
 NONSENSE = {
-    "nothing": (b"", "ended without an answer"),
+    "nothing": (b"", "closed the connection without an answer"),
     "noise": (bytes(range(256)) * 400, "did not answer in HTTP"),
     "other protocol": (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "did not answer in HTTP but with 'SSH-2.0-OpenSSH_9.2'"),
     "html": (http(b"<html>not here</html>"), "did not answer in JSON but with '<html>not here</html>'"),
     "half a head": (b"HTTP/1.1 200 OK\r\nContent-Le", "did not answer in HTTP"),
-    "half a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[", "ended in the middle"),
-    "no number": (b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", "has '-5' bytes"),
+    "half a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[", "in the middle"),
+    "no number": (b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", "invalid Content-Length '-5'"),
     "no status": (b"HTTP/1.1 abc\r\n\r\n", "did not answer in HTTP"),
-    "bad chunk": (EVENTS_HEAD + b"zz\r\nab", "where the size of a chunk belongs"),
-    "negative chunk": (EVENTS_HEAD + b"-1\r\nab", "where the size of a chunk belongs"),
-    "long chunk": (EVENTS_HEAD + b"1\r\nabcdef", "longer than it said"),
+    "bad chunk": (EVENTS_HEAD + b"zz\r\nab", "sent an invalid chunk size"),
+    "negative chunk": (EVENTS_HEAD + b"-1\r\nab", "sent an invalid chunk size"),
+    "long chunk": (EVENTS_HEAD + b"1\r\nabcdef", "longer than its size"),
     "huge chunk": (EVENTS_HEAD + b"fffffffffffffff\r\n", "more than"),
     "huge length": (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", "more than"),
     "half of json": (http(b'[{"Id": "a'), "did not answer in JSON"),
@@ -255,7 +255,7 @@ def test_a_slow_daemon_costs_the_timeout_once(serve: Serve, slow: Answer) -> Non
     """Bytes that drip in do not stretch it."""
     _, provider = serve(timeout_s=0.2, containers=slow)
     begin = time.monotonic()
-    with pytest.raises(ProviderError, match=r"no whole answer from docker at .* within 0\.2 s"):
+    with pytest.raises(ProviderError, match=r"no complete answer from docker at .* within 0\.2 s"):
         provider.fetch()
     assert time.monotonic() - begin < 2
 

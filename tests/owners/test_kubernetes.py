@@ -306,10 +306,10 @@ def test_relist(server: ApiServer, start: Start, clock: Clock) -> None:
         (answer(b"[" * 200_000), "did not answer in JSON"),
         (answer(b"\xff\xfe\xff"), "did not answer in JSON"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "did not answer in HTTP but with 'SSH-2.0-OpenSSH_9.2"),
-        (b"", "ended without an answer"),
+        (b"", "closed the connection without an answer"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "did not answer in HTTP"),
-        (answer(b'{"metadata": {}}')[:-3], "ended in the middle of an answer"),
-        (STREAM + b"nonsense\r\n", "where the size of a chunk belongs"),
+        (answer(b'{"metadata": {}}')[:-3], "closed the connection in the middle of an answer"),
+        (STREAM + b"nonsense\r\n", "sent an invalid chunk size"),
         (STREAM + b"fffffff\r\n" + b" " * (33 << 20), "sent an answer of more than 32 MiB"),
         (status(403)[:-5], "(403); `kubectl auth can-i"),
     ],
@@ -351,7 +351,7 @@ def test_slow_server(server: ApiServer, start: Start) -> None:
     server.answers.append(slowly(answer(b" " * 1000)))
     began = time.monotonic()
 
-    with pytest.raises(ProviderError, match=r"no whole answer from .* within 0.2 s"):
+    with pytest.raises(ProviderError, match=r"no complete answer from .* within 0.2 s"):
         start(timeout_s=0.2).fetch()
     assert time.monotonic() - began < 2
 

@@ -95,7 +95,7 @@ def test_no_http() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         exporter = Exporter(Access(f"http://127.0.0.1:{port}", timeout_s=0.2))
-        with pytest.raises(LostError, match=r"no whole answer from .* within 0.2 s"):
+        with pytest.raises(LostError, match=r"no complete answer from .* within 0.2 s"):
             exporter()
 
 

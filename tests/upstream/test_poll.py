@@ -119,7 +119,7 @@ def test_the_last_good_answer_stays_and_expires(caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.INFO)
     world = World(interval_s=10.0, max_age_s=30.0)
     world.at(1000)
-    world.answer = UpstreamError("no whole answer", kind="timeout")
+    world.answer = UpstreamError("no complete answer", kind="timeout")
     world.at(1010)
     assert world.poll.served == labelled(body("whole"), LLAMA)
     assert (world.poll.state.up, world.poll.state.series) == (False, 13)
@@ -139,7 +139,7 @@ def test_the_last_good_answer_stays_and_expires(caplog: pytest.LogCaptureFixture
     world.at(1050)
     assert world.poll.state.up
     assert [record.message for record in caplog.records] == [
-        "dcgm-exporter: no whole answer",
+        "dcgm-exporter: no complete answer",
         "dcgm-exporter: line 7",
         "dcgm-exporter answers again",
     ]

@@ -137,7 +137,7 @@ class Refresh:
             ) from None
         if not counts.get("allocated") and self._number(plan.queries.known, time_s) == 0:
             if plan.rule == "allocated":
-                what = "no exporter says who was given a GPU, so none is in use by the rule allocated"
+                what = "no exporter reports the allocation of GPUs, so none is in use by the rule allocated"
                 raise PrometheusError(what, "take --in-use busy, or see docs/fleet.md", "empty")
             usages = (replace(usage, allocated=None) for usage in usages)
         return Shown(

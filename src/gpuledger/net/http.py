@@ -113,7 +113,7 @@ def http_error(error: OSError, name: str, deadline: Deadline, path: str = "") ->
     """The HttpError for a failed call of a socket, with its kind; `path` is that of a unix socket."""
     # BlockingIOError: the backlog of a unix socket is full.
     if isinstance(error, (TimeoutError, BlockingIOError)):
-        what = f"no whole answer from {name} within {deadline.timeout_s:.3g} s"
+        what = f"no complete answer from {name} within {deadline.timeout_s:.3g} s"
         return HttpError(what, "is it overloaded?", "timeout")
     if isinstance(error, TlsFilesError):
         return ConnectError(f"cannot reach {name}: {error}", "correct the files", "unreachable")
@@ -269,7 +269,7 @@ class ResponseParser:
                 self._take(len(self._buffer))
                 yield False
         elif not (length.isascii() and length.isdigit() and len(length) < 20):
-            raise HttpError(f"says that its answer has {length[:60]!r} bytes", kind="http")
+            raise HttpError(f"sent the invalid Content-Length {length[:60]!r}", kind="http")
         else:
             self._count(int(length))
             yield from self._copy(int(length))
@@ -278,7 +278,7 @@ class ResponseParser:
         while (end := self._buffer.find(b"\r\n\r\n", 0, HEAD_LIMIT + 4)) < 0:
             head = bytes(self._buffer[: len(PROTOCOL)])
             if self._is_closed and not head:
-                raise HttpError("ended without an answer", kind="http")
+                raise HttpError("closed the connection without an answer", kind="http")
             if self._is_closed or len(self._buffer) > HEAD_LIMIT or head != PROTOCOL[: len(head)]:
                 raise _no_http(bytes(self._buffer[:HEAD_LIMIT]).partition(b"\r\n")[0])
             yield False
@@ -293,7 +293,7 @@ class ResponseParser:
             while len(self._buffer) < 2:
                 yield self._more()
             if self._buffer[:2] != b"\r\n":
-                raise HttpError("sent a chunk longer than it said", kind="http")
+                raise HttpError("sent a chunk longer than its size", kind="http")
             del self._buffer[:2]
 
     def _chunk_size(self) -> Generator[bool, None, int]:
@@ -302,7 +302,7 @@ class ResponseParser:
         match = CHUNK_SIZE.fullmatch(bytes(self._buffer[: max(end, 0)]))
         if match is None:
             start = bytes(self._buffer[:60]).partition(b"\r\n")[0]
-            raise HttpError(f"sent {start!r} where the size of a chunk belongs", kind="http")
+            raise HttpError(f"sent an invalid chunk size, {start!r}", kind="http")
         del self._buffer[: end + 2]
         return int(match[1], 16)
 
@@ -314,7 +314,7 @@ class ResponseParser:
 
     def _more(self) -> bool:
         if self._is_closed:
-            raise HttpError("ended in the middle of an answer", kind="half")
+            raise HttpError("closed the connection in the middle of an answer", kind="half")
         return False
 
     def _take(self, count: int) -> int:

@@ -84,7 +84,7 @@ class DockerProvider:
         self._fixes = _fixes(name)
         self._said = Said(log)
         self._api = ""
-        """The version of the API, once the daemon has told it."""
+        """The version of the API, after the first answer of the daemon."""
         self._inspected: dict[str, Inspected] = {}
         self._refused: set[str] = set()
         """Ids of containers that could not be inspected; they are tried after the others."""

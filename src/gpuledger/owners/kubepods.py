@@ -69,7 +69,7 @@ class Pods:
             self.drop(item)
         elif kind == "ERROR":
             if item.get("code") == 410:
-                raise AnswerError("has forgotten the version we watched from", kind=EXPIRED)
+                raise AnswerError("no longer has the version we watched from", kind=EXPIRED)
             reason = as_line(item.get("message")) or "no reason given"
             raise AnswerError(f"broke the watch: {reason}", kind="http")
         elif kind != "BOOKMARK":
@@ -86,7 +86,7 @@ class Pods:
             self._pods[uid] = entry
             self._names = None
         if len(self._pods) > MOST_PODS:
-            raise AnswerError(f"says that this node has more than {MOST_PODS} pods", kind="size")
+            raise AnswerError(f"lists more than {MOST_PODS} pods on this node", kind="size")
 
     def drop(self, item: object) -> None:
         """Remove a pod."""

@@ -29,7 +29,7 @@ PAGE, MOST_PAGES = 250, 50
 RESPONSE_LIMIT, REFUSAL_LIMIT = 32 << 20, 64 << 10
 """Bytes of a list or of one event. A pod has about 10 kB, and never more than 1.5 MB in the server's store."""
 WATCH_S, LATE_S = 300, 30.0
-"""How long the server is asked to keep a watch, and how much later a watch without an end counts as dead."""
+"""The duration requested for a watch, and how much later a watch that has not ended counts as dead."""
 RELIST_S, SETTLED_S = 600.0, 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 4.0, 60.0
 """A watch that breaks before it has settled will break again, so the pauses before the next list grow."""
@@ -216,7 +216,7 @@ class KubernetesProvider:
             message = as_line(read_json(body).get("message"))
         status, reason = response.status, f": {message}" if message else ""
         if status == 410:
-            raise AnswerError("has forgotten the version we asked for", kind=EXPIRED)
+            raise AnswerError("no longer has the version we asked for", kind=EXPIRED)
         if status in REFUSED:
             raise ProviderError(f"{self._client.name} {REFUSED[status]} ({status}{reason})", RIGHTS_FIX, "auth")
         raise ProviderError(f"{self._client.name} answered {status}{reason}", OTHER_SERVER, "http")
