@@ -14,9 +14,8 @@ from bench.scrape import Scraper
 from bench.table import Budget, table
 
 from gpuledger.model import Device, Driver, Facts, ProviderHealth, Reading, Resident, Tick
-from gpuledger.owners.alive import raise_limit
 from gpuledger.owners.names import Container, Names
-from gpuledger.owners.procfs import Procfs
+from gpuledger.owners.procfs import Procfs, raise_fd_limit
 from gpuledger.owners.resolver import Resolver
 
 PROCESSES, CONTAINERS, PODS = 1000, 200, 250
@@ -52,7 +51,7 @@ class _InContainers(Procfs):
 
 def measure() -> Result:
     """CPU of the resolve stage, and RSS with Docker, CRI and pod-resources answering."""
-    raise_limit()  # as `gpuledger serve` does
+    raise_fd_limit()  # as `gpuledger serve` does
     with sleepers(PROCESSES) as pids:
         residents = tuple(Resident(pid, "compute", 1 << 30) for pid in pids)
         tick = Tick(1, Driver(up=True), (Reading(Device(0, "GPU-x"), residents=residents),))

@@ -16,6 +16,7 @@ from gpuledger.cli import top
 from gpuledger.config import CONFIG_FILE, OPTIONS
 from gpuledger.export.app import App
 from gpuledger.fleet.pages import families as fleet_families
+from gpuledger.fleet.prometheus import FIXES
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.report.queries import GROUPINGS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
@@ -127,6 +128,19 @@ def test_what_is_the_same_is_accepted() -> None:
     assert set(kept) - {family.name for family in _all_families()} == set()
 
 
+def _kinds_of_errors(path: Path) -> set[str]:
+    """The kinds, given as text, of each PrometheusError that a module creates."""
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    kinds = {
+        argument.value
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == "PrometheusError"
+        for argument in (*call.args[2:], *(keyword.value for keyword in call.keywords if keyword.arg == "kind"))
+        if isinstance(argument, ast.Constant)
+    }
+    return {kind for kind in kinds if isinstance(kind, str)}
+
+
 def test_what_the_fleet_page_names_is_there() -> None:
     """Each metric, rule, flag and reason of docs/fleet.md."""
     page = (ROOT / "docs" / "fleet.md").read_text()
@@ -140,11 +154,7 @@ def test_what_the_fleet_page_names_is_there() -> None:
     assert [name for name in re.findall(r"\w+:\w+:\w+", page) if name not in rules] == []
     older = {alias for option in FLEET_OPTIONS for alias in option.aliases}
     assert set(re.findall(r"--([a-z](?:[\w.-]*\w)?)", page)) - flags - older == set()
-    raised = {
-        text
-        for path in (ROOT / "src" / "gpuledger" / "fleet").glob("*.py")
-        for text in re.findall(r'PrometheusError\(\s*"(\w+)"', path.read_text())
-    }
+    raised = set(FIXES).union(*map(_kinds_of_errors, (ROOT / "src" / "gpuledger" / "fleet").glob("*.py")))
     explained = set(re.findall(r"^\| `(\w+)` \| ", page.partition("| reason |")[2].partition("\n\n")[0], re.MULTILINE))
     assert explained == raised
 

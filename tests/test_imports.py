@@ -13,17 +13,18 @@ SOURCE = Path(__file__).parents[1] / "src" / "gpuledger"
 
 # What each part may know of the others; all of them may know the model and the small modules at the top.
 ALLOWED = {
-    "sources": {"sources"},
-    "owners": {"owners"},
+    "net": {"net"},
+    "sources": {"sources", "net"},
+    "owners": {"owners", "net"},
     "books": {"books"},
     "catalog": {"catalog", "books"},
     "view": {"view"},
-    "export": {"export", "catalog", "view"},
-    "upstream": {"upstream", "export"},
+    "export": {"export", "catalog", "view", "net"},
+    "upstream": {"upstream", "export", "net"},
     "doctor": {"doctor", "sources", "owners", "export", "upstream", "config", "view"},
-    "fleet": {"fleet", "catalog", "export", "config"},
+    "fleet": {"fleet", "catalog", "export", "config", "net"},
     "report": {"report", "fleet", "config"},
-    "top": {"top", "view", "fleet", "config"},
+    "top": {"top", "view", "fleet", "config", "net"},
     "cli": {
         "cli",
         "doctor",
@@ -39,6 +40,7 @@ ALLOWED = {
         "loop",
         "config",
         "view",
+        "net",
     },
 }
 
@@ -71,7 +73,8 @@ def test_replaying_needs_no_driver_binding() -> None:
     """The demo must run where nothing of NVIDIA is installed, and without the memory of what it does not use."""
     code = (
         "import sys; import gpuledger.cli.demo, gpuledger.cli.serve, gpuledger.sources.replay;"
-        "unwanted = ('pynvml', 'yaml', 'http.server', 'asyncio', 'email', 'urllib.request', 'textual', 'rich');"
+        "unwanted = ('pynvml', 'yaml', 'http.server', 'http.client', 'ssl', 'asyncio', 'email', 'urllib.request',"
+        "'textual', 'rich');"
         "print([name for name in unwanted if name in sys.modules])"
     )
 

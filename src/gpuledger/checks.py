@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from gpuledger import durations
 from gpuledger.export.listen import parse_address
-from gpuledger.httpclient import parse_address as parse_docker_address
-from gpuledger.upstream.place import parse_place
+from gpuledger.net.address import parse_address as parse_docker_address
 
 
 def switch(text: str) -> bool:
@@ -122,6 +121,8 @@ def docker_host(text: str) -> str:
 def upstream(text: str) -> str:
     """The URL or path of a dcgm-exporter's metrics; may be empty."""
     if text:
+        from gpuledger.upstream.source import parse_place  # memory that few need
+
         parse_place(text)
     return text
 

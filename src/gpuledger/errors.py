@@ -8,10 +8,17 @@ GpuledgerError
 │   └── ListenError       an address that cannot be listened on
 ├── JournalError          a journal that cannot be read or written; the books continue without it
 ├── SnapshotError         JSON that is not a snapshot, or of an unsupported version
-└── DriverError           the driver or its library is unavailable; retried later
-    ├── DriverGoneError   the driver was unloaded or replaced
-    ├── GpuLostError      one GPU fell off the bus or needs a reset
-    └── DcgmError         DCGM is missing or a call to it failed
+├── DriverError           the driver or its library is unavailable; retried later
+│   ├── DriverGoneError   the driver was unloaded or replaced
+│   ├── GpuLostError      one GPU fell off the bus or needs a reset
+│   └── DcgmError         DCGM is missing or a call to it failed
+├── HttpError             no usable HTTP response; kinds: size, half, http, timeout, tls
+│   └── ConnectError      no connection; kinds: permission, missing, refused, unreachable
+├── AnswerError           an answer of another shape; the caller adds which server sent it
+├── ProviderError         a name provider gives no answer; what it reported before stays for a while
+├── UpstreamError         no usable metrics from the dcgm-exporter; `kind` is the label `reason`
+├── PrometheusError       no usable answer from Prometheus; `kind` is the label `reason`
+└── LostError             `top` has no new snapshot
 ```
 
 Each error carries a `Problem`: what failed, how to fix it, and a `kind` for code that has to tell errors apart.
@@ -71,3 +78,37 @@ class GpuLostError(DriverError):
 
 class DcgmError(DriverError):
     """DCGM is missing, or a call to it failed."""
+
+
+class HttpError(GpuledgerError):
+    """A server sent no usable HTTP response.
+
+    Kinds: `size` (too large), `half` (the connection ended early), `http` (malformed), `timeout`, `tls`.
+    """
+
+
+class ConnectError(HttpError):
+    """There is no connection to a server. Kinds: `permission`, `missing`, `refused`, `unreachable`."""
+
+
+class AnswerError(GpuledgerError):
+    """An answer is malformed. The message is a predicate without a subject: the caller adds the server's name."""
+
+
+class ProviderError(GpuledgerError):
+    """A name provider gives no answer now.
+
+    Kinds: those of HttpError and ConnectError, `auth` (credentials are refused), `format` (an answer of another shape).
+    """
+
+
+class UpstreamError(GpuledgerError):
+    """The dcgm-exporter gives no usable metrics now; `kind` is a value of the label `reason`."""
+
+
+class PrometheusError(GpuledgerError):
+    """Prometheus gives no usable answer now; `kind` is a value of the label `reason`."""
+
+
+class LostError(GpuledgerError):
+    """`top` gets no snapshot now."""

@@ -70,9 +70,6 @@ class Loop:
         stages.append(Stage(name="read", duration_ns=time.perf_counter_ns() - started, success=tick.driver.up))
         tick = self._run("resolve", stages, self._resolve, tick)
         tick = self._run("book", stages, self._books.book, tick)
-        if any(account.unknown_bytes for account in tick.memory.values()):
-            self._owners.look_for_holders()
-
         for collector in self._collectors:
             tick = self._run(collector.name, stages, collector.attach, tick)
         self._ticks += 1
@@ -128,7 +125,7 @@ class Loop:
     def _resolve(self, tick: Tick) -> Tick:
         if self._facts is not None:  # a recording contains its facts
             tick = replace(tick, facts=self._facts(tick))
-        return self._owners.resolve(tick)
+        return self._owners.resolve(tick, self.tick)
 
     def _run(self, name: str, stages: list[Stage], stage: Callable[[Tick], Tick], tick: Tick) -> Tick:
         """Run one stage; if it fails, the tick stays as it was."""

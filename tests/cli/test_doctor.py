@@ -273,7 +273,7 @@ def test_sockets_that_are_missing(flag: str, name: str, runtime: Path, tmp_path:
 
     found, level, text, fix = only(faults)
     assert (found, level) == (name, "problem")
-    assert "/nowhere/x.sock: no such" in text
+    assert "/nowhere/x.sock: No such" in text
     assert "sudo systemctl start" in fix
 
 
@@ -305,7 +305,7 @@ def test_sockets_of_somebody_else(flag: str, name: str, runtime: Path, tmp_path:
 
     found, level, text, fix = only(faults)
     assert (found, level) == (name, "problem")
-    assert "permission denied" in text
+    assert "Permission denied" in text
     assert "usermod -aG docker" in fix or "run as root" in fix
 
 

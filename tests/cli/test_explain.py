@@ -127,7 +127,7 @@ def test_container_nobody_knows(env: dict[str, str], tmp_path: Path, docker: Fak
 
     assert done.returncode == 0
     assert "   docker: 1 containers, 0 pods, 0 allocations; does not know it\n" in done.stdout
-    assert "   podman: cannot open /nowhere/podman.sock: no such file; start podman" in done.stdout
+    assert "   podman: cannot open /nowhere/podman.sock: No such file or directory; `sudo systemctl" in done.stdout
     assert "   missing        container has no name yet\n" in done.stdout
 
 

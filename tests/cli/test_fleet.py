@@ -47,7 +47,7 @@ def test_once_fails_in_one_line(server: Upstream) -> None:
     assert [one.returncode for one in (refused, wrong, unknown, contradicting)] == [1, 2, 2, 2]
     for one in (refused, wrong, unknown, contradicting):
         assert (one.stdout, one.stderr.count("\n")) == ("", 1)
-    assert "answers 401 and does not let us in" in refused.stderr
+    assert "answers 401: it refuses our login" in refused.stderr
     assert "is no URL of a Prometheus; write it as http://prometheus:9090" in wrong.stderr
 
 
@@ -55,15 +55,15 @@ def test_once_fails_in_one_line(server: Upstream) -> None:
     ("say", "says"),
     [
         (page(b"<!doctype html><html>Sign in</html>"), "answers with HTML that is not JSON"),
-        (page(b"", "401 Unauthorized"), "answers 401 and does not let us in"),
+        (page(b"", "401 Unauthorized"), "answers 401: it refuses our login"),
         (page(b"404 page not found", "404 Not Found"), "is a prefix missing in --prometheus.url?"),
         (page(vector()), "gives nothing; is there such a metric, and are the exporters scraped?"),
         (page(vector(({"uuid": "a"}, nan), ({"uuid": "b"}, inf))), "gives 2 series, and none of them has a number"),
         (page(b'{"status":"error","errorType":"timeout","error":"query timed out"}', "503 Service Unavailable"),
          "took Prometheus too long: query timed out"),
         (page(b'{"status":"error","errorType":"bad_data","error":"parse error"}', "400 Bad Request"), "parse error"),
-        (hang, "no whole answer from"),
-        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + GOOD[:50]), "ended in the middle of an answer"),
+        (hang, "no complete answer from"),
+        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + GOOD[:50]), "closed the connection in the middle"),
     ],
 )  # fmt: skip
 def test_each_bad_answer_is_one_line_and_exit_code_1(server: Upstream, say: Say, says: str) -> None:

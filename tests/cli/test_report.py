@@ -59,7 +59,7 @@ def test_a_report_in_a_file(server: Upstream, tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize(
     ("status", "body", "says"),
     [
-        ("401 Unauthorized", b"no", "answers 401 and does not let us in"),
+        ("401 Unauthorized", b"no", "answers 401: it refuses our login"),
         ("302 Found", b"", "a redirect, which is not followed"),
         ("404 Not Found", b"404 page not found", "is a prefix missing in --prometheus.url"),
         ("200 OK", b"<!doctype html>", "HTML that is not JSON"),
@@ -95,7 +95,7 @@ def test_a_server_that_is_not_there_or_hangs(server: Upstream) -> None:
     server.say = hang
     slow = gpuledger(*words(server, "--prometheus.timeout=200ms"))
 
-    for done, says in ((nobody, "cannot reach"), (untrusted, "no TLS with"), (slow, "no whole answer from")):
+    for done, says in ((nobody, "cannot reach"), (untrusted, "no TLS with"), (slow, "no complete answer from")):
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         assert says in done.stderr
 

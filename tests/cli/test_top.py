@@ -191,4 +191,5 @@ def test_no_standard_output_at_all(form: str) -> None:
     words = " ".join((*COMMAND, "top", "--demo", form))
     done = subprocess.run(["sh", "-c", f"{words} >&-"], capture_output=True, text=True, check=False)
 
-    assert (done.returncode, done.stderr) == (2, "gpuledger: standard output is closed; redirect it to a file or a pipe\n")
+    line = "gpuledger: standard output is closed; redirect it to a file or a pipe\n"
+    assert (done.returncode, done.stderr) == (2, line)

@@ -86,9 +86,9 @@ def test_all_permissions() -> None:
     assert [finding.name for finding in checks.permissions(ALL, ROOT)] == ["pid namespace", "proc"]
 
 
-def health(name: str, reason: str = "", fetches: int = 1) -> ProviderHealth:
+def health(name: str, reason: str = "", fix: str = "", fetches: int = 1) -> ProviderHealth:
     """A provider that is up unless there is a reason."""
-    return ProviderHealth(name, not reason, Problem(reason) if reason else None, 0, 0, fetches, 0)
+    return ProviderHealth(name, not reason, Problem(reason, fix) if reason else None, 0, 0, fetches, 0)
 
 
 def test_unconfigured_providers() -> None:
@@ -102,11 +102,10 @@ def test_unconfigured_providers() -> None:
 @pytest.mark.parametrize(
     ("provider", "name", "fix"),
     [
-        (health("docker-2", "cannot open /x: no such file; y"), "docker-2", "`sudo systemctl start docker`; y"),
-        (health("podman", "cannot open /x: permission denied; y"), "podman", "run as the user whose socket it is"),
-        (health("podresources", "cannot open /x: nobody listens there; y"), "kubelet", "systemctl start kubelet"),
-        (health("kubernetes", "a:1 does not accept who we are (401: x); y"), "api server", "kubectl auth can-i"),
-        (health("hpcdir", "cannot read /x: No such file; create it"), "job directory", "create it"),
+        (health("docker-2", "cannot open /x: No such file", "start it"), "docker-2", "start it"),
+        (health("podresources", "cannot open /x: Connection refused", "start it"), "kubelet", "start it"),
+        (health("kubernetes", "does not accept our credentials (401: x)", "allow it"), "api server", "allow it"),
+        (health("hpcdir", "cannot read /x: No such file"), "job directory", "log"),
         (health("cri", "not asked yet", fetches=0), "container runtime", "check whether it hangs"),
     ],
 )
@@ -133,7 +132,7 @@ def test_effects_of_a_reported_cause_are_left_out() -> None:
 
 def test_a_slow_start_is_reported() -> None:
     """Only if the driver or GPU responds now."""
-    hanging = Problem("nvmlInit does not return", "reboot", "timeout")
+    hanging = Problem("nvmlInit does not return", "reboot", "hang")
     first = Tick(1, Driver(up=False, problem=hanging))
     gpu = Tick(1, Driver(up=True), (Reading(Device(3, "GPU-3"), up=False, problem=hanging),))
     back = Tick(2, Driver(up=True), (Reading(Device(3, "GPU-3")),))

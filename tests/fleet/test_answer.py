@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.fleet.answer import LONGEST_WORDS, PARTIAL, Series, parse, parse_range, words
-from gpuledger.fleet.failure import PrometheusError
+from gpuledger.errors import PrometheusError
+from gpuledger.fleet.answer import LONGEST_QUOTE, PARTIAL, Series, one_line, parse, parse_range
 
 labels = st.dictionaries(st.sampled_from(["uuid", "metric", "value", "pod", "histogram"]), st.text(max_size=5))
 values = st.floats(width=64)
@@ -64,7 +64,7 @@ def test_a_broken_series_is_an_error(result: object) -> None:
     with pytest.raises(PrometheusError) as caught:
         parse(json.dumps(tree).encode(), "q")
 
-    assert caught.value.reason == "format"
+    assert caught.value.kind == "format"
 
 
 def test_a_scalar_is_one_series_and_a_histogram_none() -> None:
@@ -97,7 +97,7 @@ def test_warnings_are_passed_on_and_a_partial_answer_is_one() -> None:
         (b'{"status": "error", "errorType": "bad_data", "error": "parse error: x"}', "query", "refuses 'q'"),
         (b'{"status": "error", "errorType": "timeout", "error": "query timed out"}', "timeout", "too long"),
         (b'{"status": "success", "data": {"resultType": "matrix", "result": []}}', "query", "gives a matrix"),
-        (b'{"status": "success"}', "query", "strange thing"),
+        (b'{"status": "success"}', "query", "value of an unknown type"),
     ],
 )  # fmt: skip
 def test_what_is_no_answer_is_one_line(body: bytes, reason: str, says: str) -> None:
@@ -105,13 +105,13 @@ def test_what_is_no_answer_is_one_line(body: bytes, reason: str, says: str) -> N
     with pytest.raises(PrometheusError, match=says) as caught:
         parse(body, "q")
 
-    assert caught.value.reason == reason
+    assert caught.value.kind == reason
     assert "\n" not in str(caught.value)
 
 
 def test_somebody_elses_words_stay_one_short_line() -> None:
     """Also from a server that wants to write in our log."""
-    assert words("a\nb\x1b[31m" + "x" * 1000) == ("a b[31m" + "x" * 1000)[:LONGEST_WORDS]
+    assert one_line("a\nb\x1b[31m" + "x" * 1000) == ("a b[31m" + "x" * 1000)[:LONGEST_QUOTE]
 
 
 @given(st.lists(st.tuples(labels, st.lists(values, max_size=4)), max_size=5))

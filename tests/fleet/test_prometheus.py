@@ -11,8 +11,8 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from gpuledger.errors import PrometheusError
 from gpuledger.fleet.answer import Series
-from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.prometheus import Access, Prometheus, parse_place
 from tests.fleet.test_answer import vector
 from tests.owners.api_server import make_certificate
@@ -82,7 +82,7 @@ def test_a_bad_secret_file_is_named(server: Upstream, tmp_path: Path, content: b
         path.write_bytes(content)
     failed = failure(Access(server.root, token_file=str(path)))
 
-    assert (failed.reason, server.asked) == ("login", [])
+    assert (failed.kind, server.asked) == ("login", [])
     assert says in str(failed)
     assert str(path) in str(failed)
 
@@ -90,14 +90,14 @@ def test_a_bad_secret_file_is_named(server: Upstream, tmp_path: Path, content: b
 @pytest.mark.parametrize(
     ("status", "body", "reason", "says"),
     [
-        ("401 Unauthorized", b"no", "login", "answers 401 and does not let us in; give --prometheus.user"),
+        ("401 Unauthorized", b"no", "login", "answers 401: it refuses our login; give --prometheus.user"),
         ("403 Forbidden", b"<html>", "login", "answers 403"),
         ("302 Found", b"", "http", "a redirect, which is not followed"),
         ("404 Not Found", b"404 page not found", "http", "is a prefix missing in --prometheus.url"),
         ("405 Method Not Allowed", b"", "http", "there is no Prometheus at this path"),
         ("200 OK", b"<!doctype html><html>", "format", "HTML that is not JSON"),
         ("200 OK", b"", "format", "not JSON"),
-        ("504 Gateway Timeout", b"<html>", "timeout", "answers 504: what is before Prometheus waits no longer for it"),
+        ("504 Gateway Timeout", b"<html>", "timeout", "answers 504: the proxy before Prometheus timed out"),
         ("502 Bad Gateway", b"<html>", "http", "answers 502; is it healthy?"),
         ("503 Service Unavailable", b'{"status":"error","errorType":"timeout","error":"query timed out"}', "timeout",
          "took Prometheus too long: query timed out"),
@@ -113,7 +113,7 @@ def test_each_bad_answer_is_its_own_line(server: Upstream, status: str, body: by
     server.say = page(body, status)
     failed = failure(Access(server.root))
 
-    assert failed.reason == reason
+    assert failed.kind == reason
     assert says in str(failed)
 
 
@@ -130,7 +130,7 @@ def test_a_server_that_hangs_costs_the_timeout(server: Upstream) -> None:
     server.say = hang
     failed = failure(Access(server.root, timeout_s=0.1))
 
-    assert (failed.reason, "within 0.1 s" in str(failed)) == ("timeout", True)
+    assert (failed.kind, "within 0.1 s" in str(failed)) == ("timeout", True)
 
 
 @pytest.mark.parametrize("data", [b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
@@ -138,12 +138,12 @@ def test_what_is_no_http_is_said(server: Upstream, data: bytes) -> None:
     """Also an answer that ends in its middle."""
     server.say = raw(data)
 
-    assert failure(Access(server.root)).reason == "http"
+    assert failure(Access(server.root)).kind == "http"
 
 
 def test_an_answer_may_not_be_larger_than_memory_allows(server: Upstream) -> None:
     """Whatever somebody asks for."""
-    assert failure(Access(server.root), largest=10).reason == "size"
+    assert failure(Access(server.root), largest=10).kind == "size"
 
 
 def test_nobody_there() -> None:
@@ -153,7 +153,7 @@ def test_nobody_there() -> None:
         refused = failure(Access(f"http://127.0.0.1:{unused.getsockname()[1]}"))
     unknown = failure(Access("http://nobody.invalid:9090"))
 
-    assert (refused.reason, unknown.reason) == ("unreachable", "unreachable")
+    assert (refused.kind, unknown.kind) == ("unreachable", "unreachable")
     assert "refused; is it running?" in str(refused)
 
 
@@ -163,11 +163,11 @@ def test_tls_with_our_own_authority_or_with_none(tmp_path: Path) -> None:
     with upstream(page(GOOD), (certificate, key)) as server:
         url = server.root
         failed = failure(Access(url))
-        assert (failed.reason, "is not trusted" in str(failed)) == ("tls", True)
+        assert (failed.kind, "is not trusted" in str(failed)) == ("tls", True)
         for access in (Access(url, ca_file=str(certificate)), Access(url, insecure=True)):
             assert Prometheus(access).query("up").series
         plain = failure(Access(url.replace("https", "http")))
-        assert plain.reason in ("http", "unreachable")
+        assert plain.kind in ("http", "unreachable")
 
 
 def test_a_certificate_authority_is_read_again_when_it_changes(tmp_path: Path) -> None:
@@ -197,13 +197,13 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(tmp_path: Path) -> No
         failed = failure(Access(url, ca_file=ca))
         shown = Prometheus(Access(url, ca_file=ca, cert_file=ca, key_file=str(key))).query("up")
 
-    assert (failed.reason, "is a client certificate wanted?" in str(failed)) == ("tls", True)
+    assert (failed.kind, "is a client certificate wanted?" in str(failed)) == ("tls", True)
     assert shown.series
 
 
 def test_https_where_there_is_none(server: Upstream) -> None:
     """The other way round."""
-    assert failure(Access(server.root.replace("http:", "https:"))).reason == "tls"
+    assert failure(Access(server.root.replace("http:", "https:"))).kind == "tls"
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuledger.errors import PrometheusError
 from gpuledger.export.http import parse_head
 from gpuledger.fleet.answer import Answer, Series
-from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.pages import Pages, families
 from gpuledger.fleet.queries import Queries
 from gpuledger.fleet.refresh import Plan, Refresh
@@ -96,7 +96,7 @@ def test_old_values_expire() -> None:
     """While Prometheus is away the last ones stay for --max-age, not a second longer; then there is none."""
     made = world()
     made.refresh.step()
-    made.answers["util"] = PrometheusError("unreachable", "cannot reach it")
+    made.answers["util"] = PrometheusError("cannot reach it", kind="unreachable")
     made.now += 59
     made.refresh.step()
     still = made.metrics()
@@ -167,7 +167,7 @@ def test_values_that_cannot_be_added_up() -> None:
 def test_half_of_the_answers_is_none() -> None:
     """A failing second query does not leave the first with old evidence."""
     made = world()
-    made.answers["memory"] = PrometheusError("timeout", "too long")
+    made.answers["memory"] = PrometheusError("too long", kind="timeout")
     made.refresh.step()
 
     assert (made.refresh.shown.up, made.refresh.shown.reason) == (False, "too long")
@@ -208,7 +208,7 @@ def test_in_use_by_an_allocation_nobody_knows_is_no_number() -> None:
     made.refresh.step()
 
     assert not made.refresh.shown.up
-    assert "no exporter says who was given a GPU" in made.refresh.shown.reason
+    assert "no exporter reports the allocation of GPUs" in made.refresh.shown.reason
 
 
 def test_warnings_are_counted() -> None:

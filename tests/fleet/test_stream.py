@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuledger.errors import PrometheusError
 from gpuledger.fleet import stream
 from gpuledger.fleet.answer import Answer, parse
-from gpuledger.fleet.failure import PrometheusError
 from gpuledger.fleet.stream import BETWEEN, Found, identity, read
 from tests.fleet.test_answer import vector
 

@@ -19,19 +19,26 @@ from gpuledger.books.book import Books
 from gpuledger.catalog.dialects import counters
 from gpuledger.config import read_file
 from gpuledger.durations import parse as parse_duration
-from gpuledger.errors import ConfigError, JournalError, RecordingError
+from gpuledger.errors import (
+    AnswerError,
+    ConfigError,
+    HttpError,
+    JournalError,
+    PrometheusError,
+    RecordingError,
+    UpstreamError,
+)
 from gpuledger.export import http, webconfig
 from gpuledger.export.connection import Connection
 from gpuledger.fleet import answer
-from gpuledger.fleet.failure import PrometheusError
-from gpuledger.httpclient import HttpError, _Reader
+from gpuledger.net.deadline import Deadline
+from gpuledger.net.http import Response
 from gpuledger.owners import cgroup, devices
-from gpuledger.owners.dockerjson import read_container, read_device_ids, read_image, read_list, read_visible_ids
+from gpuledger.owners.dockerjson import Inspected, read_container, read_inspected, read_list
+from gpuledger.owners.grpc import Message
 from gpuledger.owners.kubepods import Pods
-from gpuledger.owners.protowire import Message
 from gpuledger.sources.recording import load
 from gpuledger.upstream.exposition import Limits, Parser
-from gpuledger.upstream.failure import UpstreamError
 from tests.books.worlds import World
 from tests.owners.kubelet_server import POD_RESOURCES
 
@@ -119,7 +126,7 @@ def _converse(data: bytes) -> None:
 
 def _answered(data: bytes) -> None:
     with _said(data) as ours:
-        _Reader(ours, time.monotonic() + 5).answer(1 << 20)
+        Response(ours, Deadline(5), "a server", 1 << 20).body()
 
 
 def _exposition(data: bytes) -> None:
@@ -160,9 +167,9 @@ def _read_docker(data: bytes) -> None:
         tree = json.loads(data)
     except (ValueError, RecursionError):
         return
-    read_image(tree), read_device_ids(tree), read_visible_ids(tree)
+    read_inspected(tree)
     for container_id, entry in read_list(tree if isinstance(tree, list) else [tree]).items():
-        read_container(container_id, entry, "", (), ())
+        read_container(container_id, entry, Inspected())
 
 
 def _pods() -> list[bytes]:
@@ -176,7 +183,7 @@ def _pods() -> list[bytes]:
 def _read_pods(data: bytes) -> None:
     pods = Pods("n1", bool)
     for read in (pods.put_page, pods.apply):
-        with suppress(HttpError):
+        with suppress(AnswerError):
             read(data)
 
 
@@ -234,7 +241,7 @@ TARGETS: dict[str, Target] = {
             b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
         ],
-        (HttpError, OSError),
+        (HttpError,),
     ),
     "dcgm-exporter": Target(
         _exposition,

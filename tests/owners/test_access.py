@@ -109,11 +109,11 @@ def test_root_is_where_the_host_is_mounted(host: Path, tmp_path: Path) -> None:
         (ALL, []),
         (
             Access(host_pid_namespace=False, cgroup=True, maps=True, environ=True),
-            [("WARNING", "PID namespace of its own", "--pid=host (Docker, Podman) or hostPID: true (Kubernetes)")],
+            [("WARNING", "its own PID namespace", "--pid=host (Docker, Podman) or hostPID: true (Kubernetes)")],
         ),
         (
             Access(host_pid_namespace=True, cgroup=False, maps=True, environ=True),
-            [("WARNING", "/host/proc/1/cgroup cannot be read", "mount the host's /proc there")],
+            [("WARNING", "cannot read /host/proc/1/cgroup", "mount the host's /proc there")],
         ),
         (
             Access(host_pid_namespace=True, cgroup=True, maps=False, environ=False),
@@ -166,7 +166,7 @@ def test_nested_namespace_is_said_loudly(tmp_path: Path) -> None:
     warnings = [line for line in done.stderr.splitlines() if "level=warn" in line]
     assert done.returncode == 0, done.stderr
     assert len(warnings) == 1
-    assert "lists NO processes of the host" in warnings[0]
+    assert "lists no processes of the host" in warnings[0]
     assert "--pid=host" in warnings[0]
     assert "hostPID: true" in warnings[0]
     assert _value(done.stdout, "gpuledger_host_pid_namespace") == "0"

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuledger.errors import ProviderError
 from gpuledger.owners import cri
 from gpuledger.owners.cri import CriProvider
 from gpuledger.owners.names import Container, Names, Pod
-from gpuledger.owners.provider import Provider, ProviderError
+from gpuledger.owners.provider import Provider
 from tests.owners.kubelet_server import EXITED, CriServer, pod_labels
 
 ID, OTHER, THIRD = "a" * 64, "b" * 64, "c" * 64
@@ -117,7 +118,9 @@ def test_a_runtime_that_restarts(runtime: CriServer) -> None:
     provider = CriProvider(str(runtime.path))
     before = provider.fetch()
     runtime.stop()
-    with pytest.raises(ProviderError, match="no such socket; start the container runtime"):
+    with pytest.raises(
+        ProviderError, match=r"No such file or directory; `sudo systemctl start containerd` \(or crio\)"
+    ):
         provider.fetch()
     runtime.start()
     assert provider.fetch() == before

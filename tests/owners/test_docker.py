@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from gpuledger.httpclient import Client
+from gpuledger.errors import ProviderError
 from gpuledger.owners import docker as docker_module
 from gpuledger.owners.docker import DockerProvider, Endpoint, default_urls
 from gpuledger.owners.names import Container
-from gpuledger.owners.provider import Background, ProviderError
+from gpuledger.owners.provider import PolledProvider
 from tests.owners.docker_server import Answer, FakeDocker, chunked, http, listed
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
@@ -112,17 +112,17 @@ def test_each_way_to_end_an_answer(serve: Serve, form: Callable[[object], bytes]
 
 
 NONSENSE = {
-    "nothing": (b"", "ended without an answer"),
+    "nothing": (b"", "closed the connection without an answer"),
     "noise": (bytes(range(256)) * 400, "did not answer in HTTP"),
     "other protocol": (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "did not answer in HTTP but with 'SSH-2.0-OpenSSH_9.2'"),
     "html": (http(b"<html>not here</html>"), "did not answer in JSON but with '<html>not here</html>'"),
     "half a head": (b"HTTP/1.1 200 OK\r\nContent-Le", "did not answer in HTTP"),
-    "half a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[", "ended in the middle"),
-    "no number": (b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", "has '-5' bytes"),
+    "half a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[", "in the middle"),
+    "no number": (b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", "invalid Content-Length '-5'"),
     "no status": (b"HTTP/1.1 abc\r\n\r\n", "did not answer in HTTP"),
-    "bad chunk": (EVENTS_HEAD + b"zz\r\nab", "where the size of a chunk belongs"),
-    "negative chunk": (EVENTS_HEAD + b"-1\r\nab", "where the size of a chunk belongs"),
-    "long chunk": (EVENTS_HEAD + b"1\r\nabcdef", "longer than it said"),
+    "bad chunk": (EVENTS_HEAD + b"zz\r\nab", "sent an invalid chunk size"),
+    "negative chunk": (EVENTS_HEAD + b"-1\r\nab", "sent an invalid chunk size"),
+    "long chunk": (EVENTS_HEAD + b"1\r\nabcdef", "longer than its size"),
     "huge chunk": (EVENTS_HEAD + b"fffffffffffffff\r\n", "more than"),
     "huge length": (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", "more than"),
     "half of json": (http(b'[{"Id": "a'), "did not answer in JSON"),
@@ -162,7 +162,7 @@ def test_nonsense_about_one_container_costs_only_its_devices(
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         server.answers["/containers/"] = http(inspected(Devices=[{"PathOnHost": "/dev/nvidia3"}]))
         assert provider.fetch().containers[A].device_ids == ("nvidia3",)
-    assert caplog.records[-1].getMessage() == "docker: all containers can be looked into again"
+    assert caplog.records[-1].getMessage() == "docker: all containers can be inspected again"
 
 
 @pytest.mark.parametrize("wrong", [None, 7, "x", {}, {"ApiVersion": None}, {"ApiVersion": "1/../x"}, []])
@@ -255,7 +255,7 @@ def test_a_slow_daemon_costs_the_timeout_once(serve: Serve, slow: Answer) -> Non
     """Bytes that drip in do not stretch it."""
     _, provider = serve(timeout_s=0.2, containers=slow)
     begin = time.monotonic()
-    with pytest.raises(ProviderError, match=r"did not answer /v1.45/containers/json within 0\.2 s"):
+    with pytest.raises(ProviderError, match=r"no complete answer from docker at .* within 0\.2 s"):
         provider.fetch()
     assert time.monotonic() - begin < 2
 
@@ -293,15 +293,27 @@ def test_nobody_there_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Missing, refused and forbidden are three things, and each has its remedy."""
     path = tmp_path / "none.sock"
     provider = DockerProvider(str(path))
-    with pytest.raises(ProviderError, match=r"cannot open .*none\.sock: no such file; start docker"):
+    start = "`sudo systemctl start docker`"
+    with pytest.raises(ProviderError, match=rf"cannot open .*none\.sock: No such file or directory; {start}") as caught:
         provider.fetch()
+    assert caught.value.kind == "missing"
     with socket.socket(socket.AF_UNIX) as abandoned:
         abandoned.bind(str(path))
-    with pytest.raises(ProviderError, match="connection refused; nobody listens there"):
+    with pytest.raises(ProviderError, match=f"Connection refused; {start}: nothing listens there") as caught:
         provider.fetch()
-    monkeypatch.setattr(Client, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
-    with pytest.raises(ProviderError, match=r"permission denied; add the exporter's user .* or drop --docker\.host"):
+    assert caught.value.kind == "refused"
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with pytest.raises(
+        ProviderError, match=r"Permission denied; `sudo usermod -aG docker USER` .*--docker\.host"
+    ) as caught:
         provider.fetch()
+    assert caught.value.kind == "permission"
+    with pytest.raises(ProviderError, match="run as the user whose socket it is, or as root"):
+        DockerProvider(str(path), name="podman").fetch()
     provider.close()
 
 
@@ -309,7 +321,7 @@ def test_strange_places(tmp_path: Path) -> None:
     """A path too long for a socket, a host that does not exist, TLS files that are not there."""
     with pytest.raises(ProviderError, match="too long"):
         DockerProvider(f"/{'x' * 200}").fetch()
-    with pytest.raises(ProviderError, match=r"cannot talk to podman at nowhere\.invalid:1"):
+    with pytest.raises(ProviderError, match=r"cannot reach podman at nowhere\.invalid:1"):
         DockerProvider("tcp://nowhere.invalid:1", name="podman").fetch()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url, missing = f"tcp://127.0.0.1:{listener.getsockname()[1]}", str(tmp_path / "ca.pem")
@@ -387,7 +399,7 @@ def test_an_event_ends_the_wait(serve: Serve) -> None:
     assert provider.wait(60, threading.Event())
     assert not provider.wait(0.01, threading.Event())
     assert server.count("/events") == 1
-    assert f"/v1.45/events?since={provider._asked_at_s:.6f}&filters=%7B%22type%22" in server.asked[-1]
+    assert f"/v1.45/events?since={provider._listed_at_s:.6f}&filters=%7B%22type%22" in server.asked[-1]
 
 
 @pytest.mark.parametrize("cut", range(0, len(EVENTS_HEAD), 9))
@@ -418,7 +430,7 @@ def test_a_broken_stream_is_only_polling(serve: Serve, broken: bytes) -> None:
 
 def test_the_end_of_a_settled_stream_is_news(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon went down, and what happened meanwhile was not told."""
-    monkeypatch.setattr("gpuledger.owners.dockerevents.SETTLED_S", 0.0)
+    monkeypatch.setattr(docker_module, "SETTLED_S", 0.0)
     events = Events()
     server, provider = serve(events=events)
     provider.fetch()
@@ -447,7 +459,7 @@ def test_closing_or_stopping_ends_the_wait(serve: Serve, works: bool) -> None:
     assert answers == [False, False]
     assert time.monotonic() - begin < 10
     assert not provider.wait(60, threading.Event()), "closed for good"
-    assert provider._stream._connection is None
+    assert not provider._events.is_open
     assert server.count("/events") <= 2
 
 
@@ -459,8 +471,9 @@ def test_waiting_before_a_first_answer(tmp_path: Path) -> None:
 def test_in_the_background(serve: Serve) -> None:
     """As the exporter runs it: the names are there, and an end comes at once."""
     _, provider = serve(events=Events())
-    background = Background(provider)
-    assert background.ask() == 15
+    background = PolledProvider(provider)
+    assert background.refresh()
+    assert provider.interval_s == 15
     assert background.health.up
     assert background.names.containers[A].name == "web"
     background.stop()

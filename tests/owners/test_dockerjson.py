@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.owners.dockerjson import read_container, read_device_ids, read_image, read_list, read_visible_ids
+from gpuledger.owners.dockerjson import Inspected, read_container, read_inspected, read_list
 
 A = "a" * 64
+
+
+def ids_of(answer: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The devices that were given, and those that only the environment names."""
+    inspected = read_inspected(answer)
+    return inspected.device_ids, inspected.visible_ids
 
 
 @pytest.mark.parametrize(
@@ -35,7 +41,7 @@ A = "a" * 64
 )
 def test_devices_that_were_asked_for(host: dict[str, Any], expected: tuple[str, ...]) -> None:
     """Requests and device nodes, of NVIDIA only, as they were asked for."""
-    assert read_device_ids({"HostConfig": host}) == expected
+    assert read_inspected({"HostConfig": host}).device_ids == expected
 
 
 @pytest.mark.parametrize(
@@ -55,10 +61,10 @@ def test_devices_that_were_asked_for(host: dict[str, Any], expected: tuple[str, 
 def test_devices_by_the_environment(environment: list[str], expected: tuple[str, ...]) -> None:
     """It counts for NVIDIA's runtime alone: CUDA images carry `all` wherever they run."""
     found = {"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": environment}}
-    assert (read_device_ids(found), read_visible_ids(found)) == ((), expected)
-    assert read_visible_ids(found | {"HostConfig": {"Runtime": "runc"}}) == ()
+    assert ids_of(found) == ((), expected)
+    assert read_inspected(found | {"HostConfig": {"Runtime": "runc"}}).visible_ids == ()
     asked = found | {"HostConfig": {"Runtime": "nvidia", "DeviceRequests": [{"Count": 1, "Capabilities": [["gpu"]]}]}}
-    assert (read_device_ids(asked), read_visible_ids(asked)) == (("0",), ()), "a request replaces it"
+    assert ids_of(asked) == (("0",), ()), "a request replaces it"
 
 
 def test_what_counts_before_the_environment() -> None:
@@ -74,17 +80,17 @@ def test_what_counts_before_the_environment() -> None:
         "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=all"]},
         "Mounts": [*mounts, {"Destination": "/data"}],
     }
-    assert (read_device_ids(found), read_visible_ids(found)) == (("nvidia.com/gpu=0",), ())
+    assert ids_of(found) == (("nvidia.com/gpu=0",), ())
     del found["HostConfig"]["Annotations"]
-    assert read_device_ids(found) == ("nvidia.com/gpu=1", "GPU-x")
+    assert read_inspected(found).device_ids == ("nvidia.com/gpu=1", "GPU-x")
 
 
 def test_names_and_images_that_moved() -> None:
     """The container's own name, not that of a link; the image's name, not its id."""
     entry = {"Names": ["/other/alias", "/db"], "Image": "sha256:1234"}
-    found = read_container(A, entry, "postgres:16", (), ())
+    found = read_container(A, entry, Inspected("postgres:16"))
     assert (found.name, found.image) == ("db", "postgres:16")
-    assert read_container(A, entry, "", (), ()).image == "sha256:1234"
+    assert read_container(A, entry, Inspected("")).image == "sha256:1234"
 
 
 KEYS = st.sampled_from(
@@ -107,10 +113,11 @@ def test_any_json_about_a_container(anything: Any) -> None:
         host,
         {"HostConfig": {"Runtime": "nvidia", "DeviceRequests": anything, "Devices": anything}},
     ):
-        for text in (*read_device_ids(found), *read_visible_ids(found), read_image(found)):
+        inspected = read_inspected(found)
+        for text in (*inspected.device_ids, *inspected.visible_ids, inspected.image):
             assert text.isprintable()
     entries = read_list([anything, {"Id": A, "Names": anything, "Labels": anything, "Image": anything}, anything])
     for i, entry in entries.items():
-        container = read_container(i, entry, "", (), ())
+        container = read_container(i, entry, Inspected(""))
         texts = [container.name, container.image, container.pod, *(value for _, value in container.labels)]
         assert all(text.isprintable() and len(text) <= 512 for text in texts)

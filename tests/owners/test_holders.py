@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from gpuledger.model import Device, Facts, Owner
+from gpuledger.model import Device, Facts, MemoryAccount, Owner
 from gpuledger.owners import holders
 from gpuledger.owners.grants import find
 from gpuledger.owners.names import Allocation, Container, Names
@@ -74,23 +75,23 @@ def test_a_map_does_not_say_which_part_of_a_cut_gpu() -> None:
     assert suspects(clue, GPU, IDLE, *MIGS) == []
 
 
-class Found:
-    """A search that has found what the test says."""
+class Searched:
+    """A search with the clues of the test."""
 
-    def __init__(self, *found: Clue) -> None:
-        self.found = found
-        self.looks = 0
+    def __init__(self, *clues: Clue) -> None:
+        self.clues = clues
+        self.searches = 0
 
-    def look(self) -> None:
+    def start(self) -> None:
         """Counted."""
-        self.looks += 1
+        self.searches += 1
 
 
 def test_the_resolver_names_them() -> None:
     """What a search found gets the owner its cgroup and the runtimes say, and loses it with the next search."""
     source = Source(containers={C: Container(C, "ollama", "ollama/ollama", device_ids=("1",))})
-    looking = Found(Clue(facts(DOCKER, 99), (0,)))
-    resolver = Resolver([source], search=looking)  # type: ignore[arg-type]  # as far as the resolver knows it
+    search = Searched(Clue(facts(DOCKER, 99), (0,)))
+    resolver = Resolver([source], search=search)  # type: ignore[arg-type]  # as far as the resolver knows it
 
     def held() -> list[tuple[int, str, str, str]]:
         found = resolver.resolve(tick_of(devices=(GPU, IDLE))).owners.holders
@@ -100,18 +101,28 @@ def test_the_resolver_names_them() -> None:
     assert held() == [granted, (0, "maps", "ollama", "ollama/ollama")]
     source.names = Names(containers={C: Container(C, "renamed", device_ids=("1",))})
     assert held() == [(1, "allocation", "renamed", ""), (0, "maps", "renamed", "")]
-    looking.found = ()
+    search.clues = ()
     assert held() == [(1, "allocation", "renamed", "")]
-    resolver.look_for_holders()
-    assert looking.looks == 1
+
+
+def test_unknown_memory_of_the_last_tick_starts_a_search() -> None:
+    """And nothing else does."""
+    search = Searched()
+    resolver = Resolver(search=search)  # type: ignore[arg-type]  # as far as the resolver knows it
+    known = replace(tick_of(), memory={GPU.uuid: MemoryAccount(1, unknown_bytes=0)})
+    unknown = replace(tick_of(), memory={GPU.uuid: MemoryAccount(1, unknown_bytes=1 << 30)})
+
+    for previous, searches in ((None, 0), (known, 0), (unknown, 1), (known, 1)):
+        resolver.resolve(unknown, previous)
+        assert search.searches == searches
 
 
 def test_new_names_make_no_old_suspects() -> None:
     """Names that change while a search has found nothing bring nobody back."""
-    source, looking = Source(), Found(Clue(facts(KUBE, 99), (0,)))
-    resolver = Resolver([source], search=looking)  # type: ignore[arg-type]  # as far as the resolver knows it
+    source, search = Source(), Searched(Clue(facts(KUBE, 99), (0,)))
+    resolver = Resolver([source], search=search)  # type: ignore[arg-type]  # as far as the resolver knows it
     assert resolver.resolve(tick_of()).owners.holders
-    looking.found = ()
+    search.clues = ()
     source.names = Names(containers={C: Container(C, "x")})
 
     assert resolver.resolve(tick_of()).owners.holders == ()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpuledger.errors import ProviderError
 from gpuledger.owners.hpcdir import HpcDirectory
-from gpuledger.owners.provider import ProviderError
 
 
 def write(path: Path, text: str | bytes, at_s: int) -> None:

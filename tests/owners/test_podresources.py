@@ -18,10 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.owners import grpcunix
+from gpuledger.errors import ProviderError
+from gpuledger.net.deadline import Deadline
+from gpuledger.owners import grpc as client
 from gpuledger.owners.names import Allocation, Names
 from gpuledger.owners.podresources import ALONE_S, SETTLED_S, PodResourcesProvider
-from gpuledger.owners.provider import Background, Provider, ProviderError
+from gpuledger.owners.provider import PolledProvider, Provider
 from tests.owners.kubelet_server import KubeletServer
 
 GPU = "GPU-589eca37-678c-87d1-df84-37094ad015c0"
@@ -145,7 +147,7 @@ def test_a_kubelet_that_restarts(kubelet: KubeletServer) -> None:
     provider = PodResourcesProvider(str(kubelet.path))
     before = provider.fetch()
     kubelet.stop()
-    assert "no such socket; start the kubelet" in refusal(kubelet.path)
+    assert "No such file or directory; `sudo systemctl start kubelet`" in refusal(kubelet.path)
     kubelet.start()
     assert provider.fetch() == before == Names(allocations=(Allocation("ml", "p", "c", "nvidia.com/gpu", GPU),))
 
@@ -204,7 +206,7 @@ def test_a_kubelet_that_died(tmp_path: Path) -> None:
     path = tmp_path / "dead.sock"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-    assert "nobody listens there" in refusal(path)
+    assert "Connection refused; `sudo systemctl start kubelet`: nothing listens there" in refusal(path)
 
 
 def test_a_path_that_cannot_be_a_socket(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_without_permission(kubelet: KubeletServer) -> None:
     if root:
         os.seteuid(65534)
     try:
-        assert "permission denied; run as root" in refusal(kubelet.path)
+        assert "Permission denied; run as root" in refusal(kubelet.path)
     finally:
         if root:
             os.seteuid(0)
@@ -230,7 +232,7 @@ def test_a_kubelet_that_hangs(kubelet: KubeletServer) -> None:
     """The deadline holds, and the next question is answered."""
     kubelet.hangs = True
     began = time.monotonic()
-    assert "does not answer in time" in refusal(kubelet.path, timeout_s=0.2)
+    assert "within 0.2 s; see whether the kubelet hangs" in refusal(kubelet.path, timeout_s=0.2)
     assert time.monotonic() - began < 2
     kubelet.hangs = False
     assert asked(kubelet) == []
@@ -242,13 +244,13 @@ def test_a_socket_that_nobody_accepts_on(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen(0)
-        assert "does not answer in time" in refusal(path, timeout_s=0.1)
-        assert "does not answer in time" in refusal(path, timeout_s=0.1)
+        assert "within 0.1 s; see whether the kubelet hangs" in refusal(path, timeout_s=0.1)
+        assert "within 0.1 s; see whether the kubelet hangs" in refusal(path, timeout_s=0.1)
 
 
 def test_no_time_left(kubelet: KubeletServer) -> None:
     """A deadline in the past is met by not asking."""
-    assert "does not answer in time" in refusal(kubelet.path, timeout_s=0.0)
+    assert "within 0 s; see whether the kubelet hangs" in refusal(kubelet.path, timeout_s=0.0)
     assert kubelet.calls == []
 
 
@@ -261,9 +263,9 @@ def test_answers_beyond_the_usual_limit(kubelet: KubeletServer) -> None:
 
 def test_answers_beyond_our_limit(kubelet: KubeletServer) -> None:
     """64 MiB are too many; just below they are read."""
-    kubelet.raw = _padded(grpcunix.LONGEST_ANSWER)
+    kubelet.raw = _padded(client.ANSWER_LIMIT)
     assert asked(kubelet, timeout_s=30) == []
-    kubelet.raw = _padded(grpcunix.LONGEST_ANSWER + 1)
+    kubelet.raw = _padded(client.ANSWER_LIMIT + 1)
     assert "longer than 64 MiB" in refusal(kubelet.path, timeout_s=30)
 
 
@@ -286,9 +288,9 @@ def test_a_kubelet_that_refuses(kubelet: KubeletServer) -> None:
 def test_garbage_as_the_message(kubelet: KubeletServer) -> None:
     """A server that answers something else."""
     kubelet.raw = b"\xff" * 100
-    assert "cannot read the answer" in refusal(kubelet.path)
+    assert "sent an answer that cannot be read" in refusal(kubelet.path)
     kubelet.raw = b"\x0a\x03\x0a\x01\xff"  # a pod whose name is no text
-    assert "cannot read the answer" in refusal(kubelet.path)
+    assert "sent an answer that cannot be read" in refusal(kubelet.path)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +372,7 @@ def conversation() -> bytes:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(kubelet.path))
             recorded = _Recorded(connection)
-            grpcunix._exchange(recorded, "/v1.PodResourcesLister/List", b"", time.monotonic() + 10)  # type: ignore[arg-type]
+            client._exchange(recorded, "/v1.PodResourcesLister/List", b"", Deadline(10))  # type: ignore[arg-type]
         return recorded.heard
 
 
@@ -452,15 +454,15 @@ def _open_files() -> int:
 def test_in_the_background(kubelet: KubeletServer) -> None:
     """As the exporter runs it: up with names, down with the reason, up again."""
     kubelet.give("ml", "p", "c", "nvidia.com/gpu", GPU)
-    background = Background(PodResourcesProvider(str(kubelet.path)))
-    assert background.ask() == 10.0
+    background = PolledProvider(PodResourcesProvider(str(kubelet.path)))
+    assert background.refresh()
     kubelet.stop()
-    background.ask()
+    background.refresh()
     assert not background.health.up
-    assert "no such socket" in background.health.reason
+    assert "No such file or directory; `sudo systemctl start kubelet`, or mount" in background.health.reason
     assert len(background.names.allocations) == 1
     kubelet.start()
-    background.ask()
+    background.refresh()
     assert background.health.up
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpuledger.owners.procfs import TICKS_PER_S, Procfs
+from gpuledger.owners import procfs as procfs_module
+from gpuledger.owners.procfs import REREAD_EVERY, TICKS_PER_S, Pidfds, Procfs
 
 BOOT_S = 1_700_000_000
 
@@ -176,7 +180,7 @@ def test_processes_that_are_asked_for_no_more_are_forgotten(proc: Proc) -> None:
 
     procfs.facts([1])
 
-    assert set(procfs._known) == {1}
+    assert set(procfs._facts) == {1}
 
 
 @pytest.mark.parametrize("content", [None, "", "cpu 1 2 3\n", "btime\n", "btime soon\n"])
@@ -211,3 +215,101 @@ def test_the_real_proc_agrees_with_what_we_know_of_ourselves() -> None:
     assert facts.name == Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
     assert facts.cgroup == Path(f"/proc/{pid}/cgroup").read_text()
     assert 0 <= time.time() - facts.start_time_ms / 1000 < 3600
+
+
+@pytest.fixture
+def alive() -> Iterator[Pidfds]:
+    """No processes yet."""
+    alive = Pidfds()
+    yield alive
+    alive.close()
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does nothing."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        yield process
+        process.kill()
+
+
+def _fds() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_one_that_ended_is_not_watched_any_more(alive: Pidfds, sleeper: subprocess.Popen[bytes]) -> None:
+    """Also before it is waited for: a zombie has ended."""
+    alive.watch(sleeper.pid)
+    alive.keep({sleeper.pid})
+    assert sleeper.pid in alive
+
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    alive.keep({sleeper.pid})
+
+    assert sleeper.pid not in alive
+
+
+def test_nothing_leaks(alive: Pidfds, sleeper: subprocess.Popen[bytes]) -> None:
+    """One nobody asks for is let go, with its descriptor; one that does not exist never had one."""
+    before = _fds()
+    alive.watch(sleeper.pid)
+    alive.watch(2**22 + 1)
+    assert _fds() == before + 1
+
+    alive.keep(set())
+
+    assert (_fds(), sleeper.pid in alive) == (before, False)
+
+
+def test_descriptors_are_left_for_others(monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]) -> None:
+    """With few descriptors nobody is watched; the processes are then read one by one."""
+    monkeypatch.setattr(procfs_module, "SPARE_FDS", 10**9)
+    alive = Pidfds()
+
+    alive.watch(sleeper.pid)
+
+    assert sleeper.pid not in alive
+    alive.close()
+
+
+def test_facts_cost_no_reading_while_a_process_lives(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are read once, then again after a while; when it has ended and was waited for, it is unknown."""
+    procfs = Procfs()
+    facts = procfs.facts([sleeper.pid])[sleeper.pid]
+    reads = []
+    stat = Procfs._stat
+
+    def counted(self: Procfs, pid: int) -> tuple[str, int]:
+        reads.append(pid)
+        return stat(self, pid)
+
+    monkeypatch.setattr(Procfs, "_stat", counted)
+
+    assert all(procfs.facts([sleeper.pid])[sleeper.pid] is facts for _ in range(REREAD_EVERY))
+    assert len(reads) == 1
+    sleeper.kill()
+    sleeper.wait()
+    assert procfs.facts([sleeper.pid]) == {}
+
+
+def test_zombie_keeps_its_owner(sleeper: subprocess.Popen[bytes]) -> None:
+    """The driver may list a killed process until its memory is freed; it is still the same one."""
+    procfs = Procfs()
+    facts = procfs.facts([sleeper.pid])[sleeper.pid]
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+
+    for _ in range(REREAD_EVERY + 1):
+        assert procfs.facts([sleeper.pid])[sleeper.pid] is facts
+
+
+def test_a_mere_process_maps_no_gpu(sleeper: subprocess.Popen[bytes]) -> None:
+    """The map of a process without CUDA names no device; one that does not exist has no map."""
+    procfs = Procfs()
+
+    assert procfs.mapped_gpus(sleeper.pid) == ()
+    assert procfs.mapped_gpus(2**22 + 1) is None
+    assert len(procfs.boot_id()) == 36

@@ -1,8 +1,7 @@
-"""A provider in the background, against time that moves only when somebody waits."""
+"""Polled providers, against a clock that moves only during waits."""
 
 from __future__ import annotations
 
-import itertools
 import logging
 import random
 import threading
@@ -12,68 +11,20 @@ from itertools import pairwise
 
 import pytest
 
+from gpuledger.errors import ProviderError
 from gpuledger.model import Device, Driver, Facts, ProviderHealth, Reading, Resident, Tick
+from gpuledger.net.poller import FIRST_S, LONGEST_S, Backoff
 from gpuledger.owners.names import Container, Names
-from gpuledger.owners.provider import (
-    FIRST_BACKOFF_S,
-    KEPT_S,
-    LONGEST_BACKOFF_S,
-    NUDGE_APART_S,
-    Background,
-    Provider,
-    ProviderError,
-)
+from gpuledger.owners.provider import NAMES_VALID_S, NUDGE_APART_S, PolledProvider, Provider
 from gpuledger.owners.resolver import NO_NAME, Resolver
 from gpuledger.problem import Problem
+from tests.net.clock import Clock, Event
 
 C = "4be1" * 16
 KNOWN = Names(containers={C: Container(C, "ollama", "ollama/ollama:latest")})
 INTERVAL_S = 15.0
 PROMPT_S = 0.5
 """What nobody should notice; generous, since other tests may be running."""
-
-
-class Clock:
-    """Moves when somebody waits, and does on the way what was planned for those moments."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._plan: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-
-    def __call__(self) -> float:
-        """The time now."""
-        return self.now
-
-    def at(self, moment: float, action: Callable[[], None]) -> None:
-        """Do something when it is this late."""
-        self._plan.append((moment, next(self._order), action))
-        self._plan.sort()
-
-    def wait(self, timeout_s: float, is_over: Callable[[], bool]) -> bool:
-        """Wait for something, or for so long; whether it has come."""
-        end = self.now + timeout_s
-        while not is_over() and self._plan and self._plan[0][0] <= end:
-            moment, _, action = self._plan.pop(0)
-            self.now = max(self.now, moment)
-            action()
-        if is_over():
-            return True
-        self.now = end
-        return False
-
-
-class Event(threading.Event):
-    """Waiting for it takes no time but that of the clock."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Whether it was set."""
-        assert timeout is not None
-        return self._clock.wait(timeout, self.is_set)
 
 
 class Told:
@@ -121,16 +72,15 @@ class Life:
     def __init__(self) -> None:
         self.clock = Clock()
         self.provider = Told(self.clock)
-        self.background = Background(
+        self.background = PolledProvider(
             self.provider, monotonic=self.clock, now_ns=lambda: 1_000_000 + int(self.clock.now * 1000)
         )
-        self.background._stop = Event(self.clock)
-        self.background._nudged = Event(self.clock)
+        self.background._poller._wake = Event(self.clock)
 
     def run(self, for_s: float) -> list[float]:
         """All that happens in so many seconds; when the provider was asked."""
         self.clock.at(self.clock.now + for_s, self.background.stop)
-        self.background._run()
+        self.background._poller._run()
         return self.provider.asked
 
     def nudge_every(self, step_s: float, until_s: float) -> None:
@@ -183,9 +133,9 @@ def test_snapshots_are_swapped_whole(life: Life) -> None:
         return newer
 
     before = life.background.names
-    life.background.ask()
+    life.background.refresh()
     life.provider.answer = change
-    life.background.ask()
+    life.background.refresh()
 
     assert before == Names()
     assert seen == [KNOWN]
@@ -195,9 +145,9 @@ def test_snapshots_are_swapped_whole(life: Life) -> None:
 
 def test_failure_keeps_the_names(life: Life) -> None:
     """What was known stays, as the same object, so that nobody resolves anything anew."""
-    life.background.ask()
+    life.background.refresh()
     life.provider.answer = down()
-    life.background.ask()
+    life.background.refresh()
 
     assert life.background.names is KNOWN
 
@@ -210,21 +160,9 @@ def test_backoff_doubles_up_to_its_end(life: Life, luck: float, monkeypatch: pyt
 
     waits = gaps(life.run(300))
 
-    full = [FIRST_BACKOFF_S * 2.0**i for i in range(5)] + [LONGEST_BACKOFF_S] * 3
+    full = [FIRST_S * 2.0**i for i in range(5)] + [LONGEST_S] * 3
     assert waits[:8] == pytest.approx([max(NUDGE_APART_S, (0.5 + luck / 2) * wait_s) for wait_s in full])
-    assert max(waits) <= LONGEST_BACKOFF_S
-
-
-def test_jitter_is_inside_its_bounds_and_is_there(life: Life) -> None:
-    """Many nodes that lost their provider at one moment do not come back at one moment."""
-    life.provider.answer = down()
-    waits = []
-    for _ in range(200):
-        life.background._backoff_s = 8.0
-        waits.append(life.background.ask())
-
-    assert all(4.0 <= wait_s <= 8.0 for wait_s in waits)
-    assert len({round(wait_s, 3) for wait_s in waits}) > 50
+    assert max(waits) <= LONGEST_S
 
 
 def test_nudges_do_not_hurry_somebody_who_is_down(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,18 +238,18 @@ def test_bursts_of_news_are_coalesced(life: Life) -> None:
 
 def test_names_outlive_their_provider_for_a_while(life: Life) -> None:
     """Five minutes after the last answer they are dropped: by then they may be another's."""
-    life.background.ask()
+    life.background.refresh()
     life.provider.answer = down()
-    life.clock.now = KEPT_S
-    life.background.ask()
+    life.clock.now = NAMES_VALID_S
+    life.background.refresh()
     kept = life.background.names
-    life.clock.now = KEPT_S + 0.1
+    life.clock.now = NAMES_VALID_S + 0.1
 
     assert kept is KNOWN
     assert life.background.names == Names()
     assert life.background.names is life.background.names
     life.provider.answer = lambda: KNOWN
-    life.background.ask()
+    life.background.refresh()
     assert life.background.names is KNOWN
 
 
@@ -321,12 +259,12 @@ def test_ids_remain_when_names_are_dropped(life: Life) -> None:
     gpu = Reading(Device(index=0, uuid="GPU-a"), residents=(Resident(7, "compute", 100),))
     tick = Tick(1, Driver(up=True), (gpu,), facts={7: facts})
     resolver = Resolver([life.background])
-    life.background.ask()
+    life.background.refresh()
     named = resolver.resolve(tick).owners.by_pid[7]
     life.provider.answer = down()
-    life.background.ask()
+    life.background.refresh()
     still = resolver.resolve(tick).owners.by_pid[7]
-    life.clock.now = KEPT_S + 1
+    life.clock.now = NAMES_VALID_S + 1
 
     owners = resolver.resolve(tick).owners
 
@@ -343,12 +281,12 @@ def test_health(life: Life) -> None:
     seen = [life.background.health]
     for moment, answer in enumerate([down("a"), down("b"), lambda: KNOWN, lambda: KNOWN, down("c")], start=1):
         life.clock.now, life.provider.answer = moment, answer
-        life.background.ask()
+        life.background.refresh()
         seen.append(life.background.health)
 
     start = 1_000_000
     assert seen == [
-        ProviderHealth("docker", False, Problem("not asked yet"), start, 0, 0, 0),
+        ProviderHealth("docker", False, Problem("not asked yet", kind="starting"), start, 0, 0, 0),
         ProviderHealth("docker", False, Problem("a"), start + 1000, 0, 1, 1),
         ProviderHealth("docker", False, Problem("b"), start + 1000, 0, 2, 2),
         ProviderHealth("docker", True, None, start + 3000, start + 3000, 3, 2),
@@ -363,7 +301,7 @@ def test_log_tells_changes_once(life: Life, caplog: pytest.LogCaptureFixture) ->
     answers = [lambda: KNOWN, lambda: KNOWN, *[down("is gone")] * 3, *[down("may not be asked")] * 2, lambda: KNOWN]
     for answer in [*answers, lambda: KNOWN]:
         life.provider.answer = answer
-        life.background.ask()
+        life.background.refresh()
 
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "docker: is gone"),
@@ -382,7 +320,7 @@ def test_any_error_of_a_provider_is_survived(life: Life, error: Exception) -> No
         raise error
 
     life.provider.answer = fail
-    life.background.ask()
+    life.background.refresh()
     failed = life.background.health
     life.clock.at(20, lambda: setattr(life.provider, "answer", lambda: KNOWN))
     life.run(60)
@@ -405,8 +343,8 @@ def test_provider_that_cannot_wait_is_polled(life: Life, caplog: pytest.LogCaptu
     assert asked == [0, 15, 20, 35, 50]
     assert life.background.health.up
     assert [record.getMessage() for record in caplog.records] == [
-        "docker tells no news, so it is asked every now and then: RuntimeError: a bug",
-        "docker tells news again",
+        "docker: event stream failed: RuntimeError: a bug; polling every 15 s",
+        "docker: event stream works again",
     ]
 
 
@@ -442,17 +380,17 @@ def hanging() -> Iterator[Hanging]:
     provider.let_go.set()
 
 
-def started(provider: Provider) -> Background:
+def started(provider: Provider) -> PolledProvider:
     """In a thread, in real time."""
-    background = Background(provider)
+    background = PolledProvider(provider)
     background.start()
     return background
 
 
 def test_hanging_provider_delays_nobody(hanging: Hanging) -> None:
     """Names and health are there at once while it hangs, nudges return, and so does stop."""
-    background = Background(hanging)
-    background.ask()
+    background = PolledProvider(hanging)
+    background.refresh()
     background.start()
     assert hanging.hangs.wait(5)
     began = time.monotonic()
@@ -464,11 +402,11 @@ def test_hanging_provider_delays_nobody(hanging: Hanging) -> None:
     background.stop()
 
     assert time.monotonic() - began < PROMPT_S
-    assert background._thread.is_alive()
-    assert background._thread.daemon
+    assert background._poller._thread.is_alive()
+    assert background._poller._thread.daemon
     hanging.let_go.set()
-    background._thread.join(5)
-    assert not background._thread.is_alive()
+    background._poller._thread.join(5)
+    assert not background._poller._thread.is_alive()
 
 
 class Patient(Told):
@@ -493,9 +431,9 @@ def test_stop_ends_a_wait() -> None:
     began = time.monotonic()
 
     background.stop()
-    background._thread.join(5)
+    background._poller._thread.join(5)
 
-    assert not background._thread.is_alive()
+    assert not background._poller._thread.is_alive()
     assert time.monotonic() - began < PROMPT_S
     assert provider.closed
 
@@ -510,16 +448,16 @@ def test_stop_ends_a_backoff() -> None:
         raise ProviderError("is down")
 
     provider.answer = fail
-    background = Background(provider)
-    background._backoff_s = LONGEST_BACKOFF_S
+    background = PolledProvider(provider)
+    background._poller._backoff = Backoff(time.monotonic, first_s=LONGEST_S)
     background.start()
     assert failed.wait(5)
     began = time.monotonic()
 
     background.stop()
-    background._thread.join(5)
+    background._poller._thread.join(5)
 
-    assert not background._thread.is_alive()
+    assert not background._poller._thread.is_alive()
     assert time.monotonic() - began < PROMPT_S
 
 
@@ -543,12 +481,14 @@ def test_one_that_never_comes_back_is_down() -> None:
         def close(self) -> None:
             raise OSError("also broken")
 
-    background = Background(Hangs(), monotonic=lambda: clock[0])
-    thread = threading.Thread(target=background.ask)
+    background = PolledProvider(Hangs(), monotonic=lambda: clock[0])
+    thread = threading.Thread(target=background.refresh)
     thread.start()
     assert asked.wait(10)
     clock[0] = 61.0
-    assert (background.health.up, "does not come back" in background.health.reason) == (False, True)
+    health = background.health
+    assert (health.up, health.problem and health.problem.kind) == (False, "hang")
+    assert health.reason == "does not come back after 60 s; see whether it, or its file system, hangs"
 
     answer.set()
     thread.join(10)

@@ -11,7 +11,7 @@ import pytest
 
 from gpuledger.owners import cgroup
 from gpuledger.owners.procfs import MAPS_CHUNK, Procfs
-from gpuledger.owners.search import APART_S, KEPT_S, Clue, Search
+from gpuledger.owners.search import APART_S, VALID_S, Clue, Search
 from tests.owners.test_procfs import Proc
 
 C = "4be1" * 16
@@ -46,9 +46,9 @@ def add(proc: Proc, pid: int, *, maps: str = "", environ: bytes = b"", cgroup: s
 def clues(proc: Proc) -> list[tuple[int, tuple[int, ...], str]]:
     """What one search finds: pid, GPUs in its map, and the environment's."""
     looking = Search(Procfs(proc.root))
-    looking.look()
+    looking.start()
     looking.wait(10)
-    return [(clue.facts.pid, clue.minors, clue.visible) for clue in looking.found]
+    return [(clue.facts.pid, clue.minors, clue.visible) for clue in looking.clues]
 
 
 def test_maps_that_name_a_gpu(proc: Proc) -> None:
@@ -90,20 +90,20 @@ def test_not_more_often_than_needed(proc: Proc) -> None:
     clock = Clock()
     looking = Search(Procfs(proc.root), monotonic=clock)
     add(proc, 7, maps=MAPPED.format(0))
-    looking.look()
+    looking.start()
     looking.wait(10)
-    first = looking.found
+    first = looking.clues
     add(proc, 8, maps=MAPPED.format(0))
     clock.now += APART_S - 1
-    looking.look()
+    looking.start()
     looking.wait(10)
-    assert looking.found is first
+    assert looking.clues is first
     clock.now += 1
-    looking.look()
+    looking.start()
     looking.wait(10)
-    assert [clue.facts.pid for clue in looking.found] == [7, 8]
-    clock.now += KEPT_S + 1
-    assert looking.found == ()
+    assert [clue.facts.pid for clue in looking.clues] == [7, 8]
+    clock.now += VALID_S + 1
+    assert looking.clues == ()
 
 
 def test_a_search_that_hangs_is_left_alone(proc: Proc) -> None:
@@ -124,12 +124,12 @@ def test_a_search_that_hangs_is_left_alone(proc: Proc) -> None:
     procfs = Stuck(proc.root)
     looking = Search(procfs, monotonic=clock)
     for _ in range(3):
-        looking.look()
+        looking.start()
         clock.now += 100
     assert procfs.searches == 1
     going.set()
     looking.wait(10)
-    looking.look()
+    looking.start()
     looking.wait(10)
     assert procfs.searches == 2
 
@@ -157,9 +157,9 @@ def test_a_real_process(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         looking = Search(Procfs())
-        looking.look()
+        looking.start()
         looking.wait(30)
-        found = [clue for clue in looking.found if clue.minors == (7,)]
+        found = [clue for clue in looking.clues if clue.minors == (7,)]
         process.kill()
     assert [clue.facts.pid for clue in found] == [process.pid]
     assert isinstance(found[0], Clue)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuledger.model import Facts, Owner
 from gpuledger.owners import cgroup
-from gpuledger.owners.slurm import ENVIRON_MAX, KEPT_MAX, KEYS, SlurmJob, SlurmResolver, _named
+from gpuledger.owners.slurm import CACHE_MAX, ENVIRON_MAX, KEYS, SlurmJob, SlurmResolver, _slurm_variables
 
 SLUID = "s5K1KKYAYG5D00"
 SCOPE = "system.slice/slurmstepd.scope"
@@ -226,10 +226,10 @@ def test_large_and_odd_environments(host: Host) -> None:
 def test_memory_is_bounded(host: Host) -> None:
     """After thousands of jobs only the latest are remembered."""
     host.process(1)
-    for number in range(KEPT_MAX + 10):
+    for number in range(CACHE_MAX + 10):
         assert host.job(facts_of(1, 10, f"0::/{SCOPE}/job_{number}/step_0\n")) is not None
 
-    assert len(host.resolver._jobs) == KEPT_MAX
+    assert len(host.resolver._jobs) == CACHE_MAX
 
 
 def test_describe(host: Host) -> None:
@@ -252,7 +252,7 @@ def test_describe(host: Host) -> None:
 )
 def test_any_environment(entries: list[bytes]) -> None:
     """Whatever stands in an environment, only named keys come out, with values that can be printed."""
-    found = _named(b"\0".join(entries))
+    found = _slurm_variables(b"\0".join(entries))
 
     assert set(found) <= set(KEYS.values())
     assert all(value.isprintable() and len(value) <= 256 for value in found.values())

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.errors import ProviderError
 from gpuledger.owners import cgroup
 from gpuledger.owners.cri import CriProvider
 from gpuledger.owners.names import Container, Names, Pod
-from gpuledger.owners.provider import ProviderError
 from tests.owners.kubelet_server import pod_labels
 from tests.real.containerds import CRI, IMAGE, Containerd
 
@@ -40,7 +40,7 @@ def test_names_from_containerd(containerd: Containerd) -> None:
 
     # The daemon dies: an error that says so. It comes back, and knows its containers.
     containerd.kill()
-    with pytest.raises(ProviderError, match="nobody listens there; start the container runtime"):
+    with pytest.raises(ProviderError, match=r"Connection refused; `sudo systemctl start containerd`"):
         provider.fetch()
     containerd.start()
     assert provider.fetch() == both

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.errors import ProviderError
 from gpuledger.owners import cgroup
 from gpuledger.owners.docker import DockerProvider
 from gpuledger.owners.names import Container
-from gpuledger.owners.provider import ProviderError
 from tests.real.daemons import wait_until
 from tests.real.dockers import IMAGE, Podman
 
@@ -68,7 +68,7 @@ def test_killed_and_started_again(podman: Podman, provider: DockerProvider) -> N
     assert not provider.wait(0.5, threading.Event())
     podman.kill_service()
     assert not provider.wait(0.5, threading.Event())
-    with pytest.raises(ProviderError, match=rf"cannot connect to {podman.socket}: connection refused; .*start podman"):
+    with pytest.raises(ProviderError, match=rf"cannot open {podman.socket}: Connection refused; .*start podman"):
         provider.fetch()
     podman.start_service()
     wait_until(lambda: _names(provider).get(i) == "survivor")

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from gpuledger.errors import PrometheusError
 from gpuledger.fleet.answer import Course, Courses
-from gpuledger.fleet.failure import PrometheusError
 from gpuledger.report.gather import OVERWRITTEN, Gatherer, Totals
 from gpuledger.report.queries import GROUPINGS, Column, Part
 from gpuledger.report.span import Span
@@ -29,7 +29,7 @@ class Server:
         """As a Prometheus does."""
         moments = [first_s + n * step_s for n in range(round((last_s - first_s) / step_s) + 1)]
         if len(moments) > self.most:
-            raise PrometheusError("query", "query processing would load too many samples into memory")
+            raise PrometheusError("query processing would load too many samples into memory", kind="query")
         self.asked.append((promql, first_s, last_s))
         if promql.startswith("count(max") and " unless " not in promql:
             return Courses((Course({}, [(moment, 1.0) for moment in moments if self.present(round(moment))]),))

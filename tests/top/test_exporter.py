@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.errors import LostError
 from gpuledger.export.http import Request, Response
 from gpuledger.fleet.prometheus import Access
-from gpuledger.httpclient import Address
+from gpuledger.net.address import Address
 from gpuledger.top.exporter import PATH, Exporter, parse
-from gpuledger.top.feed import LostError
 from gpuledger.view.codec import decode
 from tests.certificates import Authority
 from tests.export.clients import serving
@@ -48,8 +48,11 @@ def test_the_picture_is_what_the_exporter_says() -> None:
     [
         (answering(b"<html>"), "does not answer in JSON; is it a gpuledger?"),
         (answering(b"[" * 100_000), "does not answer in JSON; is it a gpuledger?"),
-        (answering(status=404), "answers 404: it is no gpuledger, or an older one without /api/v1/snapshot"),
-        (answering(status=401), "answers 401 and does not let us in; give --exporter.user or --exporter.token-file"),
+        (
+            answering(status=404),
+            "answers 404: it is no gpuledger, or an older one without /api/v1/snapshot; update it, or correct the URL",
+        ),
+        (answering(status=401), "answers 401: it requires a login; give --exporter.user or --exporter.token-file"),
         (answering(status=503), "answers 503: it has read nothing yet"),
         (answering(status=500), "answers 500; is it a gpuledger?"),
         (answering(status=400), "answers 400; is it https?"),
@@ -93,7 +96,7 @@ def test_no_http() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         exporter = Exporter(Access(f"http://127.0.0.1:{port}", timeout_s=0.2))
-        with pytest.raises(LostError, match=r"no whole answer from .* within 0.2 s"):
+        with pytest.raises(LostError, match=r"no complete answer from .* within 0.2 s"):
             exporter()
 
 

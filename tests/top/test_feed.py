@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from typing import Any
 
 import pytest
 
 from gpuledger.books.book import Books
-from gpuledger.top.feed import Feed, LostError, State, Ticks
+from gpuledger.errors import LostError
+from gpuledger.top.feed import Feed, State, Ticks
 from gpuledger.view.codec import decode
 from tests.books.worlds import World
+from tests.net.clock import Clock as Waited
+from tests.net.clock import Event
 from tests.view.pictures import gpu, picture
 
 
@@ -54,21 +58,21 @@ def test_what_was_last_known_stays_when_the_connection_is_lost() -> None:
     assert feed.state == State(decode(picture(gpu(1))))
 
 
-def test_who_does_not_answer_is_asked_ever_more_rarely() -> None:
-    """After 1 s, 2 s, 4 s; at once when somebody wants it."""
-    clock = Clock()
+def test_a_source_that_does_not_answer_is_polled_with_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 1 s, 2 s, 4 s; at once after a retry."""
+    monkeypatch.setattr(random, "uniform", lambda _, high: high)
+    clock = Waited()
     source = Told(LostError("a"), LostError("b"), LostError("c"), LostError("d"), picture(gpu()))
     feed = Feed(source, 1.0, monotonic=clock)
+    feed._poller._wake = Event(clock)
+    polls: list[tuple[float, str]] = []
+    feed._changed = lambda: polls.append((clock.now, feed.state.lost))
+    clock.at(5, feed.retry)
+    clock.at(7, feed.stop)
 
-    said = []
-    for _ in range(7):
-        feed.step()
-        said.append(feed.state.lost)
-        clock.now += 1
-    assert said == ["a", "b", "b", "c", "c", "c", "c"]
-    feed.retry()
-    feed.step()
-    assert feed.state.lost == "d"
+    feed._poller._run()
+
+    assert polls == [(0, "a"), (1, "b"), (3, "c"), (5, "d"), (6, "")]
 
 
 def test_other_answers_cost_the_news_alone() -> None:
@@ -96,7 +100,7 @@ def test_it_goes_on_in_the_background_until_it_is_stopped() -> None:
     feed.stop()
 
     assert feed.state.snapshot is not None
-    assert not feed._thread.is_alive()
+    assert not feed._poller._thread.is_alive()
 
 
 def test_power_is_a_mean_over_three_seconds() -> None:

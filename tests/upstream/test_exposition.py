@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuledger.errors import UpstreamError
 from gpuledger.upstream.exposition import Family, Limits, Parser
-from gpuledger.upstream.failure import UpstreamError
 from tests.upstream.world import NAMES, body, parsed
 
 SMALL = Limits(size=2000, series=12, line=120)
@@ -33,7 +33,7 @@ def outcome(pieces: list[bytes], limits: Limits = SMALL) -> Outcome:
             parser.feed(piece)
         return [(family.name, family.head, family.series) for family in parser.end()]
     except UpstreamError as error:
-        return error.reason, str(error)
+        return error.kind, str(error)
 
 
 @given(ANYTHING, st.lists(st.integers(0, 400), max_size=8))

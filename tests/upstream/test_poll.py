@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from gpuledger.errors import UpstreamError
 from gpuledger.model import Driver, ProviderHealth, Tick
 from gpuledger.upstream.exposition import Family
-from gpuledger.upstream.failure import UpstreamError
-from gpuledger.upstream.place import parse_place
 from gpuledger.upstream.poll import Poll, Polling
-from gpuledger.upstream.source import Answer, Page
+from gpuledger.upstream.source import Answer, Page, parse_place
 from tests.upstream.server import page, upstream
 from tests.upstream.world import GPUS, body, given, labelled, parsed, tick
 
@@ -71,7 +70,7 @@ def test_another_holder_means_other_labels_at_once() -> None:
     """Without reading again, and also while the dcgm-exporter is down."""
     world = World(interval_s=15.0)
     world.at(1000)
-    world.answer = UpstreamError("timeout", "no answer")
+    world.answer = UpstreamError("no answer", kind="timeout")
     world.at(1015)
     world.tick = OTHER
     world.at(1016)
@@ -120,14 +119,14 @@ def test_the_last_good_answer_stays_and_expires(caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.INFO)
     world = World(interval_s=10.0, max_age_s=30.0)
     world.at(1000)
-    world.answer = UpstreamError("timeout", "no whole answer")
+    world.answer = UpstreamError("no complete answer", kind="timeout")
     world.at(1010)
     assert world.poll.served == labelled(body("whole"), LLAMA)
     assert (world.poll.state.up, world.poll.state.series) == (False, 13)
     world.at(1020)
-    world.answer = UpstreamError("format", "line 7")
+    world.answer = UpstreamError("line 7", kind="format")
     world.at(1030)
-    world.answer = UpstreamError("format", "line 8")
+    world.answer = UpstreamError("line 8", kind="format")
     assert world.poll.served is not None
     world.at(1040)
     assert world.poll.served is None
@@ -140,7 +139,7 @@ def test_the_last_good_answer_stays_and_expires(caplog: pytest.LogCaptureFixture
     world.at(1050)
     assert world.poll.state.up
     assert [record.message for record in caplog.records] == [
-        "dcgm-exporter: no whole answer",
+        "dcgm-exporter: no complete answer",
         "dcgm-exporter: line 7",
         "dcgm-exporter answers again",
     ]
@@ -199,7 +198,7 @@ def test_duplicates_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
         world.at(1000 + 15 * step)
 
     assert [record.message for record in caplog.records if "series" in record.message] == [
-        "dcgm-exporter: 1 of its series have the labels of one before them, and are left out",
-        "dcgm-exporter has every series once again",
+        "dcgm-exporter: 1 series are left out, because series before them have the same labels",
+        "dcgm-exporter: no more duplicate series",
     ]
     assert world.poll.state.duplicates == 2

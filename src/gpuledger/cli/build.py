@@ -159,8 +159,7 @@ def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | Non
 
 def upstream_source(settings: Config) -> Source:
     """The source of a dcgm-exporter's metrics: a URL or a file."""
-    from gpuledger.upstream.place import parse_place
-    from gpuledger.upstream.source import File, Page
+    from gpuledger.upstream.source import File, Page, parse_place
 
     if settings.dcgm_exporter_max_age < settings.dcgm_exporter_interval:
         raise ConfigError("--dcgm-exporter.max-age is shorter than --dcgm-exporter.interval",

@@ -22,7 +22,7 @@ from gpuledger.loop import Loop
 from gpuledger.model import Driver, Tick
 from gpuledger.owners.access import probe
 from gpuledger.owners.procfs import Procfs
-from gpuledger.view.advice import HANG_FIX
+from gpuledger.sources import HANG_FIX
 
 CALL_S, UPSTREAM_S = 2.0, 4.0
 """Time limits of a driver call and of the dcgm-exporter."""

@@ -18,7 +18,7 @@ from gpuledger.model import Facts, Owner, Reading
 from gpuledger.owners import cgroup, devices
 from gpuledger.owners.access import probe
 from gpuledger.owners.procfs import Procfs
-from gpuledger.owners.provider import Background
+from gpuledger.owners.provider import PolledProvider
 from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.slurm import SlurmResolver
 
@@ -79,7 +79,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
         return 1
     name_providers = providers(settings, os.environ)
     for provider in name_providers:
-        provider.ask()
+        provider.refresh()
     resolver = Resolver(name_providers, jobs=SlurmResolver(root))
     ref, owner = resolver.explain(facts)
     for provider in name_providers:
@@ -147,7 +147,7 @@ def _print_cgroup(facts: Facts, ref: dict[str, object]) -> None:
     )
 
 
-def _print_providers(name_providers: Sequence[Background], owner: Owner) -> None:
+def _print_providers(name_providers: Sequence[PolledProvider], owner: Owner) -> None:
     terminal.write_line(
         "5. providers" + ("" if name_providers else "      none: no runtime, kubelet or API server was found")
     )

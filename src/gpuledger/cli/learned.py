@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpuledger.books.fingerprint import workload_of
+from gpuledger.errors import HttpError
 from gpuledger.export.listen import parse_address
 from gpuledger.model import Device, Facts, Owner
+from gpuledger.net.address import Address
+from gpuledger.net.http import Client
 
 TIMEOUT_S = 1.0
 MAX_BYTES = 8 << 20
@@ -18,32 +20,27 @@ MAX_BYTES = 8 << 20
 def fetch(addresses: Sequence[str]) -> list[dict[str, Any]] | None:
     """The fingerprints of the first exporter that responds at one of these addresses; None if none does."""
     for address in addresses:
-        host, port = parse_address(address)
-        connection = http.client.HTTPConnection(host or "127.0.0.1", port, timeout=TIMEOUT_S)
         try:
-            connection.request("GET", "/api/v1/fingerprints")
-            response = connection.getresponse()
-            content = json.loads(response.read(MAX_BYTES)) if response.status == http.client.OK else {}
-            return list(content["fingerprints"])
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            status, body = _client(address).get("/api/v1/fingerprints", TIMEOUT_S, MAX_BYTES)
+            if status == 200:
+                return list(json.loads(body)["fingerprints"])
+        except (HttpError, ValueError, KeyError, TypeError):
             continue  # another program, or none
-        finally:
-            connection.close()
     return None
 
 
 def is_guarded(address: str) -> bool:
-    """Whether a server requires TLS or a password there, as gpuledger does with a web configuration."""
-    host, port = parse_address(address)
-    connection = http.client.HTTPConnection(host or "127.0.0.1", port, timeout=TIMEOUT_S)
+    """Whether a server there requires TLS or a password, as an exporter with a web configuration does."""
     try:
-        connection.request("GET", "/healthz")
-        response = connection.getresponse()
-        return response.status == http.client.UNAUTHORIZED or b"to an HTTPS server" in response.read(MAX_BYTES)
-    except (OSError, http.client.HTTPException):
+        status, body = _client(address).get("/healthz", TIMEOUT_S, MAX_BYTES)
+    except HttpError:
         return False
-    finally:
-        connection.close()
+    return status == 401 or b"to an HTTPS server" in body
+
+
+def _client(address: str) -> Client:
+    host, port = parse_address(address)
+    return Client(Address(host=host or "127.0.0.1", port=port))
 
 
 def describe(

@@ -10,7 +10,7 @@ from contextlib import closing
 
 from gpuledger.cli import terminal
 from gpuledger.cli.terminal import Progress
-from gpuledger.fleet.failure import PrometheusError
+from gpuledger.errors import PrometheusError
 from gpuledger.fleet.prometheus import Prometheus
 from gpuledger.report.formats import table, to_csv, to_json
 from gpuledger.report.gather import Gatherer

@@ -10,7 +10,7 @@ import threading
 from gpuledger.cli import logs, terminal, web
 from gpuledger.cli.build import Exporter
 from gpuledger.config import Config
-from gpuledger.owners.alive import raise_limit
+from gpuledger.owners.procfs import raise_fd_limit
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 def run(_: argparse.Namespace, settings: Config) -> int:
     """Serve until SIGTERM or SIGINT."""
     logs.set_up(settings.log_level, settings.log_format)
-    raise_limit()
+    raise_fd_limit()
     return serve(Exporter(settings), settings)
 
 

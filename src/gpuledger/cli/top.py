@@ -13,10 +13,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
-from gpuledger.errors import ConfigError, SnapshotError, UsageError
+from gpuledger.errors import ConfigError, LostError, SnapshotError, UsageError
 from gpuledger.top.columns import BY_NAME, NUMBERS, View
 from gpuledger.top.exporter import Exporter
-from gpuledger.top.feed import Feed, LostError, Source, Ticks
+from gpuledger.top.feed import Feed, Source, Ticks
 from gpuledger.top.plain import write
 from gpuledger.top.rows import GROUPINGS, Choice
 from gpuledger.top.settings import OPTIONS, Settings

@@ -12,7 +12,6 @@ from gpuledger.config import Config
 from gpuledger.doctor.finding import Finding, of_tick, ok, problem, unused, warning
 from gpuledger.model import DcgmHealth, Driver, Owners, Reading, Tick
 from gpuledger.owners.access import Access
-from gpuledger.view import advice
 from gpuledger.view.problems import SLOW, UNKNOWN_MEMORY, UNRESOLVED, problems, provider_kind, provider_name
 
 MIN_DRIVER = 510
@@ -87,7 +86,7 @@ def slow_start(first: Tick, tick: Tick) -> list[Finding]:
 
 def hangs(state: Driver | Reading) -> bool:
     """Whether a driver call has not returned."""
-    return state.problem is not None and advice.completed(state.problem).kind == advice.HANG
+    return state.problem is not None and state.problem.kind == "hang"
 
 
 def driver_versions(state: Driver) -> list[Finding]:

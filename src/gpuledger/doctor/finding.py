@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuledger.problem import Problem
-from gpuledger.view import advice
 from gpuledger.view.problems import LOG_FIX
 
 OK, WARNING, PROBLEM = LEVELS = ("ok", "warning", "problem")
@@ -47,7 +46,6 @@ def problem(name: str, text: str, fix: str) -> Finding:
 
 def explained(name: str, cause: Problem) -> Finding:
     """The problem of an error."""
-    cause = advice.split(cause)
     return problem(name, cause.what, cause.fix or LOG_FIX)
 
 

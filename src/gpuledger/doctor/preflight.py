@@ -15,14 +15,12 @@ from typing import Generic, TypeVar
 import pynvml
 
 from gpuledger.doctor.finding import Finding, explained, ok, problem, unused, warning
-from gpuledger.errors import ConfigError, JournalError, ListenError
+from gpuledger.errors import ConfigError, JournalError, ListenError, UpstreamError
 from gpuledger.export.listen import listen, parse_address
 from gpuledger.journalfile import JournalFile
 from gpuledger.model import Reading
-from gpuledger.problem import Problem
 from gpuledger.sources.nvml.processes import NewSamples, OldSamples
 from gpuledger.sources.worker import Worker
-from gpuledger.upstream.failure import UpstreamError
 from gpuledger.upstream.source import Source
 from gpuledger.view.problems import REPORT_FIX
 
@@ -142,7 +140,7 @@ def upstream(url: str, source: Callable[[], Source]) -> list[Finding]:
     except ConfigError as error:
         return [explained(UPSTREAM, error.problem)]
     except UpstreamError as error:
-        cause = explained(UPSTREAM, Problem(str(error)))
+        cause = explained(UPSTREAM, error.problem)
         look = f"`ls -l {url}`" if url.startswith(("/", "file://")) else f"`curl -i {url}`"
         return [problem(UPSTREAM, cause.text, f"{cause.fix}; see {look}")]
     return [ok(UPSTREAM, f"responds with {len(families)} metrics")]

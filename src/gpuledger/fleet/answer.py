@@ -1,4 +1,4 @@
-"""What the HTTP API of a Prometheus says, read from its JSON. Pure, and total: an answer or a PrometheusError."""
+"""The JSON of the Prometheus HTTP API. Pure and total: an answer or a PrometheusError."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any, NamedTuple, TypeGuard
 
-from gpuledger.fleet.failure import PrometheusError
+from gpuledger.errors import PrometheusError
 
-LONGEST_WORDS = 300
-"""Characters passed on of what a server says of itself, and of a query."""
+LONGEST_QUOTE = 300
+"""Characters of a query, or of a text of the server, that a message quotes."""
 PARTIAL = "the answer is partial: some of its storage did not answer"
 
 
 class Series(NamedTuple):
-    """One series at one moment."""
+    """One series at one time."""
 
     labels: Mapping[str, str]
     value: float
@@ -24,25 +24,25 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An instant vector. A value that is no number is left out, and counted."""
+    """An instant vector, without the series whose value is no number."""
 
     series: tuple[Series, ...]
-    """Empty where they were taken as they arrived."""
+    """Empty if they were taken as they arrived."""
     dropped: int = 0
     """Series whose value is NaN, infinite or a histogram."""
     warnings: tuple[str, ...] = ()
     time_s: float | None = None
-    """The moment it speaks of, by the server's clock."""
+    """The time of the values, by the server's clock."""
     count: int = 0
-    """Series with a number, those that were taken too."""
+    """Series with a number, including those that were taken as they arrived."""
 
 
 class BrokenError(Exception):
-    """Something else than a series."""
+    """JSON that is no series. Only inside this package, which turns it into a PrometheusError."""
 
 
 class Course(NamedTuple):
-    """One series over a time: each moment in Unix seconds, with its value."""
+    """One series over a time range: Unix seconds and values."""
 
     labels: Mapping[str, str]
     points: list[tuple[float, float]]
@@ -50,7 +50,7 @@ class Course(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Courses:
-    """A range vector. Values that are no numbers are left out, and counted."""
+    """A range vector, without the values that are no numbers."""
 
     series: tuple[Course, ...]
     dropped: int = 0
@@ -58,49 +58,48 @@ class Courses:
 
 
 def parse_range(body: bytes, query: str) -> Courses:
-    """The answer to a range query."""
+    """Parse the answer to a range query."""
     tree = _tree(body, _course)
     data = _data(tree, query)
     result = data.get("result")
     if data.get("resultType") != "matrix" or not isinstance(result, list):
-        raise PrometheusError("format", f"the answer to {query!r} is not as Prometheus writes it")
+        raise format_error(query)
     dropped = 0
     for course in result:
         if type(course) is not Course:
-            raise PrometheusError("format", f"the answer to {query!r} is not as Prometheus writes it")
-        whole = len(course.points)
+            raise format_error(query)
+        count = len(course.points)
         course.points[:] = [point for point in course.points if isfinite(point[1])]
-        dropped += whole - len(course.points)
+        dropped += count - len(course.points)
     return Courses(tuple(result), dropped, _warnings(tree))
 
 
-def _course(found: dict[str, Any]) -> Any:
-    labels = found.get("metric")
+def _course(entry: dict[str, Any]) -> Any:
+    labels = entry.get("metric")
     if not _are_labels(labels):
-        return found
+        return entry
     try:
-        points = [(float(when), float(value)) for when, value in found.get("values", ())]
-        return Course(labels, points + [(float(when), nan) for when, _ in found.get("histograms", ())])
+        points = [(float(time_s), float(value)) for time_s, value in entry.get("values", ())]
+        return Course(labels, points + [(float(time_s), nan) for time_s, _ in entry.get("histograms", ())])
     except (TypeError, ValueError, OverflowError):
-        return found
+        return entry
 
 
 def parse(body: bytes, query: str) -> Answer:
-    """The answer to an instant query; what the server finds wrong with the query is an error of its own words."""
+    """Parse the answer to an instant query; an error that the server reports is raised."""
     tree = _tree(body)
     data = _data(tree, query)
     kind = data.get("resultType")
     if kind not in ("vector", "scalar"):
-        raise PrometheusError(
-            "query", f"the query {query!r} gives a {kind or 'strange thing'}; ask for one value a GPU"
-        )
+        what = f"the query {query!r} gives a {kind or 'value of an unknown type'}"
+        raise PrometheusError(what, "ask for one value per GPU", "query")
     result = data.get("result")
     points = [{"metric": {}, "value": result}] if kind == "scalar" else result
     try:
         series, dropped = series_of(points)
     except BrokenError:
-        raise strange(query) from None
-    return Answer(tuple(series), dropped, _warnings(tree), _moment(points), len(series))
+        raise format_error(query) from None
+    return Answer(tuple(series), dropped, _warnings(tree), _time_s(points), len(series))
 
 
 def _data(tree: dict[str, Any], query: str) -> dict[str, Any]:
@@ -110,24 +109,24 @@ def _data(tree: dict[str, Any], query: str) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _tree(body: bytes, small: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
-    """The JSON, in which `small` makes of each object something smaller as soon as it is read."""
+def _tree(body: bytes, shrink: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
+    """The JSON; `shrink` replaces each object as soon as it is read, to save memory."""
     try:
-        tree = json.loads(body, object_hook=small)
+        tree = json.loads(body, object_hook=shrink)
     except (ValueError, RecursionError):
         shown = "HTML" if body.lstrip()[:1] == b"<" else "something"
-        raise PrometheusError("format", f"answers with {shown} that is not JSON; is a login or a wrong page "
-                              "before it?") from None  # fmt: skip
+        what = f"answers with {shown} that is not JSON"
+        raise PrometheusError(what, "is there a login page before it?", "format") from None
     if not isinstance(tree, dict):
-        raise PrometheusError("format", "answers in JSON, but not as Prometheus does; is the URL right?")
+        raise PrometheusError("answers in JSON, but not as Prometheus does", "is the URL right?", "format")
     return tree
 
 
 def series_of(points: Any) -> tuple[list[Series], int]:
-    """Those with a number, and how many have none."""
+    """The series with a number, and the count of those without."""
     if type(points) is not list:
         raise BrokenError
-    found = []
+    series = []
     try:
         for point in points:
             labels = point["metric"]
@@ -135,49 +134,49 @@ def series_of(points: Any) -> tuple[list[Series], int]:
             if not _are_labels(labels):
                 raise BrokenError
             if isfinite(value):
-                found.append(Series(labels, value))
+                series.append(Series(labels, value))
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         raise BrokenError from None
-    return found, len(points) - len(found)
+    return series, len(points) - len(series)
 
 
-def _are_labels(found: object) -> TypeGuard[dict[str, str]]:
-    return type(found) is dict and set(map(type, found.values())) <= {str}
+def _are_labels(value: object) -> TypeGuard[dict[str, str]]:
+    return type(value) is dict and set(map(type, value.values())) <= {str}
 
 
 def _histogram(point: Any) -> float:
-    """No number, but a series."""
+    """NaN, since a histogram is no number; KeyError if there is none."""
     point["histogram"]
     return nan
 
 
-def _moment(points: Any) -> float | None:
-    """Of the first series, which is that of all."""
-    when = points[0].get("value", [None])[0] if points else None
-    return when if isinstance(when, (int, float)) else None
+def _time_s(points: Any) -> float | None:
+    """The time of the first series; all series have the same."""
+    time_s = points[0].get("value", [None])[0] if points else None
+    return time_s if isinstance(time_s, (int, float)) else None
 
 
-def strange(query: str) -> PrometheusError:
-    """Of JSON that is not an answer."""
-    return PrometheusError("format", f"the answer to {query!r} is not as Prometheus writes it")
+def format_error(query: str) -> PrometheusError:
+    """The error for JSON that is no answer to a query."""
+    return PrometheusError(f"the answer to {query!r} is not as Prometheus writes it", "is the URL right?", "format")
 
 
 def _refuse(tree: dict[str, Any], query: str) -> None:
-    query = query if len(query) <= LONGEST_WORDS else f"{query[:LONGEST_WORDS]}…"
-    kind, said = str(tree.get("errorType", "")), words(tree.get("error", "no reason given"))
+    query = query if len(query) <= LONGEST_QUOTE else f"{query[:LONGEST_QUOTE]}…"
+    kind, reason = str(tree.get("errorType", "")), one_line(tree.get("error", "no reason given"))
     if kind in ("timeout", "canceled"):
-        raise PrometheusError("timeout", f"the query {query!r} took Prometheus too long: {said}; ask for fewer series "
-                              "or give --prometheus.timeout more")  # fmt: skip
-    raise PrometheusError("query", f"Prometheus refuses {query!r}: {said}")
+        what = f"the query {query!r} took Prometheus too long: {reason}"
+        raise PrometheusError(what, "ask for fewer series or raise --prometheus.timeout", "timeout")
+    raise PrometheusError(f"Prometheus refuses {query!r}: {reason}", "correct the query", "query")
 
 
 def _warnings(tree: dict[str, Any]) -> tuple[str, ...]:
-    said = tree.get("warnings")
-    found = [words(one) for one in said] if isinstance(said, list) else []
-    return tuple(dict.fromkeys([*found, *([PARTIAL] if tree.get("isPartial") is True else [])]))
+    texts = tree.get("warnings")
+    warnings = [one_line(text) for text in texts] if isinstance(texts, list) else []
+    return tuple(dict.fromkeys([*warnings, *([PARTIAL] if tree.get("isPartial") is True else [])]))
 
 
-def words(said: object) -> str:
-    """Somebody else's text as part of one line of ours."""
-    text = " ".join(str(said).split())
-    return "".join(c for c in text if c.isprintable())[:LONGEST_WORDS]
+def one_line(value: object) -> str:
+    """A text of the server as part of a message of one line."""
+    text = " ".join(str(value).split())
+    return "".join(c for c in text if c.isprintable())[:LONGEST_QUOTE]

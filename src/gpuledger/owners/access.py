@@ -1,4 +1,4 @@
-"""What this exporter may see of the host: probed once at start, said in the log and in metrics."""
+"""What this exporter may read of the host's processes. Probed once at start; shown in the log and in metrics."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gpuledger.model import Labelled
 log = logging.getLogger(__name__)
 
 INIT_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel gives the first PID namespace this number at every boot."""
+"""The kernel gives the first PID namespace this number at each boot."""
 DAC_READ_SEARCH, SYS_PTRACE = 1 << 2, 1 << 19
-"""Of the capability sets in /proc/self/status."""
+"""Bits of the capability sets in /proc/self/status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Whether the host's processes are seen, and which of their files can be read."""
+    """Whether the host's processes are visible, and which of their files can be read."""
 
     host_pid_namespace: bool
     cgroup: bool
@@ -27,24 +27,24 @@ class Access:
 
     @property
     def readable(self) -> Labelled:
-        """The files, as metrics show them."""
+        """The files and 0 or 1, as metrics show them."""
         return (("cgroup", int(self.cgroup)), ("maps", int(self.maps)), ("environ", int(self.environ)))
 
 
 def probe(root: Path) -> Access:
-    """Look at pid 1 for what anybody may read; for the rest the kernel goes by capabilities."""
+    """Probe /proc/1 for the file that any user may read; the other files depend on capabilities."""
     capabilities = _capabilities()
     maps = bool(capabilities & SYS_PTRACE)
     return Access(
         host_pid_namespace=in_host_pid_namespace(),
-        cgroup=_readable(root / "1" / "cgroup"),
+        cgroup=_is_readable(root / "1" / "cgroup"),
         maps=maps,
         environ=maps and bool(capabilities & DAC_READ_SEARCH),
     )
 
 
 def in_host_pid_namespace() -> bool:
-    """Whether pids mean the same here as on the host."""
+    """Whether this process is in the host's PID namespace, so that pids are those of the host."""
     try:
         return str(Path("/proc/self/ns/pid").readlink()) == INIT_PID_NAMESPACE
     except OSError:
@@ -61,7 +61,7 @@ def _capabilities() -> int:
     return 0
 
 
-def _readable(path: Path) -> bool:
+def _is_readable(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             file.read(1)
@@ -71,15 +71,17 @@ def _readable(path: Path) -> bool:
 
 
 def announce(access: Access, root: Path) -> None:
-    """Say it once, with what to do about it."""
+    """Log what is not readable, with how to fix it."""
     if not access.host_pid_namespace:
         log.warning(
-            "this exporter has a PID namespace of its own, so the driver lists NO processes of the host: "
+            "this exporter has its own PID namespace, so the driver lists no processes of the host; "
             "run it with --pid=host (Docker, Podman) or hostPID: true (Kubernetes)"
         )
     if not access.cgroup:
-        log.warning("%s/1/cgroup cannot be read: no process will have an owner; mount the host's /proc there", root)
+        log.warning("cannot read %s/1/cgroup, so no process has an owner; mount the host's /proc there", root)
     if not access.maps:
-        log.info("the memory maps of others cannot be read: add the capability SYS_PTRACE to infer who holds memory")
+        log.info("cannot read memory maps of other processes; add the capability SYS_PTRACE to infer memory holders")
     if not access.environ:
-        log.info("environments of others cannot be read: add SYS_PTRACE and DAC_READ_SEARCH for accounts of Slurm jobs")
+        log.info(
+            "cannot read environments of other processes; add SYS_PTRACE and DAC_READ_SEARCH for accounts of Slurm jobs"
+        )

@@ -1,8 +1,8 @@
-r"""Whose process it is, as far as the text of /proc/PID/cgroup can prove it.
+r"""The container, pod, unit and batch job of a process, from the text of /proc/PID/cgroup.
 
-Pure and total: any text in, a `CgroupRef` out. A path is read from the root down, one directory name at a time;
-`FORMS` knows a name by its own shape, `UNDER` by the directory it lies in. Nothing is anchored at the root, because
-inside a private cgroup namespace the common prefix is cut off (`/../../cri-containerd-….scope`).
+Pure and total: any text in, a `CgroupRef` out. A path is read from the root down, one directory name at a time. `FORMS`
+recognizes a name by its shape, `UNDER` by its parent directory. Nothing is anchored at the root, because inside a
+private cgroup namespace the path lacks its first part (`/../../cri-containerd-….scope`).
 """
 
 from __future__ import annotations
@@ -12,61 +12,62 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 NAME_MAX = 255
-"""A cgroup is a directory: a longer name cannot exist. It also bounds what any expression below has to read."""
+"""Characters. A cgroup is a directory, so its name cannot be longer. It bounds the work of the expressions below."""
 
 ID = r"[0-9a-f]{64}"  # every OCI runtime writes ids in lower case
 UUID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
 POD_UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"  # 32 hex: static pods, a hash
 SYSTEMD_POD = rf"(?:.+-)?kubepods(?:-(?P<qos>burstable|besteffort))?-pod(?P<uid>{POD_UID})\.slice"
 TEXT = r"[^\x00-\x1f\x7f]+"
-NAME = re.compile(r"[A-Za-z0-9_.:@+-]+")  # of containers that have no id: LXC, nspawn
+NAME = re.compile(r"[A-Za-z0-9_.:@+-]+")  # names of containers without an id: LXC, nspawn
 
 RUNTIMES = {
     "docker": "docker", "cri-containerd": "containerd", "nerdctl": "containerd", "crio": "cri-o", "libpod": "podman",
     "libpod-payload": "podman",
 }  # fmt: skip
-"""By the prefix of `PREFIX-ID.scope`."""
+"""By the prefix in `PREFIX-ID.scope`."""
 BARE_RUNTIMES = {"docker": "docker", "default": "containerd", "k8s.io": "containerd", "moby": "containerd"}
-"""By the directory of a bare id: /docker, or a containerd namespace."""
+"""By the parent directory of a bare id: /docker, or a containerd namespace."""
 COLON = re.compile(rf"^([^:]*):([a-z0-9_-]+):({ID})\Z")
-"""How runc is told SLICE/PREFIX-ID.scope; a directory's name where it and the kubelet use different drivers."""
+"""The notation for SLICE/PREFIX-ID.scope in calls of runc. It becomes the name of a directory if runc and the kubelet
+use different cgroup drivers."""
 QOS = {"burstable": "burstable", "besteffort": "besteffort", "kubepods": "guaranteed"}
 POD_HOLDERS = ("libpod_parent", "kata_overhead")
-"""A bare id in these is a pod or sandbox; Podman's containers lie below as libpod-ID."""
+"""Parent directories in which a bare id is a pod or sandbox; Podman's containers are below it as libpod-ID."""
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupRef:
-    """What one path proves. `None` means that it does not say."""
+    """The parts of one cgroup path; None if the path lacks a part."""
 
     runtime: str | None = None
     container_id: str | None = None
     outer: tuple[str, ...] = ()
-    """The containers around this one, outermost first: a kind or DinD node."""
+    """Ids of the containers around this one, outermost first: nodes of kind or Docker-in-Docker."""
     pod_uid: str | None = None
     qos: str | None = None
     unit: str | None = None
-    """The systemd unit around the container, or of the process itself."""
+    """The systemd unit around the container, or of the process."""
     job: tuple[str, str] | None = None
-    """The scheduler and its id for the job. `slurm-sluid` is Slurm's other id, which has to be looked up."""
+    """Scheduler and job id. `slurm-sluid` is Slurm's other id, from which the number has to be match."""
     step: str | None = None
     task: str | None = None
     monitor: bool = False
-    """A helper beside a container (conmon, lxc.monitor, a mount), not the workload."""
+    """Whether it is a helper of a container (conmon, lxc.monitor, a mount), not the workload."""
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON: tuples become lists."""
+        """As JSON: tuples become lists."""
         return asdict(self) | {"outer": list(self.outer), "job": None if self.job is None else list(self.job)}
 
 
 def parse(text: str) -> CgroupRef:
-    """The most specific of all lines: on hybrid hosts the v2 line may name only the runtime's own service."""
-    paths = {_path(line) for line in text.split("\n")}  # a set: the dozen lines of v1 mostly repeat one path
-    return max((_specificity(path, parse_path(path)) for path in paths), key=lambda found: found[0])[1]
+    """Parse the most specific of all lines: on hybrid hosts the v2 line may name only the runtime's own service."""
+    paths = {_path(line) for line in text.split("\n")}  # a set: the dozen lines of v1 mostly have one path
+    return max((_specificity(path, parse_path(path)) for path in paths), key=lambda pair: pair[0])[1]
 
 
 def _path(line: str) -> str:
-    """Of `HIERARCHY:CONTROLLERS:PATH`, where the path may hold colons too; a bare path is taken as it is."""
+    """The path in `HIERARCHY:CONTROLLERS:PATH`, which may contain colons; a bare path is itself."""
     if line.startswith("/"):
         return line
     number, _, rest = line.partition(":")
@@ -75,13 +76,13 @@ def _path(line: str) -> str:
 
 def _specificity(path: str, ref: CgroupRef) -> tuple[tuple[object, ...], CgroupRef]:
     levels = len(ref.outer) + (ref.container_id is not None)
-    says = (ref.pod_uid, ref.job, ref.step, ref.task, ref.unit, ref.qos)
-    # The path itself comes last, so that the order of lines never decides.
-    return (levels, *(value is not None for value in says), ref.monitor, path.count("/"), path), ref
+    parts = (ref.pod_uid, ref.job, ref.step, ref.task, ref.unit, ref.qos)
+    # The path comes last, so that the order of lines never matters.
+    return (levels, *(value is not None for value in parts), ref.monitor, path.count("/"), path), ref
 
 
 def parse_path(path: str) -> CgroupRef:
-    """One path; a killed cgroup's ` (deleted)` is understood."""
+    """Parse one path; ` (deleted)` of a removed cgroup is ignored."""
     names = path.removesuffix(" (deleted)").split("/")
     if names[0] or any(len(name) > NAME_MAX for name in names):
         return CgroupRef()
@@ -97,7 +98,7 @@ def parse_path(path: str) -> CgroupRef:
 
 @dataclass(slots=True)
 class _Walk:
-    """The state of reading a path downwards; `names` is padded by two, so that every name has relatives."""
+    """The state while reading a path downwards; `names` is padded by two, so each name has a parent and a child."""
 
     names: list[str]
     at: int = 2
@@ -120,17 +121,17 @@ class _Walk:
         name = _unescape(raw) if "\\" in raw else raw
         levels = len(self.containers)
         under = UNDER.get(self.parent)
-        if under is not None and (found := under[0].fullmatch(name)):
-            under[1](self, found)
-        elif found := FORM.fullmatch(name):
-            READERS[found.lastgroup or ""](self, found)
+        if under is not None and (match := under[0].fullmatch(name)):
+            under[1](self, match)
+        elif match := FORM.fullmatch(name):
+            READERS[match.lastgroup or ""](self, match)
         is_unit = name.endswith((".service", ".scope")) and name[0] != "." and name.isprintable()
         if is_unit and len(self.containers) == levels:
             self.unit = name
 
     def contain(self, runtime: str, container_id: str) -> None:
         if self.containers and self.containers[-1][1] == container_id:
-            self.containers.pop()  # some runtimes repeat the id in a sub-cgroup
+            self.containers.pop()  # some runtimes repeat the id in a child cgroup
         self.containers.append((runtime, container_id))
         self.unit_outside = self.unit
 
@@ -156,34 +157,34 @@ class _Walk:
         )
 
 
-Found = re.Match[str]
-Reader = Callable[[_Walk, Found], None]
+Match = re.Match[str]
+Reader = Callable[[_Walk, Match], None]
 
 
 def _unescape(name: str) -> str:
-    r"""Undo systemd, which writes `\x2d` for a dash in a name; anything that is not plain text stays escaped."""
+    r"""Undo the escapes of systemd, such as `\x2d` for a dash; other than plain text stays escaped."""
 
-    def plain(found: Found) -> str:
-        char = chr(int(found[1], 16))
-        return char if " " < char < "\x7f" and char != "/" else found[0]
+    def plain(match: Match) -> str:
+        char = chr(int(match[1], 16))
+        return char if " " < char < "\x7f" and char != "/" else match[0]
 
     return re.sub(r"\\x([0-9a-f]{2})", plain, name)
 
 
-def _helper(walk: _Walk, _: Found) -> None:
+def _helper(walk: _Walk, _: Match) -> None:
     walk.monitor = True
 
 
-def _oci(walk: _Walk, found: Found) -> None:
-    prefix, container_id, scope = found["prefix"], found["oci_id"], found["scope"]
+def _oci(walk: _Walk, match: Match) -> None:
+    prefix, container_id, scope = match["prefix"], match["oci_id"], match["scope"]
     if prefix.endswith("conmon"):
         walk.monitor = True
-    # Below a slice CRI-O's containers are scopes; what is not one is the pod's sandbox.
+    # In a slice, containers of CRI-O are scopes; another directory is the sandbox of the pod.
     elif scope or (prefix in RUNTIMES and not (prefix == "crio" and walk.parent.endswith(".slice"))):
         walk.contain(RUNTIMES.get(prefix, "unknown"), container_id)
 
 
-def _bare(walk: _Walk, found: Found) -> None:
+def _bare(walk: _Walk, match: Match) -> None:
     runtime = BARE_RUNTIMES.get(walk.parent, "unknown")
     if walk.pod_at == walk.at - 1:
         runtime = "kubernetes"
@@ -191,12 +192,12 @@ def _bare(walk: _Walk, found: Found) -> None:
         runtime = "docker"
     is_pod = walk.parent in POD_HOLDERS or walk.child.startswith("libpod-")
     if not (is_pod and runtime == "unknown"):
-        walk.contain(runtime, found[0])
+        walk.contain(runtime, match[0])
 
 
-def _machine(walk: _Walk, found: Found) -> None:
-    """Any unit may be called machine-x: only the slice or the inner layout shows that a machine runs in it."""
-    machine, in_slice = found["machine"], walk.parent.startswith("machine") and walk.parent.endswith(".slice")
+def _machine(walk: _Walk, match: Match) -> None:
+    """Any unit may have the name machine-x: only the slice or a child directory shows that it is a machine."""
+    machine, in_slice = match["machine"], walk.parent.startswith("machine") and walk.parent.endswith(".slice")
     if libvirt := LIBVIRT.fullmatch(machine):
         if in_slice or walk.child == "libvirt":
             walk.work(f"libvirt-{libvirt[1]}", libvirt[2])
@@ -211,58 +212,58 @@ def _nspawn(walk: _Walk, machine: str) -> None:
         walk.contain("nspawn", machine)
 
 
-def _systemd_pod(walk: _Walk, found: Found) -> None:
-    walk.pod(found["uid"], found["qos"] or "guaranteed")
+def _systemd_pod(walk: _Walk, match: Match) -> None:
+    walk.pod(match["uid"], match["qos"] or "guaranteed")
 
 
-def _plain_pod(walk: _Walk, found: Found) -> None:
-    # No class means guaranteed, but only where the path shows that none was cut off.
-    walk.pod(found["plain_uid"], QOS.get(walk.parent))
+def _plain_pod(walk: _Walk, match: Match) -> None:
+    # A pod without a class is guaranteed, but only if the path was not cut off above it.
+    walk.pod(match["plain_uid"], QOS.get(walk.parent))
 
 
-def _slurm(walk: _Walk, _: Found) -> None:
+def _slurm(walk: _Walk, _: Match) -> None:
     walk.slurm = True
 
 
-def _slurm_job(walk: _Walk, found: Found) -> None:
+def _slurm_job(walk: _Walk, match: Match) -> None:
     if walk.slurm or walk.child.startswith("step_"):
-        walk.work(*(("slurm", found["slurm_id"]) if found["slurm_id"] else ("slurm-sluid", found[0])))
+        walk.work(*(("slurm", match["slurm_id"]) if match["slurm_id"] else ("slurm-sluid", match[0])))
 
 
-def _slurm_part(walk: _Walk, found: Found) -> None:
+def _slurm_part(walk: _Walk, match: Match) -> None:
     if walk.job is not None and walk.job[0].startswith("slurm"):
-        if found["part"] == "step":
-            walk.step, walk.task = found["part_id"], None
+        if match["part"] == "step":
+            walk.step, walk.task = match["part_id"], None
         elif walk.step is not None:
-            walk.task = found["part_id"]
+            walk.task = match["part_id"]
 
 
-def _nomad(walk: _Walk, found: Found) -> None:
+def _nomad(walk: _Walk, match: Match) -> None:
     if walk.parent.removesuffix(".slice") in ("nomad", "share", "reserve"):
-        walk.work("nomad", f"{found['alloc']}/{found['nomad_task']}")
+        walk.work("nomad", f"{match['alloc']}/{match['nomad_task']}")
 
 
-def _condor(walk: _Walk, found: Found) -> None:
-    if walk.parent == "htcondor" or "condor" in found[0]:
-        walk.work("htcondor", found["slot"])
+def _condor(walk: _Walk, match: Match) -> None:
+    if walk.parent == "htcondor" or "condor" in match[0]:
+        walk.work("htcondor", match["slot"])
 
 
-def _pbs(walk: _Walk, _: Found) -> None:
+def _pbs(walk: _Walk, _: Match) -> None:
     job_id = walk.names[walk.at + 2]
     if walk.child in ("jobid", "jobs") and PBS_ID.fullmatch(job_id):
         walk.work("pbs", job_id)
 
 
 def _job(kind: str, group: str | int = 0) -> Reader:
-    return lambda walk, found: walk.work(kind, found[group])
+    return lambda walk, match: walk.work(kind, match[group])
 
 
 def _container(runtime: str, group: str | int = 0) -> Reader:
-    return lambda walk, found: walk.contain(runtime, found[group])
+    return lambda walk, match: walk.contain(runtime, match[group])
 
 
 FORMS: dict[str, tuple[str, Reader]] = {
-    # A helper comes first: its name holds the id of the container that it helps.
+    # Helpers come first: their names contain the id of the container.
     "helper": (r".+\.mount|lxc\.monitor(?:\..+)?|conmon", _helper),
     "oci": (rf"(?P<prefix>[a-z][a-z0-9_-]*)-(?P<oci_id>{ID})(?P<scope>\.scope)?", _oci),
     "bare": (ID, _bare),
@@ -285,7 +286,7 @@ FORMS: dict[str, tuple[str, Reader]] = {
     "pbs": (r"pbs_jobs\.service", _pbs),
     "qemu": (rf"(?:qemu-\d+-)?(?P<qemu_name>{TEXT})\.libvirt-qemu", _job("libvirt-qemu", "qemu_name")),
 }
-"""Each name's shape, tried in this order, and who reads it."""
+"""Shape and reader of each kind of name, tried in this order."""
 FORM = re.compile("|".join(f"(?P<{form}>{shape})" for form, (shape, _) in FORMS.items()), re.ASCII)
 READERS = {form: reader for form, (_, reader) in FORMS.items()}
 LIBVIRT = re.compile(rf"(qemu|lxc)-(?:\d+-)?({TEXT})", re.ASCII)
@@ -297,4 +298,4 @@ UNDER: dict[str, tuple[re.Pattern[str], Reader]] = {
     "oar": (re.compile(r".+_(\d+)", re.ASCII), _job("oar", 1)),
     "oar.slice": (re.compile(r".+_(\d+)\.scope", re.ASCII), _job("oar", 1)),
 }
-"""Names that only their directory explains."""
+"""Names that are recognized by their parent directory."""

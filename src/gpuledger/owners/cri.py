@@ -1,19 +1,18 @@
-"""The names of containers and their pods, from the runtime under Kubernetes: containerd, CRI-O or cri-dockerd.
+"""The names of containers and pods from the runtime under Kubernetes: containerd, CRI-O or cri-dockerd.
 
-It knows a pod's uid as the pod's cgroup has it, static pods included, and needs no API server.
+The runtime knows a pod by the uid in its cgroup, static pods included, and no API server is needed.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpuledger.owners.grpcunix import UNIMPLEMENTED, StatusError, UnixServer
+from gpuledger.errors import ProviderError
+from gpuledger.net.deadline import Deadline
+from gpuledger.owners.grpc import UNIMPLEMENTED, Message, UnixServer
 from gpuledger.owners.names import Container, Names, Pod
-from gpuledger.owners.protowire import Message
-from gpuledger.owners.provider import ProviderError
+from gpuledger.owners.provider import SilentProvider
 
 SOCKETS = (
     "/run/containerd/containerd.sock",
@@ -30,65 +29,56 @@ ONLY_RUNNING = b"\x0a\x04\x12\x02\x08\x01"
 
 
 def default_sockets() -> tuple[str, ...]:
-    """Those that are there, of all that are known."""
-    return tuple(path for path in SOCKETS if os.path.exists(path))  # noqa: PTH110 - pathlib's raises when not allowed
+    """The usual sockets that exist."""
+    return tuple(path for path in SOCKETS if os.path.exists(path))  # noqa: PTH110 - pathlib raises without permission
 
 
-class CriProvider:
-    """Asks a container runtime. Its socket is root's, and whoever may ask may also command."""
+class CriProvider(SilentProvider):
+    """The containers of one runtime. Its socket is root's: a client may also stop containers.
+
+    Not every runtime sends events, so it is polled.
+    """
 
     name = "cri"
     interval_s = 15.0
 
     def __init__(self, socket_path: str, timeout_s: float = 2.0) -> None:
-        self._server = UnixServer(socket_path, "the container runtime")
+        start = "`sudo systemctl start containerd` (or crio)"
+        self._server = UnixServer(socket_path, "the container runtime", start)
         self._timeout_s = timeout_s
 
     def fetch(self) -> Names:
-        """All running containers and the pods they are in; raises ProviderError."""
-        until = time.monotonic() + self._timeout_s
+        """All running containers and their pods; raises ProviderError."""
+        deadline = Deadline(self._timeout_s)
         try:
-            running = [
-                _Running.read(message) for message in self._ask(LIST_CONTAINERS, ONLY_RUNNING, until).messages(1)
-            ]
+            listed = self._call(LIST_CONTAINERS, ONLY_RUNNING, deadline).messages(1)
+            running = [_Running.read(message) for message in listed]
             if any(not container.pod.uid for container in running):
-                sandboxes = self._sandboxes(until)
+                sandboxes = self._sandboxes(deadline)
                 running = [container.in_pod(sandboxes.get(container.sandbox_id)) for container in running]
         except ValueError as error:
-            raise ProviderError(
-                f"cannot read the answer of {self._server.path}: {error}; is it a container runtime's socket?"
-            ) from None
+            raise self._server.format_error(f"sent an answer that cannot be read: {error}") from None
         return Names(
             containers={container.id: container.named() for container in running if container.id},
             pods={container.pod.uid: container.pod for container in running if container.pod.uid},
         )
 
-    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
-        """Not every runtime sends news, so none is asked to."""
-        stop.wait(timeout_s)
-        return False
-
-    def close(self) -> None:
-        """Nothing stays open between two questions."""
-
-    def _sandboxes(self, until: float) -> dict[str, Pod]:
-        """The pods by the id of their sandbox: only containers that no kubelet made need this."""
-        found = {}
-        for sandbox in self._ask(LIST_SANDBOXES, b"", until).messages(1):
+    def _sandboxes(self, deadline: Deadline) -> dict[str, Pod]:
+        """Pods by the id of their sandbox, for containers that the kubelet did not create."""
+        pods = {}
+        for sandbox in self._call(LIST_SANDBOXES, b"", deadline).messages(1):
             metadata = sandbox.message(2)
-            found[sandbox.text(1)] = Pod(uid=metadata.text(2), namespace=metadata.text(3), name=metadata.text(1))
-        return found
+            pods[sandbox.text(1)] = Pod(uid=metadata.text(2), namespace=metadata.text(3), name=metadata.text(1))
+        return pods
 
-    def _ask(self, method: str, request: bytes, until: float) -> Message:
+    def _call(self, method: str, request: bytes, deadline: Deadline) -> Message:
         try:
-            return Message(self._server.call(method, request, until))
-        except StatusError as error:
-            if error.status != UNIMPLEMENTED:
+            return Message(self._server.call(method, request, deadline))
+        except ProviderError as error:
+            if error.kind != UNIMPLEMENTED:
                 raise
-            raise ProviderError(
-                f"{self._server.path} does not offer the CRI, version v1; "
-                'take "cri" out of disabled_plugins in the config.toml of containerd, or name another socket'
-            ) from None
+            fix = 'take "cri" out of disabled_plugins in the config.toml of containerd, or name another socket'
+            raise ProviderError(f"{self._server.path} does not offer the CRI, version v1", fix, "missing") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +100,7 @@ class _Running:
             id=message.text(1),
             sandbox_id=message.text(2),
             name=labels.get("io.kubernetes.container.name") or message.message(3).text(1),
-            image=image.text(18) or image.text(1),  # as the pod says it; the other is mostly an id
+            image=image.text(18) or image.text(1),  # the image of the pod's spec; the other is mostly an id
             pod=Pod(
                 uid=labels.get("io.kubernetes.pod.uid", ""),
                 namespace=labels.get("io.kubernetes.pod.namespace", ""),
@@ -119,12 +109,10 @@ class _Running:
         )
 
     def in_pod(self, pod: Pod | None) -> _Running:
-        """In the pod of its sandbox, unless its labels say so already."""
-        if self.pod.uid or pod is None:
-            return self
-        return _Running(self.id, self.sandbox_id, self.name, self.image, pod)
+        """The container in the pod of its sandbox, unless its labels name one."""
+        return self if self.pod.uid or pod is None else replace(self, pod=pod)
 
     def named(self) -> Container:
-        """As everybody else knows it."""
+        """The container as all providers report it."""
         pod = self.pod
         return Container(self.id, self.name, self.image, pod.namespace, pod.name, pod.uid)

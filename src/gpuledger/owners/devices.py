@@ -1,7 +1,7 @@
-"""Which GPU a device id means: the ids of device plugins, the kubelet, CDI, DRA and NVIDIA_VISIBLE_DEVICES.
+"""Device ids of device plugins, the kubelet, CDI, DRA and NVIDIA_VISIBLE_DEVICES, and the GPUs they identify.
 
-Two steps, both pure: `parse` says what an id states, `DeviceIndex.resolve` which of this node's devices that is.
-Minor and index are different things: `nvidia0` and DRA's `gpu-0` are /dev/nvidia0, a plain `0` is the driver's order.
+Two pure steps: `parse` reads the parts of an id, `DeviceIndex.resolve` finds the devices of this node. Minor and index
+differ: `nvidia0` and DRA's `gpu-0` are /dev/nvidia0, a plain `0` is the first GPU in the driver's order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from gpuledger.model import Device
 
 LONGEST = 512
-"""Far beyond any known form; bounds what the expressions have to read."""
+"""Characters; far beyond any known form. It bounds the work of the regular expressions."""
 
 UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 N = r"\d{1,9}"
@@ -23,7 +23,7 @@ FORMS = {
     "gpu-uuid": rf"(?i:GPU-)(?P<gpu>{UUID}){REPLICA}",
     "mig-uuid": rf"(?i:MIG-)(?P<mig>{UUID}){REPLICA}",
     "mig-legacy": rf"(?i:MIG-GPU-)(?P<gpu>{UUID})/(?P<gi>{N})/(?P<ci>{N}){REPLICA}",
-    # One dash more than a uuid has; the slot is HAMi's, and the GPU may be another one than the pod really got.
+    # HAMi appends a slot; the pod may in fact use another GPU.
     "hami-slot": rf"(?i:GPU-)(?P<gpu>{UUID})-(?P<replica>{N})",
     "gke": rf"nvidia(?P<minor>{N})(?:/gi(?P<gi>{N}))?(?:/vgpu(?P<replica>{N}))?",
     "index": rf"(?P<index>{N})",
@@ -32,9 +32,9 @@ FORMS = {
 }
 """Ids of device plugins and environment variables."""
 BARE_FORMS = {"gpu-uuid": rf"(?P<gpu>{UUID})::(?P<replica>{N})?"}
-"""Without its prefix a uuid could be anything's; the replica mark shows that a device plugin wrote it."""
+"""A uuid without a prefix could be anything; the replica mark shows that a device plugin wrote it."""
 CDI_FORMS = {"index": rf"gpu(?P<index>{N})", "mig-index": rf"mig(?P<index>{N}):(?P<mig_index>{N})"}
-"""The type-index names of nvidia-ctk, besides the plain ones."""
+"""The type-index names of nvidia-ctk, in addition to FORMS."""
 DRA_FORMS = {
     "dra-gpu": rf"gpu-(?P<minor>{N})",
     "dra-mig": rf"gpu-(?P<minor>{N})-mig-(?P<profile>[a-z0-9-]+)-(?P<gi_profile>{N})-(?P<placement>{N})",
@@ -58,38 +58,38 @@ DRA_NAMES = _table(DRA_FORMS)
 
 @dataclass(frozen=True, slots=True)
 class DeviceRef:
-    """What an id states. `None` means that it does not say."""
+    """The parts of an id; None if the id lacks a part."""
 
     raw: str
     kind: str = "unknown"
-    """The form, after `cdi:` or `cdi-claim:` where it was wrapped in one."""
+    """The form, with the prefix `cdi:` or `cdi-claim:` for a CDI name."""
     uuid: str | None = None
-    """Of the GPU or MIG instance; of the parent GPU in `mig-legacy`."""
+    """The uuid of the GPU or MIG instance, or of the parent GPU for `mig-legacy`."""
     minor: int | None = None
     index: int | None = None
     mig_index: int | None = None
     gi: int | None = None
     ci: int | None = None
     replica: str | None = None
-    """Which share of a shared device."""
+    """The share of a shared device."""
     claim: str | None = None
     profile: str | None = None
-    """Of a DRA MIG device, without the dots: 1g12gb."""
+    """The profile of a DRA MIG device, without dots: 1g12gb."""
     gi_profile: int | None = None
     placement: int | None = None
 
     @property
     def form(self) -> str:
-        """The kind without its wrapping."""
+        """The kind without its prefix."""
         return self.kind.rpartition(":")[2]
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON. `extra` is what a legacy MIG name adds to its GPU instance: the compute instance."""
+        """As JSON. `extra` is the compute instance of a legacy MIG name."""
         return asdict(self) | {"extra": self.ci}
 
 
 def parse(device_id: str) -> DeviceRef:
-    """What the id states; an unknown form is kept as it is, never guessed."""
+    """Parse an id. An id of another form has the kind `unknown`; nothing is guessed."""
     if len(device_id) > LONGEST:
         return DeviceRef(device_id)
     cdi = CDI.fullmatch(device_id)
@@ -105,25 +105,25 @@ def parse(device_id: str) -> DeviceRef:
     return DeviceRef(device_id)
 
 
-def _match(raw: str, name: str, table: _Table, wrapped: str = "", claim: str | None = None) -> DeviceRef:
+def _match(raw: str, name: str, table: _Table, prefix: str = "", claim: str | None = None) -> DeviceRef:
     for kind, form in table:
-        if found := form.fullmatch(name):
-            said = found.groupdict()
-            gpu, mig = said.get("gpu"), said.get("mig")
+        if match := form.fullmatch(name):
+            parts = match.groupdict()
+            gpu, mig = parts.get("gpu"), parts.get("mig")
             return DeviceRef(
                 raw=raw,
-                kind=wrapped + kind,
+                kind=prefix + kind,
                 uuid=f"GPU-{gpu.lower()}" if gpu else f"MIG-{mig.lower()}" if mig else None,
-                minor=_number(said.get("minor")),
-                index=_number(said.get("index")),
-                mig_index=_number(said.get("mig_index")),
-                gi=_number(said.get("gi")),
-                ci=_number(said.get("ci")),
-                replica=said.get("replica"),
+                minor=_number(parts.get("minor")),
+                index=_number(parts.get("index")),
+                mig_index=_number(parts.get("mig_index")),
+                gi=_number(parts.get("gi")),
+                ci=_number(parts.get("ci")),
+                replica=parts.get("replica"),
                 claim=claim,
-                profile=said.get("profile"),
-                gi_profile=_number(said.get("gi_profile")),
-                placement=_number(said.get("placement")),
+                profile=parts.get("profile"),
+                gi_profile=_number(parts.get("gi_profile")),
+                placement=_number(parts.get("placement")),
             )
     return DeviceRef(raw, claim=claim)
 
@@ -133,7 +133,7 @@ def _number(digits: str | None) -> int | None:
 
 
 class DeviceIndex:
-    """The node's devices, found by what ids state. Made anew when the inventory changes."""
+    """The devices of this node, found by parsed ids."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
         known = tuple(devices)
@@ -145,18 +145,18 @@ class DeviceIndex:
                 self._migs.setdefault(device.parent_uuid.lower(), []).append(device)
 
     def resolve(self, ref: DeviceRef) -> tuple[str, ...]:
-        """The uuids meant; empty when this node has no such device or the id does not say which it is."""
+        """The uuids of the devices; empty if this node has no such device, or the id does not identify one."""
         if ref.form == "all":
             return tuple(gpu.uuid for gpu in self._gpus)
         if ref.form in ("gpu-uuid", "mig-uuid", "hami-slot"):
             uuid = self._uuids.get((ref.uuid or "").lower())
             return () if uuid is None else (uuid,)
-        if ref.form in ("unknown", "dra-vfio"):  # a GPU passed to a VM is no device of this node's driver
+        if ref.form in ("unknown", "dra-vfio"):  # the driver has no GPU that was passed through to a VM
             return ()
-        return tuple(uuid for gpu in self._gpus if self._is_parent(gpu, ref) for uuid in self._parts(gpu, ref))
+        return tuple(uuid for gpu in self._gpus if self._is_gpu_of(gpu, ref) for uuid in self._parts(gpu, ref))
 
     @staticmethod
-    def _is_parent(gpu: Device, ref: DeviceRef) -> bool:
+    def _is_gpu_of(gpu: Device, ref: DeviceRef) -> bool:
         if ref.uuid is not None:
             return gpu.uuid.lower() == ref.uuid.lower()
         if ref.minor is not None:
@@ -167,14 +167,14 @@ class DeviceIndex:
         migs = self._migs.get(gpu.uuid.lower(), [])
         if ref.gi is not None:
             return [m.uuid for m in migs if m.gpu_instance_id == ref.gi and ref.ci in (None, m.compute_instance_id)]
-        if ref.mig_index is not None:  # the driver lists instances in this order
+        if ref.mig_index is not None:  # instances are in the order of the driver
             return [m.uuid for m in migs[ref.mig_index : ref.mig_index + 1]]
         if ref.profile is not None:
             same = [m.uuid for m in migs if _dra_profile(m.mig_profile) == ref.profile]
-            return same if len(same) == 1 else []  # the placement would tell them apart; the inventory lacks it
+            return same if len(same) == 1 else []  # the placement would distinguish them, but the inventory lacks it
         return [gpu.uuid]
 
 
 def _dra_profile(profile: str) -> str:
-    """`1g.12gb+me` as DRA spells it in a device name: 1g12gb-me."""
+    """`1g.12gb+me` as in the name of a DRA device: 1g12gb-me."""
     return re.sub(r"[^a-z0-9-]", "-", profile.lower().replace(".", "")).strip("-")

@@ -1,7 +1,7 @@
-"""Docker Engine and Podman: who a container id is, and which GPUs it was given.
+"""Docker Engine and Podman: the names of containers, and the GPUs they were given.
 
-Read-only calls: the list of running containers, one look into each that is new, and the stream of events. What a
-container was given cannot change, so it is looked into once; its name can, and comes from the list.
+Three read-only calls: the list of running containers, `inspect` of each new one, and the event stream. The devices of a
+container cannot change, so one `inspect` is enough; its name can, and comes from the list.
 """
 
 from __future__ import annotations
@@ -16,37 +16,48 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuledger.httpclient import Client, HttpError, parse_address
-from gpuledger.owners.dockerevents import Stream, events_target
+from gpuledger.errors import HttpError, ProviderError
+from gpuledger.net.address import parse_address
+from gpuledger.net.deadline import Deadline
+from gpuledger.net.http import Client, Response
+from gpuledger.net.tls import TlsSettings
 from gpuledger.owners.dockerjson import (
-    as_dict,
-    as_text,
+    Inspected,
     read_container,
-    read_device_ids,
-    read_image,
+    read_inspected,
     read_list,
-    read_visible_ids,
 )
+from gpuledger.owners.jsonvalues import as_dict, as_line, as_text
 from gpuledger.owners.names import Names
-from gpuledger.owners.provider import ProviderError
 from gpuledger.said import Said
 
 log = logging.getLogger(__name__)
 
 LIST_LIMIT, INSPECT_LIMIT, VERSION_LIMIT = 16 << 20, 4 << 20, 1 << 20
-"""Bytes. A container is about 2 kB of the list; parsed JSON can take twenty times its size."""
+"""Bytes. A container has about 2 kB in the list; parsed JSON can take twenty times its size."""
 MOST_CONTAINERS = 10_000
 STREAMED_S, POLLED_S = 60.0, 15.0
-"""How often to ask, with and without the stream of events."""
+"""Seconds between polls, with and without the event stream."""
 SLICE_S = 0.25
-"""How late a `wait` may notice `stop`."""
-API = re.compile(r"\d{1,3}\.\d{1,3}", re.ASCII)
+"""How late `wait` may notice `stop`."""
+SETTLED_S = 1.0
+"""If the event stream ends after this time, its daemon has stopped, and events were missed."""
+EVENT_FILTERS = '{"type":["container"],"event":["start","die","died","destroy","remove","rename"]}'
+"""Podman 4 sends `die`, but its filter wants `died` and `remove`."""
+API_VERSION = re.compile(r"\d{1,3}\.\d{1,3}", re.ASCII)
 NEEDED = "/version, /containers/json, /containers/*/json and /events"
+
+START = {"docker": "`sudo systemctl start docker`", "podman": "`sudo systemctl start podman.socket`"}
+PERMISSION = {
+    "docker": "`sudo usermod -aG docker USER` for the user that runs gpuledger, or drop --docker.host",
+    "podman": "run as the user whose socket it is, or as root",
+}
+OTHER_API = "is it a Docker API?"
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a daemon may be asked, with the files for TLS."""
+    """The address of a daemon, with the files for TLS."""
 
     name: str
     url: str
@@ -55,166 +66,229 @@ class Endpoint:
     key: str = ""
 
 
+class _NotFoundError(ProviderError):
+    """The daemon answered 404."""
+
+
 class DockerProvider:
-    """Asks one daemon."""
+    """The containers of one daemon."""
 
     def __init__(
         self, url: str, *, name: str = "docker", timeout_s: float = 2.0, ca: str = "", cert: str = "", key: str = ""
     ) -> None:
         self.name = name
         self.interval_s = POLLED_S
-        self._client = Client(url, ca=ca, cert=cert, key=key)
+        address = parse_address(url)
+        self._client = Client(address, name=f"{name} at {address}", tls=TlsSettings(ca, cert, key))
         self._timeout_s = timeout_s
+        self._fixes = _fixes(name)
         self._said = Said(log)
-        self._whom = f"{name} at {self._client.address}"
         self._api = ""
-        self._inspected: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {}
-        """By id: the image it was created from, the devices it was given, and those its environment names."""
+        """The version of the API, after the first answer of the daemon."""
+        self._inspected: dict[str, Inspected] = {}
         self._refused: set[str] = set()
-        """Those that could not be looked into; they come after the others."""
+        """Ids of containers that could not be inspected; they are tried after the others."""
         self._unfinished = False
-        self._asked_at_s = 0.0
-        self._stream = Stream(self._client)
+        """Whether there was no time to inspect all new containers."""
+        self._listed_at_s = 0.0
+        self._events = _EventStream(self._client)
 
     def fetch(self) -> Names:
         """All running containers."""
-        asked_at_s = time.time()
+        listed_at_s = time.time()
         try:
             self._api = self._api or self._negotiate()
             listed = self._get(f"/v{self._api}/containers/json", self._timeout_s, LIST_LIMIT)
         except ProviderError:
-            self._api = ""  # the daemon that answers next may be of another version
+            self._api = ""  # after an upgrade the daemon has another version
             raise
         if not isinstance(listed, list):
-            raise ProviderError(f"{self._whom} sent no list of containers; is it a Docker API?")
+            raise self._format_error("sent no list of containers")
         if len(listed) > MOST_CONTAINERS:
-            raise ProviderError(
-                f"{self._whom} lists {len(listed)} containers; more than {MOST_CONTAINERS} are not read"
-            )
+            what = f"{self._client.name} lists {len(listed)} containers"
+            raise ProviderError(what, f"more than {MOST_CONTAINERS} are not read", "size")
         entries = read_list(listed)
         gone = self._inspect(entries.keys())
-        self._asked_at_s = asked_at_s
-        known, nothing = self._inspected, ("", (), ())
-        return Names({i: read_container(i, e, *known.get(i, nothing)) for i, e in entries.items() if i not in gone})
+        self._listed_at_s = listed_at_s
+        return Names({i: read_container(i, entry, self._inspected.get(i, Inspected()))
+                      for i, entry in entries.items() if i not in gone})  # fmt: skip
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
-        """Wait for an event; without their stream only for the time."""
+        """Wait for an event; without the event stream, for the time."""
         if self._unfinished:
             return True
-        end = time.monotonic() + timeout_s
-        if self._api and not self._stream.is_open:
-            self._stream.open(events_target(self._api, self._asked_at_s), min(timeout_s, self._timeout_s))
-        while not (stop.is_set() or self._stream.closed) and (left_s := end - time.monotonic()) > 0:
-            if self._stream.is_open and self._stream.news(min(left_s, SLICE_S)):
+        deadline = Deadline(timeout_s)
+        if self._api and not self._events.is_open:
+            self._events.open(self._api, self._listed_at_s, min(timeout_s, self._timeout_s))
+        while not (stop.is_set() or self._events.closed) and (left_s := deadline.remaining_s):
+            if self._events.is_open and self._events.has_news(min(left_s, SLICE_S)):
                 return True
-            if not self._stream.is_open:
+            if not self._events.is_open:
                 stop.wait(min(left_s, SLICE_S))
-            self.interval_s = STREAMED_S if self._stream.works else POLLED_S
+            self.interval_s = STREAMED_S if self._events.is_accepted else POLLED_S
         return False
 
     def close(self) -> None:
-        """End the stream of events, and a `wait` with it."""
-        self._stream.close()
+        """Close the event stream, which ends a `wait`."""
+        self._events.close()
 
     def _negotiate(self) -> str:
         version = as_dict(self._get("/version", self._timeout_s, VERSION_LIMIT)).get("ApiVersion")
-        if not isinstance(version, str) or not API.fullmatch(version):
-            raise ProviderError(f"{self._whom} does not say its version; is it a Docker API?")
+        if not isinstance(version, str) or not API_VERSION.fullmatch(version):
+            raise self._format_error("does not say its version")
         return version
 
     def _inspect(self, ids: Collection[str]) -> set[str]:
-        """Look into the new ones, as many as the time allows. Answers those that are gone meanwhile."""
-        self._inspected = {i: known for i, known in self._inspected.items() if i in ids}
+        """Inspect as many new containers as the time allows; the ids of those that are gone."""
+        self._inspected = {i: inspected for i, inspected in self._inspected.items() if i in ids}
         todo = sorted((i for i in ids if i not in self._inspected), key=self._refused.__contains__, reverse=True)
         gone, refused, reason = set(), set(), ""
-        deadline = time.monotonic() + self._timeout_s
-        while todo and (left_s := deadline - time.monotonic()) > 0:
+        deadline = Deadline(self._timeout_s)
+        while todo and (left_s := deadline.remaining_s):
             i = todo.pop()
             try:
-                inspected = self._get(f"/v{self._api}/containers/{i}/json", left_s, INSPECT_LIMIT)
+                answer = self._get(f"/v{self._api}/containers/{i}/json", left_s, INSPECT_LIMIT)
             except _NotFoundError:
                 gone.add(i)
-            except ProviderError as error:  # one that is stuck must not cost the names of the others
+            except ProviderError as error:  # a container that is stuck costs no other one its names
                 refused.add(i)
                 reason = reason or str(error)
             else:
-                self._inspected[i] = read_image(inspected), read_device_ids(inspected), read_visible_ids(inspected)
+                self._inspected[i] = read_inspected(answer)
         self._unfinished = not self._refused.issuperset(todo)
         self._refused = refused | self._refused.intersection(todo)
         self._said.change("inspect", "some" if self._refused else "",
-                          f"{self.name}: which GPUs some containers were given stays unknown: {reason}",
-                          f"{self.name}: all containers can be looked into again")  # fmt: skip
+                          f"{self.name}: the GPUs of some containers are not known: {reason}",
+                          f"{self.name}: all containers can be inspected again")  # fmt: skip
         return gone
 
     def _get(self, target: str, timeout_s: float, limit: int) -> Any:
+        name = self._client.name
         try:
             status, body = self._client.get(target, timeout_s, limit)
         except HttpError as error:
-            raise ProviderError(f"{self._whom} {error}; is it a Docker API?") from error
-        except OSError as error:
-            raise ProviderError(self._explain(error, target, timeout_s)) from error
+            fix = self._fixes.get(error.kind, OTHER_API)
+            raise ProviderError(error.problem.what, fix, error.kind) from error
         text = body.decode("utf-8", "replace")
         try:
             answer = json.loads(text)
         except (ValueError, RecursionError) as error:
             if status == 200:
-                said = as_text(text[:60])
-                raise ProviderError(
-                    f"{self._whom} did not answer in JSON but with {said!r}; is it a Docker API?"
-                ) from error
+                raise self._format_error(f"did not answer in JSON but with {as_text(text[:60])!r}") from error
             answer = {"message": text}
         if status == 200:
             return answer
-        said = as_text(as_dict(answer).get("message"))[:200] or "no reason given"
-        kind = _NotFoundError if status == 404 else ProviderError
-        raise kind(f"{self._whom} answered {status} to {target}: {said}; what stands before it must allow {NEEDED}")
+        message = as_line(as_dict(answer).get("message")) or "no reason given"
+        error_type = _NotFoundError if status == 404 else ProviderError
+        kind = "auth" if status in (401, 403) else "http"
+        raise error_type(f"{name} answered {status} to {target}: {message}", f"a proxy must allow {NEEDED}", kind)
 
-    def _explain(self, error: OSError, target: str, timeout_s: float) -> str:
-        where, key = self._client.address, "--docker.host"
-        match error:
-            case PermissionError():
-                return (f"cannot open {where}: permission denied; add the exporter's user to the socket's group "
-                        f"or drop {key}")  # fmt: skip
-            case FileNotFoundError():
-                return f"cannot open {where}: no such file; start {self.name}, correct {key} or drop it"
-            case ConnectionRefusedError():
-                return f"cannot connect to {where}: connection refused; nobody listens there, start {self.name}"
-            case TimeoutError():
-                return f"{self._whom} did not answer {target} within {timeout_s:.1f} s; is it overloaded or stuck?"
-            case _:
-                return f"cannot talk to {self._whom}: {error.strerror or error}; check {key}"
+    def _format_error(self, what: str) -> ProviderError:
+        return ProviderError(f"{self._client.name} {what}", OTHER_API, "format")
 
 
-class _NotFoundError(ProviderError):
-    """Answered with 404."""
+def _fixes(name: str) -> dict[str, str]:
+    """What to do about an HttpError, by its kind."""
+    start = START.get(name, f"start {name}")
+    return {
+        "permission": PERMISSION.get(name, "run as root"),
+        "missing": f"{start}, or correct --docker.host",
+        "refused": f"{start}: nothing listens there",
+        "unreachable": "check --docker.host",
+        "tls": "check the certificates and --docker.host",
+        "timeout": "is it overloaded or stuck?",
+    }
+
+
+class _EventStream:
+    """The daemon's event stream. The events themselves do not matter: any event means that the list has changed.
+
+    One thread uses it; `close` may come from another.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._response: Response | None = None
+        self._opened_at = 0.0
+        self.closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a stream to wait for."""
+        return self._response is not None
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the daemon has accepted the request."""
+        response = self._response
+        return response is not None and response.status == 200
+
+    def open(self, api: str, since_s: float, timeout_s: float) -> None:
+        """Ask for the events since the last list, so that none is missed in between."""
+        if self.closed:
+            return
+        filters = "".join(c if c.isalnum() else f"%{ord(c):02X}" for c in EVENT_FILTERS)
+        target = f"/v{api}/events?since={since_s:.6f}&filters={filters}"
+        try:
+            self._response = self._client.open(target, Deadline(timeout_s), None)
+        except HttpError:  # `fetch` gets the same error and reports it
+            return
+        self._opened_at = time.monotonic()
+        if self.closed:  # meanwhile
+            self._end()
+
+    def has_news(self, timeout_s: float) -> bool:
+        """Whether an event came within this time, or events were missed because a settled stream ended."""
+        response = self._response
+        if response is None:
+            return False
+        was_accepted = self.is_accepted
+        try:
+            events = response.poll(timeout_s)
+            if response.status in (0, 200) and not response.done:
+                return bool(events)
+        except HttpError:
+            pass
+        self._end()
+        return was_accepted and time.monotonic() - self._opened_at > SETTLED_S and not self.closed
+
+    def close(self) -> None:
+        """Close for good; a thread in `has_news` is woken."""
+        self.closed = True
+        self._end()
+
+    def _end(self) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            response.close()
 
 
 def default_urls(environment: Mapping[str, str], uid: int, root: Path = Path("/")) -> list[Endpoint]:
-    """Where daemons are on this host: what DOCKER_HOST says, and the usual sockets that exist, each once."""
-    named = _named(environment)
-    found = {} if named is None else {_real(Path(named.url.removeprefix("unix://"))): named}
+    """The daemons of this host: DOCKER_HOST, and the usual sockets that exist, each once."""
+    named = _docker_host(environment)
+    endpoints = {} if named is None else {_resolved(Path(named.url.removeprefix("unix://"))): named}
     for path in _usual_paths(uid, root):
-        real = _real(path)
+        real = _resolved(path)
         if _is_socket(real):
-            found.setdefault(real, Endpoint("podman" if "podman" in str(real) else "docker", f"unix://{path}"))
-    return list(found.values())
-
-
-def _named(environment: Mapping[str, str]) -> Endpoint | None:
-    try:
-        return endpoint(environment.get("DOCKER_HOST", ""), environment)
-    except ValueError:  # none is given, or one for people only: ssh://
-        return None
+            endpoints.setdefault(real, Endpoint("podman" if "podman" in str(real) else "docker", f"unix://{path}"))
+    return list(endpoints.values())
 
 
 def endpoint(url: str, environment: Mapping[str, str]) -> Endpoint:
-    """What a url means, with the certificates Docker's own client would take; ValueError for a bad one."""
+    """A daemon's URL with the certificates that Docker's own client would use; ValueError for a malformed URL."""
     address = parse_address(url)
     name = "podman" if "podman" in url else "docker"
     if address.path or not environment.get("DOCKER_TLS_VERIFY"):
         return Endpoint(name, url)
     folder = Path(environment.get("DOCKER_CERT_PATH") or f"{environment.get('HOME', '/root')}/.docker")
     return Endpoint(name, url, str(folder / "ca.pem"), str(folder / "cert.pem"), str(folder / "key.pem"))
+
+
+def _docker_host(environment: Mapping[str, str]) -> Endpoint | None:
+    try:
+        return endpoint(environment.get("DOCKER_HOST", ""), environment)
+    except ValueError:  # not set, or ssh://, which only Docker's command line understands
+        return None
 
 
 def _usual_paths(uid: int, root: Path) -> Iterator[Path]:
@@ -230,11 +304,11 @@ def _usual_paths(uid: int, root: Path) -> Iterator[Path]:
         yield folder / "podman/podman.sock"
 
 
-def _real(path: Path) -> Path:
+def _resolved(path: Path) -> Path:
     """/var/run is /run, and podman-docker links Docker's path to Podman's."""
     try:
         return path.resolve()
-    except (OSError, RuntimeError):  # not to be read, or a link to itself
+    except (OSError, RuntimeError):  # not readable, or a link to itself
         return path
 
 

@@ -1,7 +1,7 @@
-"""The directory in which a scheduler's prolog and epilog say which job has which GPU, as dcgm-exporter reads it.
+"""The job mapping directory: which batch job has which GPU, in the format that dcgm-exporter reads.
 
-A file is named after a GPU's index, or after the index and a MIG instance's id as in `0.3`, and holds one job to a
-line. It is for clusters whose jobs cannot be told from a cgroup.
+The scheduler's prolog and epilog write it. A file is named after the index of a GPU, or after the index and the id of a
+MIG instance as in `0.3`, and holds one job per line. It is for clusters whose jobs do not show in a cgroup.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import stat
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpuledger.errors import ProviderError
 from gpuledger.owners.names import Names
-from gpuledger.owners.provider import ProviderError
+from gpuledger.owners.provider import SilentProvider
 
 FILE_NAME = re.compile(r"(0|[1-9]\d{0,3})(?:\.(0|[1-9]\d{0,3}))?", re.ASCII)
 MOST_ENTRIES = 4096
@@ -23,64 +23,80 @@ FILE_LIMIT = 64 * 1024
 MOST_JOBS = 256
 LONGEST_JOB = 128
 SETTLED_NS = 2_000_000_000
-"""Within one tick of the kernel's clock a file can change again and look the same."""
+"""Within one tick of the kernel's clock a file can change twice and keep its time stamp."""
 
-Place = tuple[int, int | None]
-"""A GPU's index, and the id of a GPU instance on it or None for the whole GPU."""
+Slot = tuple[int, int | None]
+"""The index of a GPU, and the id of a GPU instance on it or None for the whole GPU."""
 Signature = tuple[tuple[str, int, int, int], ...]
+"""Name, inode (-1 if it is no regular file), time of change and size of the directory and of each entry."""
+
+
+class HpcProvider(SilentProvider):
+    """The jobs of each GPU. A provider, because the directory may be on a file system that hangs."""
+
+    name = "hpcdir"
+    interval_s = 5.0
+
+    def __init__(self, path: Path) -> None:
+        self._directory = HpcDirectory(path)
+
+    def fetch(self) -> Names:
+        """The jobs of each GPU; raises ProviderError."""
+        return Names(jobs=dict(self._directory.read()))
 
 
 class HpcDirectory:
-    """Reads the directory again when something in it has changed."""
+    """Reads the files again when one of them has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: Signature | None = None
-        self._jobs: dict[Place, tuple[str, ...]] = {}
+        self._signature: Signature | None = None
+        self._jobs: dict[Slot, tuple[str, ...]] = {}
         self.ignored = 0
-        """Entries that are no such files, or cannot be read, when it was last read."""
+        """Entries with another name or type, or that could not be read."""
 
-    def read(self) -> Mapping[Place, tuple[str, ...]]:
+    def read(self) -> Mapping[Slot, tuple[str, ...]]:
         """The jobs of each GPU that has any; raises ProviderError."""
         try:
-            signature = self._signature()
+            signature = self._look()
         except OSError as error:
-            self._seen = None
-            raise ProviderError(f"cannot read {self._path}: {error.strerror}; create the directory, as the prolog of "
-                                "the scheduler must, or do not name it") from error  # fmt: skip
-        if signature != self._seen:
+            self._signature = None
+            fix = "create the directory, as the scheduler's prolog must, or drop --slurm.job-mapping-dir"
+            kind = {FileNotFoundError: "missing", PermissionError: "permission"}.get(type(error), "unreadable")
+            raise ProviderError(f"cannot read {self._path}: {error.strerror}", fix, kind) from error
+        if signature != self._signature:
             self._read(signature)
             newest_ns = max(mtime_ns for _, _, mtime_ns, _ in signature)
-            self._seen = signature if time.time_ns() - newest_ns > SETTLED_NS else None
+            self._signature = signature if time.time_ns() - newest_ns > SETTLED_NS else None
         return self._jobs
 
-    def _signature(self) -> Signature:
-        """The directory's own time tells that a file came or went, a file's that its jobs changed."""
+    def _look(self) -> Signature:
+        """The directory's time changes when a file is added or removed, a file's time when its jobs change."""
         own = self._path.stat()
-        found = [("", own.st_ino, own.st_mtime_ns, own.st_size)]
+        signature = [("", own.st_ino, own.st_mtime_ns, own.st_size)]
         with os.scandir(self._path) as entries:
             for entry in entries:
-                if len(found) > MOST_ENTRIES:
+                if len(signature) > MOST_ENTRIES:
                     raise OSError(None, f"more than {MOST_ENTRIES} files")
                 try:
                     info = entry.stat(follow_symlinks=False)
                 except OSError:  # just removed
                     continue
-                # A link could point at a secret, which would then be shown as a job; reading a pipe would wait.
-                is_plain = stat.S_ISREG(info.st_mode)
-                found.append((entry.name, info.st_ino if is_plain else -1, info.st_mtime_ns, info.st_size))
-        return (found[0], *sorted(found[1:]))
+                # A link could point at a secret, which would then be shown as a job; reading a pipe would block.
+                is_regular = stat.S_ISREG(info.st_mode)
+                signature.append((entry.name, info.st_ino if is_regular else -1, info.st_mtime_ns, info.st_size))
+        return (signature[0], *sorted(signature[1:]))
 
     def _read(self, signature: Signature) -> None:
-        jobs: dict[Place, tuple[str, ...]] = {}
+        jobs: dict[Slot, tuple[str, ...]] = {}
         ignored = 0
         for name, inode, _, size in signature[1:]:
-            found = FILE_NAME.fullmatch(name)
-            listed = self._lines(name) if found and inode >= 0 and size <= FILE_LIMIT else None
-            if found is None or listed is None:
+            match = FILE_NAME.fullmatch(name)
+            lines = self._lines(name) if match and inode >= 0 and size <= FILE_LIMIT else None
+            if match is None or lines is None:
                 ignored += 1
-            elif listed:
-                jobs[int(found[1]), int(found[2]) if found[2] else None] = listed
+            elif lines:
+                jobs[int(match[1]), int(match[2]) if match[2] else None] = lines
         self._jobs, self.ignored = jobs, ignored
 
     def _lines(self, name: str) -> tuple[str, ...] | None:
@@ -93,25 +109,3 @@ class HpcDirectory:
         lines = (line.strip() for line in data.decode("utf-8", "replace").split("\n"))
         jobs = dict.fromkeys(line for line in lines if line and line.isprintable() and len(line) <= LONGEST_JOB)
         return tuple(jobs)[:MOST_JOBS]
-
-
-class HpcProvider:
-    """The directory as a provider: it may lie on a file system that hangs."""
-
-    name = "hpcdir"
-    interval_s = 5.0
-
-    def __init__(self, path: Path) -> None:
-        self._directory = HpcDirectory(path)
-
-    def fetch(self) -> Names:
-        """The jobs of each GPU."""
-        return Names(jobs=dict(self._directory.read()))
-
-    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
-        """Nobody tells of changes."""
-        stop.wait(timeout_s)
-        return False
-
-    def close(self) -> None:
-        """Nothing is open."""

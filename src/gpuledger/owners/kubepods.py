@@ -1,119 +1,140 @@
-"""The pods of one node, from a list and the events after it: names, workloads, running containers.
+"""The pods of one node, from a list and the events after it: names, workloads and running containers. Pure.
 
-Pure, and nothing but an HttpError is raised, whatever comes.
+Whatever JSON comes, nothing but an AnswerError is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from gpuledger.httpclient import HttpError
-from gpuledger.owners.kubejson import line, mapping, mappings, read_json, text, texts
+from gpuledger.errors import AnswerError
+from gpuledger.owners.jsonvalues import as_dict, as_dicts, as_line, as_text, as_text_map
 from gpuledger.owners.names import Container, Names, Pod
-from gpuledger.owners.workload import workload
 
 MOST_PODS, MOST_CONTAINERS = 10_000, 1000
 """A node runs a few hundred pods at most."""
+EXPIRED = "expired"
+"""The kind of AnswerError for a version that the server no longer has (410)."""
 STATIC_UID = "kubernetes.io/config.hash"
-"""Tells the uid in the cgroup of a static pod, which the API shows under another one."""
-KINDS = (("containerStatuses", "containers"), ("initContainerStatuses", "initContainers"),
-         ("ephemeralContainerStatuses", "ephemeralContainers"))  # fmt: skip
-"""Where the status and the wish of each kind of container stand."""
+"""The annotation with the uid that a static pod has in its cgroup; in the API it has another one."""
+CONTAINER_KINDS = (("containerStatuses", "containers"), ("initContainerStatuses", "initContainers"),
+                   ("ephemeralContainerStatuses", "ephemeralContainers"))  # fmt: skip
+"""Where status and spec of each kind of container are."""
 
-
-class ExpiredError(HttpError):
-    """The server no longer knows the version we asked for."""
+Workload = tuple[str, str]
+"""Kind and name, such as `("Deployment", "vllm")`."""
+MIRROR = "kubernetes.io/config.mirror"
+"""Marks the API's copy of a static pod, which only a file on the node owns."""
+TEMPLATE_HASHES = {"pod-template-hash": "Deployment", "rollouts-pod-template-hash": "Rollout"}
+"""The label with the end of a ReplicaSet's name, and the kind of object that created that ReplicaSet."""
+RAY_KIND, RAY_NAME = "ray.io/originated-from-crd", "ray.io/originated-from-cr-name"
+# A CronJob appends the minutes since 1970 (seconds before Kubernetes 1.21). A number that begins with 20 is a date in a
+# name: as minutes it would be 2008, before there were CronJobs.
+SCHEDULED = re.compile(r"(.+)-(?!20)[0-9]{8,}", re.DOTALL)
 
 
 class Pods:
-    """The pods of one node, as a list and the events after it tell."""
+    """The pods of one node."""
 
     def __init__(self, node_name: str, is_allowed: Callable[[str], object]) -> None:
         self._node_name = node_name
         self._is_allowed = is_allowed
-        self._found: dict[str, tuple[Pod, tuple[Container, ...]]] = {}
+        self._pods: dict[str, tuple[Pod, tuple[Container, ...]]] = {}
         self._names: Names | None = None
         self.version = ""
-        """Where a watch has to go on; empty before the first page."""
+        """The version from which to watch; empty before the first page."""
 
     def put_page(self, body: bytes) -> str:
         """Add a page of a list; the token of the next page, empty after the last."""
         page = read_json(body)
-        meta, items = mapping(page.get("metadata")), page.get("items")
-        self.version = text(meta.get("resourceVersion"))
+        meta, items = as_dict(page.get("metadata")), page.get("items")
+        self.version = as_text(meta.get("resourceVersion"))
         if not isinstance(items, list) or not self.version:
-            raise HttpError("sent no list of pods")
+            raise AnswerError("sent no list of pods", kind="format")
         for item in items:
             self.put(item)
         token = meta.get("continue")
         return token if isinstance(token, str) else ""
 
-    def apply(self, told: bytes) -> None:
-        """Add an event of a watch."""
-        event = read_json(told)
-        kind, item = text(event.get("type")), mapping(event.get("object"))
+    def apply(self, line: bytes) -> None:
+        """Apply an event of a watch."""
+        event = read_json(line)
+        kind, item = as_text(event.get("type")), as_dict(event.get("object"))
         if kind in ("ADDED", "MODIFIED"):
             self.put(item)
         elif kind == "DELETED":
             self.drop(item)
         elif kind == "ERROR":
             if item.get("code") == 410:
-                raise ExpiredError("has forgotten the version we watched from")
-            raise HttpError(f"broke the watch: {line(item.get('message')) or 'no reason given'}")
+                raise AnswerError("no longer has the version we watched from", kind=EXPIRED)
+            reason = as_line(item.get("message")) or "no reason given"
+            raise AnswerError(f"broke the watch: {reason}", kind="http")
         elif kind != "BOOKMARK":
-            raise HttpError(f"sent an event called {kind[:60]!r}")
-        self.version = text(mapping(item.get("metadata")).get("resourceVersion")) or self.version
+            raise AnswerError(f"sent an event called {kind[:60]!r}", kind="format")
+        self.version = as_text(as_dict(item.get("metadata")).get("resourceVersion")) or self.version
 
     def put(self, item: object) -> None:
         """Add a pod or change it."""
-        found = read_pod(item, self._is_allowed)
-        if found is None or mapping(mapping(item).get("spec")).get("nodeName", self._node_name) != self._node_name:
+        entry = read_pod(item, self._is_allowed)
+        if entry is None or as_dict(as_dict(item).get("spec")).get("nodeName", self._node_name) != self._node_name:
             return
-        if self._found.get(found[0].uid) != found:  # most events are about things that nobody asks for here
-            self._found[found[0].uid] = found
+        uid = entry[0].uid
+        if self._pods.get(uid) != entry:  # most events change fields that are not read here
+            self._pods[uid] = entry
             self._names = None
-        if len(self._found) > MOST_PODS:
-            raise HttpError(f"says that this node has more than {MOST_PODS} pods")
+        if len(self._pods) > MOST_PODS:
+            raise AnswerError(f"lists more than {MOST_PODS} pods on this node", kind="size")
 
     def drop(self, item: object) -> None:
-        """Forget a pod."""
-        if self._found.pop(text(mapping(mapping(item).get("metadata")).get("uid")), None) is not None:
+        """Remove a pod."""
+        if self._pods.pop(as_text(as_dict(as_dict(item).get("metadata")).get("uid")), None) is not None:
             self._names = None
 
     def none(self) -> Pods:
-        """The same node before anything is known."""
+        """The same node without pods."""
         return Pods(self._node_name, self._is_allowed)
 
     def replace(self, listed: Pods) -> None:
-        """Forget all pods but these."""
+        """Take over the pods of a new list."""
         self.version = listed.version
-        if self._found != listed._found:
-            self._found, self._names = listed._found, None
+        if self._pods != listed._pods:
+            self._pods, self._names = listed._pods, None
 
     @property
     def changed(self) -> bool:
-        """Whether `names` will be others than before."""
+        """Whether `names` differs from its last value."""
         return self._names is None
 
     @property
     def names(self) -> Names:
         """The same object while nothing changes."""
         if self._names is None:
-            pods = {uid: pod for uid, (pod, _) in self._found.items()}
-            others = {uid: pod for pod in pods.values() for uid in pod.other_uids if uid not in pods}
-            containers = {container.id: container for _, found in self._found.values() for container in found}
-            self._names = Names(containers, pods | others)
+            pods = {uid: pod for uid, (pod, _) in self._pods.items()}
+            static = {uid: pod for pod in pods.values() for uid in pod.other_uids if uid not in pods}
+            containers = {container.id: container for _, running in self._pods.values() for container in running}
+            self._names = Names(containers, pods | static)
         return self._names
 
 
+def read_json(body: bytes) -> dict[str, Any]:
+    """A JSON object; empty for other JSON."""
+    try:
+        return as_dict(json.loads(body))
+    except (ValueError, RecursionError):
+        raise AnswerError(f"did not answer in JSON but with {body[:60]!r}", kind="format") from None
+
+
 def read_pod(item: object, is_allowed: Callable[[str], object]) -> tuple[Pod, tuple[Container, ...]] | None:
-    """A pod and its running containers, with the labels that are allowed; None for what is no pod."""
-    meta, spec, status = (mapping(mapping(item).get(part)) for part in ("metadata", "spec", "status"))
-    uid, name, namespace = (text(meta.get(key)) for key in ("uid", "name", "namespace"))
+    """A pod with its allowed labels, and its running containers; None for other JSON."""
+    meta, spec, status = (as_dict(as_dict(item).get(part)) for part in ("metadata", "spec", "status"))
+    uid, name, namespace = (as_text(meta.get(key)) for key in ("uid", "name", "namespace"))
     if not uid or not name:
         return None
-    labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
-    kind, owner = workload(mappings(meta.get("ownerReferences")), labels, name, annotations)
+    labels, annotations = as_text_map(meta.get("labels")), as_text_map(meta.get("annotations"))
+    kind, owner = workload(as_dicts(meta.get("ownerReferences")), labels, name, annotations)
     static_uid = annotations.get(STATIC_UID, "")
     pod = Pod(
         uid=uid,
@@ -128,15 +149,50 @@ def read_pod(item: object, is_allowed: Callable[[str], object]) -> tuple[Pod, tu
 
 
 def _containers(pod: Pod, spec: Mapping[str, object], status: Mapping[str, object]) -> list[Container]:
-    found = []
-    for statuses, wishes in KINDS:
-        wished = {text(wish.get("name")): text(wish.get("image")) for wish in mappings(spec.get(wishes))}
-        for entry in mappings(status.get(statuses)):
-            container_id = text(entry.get("containerID")).rpartition("://")[2]
-            if not container_id or not isinstance(mapping(entry.get("state")).get("running"), Mapping):
+    running = []
+    for status_key, spec_key in CONTAINER_KINDS:
+        images = {as_text(entry.get("name")): as_text(entry.get("image")) for entry in as_dicts(spec.get(spec_key))}
+        for entry in as_dicts(status.get(status_key)):
+            container_id = as_text(entry.get("containerID")).rpartition("://")[2]
+            if not container_id or not isinstance(as_dict(entry.get("state")).get("running"), Mapping):
                 continue
-            name, image = text(entry.get("name")), text(entry.get("image"))
-            if not image or image.startswith("sha256:"):  # where several names fit, runtimes give none of them
-                image = wished.get(name) or image
-            found.append(Container(container_id, name, image, pod.namespace, pod.name, pod.uid))
-    return found[:MOST_CONTAINERS]
+            name, image = as_text(entry.get("name")), as_text(entry.get("image"))
+            if not image or image.startswith("sha256:"):  # if an image has several names, runtimes report none
+                image = images.get(name) or image
+            running.append(Container(container_id, name, image, pod.namespace, pod.name, pod.uid))
+    return running[:MOST_CONTAINERS]
+
+
+def workload(
+    owner_references: Sequence[Mapping[str, object]],
+    pod_labels: Mapping[str, str],
+    pod_name: str,
+    annotations: Mapping[str, str],
+) -> Workload:
+    """The workload of a pod; a pod without a controller is its own.
+
+    It is read from the pod alone, so that no right to read other objects is needed. Where the pod does not prove what
+    created its controller, the result is the controller.
+    """
+    kind, name = _controller(owner_references)
+    if not kind or not name or kind == "Node" or MIRROR in annotations:
+        return "Pod", pod_name
+    ray_kind, ray_name = pod_labels.get(RAY_KIND, ""), pod_labels.get(RAY_NAME, "")
+    if ray_kind.startswith("Ray") and ray_name:  # both a cluster's pods and a job's submitter have them
+        return ray_kind, ray_name
+    if kind == "ReplicaSet":
+        for label, creator in TEMPLATE_HASHES.items():
+            created_by = name.removesuffix(f"-{pod_labels[label]}") if pod_labels.get(label) else name
+            if created_by and created_by != name:
+                return creator, created_by
+    if kind == "Job" and (scheduled := SCHEDULED.fullmatch(name)):
+        return "CronJob", scheduled[1]
+    return kind, name
+
+
+def _controller(owner_references: Sequence[Mapping[str, object]]) -> Workload:
+    """The owner marked as controller, or else the only owner."""
+    controllers = [owner for owner in owner_references if owner.get("controller") is True]
+    if not controllers and len(owner_references) == 1:
+        controllers = [owner_references[0]]
+    return (as_text(controllers[0].get("kind")), as_text(controllers[0].get("name"))) if controllers else ("", "")

@@ -1,30 +1,32 @@
-"""What providers know: names for the ids that cgroups and device plugins give.
+"""The names that providers report for the ids in cgroups and device plugins, and how names of several providers join.
 
-A provider hands over a whole `Names` at a time, and it replaces the one before; nobody sees half of it.
+A provider hands over a whole `Names`, which replaces its last one; a reader never sees half of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from gpuledger.model import Owner
 
 Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A running container, as its runtime knows it."""
+    """A running container, as its runtime reports it."""
 
     id: str
     name: str = ""
-    """Docker's or Podman's name, or the container's name in its pod."""
+    """The name in Docker or Podman, or in its pod."""
     image: str = ""
     namespace: str = ""
     pod: str = ""
     pod_uid: str = ""
     labels: Labels = ()
     device_ids: tuple[str, ...] = ()
-    """GPUs it was given, in the runtime's own words; `devices.parse` reads them. Access, not use."""
+    """GPUs it was given, as the runtime writes them; `devices.parse` reads them. Access, not use."""
     visible_ids: tuple[str, ...] = ()
     """GPUs that only its NVIDIA_VISIBLE_DEVICES names."""
 
@@ -39,14 +41,14 @@ class Pod:
     workload_kind: str = ""
     workload_name: str = ""
     labels: Labels = ()
-    """Only those on the allow-list."""
+    """The labels on the allow-list."""
     other_uids: tuple[str, ...] = ()
     """A static pod has another uid in its cgroup than in the API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A device the kubelet gave to a container of a pod, whether it is used or not."""
+    """A device that the kubelet allocated to a container of a pod, whether it is used or not."""
 
     namespace: str
     pod: str
@@ -57,7 +59,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """All that one provider knows now."""
+    """All names of one provider."""
 
     containers: Mapping[str, Container] = field(default_factory=dict)
     """By full id."""
@@ -66,3 +68,63 @@ class Names:
     allocations: tuple[Allocation, ...] = ()
     jobs: Mapping[tuple[int, int | None], tuple[str, ...]] = field(default_factory=dict)
     """Batch jobs by GPU index and MIG instance id, or None for the whole GPU."""
+
+
+class NamesIndex:
+    """The names of all providers, found by id."""
+
+    def __init__(self, names: tuple[Names, ...] = ()) -> None:
+        self.names = names
+
+    def is_of(self, names: tuple[Names, ...]) -> bool:
+        """Whether these are the very objects of the index."""
+        return len(names) == len(self.names) and all(a is b for a, b in zip(names, self.names, strict=True))
+
+    def named(self, owner: Owner) -> Owner:
+        """The owner with the names of its container and its pod."""
+        container = self._container(owner.container_id)
+        if container is not None:
+            owner = replace(
+                owner,
+                container=container.name,
+                image=container.image,
+                namespace=container.namespace,
+                pod=container.pod,
+                pod_uid=container.pod_uid or owner.pod_uid,
+                labels=container.labels,
+            )
+        pod = self._pod(owner.pod_uid)
+        if pod is not None:
+            owner = replace(
+                owner,
+                namespace=pod.namespace,
+                pod=pod.name,
+                workload_kind=pod.workload_kind or owner.workload_kind,
+                workload_name=pod.workload_name or owner.workload_name,
+                labels=tuple(dict((*owner.labels, *pod.labels)).items()),
+            )
+        return owner
+
+    def _container(self, container_id: str) -> Container | None:
+        """The most complete report of a container, its empty fields filled from the other reports."""
+        reports = [names.containers[container_id] for names in self.names if container_id in names.containers]
+        if not reports:
+            return None
+        best = max(reports, key=lambda report: (bool(report.pod), bool(report.name), bool(report.image)))
+        for other in reports:
+            best = replace(
+                best,
+                name=best.name or other.name,
+                image=best.image or other.image,
+                namespace=best.namespace or other.namespace,
+                pod=best.pod or other.pod,
+                pod_uid=best.pod_uid or other.pod_uid,
+                labels=best.labels or other.labels,
+            )
+        return best
+
+    def _pod(self, uid: str) -> Pod | None:
+        if not uid:
+            return None
+        reports = [names.pods[uid] for names in self.names if uid in names.pods]
+        return max(reports, key=lambda pod: bool(pod.workload_kind), default=None)

@@ -1,37 +1,37 @@
-"""Which devices the kubelet gave to which container, from its pod-resources socket.
+"""The devices that the kubelet allocated to containers, from its pod-resources socket.
 
-The kubelet knows neither pod uids nor container ids here: allocations join on (namespace, pod, container).
-Kubelets before 1.34 also list pods that have ended. One that has just started lists none, until it has found its pods.
+The kubelet reports neither pod uids nor container ids here: allocations join on (namespace, pod, container). Kubelets
+before 1.34 also list pods that have ended. A kubelet that has just started lists no pods until it has found them.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 
+from gpuledger.errors import ProviderError
+from gpuledger.net.deadline import Deadline
 from gpuledger.owners import devices
-from gpuledger.owners.grpcunix import UNIMPLEMENTED, StatusError, UnixServer
+from gpuledger.owners.grpc import UNIMPLEMENTED, Message, UnixServer
 from gpuledger.owners.names import Allocation, Names
-from gpuledger.owners.protowire import Message
-from gpuledger.owners.provider import ProviderError
+from gpuledger.owners.provider import SilentProvider
 
 METHODS = ("/v1.PodResourcesLister/List", "/v1alpha1.PodResourcesLister/List")
-"""Newest first. What we read has the same numbers in both."""
+"""Newest first. The fields read here have the same numbers in both."""
 VENDOR = "nvidia.com/"
 NO_DEVICES = frozenset({"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"})
 """HAMi counts memory and cores as if they were devices."""
 DRA_DRIVER = "gpu.nvidia.com"
-"""NVIDIA's other driver, compute-domain.nvidia.com, hands out no GPUs."""
+"""NVIDIA's other driver, compute-domain.nvidia.com, allocates no GPUs."""
 SETTLED_S, ALONE_S = 20.0, 300.0
-"""So long a kubelet that was started anew may still lack pods; mostly it is 1 s. It has none at all before it reaches
+"""How long after a restart the kubelet may still lack pods; mostly it is 1 s. It has no pods at all before it reaches
 its API server, which may take longer."""
 
 
-class PodResourcesProvider:
-    """Asks the kubelet. Its socket is root's."""
+class PodResourcesProvider(SilentProvider):
+    """The allocations of one kubelet. Its socket is root's, and it sends no events."""
 
     name = "podresources"
     interval_s = 10.0
@@ -43,67 +43,57 @@ class PodResourcesProvider:
         extra_resources: Collection[str] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._server = UnixServer(socket_path, "the kubelet")
+        self._server = UnixServer(socket_path, "the kubelet", "`sudo systemctl start kubelet`")
         self._timeout_s = timeout_s
         self._extra = frozenset(extra_resources)
         self._monotonic = monotonic
-        self._known: set[Allocation] = set()
+        self._allocations: set[Allocation] = set()
         self._socket: tuple[int, int] | None = None
         self._restarted_at = -math.inf
 
     def fetch(self) -> Names:
-        """All devices that are given to containers of this node; raises ProviderError."""
-        made = self._made()
-        answer = self._ask()
+        """All devices allocated to containers of this node; raises ProviderError."""
+        socket = self._socket_identity()
+        answer = self._list()
         try:
             pods = list(Message(answer).messages(1))
-            found = set(self._allocations(pods))
+            listed = set(self._listed(pods))
         except ValueError as error:
-            raise ProviderError(
-                f"cannot read the answer of {self._server.path}: {error}; is it the kubelet's pod-resources socket?"
-            ) from None
-        self._known = found | self._kept(found, made, settled_s=SETTLED_S if pods else ALONE_S)
+            raise self._server.format_error(f"sent an answer that cannot be read: {error}") from None
+        self._allocations = listed | self._outlived(listed, socket, settled_s=SETTLED_S if pods else ALONE_S)
         # Sorted, because the kubelet lists in another order each time.
-        return Names(allocations=tuple(sorted(self._known, key=_order)))
+        return Names(allocations=tuple(sorted(self._allocations, key=_order)))
 
-    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
-        """The kubelet sends no news by itself."""
-        stop.wait(timeout_s)
-        return False
-
-    def close(self) -> None:
-        """Nothing stays open between two questions."""
-
-    def _kept(self, found: set[Allocation], made: tuple[int, int] | None, settled_s: float) -> set[Allocation]:
-        """What a kubelet that has just started does not list yet: pods and their devices outlive it."""
+    def _outlived(self, listed: set[Allocation], socket: tuple[int, int] | None, settled_s: float) -> set[Allocation]:
+        """Allocations that a restarted kubelet does not list yet: pods and their devices outlive a kubelet."""
         now = self._monotonic()
-        if made != self._socket and self._socket is not None:
+        if socket != self._socket and self._socket is not None:
             self._restarted_at = now
-        self._socket = made
+        self._socket = socket
         if now >= self._restarted_at + settled_s:
             return set()
-        given = {allocation.device_id for allocation in found}
-        return {allocation for allocation in self._known if allocation.device_id not in given}
+        device_ids = {allocation.device_id for allocation in listed}
+        return {allocation for allocation in self._allocations if allocation.device_id not in device_ids}
 
-    def _made(self) -> tuple[int, int] | None:
-        """By what a socket is known: each kubelet makes its own."""
+    def _socket_identity(self) -> tuple[int, int] | None:
+        """Differs for each start of a kubelet, which creates its own socket."""
         try:
-            found = os.stat(self._server.path)  # noqa: PTH116 - one call, no object
-        except OSError:  # the question will say why
+            info = os.stat(self._server.path)  # noqa: PTH116 - one call, no object
+        except OSError:  # the call that follows reports why
             return None
-        return found.st_ino, found.st_ctime_ns
+        return info.st_ino, info.st_ctime_ns
 
-    def _ask(self) -> bytes:
-        until = time.monotonic() + self._timeout_s
+    def _list(self) -> bytes:
+        deadline = Deadline(self._timeout_s)
         newest, older = METHODS
         try:
-            return self._server.call(newest, b"", until)
-        except StatusError as error:
-            if error.status != UNIMPLEMENTED:
+            return self._server.call(newest, b"", deadline)
+        except ProviderError as error:
+            if error.kind != UNIMPLEMENTED:
                 raise
-        return self._server.call(older, b"", until)
+        return self._server.call(older, b"", deadline)
 
-    def _allocations(self, pods: Iterable[Message]) -> Iterator[Allocation]:
+    def _listed(self, pods: Iterable[Message]) -> Iterator[Allocation]:
         for pod in pods:
             name, namespace = pod.text(1), pod.text(2)
             for container in pod.messages(3):
@@ -111,24 +101,24 @@ class PodResourcesProvider:
                     yield Allocation(namespace, name, container.text(1), resource, device_id)
 
     def _devices(self, container: Message) -> Iterator[tuple[str, str]]:
-        for given in container.messages(2):
-            resource = given.text(1)
-            if self._wanted(resource):
-                yield from ((resource, device_id) for device_id in given.texts(2))
+        for allocated in container.messages(2):
+            resource = allocated.text(1)
+            if self._is_gpu(resource):
+                yield from ((resource, device_id) for device_id in allocated.texts(2))
         for claim in container.messages(5):
-            for given in claim.messages(4):
-                driver = given.text(2)
+            for claimed in claim.messages(4):
+                driver = claimed.text(2)
                 if driver == DRA_DRIVER or driver in self._extra:
-                    yield driver, _claimed(given)
+                    yield driver, _claimed_device(claimed)
 
-    def _wanted(self, resource: str) -> bool:
+    def _is_gpu(self, resource: str) -> bool:
         return resource in self._extra or (resource.startswith(VENDOR) and resource not in NO_DEVICES)
 
 
-def _claimed(given: Message) -> str:
-    """One device, though it may have several CDI names: the first that says which GPU it is."""
-    names = [device.text(1) for device in given.messages(1)]
-    names.append(given.text(4))
+def _claimed_device(claimed: Message) -> str:
+    """The id of one device, which may have several CDI names: the first that identifies a GPU."""
+    names = [device.text(1) for device in claimed.messages(1)]
+    names.append(claimed.text(4))
     return next((name for name in names if devices.parse(name).form != "unknown"), names[0])
 
 

@@ -1,6 +1,8 @@
-"""What the kernel says about a process, from /proc.
+"""Processes in /proc.
 
-A pid alone identifies nobody: it is reused. (pid, start time in ticks since boot) does, for one boot.
+A pid alone does not identify a process, because pids are reused. (pid, start time in ticks since boot) does, for one
+boot. A process that is known to live is not read again at every tick: `Pidfds` reports for all processes at once which
+of them have ended, where reading /proc/PID/stat of a thousand processes costs 20 ms of CPU.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import resource
+import select
 import sys
 import time
 from collections.abc import Iterable
@@ -15,62 +19,119 @@ from functools import lru_cache
 from pathlib import Path
 
 from gpuledger.model import Facts
-from gpuledger.owners.alive import Alive
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_FIELD = 19
-"""Of /proc/PID/stat, counted after the command name, which may itself hold spaces and brackets."""
-LOOK_AGAIN_EVERY = 30
-"""Ticks after which a process that lives is read again, each at another tick: it may have been moved or renamed."""
+"""Index of the start time in /proc/PID/stat after the command name, which may contain spaces and brackets."""
+REREAD_EVERY = 30
+"""Ticks after which a living process is read again, each at another tick: its name or cgroup may have changed."""
 MAPPED_GPU = re.compile(rb"/dev/nvidia(\d+)\b")
 MAPS_CHUNK, MAPS_MAX = 1 << 16, 1 << 26
 VISIBLE = b"NVIDIA_VISIBLE_DEVICES="
 ENVIRON_MAX, VISIBLE_MAX = 1 << 17, 4096
+SPARE_FDS = 256
+"""File descriptors left for sockets and files."""
+MOST_FDS = 65_536
 
 
 class Procfs:
-    """Reads processes and remembers them while they live."""
+    """Reads processes and caches them while they live."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._root = root
         self._boot_time_s = self._read_boot_time()
-        self._known: dict[int, Facts] = {}
-        self._alive = Alive() if root == Path("/proc") else None  # pids of another /proc may be another namespace's
-        self._rounds = 0
+        self._facts: dict[int, Facts] = {}
+        self._living = Pidfds() if root == Path("/proc") else None  # another /proc may have another PID namespace
+        self._ticks = 0
 
     def facts(self, pids: Iterable[int]) -> dict[int, Facts]:
-        """Facts by pid; a process that is gone is left out, one with a reused pid is read anew."""
+        """Facts by pid. A process that has ended is left out; a reused pid has the facts of the new process."""
         wanted = set(pids)
-        alive: Alive | frozenset[int] = frozenset()
-        if self._alive is not None:
-            alive = self._alive
-            alive.keep(wanted)
-        self._rounds += 1
+        living: Pidfds | frozenset[int] = frozenset()
+        if self._living is not None:
+            living = self._living
+            living.keep(wanted)
+        self._ticks += 1
         current = {}
         for pid in wanted:
-            known = self._known.get(pid)
-            if known is not None and pid in alive and (self._rounds + pid) % LOOK_AGAIN_EVERY:
-                current[pid] = known
+            facts = self._facts.get(pid)
+            if facts is not None and pid in living and (self._ticks + pid) % REREAD_EVERY:
+                current[pid] = facts
                 continue
             try:
-                if self._alive is not None:
-                    self._alive.watch(pid)  # before it is read: were it replaced in between, it would have ended
+                if self._living is not None:
+                    self._living.watch(pid)  # before the read: a process replaced in between will show as ended
                 name, start_ticks = self._stat(pid)
-                if known is None or known.start_ticks != start_ticks or self._has_changed(known, name):
-                    known = self._read(pid, name, start_ticks)
+                if facts is None or facts.start_ticks != start_ticks or self._has_changed(facts, name):
+                    facts = self._read(pid, name, start_ticks)
             except (OSError, ValueError, IndexError):
                 continue
-            if known is not None:
-                current[pid] = known
-        self._known = current
+            if facts is not None:
+                current[pid] = facts
+        self._facts = current
         return current
 
-    def _has_changed(self, known: Facts, name: str) -> bool:
-        """Whether it calls itself something else, or was moved. One that has ended keeps the cgroup it had."""
-        if known.name != name:
+    def look(self, pid: int) -> Facts | None:
+        """One process without the cache; None if it has ended. May be called from any thread."""
+        try:
+            return self._read(pid, *self._stat(pid))
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def pids(self) -> list[int]:
+        """All processes."""
+        return sorted(int(name) for name in os.listdir(self._root) if name.isdecimal())  # noqa: PTH208 - names
+
+    def cgroup(self, pid: int) -> str:
+        """The text of the process's cgroup file; empty if it has ended."""
+        try:
+            return self._text(f"{pid}/cgroup")
+        except OSError:
+            return ""
+
+    def boot_id(self) -> str:
+        """The id of this boot, with which (pid, start time) identifies a process for all time."""
+        try:
+            return self._text("sys/kernel/random/boot_id").strip()
+        except OSError:
+            return ""
+
+    def mapped_gpus(self, pid: int) -> tuple[int, ...] | None:
+        """Minor numbers of the GPUs in the memory map, which a CUDA process has and a monitoring process has not.
+
+        None if the map may not be read. Costs milliseconds for processes with thousands of mappings.
+        """
+        minors: set[int] = set()
+        rest = b""
+        try:
+            with (self._root / str(pid) / "maps").open("rb", buffering=0) as file:
+                for _ in range(MAPS_MAX // MAPS_CHUNK):
+                    chunk = file.read(MAPS_CHUNK)
+                    whole, _, rest = (rest + chunk).rpartition(b"\n") if chunk else (rest, b"", b"")
+                    minors.update(int(minor) for minor in MAPPED_GPU.findall(whole))
+                    if not chunk:
+                        break
+        except OSError:
+            return None
+        return tuple(sorted(minors))
+
+    def visible_devices(self, pid: int) -> str:
+        """NVIDIA_VISIBLE_DEVICES in the environment; empty if it is not set or may not be read."""
+        try:
+            with (self._root / str(pid) / "environ").open("rb") as file:
+                entries = file.read(ENVIRON_MAX).split(b"\0")
+        except OSError:
+            return ""
+        variable = next((entry for entry in entries if entry.startswith(VISIBLE)), b"")
+        text = variable.removeprefix(VISIBLE)[:VISIBLE_MAX].decode("utf-8", "replace")
+        return text if text.isprintable() else ""
+
+    def _has_changed(self, facts: Facts, name: str) -> bool:
+        """Whether the process has another name or cgroup. A zombie keeps the cgroup it had."""
+        if facts.name != name:
             return True
-        due = (self._rounds + known.pid) % LOOK_AGAIN_EVERY == 0
-        return due and self._text(f"{known.pid}/cgroup") != known.cgroup and not self._is_zombie(known.pid)
+        is_due = (self._ticks + facts.pid) % REREAD_EVERY == 0
+        return is_due and self._text(f"{facts.pid}/cgroup") != facts.cgroup and not self._is_zombie(facts.pid)
 
     def _is_zombie(self, pid: int) -> bool:
         return "\nState:\tZ" in self._text(f"{pid}/status")
@@ -78,7 +139,7 @@ class Procfs:
     def _read(self, pid: int, name: str, start_ticks: int) -> Facts | None:
         uid, inner_pid = self._status(pid)
         cgroup = sys.intern(self._text(f"{pid}/cgroup"))  # the processes of a container share it
-        if self._stat(pid)[1] != start_ticks:  # the pid changed hands between two reads
+        if self._stat(pid)[1] != start_ticks:  # the pid was reused between two reads
             return None
         return Facts(
             pid=pid,
@@ -92,75 +153,20 @@ class Procfs:
         )
 
     def _stat(self, pid: int) -> tuple[str, int]:
-        with open(f"{self._root}/{pid}/stat", "rb") as file:  # noqa: PTH123 - once a process and tick: half the cost
+        with open(f"{self._root}/{pid}/stat", "rb") as file:  # noqa: PTH123 - half the cost of pathlib, for each process
             data = file.read()
         return parse_stat(data)
 
     def _status(self, pid: int) -> tuple[int | None, int | None]:
-        """Its uid, and its pid in the innermost of its namespaces."""
-        uid = inner = None
-        # By "\n" alone: a process may call itself "x\fUid:\t0", and splitlines would believe it.
+        """The uid, and the pid in the innermost PID namespace if it differs."""
+        uid = inner_pid = None
+        # Split at "\n" alone: the name of a process may be "x\fUid:\t0", which splitlines would cut.
         for line in self._text(f"{pid}/status").split("\n"):
             if line.startswith("Uid:"):
                 uid = int(line.split()[1])
             elif line.startswith("NSpid:"):
-                inner = int(line.split()[-1])
-        return uid, inner if inner != pid else None
-
-    def boot_id(self) -> str:
-        """Names this boot: with it (pid, start time) identifies a process for all time."""
-        try:
-            return self._text("sys/kernel/random/boot_id").strip()
-        except OSError:
-            return ""
-
-    def pids(self) -> list[int]:
-        """Everybody."""
-        return sorted(int(name) for name in os.listdir(self._root) if name.isdecimal())  # noqa: PTH208 - names
-
-    def cgroup(self, pid: int) -> str:
-        """The text of its cgroup file; empty when it is gone."""
-        try:
-            return self._text(f"{pid}/cgroup")
-        except OSError:
-            return ""
-
-    def look(self, pid: int) -> Facts | None:
-        """One process, whether it was asked for before or not; None when it is gone. From any thread."""
-        try:
-            return self._read(pid, *self._stat(pid))
-        except (OSError, ValueError, IndexError):
-            return None
-
-    def mapped_gpus(self, pid: int) -> tuple[int, ...] | None:
-        """Minor numbers of the GPUs in its memory map, which a CUDA process has and a mere reader has not.
-
-        None where the map may not be read. Costs milliseconds for processes with thousands of mappings.
-        """
-        found: set[int] = set()
-        rest = b""
-        try:
-            with (self._root / str(pid) / "maps").open("rb", buffering=0) as file:
-                for _ in range(MAPS_MAX // MAPS_CHUNK):
-                    chunk = file.read(MAPS_CHUNK)
-                    whole, _, rest = (rest + chunk).rpartition(b"\n") if chunk else (rest, b"", b"")
-                    found.update(int(minor) for minor in MAPPED_GPU.findall(whole))
-                    if not chunk:
-                        break
-        except OSError:
-            return None
-        return tuple(sorted(found))
-
-    def visible_devices(self, pid: int) -> str:
-        """NVIDIA_VISIBLE_DEVICES in its environment; empty where there is none or it may not be read."""
-        try:
-            with (self._root / str(pid) / "environ").open("rb") as file:
-                entries = file.read(ENVIRON_MAX).split(b"\0")
-        except OSError:
-            return ""
-        found = next((entry for entry in entries if entry.startswith(VISIBLE)), b"")
-        text = found.removeprefix(VISIBLE)[:VISIBLE_MAX].decode("utf-8", "replace")
-        return text if text.isprintable() else ""
+                inner_pid = int(line.split()[-1])
+        return uid, inner_pid if inner_pid != pid else None
 
     def _text(self, name: str) -> str:
         return (self._root / name).read_bytes().decode("utf-8", "replace")
@@ -176,15 +182,64 @@ class Procfs:
 
 
 def parse_stat(data: bytes) -> tuple[str, int]:
-    """The command name and start time of a /proc/PID/stat; the name may itself hold brackets."""
+    """Command name and start time of a /proc/PID/stat; the name may contain brackets."""
     before, _, after = data.rpartition(b")")
     return before.partition(b"(")[2].decode("utf-8", "replace"), int(after.split()[START_FIELD])
 
 
 @lru_cache(maxsize=1024)
 def _user(uid: int | None) -> str:
-    """The name this host's user database has for a uid; none where it has none."""
+    """The user name of a uid on this host; empty if there is none."""
     try:
         return "" if uid is None else pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return ""
+
+
+class Pidfds:
+    """The processes that are known to live. A pidfd refers to one process for good, unlike a pid.
+
+    A process that cannot be watched is not in the set, and is read at every tick.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._fds: dict[int, int] = {}
+        self._most = max(0, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FDS)
+
+    def watch(self, pid: int) -> None:
+        """Add a process. Does nothing if it has ended or there are too many."""
+        if pid in self._fds or len(self._fds) >= self._most:
+            return
+        try:
+            fd = os.pidfd_open(pid)
+        except (OSError, OverflowError, AttributeError):  # ended, forbidden, not a pid, a kernel before 5.3
+            return
+        try:
+            self._epoll.register(fd, select.EPOLLIN)
+        except OSError:
+            os.close(fd)
+        else:
+            self._fds[pid] = fd
+
+    def keep(self, pids: set[int]) -> None:
+        """Remove the processes that have ended, and those not in `pids`."""
+        ended = {fd for fd, _ in self._epoll.poll(0, max(1, len(self._fds)))}
+        for pid in [pid for pid, fd in self._fds.items() if fd in ended or pid not in pids]:
+            os.close(self._fds.pop(pid))  # which also removes it from the epoll
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._fds
+
+    def close(self) -> None:
+        """Remove all processes."""
+        self.keep(set())
+        self._epoll.close()
+
+
+def raise_fd_limit() -> None:
+    """Raise this process's limit of file descriptors. The default of 1024 is for programs that use select."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FDS if hard == resource.RLIM_INFINITY else min(hard, MOST_FDS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

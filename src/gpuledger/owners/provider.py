@@ -1,12 +1,11 @@
-"""Providers in the background: asked for everything they know, again and again, never by a scrape or a tick.
+"""Name providers, polled in the background: Docker, the container runtime, the kubelet, the Kubernetes API.
 
-A provider that is down costs names, never numbers: what it last knew stays for a while, then only ids are left.
+A provider that is down costs names, never numbers: its last names stay for five minutes, then only ids remain.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -14,48 +13,56 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+from gpuledger.errors import ProviderError
 from gpuledger.model import ProviderHealth
+from gpuledger.net.poller import HANGS_S, Poller
 from gpuledger.owners.names import Names
 from gpuledger.problem import Problem
 from gpuledger.said import Said
 
 log = logging.getLogger(__name__)
 
-FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 1.0, 30.0
 NUDGE_APART_S = 1.0
-"""News and unknown ids ask for a refresh, but not sooner than this after the last one."""
-HANGS_S = 60.0
-"""Providers have timeouts of their own, of some seconds in all; a file system that hangs has none."""
-KEPT_S = 300.0
-"""How long names outlive their provider."""
-NOTHING = Names()
-"""Always the same object, by which the resolver sees that nothing changed."""
-
-
-class ProviderError(Exception):
-    """The provider cannot be asked now. The message says what failed, on what, and what to do."""
+"""News and unknown ids cause a poll, but not sooner than this after the last one."""
+NAMES_VALID_S = 300.0
+"""How long names outlive the last answer of their provider."""
+NO_NAMES = Names()
+"""Always the same object: the resolver compares names by identity."""
+NOT_POLLED = Problem("not asked yet", kind="starting")
 
 
 class Provider(Protocol):
-    """Somebody who knows names. All calls come from one thread, and each must end within a few seconds."""
+    """A source of names. All calls but `close` come from one thread, and each ends within a few seconds."""
 
     name: str
-    """As metrics show it: docker, cri, podresources, kubernetes, slurm."""
+    """The label `provider`: docker, podman, cri, podresources, kubernetes, hpcdir."""
     interval_s: float
-    """How often to ask when nothing else says that something changed."""
+    """Seconds between polls without news."""
 
     def fetch(self) -> Names:
-        """All it knows; raises ProviderError."""
+        """All names; raises ProviderError."""
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         """Wait for news, for `stop` or for `timeout_s`, whichever is first; whether there is news."""
 
     def close(self) -> None:
-        """Let go of connections; may be called from another thread to end a `wait`."""
+        """Close connections; may be called from another thread to end a `wait`."""
 
 
-class Background:
-    """Runs one provider in a thread of its own."""
+class SilentProvider:
+    """Base of providers that hold no connection and send no news."""
+
+    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
+        """Wait for the time or for `stop`; never news."""
+        stop.wait(timeout_s)
+        return False
+
+    def close(self) -> None:
+        """Nothing is open between two polls."""
+
+
+class PolledProvider:
+    """One provider with its thread, its last names and its health."""
 
     def __init__(
         self,
@@ -68,113 +75,82 @@ class Background:
         self._monotonic = monotonic
         self._now_ns = now_ns
         self._said = Said(log)
-        self._stop = threading.Event()
-        self._nudged = threading.Event()
-        self._names = NOTHING
+        self._names = NO_NAMES
         self._fetched_at: float | None = None
-        self._asked_at: float | None = None
-        self._backoff_s = FIRST_BACKOFF_S
-        self._health = ProviderHealth(provider.name, up=False, problem=Problem("not asked yet"), since_ns=now_ns(),
-                                     last_success_ns=0, fetches=0, failures=0)  # fmt: skip
-        self._thread = threading.Thread(target=self._run, name=provider.name, daemon=True)
+        self._health = ProviderHealth(name=provider.name, up=False, problem=NOT_POLLED, since_ns=now_ns(),
+                                      last_success_ns=0, fetches=0, failures=0)  # fmt: skip
+        self._poller = Poller(
+            provider.name,
+            self._refresh,
+            lambda: provider.interval_s,
+            wait=provider.wait,
+            apart_s=NUDGE_APART_S,
+            monotonic=monotonic,
+        )
 
     def start(self) -> None:
-        """Begin to ask."""
-        self._thread.start()
+        """Start polling."""
+        self._poller.start()
 
     def stop(self) -> None:
-        """End soon; does not wait for a provider that hangs."""
-        self._stop.set()
-        self._nudged.set()
+        """Stop polling soon; does not wait for a provider that hangs."""
+        self._poller.stop()
         with suppress(Exception):
             self._provider.close()
 
+    def nudge(self) -> None:
+        """Poll soon, because of an id that no name is known for. Never waits."""
+        self._poller.nudge()
+
+    def refresh(self) -> bool:
+        """Poll once, in the calling thread; whether the provider answered."""
+        return self._poller.once()
+
     @property
     def names(self) -> Names:
-        """What it knew last; nothing when that is too long ago."""
-        if self._fetched_at is not None and self._monotonic() - self._fetched_at > KEPT_S:
-            return NOTHING
+        """The last names; none if they are more than five minutes old."""
+        if self._fetched_at is not None and self._monotonic() - self._fetched_at > NAMES_VALID_S:
+            return NO_NAMES
         return self._names
 
     @property
     def health(self) -> ProviderHealth:
-        """How it is; one that never comes back from a question is down."""
-        asked_at = self._asked_at
-        if asked_at is None or self._monotonic() - asked_at < HANGS_S:
-            return self._health
-        name, reason = self._health.name, f"does not come back; it was asked more than {HANGS_S:g} s ago"
-        self._said.change(name, reason, f"{name}: {reason}", "")
-        return replace(self._health, up=False, problem=Problem(reason))
+        """The provider's health; one that hangs is down."""
+        health = self._health
+        if not self._poller.hangs:
+            return health
+        problem = Problem(
+            f"does not come back after {HANGS_S:g} s", "see whether it, or its file system, hangs", "hang"
+        )
+        self._said.change(health.name, str(problem), f"{health.name}: {problem}", "")
+        return replace(health, up=False, problem=problem)
 
-    def nudge(self) -> None:
-        """Somebody met an id that is not in the names: ask again soon. Never waits."""
-        self._nudged.set()
-
-    def ask(self) -> float:
-        """Ask once and keep the answer; how long to wait before the next time. Public for tests and `explain`."""
-        self._asked_at = self._monotonic()
+    def _refresh(self) -> bool:
         try:
             names = self._provider.fetch()
-        except Exception as error:
-            if not isinstance(error, ProviderError):
-                log.debug("%s", self._provider.name, exc_info=True)
-            self._note(str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}")
-            wait_s = self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311 - many nodes must not ask in step
-            self._backoff_s = min(self._backoff_s * 2, LONGEST_BACKOFF_S)
-            return wait_s
-        finally:
-            self._asked_at = None
-        if names != self._names:  # else whoever goes by it need not start over
+        except ProviderError as error:
+            self._note(error.problem)
+            return False
+        except Exception as error:  # a bug in a provider costs its names, not the thread
+            log.debug("%s", self._provider.name, exc_info=True)
+            self._note(Problem(f"{type(error).__name__}: {error}", kind="bug"))
+            return False
+        if names != self._names:  # equal names stay the same object, so that nothing is resolved again
             self._names = names
         self._fetched_at = self._monotonic()
-        self._backoff_s = FIRST_BACKOFF_S
-        self._note("")
-        return self._provider.interval_s
+        self._note(None)
+        return True
 
-    def _note(self, reason: str) -> None:
-        before, up = self._health, not reason
-        now_ns = self._now_ns()
-        self._health = ProviderHealth(
-            name=before.name,
+    def _note(self, problem: Problem | None) -> None:
+        before, up, now_ns = self._health, problem is None, self._now_ns()
+        self._health = replace(
+            before,
             up=up,
-            problem=Problem(reason) if reason else None,
+            problem=problem,
             since_ns=before.since_ns if before.up == up and before.fetches else now_ns,
             last_success_ns=now_ns if up else before.last_success_ns,
             fetches=before.fetches + 1,
             failures=before.failures + (not up),
         )
+        reason = str(problem or "")
         self._said.change(before.name, reason, f"{before.name}: {reason}", f"{before.name} answers again")
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            wait_s = self.ask()
-            asked_at = self._monotonic()
-            if self._health.up:
-                self._wait_for_news()
-            else:
-                self._stop.wait(wait_s)  # unknown ids are no reason to ask somebody who is down more often
-            self._stop.wait(max(0.0, asked_at + NUDGE_APART_S - self._monotonic()))
-            self._nudged.clear()
-
-    def _wait_for_news(self) -> None:
-        """In slices, so that a nudge is noticed within a second, and so is a provider that now wants to be polled."""
-        started = self._monotonic()
-        while not self._nudged.is_set():
-            left_s = started + self._provider.interval_s - self._monotonic()
-            if left_s <= 0 or self._is_news(min(left_s, NUDGE_APART_S)):
-                return
-
-    def _is_news(self, timeout_s: float) -> bool:
-        """A provider that cannot wait is polled: its names are as good as before."""
-        reason = ""
-        try:
-            return self._provider.wait(timeout_s, self._nudged)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            log.debug("%s", self._provider.name, exc_info=True)
-            self._nudged.wait(timeout_s)
-            return False
-        finally:
-            name = self._provider.name
-            self._said.change(f"{name} news", reason, f"{name} tells no news, so it is asked every now and then: "
-                              f"{reason}", f"{name} tells news again")  # fmt: skip

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpuledger.errors import PrometheusError
 from gpuledger.fleet.answer import Course, Courses
-from gpuledger.fleet.failure import PrometheusError
 from gpuledger.report import promql
 from gpuledger.report.queries import Column, Grouping, Part, Query, Step, queries
 from gpuledger.report.span import CHUNK, SHORTEST_S, Chunk, Span, show_moment
@@ -17,8 +17,8 @@ from gpuledger.report.span import CHUNK, SHORTEST_S, Chunk, Span, show_moment
 RETRIED = ("timeout", "size", "query")
 """Kinds of failures that fewer cells per query may avoid: too many samples, too many bytes, too slow."""
 MOVED = (
-    "the answer has other timestamps than the query; a query frontend may align them: query Prometheus directly, or "
-    "give --from and --to that are multiples of the step, such as whole days"
+    "the answer has other timestamps than the query; a query frontend may align them",
+    "query Prometheus directly, or give --from and --to that are multiples of the step, such as whole days",
 )
 OVERWRITTEN = (
     "Prometheus scrapes the exporters without honor_labels: true and replaces namespace and pod of the GPU users by "
@@ -112,8 +112,9 @@ class Gatherer:
                 for piece, answer in self._run(query.promql, chunk):
                     totals.add(query, piece, answer.series)
         if not any(has_data):
-            raise PrometheusError("empty", f"no metrics of gpuledger from {show_moment(span.begin_ms)} to "
-                                  f"{show_moment(span.end_ms)}; check that Prometheus scraped it then")  # fmt: skip
+            span_text = f"{show_moment(span.begin_ms)} to {show_moment(span.end_ms)}"
+            fix = "check that Prometheus scraped it then"
+            raise PrometheusError(f"no metrics of gpuledger from {span_text}", fix, "empty")
         self._note_gaps(span, has_data)
         return totals
 
@@ -137,16 +138,17 @@ class Gatherer:
             try:
                 answer = self.server.query_range(query, piece.first_s, piece.last_s, piece.step_ms / 1000)
             except PrometheusError as error:
-                if error.reason not in RETRIED:
+                if error.kind not in RETRIED:
                     raise
                 if piece.count == 1:
-                    raise PrometheusError(error.reason, f"{error}; a shorter --step queries less at a time") from None
+                    fix = "a shorter --step queries less at a time"
+                    raise PrometheusError(str(error), fix, error.kind) from None
                 self.most_cells = piece.count // 2
                 pending.append(piece)
                 continue
             ends = [point[0] for course in answer.series for point in (*course.points[:1], *course.points[-1:])]
             if not all(map(piece.ends_at, ends)):
-                raise PrometheusError("format", MOVED)
+                raise PrometheusError(*MOVED, "format")
             self._check_answer(answer, query)
             yield piece, answer
 
@@ -163,7 +165,7 @@ class Gatherer:
 
     def _report_doubts(self, doubts: Sequence[str]) -> None:
         if doubts and not self.partial:
-            raise PrometheusError("partial", f"{doubts[0]}; the report would be wrong; --allow-partial creates it")
+            raise PrometheusError(f"{doubts[0]}; the report would be wrong", "--allow-partial creates it", "partial")
         self.notes.update(dict.fromkeys(doubts))
 
     def _note_gaps(self, span: Span, has_data: bytearray) -> None:

@@ -10,6 +10,8 @@ from gpuledger.problem import Problem
 
 REPORT = "report it, with `gpuledger doctor --bundle FILE`"
 """The fix of a problem that is a bug of gpuledger."""
+HANG_FIX = "look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`; if the call never returns, reboot"
+"""The fix of a driver call that does not return."""
 
 
 class Source(Protocol):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpuledger.backoff import Backoff
-from gpuledger.errors import SnapshotError
+from gpuledger.errors import LostError, SnapshotError
 from gpuledger.model import Tick
+from gpuledger.net.poller import Poller
 from gpuledger.view.codec import clean
 from gpuledger.view.schema import Snapshot
 from gpuledger.view.snapshot import snapshot
@@ -24,10 +23,6 @@ WINDOW_NS = 3 * 10**9
 PATIENCE_S = 2.0
 STALE_S = 5.0
 """An unchanged snapshot is reported as stale after this time, and after three intervals of its exporter."""
-
-
-class LostError(Exception):
-    """No snapshot is available; the message is one line."""
 
 
 class Source(Protocol):
@@ -70,16 +65,14 @@ class Ticks:
 
 
 class Feed:
-    """Polls a source in the background, with backoff while it is unavailable."""
+    """Polls a source in the background, with backoff while it does not answer."""
 
     def __init__(self, source: Source, interval_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._source, self.interval_s = source, interval_s
-        self._monotonic, self._backoff = monotonic, Backoff(monotonic)
+        self._monotonic = monotonic
         self._changed_s = 0.0
-        self._wake = threading.Event()
-        self._stopped = False
         self._changed: Callable[[], None] = lambda: None
-        self._thread = threading.Thread(target=self._run, name="top", daemon=True)
+        self._poller = Poller("top", self._poll, lambda: self.interval_s, monotonic=monotonic)
         self.state = State()
 
     @property
@@ -90,27 +83,20 @@ class Feed:
     def start(self, changed: Callable[[], None]) -> None:
         """Start polling; `changed` is called from the background thread after each poll."""
         self._changed = changed
-        self._thread.start()
+        self._poller.start()
 
     def retry(self) -> None:
-        """Poll now."""
-        self._backoff.reset()
-        self._wake.set()
+        """Poll now, also during a backoff."""
+        self._poller.retry()
 
     def stop(self) -> None:
-        """Stop polling; waits briefly for a poll in progress."""
-        self._stopped = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(PATIENCE_S)
+        """Stop polling; waits a little for a poll that is under way."""
+        self._poller.stop(PATIENCE_S)
 
-    def step(self) -> None:
-        """Poll once, if the backoff allows it."""
-        if not self._backoff.due():
-            return
+    def step(self) -> bool:
+        """Poll once; whether the source answered."""
         try:
             self._take(self._source())
-            self._backoff.reset()
         except LostError as error:
             self._lose(str(error))
         except SnapshotError as error:
@@ -118,6 +104,14 @@ class Feed:
         except Exception as error:  # a bug must not end the view
             log.debug("top", exc_info=True)
             self._lose(f"{type(error).__name__}: {error}")
+        else:
+            return True
+        return False
+
+    def _poll(self) -> bool:
+        answered = self.step()
+        self._changed()
+        return answered
 
     def _take(self, taken: Snapshot) -> None:
         """An exporter whose loop hangs still responds, always with the same snapshot."""
@@ -128,12 +122,4 @@ class Feed:
         self.state = State(taken, f"{self.name or 'this host'} has no new snapshots" if is_stale else "")
 
     def _lose(self, reason: str) -> None:
-        self._backoff.failed()
         self.state = replace(self.state, lost=clean(reason))
-
-    def _run(self) -> None:
-        while not self._stopped:
-            self._wake.clear()
-            self.step()
-            self._changed()
-            self._wake.wait(self.interval_s)

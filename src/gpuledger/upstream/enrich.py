@@ -1,9 +1,10 @@
-"""Pod labels for the series of a dcgm-exporter. Pure: an answer and who holds what in, lines out.
+"""Pod labels for the series of a dcgm-exporter. Pure: families and holders of devices in, lines out.
 
-What stands on a series already is kept where we know no better. One pod holds the device: its labels replace what
-is there, since dcgm-exporter asks the same kubelet, but earlier, and knows fewer forms of device ids. Several pods
-hold it: the value is the device's and stays once, without a pod. Where the dcgm-exporter itself wrote a series for each
-of several pods, with `vgpu` or without, these stay. A pod that was replaced takes its `pod_uid` with it.
+- One pod holds the device: its labels replace those of the series, because dcgm-exporter asks the same kubelet, but
+  earlier, and knows fewer forms of device ids. If the pod differs, the label `pod_uid` is removed.
+- Several pods hold it: the value belongs to the device, and the series stays once, without a pod. Series that
+  dcgm-exporter wrote for each of several pods, with `vgpu` or without, stay as they are.
+- No pod holds it: the series stays as it is.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from gpuledger.upstream.exposition import Family, pairs
 
 NEW_NAMES = (b"namespace", b"pod", b"container")
 OLD_NAMES = (b"pod_namespace", b"pod_name", b"container_name")
-"""With the names of dcgm 1.x, or `--use-old-namespace`."""
-MINE = {*NEW_NAMES, *OLD_NAMES}
+"""The label names of dcgm 1.x, or of `--use-old-namespace`."""
+POD_LABELS = {*NEW_NAMES, *OLD_NAMES}
 OLD_PREFIX = b"dcgm_"
-OF_POD = b"pod_uid"
+POD_UID = b"pod_uid"
 UUIDS = (b"UUID", b"uuid", b"gpu_uuid")
-"""Of GPUs, of GPUs under the old names, and of NVLinks."""
+"""The label for the uuid of a GPU, of a GPU with old label names, and of an NVLink."""
 BUS_ID = re.compile(rb"([0-9a-fA-F]{1,8}):([0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])")
 
 Pairs = list[tuple[bytes, bytes]]
@@ -32,29 +33,29 @@ Pairs = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one label block becomes."""
+    """The new labels of a label block."""
 
     texts: tuple[bytes, ...]
-    """With braces. Several when a shared device is copied for each of its pods."""
+    """With braces. Several if the series of a shared device is copied for each of its pods."""
     keys: tuple[int, ...]
-    """Equal for equal sets of labels, in whatever order."""
+    """Hashes of the labels in any order."""
     has_pod: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Enriched:
-    """An answer as it is served."""
+    """The metrics as they are served."""
 
     families: tuple[tuple[bytes, bytes], ...] = ()
-    """Name and lines of each."""
+    """Name and lines of each family."""
     series: int = 0
     with_pod: int = 0
     duplicates: int = 0
-    """Series left out because one with the same labels came before."""
+    """Series left out because a series before them has the same labels."""
 
 
 def enrich(families: Sequence[Family], held: DevicePods, *, copied: bool = False) -> Enriched:
-    """The answer with pods on it; `copied` gives each pod on a shared device a copy of the device's series."""
+    """The families with pod labels; `copied` writes the series of a shared device once for each of its pods."""
     labeller = Labeller(held, copied=copied)
     written = [(family.name, _lines(family, labeller)) for family in families]
     return Enriched(
@@ -72,16 +73,16 @@ def _lines(family: Family, labeller: Labeller) -> tuple[bytes, int, int, int]:
 
 
 def _split(family: Family) -> dict[tuple[bytes, bytes | None], Block]:
-    """Those of its series that differ from another one in nothing but the pod, each as it is."""
-    alike: dict[tuple[bytes, int], dict[int, None]] = {}
-    found = []
+    """The series that differ from another one only in the pod, each with its labels unchanged."""
+    by_device: dict[tuple[bytes, int], dict[int, None]] = {}
+    series = []
     for name, text in dict.fromkeys((name, text) for name, text, _ in family.series):
         labels = pairs(text or b"")
-        block = _as_it_is(text, labels)
-        same = name, _key(_without_pod(labels))
-        alike.setdefault(same, {})[block.keys[0]] = None
-        found.append(((name, text), same, block))
-    return {series: block for series, same, block in found if len(alike[same]) > 1}
+        block = _unchanged(text, labels)
+        device_key = name, _key(_without_pod(labels))
+        by_device.setdefault(device_key, {})[block.keys[0]] = None
+        series.append(((name, text), device_key, block))
+    return {key: block for key, device_key, block in series if len(by_device[device_key]) > 1}
 
 
 def _written(
@@ -104,7 +105,7 @@ def _written(
 
 
 class Labeller:
-    """Finds the labels of each block once."""
+    """Computes the new labels of each distinct block once."""
 
     def __init__(self, held: DevicePods, *, copied: bool = False) -> None:
         self._devices = Devices(held.devices)
@@ -114,40 +115,40 @@ class Labeller:
         self.old: dict[bytes | None, Block] = dict(self.new)
 
     def add(self, text: bytes | None, blocks: dict[bytes | None, Block]) -> Block:
-        """What becomes of a block that was not met before."""
-        assert text is not None  # noqa: S101 - known from the beginning
+        """The new labels of a block that is not in `blocks` yet."""
+        assert text is not None  # noqa: S101 - series without labels are in `blocks` from the start
         block = blocks[text] = self._block(text, is_old=blocks is self.old)
         return block
 
     def _block(self, text: bytes, *, is_old: bool) -> Block:
         labels = pairs(text)
-        said = dict(labels)
-        is_old = is_old or b"uuid" in said or OLD_NAMES[1] in said
+        values = dict(labels)
+        is_old = is_old or b"uuid" in values or OLD_NAMES[1] in values
         names = OLD_NAMES if is_old else NEW_NAMES
-        there = said.get(names[1], b"") != b""
-        holders = self._holders_of(said)
+        has_pod = values.get(names[1], b"") != b""
+        holders = self._holders_of(values)
         pod = single_pod(holders)
         if pod is not None:
             return _made([_with(labels, names, pod)], has_pod=True)
-        if not holders or (b"vgpu" in said and there):
-            return _as_it_is(text, labels)
+        if not holders or (b"vgpu" in values and has_pod):
+            return _unchanged(text, labels)
         if self._copied:
             return _made([_with(labels, names, holder) for holder in holders], has_pod=True)
         return _made([_without_pod(labels)], has_pod=False)
 
-    def _holders_of(self, said: dict[bytes, bytes]) -> tuple[HolderLabels, ...]:
-        found = {holder for uuid in self._devices.find(said) for holder in self._holders.get(uuid, ())}
-        return tuple(sorted(found))
+    def _holders_of(self, values: dict[bytes, bytes]) -> tuple[HolderLabels, ...]:
+        holders = {holder for uuid in self._devices.find(values) for holder in self._holders.get(uuid, ())}
+        return tuple(sorted(holders))
 
 
 class Devices:
-    """Which device of this host a label block names."""
+    """The devices of this host, found by labels."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         gpus = [device for device in devices if not device.parent_uuid]
         self._uuids = {device.uuid.encode() for device in devices}
         self._by_bus = {_bus(device.pci_bus_id.encode()): device.uuid.encode() for device in gpus if device.pci_bus_id}
-        # dcgm-exporter writes its own number of the GPU here, others the one of /dev/nvidiaN: only where they agree.
+        # dcgm-exporter writes the index here, other exporters the minor number: used only where both are equal.
         self._by_number = {b"nvidia%d" % gpu.index: gpu.uuid.encode() for gpu in gpus if gpu.minor == gpu.index}
         self._instances: dict[tuple[bytes, bytes], list[str]] = {}
         for device in devices:
@@ -155,37 +156,37 @@ class Devices:
                 key = (device.parent_uuid.encode(), b"%d" % device.gpu_instance_id)
                 self._instances.setdefault(key, []).append(device.uuid)
 
-    def find(self, said: dict[bytes, bytes]) -> list[str]:
-        """The uuids of a GPU, or of the compute instances of a GPU instance; none when it is not of this host."""
-        uuid = next((said[label] for label in UUIDS if said.get(label)), b"")
+    def find(self, labels: dict[bytes, bytes]) -> list[str]:
+        """The uuid of a GPU, or those of the compute instances of a GPU instance; empty if it is not of this host."""
+        uuid = next((labels[name] for name in UUIDS if labels.get(name)), b"")
         if not uuid:
-            uuid = self._by_bus.get(_bus(said.get(b"pci_bus_id", b"")), b"")
-            uuid = uuid or self._by_number.get(said.get(b"device", b""), b"")
-        if instance := said.get(b"GPU_I_ID"):
+            uuid = self._by_bus.get(_bus(labels.get(b"pci_bus_id", b"")), b"")
+            uuid = uuid or self._by_number.get(labels.get(b"device", b""), b"")
+        if instance := labels.get(b"GPU_I_ID"):
             return self._instances.get((uuid, instance), [])
         return [uuid.decode()] if uuid in self._uuids else []
 
 
 def _bus(text: bytes) -> bytes:
-    """Without the zeros of the domain, of which some write four and some eight."""
-    found = BUS_ID.fullmatch(text)
-    return b"%b:%b" % (found[1].lstrip(b"0"), found[2].lower()) if found else b"-"
+    """A PCI bus id without the zeros of the domain, which has four or eight digits."""
+    match = BUS_ID.fullmatch(text)
+    return b"%b:%b" % (match[1].lstrip(b"0"), match[2].lower()) if match else b"-"
 
 
 def _with(labels: Pairs, names: tuple[bytes, ...], holder: HolderLabels) -> Pairs:
-    """The labels with this holder instead of whoever is there."""
+    """The labels with those of this holder."""
     ours = [(name, escape(value).encode()) for name, value in zip(names, holder, strict=False)]
-    said = dict(labels)
-    is_other = any(said.get(name, value) not in (b"", value) for name, value in ours[:2])
-    dropped = MINE | {OF_POD} if is_other else MINE
+    values = dict(labels)
+    is_other = any(values.get(name, value) not in (b"", value) for name, value in ours[:2])
+    dropped = POD_LABELS | {POD_UID} if is_other else POD_LABELS
     return [pair for pair in labels if pair[0] not in dropped] + [pair for pair in ours if pair[1]]
 
 
 def _without_pod(labels: Pairs) -> Pairs:
-    return [pair for pair in labels if pair[0] not in MINE and pair[0] != OF_POD]
+    return [pair for pair in labels if pair[0] not in POD_LABELS and pair[0] != POD_UID]
 
 
-def _as_it_is(text: bytes | None, labels: Pairs) -> Block:
+def _unchanged(text: bytes | None, labels: Pairs) -> Block:
     has_pod = any(name in (NEW_NAMES[1], OLD_NAMES[1]) and value for name, value in labels)
     return Block((b"" if text is None else b"{%b}" % text,), (_key(labels),), has_pod)
 
@@ -196,5 +197,5 @@ def _made(copies: list[Pairs], *, has_pod: bool) -> Block:
 
 
 def _key(labels: Pairs) -> int:
-    """An empty label is none to Prometheus. Text alone would not do: the order of labels may differ."""
+    """A hash of the labels in any order. Prometheus treats an empty label as missing."""
     return hash(frozenset(pair for pair in labels if pair[1]))

@@ -1,7 +1,7 @@
-"""Prometheus text as it arrives: any pieces of bytes in, families of series out, or one UpstreamError.
+"""A parser of the Prometheus text format: pieces of bytes in, families of series out, or one UpstreamError.
 
-A dcgm-exporter writes the same label block on hundreds of series, so a block is looked into once, when it is first
-met; values and time stamps stay the text they are. Nothing here grows past the limits.
+A dcgm-exporter writes the same label block on hundreds of series, so each distinct block is checked once. Values and
+time stamps stay text. Nothing here grows past the limits.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gpuledger.upstream.failure import UpstreamError
+from gpuledger.errors import UpstreamError
 
-# Of a line that does not match, no pattern may try one piece of text in two ways: lines are long, and time is squared.
+# No pattern may match one piece of text in two ways: on a long line that does not match, time would be quadratic.
 _NAME = rb"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _NUMBER = rb"(?:[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?[iI]nf|NaN|nan)"
 _QUOTED = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -36,10 +36,10 @@ Series = tuple[bytes, bytes | None, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of an answer is taken."""
+    """Limits of one answer."""
 
     size: int = 32 << 20
-    """Bytes, when no longer compressed; a GPU has some ten thousand. The worst of this size takes 250 MB of memory."""
+    """Bytes after decompression; a GPU has some ten thousand. The worst answer of this size takes 250 MB of memory."""
     series: int = 100_000
     line: int = 64 << 10
 
@@ -49,7 +49,7 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(slots=True)
 class Family:
-    """All series under one name, also where they did not stand together."""
+    """All series of one metric, also where they were not adjacent."""
 
     name: bytes
     help: bytes | None = None
@@ -58,18 +58,18 @@ class Family:
 
     @property
     def head(self) -> bytes:
-        """The lines above its samples."""
-        said = b"" if self.help is None else b"# HELP %b %b\n" % (self.name, self.help)
-        return said + (b"# TYPE %b %b\n" % (self.name, self.type) if self.type else b"")
+        """The HELP and TYPE lines."""
+        help_line = b"" if self.help is None else b"# HELP %b %b\n" % (self.name, self.help)
+        return help_line + (b"# TYPE %b %b\n" % (self.name, self.type) if self.type else b"")
 
 
 def pairs(block: bytes) -> list[tuple[bytes, bytes]]:
-    """The labels of a block that was found to be good; values as they are written, with their escapes."""
+    """Names and values of a valid label block; values keep their escapes."""
     return PAIR.findall(block)
 
 
 class Parser:
-    """Takes one answer in pieces. However it is cut, the outcome is the same."""
+    """Parses one answer in pieces. However it is cut, the outcome is the same."""
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -79,12 +79,12 @@ class Parser:
         self._count = 0
         self._families: dict[bytes, Family] = {}
         self._blocks: dict[bytes, bytes] = {}
-        """Each block that was found to be good, kept once for all series that have it."""
+        """Valid blocks, each stored once for all its series."""
         self._of: dict[bytes, Family] = {}
-        """By the names of samples."""
+        """By the name of a sample, which may have a suffix such as `_bucket`."""
 
     def feed(self, data: bytes) -> None:
-        """The next piece."""
+        """Parse the next piece."""
         room = self._limits.size - self._size
         self._size += len(data)
         lines = (self._rest + data[:room]).split(b"\n")
@@ -94,14 +94,14 @@ class Parser:
             self._line += 1
             raise self._too_long()
         if len(data) > room:
-            raise UpstreamError("size", f"has more than {self._limits.size / (1 << 20):g} MiB")
+            raise UpstreamError(f"has more than {self._limits.size / (1 << 20):g} MiB", kind="size")
 
     def end(self) -> list[Family]:
-        """Everything, when the answer is whole: its last line ends like all others."""
+        """All families, if the answer is complete: its last line ends with a newline."""
         if self._rest:
-            raise UpstreamError("half", f"ends in the middle of line {self._line + 1}, so the rest is missing")
+            raise UpstreamError(f"ends in the middle of line {self._line + 1}, so the rest is missing", kind="half")
         if not self._count:
-            raise UpstreamError("empty", "has no series")
+            raise UpstreamError("has no series", kind="empty")
         return [family for family in self._families.values() if family.series]
 
     def _take(self, lines: list[bytes]) -> None:
@@ -110,40 +110,40 @@ class Parser:
             self._line += 1
             if len(line) > longest:
                 raise self._too_long()
-            found = sample(line)
-            if found is None:
+            match = sample(line)
+            if match is None:
                 self._other(line)
                 continue
-            name, block, value = found.groups()
+            name, block, value = match.groups()
             family = of.get(name) or self._family_of(name)
             if block is not None:
                 block = blocks.get(block) or self._checked(block)
             self._count += 1
             if self._count > self._limits.series:
-                raise UpstreamError("size", f"has more than {self._limits.series} series")
+                raise UpstreamError(f"has more than {self._limits.series} series", kind="size")
             family.series.append((family.name if name == family.name else name, block, value))
 
     def _other(self, line: bytes) -> None:
-        """A line that is no sample: HELP, TYPE, a comment, nothing, or garbage."""
-        text = line.strip(b" \t")
-        if not text:
+        """Parse a line that is no sample: HELP, TYPE, a comment, an empty line, or an error."""
+        stripped = line.strip(b" \t")
+        if not stripped:
             return
-        if not text.startswith(b"#"):
+        if not stripped.startswith(b"#"):
             raise self._bad("is no sample", line)
-        found = HEADER.fullmatch(text)
-        if found is None:
+        header = HEADER.fullmatch(stripped)
+        if header is None:
             return
-        kind, name, said = found[1], found[2], found[3] or b""
+        kind, name, text = header[1], header[2], header[3] or b""
         family = self._families.get(name) or self._new(name)
-        if kind == b"HELP" and family.help is None:  # the first counts: the same name may come again further down
-            if not _is_text(said):
+        if kind == b"HELP" and family.help is None:  # the first HELP counts: a name may come again further down
+            if not _is_text(text):
                 raise self._bad("is not UTF-8", line)
-            family.help = said
+            family.help = text
         elif kind == b"TYPE" and not family.type:
-            if said not in TYPES:
+            if text not in TYPES:
                 raise self._bad("names no known type", line)
-            family.type = said
-            for suffix in SUFFIXES.get(said, ()):
+            family.type = text
+            for suffix in SUFFIXES.get(text, ()):
                 self._of.setdefault(name + suffix, family)
 
     def _family_of(self, name: bytes) -> Family:
@@ -152,7 +152,7 @@ class Parser:
 
     def _new(self, name: bytes) -> Family:
         if len(self._families) >= self._limits.series:
-            raise UpstreamError("size", f"has more than {self._limits.series} metrics")
+            raise UpstreamError(f"has more than {self._limits.series} metrics", kind="size")
         family = self._families[name] = Family(name)
         return family
 
@@ -168,11 +168,11 @@ class Parser:
         return block
 
     def _too_long(self) -> UpstreamError:
-        return UpstreamError("format", f"is no metrics: line {self._line} has more than {self._limits.line} bytes")
+        return UpstreamError(f"is no metrics: line {self._line} has more than {self._limits.line} bytes", kind="format")
 
     def _bad(self, what: str, text: bytes) -> UpstreamError:
         shown = text[:SHOWN].decode("utf-8", "replace")
-        return UpstreamError("format", f"is no metrics: line {self._line} {what}: {shown!r}")
+        return UpstreamError(f"is no metrics: line {self._line} {what}: {shown!r}", kind="format")
 
 
 def _is_text(data: bytes) -> bool:

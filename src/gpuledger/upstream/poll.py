@@ -1,39 +1,41 @@
-"""The thread that keeps a dcgm-exporter's metrics at hand, with pods on them. No scrape and no tick waits for it.
+"""The metrics of a dcgm-exporter, kept up to date in the background and labelled with pods.
 
-It reads every so often, and looks every second whether somebody else holds a device now: then the answer it has gets
-new labels. What was read last is served until it is too old, whatever happens to the dcgm-exporter.
+They are read every `interval_s`. Every second the holders of devices are compared with those of the last labelling, and
+if they differ the last answer is labelled again. The last answer is served until it is too old, whatever happens to the
+dcgm-exporter.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpuledger.errors import UpstreamError
 from gpuledger.holders import DevicePods, device_pods
 from gpuledger.model import Tick, Upstream
+from gpuledger.net.poller import Poller
 from gpuledger.problem import Problem
 from gpuledger.said import Said
 from gpuledger.upstream.enrich import Enriched, enrich
 from gpuledger.upstream.exposition import Family
-from gpuledger.upstream.failure import UpstreamError
 from gpuledger.upstream.source import Source
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-PATIENCE_NS = 10 * 10**9
-"""How long whoever knows names may take for a first answer; series without pods would be other series."""
+PROVIDERS_NS = 10 * 10**9
+"""How long to wait for the first answers of name providers: a series without its pod would be another series."""
 NAME = "dcgm-exporter"
 DUPLICATES = "duplicates"
+NOT_READ = Problem("not read yet", kind="starting")
 
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """How often to read, how long an answer is good, and what to do with shared devices."""
+    """How often to read, how long an answer is served, and whether series of shared devices are copied."""
 
     interval_s: float = 15.0
     max_age_s: float = 60.0
@@ -41,7 +43,7 @@ class Polling:
 
 
 class Poll:
-    """Reads one source. `latest` gives the last tick, from which it takes who holds what."""
+    """Reads one source. `latest` returns the last tick, which says which pods hold which devices."""
 
     def __init__(
         self,
@@ -55,39 +57,39 @@ class Poll:
         self._source, self._latest, self._polling = source, latest, polling
         self._monotonic, self._now_ns = monotonic, now_ns
         self._said = Said(log)
-        self._stop = threading.Event()
         self._families: list[Family] = []
         self._held: DevicePods | None = None
         self._served: Enriched | None = None
-        self._good_at: float | None = None
+        self._answered_at: float | None = None
         self._due = monotonic()
-        self._reason = "not read yet"
+        self._problem: Problem | None = NOT_READ
         self._last_success_ns = self._duration_ns = self._duplicates = 0
         self._failures: Counter[str] = Counter()
+        self._poller = Poller(NAME, self._guarded_step, lambda: LOOK_S)
 
     def start(self) -> None:
-        """Begin to read."""
-        threading.Thread(target=self._run, name=NAME, daemon=True).start()
+        """Start polling."""
+        self._poller.start()
 
     def stop(self) -> None:
-        """End soon; does not wait for a server that hangs."""
-        self._stop.set()
+        """Stop polling soon; does not wait for a server that hangs."""
+        self._poller.stop()
 
     @property
     def served(self) -> Enriched | None:
-        """The last good answer; None when it is too old."""
-        good_at = self._good_at
-        if good_at is None or self._monotonic() - good_at > self._polling.max_age_s:
+        """The last answer; None if it is too old."""
+        answered_at = self._answered_at
+        if answered_at is None or self._monotonic() - answered_at > self._polling.max_age_s:
             return None
         return self._served
 
     @property
     def state(self) -> Upstream:
-        """How it is, for the tick."""
+        """Health, for the tick."""
         served = self.served
         return Upstream(
-            up=not self._reason and served is not None,
-            problem=Problem(self._reason) if self._reason else None,
+            up=self._problem is None and served is not None,
+            problem=self._problem,
             last_success_ns=self._last_success_ns,
             duration_ns=self._duration_ns,
             series=served.series if served else 0,
@@ -97,7 +99,7 @@ class Poll:
         )
 
     def step(self) -> None:
-        """Read if it is time to, and label if anything changed. Public for tests."""
+        """Read if the interval is over, and label if anything has changed."""
         tick = self._latest()
         if tick is None or not _is_resolved(tick):
             return
@@ -106,7 +108,7 @@ class Poll:
         if started >= self._due:
             self._due = started + self._polling.interval_s
             families = self._read()
-        # A driver that is down lists no devices, which does not mean that nobody holds them.
+        # A driver that is down lists no devices, but pods still hold them.
         held = self._held if self._held is not None and not tick.driver.up else device_pods(tick)
         if families is not None:
             self._families = families
@@ -115,8 +117,16 @@ class Poll:
             self._duration_ns = int((self._monotonic() - started) * 1e9)
         elif self._families and held != self._held:
             self._label(held)
-        if self.served is None:  # its memory is better free
+        if self.served is None:  # free its memory
             self._families, self._served = [], None
+
+    def _guarded_step(self) -> bool:
+        try:
+            self.step()
+        except Exception as error:  # the last answer is served on
+            log.debug(NAME, exc_info=True)
+            self._fail(Problem(f"{type(error).__name__}: {error}", kind="bug"))
+        return True  # holders are compared every second, also while the dcgm-exporter is down
 
     def _label(self, held: DevicePods) -> None:
         self._held = held
@@ -124,37 +134,29 @@ class Poll:
 
     def _count_duplicates(self, count: int) -> None:
         self._duplicates += count
-        problem = f"{NAME}: {count} of its series have the labels of one before them, and are left out"
-        self._said.change(DUPLICATES, "some" if count else "", problem, f"{NAME} has every series once again")
+        problem = f"{NAME}: {count} series are left out, because series before them have the same labels"
+        self._said.change(DUPLICATES, "some" if count else "", problem, f"{NAME}: no more duplicate series")
 
     def _read(self) -> list[Family] | None:
         try:
             answer = self._source.read()
         except UpstreamError as error:
-            self._fail(error.reason, str(error))
+            self._fail(error.problem)
             return None
-        self._good_at = self._monotonic() - max(0.0, answer.age_s)
+        self._answered_at = self._monotonic() - max(0.0, answer.age_s)
         self._last_success_ns = self._now_ns()
-        self._reason = ""
+        self._problem = None
         self._said.change(NAME, "", "", f"{NAME} answers again")
         return answer.families
 
-    def _fail(self, kind: str, reason: str) -> None:
-        """Logged when the kind changes: the lines of a broken answer may differ each time."""
-        self._failures[kind] += 1
-        self._reason = reason
-        self._said.change(NAME, kind, f"{NAME}: {reason}", "")
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self.step()
-            except Exception as error:  # the thread goes on, and so does what it has
-                log.debug(NAME, exc_info=True)
-                self._fail("bug", f"{type(error).__name__}: {error}")
-            self._stop.wait(LOOK_S)
+    def _fail(self, problem: Problem) -> None:
+        """Count a failure. It is logged when its kind changes: the text may quote another line each time."""
+        self._failures[problem.kind] += 1
+        self._problem = problem
+        self._said.change(NAME, problem.kind, f"{NAME}: {problem}", "")
 
 
 def _is_resolved(tick: Tick) -> bool:
-    """Whether everybody who knows names was asked once, or should have answered by now."""
-    return all(one.fetches or tick.time_ns - one.since_ns > PATIENCE_NS for one in tick.owners.providers)
+    """Whether each name provider has answered or failed once, or had ten seconds to."""
+    providers = tick.owners.providers
+    return all(health.fetches or tick.time_ns - health.since_ns > PROVIDERS_NS for health in providers)

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from gpuledger.model import MemoryAccount, ProviderHealth, Reading, Tick
 from gpuledger.problem import NOTE, PROBLEM, SEVERITIES, WARNING, Problem
-from gpuledger.view import advice
 
 GIB = 1 << 30
 HEAT = {"sw_thermal_slowdown", "hw_thermal_slowdown"}
@@ -69,14 +68,12 @@ def _driver(tick: Tick) -> Iterator[Problem]:
         yield Problem("the driver responds but lists no GPU", NO_GPU_FIX, "no_gpu", about="driver")
     for reading in tick.readings:
         yield from _gpu(reading, tick.memory.get(reading.device.uuid))
-    for (call, error), count in tick.health.driver_errors:
-        what = f"{call} failed {_times(count)}: {error}; its values are missing"
-        yield Problem(what, DRIVER_FIX, "driver_call", severity=WARNING, about="driver")
+    yield from tick.health.driver_problems
 
 
-def _unreadable(cause: Problem | None, about: str, gpu: int | str = "ID") -> Problem:
+def _unreadable(cause: Problem | None, about: str) -> Problem:
     """A driver or GPU that is down."""
-    cause = advice.completed(cause or Problem("no reason given"), gpu)
+    cause = cause or Problem("no reason given")
     return replace(cause, what=f"cannot be read: {cause.what}", fix=cause.fix or DRIVER_FIX, about=about)
 
 
@@ -84,7 +81,7 @@ def _gpu(reading: Reading, memory: MemoryAccount | None) -> Iterator[Problem]:
     device = reading.device
     name = f"GPU {device.index}" + (f" {device.mig_profile}" if device.parent_uuid else "")
     if not reading.up:
-        yield _unreadable(reading.problem, name, device.index)
+        yield _unreadable(reading.problem, name)
         return
     yield from _hardware(reading, name)
     if memory is not None and memory.unknown_bytes:
@@ -130,7 +127,7 @@ def _names(tick: Tick) -> Iterator[Problem]:
     down = [health for health in owners.providers if not health.up]
     for health in down:
         if health.fetches:
-            cause = advice.completed_provider(health.problem or Problem("no reason given"), provider_kind(health))
+            cause = health.problem or Problem("no reason given")
             yield replace(cause, fix=cause.fix or LOG_FIX, about=provider_name(health))
     if not down:
         for reason, count in owners.unresolved:
@@ -177,7 +174,7 @@ def _exporter(tick: Tick) -> Iterator[Problem]:
 
 
 def _component(cause: Problem | None, about: str, fallback_fix: str) -> Problem:
-    cause = advice.split(cause or Problem("no reason given"))
+    cause = cause or Problem("no reason given")
     return replace(cause, fix=cause.fix or fallback_fix, about=about)
 
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpuledger.backoff import Backoff
 from gpuledger.errors import DcgmError
 from gpuledger.model import DcgmHealth, DcgmStats, ProcessUse, Tick
+from gpuledger.net.poller import Backoff
 from gpuledger.problem import Problem
 from gpuledger.said import Said
 from gpuledger.sources import REPORT

@@ -11,6 +11,7 @@ import pynvml
 
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.problem import Problem
+from gpuledger.sources import HANG_FIX
 
 Handle = Any
 """An opaque pointer of the binding."""
@@ -93,7 +94,7 @@ def hang(call: str) -> Problem:
     """The problem of a call that does not return."""
     return Problem(
         what=f"{call} does not return",
-        fix="look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`; if the call never returns, reboot",
+        fix=HANG_FIX,
         kind=HANG,
     )
 

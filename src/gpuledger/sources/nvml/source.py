@@ -16,9 +16,9 @@ from typing import Any
 
 import pynvml
 
-from gpuledger.backoff import Backoff
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Device, Driver, Reading, Tick
+from gpuledger.net.poller import Backoff
 from gpuledger.problem import WARNING, Problem
 from gpuledger.said import Said
 from gpuledger.sources import REPORT

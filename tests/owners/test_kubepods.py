@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.owners.workload import workload
+from gpuledger.owners.kubepods import workload
 
 RAY = {"ray.io/originated-from-crd": "RayJob", "ray.io/originated-from-cr-name": "myjob"}
 HASH = {"pod-template-hash": "7c9d8f6b5d"}

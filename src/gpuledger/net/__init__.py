@@ -1,0 +1,1 @@
+"""Talking to other programs: addresses, HTTP, TLS, deadlines and background polling."""

@@ -1,0 +1,59 @@
+"""Addresses of servers: URLs and Docker's notation. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+DOCKER_TLS_PORT = 2376
+URL = re.compile(
+    r"(https?)://(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253}))(?::([0-9]{1,5}))?((?:/[!-~]*)?)", re.ASCII
+)
+PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens: the path of a unix socket, or a host and a port."""
+
+    path: str = ""
+    host: str = ""
+    port: int = 0
+    tls: bool = False
+
+    @property
+    def authority(self) -> str:
+        """`host:port` as in a URL or a Host header, with IPv6 addresses in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}" if host else "localhost"
+
+    def __str__(self) -> str:
+        return self.path or self.authority
+
+
+def parse_address(url: str) -> Address:
+    """Parse `unix:///path`, a bare path, `tcp://host:port`, `http://` or `https://`; ValueError for anything else."""
+    scheme, separator, rest = url.partition("://")
+    path = url if not separator else rest if scheme == "unix" else ""
+    if path.startswith("/") and "\0" not in path:
+        return Address(path=path)
+    host, colon, port = rest.rstrip("/").rpartition(":")
+    is_host = scheme in ("tcp", "http", "https") and host and host.isascii() and host.isprintable()
+    if not is_host or not colon or not port.isdecimal() or not 0 < int(port[:6]) < 1 << 16 or len(port) > 5:
+        raise ValueError(f"{url!r} is no address: give unix:///path, tcp://host:port or https://host:port")
+    return Address(host=host.strip("[]"), port=int(port), tls=scheme == "https" or int(port) == DOCKER_TLS_PORT)
+
+
+def parse_url(text: str, port: int | None = None) -> tuple[Address, str] | None:
+    """Address and path of an http or https URL; None for other text. `port` replaces the scheme's default port."""
+    match = URL.fullmatch(text)
+    if match is None or not 0 < int(match[4] or 1) < 1 << 16:
+        return None
+    scheme = match[1]
+    port = int(match[4] or port or PORTS[scheme])
+    return Address(host=match[2] or match[3], port=port, tls=scheme == "https"), match[5]
+
+
+def has_credentials(url: str) -> bool:
+    """Whether the URL contains a user name or a password."""
+    return "@" in url.partition("://")[2].partition("/")[0]

@@ -1,0 +1,343 @@
+"""An HTTP/1.1 client for one server on a unix or TCP socket, with one connection per request.
+
+The client of the standard library would do, but takes megabytes of memory. Whatever a server sends, a call ends before
+its deadline with a response of limited size or with an HttpError.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+
+from gpuledger.errors import ConnectError, HttpError
+from gpuledger.net.address import Address
+from gpuledger.net.deadline import Deadline
+from gpuledger.net.tls import ClientTls, TlsFilesError, TlsSettings
+
+HEAD_LIMIT = 64 << 10
+READ_SIZE = 256 << 10
+PROTOCOL = b"HTTP/1."
+CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;.*)?", re.DOTALL)
+FORM = "Content-Type: application/x-www-form-urlencoded"
+NO_TLS = TlsSettings()
+
+CONNECT_KINDS: tuple[tuple[type[OSError], str, str], ...] = (
+    (PermissionError, "permission", "allow this user to open the socket"),
+    (FileNotFoundError, "missing", "is it running?"),
+    (ConnectionRefusedError, "refused", "is it running?"),
+)
+
+
+class Client:
+    """Sends requests to one server."""
+
+    def __init__(self, address: Address, *, name: str = "", tls: TlsSettings = NO_TLS) -> None:
+        self.address = address
+        self.name = name or str(address)
+        """The server in messages."""
+        is_secure = bool(address.host and (address.tls or tls.files))
+        self._tls = ClientTls(tls) if is_secure else None
+
+    def get(self, target: str, timeout_s: float, limit: int, *headers: str) -> tuple[int, bytes]:
+        """Status and body of one response of at most `limit` bytes; raises HttpError."""
+        with self.stream(target, timeout_s, limit, *headers) as response:
+            return response.status, response.body()
+
+    @contextmanager
+    def stream(
+        self, target: str, timeout_s: float, limit: int, *headers: str, form: bytes | None = None
+    ) -> Iterator[Response]:
+        """A response whose head is read and whose body is read as it arrives; POST if there is a form."""
+        response = self.open(target, Deadline(timeout_s), limit, *headers, form=form)
+        try:
+            response.read_head()
+            yield response
+        finally:
+            response.close()
+
+    def open(
+        self, target: str, deadline: Deadline, limit: int | None, *headers: str, form: bytes | None = None
+    ) -> Response:
+        """Send a request. The caller reads the response and closes it; `limit=None` is for streams without an end."""
+        method = "GET" if form is None else "POST"
+        if form is not None:
+            headers = (*headers, FORM, f"Content-Length: {len(form)}")
+        lines = (f"{method} {target} HTTP/1.1", f"Host: {self.address.authority}", "User-Agent: gpuledger",
+                 "Connection: close", *headers, "", "")  # fmt: skip
+        try:
+            connection = self._connect(deadline)
+            try:
+                if self._tls is not None:
+                    connection.settimeout(deadline.left_s())
+                    connection = self._tls.wrap(connection, self.address.host)
+                connection.settimeout(deadline.left_s())
+                connection.sendall("\r\n".join(lines).encode() + (form or b""))
+            except BaseException:
+                connection.close()
+                raise
+        except OSError as error:
+            raise http_error(error, self.name, deadline, self.address.path) from error
+        return Response(connection, deadline, self.name, limit)
+
+    def _connect(self, deadline: Deadline) -> socket.socket:
+        address = self.address
+        if address.path:
+            return _connected(socket.AF_UNIX, address.path, deadline)
+        failure: OSError = OSError(f"{address.host} has no address")
+        # As bytes: a str goes through IDNA and its tables.
+        for family, _, _, _, place in socket.getaddrinfo(address.host.encode(), address.port, type=socket.SOCK_STREAM):
+            try:
+                return _connected(family, place, deadline)
+            except OSError as error:
+                failure = error
+        raise failure
+
+
+def _connected(family: int, place: object, deadline: Deadline) -> socket.socket:
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(deadline.left_s())
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.connect(place)  # type: ignore[arg-type]  # a path, or an address of getaddrinfo
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def http_error(error: OSError, name: str, deadline: Deadline, path: str = "") -> HttpError:
+    """The HttpError for a failed call of a socket, with its kind; `path` is that of a unix socket."""
+    # BlockingIOError: the backlog of a unix socket is full.
+    if isinstance(error, (TimeoutError, BlockingIOError)):
+        what = f"no complete answer from {name} within {deadline.timeout_s:.3g} s"
+        return HttpError(what, "is it overloaded?", "timeout")
+    if isinstance(error, TlsFilesError):
+        return ConnectError(f"cannot reach {name}: {error}", "correct the files", "unreachable")
+    if tls_error := _tls_error(error, name):
+        return tls_error
+    what = f"cannot open {path}" if path else f"cannot reach {name}"
+    for error_type, kind, fix in CONNECT_KINDS:
+        if isinstance(error, error_type):
+            return ConnectError(f"{what}: {error.strerror or error}", fix, kind)
+    return ConnectError(f"{what}: {error.strerror or error}", "is it running?", "unreachable")
+
+
+def _tls_error(error: OSError, name: str) -> HttpError | None:
+    ssl = sys.modules.get("ssl")  # where nothing imported it, no error is one of TLS
+    if ssl is None or not isinstance(error, ssl.SSLError):
+        return None
+    if isinstance(error, ssl.SSLCertVerificationError):
+        what = f"the certificate of {name} is not trusted: {error.verify_message}"
+        return HttpError(what, "trust the authority that signed it", "tls")
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    return HttpError(f"no TLS with {name}: {reason}", "is it https, and is a client certificate wanted?", "tls")
+
+
+class Response:
+    """A response that is read as it arrives. One thread reads; any thread may close it."""
+
+    def __init__(self, connection: socket.socket, deadline: Deadline, name: str, limit: int | None) -> None:
+        self._connection = connection
+        self._deadline = deadline
+        self._name = name
+        self._parser = ResponseParser(limit)
+        self._early = b""
+        """Body bytes that came with the head."""
+        self._lock = threading.Lock()
+        """Held while the socket is read, so that no thread closes it under the reader."""
+        self._closed = False
+
+    @property
+    def status(self) -> int:
+        """The status code; 0 until the head has arrived."""
+        return self._parser.status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Names and values in lower case."""
+        return self._parser.headers
+
+    @property
+    def done(self) -> bool:
+        """Whether the whole body has arrived."""
+        return self._parser.done
+
+    def read_head(self) -> None:
+        """Wait for the status and the headers, until the deadline."""
+        while not self.status:
+            self._early += self._next()
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body as it arrives, until the deadline."""
+        self.read_head()
+        early, self._early = self._early, b""
+        yield early
+        while not self.done:
+            yield self._next()
+
+    def body(self) -> bytes:
+        """The whole body, which arrives before the deadline."""
+        return b"".join(self.pieces())
+
+    def poll(self, timeout_s: float) -> bytes | None:
+        """Body bytes that arrive within this time, without regard to the deadline; None if nothing arrives."""
+        early, self._early = self._early, b""
+        if early or self.done:
+            return early
+        try:
+            return self._receive(timeout_s)
+        except TimeoutError:
+            return None
+
+    def close(self) -> None:
+        """Close the connection. A thread that reads it is woken, and closes it then."""
+        self._closed = True
+        with suppress(OSError):
+            # The method of the plain socket: that of TLS would change objects that the reader uses.
+            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._connection.close()
+            finally:
+                self._lock.release()
+
+    def _next(self) -> bytes:
+        try:
+            return self._receive(self._deadline.left_s())
+        except TimeoutError as error:
+            raise http_error(error, self._name, self._deadline) from error
+
+    def _receive(self, timeout_s: float) -> bytes:
+        try:
+            with self._lock:
+                self._connection.settimeout(timeout_s)
+                received = self._connection.recv(READ_SIZE)
+            return self._parser.feed(received)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise http_error(error, self._name, self._deadline) from error
+        except HttpError as error:
+            raise HttpError(f"{self._name} {error}", kind=error.kind) from None
+        finally:
+            if self._closed:
+                self.close()
+
+
+class ResponseParser:
+    """Parses one response in pieces; however it is cut, the outcome is the same. Does no I/O.
+
+    The messages of its errors lack the server's name, which the caller puts before them.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.done = False
+        self._limit = limit
+        self._buffer = bytearray()
+        self._is_closed = False
+        self._size = 0
+        self._pieces: list[bytes] = []
+        self._steps = self._parse()
+
+    def feed(self, data: bytes) -> bytes:
+        """The body bytes in `data`; no data means that the server has closed the connection. Raises HttpError."""
+        self._buffer += data
+        self._is_closed = not data
+        if not self.done:
+            self.done = next(self._steps, True)
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+    def _parse(self) -> Generator[bool, None, None]:
+        """Yield False whenever more bytes are needed."""
+        status, headers = 100, self.headers
+        while status < 200:  # 100 Continue and the like come before the response
+            status, headers = parse_head((yield from self._head()))
+        self.status, self.headers = status, headers
+        length = headers.get("content-length")
+        if "chunked" in headers.get("transfer-encoding", ""):
+            yield from self._chunks()
+        elif length is None:
+            while not self._is_closed:
+                self._count(len(self._buffer))
+                self._take(len(self._buffer))
+                yield False
+        elif not (length.isascii() and length.isdigit() and len(length) < 20):
+            raise HttpError(f"sent the invalid Content-Length {length[:60]!r}", kind="http")
+        else:
+            self._count(int(length))
+            yield from self._copy(int(length))
+
+    def _head(self) -> Generator[bool, None, bytes]:
+        while (end := self._buffer.find(b"\r\n\r\n", 0, HEAD_LIMIT + 4)) < 0:
+            head = bytes(self._buffer[: len(PROTOCOL)])
+            if self._is_closed and not head:
+                raise HttpError("closed the connection without an answer", kind="http")
+            if self._is_closed or len(self._buffer) > HEAD_LIMIT or head != PROTOCOL[: len(head)]:
+                raise _no_http(bytes(self._buffer[:HEAD_LIMIT]).partition(b"\r\n")[0])
+            yield False
+        head = bytes(self._buffer[:end])
+        del self._buffer[: end + 4]
+        return head
+
+    def _chunks(self) -> Generator[bool, None, None]:
+        while size := (yield from self._chunk_size()):  # trailers after the last chunk are not read
+            self._count(size)
+            yield from self._copy(size)
+            while len(self._buffer) < 2:
+                yield self._more()
+            if self._buffer[:2] != b"\r\n":
+                raise HttpError("sent a chunk longer than its size", kind="http")
+            del self._buffer[:2]
+
+    def _chunk_size(self) -> Generator[bool, None, int]:
+        while (end := self._buffer.find(b"\r\n", 0, HEAD_LIMIT)) < 0 and len(self._buffer) < HEAD_LIMIT:
+            yield self._more()
+        match = CHUNK_SIZE.fullmatch(bytes(self._buffer[: max(end, 0)]))
+        if match is None:
+            start = bytes(self._buffer[:60]).partition(b"\r\n")[0]
+            raise HttpError(f"sent an invalid chunk size, {start!r}", kind="http")
+        del self._buffer[: end + 2]
+        return int(match[1], 16)
+
+    def _copy(self, count: int) -> Generator[bool, None, None]:
+        while count:
+            count -= self._take(min(count, len(self._buffer)))
+            if count:
+                yield self._more()
+
+    def _more(self) -> bool:
+        if self._is_closed:
+            raise HttpError("closed the connection in the middle of an answer", kind="half")
+        return False
+
+    def _take(self, count: int) -> int:
+        self._pieces.append(bytes(self._buffer[:count]))
+        del self._buffer[:count]
+        return count
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        if self._limit is not None and self._size > self._limit:
+            raise HttpError(f"sent an answer of more than {self._limit >> 20} MiB", kind="size")
+
+
+def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    """Status and headers of a response, in lower case."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    status = rest[:3]
+    if not version.startswith("HTTP/1.") or not (len(status) == 3 and status.isascii() and status.isdigit()):
+        raise _no_http(head.partition(b"\r\n")[0])
+    headers = (line.partition(":") for line in lines)
+    return int(status), {name.strip().lower(): value.strip().lower() for name, _, value in headers}
+
+
+def _no_http(line: bytes) -> HttpError:
+    return HttpError(f"did not answer in HTTP but with {line[:60].decode('latin-1')!r}", kind="http")

@@ -1,0 +1,46 @@
+"""Values of JSON from other programs. A value of another type than expected reads as empty. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+LONGEST_TEXT = 512
+"""Characters. The name of an image with its tag and digest has about as many; other texts are shorter."""
+LONGEST_LINE = 200
+
+
+def as_dict(value: object) -> dict[str, Any]:
+    """The JSON object."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    """The JSON array."""
+    return value if isinstance(value, list) else []
+
+
+def as_dicts(value: object) -> list[dict[str, Any]]:
+    """The JSON objects in an array."""
+    return [entry for entry in as_list(value) if isinstance(entry, dict)]
+
+
+def as_text(value: object) -> str:
+    """The text as a label value: short, and printable (half a surrogate pair is not)."""
+    text = value[:LONGEST_TEXT] if isinstance(value, str) else ""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def as_texts(values: Iterable[object]) -> list[str]:
+    """The texts that are not empty."""
+    return [text for text in map(as_text, values) if text]
+
+
+def as_text_map(value: object) -> dict[str, str]:
+    """The texts of a JSON object by key."""
+    return {as_text(key): as_text(entry) for key, entry in as_dict(value).items() if isinstance(entry, str)}
+
+
+def as_line(value: object) -> str:
+    """A short text as part of a message of one line."""
+    return as_text(" ".join(value.split())[:LONGEST_LINE]) if isinstance(value, str) else ""
