@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -39,6 +41,15 @@ def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link names a file that is there."""
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_site_builds(tmp_path: Path) -> None:
+    """Mkdocs finds every page in the navigation, and every link and anchor leads somewhere."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr.count("WARNING")) == (0, 0), done.stderr
+    assert 'id="gpu_process_energy_joules_total"' in (tmp_path / "metrics" / "index.html").read_text()
 
 
 def test_readme_commands_exist() -> None:
@@ -200,8 +211,8 @@ UNEXPLAINED = {"exporter"}
 
 
 def test_every_line_of_the_doctor_is_explained() -> None:
-    """docs/operations.md names each check that can find a fault, and no other."""
-    page = (ROOT / "docs" / "operations.md").read_text().partition("## When nothing shows up")[2]
+    """docs/troubleshooting.md names each check that can find a fault, and no other."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## Symptoms")[2]
     rows = [line.split(" | ")[1] for line in page.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
     faults = {"warning", "problem", "explained"}

@@ -1,4 +1,4 @@
-"""Write what the docs repeat of the code: docs/metrics.md, and tables in other pages."""
+"""Generates docs/metrics.md, and the tables of other pages that repeat the code."""
 
 from __future__ import annotations
 
@@ -35,104 +35,105 @@ KEYS_BEGIN, KEYS_END = "<!-- keys: written by `make docs` -->", "<!-- end of key
 COLUMNS_BEGIN, COLUMNS_END = "<!-- columns: written by `make docs` -->", "<!-- end of columns -->"
 SCREEN_BEGIN, SCREEN_END = "<!-- screen: written by `make docs` -->", "<!-- end of screen -->"
 KINDS = {
-    kinds.EXPORTER: ("The exporter itself", "No labels but those named."),
-    kinds.GPU: ("GPUs", "One series a GPU."),
+    kinds.EXPORTER: ("Exporter", "These have no further labels."),
+    kinds.GPU: ("GPUs", "One series per GPU."),
     kinds.MIG: (
         "MIG instances",
-        "One series an instance, in families of their own, so that a sum over GPUs counts nothing twice.",
+        "One series per instance, in separate families, so that a sum over GPUs counts nothing twice.",
     ),
-    kinds.CONTAINER: ("Containers", "One series a container and device: the sums of its processes."),
-    kinds.ACCESS: ("Containers with access", "One series a container and device it is on or may be on."),
+    kinds.PROCESS: ("Processes", "One series per process and device; `uuid` is that of the MIG instance, if any."),
+    kinds.CONTAINER: ("Containers", "One series per container and device: sums over its processes."),
+    kinds.ACCESS: ("Containers with access", "One series per container and device that it is or may be on."),
     kinds.OWNER: (
-        "What is known of containers",
-        "To be joined: `* on (container_id) group_left(image) gpu_owner_info`.",
+        "Properties of containers",
+        "Join them, as in `* on (container_id) group_left (image) gpu_owner_info`.",
     ),
-    kinds.CONTAINER_ALLOCATION: ("Devices of containers", "What Docker or Podman gave to whom."),
-    kinds.JOB_ALLOCATION: ("Devices of batch jobs", "What a scheduler's prolog says it gave to whom."),
-    kinds.POD_ALLOCATION: ("Allocations", "What the kubelet gave to whom, used or not."),
-    kinds.PROCESS: ("Processes", "One series a process and device; `uuid` is the MIG instance's where there is one."),
+    kinds.POD_ALLOCATION: ("Allocations to pods", "Devices that the kubelet has allocated, used or not."),
+    kinds.CONTAINER_ALLOCATION: ("Allocations to containers", "Devices that Docker or Podman has allocated."),
+    kinds.JOB_ALLOCATION: ("Allocations to batch jobs", "Devices that a scheduler's prolog has recorded."),
 }
 
 
 def metrics() -> str:
-    """The page of all metrics."""
+    """The page of all metrics, with an anchor for each."""
     parts = [
         "# Metrics",
         "",
         "Generated from `src/gpuledger/catalog/` by `make docs`; do not edit.",
         "",
-        "A number the GPU or driver does not tell is absent, never 0. Nothing carries a timestamp: a series that is no",
-        "longer there is stale at the next scrape. Readings are taken once per `--tick.interval` (1 s), however often",
-        "Prometheus scrapes; a scrape only writes the last one out.",
+        "A value that the GPU or driver does not report is absent, never 0. Series have no timestamps: a series that ends",
+        "is stale at the next scrape. Readings are taken once per `--tick.interval` (1 s), however often Prometheus",
+        "scrapes; a scrape renders the last reading.",
     ]
-    for of, (title, about) in KINDS.items():
-        labels = ", ".join(f"`{label}`" for label in of.labels)
+    for kind, (title, about) in KINDS.items():
+        labels = ", ".join(f"`{label}`" for label in kind.labels)
         parts += ["", f"## {title}", "", about + (f" Labels: {labels}." if labels else ""), ""]
-        parts += ["| metric | type | more labels | what it is | from |", "|---|---|---|---|---|"]
+        parts += ["| metric | type | additional labels | description | source |", "|---|---|---|---|---|"]
         for family in CATALOG:
-            if family.of.labels == of.labels:
+            if family.of.labels == kind.labels:
                 more = ", ".join(f"`{label}`" for label in family.labels)
-                parts.append(f"| `{family.name}` | {family.type.value} | {more} | {family.help} | {family.origin} |")
+                name = f'<a id="{family.name}"></a>`{family.name}`'
+                parts.append(f"| {name} | {family.type.value} | {more} | {family.help} | {family.origin} |")
     return "\n".join(parts) + "\n"
 
 
-def operations(page: str) -> str:
-    """The page with its table of settings made anew."""
-    rows = ["| setting | default | what it is | older names |", "|---|---|---|---|"]
+def configuration(page: str) -> str:
+    """The page with the current table of settings."""
+    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
     return _between(page, BEGIN, [*rows, *(_setting(option) for option in OPTIONS)], END)
 
 
 def dialects(page: str) -> str:
-    """The page with its tables of dialects and of DCGM's names made anew."""
-    rows = ["| dialect | served at | whose names |", "|---|---|---|"]
-    for one in DIALECTS.values():
-        where = f"`{one.path}`" if one.path else "`/metrics`" if one.name == "native" else "when asked for"
-        rows.append(f"| `{one.name}` | {where} | {one.about} |")
+    """The page with the current tables of dialects and of DCGM's names."""
+    rows = ["| dialect | path | names of |", "|---|---|---|"]
+    for dialect in DIALECTS.values():
+        path = f"`{dialect.path}`" if dialect.path else "`/metrics`" if dialect.name == "native" else "on request"
+        rows.append(f"| `{dialect.name}` | {path} | {dialect.about} |")
     page = _between(page, DIALECTS_BEGIN, rows, DIALECTS_END)
     older = {theirs: name for name, theirs in dcgm1.NAMES.items()}
     usual = dcgm.families(Choices())
-    rows = ["| name | type | what it is | made of | in dcgm1 |", "|---|---|---|---|---|"]
+    rows = ["| name | type | description | derived from | in dcgm1 |", "|---|---|---|---|---|"]
     for family in (*usual, *dcgm.more(dcgm.kinds_of(Choices(), ()))):
-        mark = "" if family in usual else " (only if chosen)"
+        mark = "" if family in usual else " (only if selected)"
         was = f"`{older[family.name]}`" if family.name in older else ""
         rows.append(f"| `{family.name}`{mark} | {family.type.value} | {family.help} | `{family.origin}` | {was} |")
     return _between(page, NAMES_BEGIN, rows, NAMES_END)
 
 
 def fleet(page: str) -> str:
-    """The page of the fleet with its tables of metrics and settings made anew."""
-    rows = ["| metric | type | labels | what it is |", "|---|---|---|---|"]
+    """The page with the current tables of metrics and settings."""
+    rows = ["| metric | type | labels | description |", "|---|---|---|---|"]
     for family in fleet_families(()):
         labels = [
             *(f"`{label}`" for label in (*family.of.labels, *family.labels)),
-            *(["those of `by`"] if family.of.labels else []),
+            *(["labels of `by`"] if family.of.labels else []),
         ]
         rows.append(f"| `{family.name}` | {family.type.value} | {', '.join(labels)} | {family.help} |")
     page = _between(page, FLEET_METRICS_BEGIN, rows, FLEET_METRICS_END)
-    rows = ["| setting | default | what it is | older names |", "|---|---|---|---|"]
+    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
     return _between(page, FLEET_BEGIN, [*rows, *(_setting(option) for option in FLEET_OPTIONS)], FLEET_END)
 
 
 def report(page: str) -> str:
-    """The page of the report with its table of settings made anew."""
-    rows = ["| setting | default | what it is | older names |", "|---|---|---|---|"]
+    """The page with the current table of settings."""
+    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
     return _between(page, REPORT_BEGIN, [*rows, *(_setting(option) for option in REPORT_OPTIONS)], REPORT_END)
 
 
 def top(page: str) -> str:
-    """The page of the terminal view with its tables made anew, and what it shows of the demo after half a minute."""
-    rows = ["| key | what it does |", "|---|---|"]
+    """The page with the current tables, and the demo after half a minute."""
+    rows = ["| key | action |", "|---|---|"]
     for key in KEYS:
         names = key.shown.split()
         rows.append(f"| {' '.join(f'`{name}`' for name in names)} | {key.about} |")
     page = _between(page, KEYS_BEGIN, rows, KEYS_END)
-    rows = ["| column | what it is | `--sort` |", "|---|---|---|"]
+    rows = ["| column | description | `--sort` |", "|---|---|---|"]
     rows += [f"| {column.title} | {column.about} | `{column.name}` |" for column in COLUMNS]
     page = _between(page, COLUMNS_BEGIN, rows, COLUMNS_END)
     text = write(_demo(30), View(), columns=80, colour=False, utf8=True)
     screen = ["```", *text.splitlines()[1:], "```"]  # without the title, which has the version and the time of day
     page = _between(page, SCREEN_BEGIN, screen, SCREEN_END)
-    rows = ["| setting | default | what it is | older names |", "|---|---|---|---|"]
+    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
     return _between(page, TOP_BEGIN, [*rows, *(_setting(option) for option in TOP_OPTIONS)], TOP_END)
 
 
@@ -155,7 +156,7 @@ def _setting(option: Option) -> str:
 
 PAGES = {
     "metrics.md": lambda _: metrics(),
-    "operations.md": operations,
+    "configuration.md": configuration,
     "dialects.md": dialects,
     "fleet.md": fleet,
     "report.md": report,

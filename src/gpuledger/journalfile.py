@@ -16,13 +16,13 @@ from dataclasses import replace
 from glob import escape
 from pathlib import Path
 
+from gpuledger.atomicfile import replacing
 from gpuledger.books.book import Books
 from gpuledger.books.journal import LARGEST_BYTES, State, decode, encode
 from gpuledger.errors import ConfigError, JournalError, UsageError
 from gpuledger.model import JournalHealth, Tick
-from gpuledger.said import Said
 from gpuledger.sources.worker import Worker
-from gpuledger.wholefile import replacing
+from gpuledger.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class JournaledBooks:
         self._boot_id = boot_id
         self._interval_ns = int(interval_s * 1e9)
         self._guard = threading.Lock()
-        self._said = Said(log)
+        self._state_log = StateLog(log)
         self._health = JournalHealth()
         self._booked_ns: int | None = None
         """Time of the last booked tick."""
@@ -190,6 +190,6 @@ class JournaledBooks:
                 return
             else:
                 reason = f"writing {self._file.path} takes longer than {HANGS_S:.0f} s"
-        self._said.change(
+        self._state_log.change(
             "journal", reason, f"journal is not written: {reason}", f"journal {self._file.path} is written again"
         )

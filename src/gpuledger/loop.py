@@ -13,8 +13,8 @@ from typing import Protocol
 from gpuledger.books.book import Books
 from gpuledger.model import Facts, Health, Stage, Tick
 from gpuledger.owners.resolver import Resolver
-from gpuledger.said import Said
 from gpuledger.sources import Collector, Source
+from gpuledger.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Loop:
         self._owners = owners or Resolver()
         self._books: Bookkeeper = books or Books()
         self._collectors = collectors
-        self._said = Said(log)
+        self._state_log = StateLog(log)
         self._stop = threading.Event()
         self._ticks = 0
         self._missed = 0
@@ -98,7 +98,7 @@ class Loop:
             except Exception as error:  # a bug must not stop the exporter
                 reason = f"{type(error).__name__}: {error}"
                 log.debug("tick", exc_info=True)
-            self._said.change("tick", reason, f"tick failed: {reason}", "ticks succeed again")
+            self._state_log.change("tick", reason, f"tick failed: {reason}", "ticks succeed again")
             due += self._interval_s
             late = math.ceil((self._monotonic() - due) / self._interval_s)
             if late > 0:
@@ -136,6 +136,8 @@ class Loop:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             log.debug("stage %s", name, exc_info=True)
-        self._said.change(f"stage {name}", reason, f"stage {name} failed: {reason}", f"stage {name} succeeds again")
+        self._state_log.change(
+            f"stage {name}", reason, f"stage {name} failed: {reason}", f"stage {name} succeeds again"
+        )
         stages.append(Stage(name=name, duration_ns=time.perf_counter_ns() - started, success=not reason))
         return tick

@@ -97,7 +97,7 @@ def test_an_older_dcgm_through_an_nv_hostengine(scenario: Scenario, tmp_path: Pa
 
 
 def test_a_library_that_is_not_there(scenario: Scenario, tmp_path: Path, procfs: str) -> None:
-    """Said once, in the log and in a metric; everything else goes on."""
+    """StateLog once, in the log and in a metric; everything else goes on."""
     env = surroundings(scenario.write(tmp_path / "driver"))
 
     with serving(*ON, procfs, "--dcgm.library=/no/libdcgm.so.4", env=env) as server:

@@ -31,8 +31,8 @@ def test_a_list_of_counters(tmp_path: Path) -> None:
     assert 'hostname="node7"} 44\n' in body
     assert body.count("# TYPE") == 2
     assert "# HELP dcgm_gpu_temp Under its old name. " in body
-    assert log.count('these are there twice, and the first counts: DCGM_FI_DEV_GPU_TEMP"') == 1
-    assert log.count("these are not known here: DCGM_FI_DEV_RETIRED_SBE, DCGM_EXP_P2P_STATUS") == 1
+    assert log.count('duplicate counters, the first of each is used: DCGM_FI_DEV_GPU_TEMP"') == 1
+    assert log.count("unknown counters are ignored: DCGM_FI_DEV_RETIRED_SBE, DCGM_EXP_P2P_STATUS") == 1
 
 
 def test_a_list_that_cannot_be_read(tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_a_list_that_cannot_be_read(tmp_path: Path) -> None:
 
     begin = "gpuledger: --dcgm.counters: FILE"
     assert answers == [
-        (2, f"{begin}: line 1: 'DCGM_FI_DEV_GPU_TEMP' has no three parts; write `FIELD, type, help`"),
+        (2, f"{begin}: line 1: 'DCGM_FI_DEV_GPU_TEMP' does not have three columns; write `FIELD, type, help`"),
         (2, f"{begin} is not a text file in UTF-8; name a CSV file"),
-        (2, f"{begin} is no list of counters: it is over 100000 characters"),
+        (2, f"{begin} has more than 100000 characters; name a CSV file"),
     ]
 
 

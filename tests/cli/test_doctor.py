@@ -268,7 +268,7 @@ def runtime(folder: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize(("flag", "name"), SOCKETS)
 def test_sockets_that_are_missing(flag: str, name: str, runtime: Path, tmp_path: Path) -> None:
-    """Said with how to start whoever should be there."""
+    """StateLog with how to start whoever should be there."""
     _, faults = examined(healthy(), tmp_path, *on_a_node(flag.format("/nowhere/x.sock"), runtime))
 
     found, level, text, fix = only(faults)

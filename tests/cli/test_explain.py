@@ -288,7 +288,7 @@ def test_wrong_questions(
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
 def test_file_that_may_not_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Said with the reason."""
+    """StateLog with the reason."""
     file = tmp_path / "cgroup"
     file.touch(mode=0)
 

@@ -98,4 +98,4 @@ def test_settings_that_cost_something_are_said(scenario: Scenario, tmp_path: Pat
         _, _, errors = server.stop()
 
     messages = [json.loads(line)["msg"] for line in errors.splitlines()]
-    assert "tick.interval is over 5s: utilization samples of short processes will be lost" in messages
+    assert "tick.interval is above 5s: utilization samples of short processes will be lost" in messages

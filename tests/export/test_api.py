@@ -14,8 +14,7 @@ import pytest
 
 from gpuledger.books.book import Books
 from gpuledger.export import api as module
-from gpuledger.export import openapi
-from gpuledger.export.api import ROOT, Api
+from gpuledger.export.api import ROOT, Api, describe
 from gpuledger.export.app import App
 from gpuledger.export.http import Request, Response
 from gpuledger.export.streams import RETRY, Stream
@@ -27,7 +26,7 @@ from tests.books.worlds import World
 from tests.view.nodes import HOSTILE, Node
 
 DESCRIPTION: dict[str, Any] = json.loads(
-    openapi.completed(openapi.NAME, (Path(module.__file__).parent / openapi.NAME).read_text())
+    describe("openapi.json", (Path(module.__file__).parent / "openapi.json").read_text())
 )
 FIRST: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures" / "openapi_v1.json").read_text())
 """The description as first published: clients were written against it."""

@@ -1,4 +1,4 @@
-"""deploy/systemd, started by a real systemd on a clean Debian, as docs/install.md says."""
+"""deploy/systemd, started by a real systemd on a clean Debian, as docs/host.md says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the exporter sees with exactly the rights that docs/security.md names, and what it never tells."""
+"""What the exporter sees with exactly the rights that docs/permissions.md names, and what it never tells."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.real.dockers import Engine
 ROOT = Path(__file__).parents[2]
 TABLE = re.compile(r"^\| (nobody|root) \|.*$", re.MULTILINE)
 ROWS = [[cell.strip() for cell in row.strip("|").split("|")] for row in
-        (found[0] for found in TABLE.finditer((ROOT / "docs/security.md").read_text()))]  # fmt: skip
+        (found[0] for found in TABLE.finditer((ROOT / "docs/permissions.md").read_text()))]  # fmt: skip
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 GIB = 1 << 30
 NOBODY, SOMEBODY, DOCKERS = 65534, 54321, 54322

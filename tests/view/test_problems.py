@@ -75,7 +75,7 @@ WRONG = {
     "dropped": (replace(WELL, dropped_processes=5), "note", "processes", "--process.max"),
     "stage": (health(stages=(Stage("book", 1, success=False),)), "problem", "exporter", "report"),
     "slow": (health(interval_ns=10**9, duration_ns=2 * 10**9), "warning", "exporter", "--tick.interval"),
-    "driver call": (health(driver_problems=(Cause("nvmlX failed", "reset", severity="warning", about="driver"),)), "warning",
+    "driver call": (health(driver_problems=(Cause("nvmlX failed", "reset", "", "warning", "driver"),)), "warning",
                     "driver", "reset"),
     "upstream": (health(upstream=Upstream(False, Cause("no answer", "start it"), 0, 0, 0, 0, 0)), "problem",
                  "dcgm-exporter", "start it"),

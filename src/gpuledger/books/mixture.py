@@ -2,7 +2,7 @@
 
 The observations of an interval are z = H a + noise: a_i is the part of the time in which process i, in one of its
 behaviours, has the compute engine; column i of H is its activity and power while it does. The driver's samples give a
-prior for a, and one Kalman update corrects it with the measured activity and power. docs/fingerprints.md explains why.
+prior for a, and one Kalman update corrects it with the measured activity and power. docs/accuracy.md explains why.
 """
 
 from __future__ import annotations

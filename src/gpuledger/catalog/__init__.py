@@ -4,16 +4,15 @@ docs/metrics.md, the renderers and the tests all read this table. Each family de
 a GPU, a MIG instance, a process); the labels of that kind come first on each of its series.
 """
 
-from gpuledger.catalog import container, dcgmstats, exporter, gpu, process
+from gpuledger.catalog import container, exporter, gpu, process
 from gpuledger.catalog.family import Family, Kind, Moment, Series, Type, Value
 
 CATALOG: tuple[Family, ...] = (
     *exporter.FAMILIES,
-    *dcgmstats.HEALTH,
     *gpu.GPUS,
     *gpu.MIG_INSTANCES,
     *process.PROCESSES,
-    *dcgmstats.PROCESSES,
+    *process.DCGM_PROCESSES,
     *container.CONTAINERS,
 )
 

@@ -34,6 +34,11 @@ def _driver(tick: Tick) -> Series:
     return (((driver.driver_version, driver.nvml_version, driver.cuda_version), 1),)
 
 
+def _dcgm(tick: Tick) -> Series:
+    health = tick.dcgm
+    return () if health is None else (((health.version, health.library, health.mode), 1),)
+
+
 FAMILIES: tuple[Family, ...] = (
     Family("gpuledger_build_info", I, EXPORTER, "Versions of gpuledger and Python, and the source of the readings.",
            SELF, series=_build, labels=("version", "python_version", "source")),
@@ -123,4 +128,10 @@ FAMILIES: tuple[Family, ...] = (
     Family("gpuledger_upstream_failures_total", C, EXPORTER,
            "Failed reads of the dcgm-exporter, by reason.",
            SELF, series=_upstream_failures, labels=("reason",)),
+    Family("gpuledger_dcgm_up", G, EXPORTER,
+           "1 if DCGM answers; the log has the reason if not. Absent without --collector.dcgm.",
+           "every DCGM call", flag("dcgm.up")),
+    Family("gpuledger_dcgm_info", I, EXPORTER,
+           "Version of DCGM, its library, and its mode: embedded, or hostengine.",
+           "dcgmHostengineVersionInfo", series=_dcgm, labels=("version", "library", "mode")),
 )  # fmt: skip

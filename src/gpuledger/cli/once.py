@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from gpuledger.atomicfile import replacing
 from gpuledger.catalog.dialects import speak
 from gpuledger.cli import build, logs, terminal
 from gpuledger.config import Config
@@ -12,7 +13,6 @@ from gpuledger.errors import ConfigError
 from gpuledger.export.json import tick_json
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
-from gpuledger.wholefile import replacing
 
 FORMATS = {"text": Format.TEXT, "openmetrics": Format.OPENMETRICS}
 

@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import closing
 
+from gpuledger.atomicfile import replacing
 from gpuledger.cli import terminal
 from gpuledger.cli.terminal import Progress
 from gpuledger.errors import PrometheusError
@@ -19,7 +20,6 @@ from gpuledger.report.queries import GROUPINGS
 from gpuledger.report.report import Report
 from gpuledger.report.rows import create_rows
 from gpuledger.report.settings import OPTIONS, Settings
-from gpuledger.wholefile import replacing
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
 

@@ -18,9 +18,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from gpuledger.atomicfile import replacing
 from gpuledger.config import Config, dump
 from gpuledger.doctor.finding import Finding
-from gpuledger.wholefile import replacing
 
 FOLDER = "gpuledger-doctor"
 PLAIN_LABELS = frozenset({

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.export import openapi
 from gpuledger.export.bodies import compress
 from gpuledger.export.files import Files
 from gpuledger.export.http import Request, Response
 from gpuledger.export.negotiate import choose_encoding
 from gpuledger.export.streams import Event, Streams
 from gpuledger.model import Tick
-from gpuledger.view.codec import encode
-from gpuledger.view.history import History
-from gpuledger.view.schema import VERSION
+from gpuledger.view.codec import encode, schemas
+from gpuledger.view.history import History, Past
+from gpuledger.view.schema import VERSION, Snapshot
 from gpuledger.view.snapshot import snapshot
 
 ROOT = "/api/v1"
+DESCRIPTION = "openapi.json"
 MAX_STREAMS = 16
 NO_STORE = ("Cache-Control", "no-store")
 BEGIN, END = b"data: ", b"\n\n"
@@ -41,14 +41,14 @@ class Api:
         self._lock = threading.Lock()
         self._past_body: tuple[Tick | None, bytes] | None = None
         self._past_lock = threading.Lock()
-        self._files = Files(Path(__file__).parent, openapi.completed)
+        self._files = Files(Path(__file__).parent, describe)
         self.streams = Streams(self._newest, min(MAX_STREAMS, max_connections // 4))
         self.pages: dict[str, Callable[[Request], Response]] = {
             f"{ROOT}/": self._index,
             f"{ROOT}/snapshot": self._snapshot,
             f"{ROOT}/history": self._past,
             f"{ROOT}/events": self._events,
-            f"{ROOT}/{openapi.NAME}": lambda request: self._files.answer(openapi.NAME, request),
+            f"{ROOT}/{DESCRIPTION}": lambda request: self._files.answer(DESCRIPTION, request),
         }
 
     def publish(self, tick: Tick) -> None:
@@ -96,7 +96,7 @@ class Api:
         return Response(200, headers, stream, live=True)
 
     def _index(self, request: Request) -> Response:
-        description: dict[str, Any] = json.loads(self._files.text(openapi.NAME))
+        description: dict[str, Any] = json.loads(self._files.text(DESCRIPTION))
         resources = [{"path": path, "about": item["get"]["summary"]} for path, item in description["paths"].items()]
         return _response(request, encode({"version": VERSION, "gpuledger": __version__, "resources": resources}))
 
@@ -106,3 +106,12 @@ def _response(request: Request, body: bytes) -> Response:
     if choose_encoding(request.headers.get("accept-encoding")) == "gzip":
         return Response(200, [*headers, ("Content-Encoding", "gzip")], b"".join(compress([body])))
     return Response(200, headers, body)
+
+
+def describe(name: str, text: str) -> str:
+    """The text of a file; that of openapi.json with the schemas derived from the dataclasses of the snapshot."""
+    if name != DESCRIPTION:
+        return text
+    description: dict[str, Any] = json.loads(text)
+    description["components"]["schemas"] |= schemas(Snapshot, Past)
+    return json.dumps(description, indent=2) + "\n"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from gpuledger.errors import GpuledgerError
-from gpuledger.said import Said
+from gpuledger.statelog import StateLog
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Reloaded(Generic[T]):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._state_of_files, self._load, self._monotonic = name, state, load, monotonic
-        self._log = Said(log)
+        self._log = StateLog(log)
         self._failed_at: float | None = None
         self._refreshing = threading.Lock()
         self._state = state()  # before loading, so that a change in between is noticed next time

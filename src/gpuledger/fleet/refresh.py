@@ -17,7 +17,7 @@ from gpuledger.fleet.pages import Shown
 from gpuledger.fleet.queries import Queries
 from gpuledger.fleet.stream import Found, Take
 from gpuledger.net.poller import Poller
-from gpuledger.said import Said
+from gpuledger.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Refresh:
 
     def __init__(self, prometheus: Server, plan: Plan, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._prometheus, self._plan, self._monotonic = prometheus, plan, monotonic
-        self._said = Said(log)
+        self._state_log = StateLog(log)
         self._failures: Counter[str] = Counter()
         self._shown = Shown(percent=plan.percent)
         self._good_at = self._tried_at = monotonic()
@@ -89,7 +89,7 @@ class Refresh:
             self._failures[error.kind] += 1
             failures = tuple(sorted(self._failures.items()))
             self._shown = replace(self.shown, success=False, reason=str(error), refreshes=count, failures=failures)
-            self._said.change(NAME, error.kind, str(error), "")
+            self._state_log.change(NAME, error.kind, str(error), "")
         else:
             self._good_at = started  # the values are as old as the query
             self._shown = replace(
@@ -98,9 +98,9 @@ class Refresh:
                 failures=self._shown.failures,
                 duration_ns=int((self._monotonic() - started) * 1e9),
             )
-            self._said.change(NAME, "", "", "Prometheus answers again")
+            self._state_log.change(NAME, "", "", "Prometheus answers again")
             warnings = "; ".join(shown.warnings)
-            self._said.change("warnings", warnings, f"Prometheus warns: {warnings}", "Prometheus warns no more")
+            self._state_log.change("warnings", warnings, f"Prometheus warns: {warnings}", "Prometheus warns no more")
         self._tried_at = self._monotonic()
         self._took_s = self._tried_at - started
 

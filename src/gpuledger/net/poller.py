@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from gpuledger.said import Said
+from gpuledger.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Poller:
         self._apart_s = apart_s
         self._monotonic = monotonic
         self._backoff = Backoff(monotonic, jitter=True)
-        self._said = Said(log)
+        self._state_log = StateLog(log)
         self._wake = threading.Event()
         self._stopped = False
         self._began_at: float | None = None
@@ -125,7 +125,9 @@ class Poller:
             log.debug("%s", self._name, exc_info=True)
         finally:
             self._began_at = None
-        self._said.change("poll", reason, f"polling {self._name} failed: {reason}", f"polling {self._name} works again")
+        self._state_log.change(
+            "poll", reason, f"polling {self._name} failed: {reason}", f"polling {self._name} works again"
+        )
         if ok:
             self._backoff.reset()
         else:
@@ -161,7 +163,7 @@ class Poller:
             return False
         finally:
             every = f"polling every {self._interval_s():g} s"
-            self._said.change("news", reason, f"{self._name}: event stream failed: {reason}; {every}",
+            self._state_log.change("news", reason, f"{self._name}: event stream failed: {reason}; {every}",
                               f"{self._name}: event stream works again")  # fmt: skip
 
     def _sleep(self, left_s: Callable[[], float]) -> None:

@@ -29,7 +29,7 @@ from gpuledger.owners.dockerjson import (
 )
 from gpuledger.owners.jsonvalues import as_dict, as_line, as_text
 from gpuledger.owners.names import Names
-from gpuledger.said import Said
+from gpuledger.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class DockerProvider:
         self._client = Client(address, name=f"{name} at {address}", tls=TlsSettings(ca, cert, key))
         self._timeout_s = timeout_s
         self._fixes = _fixes(name)
-        self._said = Said(log)
+        self._state_log = StateLog(log)
         self._api = ""
         """The version of the API, after the first answer of the daemon."""
         self._inspected: dict[str, Inspected] = {}
@@ -157,7 +157,7 @@ class DockerProvider:
                 self._inspected[i] = read_inspected(answer)
         self._unfinished = not self._refused.issuperset(todo)
         self._refused = refused | self._refused.intersection(todo)
-        self._said.change("inspect", "some" if self._refused else "",
+        self._state_log.change("inspect", "some" if self._refused else "",
                           f"{self.name}: the GPUs of some containers are not known: {reason}",
                           f"{self.name}: all containers can be inspected again")  # fmt: skip
         return gone

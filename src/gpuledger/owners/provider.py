@@ -18,7 +18,7 @@ from gpuledger.model import ProviderHealth
 from gpuledger.net.poller import HANGS_S, Poller
 from gpuledger.owners.names import Names
 from gpuledger.problem import Problem
-from gpuledger.said import Said
+from gpuledger.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class PolledProvider:
         self._provider = provider
         self._monotonic = monotonic
         self._now_ns = now_ns
-        self._said = Said(log)
+        self._state_log = StateLog(log)
         self._names = NO_NAMES
         self._fetched_at: float | None = None
         self._health = ProviderHealth(name=provider.name, up=False, problem=NOT_POLLED, since_ns=now_ns(),
@@ -122,7 +122,7 @@ class PolledProvider:
         problem = Problem(
             f"does not come back after {HANGS_S:g} s", "see whether it, or its file system, hangs", "hang"
         )
-        self._said.change(health.name, str(problem), f"{health.name}: {problem}", "")
+        self._state_log.change(health.name, str(problem), f"{health.name}: {problem}", "")
         return replace(health, up=False, problem=problem)
 
     def _refresh(self) -> bool:
@@ -153,4 +153,4 @@ class PolledProvider:
             failures=before.failures + (not up),
         )
         reason = str(problem or "")
-        self._said.change(before.name, reason, f"{before.name}: {reason}", f"{before.name} answers again")
+        self._state_log.change(before.name, reason, f"{before.name}: {reason}", f"{before.name} answers again")

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from gpuledger.model import OUTSIDE, Device, Facts, Granted, Holder, Owner, Owners, ProviderHealth, Tick
-from gpuledger.owners import cgroup, grants, holders
+from gpuledger.owners import cgroup
 from gpuledger.owners.access import Access
+from gpuledger.owners.allocations import Allocations, find_allocations, holders_by_allocation, holders_by_clues
 from gpuledger.owners.cgroup import CgroupRef
-from gpuledger.owners.grants import Grants
 from gpuledger.owners.names import Names, NamesIndex
 from gpuledger.owners.search import Clue, Search
 
@@ -77,7 +77,7 @@ class Resolver:
         self._unnamed = _UnnamedIds()
         self._conflicts = _Conflicts()
         self._inventory: tuple[Device, ...] = ()
-        self._grants: Grants | None = None
+        self._grants: Allocations | None = None
         self._entitled: tuple[Holder, ...] = ()
         """Containers that may hold memory because a device was allocated to them."""
         self._clues: tuple[Clue, ...] = ()
@@ -171,12 +171,12 @@ class Resolver:
             return replace(owner, reason=NO_POD)
         return replace(owner, reason="" if owner.container else NO_NAME)
 
-    def _allocated(self, tick: Tick) -> Grants:
+    def _allocated(self, tick: Tick) -> Allocations:
         """The allocations, computed when names or devices change: a kubelet may list hundreds, and ticks are many."""
         inventory = tuple(reading.device for reading in tick.readings)
         if inventory != self._inventory or self._grants is None:
-            self._inventory, self._grants = inventory, grants.find(self._names.names, inventory)
-            self._entitled = holders.by_grants(self._grants, self._names.names, self._names.named)
+            self._inventory, self._grants = inventory, find_allocations(self._names.names, inventory)
+            self._entitled = holders_by_allocation(self._grants, self._names.names, self._names.named)
             self._clues, self._suspected = (), ()
         return self._grants
 
@@ -184,7 +184,7 @@ class Resolver:
         """The holders that clues point at, computed after each search and when names change."""
         clues = self._search.clues if self._search is not None else ()
         if clues is not self._clues:
-            self._clues, self._suspected = clues, holders.by_clues(clues, self._inventory, self._owner)
+            self._clues, self._suspected = clues, holders_by_clues(clues, self._inventory, self._owner)
         return self._suspected
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuledger import __version__
+from gpuledger.atomicfile import replacing
 from gpuledger.errors import RecordingError
 from gpuledger.model import Device, Driver, Facts, Owner, Owners, Reading, Tick
 from gpuledger.records import check, fields_of, items, parse, plain, record
-from gpuledger.wholefile import replacing
 
 VERSION = 1
 LARGEST_BYTES = 1 << 30

@@ -18,7 +18,7 @@ from gpuledger.holders import DevicePods, device_pods
 from gpuledger.model import Tick, Upstream
 from gpuledger.net.poller import Poller
 from gpuledger.problem import Problem
-from gpuledger.said import Said
+from gpuledger.statelog import StateLog
 from gpuledger.upstream.enrich import Enriched, enrich
 from gpuledger.upstream.exposition import Family
 from gpuledger.upstream.source import Source
@@ -56,7 +56,7 @@ class Poll:
     ) -> None:
         self._source, self._latest, self._polling = source, latest, polling
         self._monotonic, self._now_ns = monotonic, now_ns
-        self._said = Said(log)
+        self._state_log = StateLog(log)
         self._families: list[Family] = []
         self._held: DevicePods | None = None
         self._served: Enriched | None = None
@@ -135,7 +135,7 @@ class Poll:
     def _count_duplicates(self, count: int) -> None:
         self._duplicates += count
         problem = f"{NAME}: {count} series are left out, because series before them have the same labels"
-        self._said.change(DUPLICATES, "some" if count else "", problem, f"{NAME}: no more duplicate series")
+        self._state_log.change(DUPLICATES, "some" if count else "", problem, f"{NAME}: no more duplicate series")
 
     def _read(self) -> list[Family] | None:
         try:
@@ -146,14 +146,14 @@ class Poll:
         self._answered_at = self._monotonic() - max(0.0, answer.age_s)
         self._last_success_ns = self._now_ns()
         self._problem = None
-        self._said.change(NAME, "", "", f"{NAME} answers again")
+        self._state_log.change(NAME, "", "", f"{NAME} answers again")
         return answer.families
 
     def _fail(self, problem: Problem) -> None:
         """Count a failure. It is logged when its kind changes: the text may quote another line each time."""
         self._failures[problem.kind] += 1
         self._problem = problem
-        self._said.change(NAME, problem.kind, f"{NAME}: {problem}", "")
+        self._state_log.change(NAME, problem.kind, f"{NAME}: {problem}", "")
 
 
 def _is_resolved(tick: Tick) -> bool:

@@ -15,10 +15,10 @@ from gpuledger.errors import DcgmError
 from gpuledger.model import DcgmHealth, DcgmStats, ProcessUse, Tick
 from gpuledger.net.poller import Backoff
 from gpuledger.problem import Problem
-from gpuledger.said import Said
 from gpuledger.sources import REPORT
 from gpuledger.sources.dcgm.library import ACCOUNTING, NOT_WATCHED, PERMISSION, REQUIRES_ROOT, Library
 from gpuledger.sources.dcgm.session import Session
+from gpuledger.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ class DcgmCollector:
         """When the last call of the current round began."""
         mode = "hostengine" if hostengine else "embedded"
         self._result = Result(DcgmHealth(up=False, problem=Problem("not asked yet", kind="starting"), mode=mode))
-        self._said = Said(log)
-        self._said.assume("dcgm", self._result.health.reason)
+        self._state_log = StateLog(log)
+        self._state_log.assume("dcgm", self._result.health.reason)
         self._stop = False
         self._wake = threading.Event()
         """Set by the first tick and by `close`."""
@@ -194,7 +194,7 @@ class DcgmCollector:
     def _log(self, problem: Problem | None) -> None:
         health, reason = self._result.health, str(problem or "")
         back = f"DCGM {health.version} answers ({health.mode}, {health.library})"
-        self._said.change("dcgm", reason, f"DCGM statistics are missing: {reason}", back)
+        self._state_log.change("dcgm", reason, f"DCGM statistics are missing: {reason}", back)
 
     def _note_silence(self, *, processes: int, answered: int) -> None:
         """Warn if DCGM answers but has no statistics; the cause is nearly always accounting mode."""
@@ -202,7 +202,7 @@ class DcgmCollector:
         if answered or self._empty_rounds >= SILENT_ROUNDS:
             advice = "" if answered else self._advice
             problem = f"DCGM has no data (-14) of any of {processes} processes: {advice}"
-            self._said.change("dcgm data", advice, problem, "DCGM has data of processes")
+            self._state_log.change("dcgm data", advice, problem, "DCGM has data of processes")
 
     def _hangs(self) -> bool:
         began = self._began

@@ -20,12 +20,12 @@ from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Device, Driver, Reading, Tick
 from gpuledger.net.poller import Backoff
 from gpuledger.problem import WARNING, Problem
-from gpuledger.said import Said
 from gpuledger.sources import REPORT
 from gpuledger.sources.nvml.call import LOOK, NO_ANSWER, NO_GPU, VERSION_MISMATCH, Failures, hang, problem_of
 from gpuledger.sources.nvml.events import XidWatch
 from gpuledger.sources.nvml.reader import GpuReader
 from gpuledger.sources.worker import Worker
+from gpuledger.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +83,8 @@ class NvmlSource:
         self._watched: list[tuple[int, int]] = []
         self._backoff = Backoff(monotonic)
         self._known: dict[int, Device] = {}
-        self._said = Said(log)
-        self._said.assume("driver", str(self._driver.problem))
+        self._state_log = StateLog(log)
+        self._state_log.assume("driver", str(self._driver.problem))
         self._ticks = 0
         self._silent_ticks = 0
         self._outdated = False
@@ -191,7 +191,7 @@ class NvmlSource:
     def _set_problem(self, gpu: Gpu, problem: Problem | None) -> None:
         gpu.problem = problem
         index, text = gpu.reader.index, str(problem or "")
-        self._said.change(f"gpu {index}", text, f"GPU {index} is down: {text}", f"GPU {index} is up again")
+        self._state_log.change(f"gpu {index}", text, f"GPU {index} is down: {text}", f"GPU {index} is up again")
 
     def _down_gpu(self, gpu: Gpu) -> Reading:
         index = gpu.reader.index
@@ -298,7 +298,7 @@ class NvmlSource:
         self._driver = driver
         text = str(driver.problem or "")
         back = f"driver {driver.driver_version} is up with {len(self._gpus)} GPUs"
-        self._said.change("driver", text, text if driver.up else f"the driver cannot be read: {text}", back)
+        self._state_log.change("driver", text, text if driver.up else f"the driver cannot be read: {text}", back)
 
 
 def _failure(call: str, code: int, count: int) -> Problem:

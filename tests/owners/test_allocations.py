@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuledger.model import Device, Facts, MemoryAccount, Owner
-from gpuledger.owners import holders
-from gpuledger.owners.grants import find
+from gpuledger.owners.allocations import find_allocations, holders_by_allocation, holders_by_clues
 from gpuledger.owners.names import Allocation, Container, Names
 from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.search import Clue
@@ -20,7 +19,7 @@ MIGS = tuple(
 
 def given(*names: Names, inventory: Sequence[Device] = (GPU, IDLE)) -> list[tuple[int, str, str, str]]:
     """Index, evidence, container id and name of everybody with a grant."""
-    found = holders.by_grants(find(names, inventory), names, lambda owner: owner)
+    found = holders_by_allocation(find_allocations(names, inventory), names, lambda owner: owner)
     return [(h.device.index, h.evidence, h.owner.container_id, h.owner.container) for h in found]
 
 
@@ -46,7 +45,7 @@ def test_pods_by_name_or_by_container() -> None:
 
 def suspects(clue: Clue, *inventory: Device) -> list[tuple[str, str, int | None]]:
     """Uuid, evidence and pid."""
-    found = holders.by_clues([clue], inventory, lambda _: Owner(container_id=C))
+    found = holders_by_clues([clue], inventory, lambda _: Owner(container_id=C))
     return [(h.device.uuid, h.evidence, h.pid) for h in found]
 
 

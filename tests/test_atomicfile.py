@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.atomicfile import replacing
 from gpuledger.errors import UsageError
-from gpuledger.wholefile import replacing
 
 
 def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_a_full_disk_is_said_in_one_line(tmp_path: Path) -> None:
         ("no/such/folder", "No such file or directory; name a file that can be written"),
         ("file/below", "Not a directory; name a file that can be written"),
         ("x" * 300, "File name too long; name a file that can be written"),
-        ("", "it is there and is no regular file; name another one"),
-        ("/", "it is there and is no regular file; name another one"),
-        ("/dev/null", "it is there and is no regular file; name another one"),
+        ("", "it exists and is not a regular file; name another file"),
+        ("/", "it exists and is not a regular file; name another file"),
+        ("/dev/null", "it exists and is not a regular file; name another file"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_anything_is_done(name: str, reason: str, tmp_path: Path) -> None:

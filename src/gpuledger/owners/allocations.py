@@ -1,0 +1,133 @@
+"""Allocations of this host's devices, and processes and containers that may hold memory of a device. Pure.
+
+An allocation grants access, which is not use: memory that is inferred from it is a guess, and the books mark it as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuledger.model import EVIDENCE, Device, Facts, Granted, Holder, Owner
+from gpuledger.owners import devices
+from gpuledger.owners.names import Container, Names
+from gpuledger.owners.search import Clue
+
+MAPS, ALLOCATION, ENVIRONMENT = EVIDENCE
+NOTHING_VISIBLE = ("", "none", "void")
+
+
+@dataclass(frozen=True, slots=True)
+class Allocations:
+    """All devices that are allocated, used or not."""
+
+    to_pods: tuple[Granted, ...] = ()
+    to_containers: tuple[tuple[Device, str, str], ...] = ()
+    """With name and id of the container."""
+    by_environment: tuple[tuple[Device, str, str], ...] = ()
+    """The same, known only from NVIDIA_VISIBLE_DEVICES."""
+    to_jobs: tuple[tuple[Device, str], ...] = ()
+    unknown_ids: int = 0
+    """Device ids of the kubelet whose format is unknown."""
+
+
+def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> Allocations:
+    """The allocations of these devices according to all providers, without duplicates."""
+    known = tuple(inventory)
+    index = devices.DeviceIndex(known)
+    by_uuid = {device.uuid: device for device in known}
+    by_index = {(device.index, device.gpu_instance_id): device for device in known}
+    to_pods: dict[Granted, None] = {}
+    to_containers: dict[tuple[Device, str, str], None] = {}
+    by_environment: dict[tuple[Device, str, str], None] = {}
+    to_jobs: list[tuple[Device, str]] = []
+    unknown_ids = 0
+    for provider_names in names:
+        for allocation in provider_names.allocations:
+            ref = devices.parse(allocation.device_id)
+            unknown_ids += ref.form == "unknown"
+            for uuid in index.resolve(ref):
+                grant = Granted(
+                    device=by_uuid[uuid],
+                    namespace=allocation.namespace,
+                    pod=allocation.pod,
+                    container=allocation.container,
+                    resource=allocation.resource,
+                    replica=ref.replica or "",
+                )
+                to_pods[grant] = None
+        for container in provider_names.containers.values():
+            for ids, found in ((container.device_ids, to_containers), (container.visible_ids, by_environment)):
+                for device_id in ids:
+                    for uuid in index.resolve(devices.parse(device_id)):
+                        found[by_uuid[uuid], container.name, container.id] = None
+        for place, jobs in provider_names.jobs.items():
+            if place in by_index:
+                to_jobs += [(by_index[place], job) for job in jobs]
+    return Allocations(
+        to_pods=tuple(to_pods),
+        to_containers=tuple(to_containers),
+        by_environment=tuple(by_environment),
+        to_jobs=tuple(to_jobs),
+        unknown_ids=unknown_ids,
+    )
+
+
+def holders_by_allocation(
+    allocations: Allocations, names: Sequence[Names], with_names: Callable[[Owner], Owner]
+) -> tuple[Holder, ...]:
+    """Running containers with an allocation of a device, or whose NVIDIA_VISIBLE_DEVICES names it."""
+    running = {(c.namespace, c.pod, c.name): c for known in names for c in known.containers.values() if c.pod}
+    holders: dict[Holder, None] = {}
+    for grant in allocations.to_pods:
+        owner = _pod_owner(grant, running)
+        if owner is not None:
+            holders[Holder(grant.device, with_names(owner), ALLOCATION)] = None
+    for evidence, allocated in ((ALLOCATION, allocations.to_containers), (ENVIRONMENT, allocations.by_environment)):
+        for device, _, container_id in allocated:
+            holders[Holder(device, with_names(Owner(container_id=container_id)), evidence)] = None
+    return tuple(holders)
+
+
+def _pod_owner(grant: Granted, running: dict[tuple[str, str, str], Container]) -> Owner | None:
+    """Kubelets before 1.34 still list pods that have ended; a provider of containers knows better."""
+    container = running.get((grant.namespace, grant.pod, grant.container))
+    if container is None:
+        if running:
+            return None
+        return Owner(namespace=grant.namespace, pod=grant.pod, container=grant.container)
+    return Owner(
+        container_id=container.id,
+        pod_uid=container.pod_uid,
+        namespace=grant.namespace,
+        pod=grant.pod,
+        container=grant.container,
+    )
+
+
+def holders_by_clues(
+    clues: Iterable[Clue], inventory: Sequence[Device], owner_of: Callable[[Facts], Owner]
+) -> tuple[Holder, ...]:
+    """Processes with a GPU in their memory map, and containers whose processes' environment names one."""
+    index = devices.DeviceIndex(inventory)
+    by_uuid = {device.uuid: device for device in inventory}
+    holders: dict[Holder, None] = {}
+    for clue in clues:
+        owner = owner_of(clue.facts)
+        for device in _mapped(clue.minors, inventory):
+            holders[Holder(device, owner, MAPS, clue.facts.pid)] = None
+        for uuid in (uuid for name in _visible(clue.visible) for uuid in index.resolve(devices.parse(name))):
+            holders[Holder(by_uuid[uuid], owner, ENVIRONMENT)] = None
+    return tuple(holders)
+
+
+def _mapped(minors: Sequence[int], inventory: Sequence[Device]) -> Iterator[Device]:
+    """The devices of these minor numbers. A map does not name a MIG instance, unless the GPU has only one."""
+    for gpu in (device for device in inventory if not device.parent_uuid and device.minor in minors):
+        instances = [device for device in inventory if device.parent_uuid == gpu.uuid]
+        if len(instances) <= 1:
+            yield instances[0] if instances else gpu
+
+
+def _visible(text: str) -> list[str]:
+    return [name for part in text.split(",") if (name := part.strip()) not in NOTHING_VISIBLE]
