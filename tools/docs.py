@@ -61,9 +61,9 @@ def metrics() -> str:
         "",
         "Generated from `src/gpuledger/catalog/` by `make docs`; do not edit.",
         "",
-        "A value that the GPU or driver does not report is absent, never 0. Series have no timestamps: a series that ends",
-        "is stale at the next scrape. Readings are taken once per `--tick.interval` (1 s), however often Prometheus",
-        "scrapes; a scrape renders the last reading.",
+        "A value that the GPU or driver does not report is absent, never 0. Series have no timestamps: a series that",
+        "ends is stale at the next scrape. Readings are taken once per `--tick.interval` (1 s), however often",
+        "Prometheus scrapes; a scrape renders the last reading.",
     ]
     for kind, (title, about) in KINDS.items():
         labels = ", ".join(f"`{label}`" for label in kind.labels)
