@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,3 +94,11 @@ def test_only_the_live_view_needs_textual() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_no_test_imports_another_test() -> None:
+    """Helpers are in modules of their own, so that a test can be read, moved and deleted alone."""
+    imports = re.compile(r"^(?:from|import) tests[\w.]*(?:\.| import )test_", re.MULTILINE)
+    importing = [path.name for path in Path(__file__).parent.rglob("*.py") if imports.search(path.read_text())]
+
+    assert importing == ["test_mutations.py"]  # it runs the tests of the books against changed rules

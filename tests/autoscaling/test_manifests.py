@@ -12,7 +12,7 @@ import yaml
 
 from gpuledger.export.scaling import PATH
 from tests.autoscaling.manifests import FOLDER, SCHEMAS, check, manifest, replicas
-from tests.export.test_scaling import numbers
+from tests.export.scaling_node import numbers
 from tests.real.daemons import run
 
 KEDA = ["keda-prometheus", "keda-metrics-api"]

@@ -13,7 +13,7 @@ import pytest
 
 from gpuledger.fleet.answer import PARTIAL
 from tests.cli.running import gpuledger, serving, surroundings
-from tests.fleet.test_answer import vector
+from tests.fleet.answers import vector
 from tests.upstream.server import Say, Upstream, hang, page, raw, upstream
 
 GOOD = vector(*[({"UUID": str(n)}, value) for n, value in enumerate((80.0, 40.0, 0.0, 0.0))])

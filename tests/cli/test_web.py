@@ -17,8 +17,8 @@ import bcrypt
 import pytest
 
 from tests.certificates import Authority
+from tests.cli.examinations import examined, healthy, only
 from tests.cli.running import COMMAND, gpuledger, serving, surroundings
-from tests.cli.test_doctor import examined, healthy, only
 
 NOBODY: dict[str, str] = {}
 ALICE = {"Authorization": "Basic " + base64.b64encode(b"alice:wonder").decode()}

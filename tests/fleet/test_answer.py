@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,21 +12,10 @@ from hypothesis import strategies as st
 
 from gpuledger.errors import PrometheusError
 from gpuledger.fleet.answer import LONGEST_QUOTE, PARTIAL, Series, one_line, parse, parse_range
+from tests.fleet.answers import _text, vector
 
 labels = st.dictionaries(st.sampled_from(["uuid", "metric", "value", "pod", "histogram"]), st.text(max_size=5))
 values = st.floats(width=64)
-
-
-def vector(*series: tuple[dict[str, str], float], **more: Any) -> bytes:
-    """An instant vector, as Prometheus writes it."""
-    result = [{"metric": names, "value": [1700000000.5, _text(value)]} for names, value in series]
-    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}, **more}).encode()
-
-
-def _text(value: float) -> str:
-    return (
-        "NaN" if math.isnan(value) else "+Inf" if value == math.inf else "-Inf" if value == -math.inf else repr(value)
-    )
 
 
 @given(st.lists(st.tuples(labels, values), max_size=8))

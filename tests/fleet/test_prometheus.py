@@ -14,7 +14,7 @@ import pytest
 from gpuledger.errors import PrometheusError
 from gpuledger.fleet.answer import Series
 from gpuledger.fleet.prometheus import Access, Prometheus, parse_place
-from tests.fleet.test_answer import vector
+from tests.fleet.answers import vector
 from tests.owners.api_server import make_certificate
 from tests.upstream.server import Upstream, hang, page, raw, upstream
 

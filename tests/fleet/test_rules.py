@@ -9,12 +9,11 @@ import pytest
 import yaml
 
 from gpuledger.catalog import CATALOG
+from tests.fleet.rules import NAMES, RULES
 from tests.real.daemons import run
 
-RULES = Path(__file__).parents[2] / "mixin" / "rules"
 TESTS = Path(__file__).parent
 FILES = [("gpuledger-fleet.yml", "rules_test.yml"), ("gpuledger-namespaces.yml", "namespaces_test.yml")]
-NAMES = re.compile(r"\b(?:gpu|container_gpu|gpuledger)_[a-z_]+\b(?!:)")
 
 
 @pytest.mark.parametrize(("rules", "_"), FILES)

@@ -10,16 +10,8 @@ import yaml
 from gpuledger import config
 from gpuledger.errors import ConfigError
 from gpuledger.fleet.settings import OPTIONS, Settings
+from tests.fleet.flags import settings
 from tests.real.daemons import run
-
-
-def settings(*flags: str, environment: dict[str, str] | None = None) -> Settings:
-    """From flags such as `by=pod`."""
-    given: dict[str, list[str]] = {}
-    for flag in flags:
-        key, _, text = flag.partition("=")
-        given.setdefault(key, []).append(text)
-    return config.load_as(Settings, OPTIONS, given, environment or {})
 
 
 def test_the_table_and_the_record_agree() -> None:

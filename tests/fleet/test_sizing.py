@@ -12,8 +12,8 @@ import yaml
 from gpuledger.catalog import CATALOG, kinds
 from gpuledger.report.queries import GROUPINGS, Step, queries
 from tests.cli.running import serving, surroundings
-from tests.fleet.test_rules import NAMES, RULES
-from tests.fleet.test_settings import settings
+from tests.fleet.flags import settings
+from tests.fleet.rules import NAMES, RULES
 from tests.real.daemons import run
 
 TEXT = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()

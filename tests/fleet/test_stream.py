@@ -15,7 +15,7 @@ from gpuledger.errors import PrometheusError
 from gpuledger.fleet import stream
 from gpuledger.fleet.answer import Answer, parse
 from gpuledger.fleet.stream import BETWEEN, Found, identity, read
-from tests.fleet.test_answer import vector
+from tests.fleet.answers import vector
 
 names = st.sampled_from(["uuid", "UUID", "GPU_I_ID", "a", "pod", "zone", "metric"])
 texts = st.sampled_from(["", "GPU-1", "GPU-2", "x", 'quote"', "brace}{", "back\\", BETWEEN.decode(), "ü", "[1,2]"])

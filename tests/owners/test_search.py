@@ -12,7 +12,7 @@ import pytest
 from gpuledger.owners import cgroup
 from gpuledger.owners.procfs import MAPS_CHUNK, Procfs
 from gpuledger.owners.search import APART_S, VALID_S, Clue, Search
-from tests.owners.test_procfs import Proc
+from tests.owners.fakeproc import Proc
 
 C = "4be1" * 16
 DOCKER = f"0::/system.slice/docker-{C}.scope\n"

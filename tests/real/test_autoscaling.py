@@ -14,10 +14,10 @@ import pytest
 from tests.autoscaling.manifests import manifest, replicas
 from tests.cli.running import Running
 from tests.fakedriver import Gpu, Process
+from tests.fleet.rules import RULES
 from tests.real.daemons import wait_until
 from tests.real.nodes import EmptyNode, host, uuid
 from tests.real.prometheus import Prometheus, prometheus
-from tests.real.test_fleet import RULES
 
 GPUS, PODS = 11, 4
 SERIES = "namespace:gpu_in_use_utilization:resident"
@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Load, Ru
     with ExitStack() as stack:
         exporter = stack.enter_context(node.served())
         targets = {"gpuledger": (host(exporter), "/metrics")}
-        server = stack.enter_context(prometheus(targets, "500ms", rules=RULES))
+        server = stack.enter_context(prometheus(targets, "500ms", rules=RULES / "gpuledger-fleet.yml"))
         yield node, exporter, server
 
 

@@ -21,7 +21,7 @@ from gpuledger.top.keys import KEYS
 from gpuledger.top.widgets import Page
 from gpuledger.view.codec import decode
 from tests.export.clients import serving
-from tests.top.test_feed import Told
+from tests.top.sources import Told
 from tests.view.pictures import GIB, HOSTILE, NOW, Picture, busy, gpu, picture, process
 
 Keys = Pilot[None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import Any
 
 import pytest
 
@@ -15,23 +14,8 @@ from gpuledger.view.codec import decode
 from tests.books.worlds import World
 from tests.net.clock import Clock as Waited
 from tests.net.clock import Event
+from tests.top.sources import Told
 from tests.view.pictures import gpu, picture
-
-
-class Told:
-    """A source that returns these snapshots one after the other, or raises an error."""
-
-    name = "http://n1:9400"
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-
-    def __call__(self) -> Any:
-        """The next answer; the last one again and again."""
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return decode(answer)
 
 
 class Clock:
