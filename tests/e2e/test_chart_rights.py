@@ -157,7 +157,7 @@ def test_the_account_of_everybody_gets_no_rights(right: str, name: str) -> None:
     refused = template(*(f"--set={flag}" for flag in (*flags, f"serviceAccount.name={name}")))
     given = template(*(f"--set={flag}" for flag in (*flags, "serviceAccount.name=gpu")))
 
-    assert "rights would go to every pod of the namespace" in refused.stderr
+    assert "would grant permissions to every pod of the namespace" in refused.stderr
     assert given.returncode == 0, given.stderr
 
 
