@@ -1,18 +1,19 @@
-"""`python -m bench.attribution [--json] [--window S] [--plot FILE.svg] FILE...`: how far energy shares are from true.
+"""`python -m bench.attribution [--json] [--window S] [--plot FILE.svg] FILE...`: error of the energy shares.
 
-Files are recordings as in tests/data/h200. Those of one process teach and are played first; they also say how many
-joules above parked power a unit of its work takes. Those of several are scored: units done times that figure, over the
-sum, is each process's true share. It is good to about 10 %: clocks differ between alone and shared.
+The files are recordings as in tests/data/h200. Recordings of one process are replayed first, as training data; they
+also give the energy above parked power per unit of work, e_k. Recordings of several processes are scored. The true
+share of process i, which did n_i units of work of kind k(i), is n_i e_k(i) / sum_j n_j e_k(j). It is accurate to about
+10 %, because clocks differ between exclusive and shared use.
 
-All are played one after the other through the same books, a tick a second, so that a fingerprint knows only what was
-before. A process is known again by its kind of work; `big@0.3` is `big` with another load, as the same image would be.
+All recordings are replayed one after another through the same books, one tick per second, so that fingerprints use
+only earlier data. The kind of work identifies a workload; `big@0.3` is `big` with another load, like the same image.
 
-Each recording is cut into windows; the error of a window is the largest of any process's share in it.
-- `equal`: all processes alike
-- `kepler`: Kepler's formula, power above idle by utilization, at every tick (it asks every 5 s): the utilization is
-  the driver's mean over its whole buffer, for Kepler asks for all that is there
-- `sm_time`: our ledger with --energy.method=sm_time
-- `ours`: our ledger as it is
+Each recording is split into windows. The error of a window is the largest error of any process's share.
+- `equal`: equal shares
+- `kepler`: Kepler's formula, power above idle by utilization, at every tick (Kepler reads every 5 s). The utilization
+  is the driver's mean over its whole buffer, because Kepler requests all samples
+- `sm_time`: gpuledger with --energy.method=sm_time
+- `ours`: gpuledger with default settings
 """
 
 from __future__ import annotations
@@ -34,31 +35,31 @@ from gpuledger.books.interval import Policy
 from gpuledger.model import Tick
 
 ESTIMATED = ("sm_time", "mps", "mig", "fingerprint", "edge")
-"""Methods of energy above parked power."""
+"""Methods for energy above parked power."""
 ESTIMATORS = ("equal", "kepler", "sm_time", "ours")
 WINDOWS_S = (2.0, 5.0, 15.0, 60.0)
 WHOLE_S = 1e9
-"""A window that takes in all of a recording."""
+"""Window length that covers a whole recording."""
 SHOWN_S = 5.0
-"""The window of the summary, unless another is asked for."""
+"""Default window length of the summary, in seconds."""
 BETWEEN_S = 30.0
 BUFFER_S = 10.0
 IDLE_MW = 80_000
-"""Of this GPU with nobody on it; the same for all, so it hardly matters to shares."""
+"""Idle power of the recorded GPU in watts. All estimators use it, so it hardly affects the shares."""
 
 Shares = dict[int, float]
 
 
 @dataclass
 class Player:
-    """Plays recordings one after the other through books."""
+    """Replays recordings one after another through the same books."""
 
     now_s: float = 0.0
     ours: Books = field(default_factory=Books)
     by_time: Books = field(default_factory=lambda: Books(policy=Policy(method="sm_time")))
 
     def play(self, one: Any, every: int) -> list[tuple[float, dict[str, Shares]]]:
-        """For each tick its time in the recording, and energy so far by estimator and pid."""
+        """For each tick: its time in the recording, and the energy so far by estimator and pid."""
         later_s = self.now_s + BETWEEN_S - one["rows"][0]["t"] if self.now_s else 0.0
         who = truth.pids(one)
         seen = []
@@ -79,7 +80,7 @@ class Player:
 
 
 def _booked(tick: Tick, who: list[int]) -> Shares:
-    """By pid, what the books hold of energy above parked power."""
+    """Energy above parked power in the books, by pid."""
     account = tick.accounts.get(tick.readings[0].device.uuid)
     assert account is not None
     assert account.residual_mj == 0
@@ -88,7 +89,7 @@ def _booked(tick: Tick, who: list[int]) -> Shares:
 
 
 def _kepler(one: Any, now: float) -> Shares:
-    """Power above idle by utilization, at one instant; alike where the driver tells none."""
+    """Power above idle, split by utilization at one instant; equal if the driver reports none."""
     rows = [row for row in one["rows"] if now - BUFFER_S < row["t"] <= now]
     pct: Shares = {}
     for pid, _, sm_pct, _ in (sample for row in rows for sample in row.get("proc_util") or ()):
@@ -101,17 +102,17 @@ def _kepler(one: Any, now: float) -> Shares:
 
 @dataclass
 class Score:
-    """Of one recording and window length: by estimator, the error of each window."""
+    """Error of each window by estimator, for one recording and window length."""
 
     name: str
     window_s: float
     errors: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in ESTIMATORS})
     shares: dict[str, Shares] = field(default_factory=dict)
-    """By estimator and `truth`, of the last window."""
+    """Shares in the last window, by estimator and `truth`."""
 
 
 def score(one: Any, seen: list[tuple[float, dict[str, Shares]]], joules: truth.Joules, window_s: float) -> Score:
-    """Cut the time in which it worked into windows of about that length, from tick to tick."""
+    """Split the working time into windows of about this length, at ticks."""
     begin = min(work["log"][0][0] for work in one["truth"])
     end = max(work["log"][-1][0] for work in one["truth"])
     inside = [step for step in seen if begin <= step[0] <= end]
@@ -120,7 +121,7 @@ def score(one: Any, seen: list[tuple[float, dict[str, Shares]]], joules: truth.J
     if len(edges) == 1 or (len(inside) - 1) % length >= length / 2:
         edges.append(inside[-1])
     else:
-        edges[-1] = inside[-1]  # too short a rest belongs to the window before
+        edges[-1] = inside[-1]  # a short remainder belongs to the previous window
     result = Score(one["name"], window_s)
     for (start, before), (stop, after) in pairwise(edges):
         true = _shares(truth.used(one, joules, start, stop))
@@ -140,14 +141,14 @@ def _shares(parts: Mapping[int, float]) -> Shares | None:
 
 
 def figures(errors: Iterable[float]) -> dict[str, float]:
-    """Mean, 95th percentile (the smallest that 95 % do not exceed) and worst."""
+    """Mean, 95th percentile (nearest rank) and maximum."""
     found = sorted(errors)
     at = -(-95 * len(found) // 100) - 1
     return {"mean": sum(found) / len(found), "p95": found[at], "worst": found[-1]}
 
 
 def evaluate(recordings: list[Any], windows_s: Iterable[float], every: int = 10) -> tuple[list[Score], list[str]]:
-    """Teach, then score; and what could not be scored."""
+    """Train, then score. Returns the scores and the recordings that could not be scored."""
     teachers = [one for one in recordings if len(truth.pids(one)) == 1]
     alone = [one for one in teachers if not one["name"].startswith("mps-")]
     joules = truth.joules_per_unit(alone)
@@ -170,7 +171,7 @@ def evaluate(recordings: list[Any], windows_s: Iterable[float], every: int = 10)
 
 
 def summary(scores: list[Score], window_s: float) -> dict[str, dict[str, float]]:
-    """By estimator, over all windows of that length."""
+    """Errors by estimator, over all windows of this length."""
     chosen = [one for one in scores if one.window_s == window_s]
     return {name: figures(e for one in chosen for e in one.errors[name]) for name in ESTIMATORS}
 
@@ -214,7 +215,7 @@ def _seconds(text: str) -> float:
 
 
 def main(words: list[str]) -> int:
-    """Exit code 1 when there is nothing to score."""
+    """Returns 1 if no recording could be scored."""
     asked = argparse.ArgumentParser(prog="python -m bench.attribution", description="error of energy shares")
     asked.add_argument("files", nargs="+", type=Path, metavar="FILE")
     asked.add_argument("--json", action="store_true", help="one JSON object as the last line")

@@ -1,4 +1,4 @@
-"""gpuledger and other exporters on the same fake driver, at the same time, in turns."""
+"""gpuledger and other exporters on the same fake driver, scraped in turns."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bench.table import Budget, ratio, table
 GPUS = 8
 KINDS = (PLAIN, PROMETHEUS)
 WARM_UP_S = 5.0
-PACE_S = 1.1  # more than a tick: each scrape finds a tick nobody has scraped before, as Prometheus does
+PACE_S = 1.1  # longer than a tick, so that each scrape renders a new tick, as with Prometheus
 MOST_REPEATED_S = 6.0
 NVITOP, IN_GO = "nvitop-exporter", "nvidia_gpu_exporter"
 
 
 @dataclass(slots=True)
 class Exporter:
-    """What was measured of one exporter."""
+    """Measurements of one exporter."""
 
     cpu_share: float = 0.0
     rss_mb: float = 0.0
@@ -38,14 +38,14 @@ class Exporter:
 
 @dataclass(slots=True)
 class Case:
-    """One node."""
+    """Measurements on one node."""
 
     processes: int
-    """On each GPU."""
+    """Processes per GPU."""
     latency: bool
     ours: Exporter
     theirs: dict[str, Exporter]
-    """Those that could be installed."""
+    """Other exporters that could be installed."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Case:
 
 
 def measure(theirs: Mapping[str, Sequence[str]], *, quick: bool) -> list[Case]:
-    """All four nodes. Of 20 ticks two are dear ones: gpuledger reads what changes rarely in every tenth."""
+    """Measure all four nodes. Two of 20 ticks are expensive: gpuledger reads slow fields in every tenth tick."""
     idle_s, rounds = (4.0, 4) if quick else (20.0, 13)
     commands = {"gpuledger": exporters.gpuledger(), **theirs}
     cases = []
@@ -86,7 +86,7 @@ def _case(
 
 
 def _idle(running: Sequence[Running], found: Sequence[Exporter], seconds: float) -> None:
-    """What an exporter costs when nobody asks it anything."""
+    """Measure the cost of each exporter without scrapes."""
     began = [(time.monotonic(), cpu_s(one.pid), Calls.read(one.calls)) for one in running]
     time.sleep(seconds)
     for one, result, (started, cpu, calls) in zip(running, found, began, strict=True):
@@ -106,7 +106,7 @@ def _in_turns(
     pace_s: float = 0.0,
     most_s: float = 60.0,
 ) -> None:
-    """Scrape one, then the next; who comes first, and in which format, changes from round to round."""
+    """Scrape the exporters in turn; order and format alternate between rounds."""
     due = time.monotonic()
     deadline = due + most_s
     for number in range(rounds):
@@ -121,20 +121,20 @@ def _in_turns(
 
 
 def report(cases: Sequence[Case], why_not: Mapping[str, str]) -> str:
-    """The section of the results."""
+    """Section of RESULTS.md."""
     parts = [
-        "## Beside other exporters",
+        "## Comparison with other exporters",
         "",
         f"{NVITOP} {exporters.NVITOP} from PyPI with the same Python and NVML binding, and {IN_GO}",
-        f"{exporters.NVIDIA_GPU_EXPORTER}, a Go program that here reads NVML every second, memory of processes too;",
-        "all on the same fake driver and the same pids, running at once and scraped in turns. CPU is user and system",
-        "time without scrapes, threads and children included. A *fresh* scrape is the first of its format since a",
-        "tick, which is what Prometheus meets; a *repeated* one follows at once, and gpuledger then has them ready.",
-        f"{NVITOP} closes its connection after each answer, so a scrape of it includes opening one;",
-        f"{IN_GO} has no OpenMetrics and answers text, and says nothing of the time, energy or owners of processes.",
+        f"{exporters.NVIDIA_GPU_EXPORTER}, a Go program that reads NVML every second here, including process memory.",
+        "All run at the same time on the same fake driver with the same pids and are scraped in turns. CPU is user and",
+        "system time of all threads and children, without scrapes. A *fresh* scrape is the first in its format after a",
+        "tick, as with Prometheus. A *repeated* scrape follows immediately; gpuledger then answers from its cache.",
+        f"{NVITOP} closes the connection after each response, so that its scrapes include a new connection.",
+        f"{IN_GO} has no OpenMetrics and responds with text. It exposes no time, energy or owners of processes.",
     ]
     for name, why in why_not.items():
-        parts += ["", f"**{name} could not be installed, so there is nothing to compare with: {why}**"]
+        parts += ["", f"**{name} could not be installed, so that there is no comparison: {why}**"]
     for case in cases:
         head = ["", "gpuledger", *case.theirs, *(f"ours / {name}" for name in case.theirs)]
         parts += ["", f"### {case.name}", "", table(head, _rows([case.ours, *case.theirs.values()]))]
@@ -172,7 +172,7 @@ def _times(label: str, values: Sequence[Sequence[float]], q: float) -> list[str]
 
 
 def budgets(cases: Sequence[Case]) -> list[Budget]:
-    """The promises are made for 8 GPUs x 4 processes."""
+    """Budgets for 8 GPUs x 4 processes."""
     promised = [case for case in cases if case.processes == 4]
     found = [Budget("RSS alone at 8 x 4, after scrapes", 30, max(case.ours.rss_mb for case in promised), " MB")]
     for case in promised:
@@ -181,7 +181,7 @@ def budgets(cases: Sequence[Case]) -> list[Budget]:
         share = ours.cpu_share / theirs.cpu_share if theirs else None
         found.append(Budget(f"CPU over nvitop-exporter's at 8 x 4, {driver}", 0.5, share))
         for kind in KINDS:
-            # The budget was set by scrapes one after another; a Prometheus every 15 s meets a fresh tick each time.
+            # The budget was set with repeated scrapes; Prometheus with a 15 s interval always gets a new tick.
             for which, mine, other in (
                 ("scrapes one after another", ours.repeated, theirs and theirs.repeated),
                 ("a fresh scrape", ours.fresh, theirs and theirs.fresh),

@@ -1,4 +1,4 @@
-"""What it costs to put pods on 20,000 series of a dcgm-exporter, read over HTTP."""
+"""Cost of adding pod labels to 20,000 series of a dcgm-exporter, read over HTTP."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Result:
 
 
 def measure() -> list[Result]:
-    """Each shape in a process of its own; the dcgm-exporter is in this one."""
+    """Measure each shape in its own process; this process serves as dcgm-exporter."""
     found = []
     for shape in SHAPES:
         body = _body(is_own=shape == "own")
@@ -47,7 +47,7 @@ def _uuid(gpu: int) -> str:
 
 
 def _body(*, is_own: bool) -> bytes:
-    """Twelve labels a series, three of them the empty ones of a pod."""
+    """Twelve labels per series, including three empty pod labels."""
     lines = []
     for number in range(FIELDS):
         name = f"DCGM_FI_DEV_FIELD_{number}"
@@ -68,7 +68,7 @@ def _body(*, is_own: bool) -> bytes:
 
 @contextmanager
 def _serving(body: bytes) -> Iterator[str]:
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # memory that the child must not have
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # must not count as memory of the child
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -87,7 +87,7 @@ def _serving(body: bytes) -> Iterator[str]:
 
 
 def child(url: str) -> None:
-    """Reads and labels again and again, as the exporter does; prints one line of JSON."""
+    """Read and label repeatedly, like the exporter; print one line of JSON."""
     from gpuledger.cli import serve as _  # noqa: F401 - the memory of everything that `gpuledger serve` loads
     from gpuledger.export.passed import Passed
     from gpuledger.model import Device, Driver, Granted, Owners, Reading, Tick
@@ -116,9 +116,9 @@ def child(url: str) -> None:
     label: list[float] = []
     for turn in range(ROUNDS):
         now_s[0] += 1.0
-        read.append(_cpu_ms(poll))  # reads, and labels what it read
+        read.append(_cpu_ms(poll))  # read and label
         held[0] = tick(turn + 1)
-        label.append(_cpu_ms(poll))  # other pods hold the devices
+        label.append(_cpu_ms(poll))  # other pods have the devices
         for encoding in ("identity", "gzip"):
             body = passed.get(encoding)
             assert body is not None
@@ -146,13 +146,12 @@ def budgets(found: list[Result]) -> list[Budget]:
 
 def report(found: list[Result]) -> str:
     return "\n".join([
-        "## In front of a dcgm-exporter",
+        "## Enrichment of dcgm-exporter",
         "",
-        f"{GPUS} GPUs of {INSTANCES} MIG instances with {FIELDS} fields, twelve labels a series, over HTTP from",
-        "another process; every instance is held by a pod. CPU is the median of reading, parsing and labelling;",
-        "*again* when only the pods change. The memory is of a process with everything loaded that",
-        "`gpuledger serve` loads, over several readings, served plain and compressed. No dcgm-exporter writes the",
-        "second row: it is the worst case.",
+        f"{GPUS} GPUs with {INSTANCES} MIG instances, {FIELDS} fields and twelve labels per series, over HTTP from",
+        "another process. Every instance is allocated to a pod. CPU is the median of reading, parsing and labelling;",
+        "*again*: only the pods change. Memory is that of a process with the modules of `gpuledger serve` over several",
+        "readings, served plain and compressed. The second row is a worst case that no dcgm-exporter produces.",
         "",
         table(("", "MB of text", "CPU ms", "again, CPU ms", "RSS before MB", "peak RSS MB"), [
             [f"{one.series:,} series, {SHAPES[one.shape]}", f"{one.megabytes:.2f}", f"{one.read_ms:.0f}",

@@ -1,4 +1,4 @@
-"""`python -m bench.page`: what the page costs: its history while nobody looks, and a tick for one who does."""
+"""`python -m bench.page`: cost of the page: its history without viewers, and a tick with one viewer."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ REQUEST = b"GET /api/v1/events HTTP/1.1\r\nHost: here\r\nAccept: text/event-stre
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of the page, in MB and % of a core."""
+    """Cost of the page, in MB and % of a core."""
 
     without_mb: float
     with_mb: float
     held_mb: float
-    """What the history holds, as Python counts it: RSS has room that ticks have left."""
+    """Memory of the history according to Python; RSS includes memory that earlier ticks freed."""
     closed_pct: float
     open_pct: float
     plain_pct: float
     event_bytes: float
     packed_bytes: float
     browser_ms: dict[int, float]
-    """CPU of Chromium's renderer for one tick, all threads, by the number of processes; empty without Chromium."""
+    """CPU of Chromium's renderer for one tick, all threads, by number of processes; empty without Chromium."""
 
     @property
     def history_mb(self) -> float:
@@ -51,7 +51,7 @@ class Cost:
 
 
 def measure(*, quick: bool = False) -> Cost:
-    """Memory after ten minutes of ticks, made as fast as they can be; CPU of the real exporter."""
+    """Measure memory after ten minutes of ticks at full speed, and CPU of the real exporter."""
     times = 1 if quick else 3
     without_mb, with_mb = (
         statistics.median(told("bench.page", "past", kind)["mb"] for _ in range(times)) for kind in ("without", "with")
@@ -77,7 +77,7 @@ def _cpu_pct(pid: int, seconds: float) -> float:
 
 
 def _watched(ours: exporters.Running, encoding: bytes, seconds: float) -> tuple[float, float]:
-    """CPU of the exporter while somebody reads its stream, and bytes of a tick."""
+    """CPU of the exporter while a client reads its event stream, and bytes per tick."""
     received = 0
     with socket.create_connection(("127.0.0.1", ours.port), timeout=30) as sock:
         sock.sendall(REQUEST % encoding)
@@ -106,7 +106,7 @@ def _browser() -> dict[int, float]:
 
 
 def browser(processes: int) -> None:
-    """A page open in Chromium, a tick every second; prints what its renderer uses."""
+    """Open the page in Chromium with one tick per second; print the CPU of the renderer."""
     from tests.real.browsers import chromium, page_of, shown
     from tests.view.nodes import Node
 
@@ -125,7 +125,7 @@ def browser(processes: int) -> None:
 
 
 def past(kind: str) -> None:
-    """Ten minutes and a bit of a node; prints the memory in the end."""
+    """Replay more than ten minutes of a node; print the final memory."""
     from tests.view.nodes import Node
 
     from gpuledger.export.api import Api
@@ -142,7 +142,7 @@ def past(kind: str) -> None:
 
 
 def held() -> None:
-    """What is given back when a full history goes; prints it."""
+    """Print the memory that is freed when a full history is deleted."""
     from tests.view.nodes import Node
 
     from gpuledger.view.history import History
@@ -160,15 +160,15 @@ def held() -> None:
 
 
 def report(found: Cost) -> str:
-    """The section of the results."""
+    """Section of RESULTS.md."""
     return "\n".join(
         [
-            "## The page",
+            "## Page",
             "",
-            f"{GPUS} GPUs x {EACH} processes. RSS is that of a process that made {MINUTES + 1} minutes of ticks with",
-            "its books, without a history and with one; what it holds is counted apart, for RSS has room that ticks",
-            "have left. CPU is the exporter's, on the fake driver without latency, while nobody looks and while one",
-            "page reads its stream of events.",
+            f"{GPUS} GPUs x {EACH} processes. RSS is that of a process with books after {MINUTES + 1} min of ticks,",
+            "with and without a history. The memory of the history is counted separately, because RSS includes memory",
+            "that earlier ticks freed. CPU is that of the exporter with a fake driver without latency, without viewers",
+            "and with one page that reads the event stream.",
             "",
             table(
                 ("", "measured"),
@@ -192,7 +192,7 @@ def report(found: Cost) -> str:
 
 
 def budgets(found: Cost) -> list[Budget]:
-    """The promises of the page."""
+    """Budgets of the page."""
     return [
         Budget(f"RSS of ten minutes of history at {GPUS} x {EACH}", 3, found.history_mb, " MB"),
         Budget(f"CPU that one open page adds at {GPUS} x {EACH}, of a core", 1, found.page_pct, " %"),

@@ -1,18 +1,18 @@
-"""How many windows have at most which error, as text and as a picture."""
+"""Cumulative distribution of the errors, as text and as SVG."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 MOST = 0.6
-"""Where the axis of errors ends."""
+"""Upper end of the error axis."""
 STEPS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 COLORS = {"equal": "#999999", "kepler": "#e09f3e", "sm_time": "#9e2a2b", "ours": "#2d6a4f"}
 WIDE, HIGH, EDGE = 640, 360, 48
 
 
 def text(errors: Mapping[str, list[float]]) -> str:
-    """One line an estimator, one column an error."""
+    """Table with one row per estimator and one column per error."""
     lines = [f"{'':10}" + "".join(f"{f'<= {step:g}':>9}" for step in STEPS)]
     for name, found in errors.items():
         parts = (sum(error <= step for error in found) / len(found) for step in STEPS)
@@ -21,7 +21,7 @@ def text(errors: Mapping[str, list[float]]) -> str:
 
 
 def svg(errors: Mapping[str, list[float]], title: str) -> str:
-    """Steps that rise to all windows; further left is better."""
+    """Step plot of the distribution functions; further left is better."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDE}" height="{HIGH}" fill="#ffffff"/>',

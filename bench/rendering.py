@@ -1,4 +1,4 @@
-"""Rendering beside prometheus_client, and 100,000 series through the server."""
+"""Rendering compared with prometheus_client, and the server with 100,000 series."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BIG = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Ours and theirs at one size in one format."""
+    """Both renderers at one size in one format."""
 
     fmt: str
     ours: dict[str, float]
@@ -27,7 +27,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The server with a big tick."""
+    """The server with a large tick."""
 
     renewed: bool
     series: int
@@ -44,7 +44,7 @@ class Rendering:
 
 
 def measure(*, quick: bool) -> Rendering:
-    """Each figure from a process of its own."""
+    """Measure each value in its own process."""
     sizes = (1_000, 10_000) if quick else (1_000, 10_000, BIG)
     rendered = [
         Rendered(
@@ -84,8 +84,8 @@ def _serve(*, renewed: bool, rounds: int) -> Served:
 
 
 def report(found: Rendering) -> str:
-    """The section of the results."""
-    agreed = "were compared and are the same" if found.same else "**DIFFER: the comparison is void**"
+    """Section of RESULTS.md."""
+    agreed = "are identical" if found.same else "**DIFFER: the comparison is void**"
     head = ("", "gpuledger first", "gpuledger again", "prometheus_client", "again/theirs",
             "peak RSS MB ours", "theirs", "ours/theirs")  # fmt: skip
     rows = []
@@ -103,15 +103,15 @@ def report(found: Rendering) -> str:
         [
             "## Rendering",
             "",
-            "CPU microseconds per series, best of several, and peak RSS; each figure from a process of its own that",
-            "holds one tick of processes with nine labels. *first*: the labels are new; *again*: they are known from",
-            "the tick before. No owner is resolved here: five of the nine labels are empty.",
-            f"The series of both {agreed}.",
+            "CPU microseconds per series, best of several, and peak RSS. Each value comes from its own process, which",
+            "holds one tick of processes with nine labels. *first*: new labels; *again*: labels of the previous",
+            "tick. Owners are not resolved, so that five of the nine labels are empty.",
+            f"The series of both renderers {agreed}.",
             "",
             table(head, rows),
             "",
-            "The server with such a tick behind it, everything loaded that `gpuledger serve` loads, scraped over HTTP.",
-            "With *a new tick each*, the old tick is held while the new one is made, as in the exporter.",
+            "The server with such a tick and the modules of `gpuledger serve`, scraped over HTTP. *a new tick each*:",
+            "the old tick is in memory while the new one is created, as in the exporter.",
             "",
             _served(found.served),
         ]
@@ -133,7 +133,7 @@ def _served(served: Sequence[Served]) -> str:
 
 
 def budgets(found: Rendering) -> list[Budget]:
-    """The peak covers both formats, the compressed one being scraped last."""
+    """Budgets for the peak RSS over both formats; the compressed format is scraped last."""
     return [
         Budget(
             f"peak RSS of the server with 100,000 series, {'a new tick each scrape' if one.renewed else 'one tick'}",

@@ -1,6 +1,6 @@
-"""`python -m bench.sharing`: what fingerprints cost in a tick, on GPUs that many processes share.
+"""`python -m bench.sharing`: CPU time of fingerprints in a tick, on GPUs that many processes share.
 
-Every process is first alone for some seconds, so that its activity is known; then all work at once, and differ.
+Every process is first alone for some seconds, so that it gets a fingerprint. Then all processes work at the same time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ CASES = ((8, 4), (8, 8), (8, 64))
 LIMIT_MS = 2.0
 TICKS = 200
 ALONE = 6
-"""Ticks in which each is alone."""
+"""Ticks in which each process is alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU of a tick's books, in milliseconds."""
+    """CPU time of the book stage per tick, in milliseconds."""
 
     gpus: int
     processes: int
@@ -35,7 +35,7 @@ class Cost:
 
 
 def measure(*, quick: bool = False) -> list[Cost]:
-    """All cases, with fingerprints and without."""
+    """Measure all cases, with and without fingerprints."""
     times = TICKS // 10 if quick else TICKS
     return [
         Cost(gpus, each, *(_books_ms(gpus, each, method, times) for method in ("fingerprint", "sm_time")))
@@ -74,7 +74,7 @@ def _reading(
     gpu: int, pids: range, alone: int | None, shapes: dict[int, list[float]], now_s: int, energy_mj: int,
     chance: random.Random,
 ) -> Reading:  # fmt: skip
-    """One process alone, or all with parts that change."""
+    """Reading with one process, or with all processes and changing activity."""
     here = pids if alone is None else pids[alone : alone + 1]
     parts = {pid: chance.random() for pid in here}
     whole = sum(parts.values())
@@ -92,7 +92,7 @@ def _reading(
 
 
 def budgets(costs: list[Cost]) -> list[Budget]:
-    """What fingerprints may add."""
+    """Budget for the CPU time of fingerprints."""
     return [
         Budget(f"CPU that fingerprints add to a tick, {cost.gpus} GPUs x {cost.processes} sharing processes",
                LIMIT_MS, cost.fingerprint_ms - cost.sm_time_ms, " ms")
@@ -101,7 +101,7 @@ def budgets(costs: list[Cost]) -> list[Budget]:
 
 
 def report(costs: list[Cost]) -> str:
-    """A section of RESULTS.md."""
+    """Section of RESULTS.md."""
     rows = [
         (f"{cost.gpus} x {cost.processes}", f"{cost.sm_time_ms:.2f} ms", f"{cost.fingerprint_ms:.2f} ms",
          f"{cost.fingerprint_ms - cost.sm_time_ms:.2f} ms")
@@ -109,7 +109,7 @@ def report(costs: list[Cost]) -> str:
     ]  # fmt: skip
     return "\n".join([
         "## Fingerprints", "",
-        "CPU of a tick's books while all processes work at once and all were seen alone before; median.", "",
+        "Median CPU time of the book stage while all processes work and each has a fingerprint.", "",
         table(("GPUs x processes", "by SM time", "by fingerprint", "difference"), rows),
     ])  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What a tick costs beyond the driver calls in it."""
+"""Time of a tick beyond its driver calls."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ WARM_UP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """One tick, in seconds."""
+    """Times of one tick, in seconds."""
 
     wall: float
     driver: list[float]
-    """By GPU, as the exporter counts it: from the call to having its answer in Python."""
+    """Time in driver calls by GPU, as measured by the exporter: until the result is in Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
     seen: list[Ticked]
     library_s: float
-    """Inside the library for one GPU in one tick, on average, as the fake driver counts it."""
+    """Mean time inside the library per GPU and tick, as measured by the fake driver."""
     calls: float
-    """Driver calls of one GPU in one tick."""
+    """Driver calls per GPU and tick."""
 
     def median(self, of: Callable[[Ticked], float]) -> float:
         return statistics.median(of(tick) for tick in self.seen)
 
     @property
     def by_exporter(self) -> float:
-        """Overhead as a share of the tick, median."""
+        """Median overhead as a share of the tick."""
         return self.median(lambda tick: 1 - max(tick.driver) / tick.wall)
 
     @property
     def by_library(self) -> float:
-        """Overhead as a share of the tick, mean; every GPU has the same latencies here."""
+        """Mean overhead as a share of the tick; all GPUs have the same latencies."""
         return 1 - self.library_s / statistics.mean(tick.wall for tick in self.seen)
 
 
 def measure(*, quick: bool) -> Ticks:
-    """Look at one tick after the other, each half-way to the next."""
+    """Measure consecutive ticks, each half-way to the next."""
     wanted = 10 if quick else 20
     with (
         exporters.node(GPUS, GPUS * PROCESSES, latency=True) as on,
@@ -78,7 +78,7 @@ def measure(*, quick: bool) -> Ticks:
 
 
 def report(found: Ticks) -> str:
-    """The section of the results."""
+    """Section of RESULTS.md."""
     overhead = found.median(lambda tick: tick.wall - max(tick.driver))
     wall = statistics.mean(tick.wall for tick in found.seen)
     rows = [
@@ -94,12 +94,12 @@ def report(found: Ticks) -> str:
     ]  # fmt: skip
     return "\n".join(
         [
-            "## The tick",
+            "## Tick",
             "",
             f"{GPUS} GPUs x {PROCESSES} processes with H200 latencies, {len(found.seen)} ticks, milliseconds;",
-            f"{found.calls:.0f} calls for each GPU and tick. Every tenth tick reads what changes rarely as well. The",
-            "exporter's count of driver time runs until the answer is in Python, so waiting for the interpreter is in",
-            "it; the fake driver's own count has only the time inside the library.",
+            f"{found.calls:.0f} calls per GPU and tick. Every tenth tick also reads slow fields. Driver time of the",
+            "exporter runs until the result is in Python and includes waiting for the interpreter. That of the fake",
+            "driver is only the time inside the library.",
             "",
             table(("", "median", "mean"), rows),
             "",
@@ -111,7 +111,7 @@ def report(found: Ticks) -> str:
 
 
 def budgets(found: Ticks) -> list[Budget]:
-    """The promise is about the tick, not the period."""
+    """Budgets relative to the duration of the tick, not to the interval."""
     return [
         Budget("time beyond driver calls, of a tick, as the exporter counts them", 5, 100 * found.by_exporter, " %"),
         Budget("time beyond driver calls, of a tick, as the library counts them", 5, 100 * found.by_library, " %"),

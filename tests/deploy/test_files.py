@@ -147,6 +147,4 @@ def test_dockerignore_includes_the_copied_files() -> None:
 
     assert {"src", "pyproject.toml", "NOTICE"} <= names
     assert {f"!{name}" for name in names} <= set(ignored)
-    assert all(
-        (ROOT / name).exists() for name in names - {"deploy/wheels"}
-    )  # optional: builds without an index
+    assert all((ROOT / name).exists() for name in names - {"deploy/wheels"})  # optional: builds without an index
