@@ -18,12 +18,12 @@ from gpuledger.model import Tick
 FORMATS = {"text": Format.TEXT, "OpenMetrics": Format.OPENMETRICS}
 
 
-def render(who: str, fmt: str, series: int) -> None:
+def render(renderer: str, fmt: str, series: int) -> None:
     """Print CPU time and memory of rendering one tick as one line of JSON."""
     tick = node_of(series).tick()
     gc.collect()
     before_mb = memory_mb(os.getpid())
-    if who == "gpuledger":
+    if renderer == "gpuledger":
         first, again, size, count = _ours(tick, FORMATS[fmt])
     else:
         first, again, size, count = _client(tick, fmt)
@@ -44,9 +44,9 @@ def _ours(tick: Tick, fmt: Format) -> tuple[float, float, int, int]:
         sizes[1] += count_series(chunk)
     first = float("inf")
     for _ in range(3):  # one at a time, because each caches its labels
-        one = Renderer()
-        first = min(first, _timed(lambda: sum(map(len, one.chunks(tick, fmt)))))  # noqa: B023 - called at once
-    again = min(_timed(lambda: sum(map(len, one.chunks(tick, fmt)))) for _ in range(7))
+        cached = Renderer()
+        first = min(first, _timed(lambda: sum(map(len, cached.chunks(tick, fmt)))))  # noqa: B023 - called at once
+    again = min(_timed(lambda: sum(map(len, cached.chunks(tick, fmt)))) for _ in range(7))
     return first, again, sizes[0], sizes[1]
 
 

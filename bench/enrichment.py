@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.exporters import told
+from bench.exporters import run_json
 from bench.processes import memory_mb
 from bench.table import Budget, table
 
@@ -33,13 +33,13 @@ class Result:
 
 def measure() -> list[Result]:
     """Measure each shape in its own process; this process serves as dcgm-exporter."""
-    found = []
+    results = []
     for shape in SHAPES:
         body = _body(is_own=shape == "own")
         with _serving(body) as url:
-            said = told("bench.enrichment", url)
-        found.append(Result(shape=shape, megabytes=len(body) / 1e6, **said))
-    return found
+            measured = run_json("bench.enrichment", url)
+        results.append(Result(shape=shape, megabytes=len(body) / 1e6, **measured))
+    return results
 
 
 def _uuid(gpu: int) -> str:
@@ -136,15 +136,15 @@ def _cpu_ms(poll: object) -> float:
     return (time.process_time() - started) * 1e3
 
 
-def budgets(found: list[Result]) -> list[Budget]:
-    usual = next(one for one in found if one.shape == "shared")
+def budgets(results: list[Result]) -> list[Budget]:
+    usual = next(result for result in results if result.shape == "shared")
     return [
         Budget(f"CPU of reading and labelling {usual.series:,} series of a dcgm-exporter", 150, usual.read_ms, " ms"),
         Budget(f"peak RSS with {usual.series:,} series of a dcgm-exporter", 60, usual.peak_mb, " MB"),
     ]
 
 
-def report(found: list[Result]) -> str:
+def report(results: list[Result]) -> str:
     return "\n".join([
         "## Enrichment of dcgm-exporter",
         "",
@@ -154,9 +154,9 @@ def report(found: list[Result]) -> str:
         "readings, served plain and compressed. The second row is a worst case that no dcgm-exporter produces.",
         "",
         table(("", "MB of text", "CPU ms", "again, CPU ms", "RSS before MB", "peak RSS MB"), [
-            [f"{one.series:,} series, {SHAPES[one.shape]}", f"{one.megabytes:.2f}", f"{one.read_ms:.0f}",
-             f"{one.label_ms:.0f}", f"{one.before_mb:.1f}", f"{one.peak_mb:.1f}"]
-            for one in found
+            [f"{result.series:,} series, {SHAPES[result.shape]}", f"{result.megabytes:.2f}", f"{result.read_ms:.0f}",
+             f"{result.label_ms:.0f}", f"{result.before_mb:.1f}", f"{result.peak_mb:.1f}"]
+            for result in results
         ]),
     ])  # fmt: skip
 

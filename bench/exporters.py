@@ -30,9 +30,9 @@ def take_sources() -> None:
     shutil.rmtree(WORK / "src", ignore_errors=True)
     shutil.copytree(ROOT / "src", WORK / "src", ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-c", "import gpuledger; print(gpuledger.__file__)"]
-    found = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **OURS}).stdout
-    if not Path(found.strip()).is_relative_to(WORK):
-        raise RuntimeError(f"gpuledger is imported from {found.strip()} and not from the copy in {WORK}")
+    location = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **OURS}).stdout
+    if not Path(location.strip()).is_relative_to(WORK):
+        raise RuntimeError(f"gpuledger is imported from {location.strip()} and not from the copy in {WORK}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,8 @@ def nvidia_gpu_exporter() -> tuple[list[str] | None, str]:
 
 
 def _last_words(error: Exception) -> str:
-    said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-    return said[-1] if said else type(error).__name__
+    lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Calls:
         return cls(at, sum(int(row[1]) for row in rows), sum(int(row[2]) for row in rows), rounds)
 
 
-def told(module: str, *words: object) -> dict[str, Any]:
+def run_json(module: str, *words: object) -> dict[str, Any]:
     """JSON output of a module that runs in its own process."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, words)],

@@ -59,7 +59,7 @@ def measure(*, quick: bool = False) -> list[Case]:
             ["prometheus", *flags, f"--web.listen-address={address}"], folder / "log", server.ready, timeout_s=120
         )
         try:
-            return [_case(what, server.url, asked) for what, asked in CASES]
+            return [_case(what, server.url, grouping) for what, grouping in CASES]
         finally:
             stop(daemon)
 

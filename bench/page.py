@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import exporters
-from bench.exporters import told
+from bench.exporters import run_json
 from bench.processes import cpu_s, descendants, memory_mb
 from bench.table import Budget, table
 
@@ -54,9 +54,10 @@ def measure(*, quick: bool = False) -> Cost:
     """Measure memory after ten minutes of ticks at full speed, and CPU of the real exporter."""
     times = 1 if quick else 3
     without_mb, with_mb = (
-        statistics.median(told("bench.page", "past", kind)["mb"] for _ in range(times)) for kind in ("without", "with")
+        statistics.median(run_json("bench.page", "past", kind)["mb"] for _ in range(times))
+        for kind in ("without", "with")
     )
-    held_mb = told("bench.page", "held")["mb"]
+    held_mb = run_json("bench.page", "held")["mb"]
     seconds = 5 if quick else 20
     with (
         exporters.node(GPUS, GPUS * EACH) as on,
@@ -102,7 +103,7 @@ def _browser() -> dict[int, float]:
 
     if not Path(CHROMIUM).exists():
         return {}
-    return {processes: told("bench.page", "browser", processes)["ms"] for processes in (GPUS * EACH, 2000)}
+    return {processes: run_json("bench.page", "browser", processes)["ms"] for processes in (GPUS * EACH, 2000)}
 
 
 def browser(processes: int) -> None:
@@ -159,7 +160,7 @@ def held() -> None:
     print(json.dumps({"mb": (full - tracemalloc.get_traced_memory()[0]) / 1e6, "rows": len(last.processes)}))
 
 
-def report(found: Cost) -> str:
+def report(cost: Cost) -> str:
     """Section of RESULTS.md."""
     return "\n".join(
         [
@@ -173,17 +174,17 @@ def report(found: Cost) -> str:
             table(
                 ("", "measured"),
                 [
-                    ["RSS without a history, MB", f"{found.without_mb:.1f}"],
-                    ["RSS with a history of ten minutes, MB", f"{found.with_mb:.1f}"],
-                    ["held by the history, MB", f"{found.held_mb:.2f}"],
-                    ["CPU with the page closed, % of a core", f"{found.closed_pct:.2f}"],
-                    ["CPU with a page open, compressed, % of a core", f"{found.open_pct:.2f}"],
-                    ["CPU with a page open, plain, % of a core", f"{found.plain_pct:.2f}"],
-                    ["bytes of a tick, plain", f"{found.event_bytes:,.0f}"],
-                    ["bytes of a tick, compressed", f"{found.packed_bytes:,.0f}"],
+                    ["RSS without a history, MB", f"{cost.without_mb:.1f}"],
+                    ["RSS with a history of ten minutes, MB", f"{cost.with_mb:.1f}"],
+                    ["held by the history, MB", f"{cost.held_mb:.2f}"],
+                    ["CPU with the page closed, % of a core", f"{cost.closed_pct:.2f}"],
+                    ["CPU with a page open, compressed, % of a core", f"{cost.open_pct:.2f}"],
+                    ["CPU with a page open, plain, % of a core", f"{cost.plain_pct:.2f}"],
+                    ["bytes of a tick, plain", f"{cost.event_bytes:,.0f}"],
+                    ["bytes of a tick, compressed", f"{cost.packed_bytes:,.0f}"],
                     *(
                         [f"CPU of a tick in the browser, {processes:,} processes, no graphics card, ms", f"{ms:.0f}"]
-                        for processes, ms in found.browser_ms.items()
+                        for processes, ms in cost.browser_ms.items()
                     ),
                 ],
             ),
@@ -191,11 +192,11 @@ def report(found: Cost) -> str:
     )
 
 
-def budgets(found: Cost) -> list[Budget]:
+def budgets(cost: Cost) -> list[Budget]:
     """Budgets of the page."""
     return [
-        Budget(f"RSS of ten minutes of history at {GPUS} x {EACH}", 3, found.history_mb, " MB"),
-        Budget(f"CPU that one open page adds at {GPUS} x {EACH}, of a core", 1, found.page_pct, " %"),
+        Budget(f"RSS of ten minutes of history at {GPUS} x {EACH}", 3, cost.history_mb, " MB"),
+        Budget(f"CPU that one open page adds at {GPUS} x {EACH}, of a core", 1, cost.page_pct, " %"),
     ]
 
 

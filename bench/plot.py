@@ -14,8 +14,8 @@ WIDE, HIGH, EDGE = 640, 360, 48
 def text(errors: Mapping[str, list[float]]) -> str:
     """Table with one row per estimator and one column per error."""
     lines = [f"{'':10}" + "".join(f"{f'<= {step:g}':>9}" for step in STEPS)]
-    for name, found in errors.items():
-        parts = (sum(error <= step for error in found) / len(found) for step in STEPS)
+    for name, values in errors.items():
+        parts = (sum(error <= step for error in values) / len(values) for step in STEPS)
         lines.append(f"{name:10}" + "".join(f"{part:9.0%}" for part in parts))
     return "\n".join(lines)
 
@@ -35,10 +35,10 @@ def svg(errors: Mapping[str, list[float]], title: str) -> str:
         part = number / 100
         parts.append(f'<text x="{EDGE - 6}" y="{_y(part) + 4:.0f}" text-anchor="end">{number} %</text>')
         parts.append(f'<path d="M{_x(0):.0f} {_y(part):.0f}H{_x(MOST):.0f}" stroke="#eeeeee"/>')
-    for place, (name, found) in enumerate(errors.items()):
+    for place, (name, values) in enumerate(errors.items()):
         line = f"M{_x(0):.1f} {_y(0):.1f}"
-        for done, error in enumerate(sorted(found), 1):
-            line += f"H{_x(min(error, MOST)):.1f}V{_y(done / len(found)):.1f}"
+        for done, error in enumerate(sorted(values), 1):
+            line += f"H{_x(min(error, MOST)):.1f}V{_y(done / len(values)):.1f}"
         color = COLORS.get(name, "#000000")
         parts.append(f'<path d="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
         parts.append(f'<text x="{WIDE - 110}" y="{HIGH - 130 + 18 * place}" fill="{color}">{name}</text>')

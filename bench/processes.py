@@ -77,15 +77,15 @@ def free_port() -> int:
 
 def descendants(pid: int) -> list[int]:
     """All descendants of a process."""
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        for task in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+    descendants: list[int] = []
+    pending = [pid]
+    while pending:
+        for task in Path(f"/proc/{pending.pop()}/task").glob("*/children"):
             with contextlib.suppress(OSError):
                 children = [int(word) for word in task.read_text().split()]
-                found += children
-                waiting += children
-    return found
+                descendants += children
+                pending += children
+    return descendants
 
 
 def cpu_s(pid: int) -> float:

@@ -75,8 +75,8 @@ def _reading(
     chance: random.Random,
 ) -> Reading:  # fmt: skip
     """Reading with one process, or with all processes and changing activity."""
-    here = pids if alone is None else pids[alone : alone + 1]
-    parts = {pid: chance.random() for pid in here}
+    present = pids if alone is None else pids[alone : alone + 1]
+    parts = {pid: chance.random() for pid in present}
     whole = sum(parts.values())
     sm, occupancy, tensor, dram, fp32 = (
         100 * sum(part / whole * shapes[pid][place] for pid, part in parts.items()) for place in range(5)
@@ -86,7 +86,7 @@ def _reading(
         energy_mj=energy_mj,
         utilization_pct=100,
         activity=Activity(sm_pct=sm, occupancy_pct=occupancy, tensor_pct=tensor, dram_pct=dram, fp32_pct=fp32),
-        residents=tuple(Resident(pid, "compute") for pid in here),
+        residents=tuple(Resident(pid, "compute") for pid in present),
         samples=tuple(Sample(pid, now_s * 10**6, round(100 * part / whole), 0) for pid, part in parts.items()),
     )
 

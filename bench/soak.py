@@ -73,10 +73,10 @@ class Crowd:
         self._containers.append((name, pids))
         self.made += IN_A_CONTAINER
 
-    def go(self, left: int) -> None:
+    def go(self, remaining: int) -> None:
         """Stop the oldest containers until this many processes are left. Some exit before the driver notices."""
         gone: set[int] = set()
-        while len(self._containers) * IN_A_CONTAINER > left:
+        while len(self._containers) * IN_A_CONTAINER > remaining:
             name, pids = self._containers.popleft()
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
@@ -85,7 +85,7 @@ class Crowd:
                 (self._folder / name).rmdir()
             gone |= set(pids)
         if gone:
-            self._scenario.processes = [one for one in self._scenario.processes if one.pid not in gone]
+            self._scenario.processes = [process for process in self._scenario.processes if process.pid not in gone]
 
     def show(self, *trouble: str) -> None:
         """Write the processes to the scenario of the driver."""
@@ -233,7 +233,9 @@ def soak(minutes: float, processes: int) -> Result:
         kubelet.stop()
     print(file=sys.stderr)
     ticks, missed = (int(values[f"gpuledger_{name}_total"]) for name in ("ticks", "ticks_missed"))
-    return Result(took, crowd.made, ticks, missed, {what: one.times for what, one in often.items()}, watch, off, joules)
+    return Result(
+        took, crowd.made, ticks, missed, {what: schedule.times for what, schedule in often.items()}, watch, off, joules
+    )
 
 
 class _Often:

@@ -28,14 +28,14 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    seen: list[Ticked]
+    ticks: list[Ticked]
     library_s: float
     """Mean time inside the library per GPU and tick, as measured by the fake driver."""
     calls: float
     """Driver calls per GPU and tick."""
 
     def median(self, of: Callable[[Ticked], float]) -> float:
-        return statistics.median(of(tick) for tick in self.seen)
+        return statistics.median(of(tick) for tick in self.ticks)
 
     @property
     def by_exporter(self) -> float:
@@ -45,7 +45,7 @@ class Ticks:
     @property
     def by_library(self) -> float:
         """Mean overhead as a share of the tick; all GPUs have the same latencies."""
-        return 1 - self.library_s / statistics.mean(tick.wall for tick in self.seen)
+        return 1 - self.library_s / statistics.mean(tick.wall for tick in self.ticks)
 
 
 def measure(*, quick: bool) -> Ticks:
@@ -63,56 +63,56 @@ def measure(*, quick: bool) -> Ticks:
             due += PERIOD_S
         time.sleep(due - time.time())
         before = Calls.read(ours.calls)
-        seen: dict[float, Ticked] = {}
-        while len(seen) < wanted:
+        ticks: dict[float, Ticked] = {}
+        while len(ticks) < wanted:
             due += PERIOD_S
             time.sleep(max(0.0, due - time.time()))
             scraper.scrape()
             values = scraper.values()
             driver = [value for series, value in values.items() if series.startswith("gpuledger_driver_seconds{")]
-            seen[values["gpuledger_ticks_total"]] = Ticked(values["gpuledger_tick_duration_seconds"], driver)
+            ticks[values["gpuledger_ticks_total"]] = Ticked(values["gpuledger_tick_duration_seconds"], driver)
         after = Calls.read(ours.calls)
         scraper.close()
     readings = (after.rounds - before.rounds) or 1
-    return Ticks(list(seen.values()), (after.ns - before.ns) / 1e9 / readings, (after.count - before.count) / readings)
+    return Ticks(list(ticks.values()), (after.ns - before.ns) / 1e9 / readings, (after.count - before.count) / readings)
 
 
-def report(found: Ticks) -> str:
+def report(result: Ticks) -> str:
     """Section of RESULTS.md."""
-    overhead = found.median(lambda tick: tick.wall - max(tick.driver))
-    wall = statistics.mean(tick.wall for tick in found.seen)
+    overhead = result.median(lambda tick: tick.wall - max(tick.driver))
+    wall = statistics.mean(tick.wall for tick in result.ticks)
     rows = [
-        ["tick", ms(found.median(lambda tick: tick.wall)), ms(wall)],
-        ["driver calls of the slowest GPU", ms(found.median(lambda tick: max(tick.driver))),
-         ms(statistics.mean(max(tick.driver) for tick in found.seen))],
-        ["driver calls of all GPUs together", ms(found.median(lambda tick: sum(tick.driver))),
-         ms(statistics.mean(sum(tick.driver) for tick in found.seen))],
+        ["tick", ms(result.median(lambda tick: tick.wall)), ms(wall)],
+        ["driver calls of the slowest GPU", ms(result.median(lambda tick: max(tick.driver))),
+         ms(statistics.mean(max(tick.driver) for tick in result.ticks))],
+        ["driver calls of all GPUs together", ms(result.median(lambda tick: sum(tick.driver))),
+         ms(statistics.mean(sum(tick.driver) for tick in result.ticks))],
         ["beyond the slowest GPU's calls", ms(overhead),
-         ms(statistics.mean(tick.wall - max(tick.driver) for tick in found.seen))],
-        ["inside the library for one GPU", "-", ms(found.library_s)],
-        ["beyond the time inside the library", "-", ms(wall - found.library_s)],
+         ms(statistics.mean(tick.wall - max(tick.driver) for tick in result.ticks))],
+        ["inside the library for one GPU", "-", ms(result.library_s)],
+        ["beyond the time inside the library", "-", ms(wall - result.library_s)],
     ]  # fmt: skip
     return "\n".join(
         [
             "## Tick",
             "",
-            f"{GPUS} GPUs x {PROCESSES} processes with H200 latencies, {len(found.seen)} ticks, milliseconds;",
-            f"{found.calls:.0f} calls per GPU and tick. Every tenth tick also reads slow fields. Driver time of the",
+            f"{GPUS} GPUs x {PROCESSES} processes with H200 latencies, {len(result.ticks)} ticks, milliseconds;",
+            f"{result.calls:.0f} calls per GPU and tick. Every tenth tick also reads slow fields. Driver time of the",
             "exporter runs until the result is in Python and includes waiting for the interpreter. That of the fake",
             "driver is only the time inside the library.",
             "",
             table(("", "median", "mean"), rows),
             "",
-            f"Beyond the slowest GPU's calls: {100 * found.by_exporter:.1f} % of the tick,",
-            f"{100 * overhead / PERIOD_S:.2f} % of the period. Beyond the library: {100 * found.by_library:.1f} %",
-            f"of the tick, {100 * (wall - found.library_s) / PERIOD_S:.2f} % of the period.",
+            f"Beyond the slowest GPU's calls: {100 * result.by_exporter:.1f} % of the tick,",
+            f"{100 * overhead / PERIOD_S:.2f} % of the period. Beyond the library: {100 * result.by_library:.1f} %",
+            f"of the tick, {100 * (wall - result.library_s) / PERIOD_S:.2f} % of the period.",
         ]
     )
 
 
-def budgets(found: Ticks) -> list[Budget]:
+def budgets(result: Ticks) -> list[Budget]:
     """Budgets relative to the duration of the tick, not to the interval."""
     return [
-        Budget("time beyond driver calls, of a tick, as the exporter counts them", 5, 100 * found.by_exporter, " %"),
-        Budget("time beyond driver calls, of a tick, as the library counts them", 5, 100 * found.by_library, " %"),
+        Budget("time beyond driver calls, of a tick, as the exporter counts them", 5, 100 * result.by_exporter, " %"),
+        Budget("time beyond driver calls, of a tick, as the library counts them", 5, 100 * result.by_library, " %"),
     ]

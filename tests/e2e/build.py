@@ -84,15 +84,15 @@ def build() -> None:
 
 def _module(go: Path, module: str) -> Path:
     """Directory of a module, after a check of its hash."""
-    found = json.loads(_go(go, "mod", "download", "-json", module, folder=BUILT))
-    assert found["Sum"] == SUMS[module], f"{module} has the hash {found['Sum']}, not the one in {__file__}"
-    return Path(found["Dir"])
+    info = json.loads(_go(go, "mod", "download", "-json", module, folder=BUILT))
+    assert info["Sum"] == SUMS[module], f"{module} has the hash {info['Sum']}, not the one in {__file__}"
+    return Path(info["Dir"])
 
 
 def _version(module: str) -> str:
-    found = re.search(rf"^\t{re.escape(module)} v(\S+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    assert found is not None, f"programs/go.mod does not require {module}"
-    return found[1]
+    match = re.search(rf"^\t{re.escape(module)} v(\S+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
+    assert match is not None, f"programs/go.mod does not require {module}"
+    return match[1]
 
 
 def _stamps(versions: dict[str, str]) -> str:
@@ -111,8 +111,8 @@ def _stamps(versions: dict[str, str]) -> str:
 
 def _go(go: Path, *words: str, folder: Path = MODULE) -> str:
     """Run go with the proxy, caches and certificates of the environment."""
-    kept = {name: value for name, value in os.environ.items() if name not in {"GOROOT", "GOFLAGS", "GOWORK"}}
-    environment = kept | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-trimpath -buildvcs=false"}
+    inherited = {name: value for name, value in os.environ.items() if name not in {"GOROOT", "GOFLAGS", "GOWORK"}}
+    environment = inherited | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-trimpath -buildvcs=false"}
     done = subprocess.run([go, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout
 
@@ -130,8 +130,8 @@ def _toolchain() -> Path:
         address = f"{proxy}/{module.replace('@', '/@v/')}.zip"
         with urllib.request.urlopen(address, timeout=60) as answer, archive.open("wb") as file:
             shutil.copyfileobj(answer, file)
-        found = hashlib.sha256(archive.read_bytes()).hexdigest()
-        assert found == GO_SHA256[machine], f"{module} has the hash {found}, not the one in {__file__}"
+        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        assert digest == GO_SHA256[machine], f"{module} has the hash {digest}, not the one in {__file__}"
         unfinished = BUILT / "go.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         zipfile.ZipFile(archive).extractall(unfinished)

@@ -110,8 +110,8 @@ class Cluster:
                 return dict(json.load(answer))
         except HTTPError as error:
             with error:
-                told = error.read().decode()
-            message = json.loads(told)["message"] if told.startswith("{") else told
+                text = error.read().decode()
+            message = json.loads(text)["message"] if text.startswith("{") else text
             raise RefusedError(error.code, message) from None
 
     def create(self, item: Json | str, *, dry_run: bool = False, token: str = ADMIN) -> Json:
@@ -146,10 +146,14 @@ class Cluster:
             if error.status != NOT_FOUND:
                 raise
             return None
-        found = next((item for item in known if item["kind"] == kind and "/" not in item["name"]), None)
-        if found is None:
+        resource = next((item for item in known if item["kind"] == kind and "/" not in item["name"]), None)
+        if resource is None:
             return None
-        return f"{root}/namespaces/{namespace}/{found['name']}" if found["namespaced"] else f"{root}/{found['name']}"
+        return (
+            f"{root}/namespaces/{namespace}/{resource['name']}"
+            if resource["namespaced"]
+            else f"{root}/{resource['name']}"
+        )
 
     def token_of(self, namespace: str, account: str) -> str:
         """Token of a service account, like the kubelet requests it for a pod."""

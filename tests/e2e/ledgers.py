@@ -25,17 +25,17 @@ class Ledger:
     def shows(self, *containers: Container) -> str:
         """Wait until exactly these containers, processes and devices are exposed; return the metrics."""
         wanted = {line for container in containers for line in self._lines(container)}
-        seen = [""]
+        last_scrape = [""]
 
         def shown() -> bool:
-            seen[0] = self._server.get("/metrics")
-            return of_owners(seen[0]) == wanted
+            last_scrape[0] = self._server.get("/metrics")
+            return of_owners(last_scrape[0]) == wanted
 
         try:
-            self._node.wait(shown, "the metrics show who runs", ANSWERED_S)
+            self._node.wait(shown, "the metrics show these containers", ANSWERED_S)
         except AssertionError as error:
-            raise AssertionError(f"{_difference(wanted, of_owners(seen[0]))}\n{error}") from None
-        return seen[0]
+            raise AssertionError(f"{_difference(wanted, of_owners(last_scrape[0]))}\n{error}") from None
+        return last_scrape[0]
 
     def shows_lines(self, *lines: str) -> str:
         """Wait until all these lines are in one scrape; return that scrape."""
@@ -56,11 +56,11 @@ class Ledger:
         """Wait until a provider has answered this many more times."""
         series = f'gpuledger_provider_requests_total{{provider="{provider}"}}'
 
-        def asked() -> float:
+        def requests() -> float:
             return _values(self._server.get("/metrics"), (series,))[series]
 
-        until = asked() + count
-        self._node.wait(lambda: asked() >= until, f"{provider} is asked {count} times more", ANSWERED_S)
+        until = requests() + count
+        self._node.wait(lambda: requests() >= until, f"{provider} answers {count} more times", ANSWERED_S)
 
     @contextmanager
     def always_shows(self, *containers: Container) -> Iterator[None]:

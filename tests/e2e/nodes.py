@@ -117,27 +117,27 @@ class Node:
 
     def runs(self, wanted: dict[tuple[str, str, str], int], gone: Collection[str] = ()) -> Running:
         """Wait until exactly these containers run with these device counts, and no container has an old id."""
-        found: Running = {}
+        containers: Running = {}
 
         def all_run() -> bool:
-            found.clear()
-            found.update(self.running())
-            given = {key: len(container.given) for key, container in found.items()}
-            return given == wanted and not any(container.id in gone for container in found.values())
+            containers.clear()
+            containers.update(self.running())
+            given = {key: len(container.given) for key, container in containers.items()}
+            return given == wanted and not any(container.id in gone for container in containers.values())
 
         self.wait(all_run, f"running, with so many devices: {wanted}", STARTED_S)
-        return found
+        return containers
 
     def running(self) -> Running:
         """Running containers; the newer one if a container is being replaced."""
-        found = {}
+        containers = {}
         answer = CRI.ListContainersResponse.FromString(self.containerd.call("ListContainers", b""))
         for container in sorted(answer.containers, key=lambda container: container.created_at):
             if container.state == RUNNING:
                 labels = {pair.key: pair.value for pair in container.labels}
                 with suppress(OSError):  # the container has exited
                     pid = self.containerd.pid(container.id)
-                    seen = Container(
+                    current = Container(
                         namespace=labels["io.kubernetes.pod.namespace"],
                         pod=labels["io.kubernetes.pod.name"],
                         pod_uid=labels["io.kubernetes.pod.uid"],
@@ -146,8 +146,8 @@ class Node:
                         pid=pid,
                         given=_given(pid),
                     )
-                    found[seen.key] = seen
-        return found
+                    containers[current.key] = current
+        return containers
 
     def list_on_gpus(self, *containers: Container, also: tuple[Process, ...] = ()) -> None:
         """Make the driver list the process of each container on its devices."""

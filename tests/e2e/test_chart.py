@@ -126,7 +126,9 @@ def test_permissions(cluster: Cluster) -> None:
         "kind": "SelfSubjectRulesReview",
         "spec": {"namespace": "default"},
     }
-    told = cluster.create(review, token=cluster.token_of(NAMESPACE, account))
+    review_result = cluster.create(review, token=cluster.token_of(NAMESPACE, account))
     # Every account may query its own permissions.
-    rules = [rule for rule in told["status"]["resourceRules"] if not rule["resources"][0].startswith("selfsubject")]
+    rules = [
+        rule for rule in review_result["status"]["resourceRules"] if not rule["resources"][0].startswith("selfsubject")
+    ]
     assert rules == [{"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": ["pods"]}]

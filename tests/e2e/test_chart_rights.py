@@ -19,9 +19,9 @@ VARIANTS = sorted((CHART / "ci").glob("*-values.yaml"))
 
 def helm() -> str:
     """Helm built for these tests, or the one in PATH."""
-    found = shutil.which("helm", path=f"{ROOT / '.e2e'}:{os.environ['PATH']}")
-    assert found is not None, "there is no helm; run `make e2e`"
-    return found
+    path = shutil.which("helm", path=f"{ROOT / '.e2e'}:{os.environ['PATH']}")
+    assert path is not None, "there is no helm; run `make e2e`"
+    return path
 
 
 def template(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -34,13 +34,13 @@ def render(*flags: str) -> list[dict[str, Any]]:
     """Objects of a release."""
     done = template("--skip-tests", *flags)
     assert done.returncode == 0, done.stderr
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    return [item for item in yaml.safe_load_all(done.stdout) if item]
 
 
 def only(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     """The only object of this kind."""
-    (found,) = [one for one in objects if one["kind"] == kind]
-    return found
+    (item,) = [item for item in objects if item["kind"] == kind]
+    return item
 
 
 def exporter(objects: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -84,7 +84,7 @@ def test_disabled_features_need_no_permissions() -> None:
     objects = render("-f", str(CHART / "ci/minimal-values.yaml"))
     pod, container = exporter(objects)
 
-    assert [one["kind"] for one in objects] == ["DaemonSet"]
+    assert [item["kind"] for item in objects] == ["DaemonSet"]
     assert pod["automountServiceAccountToken"] is False
     assert ("volumes" in pod, "volumeMounts" in container) == (False, False)
 
@@ -111,15 +111,17 @@ def test_privileged_only_for_libraries_of_the_host() -> None:
     """No other variant is privileged."""
     for path in VARIANTS:
         pod, container = exporter(render("-f", str(path)))
-        found = [one["securityContext"].get("privileged", False) for one in (container, *pod.get("initContainers", ()))]
-        assert all(found) if path.name == "gke-values.yaml" else not any(found), path.name
+        privileged = [
+            item["securityContext"].get("privileged", False) for item in (container, *pod.get("initContainers", ()))
+        ]
+        assert all(privileged) if path.name == "gke-values.yaml" else not any(privileged), path.name
 
 
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: str(path.name))
 def test_monitors_keep_the_pod_labels(path: Path) -> None:
     """Every monitor honours labels, drops those of the exporter, and selects existing objects."""
     objects = render("-f", str(path))
-    for monitor in [one for one in objects if one["kind"] in ("ServiceMonitor", "PodMonitor")]:
+    for monitor in [item for item in objects if item["kind"] in ("ServiceMonitor", "PodMonitor")]:
         spec = monitor["spec"]
         (endpoint,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
         wanted = spec["selector"]["matchLabels"].items()
@@ -127,14 +129,14 @@ def test_monitors_keep_the_pod_labels(path: Path) -> None:
 
         assert endpoint["honorLabels"] is True
         assert {"action": "labeldrop", "regex": "namespace|pod|container"} in endpoint["relabelings"]
-        assert [one for one in objects if one["kind"] == kind and wanted <= one["metadata"]["labels"].items()]
+        assert [item for item in objects if item["kind"] == kind and wanted <= item["metadata"]["labels"].items()]
 
 
 def test_rules_and_dashboards_are_unchanged() -> None:
     """Prometheus and Grafana get the files of mixin/ unchanged, including alert templates."""
     objects = render("--set=prometheusRule.enabled=true", "--set=dashboards.enabled=true")
-    rules = [one["spec"] for one in objects if one["kind"] == "PrometheusRule"]
-    dashboards = {name: text for one in objects if one["kind"] == "ConfigMap" for name, text in one["data"].items()}
+    rules = [item["spec"] for item in objects if item["kind"] == "PrometheusRule"]
+    dashboards = {name: text for item in objects if item["kind"] == "ConfigMap" for name, text in item["data"].items()}
     mixin = ROOT / "mixin"
 
     files = [*mixin.glob("rules/*.yml"), *mixin.glob("alerts/*.yml")]

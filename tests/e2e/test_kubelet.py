@@ -66,10 +66,10 @@ def test_pods(shown: Ledger, running: Running) -> None:
 def test_explain(node: Node, running: Running) -> None:
     """`explain` shows each step from a pid to its pod and allocated devices."""
     main = running[MAIN]
-    told = gpuledger("explain", str(main.pid), *sockets(node), env=surroundings(node.scenario_path))
-    assert told.returncode == 0, told.stderr
+    explained = gpuledger("explain", str(main.pid), *sockets(node), env=surroundings(node.scenario_path))
+    assert explained.returncode == 0, explained.stderr
     for known in (main.pod, main.namespace, main.name, main.id, main.pod_uid, WHOLE):
-        assert known in told.stdout
+        assert known in explained.stdout
 
 
 def test_pod_without_a_device_is_on_a_gpu(node: Node, shown: Ledger, running: Running) -> None:

@@ -40,12 +40,12 @@ def test_the_demo_works_without_permissions(clean_debian: Engine, image: str) ->
     docker(clean_debian, "start", name)
     wait_until(answers, 60)
     took_s = time.monotonic() - began
-    seen = docker(clean_debian, "exec", name, "python3", "-c", "import os; print(os.getuid(), os.getgid())")
+    ids = docker(clean_debian, "exec", name, "python3", "-c", "import os; print(os.getuid(), os.getgid())")
     docker(clean_debian, "rm", "--force", name)
 
     ours, base = (int(docker(clean_debian, "image", "inspect", "--format", "{{.Size}}", i)) for i in (image, BASE))
     print(f"image {ours / 1e6:.0f} MB, {(ours - base) / 1e6:.0f} MB over its base; first scrape after {took_s:.1f} s")
-    assert seen == "65534 65534"
+    assert ids == "65534 65534"
     assert ours - base < 80_000_000
 
 
@@ -68,7 +68,7 @@ def test_image_metadata_and_content(clean_debian: Engine, image: str) -> None:
     """The image has user, labels, entry point and commit, but no pip, compiler or caches."""
     config = json.loads(docker(clean_debian, "image", "inspect", "--format", "{{json .Config}}", image))
     version = docker(clean_debian, "run", "--rm", "--network", "none", image, "--version")
-    found = docker(
+    files = docker(
         clean_debian, "run", "--rm", "--network", "none", "--entrypoint", "/bin/sh", image, "-c",
         "ls /opt/gpuledger/bin /usr/bin | grep -x -e 'pip.*' -e 'gcc.*' -e cc; ls /var/lib/apt/lists; "
         "test -s /usr/share/doc/libc6/copyright && echo licences; ls /opt/gpuledger/share/man/man1",
@@ -78,7 +78,7 @@ def test_image_metadata_and_content(clean_debian: Engine, image: str) -> None:
     assert config["Labels"]["org.opencontainers.image.revision"] == "c0ffee"
     assert "NVIDIA_DRIVER_CAPABILITIES=utility" in config["Env"]
     assert re.match(rf"gpuledger {re.escape(__version__)} \(commit c0ffee\)", version)
-    assert found.split() == ["licences", "gpuledger.1"]
+    assert files.split() == ["licences", "gpuledger.1"]
 
 
 def test_without_a_driver(clean_debian: Engine, image: str) -> None:
