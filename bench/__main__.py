@@ -33,7 +33,9 @@ def main() -> int:
     path = exporters.WORK / "RESULTS.md" if quick else RESULTS
     path.write_text(text)
     print(text)
-    print(f"written to {path.relative_to(exporters.ROOT)} after {time.monotonic() - started:.0f} s; {missed} missed")
+    print(
+        f"written to {path.relative_to(exporters.ROOT)} after {time.monotonic() - started:.0f} s; {missed} budgets missed"
+    )
     return 0
 
 
@@ -50,7 +52,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
     rendered = rendering.measure(quick=quick)
     _say("comparison with other exporters")
     cases = beside.measure(theirs, quick=quick)
-    _say("the tick")
+    _say("tick")
     ticked = ticks.measure(quick=quick)
     _say("growth")
     sizes = growth.measure(quick=quick)
@@ -60,9 +62,9 @@ def _measure(*, quick: bool) -> tuple[str, int]:
     enriched = enrichment.measure()
     _say("fingerprints")
     shared = sharing.measure(quick=quick)
-    _say("the fleet")
+    _say("fleet")
     clusters = fleet.measure(quick=quick)
-    _say("the page")
+    _say("page")
     page_cost = page.measure(quick=quick)
     budgets = [
         *beside.budgets(cases),

@@ -180,7 +180,7 @@ def summary(scores: list[Score], window_s: float) -> dict[str, dict[str, float]]
 
 def _tell(scores: list[Score], windows_s: list[float]) -> None:
     for window_s in windows_s:
-        print(f"\nwindows of {window_s:g} s: mean error of a share, and the worst of ours")
+        print(f"\nwindows of {window_s:g} s: mean error of a share, and the largest error of gpuledger")
         print(f"{'recording':44} {'windows':>7}" + "".join(f" {name:>8}" for name in ESTIMATORS) + f" {'worst':>8}")
         for entry in scores:
             if entry.window_s == window_s:
@@ -218,11 +218,13 @@ def _seconds(text: str) -> float:
 
 def main(words: list[str]) -> int:
     """Returns 1 if no recording could be scored."""
-    parser = argparse.ArgumentParser(prog="python -m bench.attribution", description="error of energy shares")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.attribution", description="Measure the error of energy shares."
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    parser.add_argument("--window", type=_seconds, metavar="S", help="only this length, in seconds")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw how many windows have at most which error")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--window", type=_seconds, metavar="S", help="use only this window length, in seconds")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write a plot of the error distribution")
     arguments = parser.parse_args(words)
     windows_s = [arguments.window] if arguments.window else list(WINDOWS_S)
     try:
@@ -232,9 +234,12 @@ def main(words: list[str]) -> int:
         return 1
     scores, left_out = evaluate(recordings, [*windows_s, WHOLE_S])
     for line in left_out:
-        print(f"left out: {line}", file=sys.stderr)
+        print(f"skipped: {line}", file=sys.stderr)
     if not scores:
-        print("nothing to compare: name recordings of processes together, and of each alone", file=sys.stderr)
+        print(
+            "no recording can be scored; pass recordings of several processes, and of each process alone",
+            file=sys.stderr,
+        )
         return 1
     shown_s = arguments.window or SHOWN_S
     _tell_shares([entry for entry in scores if entry.window_s == WHOLE_S])
@@ -242,7 +247,7 @@ def main(words: list[str]) -> int:
     errors = {
         name: [e for entry in scores if entry.window_s == shown_s for e in entry.errors[name]] for name in ESTIMATORS
     }
-    print(f"\nhow many windows of {shown_s:g} s have at most which error\n{plot.text(errors)}")
+    print(f"\nshare of windows of {shown_s:g} s with at most this error\n{plot.text(errors)}")
     if arguments.plot:
         arguments.plot.write_text(plot.svg(errors, f"Error of a process's share of energy, windows of {shown_s:g} s"))
     if arguments.json:
