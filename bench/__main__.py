@@ -33,9 +33,7 @@ def main() -> int:
     path = exporters.WORK / "RESULTS.md" if quick else RESULTS
     path.write_text(text)
     print(text)
-    print(
-        f"written to {path.relative_to(exporters.ROOT)} after {time.monotonic() - started:.0f} s; {missed} budgets missed"
-    )
+    print(f"wrote {path.relative_to(exporters.ROOT)} after {time.monotonic() - started:.0f} s, {missed} budgets missed")
     return 0
 
 
