@@ -1,4 +1,4 @@
-"""Puts into each wheel and sdist of which commit it was made: `gpuledger --version` says it."""
+"""Build hook that stores the commit in each wheel and sdist, for `gpuledger --version`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ PLACES = {"wheel": "gpuledger/build.json", "sdist": "src/gpuledger/build.json"}
 
 
 class CommitHook(BuildHookInterface):
-    """Called by hatchling for each target."""
+    """Hook that hatchling runs for each target."""
 
     _file = ""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the file: that of the sdist this is, or a new one, unless nobody knows the commit.
+        """Add build.json: the existing one if this tree is an sdist, otherwise a new one if the commit is known.
 
-        Always by hand and never as one file of many, so that it is at the same place of the archive either way.
+        The file is always force-included, so that its position in the archive is the same in both cases.
         """
         root = Path(self.root)
-        kept = root / "src/gpuledger/build.json"
+        existing = root / "src/gpuledger/build.json"
         if version == "editable":
             return
-        if kept.exists():
-            build_data["force_include"][str(kept)] = PLACES[self.target_name]
+        if existing.exists():
+            build_data["force_include"][str(existing)] = PLACES[self.target_name]
         elif commit := _commit(root):
             with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
                 json.dump({"commit": commit, "date": _date(root)}, file)
@@ -39,13 +39,13 @@ class CommitHook(BuildHookInterface):
             build_data["force_include"][file.name] = PLACES[self.target_name]
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        """It is in the archive now."""
+        """Delete the temporary file."""
         if self._file:
             Path(self._file).unlink()
 
 
 def _commit(root: Path) -> str:
-    """As $SOURCE_COMMIT says, which an image is built with, or as git does; marked when files differ from it."""
+    """Commit from $SOURCE_COMMIT, which image builds set, or from git; with a suffix if tracked files were changed."""
     if given := os.environ.get("SOURCE_COMMIT"):
         return given
     if not (root / ".git").exists():
@@ -55,7 +55,7 @@ def _commit(root: Path) -> str:
 
 
 def _date(root: Path) -> str:
-    """Of the commit, or as $SOURCE_DATE_EPOCH says: never of the build, which would differ each time."""
+    """Date from $SOURCE_DATE_EPOCH or of the commit; not of the build, because builds must be reproducible."""
     seconds = os.environ.get("SOURCE_DATE_EPOCH") or _git(root, "log", "-1", "--format=%ct")
     return datetime.fromtimestamp(int(seconds), timezone.utc).date().isoformat() if seconds else ""
 

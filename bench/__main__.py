@@ -1,4 +1,4 @@
-"""`python -m bench [--quick]`: measure everything in one run and write bench/RESULTS.md."""
+"""`python -m bench [--quick]`: run all benchmarks and write bench/RESULTS.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure gpuledger; writes bench/RESULTS.md.")
-    parser.add_argument("--quick", action="store_true", help="shorter and rougher; writes bench/.work/RESULTS.md")
+    parser.add_argument("--quick", action="store_true", help="shorter and less precise; writes bench/.work/RESULTS.md")
     quick: bool = parser.parse_args().quick
     signal.signal(signal.SIGTERM, _interrupted)
     exporters.WORK.mkdir(exist_ok=True)
@@ -28,12 +28,12 @@ def main() -> int:
     try:
         text, missed = _measure(quick=quick)
     except KeyboardInterrupt:
-        print("interrupted; everything that was started is stopped", file=sys.stderr)
+        print("interrupted; all started programs are stopped", file=sys.stderr)
         return 130
     path = exporters.WORK / "RESULTS.md" if quick else RESULTS
     path.write_text(text)
     print(text)
-    print(f"written to {path.relative_to(exporters.ROOT)} after {time.monotonic() - started:.0f} s; {missed} missed")
+    print(f"wrote {path.relative_to(exporters.ROOT)} after {time.monotonic() - started:.0f} s, {missed} budgets missed")
     return 0
 
 
@@ -43,27 +43,27 @@ def _interrupted(*_: object) -> NoReturn:
 
 def _measure(*, quick: bool) -> tuple[str, int]:
     _say("installing other exporters")
-    asked = {beside.NVITOP: exporters.nvitop(), beside.IN_GO: exporters.nvidia_gpu_exporter()}
-    theirs = {name: command for name, (command, _) in asked.items() if command}
-    why_not = {name: why for name, (_, why) in asked.items() if why}
+    installed = {beside.NVITOP: exporters.nvitop(), beside.IN_GO: exporters.nvidia_gpu_exporter()}
+    theirs = {name: command for name, (command, _) in installed.items() if command}
+    why_not = {name: why for name, (_, why) in installed.items() if why}
     _say("rendering")
     rendered = rendering.measure(quick=quick)
-    _say("beside other exporters")
+    _say("comparison with other exporters")
     cases = beside.measure(theirs, quick=quick)
-    _say("the tick")
+    _say("tick")
     ticked = ticks.measure(quick=quick)
     _say("growth")
     sizes = growth.measure(quick=quick)
     _say("owners")
     owned = owners.measure()
-    _say("in front of a dcgm-exporter")
+    _say("enrichment of dcgm-exporter")
     enriched = enrichment.measure()
     _say("fingerprints")
     shared = sharing.measure(quick=quick)
-    _say("the fleet")
+    _say("fleet")
     clusters = fleet.measure(quick=quick)
-    _say("the page")
-    looked_at = page.measure(quick=quick)
+    _say("page")
+    page_cost = page.measure(quick=quick)
     budgets = [
         *beside.budgets(cases),
         *rendering.budgets(rendered),
@@ -72,7 +72,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         *enrichment.budgets(enriched),
         *sharing.budgets(shared),
         *fleet.budgets(clusters),
-        *page.budgets(looked_at),
+        *page.budgets(page_cost),
     ]
     missed = sum(not budget.met for budget in budgets)
     sections = [
@@ -86,7 +86,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         enrichment.report(enriched),
         sharing.report(shared),
         fleet.report(clusters),
-        page.report(looked_at),
+        page.report(page_cost),
     ]
     return "\n\n".join(sections) + "\n", missed
 
@@ -103,10 +103,9 @@ def _header(*, quick: bool) -> str:
         [
             "# Benchmarks",
             "",
-            f"Written by `make bench`, every figure from one run on {cores} cores{noise}, with {python} and the",
-            "fake driver of `tests/fakedriver`: no real GPU is involved. Compare ratios, not milliseconds.",
-            "MB are 1,000,000 bytes.",
-            *(["", "**This is a --quick run: too short to be quoted.**"] if quick else []),
+            f"Written by `make bench` in one run on {cores} cores{noise}, with {python} and the fake driver of",
+            "`tests/fakedriver`, without a real GPU. Compare ratios, not milliseconds. 1 MB is 1,000,000 bytes.",
+            *(["", "**This is a --quick run. Do not quote it.**"] if quick else []),
         ]
     )
 
@@ -117,7 +116,7 @@ def _budgets(budgets: list[Budget]) -> str:
         [
             "## Budgets",
             "",
-            "Limits are those of the design; the program decides what is met.",
+            "The design sets the limits; the program compares them with the measurements.",
             "",
             table(("", "limit", "measured", "verdict"), rows),
         ]

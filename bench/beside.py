@@ -1,4 +1,4 @@
-"""gpuledger and other exporters on the same fake driver, at the same time, in turns."""
+"""gpuledger and other exporters on the same fake driver, scraped in turns."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bench.table import Budget, ratio, table
 GPUS = 8
 KINDS = (PLAIN, PROMETHEUS)
 WARM_UP_S = 5.0
-PACE_S = 1.1  # more than a tick: each scrape finds a tick nobody has scraped before, as Prometheus does
+PACE_S = 1.1  # longer than a tick, so that each scrape renders a new tick, as with Prometheus
 MOST_REPEATED_S = 6.0
 NVITOP, IN_GO = "nvitop-exporter", "nvidia_gpu_exporter"
 
 
 @dataclass(slots=True)
 class Exporter:
-    """What was measured of one exporter."""
+    """Measurements of one exporter."""
 
     cpu_share: float = 0.0
     rss_mb: float = 0.0
@@ -38,14 +38,14 @@ class Exporter:
 
 @dataclass(slots=True)
 class Case:
-    """One node."""
+    """Measurements on one node."""
 
     processes: int
-    """On each GPU."""
+    """Processes per GPU."""
     latency: bool
     ours: Exporter
     theirs: dict[str, Exporter]
-    """Those that could be installed."""
+    """Other exporters that could be installed."""
 
     @property
     def name(self) -> str:
@@ -53,14 +53,14 @@ class Case:
 
 
 def measure(theirs: Mapping[str, Sequence[str]], *, quick: bool) -> list[Case]:
-    """All four nodes. Of 20 ticks two are dear ones: gpuledger reads what changes rarely in every tenth."""
+    """Measure all four nodes. Two of 20 ticks are expensive: gpuledger reads slow fields in every tenth tick."""
     idle_s, rounds = (4.0, 4) if quick else (20.0, 13)
     commands = {"gpuledger": exporters.gpuledger(), **theirs}
     cases = []
     for processes in (4, 32):
         for latency in (False, True):
-            found = _case(commands, processes, idle_s, rounds, latency=latency)
-            cases.append(Case(processes, latency, found.pop("gpuledger"), found))
+            results = _case(commands, processes, idle_s, rounds, latency=latency)
+            cases.append(Case(processes, latency, results.pop("gpuledger"), results))
     return cases
 
 
@@ -70,28 +70,28 @@ def _case(
     with contextlib.ExitStack() as stack:
         on = stack.enter_context(exporters.node(GPUS, GPUS * processes, latency=latency))
         running = [stack.enter_context(exporters.running(command, name, on)) for name, command in commands.items()]
-        found = [Exporter() for _ in running]
+        results = [Exporter() for _ in running]
         time.sleep(WARM_UP_S)
-        _idle(running, found, idle_s)
-        scrapers = [{kind: Scraper(one.port, kind) for kind in KINDS} for one in running]
-        _in_turns(scrapers, [one.fresh for one in found], rounds, pace_s=PACE_S)
-        _in_turns(scrapers, [one.repeated for one in found], 150, most_s=MOST_REPEATED_S)
-        for one, result, mine in zip(running, found, scrapers, strict=True):
-            result.rss_mb = memory_mb(one.pid)
+        _idle(running, results, idle_s)
+        scrapers = [{kind: Scraper(exporter.port, kind) for kind in KINDS} for exporter in running]
+        _in_turns(scrapers, [result.fresh for result in results], rounds, pace_s=PACE_S)
+        _in_turns(scrapers, [result.repeated for result in results], 150, most_s=MOST_REPEATED_S)
+        for exporter, result, mine in zip(running, results, scrapers, strict=True):
+            result.rss_mb = memory_mb(exporter.pid)
             result.body_bytes = len(mine[PLAIN].body)
             result.series = len(mine[PLAIN].values())
             for scraper in mine.values():
                 scraper.close()
-        return dict(zip(commands, found, strict=True))
+        return dict(zip(commands, results, strict=True))
 
 
-def _idle(running: Sequence[Running], found: Sequence[Exporter], seconds: float) -> None:
-    """What an exporter costs when nobody asks it anything."""
-    began = [(time.monotonic(), cpu_s(one.pid), Calls.read(one.calls)) for one in running]
+def _idle(running: Sequence[Running], results: Sequence[Exporter], seconds: float) -> None:
+    """Measure the cost of each exporter without scrapes."""
+    began = [(time.monotonic(), cpu_s(exporter.pid), Calls.read(exporter.calls)) for exporter in running]
     time.sleep(seconds)
-    for one, result, (started, cpu, calls) in zip(running, found, began, strict=True):
-        result.cpu_share = (cpu_s(one.pid) - cpu) / (time.monotonic() - started)
-        after = Calls.read(one.calls)
+    for exporter, result, (started, cpu, calls) in zip(running, results, began, strict=True):
+        result.cpu_share = (cpu_s(exporter.pid) - cpu) / (time.monotonic() - started)
+        after = Calls.read(exporter.calls)
         span = after.at - calls.at
         result.rounds_per_s = (after.rounds - calls.rounds) / GPUS / span
         result.calls_per_s = (after.count - calls.count) / span
@@ -100,18 +100,18 @@ def _idle(running: Sequence[Running], found: Sequence[Exporter], seconds: float)
 
 def _in_turns(
     scrapers: Sequence[dict[str, Scraper]],
-    found: Sequence[dict[str, list[float]]],
+    results: Sequence[dict[str, list[float]]],
     rounds: int,
     *,
     pace_s: float = 0.0,
     most_s: float = 60.0,
 ) -> None:
-    """Scrape one, then the next; who comes first, and in which format, changes from round to round."""
+    """Scrape the exporters in turn; order and format alternate between rounds."""
     due = time.monotonic()
     deadline = due + most_s
     for number in range(rounds):
         for kind in KINDS if number // 2 % 2 else KINDS[::-1]:
-            turns = list(zip(scrapers, found, strict=True))
+            turns = list(zip(scrapers, results, strict=True))
             for mine, times in turns if number % 2 else turns[::-1]:
                 times.setdefault(kind, []).append(mine[kind].scrape())
         due += pace_s
@@ -121,44 +121,44 @@ def _in_turns(
 
 
 def report(cases: Sequence[Case], why_not: Mapping[str, str]) -> str:
-    """The section of the results."""
+    """Section of RESULTS.md."""
     parts = [
-        "## Beside other exporters",
+        "## Comparison with other exporters",
         "",
         f"{NVITOP} {exporters.NVITOP} from PyPI with the same Python and NVML binding, and {IN_GO}",
-        f"{exporters.NVIDIA_GPU_EXPORTER}, a Go program that here reads NVML every second, memory of processes too;",
-        "all on the same fake driver and the same pids, running at once and scraped in turns. CPU is user and system",
-        "time without scrapes, threads and children included. A *fresh* scrape is the first of its format since a",
-        "tick, which is what Prometheus meets; a *repeated* one follows at once, and gpuledger then has them ready.",
-        f"{NVITOP} closes its connection after each answer, so a scrape of it includes opening one;",
-        f"{IN_GO} has no OpenMetrics and answers text, and says nothing of the time, energy or owners of processes.",
+        f"{exporters.NVIDIA_GPU_EXPORTER}, a Go program that reads NVML every second here, including process memory.",
+        "All run at the same time on the same fake driver with the same pids and are scraped in turns. CPU is user and",
+        "system time of all threads and children, without scrapes. A *fresh* scrape is the first in its format after a",
+        "tick, as with Prometheus. A *repeated* scrape follows immediately; gpuledger then answers from its cache.",
+        f"{NVITOP} closes the connection after each response, so that its scrapes include a new connection.",
+        f"{IN_GO} has no OpenMetrics and responds with text. It exposes no time, energy or owners of processes.",
     ]
     for name, why in why_not.items():
-        parts += ["", f"**{name} could not be installed, so there is nothing to compare with: {why}**"]
+        parts += ["", f"**{name} could not be installed, so that there is no comparison: {why}**"]
     for case in cases:
         head = ["", "gpuledger", *case.theirs, *(f"ours / {name}" for name in case.theirs)]
         parts += ["", f"### {case.name}", "", table(head, _rows([case.ours, *case.theirs.values()]))]
     return "\n".join(parts)
 
 
-def _rows(found: Sequence[Exporter]) -> list[list[str]]:
+def _rows(results: Sequence[Exporter]) -> list[list[str]]:
     rows = [
-        _row("series", [float(one.series) for one in found], "{:.0f}"),
-        _row("bytes of text", [float(one.body_bytes) for one in found], "{:.0f}"),
-        _row("RSS, MB", [one.rss_mb for one in found], "{:.1f}"),
-        _row("CPU without scrapes, % of a core", [100 * one.cpu_share for one in found], "{:.2f}"),
-        _row("rounds of reading per second", [one.rounds_per_s for one in found], "{:.2f}"),
-        _row("driver calls per second", [one.calls_per_s for one in found], "{:.0f}"),
-        _row("time inside the driver, ms per second", [1e3 * one.driver_share for one in found], "{:.1f}"),
+        _row("series", [float(result.series) for result in results], "{:.0f}"),
+        _row("bytes of text", [float(result.body_bytes) for result in results], "{:.0f}"),
+        _row("RSS, MB", [result.rss_mb for result in results], "{:.1f}"),
+        _row("CPU without scrapes, % of a core", [100 * result.cpu_share for result in results], "{:.2f}"),
+        _row("rounds of reading per second", [result.rounds_per_s for result in results], "{:.2f}"),
+        _row("driver calls per second", [result.calls_per_s for result in results], "{:.0f}"),
+        _row("time inside the driver, ms per second", [1e3 * result.driver_share for result in results], "{:.1f}"),
     ]
     for kind in KINDS:
-        n = len(found[0].fresh[kind])
-        rows.append(_times(f"fresh scrape, {kind}, p50 ms", [one.fresh[kind] for one in found], 0.5))
-        rows.append(_times(f"fresh scrape, {kind}, slowest of {n} ms", [one.fresh[kind] for one in found], 1.0))
+        n = len(results[0].fresh[kind])
+        rows.append(_times(f"fresh scrape, {kind}, p50 ms", [result.fresh[kind] for result in results], 0.5))
+        rows.append(_times(f"fresh scrape, {kind}, slowest of {n} ms", [result.fresh[kind] for result in results], 1.0))
     for kind in KINDS:
         for q in (0.5, 0.99):
             label = f"repeated scrape, {kind}, p{q * 100:.0f} ms"
-            rows.append(_times(label, [one.repeated[kind] for one in found], q))
+            rows.append(_times(label, [result.repeated[kind] for result in results], q))
     return rows
 
 
@@ -172,20 +172,20 @@ def _times(label: str, values: Sequence[Sequence[float]], q: float) -> list[str]
 
 
 def budgets(cases: Sequence[Case]) -> list[Budget]:
-    """The promises are made for 8 GPUs x 4 processes."""
+    """Budgets for 8 GPUs x 4 processes."""
     promised = [case for case in cases if case.processes == 4]
-    found = [Budget("RSS alone at 8 x 4, after scrapes", 30, max(case.ours.rss_mb for case in promised), " MB")]
+    limits = [Budget("RSS alone at 8 x 4, after scrapes", 30, max(case.ours.rss_mb for case in promised), " MB")]
     for case in promised:
         driver = "H200 latencies" if case.latency else "zero latency"
         ours, theirs = case.ours, case.theirs.get(NVITOP)
         share = ours.cpu_share / theirs.cpu_share if theirs else None
-        found.append(Budget(f"CPU over nvitop-exporter's at 8 x 4, {driver}", 0.5, share))
+        limits.append(Budget(f"CPU over nvitop-exporter's at 8 x 4, {driver}", 0.5, share))
         for kind in KINDS:
-            # The budget was set by scrapes one after another; a Prometheus every 15 s meets a fresh tick each time.
+            # The budget was set with repeated scrapes; Prometheus with a 15 s interval always gets a new tick.
             for which, mine, other in (
                 ("scrapes one after another", ours.repeated, theirs and theirs.repeated),
                 ("a fresh scrape", ours.fresh, theirs and theirs.fresh),
             ):
                 p50 = quantile(mine[kind], 0.5) / quantile(other[kind], 0.5) if other else None
-                found.append(Budget(f"p50 of {which} over nvitop-exporter's, {kind}, {driver}", 0.1, p50))
-    return found
+                limits.append(Budget(f"p50 of {which} over nvitop-exporter's, {kind}, {driver}", 0.1, p50))
+    return limits

@@ -1,4 +1,4 @@
-"""A tick of any size, made by our own book, and the same series for prometheus_client."""
+"""Ticks of any size from the real books, and the same series for prometheus_client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUFFIXES = {Type.COUNTER: "_total", Type.INFO: "_info", Type.GAUGE: ""}
 
 
 class BigNode:
-    """A host with a great many processes. The kernel's facts stay from tick to tick, the driver's rows do not."""
+    """A host with many processes. Data from the kernel is constant; data from the driver changes with every tick."""
 
     def __init__(self, processes: int) -> None:
         self._devices = [Device(index=i, uuid=f"GPU-0000000{i}-0000-4000-8000-00000000000{i}") for i in range(GPUS)]
@@ -28,7 +28,7 @@ class BigNode:
         self._books = Books()
 
     def tick(self) -> Tick:
-        """What one reading of it gives."""
+        """The next tick."""
         now_ns = time.time_ns()
         pids = list(self._facts)
         readings = tuple(
@@ -59,7 +59,7 @@ def _facts(pid: int) -> Facts:
 
 
 def node_of(series: int) -> BigNode:
-    """A node whose ticks have about that many series, nearly all of them of processes."""
+    """A node whose ticks have about this many series, mostly of processes."""
     few, more = (count_series(b"".join(Renderer().chunks(BigNode(n).tick(), Format.TEXT))) for n in (8, 16))
     each = (more - few) // 8
     return BigNode(max(GPUS, (series - (few - 8 * each)) // each))
@@ -70,7 +70,7 @@ def count_series(body: bytes) -> int:
 
 
 class Collector:
-    """The same series as metrics of prometheus_client, made anew for each collection as its documentation asks."""
+    """The same series as prometheus_client metrics, created for each collection as its documentation recommends."""
 
     def __init__(self, tick: Tick) -> None:
         self._tick = tick

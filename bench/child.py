@@ -1,4 +1,4 @@
-"""Programs that the benchmark measures from outside: `python -m bench.child WHAT ...`."""
+"""Programs that the benchmarks measure from outside: `python -m bench.child WHAT ...`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpuledger.model import Tick
 FORMATS = {"text": Format.TEXT, "OpenMetrics": Format.OPENMETRICS}
 
 
-def render(who: str, fmt: str, series: int) -> None:
-    """CPU time and memory of rendering one tick; prints one line of JSON."""
+def render(renderer: str, fmt: str, series: int) -> None:
+    """Print CPU time and memory of rendering one tick as one line of JSON."""
     tick = node_of(series).tick()
     gc.collect()
     before_mb = memory_mb(os.getpid())
-    if who == "gpuledger":
+    if renderer == "gpuledger":
         first, again, size, count = _ours(tick, FORMATS[fmt])
     else:
         first, again, size, count = _client(tick, fmt)
@@ -35,7 +35,7 @@ def render(who: str, fmt: str, series: int) -> None:
 
 
 def _ours(tick: Tick, fmt: Format) -> tuple[float, float, int, int]:
-    """Streamed, a family at a time, as the server does it."""
+    """Render one metric family at a time, like the server."""
     from gpuledger.export.text import Renderer
 
     sizes = [0, 0]
@@ -43,10 +43,10 @@ def _ours(tick: Tick, fmt: Format) -> tuple[float, float, int, int]:
         sizes[0] += len(chunk)
         sizes[1] += count_series(chunk)
     first = float("inf")
-    for _ in range(3):  # one at a time: each keeps the labels it has seen
-        one = Renderer()
-        first = min(first, _timed(lambda: sum(map(len, one.chunks(tick, fmt)))))  # noqa: B023 - called at once
-    again = min(_timed(lambda: sum(map(len, one.chunks(tick, fmt)))) for _ in range(7))
+    for _ in range(3):  # one at a time, because each caches its labels
+        cached = Renderer()
+        first = min(first, _timed(lambda: sum(map(len, cached.chunks(tick, fmt)))))  # noqa: B023 - called at once
+    again = min(_timed(lambda: sum(map(len, cached.chunks(tick, fmt)))) for _ in range(7))
     return first, again, sizes[0], sizes[1]
 
 
@@ -70,7 +70,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def same(series: int) -> None:
-    """Whether both write the same series with the same values; says so."""
+    """Print whether both renderers write the same series with the same values."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -92,7 +92,7 @@ def same(series: int) -> None:
 
 
 def serve(series: int) -> None:
-    """The server with a big tick behind it; each line on standard input makes a new tick, the old one still held."""
+    """Serve a large tick. Each line on standard input creates a new tick while the old one is still in memory."""
     from gpuledger.cli import serve as _  # noqa: F401 - the memory of everything that `gpuledger serve` loads
     from gpuledger.export.app import App
     from gpuledger.export.server import Server

@@ -1,4 +1,4 @@
-"""What it costs to put pods on 20,000 series of a dcgm-exporter, read over HTTP."""
+"""Cost of adding pod labels to 20,000 series of a dcgm-exporter, read over HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.exporters import told
+from bench.exporters import run_json
 from bench.processes import memory_mb
 from bench.table import Budget, table
 
@@ -32,14 +32,14 @@ class Result:
 
 
 def measure() -> list[Result]:
-    """Each shape in a process of its own; the dcgm-exporter is in this one."""
-    found = []
+    """Measure each shape in its own process; this process serves as dcgm-exporter."""
+    results = []
     for shape in SHAPES:
         body = _body(is_own=shape == "own")
         with _serving(body) as url:
-            said = told("bench.enrichment", url)
-        found.append(Result(shape=shape, megabytes=len(body) / 1e6, **said))
-    return found
+            measured = run_json("bench.enrichment", url)
+        results.append(Result(shape=shape, megabytes=len(body) / 1e6, **measured))
+    return results
 
 
 def _uuid(gpu: int) -> str:
@@ -47,7 +47,7 @@ def _uuid(gpu: int) -> str:
 
 
 def _body(*, is_own: bool) -> bytes:
-    """Twelve labels a series, three of them the empty ones of a pod."""
+    """Twelve labels per series, including three empty pod labels."""
     lines = []
     for number in range(FIELDS):
         name = f"DCGM_FI_DEV_FIELD_{number}"
@@ -68,7 +68,7 @@ def _body(*, is_own: bool) -> bytes:
 
 @contextmanager
 def _serving(body: bytes) -> Iterator[str]:
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # memory that the child must not have
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # must not count as memory of the child
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -87,7 +87,7 @@ def _serving(body: bytes) -> Iterator[str]:
 
 
 def child(url: str) -> None:
-    """Reads and labels again and again, as the exporter does; prints one line of JSON."""
+    """Read and label repeatedly, like the exporter; print one line of JSON."""
     from gpuledger.cli import serve as _  # noqa: F401 - the memory of everything that `gpuledger serve` loads
     from gpuledger.export.passed import Passed
     from gpuledger.model import Device, Driver, Granted, Owners, Reading, Tick
@@ -116,9 +116,9 @@ def child(url: str) -> None:
     label: list[float] = []
     for turn in range(ROUNDS):
         now_s[0] += 1.0
-        read.append(_cpu_ms(poll))  # reads, and labels what it read
+        read.append(_cpu_ms(poll))  # read and label
         held[0] = tick(turn + 1)
-        label.append(_cpu_ms(poll))  # other pods hold the devices
+        label.append(_cpu_ms(poll))  # other pods have the devices
         for encoding in ("identity", "gzip"):
             body = passed.get(encoding)
             assert body is not None
@@ -136,28 +136,27 @@ def _cpu_ms(poll: object) -> float:
     return (time.process_time() - started) * 1e3
 
 
-def budgets(found: list[Result]) -> list[Budget]:
-    usual = next(one for one in found if one.shape == "shared")
+def budgets(results: list[Result]) -> list[Budget]:
+    usual = next(result for result in results if result.shape == "shared")
     return [
         Budget(f"CPU of reading and labelling {usual.series:,} series of a dcgm-exporter", 150, usual.read_ms, " ms"),
         Budget(f"peak RSS with {usual.series:,} series of a dcgm-exporter", 60, usual.peak_mb, " MB"),
     ]
 
 
-def report(found: list[Result]) -> str:
+def report(results: list[Result]) -> str:
     return "\n".join([
-        "## In front of a dcgm-exporter",
+        "## Enrichment of dcgm-exporter",
         "",
-        f"{GPUS} GPUs of {INSTANCES} MIG instances with {FIELDS} fields, twelve labels a series, over HTTP from",
-        "another process; every instance is held by a pod. CPU is the median of reading, parsing and labelling;",
-        "*again* when only the pods change. The memory is of a process with everything loaded that",
-        "`gpuledger serve` loads, over several readings, served plain and compressed. No dcgm-exporter writes the",
-        "second row: it is the worst case.",
+        f"{GPUS} GPUs with {INSTANCES} MIG instances, {FIELDS} fields and twelve labels per series, over HTTP from",
+        "another process. Every instance is allocated to a pod. CPU is the median of reading, parsing and labelling;",
+        "*again*: only the pods change. Memory is that of a process with the modules of `gpuledger serve` over several",
+        "readings, served plain and compressed. The second row is a worst case that no dcgm-exporter produces.",
         "",
         table(("", "MB of text", "CPU ms", "again, CPU ms", "RSS before MB", "peak RSS MB"), [
-            [f"{one.series:,} series, {SHAPES[one.shape]}", f"{one.megabytes:.2f}", f"{one.read_ms:.0f}",
-             f"{one.label_ms:.0f}", f"{one.before_mb:.1f}", f"{one.peak_mb:.1f}"]
-            for one in found
+            [f"{result.series:,} series, {SHAPES[result.shape]}", f"{result.megabytes:.2f}", f"{result.read_ms:.0f}",
+             f"{result.label_ms:.0f}", f"{result.before_mb:.1f}", f"{result.peak_mb:.1f}"]
+            for result in results
         ]),
     ])  # fmt: skip
 

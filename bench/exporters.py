@@ -1,4 +1,4 @@
-"""The exporters and the node they look at."""
+"""The exporters under test and the fake node that they read."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ WORK = ROOT / "bench" / ".work"
 NVITOP = "1.7.2"
 NVIDIA_GPU_EXPORTER = "1.14.0"
 OURS = {"PYTHONPATH": str(WORK / "src")}
-"""In the environment of whatever runs our code."""
+"""Environment of programs that run this checkout."""
 
 
 def take_sources() -> None:
-    """Copy our sources as they are now: all figures are of the same code, also when somebody edits it meanwhile."""
+    """Copy the sources, so that all measurements use the same code even if it is edited during the run."""
     shutil.rmtree(WORK / "src", ignore_errors=True)
     shutil.copytree(ROOT / "src", WORK / "src", ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-c", "import gpuledger; print(gpuledger.__file__)"]
-    found = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **OURS}).stdout
-    if not Path(found.strip()).is_relative_to(WORK):
-        raise RuntimeError(f"gpuledger is imported from {found.strip()} and not from the copy in {WORK}")
+    location = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **OURS}).stdout
+    if not Path(location.strip()).is_relative_to(WORK):
+        raise RuntimeError(f"gpuledger is imported from {location.strip()} and not from the copy in {WORK}")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A fake host: its scenario file and how many GPUs and processes are in it."""
+    """A fake host: its scenario file and its number of GPUs and processes."""
 
     scenario: Path
     gpus: int
@@ -46,7 +46,7 @@ class Node:
 
 @contextlib.contextmanager
 def node(gpus: int, processes: int, *, latency: bool = False) -> Iterator[Node]:
-    """A fake host with `processes` real pids in all, dealt out to its GPUs one by one."""
+    """A fake host with `processes` real pids in total, distributed over its GPUs."""
     WORK.mkdir(exist_ok=True)
     path = WORK / f"node-{gpus}-{processes}-{'h200' if latency else 'zero'}.scenario"
     with sleepers(processes) as pids:
@@ -62,17 +62,17 @@ def node(gpus: int, processes: int, *, latency: bool = False) -> Iterator[Node]:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An exporter that answers."""
+    """A running exporter."""
 
     pid: int
     port: int
     calls: Path
-    """Where the fake driver counts its calls."""
+    """File with the call counts of the fake driver."""
 
 
 @contextlib.contextmanager
 def running(command: Sequence[str], name: str, on: Node) -> Iterator[Running]:
-    """An exporter on the fake host; `PORT` in the command is replaced by a free one."""
+    """Run an exporter on the fake host; `PORT` in the command is replaced by a free port."""
     port = free_port()
     calls = WORK / f"{name}.calls"
     calls.unlink(missing_ok=True)
@@ -84,12 +84,12 @@ def running(command: Sequence[str], name: str, on: Node) -> Iterator[Running]:
 
 
 def gpuledger(*flags: str) -> list[str]:
-    """Ours, from this checkout."""
+    """Command of gpuledger from this checkout."""
     return [sys.executable, "-m", "gpuledger", "serve", "--web.listen-address", "127.0.0.1:PORT", *flags]
 
 
 def nvitop() -> tuple[list[str] | None, str]:
-    """Theirs from PyPI, with the same Python, binding and prometheus_client as ours; or None and why not."""
+    """Command of nvitop-exporter from PyPI, with the same Python and NVML binding; or None and the reason."""
     place = WORK / f"nvitop-exporter-{NVITOP}"
     program = place / "bin" / "nvitop-exporter"
     if not program.exists():
@@ -106,7 +106,7 @@ def nvitop() -> tuple[list[str] | None, str]:
 
 
 def nvidia_gpu_exporter() -> tuple[list[str] | None, str]:
-    """Theirs in Go, from the module proxy, reading NVML every second as we do; or None and why not."""
+    """Command of nvidia_gpu_exporter from Go's module proxy, reading NVML every second; or None and the reason."""
     place = WORK / f"nvidia_gpu_exporter-{NVIDIA_GPU_EXPORTER}"
     program = place / "nvidia_gpu_exporter"
     if not program.exists():
@@ -124,19 +124,19 @@ def nvidia_gpu_exporter() -> tuple[list[str] | None, str]:
 
 
 def _last_words(error: Exception) -> str:
-    said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-    return said[-1] if said else type(error).__name__
+    lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What the fake driver counted until `at`; waiting for events is not in it."""
+    """Calls of the fake driver until `at`, without waiting for events."""
 
     at: float
     count: int
     ns: int
     rounds: int
-    """Calls for utilization, which every exporter makes once for each GPU in each round."""
+    """Utilization calls: every exporter makes one per GPU and round."""
 
     @classmethod
     def read(cls, path: Path) -> Calls:
@@ -147,8 +147,8 @@ class Calls:
         return cls(at, sum(int(row[1]) for row in rows), sum(int(row[2]) for row in rows), rounds)
 
 
-def told(module: str, *words: object) -> dict[str, Any]:
-    """What a module of ours says in JSON, run in a process of its own."""
+def run_json(module: str, *words: object) -> dict[str, Any]:
+    """JSON output of a module that runs in its own process."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, words)],
         check=True,

@@ -1,4 +1,4 @@
-"""What `gpuledger fleet` costs on a real Prometheus that holds 80,000 GPUs; alone: `python -m bench.fleet`."""
+"""Cost of `gpuledger fleet` with a real Prometheus and 80,000 GPUs; standalone: `python -m bench.fleet`."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the service costs that is asked for this."""
+    """Cost of the service for one grouping."""
 
     what: str
     cpu_s: float
-    """Of a refresh."""
+    """CPU time of a refresh."""
     took_s: float
     scrape_cpu_s: float
-    """Of writing it out, compressed, as Prometheus asks for it."""
+    """CPU time of a compressed scrape."""
     rss_mb: float
     read: int
     shown: int
 
 
 def measure(*, quick: bool = False) -> list[Case]:
-    """A tenth of the cluster when it must be quick."""
+    """Measure all cases; `quick` uses a tenth of the cluster."""
     with tempfile.TemporaryDirectory(prefix="fleet-") as name:
         folder = Path(name)
         _blocks(folder, NODES // 10 if quick else NODES)
@@ -59,13 +59,13 @@ def measure(*, quick: bool = False) -> list[Case]:
             ["prometheus", *flags, f"--web.listen-address={address}"], folder / "log", server.ready, timeout_s=120
         )
         try:
-            return [_case(what, server.url, asked) for what, asked in CASES]
+            return [_case(what, server.url, grouping) for what, grouping in CASES]
         finally:
             stop(daemon)
 
 
 def budgets(cases: Sequence[Case]) -> list[Budget]:
-    """Of what it asks for by itself."""
+    """Budgets of the default queries."""
     return [
         budget
         for case in cases[:3]
@@ -77,7 +77,7 @@ def budgets(cases: Sequence[Case]) -> list[Budget]:
 
 
 def report(cases: Sequence[Case]) -> str:
-    """The section of the results."""
+    """Section of RESULTS.md."""
     rows = [
         [
             case.what,
@@ -96,8 +96,8 @@ def report(cases: Sequence[Case]) -> str:
         [
             "## Fleet",
             "",
-            "`gpuledger fleet` on a real Prometheus with 10,000 nodes of 8 GPUs, a pod on each GPU, 200 namespaces.",
-            f"A refresh every {PAUSE_S:g} s; the last one is scraped once, compressed.",
+            "`gpuledger fleet` with a real Prometheus: 10,000 nodes with 8 GPUs, one pod per GPU, 200 namespaces.",
+            f"One refresh every {PAUSE_S:g} s; the last result is scraped once, compressed.",
             "",
             table(head, rows),
         ]
@@ -105,7 +105,7 @@ def report(cases: Sequence[Case]) -> str:
 
 
 def _blocks(folder: Path, nodes: int) -> None:
-    """One sample a series, a minute ago: two nodes of three in use, a pod a GPU."""
+    """One sample per series, a minute old: two of three nodes in use, one pod per GPU."""
     when = int(time.time()) - 60
     path = folder / "fleet.om"
     gpus = [(node, gpu, f"GPU-{node:08x}-{gpu:04x}-4000-8000-{node * GPUS + gpu:012x}") for node in range(nodes)
@@ -144,7 +144,7 @@ def _case(what: str, url: str, flags: list[str]) -> Case:
             page = f"http://127.0.0.1:{re.search(r'127[.]0[.]0[.]1:([0-9]+)', listens)[1]}"  # type: ignore[index]
             count = _count(_wait(page, 1))
             before = cpu_s(service.pid)
-            time.sleep(PAUSE_S * (REFRESHES - 0.5))  # no scrape in between, so that the time is that of refreshes
+            time.sleep(PAUSE_S * (REFRESHES - 0.5))  # no scrapes, so that the CPU time is that of refreshes
             refreshed = cpu_s(service.pid)
             text = _wait(page, count + 1)
             scraped = cpu_s(service.pid)
@@ -163,7 +163,7 @@ def _case(what: str, url: str, flags: list[str]) -> Case:
 
 
 def _wait(page: str, count: int) -> str:
-    """The metrics, when there were that many refreshes."""
+    """Metrics after this many refreshes."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         with urlopen(Request(f"{page}/metrics", headers={"Accept-Encoding": "gzip"}), timeout=60) as response:
@@ -175,7 +175,7 @@ def _wait(page: str, count: int) -> str:
 
 
 def _count(text: str) -> int:
-    """Refreshes so far."""
+    """Number of refreshes so far."""
     return int(re.search(r"^gpu_fleet_refreshes_total ([0-9]+)", text, re.MULTILINE)[1])  # type: ignore[index]
 
 

@@ -1,4 +1,4 @@
-"""How cost grows with GPUs and with processes."""
+"""Cost by number of GPUs and processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARM_UP_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What one node costs."""
+    """Cost of one node."""
 
     gpus: int
     processes: int
@@ -28,7 +28,7 @@ class Size:
 
 
 def measure(*, quick: bool) -> list[Size]:
-    """Nodes of 4 processes a GPU, then of 8 GPUs."""
+    """Nodes with 4 processes per GPU, then nodes with 8 GPUs."""
     nodes = [(gpus, 4 * gpus) for gpus in (1, 2, 4, 8, 16)] + [(8, processes) for processes in (0, 100, 300, 1000)]
     return [_size(gpus, processes, quick=quick) for gpus, processes in (nodes[::3] if quick else nodes)]
 
@@ -60,7 +60,7 @@ def _ticks(scraper: Scraper) -> float:
 
 
 def report(sizes: Sequence[Size]) -> str:
-    """The section of the results."""
+    """Section of RESULTS.md."""
     rows = [
         [
             f"{size.gpus} GPU{'s' * (size.gpus > 1)}, {size.processes} processes",
@@ -77,8 +77,8 @@ def report(sizes: Sequence[Size]) -> str:
         [
             "## Growth",
             "",
-            f"gpuledger alone, zero latency, ticks every {INTERVAL_S:g} s to see many of them; a scrape is the first",
-            "of its tick. With ticks of 1 s, 10 ms for a tick are 1 % of a core.",
+            f"gpuledger alone, zero latency, one tick every {INTERVAL_S:g} s to measure many. Scrapes are the first of",
+            "their tick. With one tick per second, 10 ms per tick are 1 % of a core.",
             "",
             table(head, rows),
         ]

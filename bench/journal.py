@@ -1,4 +1,4 @@
-"""`python -m bench.journal`: CPU time that a journal adds to a tick, and its size."""
+"""`python -m bench.journal`: CPU time that the journal adds to a tick, and its size."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def main() -> None:
             for _ in range(3):
                 node.tick()
             books = node._books
-            state, keep = measured(lambda books=books: books.state("boot", 1))
-            data, pack = measured(lambda state=state: encode(state))
+            state, keep = measure(lambda books=books: books.state("boot", 1))
+            data, pack = measure(lambda state=state: encode(state))
             file = JournalFile(str(Path(folder) / "journal"))
-            _, write = measured(lambda file=file, state=state: file.write(state))
-            _, read = measured(lambda data=data: decode(data))
+            _, write = measure(lambda file=file, state=state: file.write(state))
+            _, read = measure(lambda data=data: decode(data))
             file.close()
             rows.append([f"8 GPUs, {processes} processes", keep, pack, write, read, f"{len(data) / 1000:.1f} kB"])
     print(table(["node", "keep", "encode", "encode and write", "read again", "size"], rows))
 
 
-def measured(what: Callable[[], T]) -> tuple[T, str]:
-    """What it gives, and how much CPU time it takes: the median."""
+def measure(action: Callable[[], T]) -> tuple[T, str]:
+    """Result of a call, and its median CPU time."""
     took = []
     for _ in range(REPEATS):
         began = time.process_time()
-        result = what()
+        result = action()
         took.append(time.process_time() - began)
     return result, f"{statistics.median(took) * 1000:.2f} ms"
 

@@ -1,4 +1,4 @@
-"""What names cost: resolving many processes, and the memory of all providers together."""
+"""Cost of owners: resolving many processes, and memory with all providers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Known:
 
 
 class _InContainers(Procfs):
-    """The real /proc, but every process is in one of some containers."""
+    """The real /proc, with every process assigned to a container."""
 
     def _read(self, pid: int, name: str, start_ticks: int) -> Facts | None:
         facts = super()._read(pid, name, start_ticks)
@@ -50,8 +50,8 @@ class _InContainers(Procfs):
 
 
 def measure() -> Result:
-    """CPU of the resolve stage, and RSS with Docker, CRI and pod-resources answering."""
-    raise_fd_limit()  # as `gpuledger serve` does
+    """CPU of the resolve stage, and RSS with Docker, CRI and pod-resources."""
+    raise_fd_limit()  # like `gpuledger serve`
     with sleepers(PROCESSES) as pids:
         residents = tuple(Resident(pid, "compute", 1 << 30) for pid in pids)
         tick = Tick(1, Driver(up=True), (Reading(Device(0, "GPU-x"), residents=residents),))
@@ -71,7 +71,7 @@ def measure() -> Result:
 
 
 def _all_providers() -> float:
-    """Servers in this process, the exporter in its own."""
+    """RSS of an exporter whose providers run in this process."""
     from tests.owners.docker_server import FakeDocker, http, listed
     from tests.owners.kubelet_server import CriServer, KubeletServer, pod_labels
 
@@ -94,7 +94,7 @@ def _all_providers() -> float:
                 f"--docker.host=unix://{docker.path}",
             )
             with running(gpuledger(*flags), "gpuledger", host) as exporter:
-                time.sleep(25)  # each provider is asked again
+                time.sleep(25)  # each provider is polled again
                 with contextlib.closing(Scraper(exporter.port, "text")) as scraper:
                     scraper.scrape()
                     up = [value for name, value in scraper.values().items() if name.startswith("gpuledger_provider_up")]
@@ -118,8 +118,8 @@ def report(result: Result) -> str:
     return "\n".join([
         "## Owners",
         "",
-        f"{PROCESSES} real processes said to be in {CONTAINERS} containers. *first*: all are new. The memory is of an",
-        f"exporter that asks three providers: {CONTAINERS} containers of Docker, {PODS} pods of CRI and kubelet.",
+        f"{PROCESSES} real processes, assigned to {CONTAINERS} containers. *first*: all are new. Memory is that",
+        f"of an exporter with three providers: {CONTAINERS} Docker containers, {PODS} pods in CRI and kubelet.",
         "",
         table(("", "measured"), [
             ["resolving, first, CPU ms", f"{result.first_ms:.1f}"],

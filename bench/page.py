@@ -1,4 +1,4 @@
-"""`python -m bench.page`: what the page costs: its history while nobody looks, and a tick for one who does."""
+"""`python -m bench.page`: cost of the page: its history without viewers, and a tick with one viewer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import exporters
-from bench.exporters import told
+from bench.exporters import run_json
 from bench.processes import cpu_s, descendants, memory_mb
 from bench.table import Budget, table
 
@@ -27,19 +27,19 @@ REQUEST = b"GET /api/v1/events HTTP/1.1\r\nHost: here\r\nAccept: text/event-stre
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of the page, in MB and % of a core."""
+    """Cost of the page, in MB and % of a core."""
 
     without_mb: float
     with_mb: float
     held_mb: float
-    """What the history holds, as Python counts it: RSS has room that ticks have left."""
+    """Memory of the history according to Python; RSS includes memory that earlier ticks freed."""
     closed_pct: float
     open_pct: float
     plain_pct: float
     event_bytes: float
     packed_bytes: float
     browser_ms: dict[int, float]
-    """CPU of Chromium's renderer for one tick, all threads, by the number of processes; empty without Chromium."""
+    """CPU of Chromium's renderer for one tick, all threads, by number of processes; empty without Chromium."""
 
     @property
     def history_mb(self) -> float:
@@ -51,12 +51,13 @@ class Cost:
 
 
 def measure(*, quick: bool = False) -> Cost:
-    """Memory after ten minutes of ticks, made as fast as they can be; CPU of the real exporter."""
+    """Measure memory after ten minutes of ticks at full speed, and CPU of the real exporter."""
     times = 1 if quick else 3
     without_mb, with_mb = (
-        statistics.median(told("bench.page", "past", kind)["mb"] for _ in range(times)) for kind in ("without", "with")
+        statistics.median(run_json("bench.page", "past", kind)["mb"] for _ in range(times))
+        for kind in ("without", "with")
     )
-    held_mb = told("bench.page", "held")["mb"]
+    held_mb = run_json("bench.page", "held")["mb"]
     seconds = 5 if quick else 20
     with (
         exporters.node(GPUS, GPUS * EACH) as on,
@@ -77,7 +78,7 @@ def _cpu_pct(pid: int, seconds: float) -> float:
 
 
 def _watched(ours: exporters.Running, encoding: bytes, seconds: float) -> tuple[float, float]:
-    """CPU of the exporter while somebody reads its stream, and bytes of a tick."""
+    """CPU of the exporter while a client reads its event stream, and bytes per tick."""
     received = 0
     with socket.create_connection(("127.0.0.1", ours.port), timeout=30) as sock:
         sock.sendall(REQUEST % encoding)
@@ -102,11 +103,11 @@ def _browser() -> dict[int, float]:
 
     if not Path(CHROMIUM).exists():
         return {}
-    return {processes: told("bench.page", "browser", processes)["ms"] for processes in (GPUS * EACH, 2000)}
+    return {processes: run_json("bench.page", "browser", processes)["ms"] for processes in (GPUS * EACH, 2000)}
 
 
 def browser(processes: int) -> None:
-    """A page open in Chromium, a tick every second; prints what its renderer uses."""
+    """Open the page in Chromium with one tick per second; print the CPU of the renderer."""
     from tests.real.browsers import chromium, page_of, shown
     from tests.view.nodes import Node
 
@@ -125,7 +126,7 @@ def browser(processes: int) -> None:
 
 
 def past(kind: str) -> None:
-    """Ten minutes and a bit of a node; prints the memory in the end."""
+    """Replay more than ten minutes of a node; print the final memory."""
     from tests.view.nodes import Node
 
     from gpuledger.export.api import Api
@@ -142,7 +143,7 @@ def past(kind: str) -> None:
 
 
 def held() -> None:
-    """What is given back when a full history goes; prints it."""
+    """Print the memory that is freed when a full history is deleted."""
     from tests.view.nodes import Node
 
     from gpuledger.view.history import History
@@ -159,31 +160,31 @@ def held() -> None:
     print(json.dumps({"mb": (full - tracemalloc.get_traced_memory()[0]) / 1e6, "rows": len(last.processes)}))
 
 
-def report(found: Cost) -> str:
-    """The section of the results."""
+def report(cost: Cost) -> str:
+    """Section of RESULTS.md."""
     return "\n".join(
         [
-            "## The page",
+            "## Page",
             "",
-            f"{GPUS} GPUs x {EACH} processes. RSS is that of a process that made {MINUTES + 1} minutes of ticks with",
-            "its books, without a history and with one; what it holds is counted apart, for RSS has room that ticks",
-            "have left. CPU is the exporter's, on the fake driver without latency, while nobody looks and while one",
-            "page reads its stream of events.",
+            f"{GPUS} GPUs x {EACH} processes. RSS is that of a process with books after {MINUTES + 1} min of ticks,",
+            "with and without a history. The memory of the history is counted separately, because RSS includes memory",
+            "that earlier ticks freed. CPU is that of the exporter with a fake driver without latency, without viewers",
+            "and with one page that reads the event stream.",
             "",
             table(
                 ("", "measured"),
                 [
-                    ["RSS without a history, MB", f"{found.without_mb:.1f}"],
-                    ["RSS with a history of ten minutes, MB", f"{found.with_mb:.1f}"],
-                    ["held by the history, MB", f"{found.held_mb:.2f}"],
-                    ["CPU with the page closed, % of a core", f"{found.closed_pct:.2f}"],
-                    ["CPU with a page open, compressed, % of a core", f"{found.open_pct:.2f}"],
-                    ["CPU with a page open, plain, % of a core", f"{found.plain_pct:.2f}"],
-                    ["bytes of a tick, plain", f"{found.event_bytes:,.0f}"],
-                    ["bytes of a tick, compressed", f"{found.packed_bytes:,.0f}"],
+                    ["RSS without a history, MB", f"{cost.without_mb:.1f}"],
+                    ["RSS with a history of ten minutes, MB", f"{cost.with_mb:.1f}"],
+                    ["held by the history, MB", f"{cost.held_mb:.2f}"],
+                    ["CPU with the page closed, % of a core", f"{cost.closed_pct:.2f}"],
+                    ["CPU with a page open, compressed, % of a core", f"{cost.open_pct:.2f}"],
+                    ["CPU with a page open, plain, % of a core", f"{cost.plain_pct:.2f}"],
+                    ["bytes of a tick, plain", f"{cost.event_bytes:,.0f}"],
+                    ["bytes of a tick, compressed", f"{cost.packed_bytes:,.0f}"],
                     *(
                         [f"CPU of a tick in the browser, {processes:,} processes, no graphics card, ms", f"{ms:.0f}"]
-                        for processes, ms in found.browser_ms.items()
+                        for processes, ms in cost.browser_ms.items()
                     ),
                 ],
             ),
@@ -191,11 +192,11 @@ def report(found: Cost) -> str:
     )
 
 
-def budgets(found: Cost) -> list[Budget]:
-    """The promises of the page."""
+def budgets(cost: Cost) -> list[Budget]:
+    """Budgets of the page."""
     return [
-        Budget(f"RSS of ten minutes of history at {GPUS} x {EACH}", 3, found.history_mb, " MB"),
-        Budget(f"CPU that one open page adds at {GPUS} x {EACH}, of a core", 1, found.page_pct, " %"),
+        Budget(f"RSS of ten minutes of history at {GPUS} x {EACH}", 3, cost.history_mb, " MB"),
+        Budget(f"CPU that one open page adds at {GPUS} x {EACH}, of a core", 1, cost.page_pct, " %"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Processes that are started, measured from outside and always stopped again."""
+"""Start programs, measure them from outside, and always stop them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_S = 20.0
 
 @contextlib.contextmanager
 def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[str]]:
-    """A program in a session of its own, so that Ctrl-C reaches only us and we stop it by its pid."""
+    """Run a program in its own session, so that Ctrl-C reaches only the benchmark."""
     with log.open("w") as output:
         process = subprocess.Popen(
             command,
@@ -35,7 +35,7 @@ def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -
 
 @contextlib.contextmanager
 def sleepers(count: int) -> Iterator[list[int]]:
-    """Pids of real processes that do nothing, for the fake driver to list."""
+    """Pids of sleeping processes for the fake driver."""
     running: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
@@ -49,7 +49,7 @@ def sleepers(count: int) -> Iterator[list[int]]:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """SIGTERM to the program and whatever it started, SIGKILL to what is left."""
+    """Send SIGTERM to a program and its descendants, then SIGKILL to the remaining ones."""
     children = descendants(process.pid)
     process.terminate()
     for child in children:
@@ -70,40 +70,40 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """A free port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def descendants(pid: int) -> list[int]:
-    """Children, their children and so on."""
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        for task in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+    """All descendants of a process."""
+    descendants: list[int] = []
+    pending = [pid]
+    while pending:
+        for task in Path(f"/proc/{pending.pop()}/task").glob("*/children"):
             with contextlib.suppress(OSError):
                 children = [int(word) for word in task.read_text().split()]
-                found += children
-                waiting += children
-    return found
+                descendants += children
+                pending += children
+    return descendants
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a program with all its threads and children, ended ones included.
+    """User and system time of a program with all threads and children, including exited ones.
 
-    The clock is the sum that /proc/PID/stat shows in steps of 10 ms, in nanoseconds: an exporter at 1 % of a core
-    uses only 15 of those steps in 15 s.
+    Uses the CPU clock of the process with nanosecond resolution. /proc/PID/stat has steps of 10 ms, of which an
+    exporter at 1 % of a core uses only 15 in 15 s.
     """
     total = 0.0
     for each in [pid, *descendants(pid)]:
         words = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
         reaped = (int(words[13]) + int(words[14])) / TICKS_PER_S
-        total += time.clock_gettime(~each << 3 | 2) + reaped  # what clock_getcpuclockid(3) gives for a pid
+        total += time.clock_gettime(~each << 3 | 2) + reaped  # the result of clock_getcpuclockid(3) for a pid
     return total
 
 
 def memory_mb(pid: int, field: str = "VmRSS") -> float:
-    """VmRSS now or VmHWM at most, with all children, in MB of 1,000,000 bytes."""
+    """VmRSS (current) or VmHWM (peak) with all children, in MB of 1,000,000 bytes."""
     return sum(_status_kb(each, field) for each in [pid, *descendants(pid)]) * 1024 / 1e6
 
 

@@ -1,4 +1,4 @@
-"""Rendering beside prometheus_client, and 100,000 series through the server."""
+"""Rendering compared with prometheus_client, and the server with 100,000 series."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.exporters import OURS, WORK, told
+from bench.exporters import OURS, WORK, run_json
 from bench.processes import memory_mb, started
 from bench.scrape import PLAIN, PROMETHEUS, Scraper, quantile
 from bench.table import Budget, ms, ratio, table
@@ -18,7 +18,7 @@ BIG = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Ours and theirs at one size in one format."""
+    """Both renderers at one size in one format."""
 
     fmt: str
     ours: dict[str, float]
@@ -27,7 +27,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The server with a big tick."""
+    """The server with a large tick."""
 
     renewed: bool
     series: int
@@ -44,28 +44,28 @@ class Rendering:
 
 
 def measure(*, quick: bool) -> Rendering:
-    """Each figure from a process of its own."""
+    """Measure each value in its own process."""
     sizes = (1_000, 10_000) if quick else (1_000, 10_000, BIG)
     rendered = [
         Rendered(
             fmt,
-            told("bench.child", "render", "gpuledger", fmt, size),
-            told("bench.child", "render", "prometheus_client", fmt, size),
+            run_json("bench.child", "render", "gpuledger", fmt, size),
+            run_json("bench.child", "render", "prometheus_client", fmt, size),
         )
         for size in sizes
         for fmt in FORMATS
     ]
     served = [_serve(renewed=renewed, rounds=3 if quick else 6) for renewed in (False, True)]
-    return Rendering(bool(told("bench.child", "same", 1_000)["same"]), rendered, served)
+    return Rendering(bool(run_json("bench.child", "same", 1_000)["same"]), rendered, served)
 
 
 def _serve(*, renewed: bool, rounds: int) -> Served:
     with started([*CHILD, "serve", str(BIG)], OURS, WORK / "served.log") as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        if not (said := process.stdout.readline()):
+        if not (line := process.stdout.readline()):
             raise RuntimeError("the server with a big tick did not start; see bench/.work/served.log")
-        port = int(said)
+        port = int(line)
         start_mb = memory_mb(process.pid)
         peak_mb, times, series = {}, {}, 0
         for kind in (PLAIN, PROMETHEUS):
@@ -83,16 +83,16 @@ def _serve(*, renewed: bool, rounds: int) -> Served:
         return Served(renewed, series, start_mb, peak_mb, times)
 
 
-def report(found: Rendering) -> str:
-    """The section of the results."""
-    agreed = "were compared and are the same" if found.same else "**DIFFER: the comparison is void**"
+def report(result: Rendering) -> str:
+    """Section of RESULTS.md."""
+    agreed = "are identical" if result.same else "**DIFFER: the comparison is void**"
     head = ("", "gpuledger first", "gpuledger again", "prometheus_client", "again/theirs",
             "peak RSS MB ours", "theirs", "ours/theirs")  # fmt: skip
     rows = []
-    for one in found.rendered:
-        ours, theirs = one.ours, one.theirs
+    for case in result.rendered:
+        ours, theirs = case.ours, case.theirs
         rows.append([
-            f"{ours['series']:,} series, {one.fmt}, {ours['bytes'] / 1e6:.2f} MB",
+            f"{ours['series']:,} series, {case.fmt}, {ours['bytes'] / 1e6:.2f} MB",
             f"{ours['first_us']:.2f}", f"{ours['again_us']:.2f}", f"{theirs['again_us']:.2f}",
             ratio(ours["again_us"], theirs["again_us"]),
             f"{ours['peak_mb']:.1f} (held {ours['before_mb']:.1f})",
@@ -103,17 +103,17 @@ def report(found: Rendering) -> str:
         [
             "## Rendering",
             "",
-            "CPU microseconds per series, best of several, and peak RSS; each figure from a process of its own that",
-            "holds one tick of processes with nine labels. *first*: the labels are new; *again*: they are known from",
-            "the tick before. No owner is resolved here: five of the nine labels are empty.",
-            f"The series of both {agreed}.",
+            "CPU microseconds per series, best of several, and peak RSS. Each value comes from its own process, which",
+            "holds one tick of processes with nine labels. *first*: new labels; *again*: labels of the previous",
+            "tick. Owners are not resolved, so that five of the nine labels are empty.",
+            f"The series of both renderers {agreed}.",
             "",
             table(head, rows),
             "",
-            "The server with such a tick behind it, everything loaded that `gpuledger serve` loads, scraped over HTTP.",
-            "With *a new tick each*, the old tick is held while the new one is made, as in the exporter.",
+            "The server with such a tick and the modules of `gpuledger serve`, scraped over HTTP. *a new tick each*:",
+            "the old tick is in memory while the new one is created, as in the exporter.",
             "",
-            _served(found.served),
+            _served(result.served),
         ]
     )
 
@@ -121,25 +121,25 @@ def report(found: Rendering) -> str:
 def _served(served: Sequence[Served]) -> str:
     rows = [
         [
-            f"{one.series:,} series, {'a new tick each' if one.renewed else 'one tick'}, {kind}",
-            f"{one.start_mb:.1f}",
-            f"{one.peak_mb[kind]:.1f}",
-            ms(quantile(one.times[kind], 0.5)),
+            f"{case.series:,} series, {'a new tick each' if case.renewed else 'one tick'}, {kind}",
+            f"{case.start_mb:.1f}",
+            f"{case.peak_mb[kind]:.1f}",
+            ms(quantile(case.times[kind], 0.5)),
         ]
-        for one in served
+        for case in served
         for kind in (PLAIN, PROMETHEUS)
     ]
     return table(("", "RSS before MB", "peak RSS MB", "scrape p50 ms"), rows)
 
 
-def budgets(found: Rendering) -> list[Budget]:
-    """The peak covers both formats, the compressed one being scraped last."""
+def budgets(result: Rendering) -> list[Budget]:
+    """Budgets for the peak RSS over both formats; the compressed format is scraped last."""
     return [
         Budget(
-            f"peak RSS of the server with 100,000 series, {'a new tick each scrape' if one.renewed else 'one tick'}",
+            f"peak RSS of the server with 100,000 series, {'a new tick each scrape' if case.renewed else 'one tick'}",
             40,
-            max(one.peak_mb.values()),
+            max(case.peak_mb.values()),
             " MB",
         )
-        for one in found.served
+        for case in result.served
     ]

@@ -1,7 +1,7 @@
-"""`python -m bench.report`: what a report on 30 days costs, on a real Prometheus that holds 80,000 GPUs.
+"""`python -m bench.report`: cost of a report over 30 days, with a real Prometheus and 80,000 GPUs.
 
-Two samples at the end of each cell stand for all others. What a report reads are sums, as many as there are cells and
-groups, whatever Prometheus sums up: so a second case reads answers of full size, 200 namespaces in cells of an hour.
+Two samples at the end of each cell represent all others. A report reads one sum per cell and group, regardless of the
+number of samples behind it. A second case therefore reads results of full size: 200 namespaces in cells of one hour.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from gpuledger.report.span import Span
 DAYS, NAMESPACES = 30, 200
 END = int(time.time()) // 3600 * 3600 - 3600
 STEP_S = 10 * 86400
-"""Of the cells in Prometheus: with those of an hour, as a report on 30 days has, the samples would fill the disk."""
+"""Length of the cells in Prometheus. With one-hour cells, as in a report over 30 days, samples would fill the disk."""
 PER_FILE_S = 7200
-"""As long as a block: promtool reads a file anew for each block in it."""
+"""Length of a block, because promtool reads a file once per block in it."""
 
 
 def main() -> None:
@@ -44,10 +44,10 @@ def main() -> None:
 
 
 class FullSize:
-    """A server that has a number for every namespace and cell, whatever it is asked."""
+    """A server that answers every query with a value for each namespace and cell."""
 
     def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
-        """As JSON, which is then read."""
+        """Parsed range response; parsing is part of the cost."""
         moments = [first_s + n * step_s for n in range(round((last_s - first_s) / step_s) + 1)]
         values = ",".join(f'[{moment},"8640000.123"]' for moment in moments)
         names = [f'"namespace":"team-{n}"' for n in range(NAMESPACES)] if "sum by (namespace)" in promql else [""]
@@ -58,7 +58,7 @@ class FullSize:
 
 
 def read() -> None:
-    """The whole way from answers to lines, with no Prometheus."""
+    """Report from responses to rows, without Prometheus."""
     span, grouping = Span(0, DAYS * 86_400_000, 3_600_000), GROUPINGS["namespace"]
     create_rows(Gatherer(FullSize()).gather(grouping, span, 3_600_000), grouping)
 
@@ -66,7 +66,7 @@ def read() -> None:
 def _case(nodes: int, step_s: int) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="report-") as name:
         folder = Path(name)
-        made = Process(target=_blocks, args=(folder, nodes, step_s))  # else its memory counts as the report's
+        made = Process(target=_blocks, args=(folder, nodes, step_s))  # otherwise its memory counts for the report
         made.start()
         made.join()
         assert made.exitcode == 0
@@ -84,7 +84,7 @@ def _case(nodes: int, step_s: int) -> list[str]:
 
 
 def _report(url: str, step_s: int) -> list[str]:
-    """Of one."""
+    """Cost of one report."""
     argv = [sys.executable, "-m", "gpuledger", "report", f"--prometheus.url={url}", "--prometheus.timeout=10m",
             f"--from={_text(END - DAYS * 86400)}", f"--to={_text(END)}", f"--step={step_s}s", "--by=namespace",
             "--price=0.30", "--currency=EUR", "--carbon=250", "--pue=1.3", "--format=html"]  # fmt: skip
@@ -92,7 +92,7 @@ def _report(url: str, step_s: int) -> list[str]:
 
 
 def _measured(argv: list[str]) -> list[str]:
-    """CPU time, memory and wall time of a program."""
+    """Measure CPU time, memory and wall time of a program."""
     began = time.monotonic()
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
         _, status, used = os.wait4(process.pid, 0)
@@ -122,7 +122,7 @@ def _blocks(folder: Path, nodes: int, step_s: int) -> None:
 
 
 def _families(nodes: int, moments: list[int]) -> Iterator[Iterator[str]]:
-    """A pod a GPU, that has used 300 W since the epoch; a GPU of it idles at 60 W, so that the books balance."""
+    """One pod per GPU with 300 W since the epoch, and 60 W idle power, so that the books balance."""
     gpu = {
         "gpu_up": lambda _: 1,
         "gpu_energy_joules_total": lambda s: 360 * s,

@@ -1,4 +1,4 @@
-"""A scraper that costs next to nothing itself, so that the times are the exporter's."""
+"""A scraper with negligible cost, so that the times are those of the exporter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLAIN = "text"
 PROMETHEUS = "OpenMetrics + gzip"
 HEADERS = {
     PLAIN: "Accept: text/plain;version=0.0.4\r\n",
-    # What Prometheus 3 sends unless told otherwise.
+    # Default headers of Prometheus 3.
     PROMETHEUS: (
         "Accept: application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
         "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
@@ -24,7 +24,7 @@ LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 class Scraper:
-    """Keeps one connection as long as the exporter does; opening a new one counts as part of the scrape."""
+    """Scrapes over one connection as long as the exporter keeps it open. A new connection is part of the scrape."""
 
     def __init__(self, port: int, kind: str) -> None:
         self._port = port
@@ -33,10 +33,10 @@ class Scraper:
         )
         self._sock: socket.socket | None = None
         self.body = b""
-        """The last answer, unpacked."""
+        """Last response, decompressed."""
 
     def scrape(self) -> float:
-        """Seconds from the request to the last byte of the answer."""
+        """Seconds from the request to the last byte of the response."""
         started = time.perf_counter()
         sock = self._sock or self._connect()
         sock.sendall(self._request)
@@ -62,7 +62,7 @@ class Scraper:
         return took
 
     def values(self) -> dict[str, float]:
-        """Every series of the last answer."""
+        """All series of the last response."""
         lines = self.body.decode().splitlines()
         pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
         return {series: float(value) for series, _, value in pairs}
@@ -79,7 +79,7 @@ class Scraper:
 
 
 def wait_until_ready(port: int, patience_s: float = 20.0) -> None:
-    """Return once the exporter answers a scrape."""
+    """Wait until the exporter answers a scrape."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError, RuntimeError):
@@ -92,7 +92,7 @@ def wait_until_ready(port: int, patience_s: float = 20.0) -> None:
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The value that a share `q` of all values does not exceed."""
+    """Quantile `q` of the values (nearest rank)."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 

@@ -1,6 +1,6 @@
-"""`python -m bench.sharing`: what fingerprints cost in a tick, on GPUs that many processes share.
+"""`python -m bench.sharing`: CPU time of fingerprints in a tick, on GPUs that many processes share.
 
-Every process is first alone for some seconds, so that its activity is known; then all work at once, and differ.
+Every process is first alone for some seconds, so that it gets a fingerprint. Then all processes work at the same time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ CASES = ((8, 4), (8, 8), (8, 64))
 LIMIT_MS = 2.0
 TICKS = 200
 ALONE = 6
-"""Ticks in which each is alone."""
+"""Ticks in which each process is alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU of a tick's books, in milliseconds."""
+    """CPU time of the book stage per tick, in milliseconds."""
 
     gpus: int
     processes: int
@@ -35,7 +35,7 @@ class Cost:
 
 
 def measure(*, quick: bool = False) -> list[Cost]:
-    """All cases, with fingerprints and without."""
+    """Measure all cases, with and without fingerprints."""
     times = TICKS // 10 if quick else TICKS
     return [
         Cost(gpus, each, *(_books_ms(gpus, each, method, times) for method in ("fingerprint", "sm_time")))
@@ -74,9 +74,9 @@ def _reading(
     gpu: int, pids: range, alone: int | None, shapes: dict[int, list[float]], now_s: int, energy_mj: int,
     chance: random.Random,
 ) -> Reading:  # fmt: skip
-    """One process alone, or all with parts that change."""
-    here = pids if alone is None else pids[alone : alone + 1]
-    parts = {pid: chance.random() for pid in here}
+    """Reading with one process, or with all processes and changing activity."""
+    present = pids if alone is None else pids[alone : alone + 1]
+    parts = {pid: chance.random() for pid in present}
     whole = sum(parts.values())
     sm, occupancy, tensor, dram, fp32 = (
         100 * sum(part / whole * shapes[pid][place] for pid, part in parts.items()) for place in range(5)
@@ -86,13 +86,13 @@ def _reading(
         energy_mj=energy_mj,
         utilization_pct=100,
         activity=Activity(sm_pct=sm, occupancy_pct=occupancy, tensor_pct=tensor, dram_pct=dram, fp32_pct=fp32),
-        residents=tuple(Resident(pid, "compute") for pid in here),
+        residents=tuple(Resident(pid, "compute") for pid in present),
         samples=tuple(Sample(pid, now_s * 10**6, round(100 * part / whole), 0) for pid, part in parts.items()),
     )
 
 
 def budgets(costs: list[Cost]) -> list[Budget]:
-    """What fingerprints may add."""
+    """Budget for the CPU time of fingerprints."""
     return [
         Budget(f"CPU that fingerprints add to a tick, {cost.gpus} GPUs x {cost.processes} sharing processes",
                LIMIT_MS, cost.fingerprint_ms - cost.sm_time_ms, " ms")
@@ -101,7 +101,7 @@ def budgets(costs: list[Cost]) -> list[Budget]:
 
 
 def report(costs: list[Cost]) -> str:
-    """A section of RESULTS.md."""
+    """Section of RESULTS.md."""
     rows = [
         (f"{cost.gpus} x {cost.processes}", f"{cost.sm_time_ms:.2f} ms", f"{cost.fingerprint_ms:.2f} ms",
          f"{cost.fingerprint_ms - cost.sm_time_ms:.2f} ms")
@@ -109,7 +109,7 @@ def report(costs: list[Cost]) -> str:
     ]  # fmt: skip
     return "\n".join([
         "## Fingerprints", "",
-        "CPU of a tick's books while all processes work at once and all were seen alone before; median.", "",
+        "Median CPU time of the book stage while all processes work and each has a fingerprint.", "",
         table(("GPUs x processes", "by SM time", "by fingerprint", "difference"), rows),
     ])  # fmt: skip
 

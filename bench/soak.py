@@ -1,8 +1,9 @@
-"""`python -m bench.soak [--minutes 12]`: a month of bad days in minutes, and what is left of the exporter afterwards.
+"""`python -m bench.soak [--minutes 12]`: soak test with a month of failures in minutes.
 
-Ticks every 100 ms on a node of 8 GPUs. Real processes in real cgroups come and go, 100,000 of them, four to each
-container; Docker and the kubelet restart, the driver is unloaded and comes back, GPUs are lost, clients behave badly.
-Then: is memory flat, is nothing left open, do the books balance, are scrapes as quick as before?
+One tick every 100 ms on a node with 8 GPUs. 100,000 real processes in real cgroups start and exit, four per
+container. Docker and the kubelet restart, the driver is unloaded and loaded, GPUs are lost, and clients misbehave.
+The test checks that memory, threads and open files stay constant, that the books balance, and that scrapes stay as
+fast as before.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ GPUS, ALIVE, IN_A_CONTAINER = 8, 256, 4
 PROCESSES = 100_000
 STEP_S = 0.05
 EVERY_S = {"docker": 20.0, "kubelet": 25.0, "driver unloaded": 90.0, "GPU lost": 35.0}
-"""How often each is restarted or fails."""
+"""Interval in seconds between failures of each kind."""
 TROUBLE = {"driver unloaded": ["unloaded"], "GPU lost": ["lost 3", "error nvmlDeviceGetPowerUsage code=999"]}
 TROUBLE_S = 2.0
 CGROUPS = Path("/sys/fs/cgroup")
@@ -44,7 +45,7 @@ RESULTS = Path(__file__).with_name("SOAK.md")
 
 
 class Crowd:
-    """Real processes in cgroups as Docker makes them; the oldest container leaves for each new one."""
+    """Real processes in cgroups like Docker's; each new container replaces the oldest one."""
 
     def __init__(self, scenario: fakedriver.Scenario, path: Path) -> None:
         self._scenario, self._path = scenario, path
@@ -57,7 +58,7 @@ class Crowd:
         return [name for name, _ in self._containers]
 
     def come(self) -> None:
-        """One more container."""
+        """Start one more container."""
         name = f"{self.made:064x}"
         folder = self._folder / name
         folder.mkdir(parents=True)
@@ -72,10 +73,10 @@ class Crowd:
         self._containers.append((name, pids))
         self.made += IN_A_CONTAINER
 
-    def go(self, left: int) -> None:
-        """The oldest, until so many processes are left. Some are killed before the driver has noticed."""
+    def go(self, remaining: int) -> None:
+        """Stop the oldest containers until this many processes are left. Some exit before the driver notices."""
         gone: set[int] = set()
-        while len(self._containers) * IN_A_CONTAINER > left:
+        while len(self._containers) * IN_A_CONTAINER > remaining:
             name, pids = self._containers.popleft()
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
@@ -84,10 +85,10 @@ class Crowd:
                 (self._folder / name).rmdir()
             gone |= set(pids)
         if gone:
-            self._scenario.processes = [one for one in self._scenario.processes if one.pid not in gone]
+            self._scenario.processes = [process for process in self._scenario.processes if process.pid not in gone]
 
     def show(self, *trouble: str) -> None:
-        """To the driver."""
+        """Write the processes to the scenario of the driver."""
         self._scenario.extra = list(trouble)
         self._scenario.write(self._path)
 
@@ -100,7 +101,7 @@ class Crowd:
 
 @dataclass
 class Look:
-    """What the exporter is like at a moment."""
+    """Resources of the exporter at one time."""
 
     at_s: float
     rss_mb: float
@@ -110,7 +111,7 @@ class Look:
 
 @dataclass
 class Watch:
-    """Looks at the exporter all the time."""
+    """Scrapes and measures the exporter continuously until `ended` is set."""
 
     pid: int
     port: int
@@ -126,7 +127,7 @@ class Watch:
             at = time.monotonic() - began
             try:
                 self.scrapes.append((at, scraper.scrape()))
-            except (OSError, RuntimeError):  # the place was given to another, or there is none
+            except (OSError, RuntimeError):  # the connection was evicted or refused
                 self.refused += 1
                 scraper.close()
             if not self.looks or at - self.looks[-1].at_s > 2:
@@ -139,7 +140,7 @@ class Watch:
 
 
 def attack(port: int, ended: threading.Event) -> None:
-    """A client that wants nothing good, and another each time."""
+    """A misbehaving client; the kind of attack alternates."""
     chosen = random.Random(port)
     scrape = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n"
     bad = (
@@ -172,12 +173,12 @@ class Result:
     restarts: dict[str, int]
     watch: Watch
     off_mj: list[int]
-    """What is missing in the sum of each GPU."""
+    """Difference between counter and accounts of each GPU, in millijoules."""
     joules: Decimal
 
 
 def soak(minutes: float, processes: int) -> Result:
-    """All of it."""
+    """Run the soak test."""
     exporters.WORK.mkdir(exist_ok=True)
     exporters.take_sources()
     scenario = fakedriver.h200_node(gpus=GPUS, processes=0)
@@ -224,7 +225,7 @@ def soak(minutes: float, processes: int) -> Result:
                 time.sleep(STEP_S)
             took = (time.monotonic() - began) / 60
             crowd.show()
-            watch.ended.set()  # nobody attacks any more
+            watch.ended.set()  # the attacks have ended
             time.sleep(2)
             watch.looks.append(watch.look(took * 60))
             off, joules, values = _balance(exporter.port)
@@ -232,11 +233,13 @@ def soak(minutes: float, processes: int) -> Result:
         kubelet.stop()
     print(file=sys.stderr)
     ticks, missed = (int(values[f"gpuledger_{name}_total"]) for name in ("ticks", "ticks_missed"))
-    return Result(took, crowd.made, ticks, missed, {what: one.times for what, one in often.items()}, watch, off, joules)
+    return Result(
+        took, crowd.made, ticks, missed, {what: schedule.times for what, schedule in often.items()}, watch, off, joules
+    )
 
 
 class _Often:
-    """Something that happens again and again."""
+    """Schedule of an event that repeats."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -277,7 +280,7 @@ def _watched(exporter: exporters.Running) -> Iterator[Watch]:
 
 
 def _balance(port: int) -> tuple[list[int], Decimal, dict[str, float]]:
-    """By GPU, what is missing between its counter and the sum of all who used it, in millijoules."""
+    """Difference between the energy counter of each GPU and the sum of its accounts, in millijoules."""
     scraper = Scraper(port, PLAIN)
     scraper.scrape()
     scraper.close()
@@ -306,11 +309,11 @@ def budgets(result: Result) -> list[Budget]:
         for low, high in ((end / 5, end / 5 + third), (end - third, end))
     ]
     return [
-        Budget("RSS, last third over first third after warm-up", 2, _rise(early, late, "rss_mb"), " MB"),
-        Budget("threads, the same", 1, _rise(early, late, "threads"), ""),
-        Budget("open files, the same", 8, _rise(early, late, "fds"), ""),
-        Budget("millijoules missing in the books of any GPU", 0, max(abs(mj) for mj in result.off_mj), " mJ"),
-        Budget("p99 of scrapes, last third over first third", 1.5, p99[1] / p99[0], ""),
+        Budget("RSS, last third minus first third after warm-up", 2, _rise(early, late, "rss_mb"), " MB"),
+        Budget("threads, last third minus first third", 1, _rise(early, late, "threads"), ""),
+        Budget("open files, last third minus first third", 8, _rise(early, late, "fds"), ""),
+        Budget("largest imbalance of a GPU's ledger", 0, max(abs(mj) for mj in result.off_mj), " mJ"),
+        Budget("p99 of scrapes, last third / first third", 1.5, p99[1] / p99[0], ""),
     ]
 
 
@@ -324,17 +327,17 @@ def report(result: Result, checked: list[Budget]) -> str:
     rows = [[f"{look.at_s / 60:.1f}", f"{look.rss_mb:.1f}", str(look.threads), str(look.fds)] for look in looks]
     times = [took for _, took in watch.scrapes]
     containers = result.processes // IN_A_CONTAINER
-    trouble = ", ".join(f"{what} {count}x" for what, count in result.restarts.items())
+    failures = ", ".join(f"{what} {count}x" for what, count in result.restarts.items())
     p50, p99 = (quantile(times, q) * 1e3 for q in (0.5, 0.99))
     return "\n".join(
         [
-            "# Endurance",
+            "# Soak test",
             "",
             f"Written by `python -m bench.soak`: {result.processes:,} real processes in {containers:,} containers",
-            f"came and went in {result.minutes:.1f} minutes, through {result.ticks:,} ticks of 100 ms",
-            f"({result.missed_ticks:,} more fell out) and {result.joules:,.0f} J. Trouble: {trouble}.",
-            f"Beside four attackers {len(times):,} scrapes were answered (p50 {p50:.0f} ms, p99 {p99:.0f} ms) and",
-            f"{watch.refused} were not, because all connections were in use.",
+            f"started and exited in {result.minutes:.1f} minutes, with {result.ticks:,} ticks of 100 ms",
+            f"({result.missed_ticks:,} more were missed) and {result.joules:,.0f} J. Failures: {failures}.",
+            f"Next to four attackers {len(times):,} scrapes succeeded (p50 {p50:.0f} ms, p99 {p99:.0f} ms) and",
+            f"{watch.refused} failed, because all connections were in use.",
             "",
             table(("", "limit", "measured", "verdict"), [budget.row() for budget in checked]),
             "",

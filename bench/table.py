@@ -1,4 +1,4 @@
-"""Markdown tables, and budgets that are judged by the program."""
+"""Markdown tables and budgets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; numbers stand to the right."""
+    """Markdown table; all columns but the first are right-aligned."""
     marks = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, marks, *rows])
 
@@ -22,7 +22,7 @@ def ratio(ours: float, theirs: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A promise of the design, its limit, and what was measured."""
+    """A limit of the design and its measured value."""
 
     what: str
     limit: float

@@ -1,6 +1,6 @@
-"""Ask PyPI whether a weakness is known in what gpuledger and its extras need, at the versions installed here.
+"""Check the installed dependencies of gpuledger and its extras for known vulnerabilities, with PyPI.
 
-Exit code 1 when there is one. Where PyPI cannot be asked it says so, and with --strict that is 1 as well.
+Exits with 1 if there is a vulnerability. With --strict, also exits with 1 if PyPI did not answer for a package.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from tools.sbom import OURS, needed
 
 Read = Callable[[str], bytes]
 EXTRAS = ("auth", "top")
-"""They are in the image, or on a terminal of somebody who may be root."""
+"""The image contains `auth`; `top` may run in the terminal of root."""
 
 
 def audit(read: Read) -> tuple[list[str], list[str]]:
-    """The weaknesses, and the packages that could not be asked for."""
-    known: list[str] = []
-    unasked: list[str] = []
+    """Known vulnerabilities, and packages that could not be checked."""
+    vulnerabilities: list[str] = []
+    unchecked: list[str] = []
     packages = needed(OURS, *EXTRAS)
     del packages[OURS]
     for package in packages.values():
         name, version = package.metadata["Name"], package.version
         try:
-            told = json.loads(read(f"https://pypi.org/pypi/{name}/{version}/json"))
+            project = json.loads(read(f"https://pypi.org/pypi/{name}/{version}/json"))
         except (OSError, ValueError) as error:
-            unasked.append(f"{name} {version}: {error.reason if isinstance(error, URLError) else error}")
+            unchecked.append(f"{name} {version}: {error.reason if isinstance(error, URLError) else error}")
             continue
-        known += [f"{name} {version}: {line}" for line in _weaknesses(told)]
-    return known, unasked
+        vulnerabilities += [f"{name} {version}: {line}" for line in _vulnerabilities(project)]
+    return vulnerabilities, unchecked
 
 
-def _weaknesses(told: dict[str, Any]) -> Iterator[str]:
-    for one in told.get("vulnerabilities", ()):
-        if not one.get("withdrawn"):
-            fixed = ", ".join(one.get("fixed_in", ())) or "no version"
-            yield f"{one['id']}, fixed in {fixed}: {one.get('summary') or one.get('link') or ''}"
+def _vulnerabilities(project: dict[str, Any]) -> Iterator[str]:
+    for entry in project.get("vulnerabilities", ()):
+        if not entry.get("withdrawn"):
+            fixed = ", ".join(entry.get("fixed_in", ())) or "no version"
+            yield f"{entry['id']}, fixed in {fixed}: {entry.get('summary') or entry.get('link') or ''}"
 
 
 def _get(url: str) -> bytes:
@@ -49,10 +49,10 @@ def _get(url: str) -> bytes:
 
 
 if __name__ == "__main__":
-    weak, silent = audit(_get)
-    for line in weak:
-        print(f"weakness: {line}")
-    for line in silent:
-        print(f"not audited: {line}")
-    print(f"{len(weak)} known weaknesses in what gpuledger needs; {len(silent)} packages could not be asked for")
-    sys.exit(bool(weak) or ("--strict" in sys.argv and bool(silent)))
+    vulnerable, unknown = audit(_get)
+    for line in vulnerable:
+        print(f"vulnerable: {line}")
+    for line in unknown:
+        print(f"not checked: {line}")
+    print(f"{len(vulnerable)} known vulnerabilities in dependencies; {len(unknown)} packages could not be checked")
+    sys.exit(bool(vulnerable) or ("--strict" in sys.argv and bool(unknown)))

@@ -1,4 +1,4 @@
-"""Write what the Helm chart repeats: the version, and the mixin's files, which Helm cannot reach outside of it."""
+"""Copy the version and the files of mixin/ into the Helm chart, because Helm reads no files outside of a chart."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ PATTERNS = ("rules/*.yml", "alerts/*.yml", "dashboards/*.json")
 
 
 def copies() -> dict[Path, bytes]:
-    """The chart's files, each with what must be in it."""
+    """Expected files of the chart and their content."""
     mixin = ROOT / "mixin"
-    found = [path for pattern in PATTERNS for path in sorted(mixin.glob(pattern))]
-    return {CHART / "files" / path.relative_to(mixin): path.read_bytes() for path in found}
+    sources = [path for pattern in PATTERNS for path in sorted(mixin.glob(pattern))]
+    return {CHART / "files" / path.relative_to(mixin): path.read_bytes() for path in sources}
 
 
 def present() -> set[Path]:
-    """The chart's files that are there."""
+    """Existing files of the chart."""
     return {path for path in (CHART / "files").rglob("*") if path.is_file()}
 
 
 def chart(text: str) -> str:
-    """Chart.yaml with the program's version."""
+    """Chart.yaml with the current version."""
     text = re.sub(r"^version: .*$", f"version: {__version__}", text, flags=re.MULTILINE)
     return re.sub(r"^appVersion: .*$", f'appVersion: "{__version__}"', text, flags=re.MULTILINE)
 
@@ -39,4 +39,4 @@ if __name__ == "__main__":
         path.write_bytes(content)
     yaml = CHART / "Chart.yaml"
     yaml.write_text(chart(yaml.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {len(wanted)} files of mixin/ and the version into deploy/helm/gpuledger")
+    print(f"wrote {len(wanted)} files of mixin/ and the version to deploy/helm/gpuledger")

@@ -1,4 +1,4 @@
-"""Write deploy/kubernetes: the chart rendered for those who use no Helm. `python tools/manifests.py [HELM]`."""
+"""Render the chart to deploy/kubernetes, for installation without Helm: `python tools/manifests.py [HELM]`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ kind: Namespace
 metadata:
   name: gpuledger
   labels:
-    # hostPID and hostPath: no lower level admits them.
+    # Lower levels do not allow hostPID and hostPath.
     pod-security.kubernetes.io/enforce: privileged
 """
 FILES = {
@@ -33,22 +33,22 @@ FILES = {
     "monitors.yaml": ("", ("--show-only=templates/servicemonitor.yaml", "--show-only=templates/prometheusrule.yaml",
                            "--set=serviceMonitor.enabled=true", "--set=prometheusRule.enabled=true")),
 }  # fmt: skip
-"""Each with what comes before it, and with Helm's flags."""
-HELMS_OWN = re.compile(r"^(# Source: .*| *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*)\n", re.MULTILINE)
+"""File name: the text before the rendered output, and flags for Helm."""
+HELM_ONLY = re.compile(r"^(# Source: .*| *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*)\n", re.MULTILINE)
 
 
 def render(helm: str, name: str) -> str:
-    """One file, without what only Helm needs."""
+    """Rendered content of one file, without the metadata that only Helm needs."""
     before, flags = FILES[name]
     done = subprocess.run(
         [helm, "template", "gpuledger", str(CHART), f"--namespace={NAMESPACE}", "--skip-tests", *flags],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return HEAD + before + HELMS_OWN.sub("", done.stdout)
+    return HEAD + before + HELM_ONLY.sub("", done.stdout)
 
 
 def rules() -> str:
-    """The mixin's rules for a Prometheus without an operator: a ConfigMap with a file each."""
+    """ConfigMap with one key per rule file of the mixin, for Prometheus without an operator."""
     lines = [HEAD + "---", "apiVersion: v1", "kind: ConfigMap", "metadata:", "  name: gpuledger-rules",
              f"  namespace: {NAMESPACE}", "data:"]  # fmt: skip
     for path in (path for folder in ("alerts", "rules") for path in sorted((ROOT / "mixin" / folder).glob("*.yml"))):

@@ -1,4 +1,4 @@
-"""Write a bill of materials: gpuledger and what it needs as installed here, in CycloneDX's JSON, to standard output."""
+"""Print a bill of materials of gpuledger and its installed dependencies, as CycloneDX JSON."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ from packaging.requirements import Requirement
 
 OURS = "gpuledger"
 CLASSIFIED = {"MIT License": "MIT", "BSD License": "BSD-3-Clause", "Apache Software License": "Apache-2.0"}
-"""What older packages say in place of an SPDX expression; the one under BSD has three clauses in its file."""
+"""SPDX expressions for classifiers of older packages. The only package with a BSD classifier has three clauses."""
 
 
 def bill() -> dict[str, Any]:
-    """The same for the same packages: no time and no random number is in it."""
-    found = needed(OURS)
+    """Bill of materials. Reproducible: without timestamps and random ids."""
+    packages = needed(OURS)
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
-        "metadata": {"component": _component(found.pop(OURS), "application")},
-        "components": [_component(found[name], "library") for name in sorted(found)],
+        "metadata": {"component": _component(packages.pop(OURS), "application")},
+        "components": [_component(packages[name], "library") for name in sorted(packages)],
         "dependencies": [
             {
                 "ref": _reference(distribution(name)),
                 "dependsOn": sorted(_reference(distribution(n)) for n in _names(name)),
             }
-            for name in sorted({OURS, *found})
+            for name in sorted({OURS, *packages})
         ],
     }
 
 
 def needed(name: str, *extras: str) -> dict[str, Distribution]:
-    """A package and all that it needs, with these extras of it."""
-    found = {name: distribution(name)}
-    left = _names(name, *extras)
-    while left:
-        name = left.pop()
-        if name not in found:
-            found[name] = distribution(name)
-            left += _names(name)
-    return found
+    """A package and its dependencies, direct and indirect, with these extras."""
+    packages = {name: distribution(name)}
+    pending = _names(name, *extras)
+    while pending:
+        name = pending.pop()
+        if name not in packages:
+            packages[name] = distribution(name)
+            pending += _names(name)
+    return packages
 
 
 def _names(name: str, *extras: str) -> list[str]:
-    """What a package needs here; extras nobody asked for are left out."""
-    wanted = [Requirement(text) for text in distribution(name).requires or ()]
+    """Direct dependencies of a package on this platform, with these extras."""
+    requirements = [Requirement(text) for text in distribution(name).requires or ()]
     return [
-        _plain(one.name)
-        for one in wanted
-        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+        _normalized(item.name)
+        for item in requirements
+        if item.marker is None or any(item.marker.evaluate({"extra": extra}) for extra in ("", *extras))
     ]
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _reference(package: Distribution) -> str:
-    return f"pkg:pypi/{_plain(package.metadata['Name'])}@{package.version}"
+    return f"pkg:pypi/{_normalized(package.metadata['Name'])}@{package.version}"
 
 
 def _component(package: Distribution, kind: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _licence(package: Distribution) -> str:
     for name, expression in CLASSIFIED.items():
         if any(text.endswith(f":: {name}") for text in classifiers):
             return expression
-    raise LookupError(f"{package.metadata['Name']} names no licence that is known; add it to CLASSIFIED")
+    raise LookupError(f"{package.metadata['Name']} has no known licence classifier; add it to CLASSIFIED")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m tools.screenshot`: make the pictures of the page in docs/, from the demo's recording; needs Chromium."""
+"""`python -m tools.screenshot`: write screenshots of the page to docs/, from the demo recording. Needs Chromium."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gpuledger.sources.replay import Replay
 
 DOCS = Path(__file__).parents[1] / "docs"
 TICKS = 57
-"""Into the recording: a minute of charts, and one of five has left."""
+"""Number of replayed ticks: a minute of charts, and one of five processes has exited."""
 PICTURES = {"page.png": "light", "page-dark.png": "dark"}
-WIDTH, SHARPER = 1120, 1.5
+WIDTH, SCALE = 1120, 1.5
 
 
 def main() -> None:
-    """A picture in each theme."""
+    """Write one screenshot per theme."""
     replay, books = Replay(RECORDING, paced=False), Books()
     ticks = [books.book(replay.read()) for _ in range(TICKS)]
     with shown(*ticks) as exporter, chromium() as browser:
         for name, scheme in PICTURES.items():
-            with page_of(browser, WIDTH, color_scheme=scheme, device_scale_factor=SHARPER) as watched:
+            with page_of(browser, WIDTH, color_scheme=scheme, device_scale_factor=SCALE) as watched:
                 page = watched.open(exporter.url)
                 page.set_viewport_size({"width": WIDTH, "height": 200})
                 page.screenshot(path=DOCS / name, full_page=True, animations="disabled")

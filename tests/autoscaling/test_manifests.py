@@ -1,4 +1,4 @@
-"""The manifests in deploy/autoscaling: accepted by what reads them, and without the known traps."""
+"""Manifests in deploy/autoscaling match their schemas and avoid known pitfalls."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ SERIES = "namespace:gpu_in_use_utilization:resident"
 @pytest.mark.parametrize(("name", "schema"), [("hpa", "HorizontalPodAutoscaler"), *[(n, "ScaledObject") for n in KEDA],
                                               ("prometheus-adapter", "MetricsDiscoveryConfig")])  # fmt: skip
 def test_the_schema_accepts_it(name: str, schema: str) -> None:
-    """No field is unknown, missing or of another type."""
+    """No field is unknown, missing or of the wrong type."""
     check(manifest(name), SCHEMAS[schema], name)
 
 
 @pytest.mark.parametrize("name", KEDA)
 def test_the_scaler_accepts_its_parameters(name: str) -> None:
-    """They are strings, and a misspelt one would be passed over in silence."""
+    """Parameters are strings, and KEDA silently ignores misspelt ones."""
     for trigger in manifest(name)["spec"]["triggers"]:
         check(trigger["metadata"], SCHEMAS[trigger["type"]], name)
 
 
 def test_the_check_can_fail() -> None:
-    """On each kind of mistake."""
+    """The check detects each kind of error."""
     for change in ({"maxReplicas": "8"}, {"maxReplica": 8}):
         wrong = manifest("hpa")
         wrong["spec"] |= change
@@ -48,7 +48,7 @@ def test_the_check_can_fail() -> None:
 
 @pytest.mark.parametrize("name", KEDA)
 def test_a_mean_is_not_divided_by_the_replicas(name: str) -> None:
-    """KEDA does so unless it is told that it is a Value; and it holds what runs when it gets no answer."""
+    """KEDA divides unless the type is Value; without an answer it keeps the current replicas."""
     spec: dict[str, Any] = manifest(name)["spec"]
 
     assert {trigger["metricType"] for trigger in spec["triggers"]} == {"Value"}
@@ -56,18 +56,18 @@ def test_a_mean_is_not_divided_by_the_replicas(name: str) -> None:
     modifiers = spec["advanced"].get("scalingModifiers")
     if modifiers is not None:
         assert modifiers["metricType"] == "Value"
-        assert int(modifiers["target"]) > 0  # KEDA reads a whole number, else there is no fallback
+        assert int(modifiers["target"]) > 0  # with a fraction KEDA ignores the fallback
 
 
 def test_no_answer_is_not_zero() -> None:
-    """KEDA takes an empty answer for 0 unless it is told not to."""
+    """KEDA counts an empty answer as 0 unless ignoreNullValues is false."""
     (trigger,) = manifest("keda-prometheus")["spec"]["triggers"]
 
     assert trigger["metadata"]["ignoreNullValues"] == "false"
 
 
 def test_the_queries_are_promql_about_a_recorded_series(tmp_path: Path) -> None:
-    """Prometheus's own tool accepts them."""
+    """Promtool accepts the queries, and the series is recorded."""
     (trigger,) = manifest("keda-prometheus")["spec"]["triggers"]
     (rule,) = manifest("prometheus-adapter")["rules"]
     query = rule["metricsQuery"].replace("<<.Series>>", SERIES).replace("<<.LabelMatchers>>", 'namespace="ml"')
@@ -81,8 +81,8 @@ def test_the_queries_are_promql_about_a_recorded_series(tmp_path: Path) -> None:
     assert all(SERIES in text for text in queries)
 
 
-def test_the_hpa_asks_for_what_the_adapter_offers() -> None:
-    """By name, and of a namespace."""
+def test_the_hpa_uses_the_metric_of_the_adapter() -> None:
+    """The HPA uses the metric name of the adapter, for a namespace."""
     (rule,), (metric,) = manifest("prometheus-adapter")["rules"], manifest("hpa")["spec"]["metrics"]
 
     assert metric["object"]["metric"]["name"] == rule["name"]["as"]
@@ -90,8 +90,8 @@ def test_the_hpa_asks_for_what_the_adapter_offers() -> None:
     assert metric["object"]["target"]["type"] == "Value"
 
 
-def test_keda_asks_the_exporter_for_numbers_that_are_there() -> None:
-    """With what is left of the address when KEDA asks every endpoint: the path. Its formula gives the mean."""
+def test_keda_queries_existing_fields() -> None:
+    """KEDA keeps only the path when it queries every endpoint. The formula gives the mean."""
     spec = manifest("keda-metrics-api")["spec"]
     values = {}
     for trigger in spec["triggers"]:
@@ -107,12 +107,12 @@ def test_keda_asks_the_exporter_for_numbers_that_are_there() -> None:
     ("current", "value", "wanted"), [(4, 0, 1), (4, 35, 2), (4, 75, 4), (4, 100, 6), (1, 90, 2), (8, 100, 8)]
 )
 def test_the_formula(current: int, value: float, wanted: int) -> None:
-    """As the documentation of Kubernetes has it, with its tolerance and the bounds."""
+    """The formula of the Kubernetes docs, with tolerance and bounds."""
     assert replicas(current, value, 70, 1, 8) == wanted
 
 
-def test_the_answer_in_the_documentation_is_one() -> None:
-    """Of the same node."""
+def test_the_example_in_the_docs_is_correct() -> None:
+    """The example in the docs is the answer for the node of these tests."""
     page = (FOLDER.parents[1] / "docs" / "autoscaling.md").read_text()
     shown = page.partition("```json\n")[2].partition("```")[0]
 

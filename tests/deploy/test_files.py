@@ -1,4 +1,4 @@
-"""deploy/: what it repeats of the program is still so."""
+"""Files in deploy/ agree with the program."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 FLAGS = {name for option in (*OPTIONS, *FLEET_OPTIONS, CONFIG_FILE) for name in (option.key, *option.aliases)}
 FREE = {"config", "containerSecurityContext", "resources", "affinity"}
-"""Values whose keys are Kubernetes's or the program's own."""
+"""Values with free keys, defined by Kubernetes or by the program."""
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
-    """All of a file."""
-    return [one for one in yaml.safe_load_all(path.read_text()) if one]
+    """All objects of a YAML file."""
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
 
 
-def ours(containers: list[dict[str, Any]]) -> Iterator[list[str]]:
-    """The arguments of containers that run gpuledger."""
+def exporter_arguments(containers: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """Arguments of the containers that run gpuledger."""
     for container in containers:
         if container["image"].startswith("gpuledger"):
             yield container["args"]
 
 
 def test_the_chart_has_the_mixin_and_the_version() -> None:
-    """As they are now: Helm reads nothing outside of the chart."""
+    """The copies are up to date; Helm reads no files outside of the chart."""
     wanted = chart.copies()
 
     assert {path: path.read_bytes() for path in chart.present()} == wanted, "run `make docs`"
@@ -48,7 +48,7 @@ def test_the_chart_has_the_mixin_and_the_version() -> None:
 
 
 def test_the_version_is_the_same_everywhere() -> None:
-    """`src/gpuledger/__init__.py` has it; manifests and pages that repeat it are not left behind."""
+    """Manifests and docs have the version of `src/gpuledger/__init__.py`."""
     pages = [*manifests.OUT.glob("*.yaml"), *(ROOT / "docs").glob("*.md")]
     found = {
         version
@@ -58,11 +58,11 @@ def test_the_version_is_the_same_everywhere() -> None:
         )
     }
 
-    assert {one or other for one, other in found} == {__version__}
+    assert {header or label for header, label in found} == {__version__}
 
 
-def test_the_schema_knows_every_value_and_no_other() -> None:
-    """Else a value is refused that is there, or a misspelt one is not."""
+def test_the_schema_matches_the_values() -> None:
+    """The schema must accept every value and reject misspelt ones."""
     schema = json.loads((chart.CHART / "values.schema.json").read_text())
     values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
 
@@ -79,8 +79,8 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((chart.CHART / "ci").glob("*.yaml")), ids=lambda path: str(path.name))
-def test_variants_set_what_there_is(path: Path) -> None:
-    """Each key of ci/ is one of values.yaml."""
+def test_variants_set_known_values(path: Path) -> None:
+    """Each key in ci/ exists in values.yaml."""
     known = yaml.safe_load((chart.CHART / "values.yaml").read_text())
 
     def check(given: dict[str, Any], known: dict[str, Any], where: str) -> None:
@@ -92,8 +92,8 @@ def test_variants_set_what_there_is(path: Path) -> None:
     check(yaml.safe_load(path.read_text()), known, path.name)
 
 
-def test_every_flag_is_one_of_ours() -> None:
-    """In the unit, the chart, the manifests and Compose."""
+def test_every_flag_exists() -> None:
+    """Flags in the unit, the chart, the manifests and Compose exist."""
     texts = [(DEPLOY / "systemd/gpuledger.service").read_text(), (DEPLOY / "compose.yml").read_text()]
     texts += [path.read_text() for path in (chart.CHART / "templates").glob("*.yaml")]
     lines = [
@@ -107,30 +107,30 @@ def test_every_flag_is_one_of_ours() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpuledger.yaml", "fleet.yaml"])
-def test_the_program_takes_the_arguments_of_the_manifests(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of them, with their values."""
+def test_the_program_accepts_the_arguments_of_the_manifests(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The program accepts all arguments with their values."""
     kinds = ("DaemonSet", "Deployment")
     containers = [
         container
-        for one in objects(DEPLOY / "kubernetes" / name)
-        if one["kind"] in kinds
-        for container in one["spec"]["template"]["spec"]["containers"]
+        for item in objects(DEPLOY / "kubernetes" / name)
+        if item["kind"] in kinds
+        for container in item["spec"]["template"]["spec"]["containers"]
     ]
-    (arguments,) = ours(containers)
+    (arguments,) = exporter_arguments(containers)
 
     assert main([*arguments, "--print-config"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["web"]["listen-address"] in ([":9400"], [":9401"])
 
 
-def test_compose_mounts_what_is_there() -> None:
-    """Each file of this repository that it mounts exists, and each service is locked up."""
+def test_compose_mounts_existing_files() -> None:
+    """Each mounted file exists, and each service is hardened."""
     services = yaml.safe_load((DEPLOY / "compose.yml").read_text())["services"]
 
     for name, service in services.items():
         assert "ALL" in service["cap_drop"], name
         assert "no-new-privileges:true" in service["security_opt"], name
         for port in service["ports"]:
-            assert port.startswith("127.0.0.1:"), f"{name} is open to everybody"
+            assert port.startswith("127.0.0.1:"), f"{name} listens on all addresses"
         for mount in service["volumes"]:
             source = mount.split(":")[0]
             if source.startswith(".") and "mixin" not in source:
@@ -139,12 +139,12 @@ def test_compose_mounts_what_is_there() -> None:
     assert services["gpuledger"]["read_only"] is True
 
 
-def test_the_image_gets_what_it_copies() -> None:
-    """.dockerignore lets through each thing that the Dockerfile copies, and each is there."""
+def test_dockerignore_includes_the_copied_files() -> None:
+    """.dockerignore includes every path that the Dockerfile copies, and the paths exist."""
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     names = {word.rstrip("*") for line in copied for word in line.split()}
 
     assert {"src", "pyproject.toml", "NOTICE"} <= names
     assert {f"!{name}" for name in names} <= set(ignored)
-    assert all((ROOT / name).exists() for name in names - {"deploy/wheels"})  # those only where there is no index
+    assert all((ROOT / name).exists() for name in names - {"deploy/wheels"})  # optional: builds without an index

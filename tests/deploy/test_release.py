@@ -1,4 +1,4 @@
-"""A release: one version, archives that can be made again, what is in them, and what it stands on."""
+"""Releases: reproducible archives, their content, and the dependencies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two copies of what git knows, at different places and with different times."""
+    """Two copies of the tracked files, in different directories and with different timestamps."""
     copies = [tmp_path_factory.mktemp(name) for name in ("one", "another")]
     for number, copy in enumerate(copies):
         checkout.copy_to(copy)
@@ -34,7 +34,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def build(tree: Path, kind: str) -> Path:
-    """One archive, as `make dist` makes it."""
+    """Build one archive, like `make dist`."""
     environment = {"PATH": os.environ["PATH"], "SOURCE_COMMIT": "c0ffee", "SOURCE_DATE_EPOCH": "1700000000"}
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", "out"], cwd=tree, env=environment,
                    check=True, capture_output=True)  # fmt: skip
@@ -42,24 +42,24 @@ def build(tree: Path, kind: str) -> Path:
 
 
 def digest(path: Path) -> str:
-    """Of its bytes."""
+    """SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_archives_can_be_made_again(trees: list[Path], tmp_path: Path) -> None:
-    """Two trees give the same bytes, and so does the sdist, unpacked where git knows nothing."""
+def test_archives_are_reproducible(trees: list[Path], tmp_path: Path) -> None:
+    """Two trees give identical archives, and so does the unpacked sdist outside of git."""
     wheels = [build(tree, "wheel") for tree in trees]
     sdists = [build(tree, "sdist") for tree in trees]
     subprocess.run(["tar", "-xzf", sdists[0], "-C", tmp_path], check=True)
 
-    again = build(tmp_path / f"gpuledger-{__version__}", "wheel")
+    from_sdist = build(tmp_path / f"gpuledger-{__version__}", "wheel")
 
-    assert digest(wheels[0]) == digest(wheels[1]) == digest(again)
+    assert digest(wheels[0]) == digest(wheels[1]) == digest(from_sdist)
     assert digest(sdists[0]) == digest(sdists[1])
 
 
-def test_what_is_in_the_wheel(trees: list[Path]) -> None:
-    """The program with its recording, commit, licences and manual; no tests and no tools."""
+def test_content_of_the_wheel(trees: list[Path]) -> None:
+    """The wheel has the program, recording, commit, licences and manual page, but no tests and no tools."""
     with zipfile.ZipFile(build(trees[0], "wheel")) as wheel:
         names = set(wheel.namelist())
         commit = json.loads(wheel.read("gpuledger/build.json"))
@@ -72,18 +72,18 @@ def test_what_is_in_the_wheel(trees: list[Path]) -> None:
     assert {name.partition("/")[0] for name in names} == {"gpuledger", info, f"gpuledger-{__version__}.data"}
 
 
-def test_the_version_says_of_which_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As the wheel has it; a file that is broken is as good as none."""
+def test_the_version_names_the_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The commit of the wheel is shown; an invalid file counts as missing."""
     monkeypatch.setattr(cli, "BUILD", tmp_path / "build.json")
-    for text, said in (('{"commit": "c0ffee", "date": "2023-11-14"}', "commit c0ffee, 2023-11-14"),
+    for text, shown in (('{"commit": "c0ffee", "date": "2023-11-14"}', "commit c0ffee, 2023-11-14"),
                        ('{"commit": "c0ffee", "date": ""}', "commit c0ffee"),
                        ("[]", "from a source tree"), ("{", "from a source tree")):  # fmt: skip
         cli.BUILD.write_text(text)
-        assert version_text().startswith(f"gpuledger {__version__} ({said})\n")
+        assert version_text().startswith(f"gpuledger {__version__} ({shown})\n")
 
 
-def test_the_manual_is_fresh_and_whole() -> None:
-    """Every command and every setting is in it, as the code has them now."""
+def test_the_manual_page_is_current_and_complete() -> None:
+    """The manual page is up to date and has every command and setting."""
     text = man.PAGE.read_text()
 
     assert text == man.page(), "run `make docs`"
@@ -92,8 +92,8 @@ def test_the_manual_is_fresh_and_whole() -> None:
     assert all(f".B {name}\n" in text for name in COMMANDS)
 
 
-def test_the_bill_of_materials_names_what_is_needed() -> None:
-    """All that a bare installation brings, each with version and licence, and nothing that only tests need."""
+def test_the_bill_of_materials_lists_the_dependencies() -> None:
+    """All dependencies of a plain installation, with version and licence, and no test dependencies."""
     bill = sbom.bill()
     parts = {part["name"].lower(): part for part in bill["components"]}
 
@@ -101,12 +101,12 @@ def test_the_bill_of_materials_names_what_is_needed() -> None:
     assert set(parts) == {"h2", "hpack", "hyperframe", "nvidia-ml-py", "pyyaml"}
     assert {part["licenses"][0]["expression"] for part in parts.values()} == {"MIT", "BSD-3-Clause"}
     references = {part["bom-ref"] for part in (*bill["components"], bill["metadata"]["component"])}
-    assert {one["ref"] for one in bill["dependencies"]} == references
-    assert {ref for one in bill["dependencies"] for ref in one["dependsOn"]} < references
+    assert {item["ref"] for item in bill["dependencies"]} == references
+    assert {ref for item in bill["dependencies"] for ref in item["dependsOn"]} < references
 
 
-def test_the_notice_names_what_is_needed() -> None:
-    """Each package of the bill of materials, with the licence it has there."""
+def test_the_notice_lists_the_dependencies() -> None:
+    """NOTICE has each package of the bill of materials with its licence."""
     notice = (ROOT / "NOTICE").read_text()
     lines = [line for line in notice.splitlines() if line.startswith("  ")]
 
@@ -114,20 +114,20 @@ def test_the_notice_names_what_is_needed() -> None:
         assert any(part["name"] in line and part["licenses"][0]["expression"] in line for line in lines), part["name"]
 
 
-def test_known_weaknesses_are_told() -> None:
-    """Those that were not withdrawn, of the versions installed here, of extras too; who cannot be asked for is told."""
-    weakness = {"id": "PYSEC-1", "fixed_in": ["9.9"], "summary": "bad", "withdrawn": None}
-    withdrawn = weakness | {"id": "PYSEC-2", "withdrawn": "2026-01-01"}
+def test_known_vulnerabilities_are_reported() -> None:
+    """Vulnerabilities of dependencies and extras, except withdrawn ones; packages without an answer are listed."""
+    vulnerability = {"id": "PYSEC-1", "fixed_in": ["9.9"], "summary": "bad", "withdrawn": None}
+    withdrawn = vulnerability | {"id": "PYSEC-2", "withdrawn": "2026-01-01"}
 
     def read(url: str) -> bytes:
         if "/h2/" in url or "/bcrypt/" in url:
-            return json.dumps({"vulnerabilities": [weakness, withdrawn]}).encode()
+            return json.dumps({"vulnerabilities": [vulnerability, withdrawn]}).encode()
         if "/hpack/" in url:
             raise TimeoutError("no answer")
         return b'{"vulnerabilities": []}'
 
-    weak, silent = audit.audit(read)
+    vulnerable, unchecked = audit.audit(read)
 
-    assert sorted(line.partition(" ")[0] for line in weak) == ["bcrypt", "h2"]
-    assert all(line.endswith("PYSEC-1, fixed in 9.9: bad") for line in weak)
-    assert [line.partition(" ")[0] for line in silent] == ["hpack"]
+    assert sorted(line.partition(" ")[0] for line in vulnerable) == ["bcrypt", "h2"]
+    assert all(line.endswith("PYSEC-1, fixed in 9.9: bad") for line in vulnerable)
+    assert [line.partition(" ")[0] for line in unchecked] == ["hpack"]

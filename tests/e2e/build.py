@@ -1,7 +1,7 @@
-"""`python -m tests.e2e.build`: kubelet, kube-apiserver, etcd and helm, and some CRDs, from Go's module proxy.
+"""`python -m tests.e2e.build`: build kubelet, kube-apiserver, etcd and helm from Go's module proxy, and get some CRDs.
 
-Their versions stand in `programs/go.mod`, the hash of every module in `programs/go.sum`, and Go's own below. What is
-built lies in `.e2e/` and is built anew only when one of them changes.
+`programs/go.mod` pins the versions, `programs/go.sum` the hash of every module, and this file the version of Go. The
+results are in `.e2e/` and are rebuilt only if one of these files changes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SUMS = {
     OPERATOR: "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
     OPENSHIFT: "h1:Ot2fbEEPmF3WlPQkyEW/bUCV38GMugH/UmZvxpWceNc=",
 }
-"""Nothing of them is built, so they are in no go.sum."""
+"""Hashes of modules that are not built and therefore not in go.sum."""
 CRDS = {
     **{
         f"{kind}.yaml": (OPERATOR, f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml")
@@ -50,19 +50,19 @@ CRDS = {
         "payload-manifests/crds/0000_03_config-operator_01_securitycontextconstraints.crd.yaml",
     ),
 }
-"""What clusters may know besides what Kubernetes itself does."""
+"""CRDs that the test cluster needs in addition to the kinds of Kubernetes."""
 
 
 def built(name: str) -> Path:
-    """A program or a file that was built; a test that needs it fails without it."""
+    """Path of a built program or file. Fails if it does not exist."""
     path = BUILT / name
     if not path.exists():
-        raise AssertionError(f"{path} is not there; run `make e2e`, or `python -m tests.e2e.build`")
+        raise AssertionError(f"{path} does not exist; run `make e2e` or `python -m tests.e2e.build`")
     return path
 
 
 def build() -> None:
-    """Everything that is missing or older than its pins."""
+    """Build everything that is missing or older than its pins."""
     pins = "".join((MODULE / name).read_text() for name in ("go.mod", "go.sum")) + Path(__file__).read_text()
     key, stamp = hashlib.sha256(pins.encode()).hexdigest(), BUILT / "pins"
     wanted = [stamp, *(BUILT / name for name in PROGRAMS), *(BUILT / "crds" / name for name in CRDS)]
@@ -83,20 +83,20 @@ def build() -> None:
 
 
 def _module(go: Path, module: str) -> Path:
-    """The files of a module, which are those of the hash."""
-    found = json.loads(_go(go, "mod", "download", "-json", module, folder=BUILT))
-    assert found["Sum"] == SUMS[module], f"{module} has the hash {found['Sum']}, not the one in {__file__}"
-    return Path(found["Dir"])
+    """Directory of a module, after a check of its hash."""
+    info = json.loads(_go(go, "mod", "download", "-json", module, folder=BUILT))
+    assert info["Sum"] == SUMS[module], f"{module} has the hash {info['Sum']}, not the one in {__file__}"
+    return Path(info["Dir"])
 
 
 def _version(module: str) -> str:
-    found = re.search(rf"^\t{re.escape(module)} v(\S+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    assert found is not None, f"programs/go.mod does not require {module}"
-    return found[1]
+    match = re.search(rf"^\t{re.escape(module)} v(\S+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
+    assert match is not None, f"programs/go.mod does not require {module}"
+    return match[1]
 
 
 def _stamps(versions: dict[str, str]) -> str:
-    """A release has its version from the linker; helm without one takes the cluster for one of 2020."""
+    """Linker flags that set the versions, as in a release. Without them, helm assumes a Kubernetes version of 2020."""
     kubernetes = versions["k8s.io/kubernetes"]
     major, minor, _ = kubernetes.split(".")
     values = {
@@ -110,15 +110,15 @@ def _stamps(versions: dict[str, str]) -> str:
 
 
 def _go(go: Path, *words: str, folder: Path = MODULE) -> str:
-    """With the proxy, the caches and the certificates of whoever runs it; Go's defaults where nothing is said."""
-    kept = {name: value for name, value in os.environ.items() if name not in {"GOROOT", "GOFLAGS", "GOWORK"}}
-    environment = kept | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-trimpath -buildvcs=false"}
+    """Run go with the proxy, caches and certificates of the environment."""
+    inherited = {name: value for name, value in os.environ.items() if name not in {"GOROOT", "GOFLAGS", "GOWORK"}}
+    environment = inherited | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-trimpath -buildvcs=false"}
     done = subprocess.run([go, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout
 
 
 def _toolchain() -> Path:
-    """Go itself, which the proxy has too: distributions have one that is too old."""
+    """Go toolchain from the module proxy, because the versions in distributions are too old."""
     machine = {"x86_64": "linux-amd64", "aarch64": "linux-arm64"}[platform.machine()]
     folder = BUILT / f"{GO}.{machine}"
     if not (folder / "bin/go").exists():
@@ -130,14 +130,14 @@ def _toolchain() -> Path:
         address = f"{proxy}/{module.replace('@', '/@v/')}.zip"
         with urllib.request.urlopen(address, timeout=60) as answer, archive.open("wb") as file:
             shutil.copyfileobj(answer, file)
-        found = hashlib.sha256(archive.read_bytes()).hexdigest()
-        assert found == GO_SHA256[machine], f"{module} has the hash {found}, not the one in {__file__}"
+        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        assert digest == GO_SHA256[machine], f"{module} has the hash {digest}, not the one in {__file__}"
         unfinished = BUILT / "go.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         zipfile.ZipFile(archive).extractall(unfinished)
         root = unfinished / module
         for program in (*root.glob("bin/*"), *root.glob("pkg/tool/*/*")):
-            program.chmod(0o755)  # a module has no modes
+            program.chmod(0o755)  # modules store no file modes
         root.rename(folder)
         shutil.rmtree(unfinished)
         archive.unlink()

@@ -1,4 +1,4 @@
-"""A real API server with its etcd: a cluster without controllers and without a scheduler, so pods name their node."""
+"""A real API server with etcd, without controllers and scheduler: pods name their node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 class RefusedError(Exception):
-    """What the API server says against a request."""
+    """The API server rejected a request."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -35,7 +35,7 @@ class RefusedError(Exception):
 
 
 class Cluster:
-    """Both daemons, with everything they own below one folder."""
+    """API server and etcd, with all files in one directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,12 +53,12 @@ class Cluster:
         daemons.run("openssl", "genrsa", "-out", str(folder / "accounts.key"), "2048")
 
     def start(self) -> None:
-        """Until it is ready."""
+        """Start both and wait until they are ready."""
         self._store = daemons.start(self._store_argv, self.folder / "etcd.log", self._store_answers)
         self.start_api()
 
     def start_api(self) -> None:
-        """The API server alone; etcd has kept what it knew."""
+        """Start only the API server; etcd still has its data."""
         argv = [
             str(built("kube-apiserver")), f"--etcd-servers=http://127.0.0.1:{self._store_port}",
             "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={self._port}",
@@ -67,24 +67,24 @@ class Cluster:
             f"--token-auth-file={self.folder}/tokens", "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={self.folder}/accounts.key",
             f"--service-account-signing-key-file={self.folder}/accounts.key",
-            # Nobody makes the accounts that it wants every pod to have.
+            # No controller creates the service accounts that this plugin requires.
             "--disable-admission-plugins=ServiceAccount",
         ]  # fmt: skip
         self._api = daemons.start(argv, self.log, self._is_ready, timeout_s=90)
 
     def kill_api(self) -> None:
-        """Without a goodbye."""
+        """Kill the API server with SIGKILL."""
         assert self._api is not None
         daemons.kill(self._api)
 
     def stop(self) -> None:
-        """Both."""
+        """Stop both daemons."""
         for daemon in (self._api, self._store):
             if daemon is not None:
                 daemons.stop(daemon)
 
     def kubeconfig(self, token: str = ADMIN) -> Path:
-        """A file with which somebody reaches it."""
+        """Kubeconfig file for a token."""
         cluster = {
             "server": f"https://127.0.0.1:{self._port}",
             "certificate-authority": str(self.folder / "certificates/apiserver.crt"),
@@ -99,7 +99,7 @@ class Cluster:
         return path
 
     def ask(self, method: str, path: str, body: Json | str | None = None, token: str = ADMIN) -> Json:
-        """One request, of JSON or of YAML as it was written; RefusedError when it does not like it."""
+        """Send one request with a JSON or YAML body. Raises RefusedError if the server rejects it."""
         kind = "application/yaml" if isinstance(body, str) else "application/json"
         data = None if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
         headers = {"Authorization": f"Bearer {token}", "Content-Type": kind, "Accept": "application/json"}
@@ -110,12 +110,12 @@ class Cluster:
                 return dict(json.load(answer))
         except HTTPError as error:
             with error:
-                told = error.read().decode()
-            message = json.loads(told)["message"] if told.startswith("{") else told
+                text = error.read().decode()
+            message = json.loads(text)["message"] if text.startswith("{") else text
             raise RefusedError(error.code, message) from None
 
     def create(self, item: Json | str, *, dry_run: bool = False, token: str = ADMIN) -> Json:
-        """An object of whatever kind; a field that is not known, missing, given twice or of a wrong type is refused."""
+        """Create an object with strict field validation."""
         read = yaml.safe_load(item) if isinstance(item, str) else item
         path = self._path_of(read["apiVersion"], read["kind"], read.get("metadata", {}).get("namespace", "default"))
         if path is None:
@@ -124,7 +124,7 @@ class Cluster:
         return self.ask("POST", path + query, item, token)
 
     def ensure_namespace(self, name: str) -> None:
-        """It is there, whoever made it."""
+        """Create a namespace unless it exists."""
         try:
             self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         except RefusedError as error:
@@ -132,13 +132,13 @@ class Cluster:
                 raise
 
     def add_kind(self, definition: str) -> None:
-        """A CustomResourceDefinition, until its objects can be made."""
+        """Create a CustomResourceDefinition and wait until it is established."""
         spec = self.create(definition)["spec"]
         version = f"{spec['group']}/{spec['versions'][0]['name']}"
         daemons.wait_until(lambda: self._path_of(version, spec["names"]["kind"], "") is not None, every_s=0.1)
 
     def _path_of(self, version: str, kind: str, namespace: str) -> str | None:
-        """Where objects of a kind are; None of a kind that nobody knows."""
+        """API path of a kind, or None if the kind is unknown."""
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         try:
             known = self.ask("GET", root)["resources"]
@@ -146,13 +146,17 @@ class Cluster:
             if error.status != NOT_FOUND:
                 raise
             return None
-        found = next((item for item in known if item["kind"] == kind and "/" not in item["name"]), None)
-        if found is None:
+        resource = next((item for item in known if item["kind"] == kind and "/" not in item["name"]), None)
+        if resource is None:
             return None
-        return f"{root}/namespaces/{namespace}/{found['name']}" if found["namespaced"] else f"{root}/{found['name']}"
+        return (
+            f"{root}/namespaces/{namespace}/{resource['name']}"
+            if resource["namespaced"]
+            else f"{root}/{resource['name']}"
+        )
 
     def token_of(self, namespace: str, account: str) -> str:
-        """As the kubelet gets one for a pod of this service account."""
+        """Token of a service account, like the kubelet requests it for a pod."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         return str(self.ask("POST", path, wanted)["status"]["token"])
@@ -173,7 +177,7 @@ class Cluster:
 
 @contextmanager
 def a_cluster() -> Iterator[Cluster]:
-    """Running, with nothing in it."""
+    """A running, empty cluster."""
     with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
         cluster = Cluster(Path(folder))
         try:

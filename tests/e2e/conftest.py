@@ -1,4 +1,4 @@
-"""A node for all tests of a file, and an exporter for each."""
+"""One node per test file, and one exporter per test."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.e2e.nodes import Node, a_node
 
 
 def pytest_configure() -> None:
-    """Who is told to end cleans up first, as after Ctrl-C: the daemons would go on."""
+    """Clean up on SIGTERM as on Ctrl-C, because the daemons would keep running."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    """Without a cluster."""
+    """A node without a cluster."""
     with a_node() as node:
         yield node
 
 
 @pytest.fixture
 def shown(node: Node) -> Iterator[Ledger]:
-    """An exporter that has the sockets of the node's kubelet and containerd."""
+    """An exporter with the sockets of the node's kubelet and containerd."""
     with ledger(node, *sockets(node)) as running:
         yield running

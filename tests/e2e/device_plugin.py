@@ -1,4 +1,4 @@
-"""A device plugin: offers devices to the kubelet under one resource, as NVIDIA's does for GPUs."""
+"""A device plugin that offers devices to the kubelet, like NVIDIA's plugin."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ API: Any = declare(
 )
 SERVICE = "/v1beta1.DevicePlugin"
 GIVEN = "GIVEN_DEVICES"
-"""In the environment of each container: which devices it was given, for tests that must not ask the kubelet."""
+"""Environment variable with the allocated devices of a container, for tests that must not rely on the kubelet."""
 
 
 class DevicePlugin:
-    """Serves on a socket beside the kubelet's, and says so to the kubelet each time it is started."""
+    """gRPC server next to the kubelet's socket. Registers at the kubelet at every start."""
 
     def __init__(self, folder: Path, resource: str, *device_ids: str) -> None:
         self.resource = resource
@@ -42,7 +42,7 @@ class DevicePlugin:
         self._server: Any = None
 
     def start(self) -> None:
-        """The kubelet removes all sockets in this folder when it starts, so every plugin must start anew then."""
+        """Start and register. Needed after every start of the kubelet, which removes all sockets in this directory."""
         self.stop()
         self._stopped.clear()
         self._server = grpc.server(ThreadPoolExecutor(4))
@@ -56,7 +56,7 @@ class DevicePlugin:
             call(register.SerializeToString(), timeout=20)
 
     def stop(self) -> None:
-        """As a plugin whose pod is deleted: the stream to the kubelet ends, the socket goes."""
+        """Stop like a plugin whose pod is deleted: the stream ends and the socket is removed."""
         self._stopped.set()
         if self._server is not None:
             self._server.stop(None).wait()
@@ -64,13 +64,13 @@ class DevicePlugin:
         (self._folder / self._endpoint).unlink(missing_ok=True)
 
     def devices(self, _: bytes, __: Any) -> Iterator[bytes]:
-        """All of them, once; then the stream stays open."""
+        """Send all devices once and keep the stream open."""
         offered = [API.Device(ID=device_id, health="Healthy") for device_id in self.device_ids]
         yield API.ListAndWatchResponse(devices=offered).SerializeToString()
         self._stopped.wait()
 
     def allocate(self, request: bytes, _: Any) -> bytes:
-        """The kubelet has chosen; each container learns from its environment what it got."""
+        """Put the devices that the kubelet chose into the environment of each container."""
         answer = API.AllocateResponse()
         for container in API.AllocateRequest.FromString(request).container_requests:
             answer.container_responses.add(envs=[{"key": GIVEN, "value": ",".join(container.devices_ids)}])
@@ -78,7 +78,7 @@ class DevicePlugin:
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
-    """Without generated code: bytes in, bytes out."""
+    """gRPC handlers without generated code: bytes in, bytes out."""
 
     def __init__(self, plugin: DevicePlugin) -> None:
         self._handlers: dict[str, Any] = {
@@ -88,5 +88,5 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
         }
 
     def service(self, handler_call_details: Any) -> Any:
-        """A method that is not here is UNIMPLEMENTED."""
+        """Handler of a method; unknown methods are UNIMPLEMENTED."""
         return self._handlers.get(handler_call_details.method)

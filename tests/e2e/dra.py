@@ -1,4 +1,4 @@
-"""A driver of dynamic resource allocation: prepares the devices of claims for the kubelet, as NVIDIA's does."""
+"""A DRA driver that prepares devices of claims for the kubelet, like NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ API: Any = declare(
 
 
 class DraDriver(GrpcServer):
-    """Has one device, which every claim is for. The kubelet finds its socket by itself."""
+    """Driver with one device for every claim. The kubelet discovers its socket."""
 
     def __init__(self, folder: Path, pool: str, device: str, request: str) -> None:
         service = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
@@ -44,7 +44,7 @@ class DraDriver(GrpcServer):
         return bytes(info.SerializeToString())
 
     def _prepare(self, request: bytes) -> bytes:
-        """The name for CDI is the claim's, as NVIDIA's driver makes it."""
+        """Prepare claims; the CDI name contains the claim, as with NVIDIA's driver."""
         answer = API.NodePrepareResourcesResponse()
         for claim in API.Claims.FromString(request).claims:
             device = API.Device(
@@ -57,7 +57,7 @@ class DraDriver(GrpcServer):
         return bytes(answer.SerializeToString())
 
     def _unprepare(self, request: bytes) -> bytes:
-        answer = API.NodePrepareResourcesResponse()  # without devices it is the same as the other one
+        answer = API.NodePrepareResourcesResponse()  # without devices this message has the same form
         for claim in API.Claims.FromString(request).claims:
             answer.claims.add(key=claim.uid)
         return bytes(answer.SerializeToString())

@@ -1,4 +1,4 @@
-"""A real kubelet. In standalone mode there is no API server, and its pods are files in a folder."""
+"""A real kubelet. In standalone mode it has no API server, and its pods are files in a directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT_FROM_IT = (
     "kernel/keys/root_maxbytes kernel/keys/root_maxkeys kernel/panic kernel/panic_on_oops "
     "vm/overcommit_memory vm/panic_on_oom"
 )
-"""What a kubelet sets under /proc/sys, whoever's machine it is."""
+"""Files below /proc/sys that a kubelet writes."""
 PRIVATE = """
 set -eu
 for path in /var/lib /var/log; do mkdir -p "$1$path"; mount --bind "$1$path" "$path"; done
@@ -30,33 +30,33 @@ done
 shift 2
 exec "$@"
 """
-"""It has /var/lib/kubelet/device-plugins in its code: in a mount namespace of its own, all of that is the test's."""
+"""Script that gives the kubelet its own mount namespace, because /var/lib/kubelet/device-plugins is hard-coded."""
 
 
 @dataclass(frozen=True)
 class StaticPod:
-    """A pod that a file on the node asks for. Each of its containers sleeps."""
+    """Static pod with sleeping containers."""
 
     namespace: str
     name: str
     containers: dict[str, dict[str, int]]
-    """By name, with how many of which resource each wants."""
+    """Containers by name, with the resources that each requests."""
     version: int = 1
-    """Another one makes it another pod of the same name: its uid is a hash of its file."""
+    """A different value creates another pod with the same name: the uid is a hash of the file."""
 
     @property
     def shown_as(self) -> str:
-        """The kubelet adds the node's name."""
+        """Name in the API: the kubelet appends the node's name."""
         return f"{self.name}-{NODE}"
 
     def manifest(self) -> dict[str, Any]:
-        """What the file says."""
+        """Manifest of the pod."""
         metadata = {"name": self.name, "namespace": self.namespace, "annotations": {"version": str(self.version)}}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec(self.containers)}
 
 
 def pod_spec(containers: dict[str, dict[str, int]]) -> dict[str, Any]:
-    """There is no CNI, so it uses the node's network; there is no registry, so its image is here already."""
+    """Pod spec with the node's network, because there is no CNI, and a local image, because there is no registry."""
     return {
         "hostNetwork": True,
         "terminationGracePeriodSeconds": 1,
@@ -74,7 +74,7 @@ def pod_spec(containers: dict[str, dict[str, int]]) -> dict[str, Any]:
 
 
 class Kubelet:
-    """The daemon, with everything it owns below one folder and one cgroup."""
+    """The kubelet, with all files in one directory and all pods in one cgroup."""
 
     def __init__(self, folder: Path, runtime: Path, cgroup: str, kubeconfig: Path | None = None) -> None:
         self.folder = folder
@@ -99,19 +99,19 @@ class Kubelet:
             "podLogsDir": str(self.folder / "pod-logs"),
             "volumePluginDir": str(self.folder / "volume-plugins"),
             "fileCheckFrequency": "1s",
-            # Pods of others on this machine are not its own to clean up.
+            # The kubelet must not clean up other pods on this machine.
             "cgroupRoot": f"/{self._cgroup}",
             "cgroupDriver": "cgroupfs",
             "enforceNodeAllocatable": [],
             "failSwapOn": False,
             "failCgroupV1": False,
-            # Nobody calls it.
+            # No client needs these ports.
             "enableServer": False,
             "authentication": {"webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "healthzBindAddress": "127.0.0.1",
             "healthzPort": self._health_port,
-            # The rest of the machine is none of its business: a full disk evicts no pod and removes no image.
+            # A full disk of this machine must not evict pods or remove images.
             "makeIPTablesUtilChains": False,
             "localStorageCapacityIsolation": False,
             "evictionHard": {"memory.available": "1Mi"},
@@ -119,7 +119,7 @@ class Kubelet:
         }
 
     def start(self) -> None:
-        """Until it is healthy and its sockets are there; pods that ran before go on."""
+        """Start and wait until it is healthy and its sockets exist. Running pods continue."""
         for hierarchy in _hierarchies():
             (hierarchy / self._cgroup).mkdir(exist_ok=True)
         kubelet = [str(built("kubelet")), "--config", str(self.folder / "config.json"),
@@ -131,28 +131,28 @@ class Kubelet:
         self._daemon = daemons.start(argv, self.log, self._is_ready, timeout_s=60)
 
     def kill(self) -> None:
-        """Without a goodbye; its pods go on."""
+        """Kill with SIGKILL. Its pods continue."""
         assert self._daemon is not None
         daemons.kill(self._daemon)
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the kubelet runs."""
         return self._daemon is not None and self._daemon.poll() is None
 
     def stop(self) -> None:
-        """It leaves its pods running; who runs them has to end them."""
+        """Stop the kubelet. Its pods keep running."""
         if self._daemon is not None:
             daemons.stop(self._daemon)
 
     def remove_cgroups(self) -> None:
-        """Once all pods have ended."""
+        """Remove its files and cgroups, after all pods have ended."""
         for hierarchy in _hierarchies():
             if (hierarchy / self._cgroup).exists():
                 remove_tree(hierarchy / self._cgroup)
 
     def set_pods(self, *pods: StaticPod) -> list[StaticPod]:
-        """From now on these pods are to run and no others; those of them that were to run otherwise until now."""
+        """Run exactly these pods; returns those whose manifest changed."""
         wanted = {self._manifests / f"{pod.namespace}-{pod.name}.json": pod for pod in pods}
         for path in set(self._manifests.iterdir()) - wanted.keys():
             path.unlink()
@@ -176,7 +176,7 @@ class Kubelet:
 
 
 def _hierarchies() -> list[Path]:
-    """Where cgroups can be made: one place with v2, one for each controller with v1."""
+    """Cgroup roots: one with v2, one per controller with v1."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
     return [folder for folder in CGROUPS.iterdir() if folder.is_dir() and not folder.is_symlink()]

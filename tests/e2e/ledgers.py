@@ -1,4 +1,4 @@
-"""The exporter on a node: what it shows, held against what runs there."""
+"""The exporter on a node, compared with the containers that run there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cli.running import Running, serving, surroundings
 from tests.e2e.nodes import GIB, Container, Node, place
 
 ANSWERED_S = 45
-"""A provider that is up is asked every 15 s; one that was down, after 30 s at most."""
+"""Timeout: a provider is polled every 15 s, and after a failure at most 30 s later."""
 SCRAPES_S = 0.25
 OF_OWNERS = ("gpu_process_memory_used_bytes{", "container_gpu_memory_bytes{", "gpu_pod_allocation_info{")
 JOULES = ("gpu_process_energy_joules_total{", "container_gpu_energy_joules_total{")
@@ -23,22 +23,22 @@ class Ledger:
         self._node, self._server = node, server
 
     def shows(self, *containers: Container) -> str:
-        """Wait until these containers, their processes and their devices are shown, and nobody else; the metrics."""
+        """Wait until exactly these containers, processes and devices are exposed; return the metrics."""
         wanted = {line for container in containers for line in self._lines(container)}
-        seen = [""]
+        last_scrape = [""]
 
         def shown() -> bool:
-            seen[0] = self._server.get("/metrics")
-            return of_owners(seen[0]) == wanted
+            last_scrape[0] = self._server.get("/metrics")
+            return of_owners(last_scrape[0]) == wanted
 
         try:
-            self._node.wait(shown, "the metrics show who runs", ANSWERED_S)
+            self._node.wait(shown, "the metrics show these containers", ANSWERED_S)
         except AssertionError as error:
-            raise AssertionError(f"{_difference(wanted, of_owners(seen[0]))}\n{error}") from None
-        return seen[0]
+            raise AssertionError(f"{_difference(wanted, of_owners(last_scrape[0]))}\n{error}") from None
+        return last_scrape[0]
 
     def shows_lines(self, *lines: str) -> str:
-        """Wait until all these lines are in the metrics at once; all of them."""
+        """Wait until all these lines are in one scrape; return that scrape."""
         body = [""]
 
         def shown() -> bool:
@@ -49,22 +49,22 @@ class Ledger:
         return body[0]
 
     def log(self) -> str:
-        """What it wrote to standard error until now."""
+        """Log output so far."""
         return self._server.log.read_text()
 
     def waits_for_answers(self, provider: str, count: int) -> None:
-        """Until a provider of names was asked so often again, and answered."""
+        """Wait until a provider has answered this many more times."""
         series = f'gpuledger_provider_requests_total{{provider="{provider}"}}'
 
-        def asked() -> float:
+        def requests() -> float:
             return _values(self._server.get("/metrics"), (series,))[series]
 
-        until = asked() + count
-        self._node.wait(lambda: asked() >= until, f"{provider} is asked {count} times more", ANSWERED_S)
+        until = requests() + count
+        self._node.wait(lambda: requests() >= until, f"{provider} answers {count} more times", ANSWERED_S)
 
     @contextmanager
     def always_shows(self, *containers: Container) -> Iterator[None]:
-        """Meanwhile no scrape misses one of them, no name of them changes, no joule is lost or taken back."""
+        """Check that during the block no process is missing, no name changes and no counter decreases."""
         wanted = {line for container in containers for line in self._lines(container)}
         theirs = tuple(f'container_id="{container.id}"' for container in containers)
         wrong: list[str] = []
@@ -106,7 +106,7 @@ class Ledger:
 
 
 def uses(container: Container, device: str) -> tuple[str, str]:
-    """The lines of a container whose process is on a device."""
+    """Metric lines of a container with a process on a device."""
     c, on = container, _on(device)
     ids = f'pod_uid="{c.pod_uid}",container_id="{c.id}"'
     owner = f'container="{c.name}",container_id="{c.id}",namespace="{c.namespace}",pod="{c.pod}",pod_uid="{c.pod_uid}"'
@@ -117,7 +117,7 @@ def uses(container: Container, device: str) -> tuple[str, str]:
 
 
 def has(container: Container, device: str, resource: str) -> str:
-    """The line of a container that was given a device."""
+    """Metric line of a container with an allocated device."""
     replica = device.partition("::")[2]
     return f'gpu_pod_allocation_info{{{_on(device)},{_names(container)},resource="{resource}",replica="{replica}"}} 1'
 
@@ -132,13 +132,13 @@ def _on(device: str) -> str:
 
 
 def sockets(node: Node) -> tuple[str, ...]:
-    """The flags for a node without a cluster."""
+    """Flags for a node without a cluster."""
     return f"--cri.socket={node.containerd.socket}", f"--pod-resources-socket={node.kubelet.pod_resources}"
 
 
 @contextmanager
 def ledger(node: Node, *flags: str) -> Iterator[Ledger]:
-    """An exporter as a user starts it, with these flags."""
+    """A running exporter with these flags."""
     words = ("serve", "--environment=kubernetes", "--tick.interval=200ms", *flags)
     with serving(*words, env=surroundings(node.scenario_path)) as server:
         server.metrics("^gpuledger_up 1$")
@@ -150,7 +150,7 @@ def ledger(node: Node, *flags: str) -> Iterator[Ledger]:
 
 
 def of_owners(body: str) -> set[str]:
-    """The lines that say whose a process, memory and a device are."""
+    """Metric lines with owners of processes, memory and devices."""
     return {line for line in body.splitlines() if line.startswith(OF_OWNERS)}
 
 

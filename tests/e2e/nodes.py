@@ -1,4 +1,4 @@
-"""A node of a cluster: containerd, kubelet and device plugins are real, its GPUs are the fake driver's."""
+"""A cluster node with a real containerd, kubelet and device plugins; the fake driver provides the GPUs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.real.containerds import Containerd, image_archive
 GIB = 1 << 30
 WHOLE, SHARED, SLICED = (f"GPU-{index:08x}-0000-4000-8000-000000000000" for index in range(3))
 MIGS = {f"MIG-{instance:08x}-0000-5000-8000-000000000000": instance for instance in (1, 2)}
-"""The two MIG devices of GPU 2, with their GPU instances."""
+"""The two MIG devices of GPU 2 and their GPU instances."""
 
 LOG_TAIL = 3000
 STARTED_S = 90
-"""A container that crashed twice is started after 20 s; a pod that was removed has to end before it can start again."""
+"""Timeout: a container that crashed twice restarts after 20 s, and a removed pod must end before it starts again."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """A container that runs, as the runtime and the kernel tell it: nothing here was asked of the kubelet or of us."""
+    """A running container according to the runtime and the kernel, independent of kubelet and exporter."""
 
     namespace: str
     pod: str
@@ -36,11 +36,11 @@ class Container:
     id: str
     pid: int
     given: tuple[str, ...]
-    """Device ids, as the plugin gave them."""
+    """Device ids from the device plugin."""
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What a restart does not change."""
+        """Identity that survives a restart."""
         return self.namespace, self.pod, self.name
 
 
@@ -48,17 +48,17 @@ Running = dict[tuple[str, str, str], Container]
 
 
 class Node:
-    """All daemons of one node, below one folder."""
+    """All daemons of one node, with their files in one directory."""
 
     def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
         self.scenario_path = folder / "scenario"
         (folder / "containerd").mkdir()
         self.containerd = Containerd(folder / "containerd")
-        # The cgroup has the name by which `Containerd.clean` finds the processes it has to end.
+        # `Containerd.clean` finds processes by this cgroup name.
         self.cgroup = f"e2e-{self.containerd.uid}"
         self.kubelet = Kubelet(folder / "kubelet", self.containerd.socket, self.cgroup, kubeconfig)
         self.log_paths = [self.kubelet.log, self.containerd.folder / "log"]
-        """Whose last words a failure shows."""
+        """Logs that a failure shows."""
         plugins = self.kubelet.device_plugins
         self.plugins = [
             DevicePlugin(plugins, "nvidia.com/gpu", WHOLE),
@@ -72,7 +72,7 @@ class Node:
         self.list_on_gpus()
 
     def start(self) -> None:
-        """Without pods."""
+        """Start without pods."""
         self.containerd.start()
         archive = self.containerd.folder / "image.tar"
         archive.write_bytes(image_archive(images.busybox_tar()))
@@ -80,20 +80,20 @@ class Node:
         self.start_kubelet()
 
     def start_kubelet(self) -> None:
-        """And the plugins, which a kubelet that starts does not remember."""
+        """Start the kubelet and the plugins, which it forgets at every start."""
         self.kubelet.start()
         for plugin in self.plugins:
             plugin.start()
 
     def bring_back(self) -> None:
-        """Start what was killed."""
+        """Start the killed daemons again."""
         if not self.containerd.is_running:
             self.containerd.start()
         if not self.kubelet.is_running:
             self.start_kubelet()
 
     def clean(self) -> None:
-        """Nothing of it stays, whatever happened before."""
+        """Remove everything, also after a failure."""
         for plugin in self.plugins:
             plugin.stop()
         self.kubelet.stop()
@@ -101,9 +101,9 @@ class Node:
         self.kubelet.remove_cgroups()
 
     def run(self, *pods: StaticPod, without: Container | None = None) -> Running:
-        """Have the kubelet run these pods and no others, until their containers run, each with its devices.
+        """Run exactly these pods, and wait until their containers run with their devices.
 
-        Containers of a pod that is asked for anew have to be new ones, and `without` has to be gone.
+        Containers of changed pods must be new, and the ids in `without` must be gone.
         """
         changed = {(pod.namespace, pod.shown_as) for pod in self.kubelet.set_pods(*pods)}
         gone = {container.id for container in self.running().values() if container.key[:2] in changed}
@@ -116,28 +116,28 @@ class Node:
         return self.runs(wanted, gone)
 
     def runs(self, wanted: dict[tuple[str, str, str], int], gone: Collection[str] = ()) -> Running:
-        """Wait until exactly these containers run, each with so many devices, and none with an id that has to go."""
-        found: Running = {}
+        """Wait until exactly these containers run with these device counts, and no container has an old id."""
+        containers: Running = {}
 
         def all_run() -> bool:
-            found.clear()
-            found.update(self.running())
-            given = {key: len(container.given) for key, container in found.items()}
-            return given == wanted and not any(container.id in gone for container in found.values())
+            containers.clear()
+            containers.update(self.running())
+            given = {key: len(container.given) for key, container in containers.items()}
+            return given == wanted and not any(container.id in gone for container in containers.values())
 
         self.wait(all_run, f"running, with so many devices: {wanted}", STARTED_S)
-        return found
+        return containers
 
     def running(self) -> Running:
-        """All that runs now; of a container that is replaced, the newer one."""
-        found = {}
+        """Running containers; the newer one if a container is being replaced."""
+        containers = {}
         answer = CRI.ListContainersResponse.FromString(self.containerd.call("ListContainers", b""))
         for container in sorted(answer.containers, key=lambda container: container.created_at):
             if container.state == RUNNING:
                 labels = {pair.key: pair.value for pair in container.labels}
-                with suppress(OSError):  # it has ended meanwhile
+                with suppress(OSError):  # the container has exited
                     pid = self.containerd.pid(container.id)
-                    seen = Container(
+                    current = Container(
                         namespace=labels["io.kubernetes.pod.namespace"],
                         pod=labels["io.kubernetes.pod.name"],
                         pod_uid=labels["io.kubernetes.pod.uid"],
@@ -146,34 +146,34 @@ class Node:
                         pid=pid,
                         given=_given(pid),
                     )
-                    found[seen.key] = seen
-        return found
+                    containers[current.key] = current
+        return containers
 
     def list_on_gpus(self, *containers: Container, also: tuple[Process, ...] = ()) -> None:
-        """From now on the driver lists the process of each of these containers on each device it was given."""
+        """Make the driver list the process of each container on its devices."""
         listed = [process(container, device) for container in containers for device in container.given]
         self.scenario.processes = [*listed, *also]
         self.scenario.write(self.scenario_path)
 
     def wait(self, true: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
-        """Until something is true; a failure says what the daemons said."""
+        """Wait for a condition. A failure shows the logs of the daemons."""
         try:
             daemons.wait_until(true, timeout_s, every_s=0.2)
         except TimeoutError:
             raise AssertionError(f"not within {timeout_s:g} s: {what}\n{self.logs()}") from None
 
     def resource_of(self, device: str) -> str:
-        """Under which a device is offered."""
+        """Resource name of a device."""
         return next(plugin.resource for plugin in self.plugins if device in plugin.device_ids)
 
     def logs(self) -> str:
-        """The last words of each daemon."""
+        """End of the log of each daemon."""
         return "\n".join(f"--- {log}:\n{log.read_text(errors='replace')[-LOG_TAIL:]}" for log in self.log_paths)
 
 
 @contextmanager
 def a_node(kubeconfig: Path | None = None) -> Iterator[Node]:
-    """Running, without pods; below a short path, because a socket's may have 107 characters."""
+    """A running node without pods. Its path is short, because socket paths have at most 107 characters."""
     with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
         node = Node(Path(folder), kubeconfig)
         try:
@@ -184,13 +184,13 @@ def a_node(kubeconfig: Path | None = None) -> Iterator[Node]:
 
 
 def place(device: str) -> tuple[int, str]:
-    """The GPU on which a device is, and its uuid."""
+    """GPU index and uuid of a device."""
     uuid, _, _ = device.partition("::")
     return (2 if uuid in MIGS else (WHOLE, SHARED).index(uuid)), uuid
 
 
 def process(container: Container, device: str) -> Process:
-    """As the driver lists it."""
+    """Process of a container in the fake driver."""
     gpu, uuid = place(device)
     instance = MIGS.get(uuid)
     compute = None if instance is None else 0

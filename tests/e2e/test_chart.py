@@ -1,4 +1,4 @@
-"""The Helm chart and the plain manifests, with Helm itself and an API server that is strict about every field."""
+"""Helm chart and plain manifests, checked by Helm and by an API server with strict field validation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ each_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.st
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """One that knows the Prometheus operator's kinds and OpenShift's."""
+    """Cluster with the CRDs of the Prometheus Operator and of OpenShift."""
     with a_cluster() as cluster:
         cluster.ensure_namespace(NAMESPACE)
         for name in CRDS:
@@ -33,30 +33,30 @@ def cluster() -> Iterator[Cluster]:
 
 
 def helm(*words: str) -> str:
-    """What it writes; all it has to say when it fails."""
+    """Output of helm; the error output if it fails."""
     done = subprocess.run([built("helm"), *words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def rendered(values: Path) -> list[str]:
-    """The objects that these values lead to, each as Helm writes it."""
+    """Objects that Helm renders with these values, as text."""
     text = helm("template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", str(values))
     return documents(text)
 
 
 def documents(text: str) -> list[str]:
-    """The parts of a file of YAML, without empty ones."""
+    """Documents of a YAML text, without empty ones."""
     return [part for part in re.split(r"(?m)^---$", text) if yaml.safe_load(part) is not None]
 
 
 def parsed(texts: Iterable[str]) -> list[Json]:
-    """The same to look into."""
+    """Parsed documents of a YAML text."""
     return [yaml.safe_load(text) for text in texts]
 
 
 def test_there_is_something_to_check() -> None:
-    """Where there are no files, the tests below have nothing to do."""
+    """Guard against empty parametrization of the tests below."""
     assert (CHART / "Chart.yaml").exists()
     assert VALUES
     assert MANIFESTS
@@ -64,24 +64,24 @@ def test_there_is_something_to_check() -> None:
 
 @each_values
 def test_lint(values: Path) -> None:
-    """Helm has no complaint and no warning."""
+    """`helm lint --strict` reports no error and no warning."""
     helm("lint", str(CHART), "--strict", "--values", str(values))
 
 
 @each_values
 def test_every_object_is_accepted(cluster: Cluster, values: Path) -> None:
-    """Each is of a known kind, and no field of it is unknown, missing, given twice or of the wrong type."""
+    """Every kind is known, and no field is unknown, missing, duplicate or of the wrong type."""
     assert refused_by(cluster, rendered(values)) == []
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
 def test_every_plain_manifest_is_accepted(cluster: Cluster, manifest: Path) -> None:
-    """The same of those for who has no Helm."""
+    """The API server accepts the manifests for installation without Helm."""
     assert refused_by(cluster, documents(manifest.read_text())) == []
 
 
 def refused_by(cluster: Cluster, texts: list[str]) -> list[str]:
-    """What the API server has against these objects, of which no two are the same."""
+    """Errors of the API server for these objects, which must be distinct."""
     names = [(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]) for item in parsed(texts)]
     assert len(names) == len(set(names)) > 0
     refused = []
@@ -91,13 +91,13 @@ def refused_by(cluster: Cluster, texts: list[str]) -> list[str]:
         try:
             cluster.create(text, dry_run=True)
         except RefusedError as error:
-            if error.status != EXISTS:  # which is asked only of what is in order
+            if error.status != EXISTS:  # runs only for valid objects
                 refused.append(f"{kind} {name}: {error}")
     return refused
 
 
-def test_a_wrong_field_is_refused(cluster: Cluster) -> None:
-    """The checks above can fail, for kinds of Kubernetes and for others."""
+def test_a_wrong_field_is_rejected(cluster: Cluster) -> None:
+    """The checks detect wrong fields, in kinds of Kubernetes and of CRDs."""
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x", "namespace": NAMESPACE}}
     with pytest.raises(RefusedError, match=r'unknown field "spec\.prots"'):
         cluster.create(service | {"spec": {"prots": []}}, dry_run=True)
@@ -106,15 +106,15 @@ def test_a_wrong_field_is_refused(cluster: Cluster) -> None:
         cluster.create(monitor | {"spec": {"selector": {}, "endpoints": [{"prot": "metrics"}]}}, dry_run=True)
 
 
-def test_a_field_that_is_given_twice_is_refused(cluster: Cluster) -> None:
-    """Which a reader of YAML would not even notice."""
+def test_a_duplicate_field_is_rejected(cluster: Cluster) -> None:
+    """A YAML parser would not detect a duplicate field."""
     text = f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  namespace: {NAMESPACE}\n  name: one\n  name: two\n"
     with pytest.raises(RefusedError, match='"name" already set'):
         cluster.create(text, dry_run=True)
 
 
-def test_rights(cluster: Cluster) -> None:
-    """With what the chart gives it the exporter may list and watch pods, and nothing else."""
+def test_permissions(cluster: Cluster) -> None:
+    """The exporter's account may get, list and watch pods, and nothing else."""
     kinds = ("ClusterRole", "ClusterRoleBinding", "ServiceAccount")
     made = [item for item in parsed(rendered(CHART / "values.yaml")) if item["kind"] in kinds]
     assert sorted(item["kind"] for item in made) == list(kinds)
@@ -126,7 +126,9 @@ def test_rights(cluster: Cluster) -> None:
         "kind": "SelfSubjectRulesReview",
         "spec": {"namespace": "default"},
     }
-    told = cluster.create(review, token=cluster.token_of(NAMESPACE, account))
-    # Everybody may ask what they may do.
-    rules = [rule for rule in told["status"]["resourceRules"] if not rule["resources"][0].startswith("selfsubject")]
+    review_result = cluster.create(review, token=cluster.token_of(NAMESPACE, account))
+    # Every account may query its own permissions.
+    rules = [
+        rule for rule in review_result["status"]["resourceRules"] if not rule["resources"][0].startswith("selfsubject")
+    ]
     assert rules == [{"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": ["pods"]}]

@@ -1,4 +1,4 @@
-"""What the chart opens, as Helm renders it: no more than its values ask for."""
+"""Permissions of the rendered chart: no more than its values need."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ VARIANTS = sorted((CHART / "ci").glob("*-values.yaml"))
 
 
 def helm() -> str:
-    """Built for these tests, or the host's own."""
-    found = shutil.which("helm", path=f"{ROOT / '.e2e'}:{os.environ['PATH']}")
-    assert found is not None, "there is no helm; run `make e2e`"
-    return found
+    """Helm built for these tests, or the one in PATH."""
+    path = shutil.which("helm", path=f"{ROOT / '.e2e'}:{os.environ['PATH']}")
+    assert path is not None, "there is no helm; run `make e2e`"
+    return path
 
 
 def template(*flags: str) -> subprocess.CompletedProcess[str]:
-    """What Helm makes of a release."""
+    """Result of `helm template`."""
     argv = [helm(), "template", "gpuledger", str(CHART), "--namespace=gpu", *flags]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
 def render(*flags: str) -> list[dict[str, Any]]:
-    """The objects of a release."""
+    """Objects of a release."""
     done = template("--skip-tests", *flags)
     assert done.returncode == 0, done.stderr
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    return [item for item in yaml.safe_load_all(done.stdout) if item]
 
 
 def only(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    """The one of this kind."""
-    (found,) = [one for one in objects if one["kind"] == kind]
-    return found
+    """The only object of this kind."""
+    (item,) = [item for item in objects if item["kind"] == kind]
+    return item
 
 
 def exporter(objects: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The DaemonSet's pod, and its container."""
+    """Pod spec and container of the DaemonSet."""
     pod = only(objects, "DaemonSet")["spec"]["template"]["spec"]
     return pod, pod["containers"][0]
 
 
 @pytest.mark.parametrize("name", manifests.FILES)
 def test_plain_manifests_are_current(name: str) -> None:
-    """deploy/kubernetes is what the chart gives today."""
+    """deploy/kubernetes is identical to the rendered chart."""
     assert (manifests.OUT / name).read_text() == manifests.render(helm(), name), "run `make manifests`"
 
 
-def test_the_usual_release_opens_little() -> None:
-    """No capability, nothing writable but the journal, no right but to read pods."""
+def test_default_permissions() -> None:
+    """No capabilities, only the journal is writable, and RBAC only allows reading pods."""
     objects = render()
     pod, container = exporter(objects)
 
@@ -79,12 +79,12 @@ def test_the_usual_release_opens_little() -> None:
     ]
 
 
-def test_nothing_asked_for_is_nothing_opened() -> None:
-    """No role, no token, no volume, no service."""
+def test_disabled_features_need_no_permissions() -> None:
+    """With everything disabled there is no role, token, volume or service."""
     objects = render("-f", str(CHART / "ci/minimal-values.yaml"))
     pod, container = exporter(objects)
 
-    assert [one["kind"] for one in objects] == ["DaemonSet"]
+    assert [item["kind"] for item in objects] == ["DaemonSet"]
     assert pod["automountServiceAccountToken"] is False
     assert ("volumes" in pod, "volumeMounts" in container) == (False, False)
 
@@ -99,7 +99,7 @@ def test_nothing_asked_for_is_nothing_opened() -> None:
     ],
 )
 def test_each_value_adds_its_capability(flags: list[str], added: list[str]) -> None:
-    """And no other; all else stays dropped, and OpenShift is told the same."""
+    """Only that capability is added, in the container and in OpenShift's constraints."""
     objects = render(*(f"--set={flag}" for flag in flags), "--set=openshift.scc.create=true")
     _, container = exporter(objects)
 
@@ -108,18 +108,20 @@ def test_each_value_adds_its_capability(flags: list[str], added: list[str]) -> N
 
 
 def test_privileged_only_for_libraries_of_the_host() -> None:
-    """Nothing else in any variant is."""
+    """No other variant is privileged."""
     for path in VARIANTS:
         pod, container = exporter(render("-f", str(path)))
-        found = [one["securityContext"].get("privileged", False) for one in (container, *pod.get("initContainers", ()))]
-        assert all(found) if path.name == "gke-values.yaml" else not any(found), path.name
+        privileged = [
+            item["securityContext"].get("privileged", False) for item in (container, *pod.get("initContainers", ()))
+        ]
+        assert all(privileged) if path.name == "gke-values.yaml" else not any(privileged), path.name
 
 
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: str(path.name))
-def test_series_keep_the_pods_of_users(path: Path) -> None:
-    """Every monitor honours labels and drops those of the exporter itself; it selects what is really there."""
+def test_monitors_keep_the_pod_labels(path: Path) -> None:
+    """Every monitor honours labels, drops those of the exporter, and selects existing objects."""
     objects = render("-f", str(path))
-    for monitor in [one for one in objects if one["kind"] in ("ServiceMonitor", "PodMonitor")]:
+    for monitor in [item for item in objects if item["kind"] in ("ServiceMonitor", "PodMonitor")]:
         spec = monitor["spec"]
         (endpoint,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
         wanted = spec["selector"]["matchLabels"].items()
@@ -127,14 +129,14 @@ def test_series_keep_the_pods_of_users(path: Path) -> None:
 
         assert endpoint["honorLabels"] is True
         assert {"action": "labeldrop", "regex": "namespace|pod|container"} in endpoint["relabelings"]
-        assert [one for one in objects if one["kind"] == kind and wanted <= one["metadata"]["labels"].items()]
+        assert [item for item in objects if item["kind"] == kind and wanted <= item["metadata"]["labels"].items()]
 
 
-def test_rules_and_dashboards_arrive_whole() -> None:
-    """What Prometheus and Grafana get is what is in mixin/, templates of alerts and all."""
+def test_rules_and_dashboards_are_unchanged() -> None:
+    """Prometheus and Grafana get the files of mixin/ unchanged, including alert templates."""
     objects = render("--set=prometheusRule.enabled=true", "--set=dashboards.enabled=true")
-    rules = [one["spec"] for one in objects if one["kind"] == "PrometheusRule"]
-    dashboards = {name: text for one in objects if one["kind"] == "ConfigMap" for name, text in one["data"].items()}
+    rules = [item["spec"] for item in objects if item["kind"] == "PrometheusRule"]
+    dashboards = {name: text for item in objects if item["kind"] == "ConfigMap" for name, text in item["data"].items()}
     mixin = ROOT / "mixin"
 
     files = [*mixin.glob("rules/*.yml"), *mixin.glob("alerts/*.yml")]
@@ -143,35 +145,35 @@ def test_rules_and_dashboards_arrive_whole() -> None:
     assert dashboards == {path.name: path.read_text() for path in mixin.glob("dashboards/*.json")}
 
 
-def test_a_misspelt_value_is_refused() -> None:
-    """By the schema, at each level."""
+def test_a_misspelt_value_is_rejected() -> None:
+    """The schema rejects unknown values at each level."""
     for flag in ("serviceMonitors.enabled=true", "serviceMonitor.enable=true", "image.digest=latest"):
         assert template(f"--set={flag}").returncode != 0, flag
 
 
 @pytest.mark.parametrize("right", ["kubernetesApi.enabled", "openshift.scc.create"])
 @pytest.mark.parametrize("name", ["", "default"])
-def test_the_account_of_everybody_gets_no_rights(right: str, name: str) -> None:
-    """Not by a role and not by constraints; an account of another name does."""
+def test_the_default_service_account_gets_no_permissions(right: str, name: str) -> None:
+    """Neither a role nor constraints; an account with another name gets them."""
     flags = ["kubernetesApi.enabled=false", f"{right}=true", "serviceAccount.create=false"]
-    refused = template(*(f"--set={flag}" for flag in (*flags, f"serviceAccount.name={name}")))
+    rejected = template(*(f"--set={flag}" for flag in (*flags, f"serviceAccount.name={name}")))
     given = template(*(f"--set={flag}" for flag in (*flags, "serviceAccount.name=gpu")))
 
-    assert "rights would go to every pod of the namespace" in refused.stderr
+    assert "would grant permissions to every pod of the namespace" in rejected.stderr
     assert given.returncode == 0, given.stderr
 
 
-def test_a_monitor_without_its_service_is_refused() -> None:
-    """It would find nobody, and nobody would notice; a PodMonitor needs no service."""
-    refused = template("--set=service.enabled=false", "--set=serviceMonitor.enabled=true")
+def test_a_monitor_without_its_service_is_rejected() -> None:
+    """A ServiceMonitor without a service would select nothing; a PodMonitor needs no service."""
+    rejected = template("--set=service.enabled=false", "--set=serviceMonitor.enabled=true")
 
-    assert "serviceMonitor.enabled needs service.enabled" in refused.stderr
+    assert "serviceMonitor.enabled needs service.enabled" in rejected.stderr
     assert template("--set=service.enabled=false", "--set=podMonitor.enabled=true").returncode == 0
 
 
 @pytest.mark.parametrize("kind", ["livenessProbe", "readinessProbe"])
 def test_probes_of_the_fleet_can_be_replaced(kind: str) -> None:
-    """Whole: with a login before the pages a usual one would have the pod restarted for ever."""
+    """Completely, because with a login the default probes would restart the pod forever."""
     objects = render("--set=fleet.enabled=true", f"--set=fleet.{kind}.tcpSocket.port=metrics")
     (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
 
@@ -179,8 +181,8 @@ def test_probes_of_the_fleet_can_be_replaced(kind: str) -> None:
     assert len([probe for probe in ("livenessProbe", "readinessProbe") if "httpGet" in container[probe]]) == 1
 
 
-def test_the_test_of_a_release_can_start() -> None:
-    """`helm test` pulls the image as the exporter does, and is left out where it would be kept out."""
+def test_the_release_test_can_start() -> None:
+    """The test pod uses the image settings of the exporter, and is omitted if it would be blocked."""
     shown = "--show-only=templates/tests/answers.yaml"
     (pod,) = yaml.safe_load_all(template(shown, "--set=imagePullSecrets[0].name=pull").stdout)
     closed = template("--set=networkPolicy.enabled=true", "--set=networkPolicy.from[0].podSelector.matchLabels.a=b")

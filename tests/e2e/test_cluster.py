@@ -1,4 +1,4 @@
-"""Pods of a real API server, run by a real kubelet: workloads, labels and names without the runtime's socket."""
+"""Pods of a real API server on a real kubelet: workloads, labels and names without a runtime socket."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.e2e.nodes import WHOLE, Node, a_node, process
 
 NAMESPACE = "ml"
 RIGHTS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
-"""As the docs have them."""
+"""Permissions of the ClusterRole in the docs."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """With a namespace for all pods."""
+    """Cluster with a namespace for all pods."""
     with a_cluster() as cluster:
         cluster.ensure_namespace(NAMESPACE)
         yield cluster
@@ -31,14 +31,14 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def node(cluster: Cluster) -> Iterator[Node]:
-    """The cluster's only one."""
+    """The only node of the cluster."""
     with a_node(cluster.kubeconfig()) as node:
         node.log_paths.append(cluster.log)
         yield node
 
 
 def account(cluster: Cluster, name: str, rules: list[Json]) -> str:
-    """The token of a new one with these rights."""
+    """Token of a new service account with these permissions."""
     rbac, subject = "rbac.authorization.k8s.io", {"name": name, "namespace": NAMESPACE}
     role = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
     for item in (
@@ -52,7 +52,7 @@ def account(cluster: Cluster, name: str, rules: list[Json]) -> str:
 
 
 def exporter(cluster: Cluster, node: Node, token: str) -> AbstractContextManager[Ledger]:
-    """One that has the kubelet's socket and an account, and no runtime's socket."""
+    """Exporter with the kubelet's socket and a service account, but without a runtime socket."""
     return ledger(
         node,
         f"--pod-resources-socket={node.kubelet.pod_resources}",
@@ -64,7 +64,7 @@ def exporter(cluster: Cluster, node: Node, token: str) -> AbstractContextManager
 
 
 def pod_of_deployment(name: str, resource: str) -> Json:
-    """A pod as the controllers of a Deployment make it, and as the scheduler places it."""
+    """Pod of a Deployment, assigned to the node."""
     template_hash = "7d4b9c6f5"
     replicas = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{name}-{template_hash}"}
     return {
@@ -81,7 +81,7 @@ def pod_of_deployment(name: str, resource: str) -> Json:
 
 
 def test_pods_of_deployments(cluster: Cluster, node: Node) -> None:
-    """Names, workload, label and device are shown, through restarts of API server and kubelet, until a pod ends."""
+    """Names, workload, labels and devices survive restarts of API server and kubelet, until a pod ends."""
     with exporter(cluster, node, account(cluster, "as-in-the-docs", RIGHTS)) as shown:
         pod = cluster.create(pod_of_deployment("serve", "nvidia.com/gpu"))["metadata"]
         running = node.runs({(NAMESPACE, pod["name"], "main"): 1})
@@ -98,7 +98,7 @@ def test_pods_of_deployments(cluster: Cluster, node: Node) -> None:
             cluster.start_api()
             shown.shows_lines('gpuledger_provider_up{provider="kubernetes"} 1')
 
-            # The watch goes on.
+            # The watch continues.
             other = cluster.create(pod_of_deployment("tune", "nvidia.com/mig-1g.18gb"))["metadata"]
             running = node.runs({(NAMESPACE, pod["name"], "main"): 1, (NAMESPACE, other["name"], "main"): 1})
             node.list_on_gpus(*running.values())
@@ -122,7 +122,7 @@ def test_pods_of_deployments(cluster: Cluster, node: Node) -> None:
 
 
 def test_a_claimed_device(cluster: Cluster, node: Node) -> None:
-    """A device that a claim was given is shown with its pod, by the name that the driver has for it."""
+    """A device of a ResourceClaim is exposed with its pod, under the driver's uuid."""
     driver = DraDriver(node.kubelet.plugins, pool=NODE, device="gpu-0", request="one")
     with driver, exporter(cluster, node, account(cluster, "with-claims", RIGHTS)) as shown:
         wanted = {"requests": [{"name": "one", "exactly": {"deviceClassName": dra.NAME}}]}
@@ -139,7 +139,7 @@ def test_a_claimed_device(cluster: Cluster, node: Node) -> None:
         spec["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
         pod = cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec})["metadata"]
 
-        # As the scheduler does it.
+        # Like the scheduler.
         given = {"request": "one", "driver": dra.NAME, "pool": NODE, "device": "gpu-0"}
         claim["status"] = {
             "allocation": {"devices": {"results": [given]}},
@@ -158,8 +158,8 @@ def test_a_claimed_device(cluster: Cluster, node: Node) -> None:
         shown.shows()
 
 
-def test_an_account_without_rights(cluster: Cluster, node: Node) -> None:
-    """Says what it lacks; the pod keeps its numbers and its uid, and gets its name with the rights."""
+def test_an_account_without_permissions(cluster: Cluster, node: Node) -> None:
+    """The exporter logs the missing permission; pods have metrics and uids, and get names once it is granted."""
     with exporter(cluster, node, account(cluster, "may-not", [])) as shown:
         pod = cluster.create(pod_of_deployment("serve", "nvidia.com/gpu"))["metadata"]
         (main,) = node.runs({(NAMESPACE, pod["name"], "main"): 1}).values()
@@ -177,5 +177,5 @@ def test_an_account_without_rights(cluster: Cluster, node: Node) -> None:
 
 
 def end(cluster: Cluster, pod: Json) -> None:
-    """As `kubectl delete` does."""
+    """Delete a pod, like `kubectl delete`."""
     cluster.ask("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['name']}")

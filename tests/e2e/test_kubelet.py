@@ -1,6 +1,6 @@
-"""From a pod's process to its names and devices on /metrics, with a real kubelet and a real containerd.
+"""Names and devices of pod processes on /metrics, with a real kubelet and a real containerd.
 
-The tests share one node. Each begins with all pods running and shown, whatever the one before has left behind.
+The tests share one node. Each test starts with all pods running and exposed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NGINX = ("web", "plain-node1", "nginx")
 
 @pytest.fixture
 def running(node: Node, shown: Ledger) -> Running:
-    """All pods run, those with devices work on them, and it shows."""
+    """All pods run, those with devices use them, and the exporter shows them."""
     node.bring_back()
     running = node.run(*PODS)
     node.list_on_gpus(*running.values())
@@ -43,7 +43,7 @@ def running(node: Node, shown: Ledger) -> Running:
 
 
 def test_pods(shown: Ledger, running: Running) -> None:
-    """A whole GPU, a time-sliced one with two pods, a MIG device, pods of each class; others are not shown."""
+    """A whole GPU, a time-sliced GPU with two pods, a MIG device, and pods of each QoS class; no others."""
     given = {(namespace, pod): container.given for (namespace, pod, _), container in running.items() if container.given}
     assert given.pop(("ml", "train-node1")) == (WHOLE,)
     assert given.pop(("lab", "notebook-node1"))[0] in MIGS
@@ -64,16 +64,16 @@ def test_pods(shown: Ledger, running: Running) -> None:
 
 
 def test_explain(node: Node, running: Running) -> None:
-    """The way from a pid to its pod is told step by step, with what the kubelet gave it."""
+    """`explain` shows each step from a pid to its pod and allocated devices."""
     main = running[MAIN]
-    told = gpuledger("explain", str(main.pid), *sockets(node), env=surroundings(node.scenario_path))
-    assert told.returncode == 0, told.stderr
+    explained = gpuledger("explain", str(main.pid), *sockets(node), env=surroundings(node.scenario_path))
+    assert explained.returncode == 0, explained.stderr
     for known in (main.pod, main.namespace, main.name, main.id, main.pod_uid, WHOLE):
-        assert known in told.stdout
+        assert known in explained.stdout
 
 
 def test_pod_without_a_device_is_on_a_gpu(node: Node, shown: Ledger, running: Running) -> None:
-    """A process on another pod's GPU is its own pod's, and counted as a conflict."""
+    """A process on a GPU of another pod belongs to its own pod and counts as a conflict."""
     nginx = running[NGINX]
     node.list_on_gpus(*running.values(), also=(process(nginx, WHOLE),))
     granted = has(running[MAIN], WHOLE, "nvidia.com/gpu")
@@ -83,7 +83,7 @@ def test_pod_without_a_device_is_on_a_gpu(node: Node, shown: Ledger, running: Ru
 
 
 def test_container_is_killed(node: Node, shown: Ledger, running: Running) -> None:
-    """The kubelet starts it again: another container of the same pod, with the same device; the other pods go on."""
+    """The kubelet restarts the container with the same device; other pods are not affected."""
     main = running.pop(MAIN)
     with shown.always_shows(*running.values()):
         os.kill(main.pid, signal.SIGKILL)
@@ -94,12 +94,12 @@ def test_container_is_killed(node: Node, shown: Ledger, running: Running) -> Non
         body = shown.shows(*after.values())
     assert after[MAIN].pod_uid == main.pod_uid
     assert after[MAIN].given == main.given
-    assert f'gpu_process_active{{pid="{main.pid}"' in body  # its joules stay a while
+    assert f'gpu_process_active{{pid="{main.pid}"' in body  # its energy is retained for a while
     assert {key: container for key, container in after.items() if key != MAIN} == running
 
 
 def test_pod_is_replaced(node: Node, shown: Ledger, running: Running) -> None:
-    """Another pod of the same name has another uid and takes the device over; nothing of the old one stays."""
+    """A new pod with the same name has another uid and gets the device; the old pod disappears."""
     main = running[MAIN]
     others = [container for key, container in running.items() if key[1] != main.pod]
     with shown.always_shows(*others):
@@ -111,7 +111,7 @@ def test_pod_is_replaced(node: Node, shown: Ledger, running: Running) -> None:
 
 
 def test_pod_ends(node: Node, shown: Ledger, running: Running) -> None:
-    """With the pod go its process, its container and its device; a new one of another kind is shown in turn."""
+    """When a pod ends, its process, container and device disappear; a new pod is exposed."""
     others = [container for key, container in running.items() if key[1] != running[MAIN].pod]
     with shown.always_shows(*others):
         node.list_on_gpus(*others)
@@ -124,7 +124,7 @@ def test_pod_ends(node: Node, shown: Ledger, running: Running) -> None:
 
 
 def test_kubelet_restarts(node: Node, shown: Ledger, running: Running) -> None:
-    """Pods, names and devices stay as they are while it is down and once it is back, and it shows that it was down."""
+    """Pods, names and devices do not change during a restart, and the provider is reported as down."""
     with shown.always_shows(*running.values()):
         node.kubelet.kill()
         shown.shows_lines('gpuledger_provider_up{provider="podresources"} 0')
@@ -135,7 +135,7 @@ def test_kubelet_restarts(node: Node, shown: Ledger, running: Running) -> None:
 
 
 def test_containerd_restarts(node: Node, shown: Ledger, running: Running) -> None:
-    """The same for containerd, whose containers outlive it."""
+    """Containers survive a restart of containerd, and so do their metrics."""
     with shown.always_shows(*running.values()):
         node.containerd.kill()
         shown.shows_lines('gpuledger_provider_up{provider="cri"} 0', 'gpuledger_provider_up{provider="podresources"} 1')
@@ -146,9 +146,9 @@ def test_containerd_restarts(node: Node, shown: Ledger, running: Running) -> Non
 
 
 def test_both_restart_and_a_container_with_them(node: Node, shown: Ledger, running: Running) -> None:
-    """What changed while nobody could be asked is right once they are back.
+    """Changes during the outage are correct afterwards.
 
-    The container has no device of its own: a kubelet that is there before the device plugin turns such a pod away.
+    The container has no device: a kubelet that starts before the device plugin rejects pods with devices.
     """
     nginx = running[NGINX]
     node.list_on_gpus(*running.values(), also=(process(nginx, WHOLE),))
@@ -167,7 +167,7 @@ def test_both_restart_and_a_container_with_them(node: Node, shown: Ledger, runni
 
 
 def test_device_plugins_restart(node: Node, shown: Ledger, running: Running) -> None:
-    """Devices stay with their pods while no plugin offers them; once it does, a new pod gets one and shows it."""
+    """Allocations survive a restart of the plugin; afterwards a new pod gets a device."""
     second = StaticPod("lab", "second", {"jupyter": {"nvidia.com/mig-1g.18gb": 1}})
     with shown.always_shows(*running.values()):
         for plugin in node.plugins:

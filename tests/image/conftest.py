@@ -1,4 +1,4 @@
-"""A clean Debian for tests that take minutes: only with IMAGE=1, as `make image-test` sets it."""
+"""A clean Debian for slow tests; enabled with IMAGE=1, which `make image-test` sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.real.daemons import run
 from tests.real.dockers import Engine
 
 KEPT = checkout.ROOT / "build" / "debian.tar"
-"""Made once: the packages of a bare Debian 12, as debootstrap unpacks them."""
+"""A bare Debian 12 from debootstrap, created once."""
 MIRROR = "http://deb.debian.org/debian"
 BASE = "debian-clean:12"
 
@@ -25,10 +25,10 @@ collect_ignore_glob = [] if os.environ.get("IMAGE") else ["test_*.py"]
 
 @pytest.fixture(scope="session")
 def clean_debian() -> Iterator[Engine]:
-    """A Docker Engine that has nothing but a bare Debian, since no image can be pulled in a test."""
+    """A Docker Engine with a bare Debian image, because tests cannot pull images."""
     if not KEPT.exists():
         with tempfile.TemporaryDirectory(prefix="debian-") as folder:
-            Path(folder).chmod(0o755)  # it becomes the root, which everybody may enter
+            Path(folder).chmod(0o755)  # becomes /, which must be accessible for all users
             run("debootstrap", "--variant=minbase", "bookworm", folder, MIRROR, timeout_s=600)
             KEPT.parent.mkdir(exist_ok=True)
             run("tar", "-C", folder, "--exclude=./var/cache/apt/archives/*.deb", "-cf", str(KEPT), ".", timeout_s=120)
@@ -43,13 +43,13 @@ def clean_debian() -> Iterator[Engine]:
 
 
 def docker(engine: Engine, *words: str) -> str:
-    """As `engine.cli`, for what takes minutes."""
+    """Like `engine.cli`, with a longer timeout."""
     return run("docker", "--host", f"unix://{engine.socket}", *words, timeout_s=900)
 
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What git knows, with the wheels that the program and its making need: an index is not reached from a build."""
+    """Tracked files, with the wheels for build and runtime, because the build has no package index."""
     tree = tmp_path_factory.mktemp("sources")
     checkout.copy_to(tree)
     download = (sys.executable, "-m", "pip", "download", "-q", "-c", "constraints.txt", "-d", "deploy/wheels",
@@ -60,7 +60,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def image(clean_debian: Engine, sources: Path) -> str:
-    """deploy/Dockerfile, built as the docs say, without an index."""
+    """Image built from deploy/Dockerfile like in the docs, without a package index."""
     docker(
         clean_debian, "build", "--network", "host", "--file", f"{sources}/deploy/Dockerfile", "--tag", "gpuledger:test",
         "--build-arg", f"BASE={BASE}", "--build-arg", "WHEELS=--no-index", "--build-arg", "COMMIT=c0ffee",

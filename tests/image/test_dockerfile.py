@@ -1,4 +1,4 @@
-"""deploy/Dockerfile, executed on a clean Debian: what comes out answers, is small, and may do little."""
+"""deploy/Dockerfile, built on a clean Debian: the image works, is small and needs few permissions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ LOCKED = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileg
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
+    """A free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
-def test_the_demo_answers_with_everything_locked(clean_debian: Engine, image: str) -> None:
-    """Read-only root, no capability, nobody's user: the first scrape comes, and its time and the size are told."""
+def test_the_demo_works_without_permissions(clean_debian: Engine, image: str) -> None:
+    """A scrape works with a read-only root, no capabilities and user nobody. Prints its time and the image size."""
     url = f"127.0.0.1:{free_port()}"
     demo = (image, "demo", f"--listen-address={url}")
-    name = docker(clean_debian, "create", "--network", "host", *LOCKED, *demo)  # which copies all files, under vfs
+    name = docker(clean_debian, "create", "--network", "host", *LOCKED, *demo)  # the vfs driver copies all files
 
     def answers() -> bool:
         try:
@@ -40,17 +40,17 @@ def test_the_demo_answers_with_everything_locked(clean_debian: Engine, image: st
     docker(clean_debian, "start", name)
     wait_until(answers, 60)
     took_s = time.monotonic() - began
-    seen = docker(clean_debian, "exec", name, "python3", "-c", "import os; print(os.getuid(), os.getgid())")
+    ids = docker(clean_debian, "exec", name, "python3", "-c", "import os; print(os.getuid(), os.getgid())")
     docker(clean_debian, "rm", "--force", name)
 
     ours, base = (int(docker(clean_debian, "image", "inspect", "--format", "{{.Size}}", i)) for i in (image, BASE))
     print(f"image {ours / 1e6:.0f} MB, {(ours - base) / 1e6:.0f} MB over its base; first scrape after {took_s:.1f} s")
-    assert seen == "65534 65534"
+    assert ids == "65534 65534"
     assert ours - base < 80_000_000
 
 
-def test_its_own_health_check_finds_it_healthy(clean_debian: Engine, image: str) -> None:
-    """And unhealthy when nobody listens on the usual port."""
+def test_the_health_check(clean_debian: Engine, image: str) -> None:
+    """And unhealthy if no server listens on the default port."""
     names = [
         docker(clean_debian, "run", "--detach", "--network", "none", "--health-interval=1s", "--health-retries=1",
                "--health-start-period=0s", *LOCKED, image, "demo", f"--listen-address={address}")
@@ -64,11 +64,11 @@ def test_its_own_health_check_finds_it_healthy(clean_debian: Engine, image: str)
     docker(clean_debian, "rm", "--force", *names)
 
 
-def test_what_the_image_says_of_itself(clean_debian: Engine, image: str) -> None:
-    """User, labels, entry point and the commit are in it; pip, a compiler and caches are not."""
+def test_image_metadata_and_content(clean_debian: Engine, image: str) -> None:
+    """The image has user, labels, entry point and commit, but no pip, compiler or caches."""
     config = json.loads(docker(clean_debian, "image", "inspect", "--format", "{{json .Config}}", image))
     version = docker(clean_debian, "run", "--rm", "--network", "none", image, "--version")
-    found = docker(
+    files = docker(
         clean_debian, "run", "--rm", "--network", "none", "--entrypoint", "/bin/sh", image, "-c",
         "ls /opt/gpuledger/bin /usr/bin | grep -x -e 'pip.*' -e 'gcc.*' -e cc; ls /var/lib/apt/lists; "
         "test -s /usr/share/doc/libc6/copyright && echo licences; ls /opt/gpuledger/share/man/man1",
@@ -78,11 +78,11 @@ def test_what_the_image_says_of_itself(clean_debian: Engine, image: str) -> None
     assert config["Labels"]["org.opencontainers.image.revision"] == "c0ffee"
     assert "NVIDIA_DRIVER_CAPABILITIES=utility" in config["Env"]
     assert re.match(rf"gpuledger {re.escape(__version__)} \(commit c0ffee\)", version)
-    assert found.split() == ["licences", "gpuledger.1"]
+    assert files.split() == ["licences", "gpuledger.1"]
 
 
-def test_without_a_driver_it_serves_and_says_so(clean_debian: Engine, image: str) -> None:
-    """`serve` where there is no GPU: up, with gpuledger_up 0, and a doctor that names the fix."""
+def test_without_a_driver(clean_debian: Engine, image: str) -> None:
+    """Without a GPU, `serve` runs with gpuledger_up 0, and `doctor` names the fix."""
     name = docker(clean_debian, "run", "--detach", "--network", "none", "--pid", "host", *LOCKED, image)
     ask = "from urllib.request import urlopen; print(urlopen('http://localhost:9400/metrics').read().decode())"
 

@@ -1,4 +1,4 @@
-"""deploy/systemd, started by a real systemd on a clean Debian, as docs/host.md says."""
+"""deploy/systemd, installed as in docs/host.md and started by a real systemd on a clean Debian."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ URL = "http://localhost:9400"
 
 
 class Host:
-    """A container with a systemd in it."""
+    """A container with systemd."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine, self._name = engine, name
 
     def run(self, *words: str) -> str:
-        """What a command in it says; nothing when it fails."""
+        """Output of a command in the container; empty if it fails."""
         try:
             return docker(self._engine, "exec", self._name, *words)
         except AssertionError:
             return ""
 
     def ask(self, path: str) -> str:
-        """A page, through systemd's socket; asked once."""
+        """One HTTP request through systemd's socket."""
         return self.run(
             "python3", "-c", f"from urllib.request import urlopen as u; print(u('{URL}{path}').read().decode())"
         )
 
     def metrics(self) -> str:
-        """A scrape."""
+        """One scrape."""
         return self.ask("/metrics")
 
     def shows(self, line: str) -> str:
@@ -64,7 +64,7 @@ class Host:
 
 @pytest.fixture(scope="module")
 def host(clean_debian: Engine, sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """Debian with the wheel, the units and a fake driver with one process, pid 1, on its one GPU."""
+    """Debian with the wheel, the units and a fake driver with pid 1 on one GPU."""
     release = tmp_path_factory.mktemp("release")
     environment = {"PATH": os.environ["PATH"], "SOURCE_COMMIT": "c0ffee"}
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(release)], cwd=sources,
@@ -79,7 +79,7 @@ def host(clean_debian: Engine, sources: Path, tmp_path_factory: pytest.TempPathF
     (release / "default").write_text(f"LD_LIBRARY_PATH={at}\nFAKE_NVML_SCENARIO={at}/scenario\n")
     (release / "Dockerfile").write_text(STEPS)
     docker(clean_debian, "build", "--network", "host", "--tag", "gpuledger:systemd", str(release))
-    # Not --privileged: that wants all capabilities, and a host in a virtual machine may lack one.
+    # Without --privileged, which needs all capabilities; a virtual machine may lack one.
     name = docker(clean_debian, "run", "--detach", "--network", "none", "--cgroupns", "private", "--tmpfs", "/run",
                   "--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined",
                   "--security-opt", "apparmor=unconfined", "--security-opt", "systempaths=unconfined",
@@ -91,8 +91,8 @@ def host(clean_debian: Engine, sources: Path, tmp_path_factory: pytest.TempPathF
         docker(clean_debian, "rm", "--force", name)
 
 
-def test_it_starts_with_the_host_and_sees_the_driver(host: Host) -> None:
-    """The whole sandbox of the unit lets the driver's library, /proc and the journal through."""
+def test_the_unit_starts_and_reads_the_driver(host: Host) -> None:
+    """The sandbox of the unit permits the driver library, /proc and the journal."""
     body = host.shows(r"^gpuledger_up 1$")
 
     assert re.search(r'^gpu_process_memory_used_bytes\{[^}]*pid="1"', body, re.MULTILINE)
@@ -100,14 +100,14 @@ def test_it_starts_with_the_host_and_sees_the_driver(host: Host) -> None:
     assert host.run("systemctl", "is-active", "gpuledger.service", "gpuledger.socket").split() == ["active", "active"]
 
 
-def test_it_is_locked_up(host: Host) -> None:
-    """Not root, one capability, no new privileges, a filter on system calls, and only its journal is writable."""
+def test_the_unit_is_hardened(host: Host) -> None:
+    """Not root, one capability, no new privileges, a system call filter, and only the journal is writable."""
     host.shows(r"^gpuledger_up 1$")
     pid = host.run("systemctl", "show", "--value", "--property", "MainPID", "gpuledger")
     status = dict(re.findall(r"^(\w+):\t(.*)$", host.run("cat", f"/proc/{pid}/status"), re.MULTILINE))
     mounts = host.run("cat", f"/proc/{pid}/mounts")
 
-    assert int(status["Uid"].split()[0]) > 60_000  # as systemd gives to dynamic users
+    assert int(status["Uid"].split()[0]) > 60_000  # range of dynamic users
     assert {name: int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")} == dict.fromkeys(
         ("CapEff", "CapPrm", "CapBnd", "CapAmb"), SYS_PTRACE
     )
@@ -116,8 +116,8 @@ def test_it_is_locked_up(host: Host) -> None:
     assert host.run("sh", "-c", "ls /run/gpuledger/").split() == ["journal", "journal.lock"]
 
 
-def test_a_restart_loses_neither_totals_nor_the_port(host: Host) -> None:
-    """The journal outlives it, and systemd holds the port: who comes meanwhile is answered by the next one."""
+def test_a_restart_keeps_totals_and_port(host: Host) -> None:
+    """The journal survives a restart, and systemd keeps the port open: a scrape waits for the new process."""
     body = host.shows(r"^gpuledger_up 1$")
 
     host.run("systemctl", "stop", "gpuledger.service")

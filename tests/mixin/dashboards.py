@@ -1,4 +1,4 @@
-"""The committed dashboards, as tests read them: their panels, queries and variables."""
+"""Panels, queries and variables of the committed dashboards, for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILES: dict[str, Any] = {path.stem: json.loads(path.read_text()) for path in sor
 
 
 @dataclass(frozen=True)
-class Asked:
+class PanelQuery:
     """One query of one panel."""
 
     dashboard: str
@@ -27,12 +27,12 @@ class Asked:
 
 
 def panels(dashboard: str) -> list[Any]:
-    """All but the headings."""
+    """Panels of a dashboard without row headings."""
     return [panel for panel in FILES[dashboard]["panels"] if panel["type"] != "row"]
 
 
 QUERIES = [
-    Asked(name, panel["title"], target["legendFormat"], target["expr"])
+    PanelQuery(name, panel["title"], target["legendFormat"], target["expr"])
     for name in FILES
     for panel in panels(name)
     for target in panel["targets"]
@@ -40,13 +40,13 @@ QUERIES = [
 
 
 def variables(dashboard: str, kind: str = "query") -> dict[str, Any]:
-    """The variables of one kind, by name."""
-    return {one["name"]: one for one in FILES[dashboard]["templating"]["list"] if one["type"] == kind}
+    """Variables of one kind, by name."""
+    return {item["name"]: item for item in FILES[dashboard]["templating"]["list"] if item["type"] == kind}
 
 
-def filled(text: str, dashboard: str, chosen: Mapping[str, str], *, interval: str, span: str) -> str:
-    """As Grafana fills in variables: what is chosen, else what All stands for, else what a text box begins with."""
-    values = {name: one["query"] for name, one in variables(dashboard, "textbox").items()}
-    values |= {name: one["allValue"] for name, one in variables(dashboard).items()}
-    values |= {"__rate_interval": interval, "__range": span} | dict(chosen)
+def fill_variables(text: str, dashboard: str, selected: Mapping[str, str], *, interval: str, span: str) -> str:
+    """Replace variables like Grafana: the selected value, else the value of All, else the default of a text box."""
+    values = {name: item["query"] for name, item in variables(dashboard, "textbox").items()}
+    values |= {name: item["allValue"] for name, item in variables(dashboard).items()}
+    values |= {"__rate_interval": interval, "__range": span} | dict(selected)
     return re.sub(r"\$([a-z_]\w*)", lambda match: values[match[1]], text)

@@ -1,4 +1,4 @@
-"""What a query of the mixin asks for."""
+"""Parser for the metric names in a PromQL query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORDS = {"and", "or", "unless", "bool", "by", "on", "group_left"}
 
 
 def metrics(query: str) -> set[str]:
-    """The names of all metrics in it."""
+    """Names of all metrics in the query."""
     for part in (_TEXT, _MATCHERS, _LABEL_LIST, _DURATION):
         query = part.sub(" ", query)
     return set(_NAME.findall(query)) - _WORDS

@@ -1,4 +1,4 @@
-"""The alerts, by Prometheus's own tool, and their runbooks."""
+"""Alerting rules, checked with promtool, and their runbooks."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ PARTS = ["**What it means.**", "**How to look.**", "**What to do.**"]
 
 
 def test_promtool_accepts_the_alerts() -> None:
-    """Prometheus would load them."""
+    """Prometheus can load the rules."""
     assert "SUCCESS" in run("promtool", "check", "rules", str(RULES))
 
 
 def test_each_alert_fires_and_clears() -> None:
-    """And does not fire for what comes near."""
+    """Each alert also does not fire in similar situations."""
     assert "SUCCESS" in run("promtool", "test", "rules", str(TESTS), timeout_s=120)
 
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_each_alert_is_tested(alert: str) -> None:
-    """Before, while and after it fires; beside it something on an instance called fine that never does."""
-    (case,) = [one for one in CASES if one["alert_rule_test"][0]["alertname"] == alert]
+    """Before, while and after the alert fires, with an instance named fine that never fires it."""
+    (case,) = [case for case in CASES if case["alert_rule_test"][0]["alertname"] == alert]
     expected = [check["exp_alerts"] for check in case["alert_rule_test"]]
 
     assert {check["alertname"] for check in case["alert_rule_test"]} == {alert}
     assert [bool(alerts) for alerts in expected] == [False, True, False]
-    assert any('instance="fine"' in one["series"] for one in case["input_series"])
-    assert "fine" not in {one["exp_labels"]["instance"] for alerts in expected for one in alerts}
+    assert any('instance="fine"' in source["series"] for source in case["input_series"])
+    assert "fine" not in {firing["exp_labels"]["instance"] for alerts in expected for firing in alerts}
 
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_each_alert_has_a_runbook(alert: str) -> None:
-    """A section of docs/alerts.md at the address that the alert names, in three parts."""
+    """`runbook_url` leads to a section of docs/alerts.md with three parts."""
     sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", _page(), re.MULTILINE | re.DOTALL))
 
     assert ALERTS[alert]["annotations"]["runbook_url"] == f"docs/alerts.md#{alert.lower()}"
@@ -55,13 +55,13 @@ def test_each_alert_has_a_runbook(alert: str) -> None:
 
 
 def test_each_runbook_has_an_alert() -> None:
-    """None is left of an alert that is gone, and they stand in the order of the rules."""
+    """No runbook is left over, and the order is that of the rules."""
     assert re.findall(r"^## (\w+)$", _page(), re.MULTILINE) == list(ALERTS)
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_each_alert_says_what_people_need(alert: str) -> None:
-    """How bad it is, and where."""
+def test_each_alert_has_a_severity_and_a_place(alert: str) -> None:
+    """Severity, summary, description and runbook; both texts name the instance or the device."""
     rule = ALERTS[alert]
 
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
@@ -72,21 +72,21 @@ def test_each_alert_says_what_people_need(alert: str) -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_each_alert_asks_for_metrics_there_are(alert: str) -> None:
-    """Those of the catalog, and what Prometheus has itself."""
+def test_each_alert_uses_known_metrics(alert: str) -> None:
+    """Metrics of the catalog, and those of Prometheus itself."""
     assert metrics(ALERTS[alert]["expr"]) - {family.name for family in CATALOG} <= {"up", "ALERTS"}
 
 
-def test_the_page_names_metrics_there_are() -> None:
-    """A metric that is renamed must be renamed in the runbooks too."""
+def test_the_runbooks_name_known_metrics() -> None:
+    """A renamed metric must be renamed in the runbooks too."""
     named = set(re.findall(r"`((?:gpu|gpuledger|container_gpu)_\w+)", _page()))
 
     assert len(named) > 15
     assert named - {family.name for family in CATALOG} == set()
 
 
-def test_inhibitions_name_alerts_and_labels_there_are() -> None:
-    """A rule for Alertmanager with an alert that is gone would hold nothing back."""
+def test_inhibition_rules_name_known_alerts_and_labels() -> None:
+    """An inhibition rule with an unknown alert would inhibit nothing."""
     (block,) = re.findall(r"^```yaml\n(inhibit_rules:.*?)^```", _page(), re.MULTILINE | re.DOTALL)
     rules = yaml.safe_load(block)["inhibit_rules"]
     named = {name for rule in rules for side in ("source", "target") for name in _names(rule[f"{side}_matchers"])}

@@ -1,4 +1,4 @@
-"""The committed dashboards: fresh, whole, and about metrics there are. tests/real/test_mixin.py asks their queries."""
+"""Committed dashboards are up to date, complete, and use known metrics. tests/real/test_mixin.py runs their queries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.dashboards.__main__ import DASHBOARDS, FOLDER, written
+from tools.dashboards.__main__ import DASHBOARDS, FOLDER, render
 
 from gpuledger.catalog import CATALOG
-from tests.mixin.dashboards import FILES, QUERIES, Asked, panels, variables
+from tests.mixin.dashboards import FILES, QUERIES, PanelQuery, panels, variables
 from tests.mixin.promql import metrics
 
 ROOT = Path(__file__).parents[2]
@@ -34,48 +34,48 @@ UNITS = {
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_committed_files_are_fresh(name: str) -> None:
-    """What `make dashboards` would write is what is there."""
-    assert (FOLDER / name).read_text() == written(DASHBOARDS[name]), "run `make dashboards`"
+    """The files are identical to the output of `make dashboards`."""
+    assert (FOLDER / name).read_text() == render(DASHBOARDS[name]), "run `make dashboards`"
 
 
 def test_no_file_is_left_over() -> None:
-    """Of a dashboard that was renamed."""
+    """A renamed dashboard leaves no old file."""
     assert {path.name for path in FOLDER.iterdir()} == set(DASHBOARDS)
 
 
 @pytest.mark.parametrize("dashboard", FILES)
-def test_a_dashboard_can_be_told_from_others(dashboard: str) -> None:
-    """A lasting address, the tag by which the others link to it, and a schema that Grafana 10 and newer read."""
-    found = FILES[dashboard]
+def test_each_dashboard_has_its_own_identity(dashboard: str) -> None:
+    """A stable uid, the tag that the dashboard links use, and a schema that Grafana 10 and newer read."""
+    model = FILES[dashboard]
 
-    assert found["uid"] == dashboard
-    assert found["id"] is None
-    assert found["tags"] == ["gpuledger"]
-    assert found["links"][0]["tags"] == ["gpuledger"]
-    assert found["schemaVersion"] >= 39
-    assert found["title"]
-    assert found["description"]
+    assert model["uid"] == dashboard
+    assert model["id"] is None
+    assert model["tags"] == ["gpuledger"]
+    assert model["links"][0]["tags"] == ["gpuledger"]
+    assert model["schemaVersion"] >= 39
+    assert model["title"]
+    assert model["description"]
 
 
 @pytest.mark.parametrize("dashboard", FILES)
-def test_panels_have_numbers_and_places_of_their_own(dashboard: str) -> None:
-    """No two the same, none on top of another, none beside the screen."""
-    everything = FILES[dashboard]["panels"]
-    numbers = [panel["id"] for panel in everything]
+def test_panels_have_unique_ids_and_positions(dashboard: str) -> None:
+    """Ids and titles are unique, panels do not overlap, and no panel is wider than the grid."""
+    all_panels = FILES[dashboard]["panels"]
+    ids = [panel["id"] for panel in all_panels]
 
-    assert len(set(numbers)) == len(numbers)
-    assert len({panel["title"] for panel in everything}) == len(everything)
-    for panel in everything:
+    assert len(set(ids)) == len(ids)
+    assert len({panel["title"] for panel in all_panels}) == len(all_panels)
+    for panel in all_panels:
         place = panel["gridPos"]
         assert place["x"] >= 0
         assert place["x"] + place["w"] <= 24
-    for one, other in combinations(everything, 2):
-        assert not _overlap(one["gridPos"], other["gridPos"]), (one["title"], other["title"])
+    for panel, other in combinations(all_panels, 2):
+        assert not _overlap(panel["gridPos"], other["gridPos"]), (panel["title"], other["title"])
 
 
 @pytest.mark.parametrize("dashboard", FILES)
-def test_panels_say_what_they_show(dashboard: str) -> None:
-    """Title, description, unit, colours, a name for each line, and a data source that can be chosen."""
+def test_panels_are_described(dashboard: str) -> None:
+    """Each panel has a title, description, unit, thresholds, legends, and the data source variable."""
     for panel in panels(dashboard):
         defaults = panel["fieldConfig"]["defaults"]
         assert panel["title"]
@@ -93,36 +93,36 @@ def test_panels_say_what_they_show(dashboard: str) -> None:
 
 @pytest.mark.parametrize("dashboard", FILES)
 def test_tables_name_their_columns(dashboard: str) -> None:
-    """Each column of values has a name and a unit."""
+    """Each value column has a name and a unit."""
     for panel in panels(dashboard):
         if panel["type"] == "table":
             names = [target["legendFormat"] for target in panel["targets"]]
             renamed = panel["transformations"][1]["options"]["renameByName"]
-            units = {one["matcher"]["options"]: one["properties"][0]["value"] for one in _with_units(panel)}
+            units = {item["matcher"]["options"]: item["properties"][0]["value"] for item in _unit_overrides(panel)}
             assert list(renamed.values()) == names
             assert list(units) == names
             assert set(units.values()) <= UNITS
 
 
-@pytest.mark.parametrize("asked", QUERIES, ids=str)
-def test_queries_ask_for_metrics_there_are(asked: Asked) -> None:
-    """Those of the catalog, and of the recording rules."""
-    assert _asked_for(asked.promql)
-    assert _asked_for(asked.promql) - KNOWN == set()
+@pytest.mark.parametrize("query", QUERIES, ids=str)
+def test_queries_use_known_metrics(query: PanelQuery) -> None:
+    """Metrics of the catalog and of the recording rules."""
+    assert _metrics(query.promql)
+    assert _metrics(query.promql) - KNOWN == set()
 
 
-@pytest.mark.parametrize("asked", QUERIES, ids=str)
-def test_queries_heed_what_is_chosen(asked: Asked) -> None:
-    """Each series of them is narrowed by cluster, job and node, and by what else the dashboard lets choose of it."""
-    for matchers in re.findall(r"\{([^{}]*)\}", asked.promql):
+@pytest.mark.parametrize("query", QUERIES, ids=str)
+def test_queries_respect_the_variables(query: PanelQuery) -> None:
+    """Each selector filters by cluster, job and node."""
+    for matchers in re.findall(r"\{([^{}]*)\}", query.promql):
         for name in ("cluster", "job", "instance"):
             assert f'{name}=~"${name}"' in matchers
 
 
 @pytest.mark.parametrize("dashboard", FILES)
-def test_every_variable_is_there_and_used(dashboard: str) -> None:
-    """What queries, titles and links name can be chosen, and what can be chosen is asked for."""
-    listed = {one["name"] for one in FILES[dashboard]["templating"]["list"]}
+def test_every_variable_is_defined_and_used(dashboard: str) -> None:
+    """Queries, titles and links use exactly the variables that the dashboard defines."""
+    listed = {item["name"] for item in FILES[dashboard]["templating"]["list"]}
     text = str(FILES[dashboard]["panels"])
     named = set(re.findall(r"\$\{?([a-z_]\w*)", text)) - BUILT_IN - {"__data", "__value"}
 
@@ -130,61 +130,61 @@ def test_every_variable_is_there_and_used(dashboard: str) -> None:
 
 
 @pytest.mark.parametrize("dashboard", FILES)
-def test_variables_follow_from_those_before_them(dashboard: str) -> None:
-    """Asked of metrics there are; `.*` for all, so that series without the label are in it."""
+def test_variables_depend_on_the_previous_variables(dashboard: str) -> None:
+    """They query known metrics, and All is `.*`, which also matches series without the label."""
     before: set[str] = set()
-    for name, one in variables(dashboard).items():
-        query = one["query"]["query"]
+    for name, variable in variables(dashboard).items():
+        query = variable["query"]["query"]
         series = re.sub(r"^label_values\((.*), \w+\)$", r"\1", query)
-        assert _asked_for(series)
-        assert _asked_for(series) - KNOWN == set()
+        assert _metrics(series)
+        assert _metrics(series) - KNOWN == set()
         assert set(re.findall(r"\$(\w+)", query)) == before
-        assert one["definition"] == query
-        assert (one["allValue"], one["multi"]) == (".*", True)
-        assert one["includeAll"] is ((dashboard, name) != ("gpuledger-node", "instance"))
+        assert variable["definition"] == query
+        assert (variable["allValue"], variable["multi"]) == (".*", True)
+        assert variable["includeAll"] is ((dashboard, name) != ("gpuledger-node", "instance"))
         before.add(name)
 
 
 @pytest.mark.parametrize("dashboard", ["gpuledger-fleet", "gpuledger-energy"])
-def test_dashboards_of_all_nodes_ask_for_few_series(dashboard: str) -> None:
-    """Of processes only those outside of containers, which have no total elsewhere; no line for each GPU."""
-    for asked in QUERIES:
-        if asked.dashboard == dashboard:
-            assert "{{gpu}}" not in asked.name
-            for name, matchers in re.findall(r"(gpu_process_\w+_total)\{([^{}]*)\}", asked.promql):
-                assert 'container_id=""' in matchers, (asked, name)
+def test_fleet_dashboards_query_few_series(dashboard: str) -> None:
+    """They query processes only outside of containers, which have no other total, and have no line per GPU."""
+    for query in QUERIES:
+        if query.dashboard == dashboard:
+            assert "{{gpu}}" not in query.name
+            for name, matchers in re.findall(r"(gpu_process_\w+_total)\{([^{}]*)\}", query.promql):
+                assert 'container_id=""' in matchers, (query, name)
 
 
-def test_links_lead_to_dashboards_there_are() -> None:
-    """With variables that those have."""
+def test_links_lead_to_known_dashboards() -> None:
+    """The links set only variables of the target dashboard."""
     links = re.findall(r"/d/([\w-]+)\?([^'\"]*)", "".join(path.read_text() for path in FOLDER.iterdir()))
 
     assert len(links) > 2
     for dashboard, parameters in links:
-        listed = {one["name"] for one in FILES[dashboard]["templating"]["list"]}
+        listed = {item["name"] for item in FILES[dashboard]["templating"]["list"]}
         assert set(re.findall(r"var-(\w+)=", parameters)) <= listed
 
 
 def test_the_page_names_every_dashboard() -> None:
-    """docs/dashboards.md has a row for each file."""
+    """docs/dashboards.md has one row for each file."""
     page = (ROOT / "docs" / "dashboards.md").read_text()
 
     assert set(re.findall(r"`(gpuledger-\w+\.json)`", page)) == set(DASHBOARDS)
 
 
-def _overlap(one: Any, other: Any) -> bool:
-    across = one["x"] < other["x"] + other["w"] and other["x"] < one["x"] + one["w"]
-    down = one["y"] < other["y"] + other["h"] and other["y"] < one["y"] + one["h"]
-    return bool(across and down)
+def _overlap(first: Any, second: Any) -> bool:
+    horizontal = first["x"] < second["x"] + second["w"] and second["x"] < first["x"] + first["w"]
+    vertical = first["y"] < second["y"] + second["h"] and second["y"] < first["y"] + first["h"]
+    return bool(horizontal and vertical)
 
 
-def _with_units(panel: Any) -> list[Any]:
-    return [one for one in panel["fieldConfig"]["overrides"] if one["properties"][0]["id"] == "unit"]
+def _unit_overrides(panel: Any) -> list[Any]:
+    return [item for item in panel["fieldConfig"]["overrides"] if item["properties"][0]["id"] == "unit"]
 
 
-def _asked_for(promql: str) -> set[str]:
-    """Names of metrics, those in a matcher of `__name__` too."""
-    spelled = set()
+def _metrics(promql: str) -> set[str]:
+    """Names of the metrics in a query, including those that a `__name__` matcher matches."""
+    matched = set()
     for pattern in re.findall(r'__name__=~"([^"]*)"', promql):
-        spelled |= {name for name in KNOWN if re.fullmatch(pattern, name)}
-    return metrics(promql) | spelled
+        matched |= {name for name in KNOWN if re.fullmatch(pattern, name)}
+    return metrics(promql) | matched

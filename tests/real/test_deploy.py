@@ -17,11 +17,11 @@ from tests.real.daemons import run, wait_until
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 EXPOSURE = 20
-"""Tenths, of what systemd counts from 0 to 100: docs/host.md says the same."""
+"""Maximum exposure level in tenths, on systemd's scale from 0 to 100. docs/host.md names it."""
 
 
 def test_systemd_finds_the_unit_safe(tmp_path: Path) -> None:
-    """`systemd-analyze security` counts no more than docs/host.md says, and `verify` finds nothing to say."""
+    """`systemd-analyze security` reports the exposure that docs/host.md names, and `verify` reports nothing."""
     for name in ("gpuledger.service", "gpuledger.socket"):
         text = (DEPLOY / "systemd" / name).read_text()
         (tmp_path / name).write_text(text.replace("/usr/local/bin/gpuledger", sys.executable))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.running import serving, surroundings
 from tests.fakedriver import Process
-from tests.mixin.dashboards import FILES, QUERIES, Asked, filled, variables
+from tests.mixin.dashboards import FILES, QUERIES, PanelQuery, fill_variables, variables
 from tests.owners.kubelet_server import pod_labels
 from tests.real.nodes import GIB, Node, host
 from tests.real.prometheus import Found, Prometheus, prometheus
@@ -59,7 +59,7 @@ class Scraped:
 
     def ask(self, text: str, dashboard: str, **chosen: str) -> Found:
         """A query of a dashboard; all variables but those chosen are at All. 0 / 0 is no answer."""
-        found = self.server.query(filled(text, dashboard, chosen, interval=INTERVAL, span=SPAN), self.at)
+        found = self.server.query(fill_variables(text, dashboard, chosen, interval=INTERVAL, span=SPAN), self.at)
         return [(labels, value) for labels, value in found if not math.isnan(value)]
 
     def values(self, dashboard: str, name: str, **chosen: str) -> list[str]:
@@ -96,7 +96,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
 
 
 @pytest.mark.parametrize("asked", QUERIES, ids=str)
-def test_every_panel_has_data(scraped: Scraped, asked: Asked) -> None:
+def test_every_panel_has_data(scraped: Scraped, asked: PanelQuery) -> None:
     """With all variables at All; and for each variable there is a value to choose that leaves some."""
     assert scraped.ask(asked.promql, asked.dashboard), asked.promql
     for name in variables(asked.dashboard):
@@ -182,7 +182,7 @@ def test_a_cut_gpu_does_not_make_others_less_busy(scraped: Scraped) -> None:
 
 def test_who_holds_a_gpu_and_does_nothing_is_seen(scraped: Scraped) -> None:
     """0 % for the pod that waits; pods on MIG instances, of which nobody can tell, are not there."""
-    (asked,) = [one for one in QUERIES if one.panel == "Pods with a GPU, and how busy they were"]
+    (asked,) = [one for one in QUERIES if one.panel == "Busy time of pods with an allocated GPU"]
     busy = {labels["pod"]: value for labels, value in scraped.ask(asked.promql, FLEET, job="node")}
 
     assert set(busy) == {"whole-0", "whole-1", "whole-2", "slice-0", "slice-1", "waiting"}

@@ -1,4 +1,4 @@
-"""Write mixin/dashboards."""
+"""Write the dashboards to mixin/dashboards."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tools.dashboards.node import NODE
 from tools.dashboards.workload import WORKLOAD
 
 FOLDER = Path(__file__).parents[2] / "mixin" / "dashboards"
-DASHBOARDS = {f"gpuledger-{one.name}.json": one for one in (NODE, FLEET, WORKLOAD, ENERGY)}
+DASHBOARDS = {f"gpuledger-{dashboard.name}.json": dashboard for dashboard in (NODE, FLEET, WORKLOAD, ENERGY)}
 
 
-def written(dashboard: Dashboard) -> str:
-    """The text of its file."""
+def render(dashboard: Dashboard) -> str:
+    """Content of the dashboard's JSON file."""
     return json.dumps(dashboard.json(), indent=2, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name, dashboard in DASHBOARDS.items():
-        (FOLDER / name).write_text(written(dashboard), encoding="utf-8")
+        (FOLDER / name).write_text(render(dashboard), encoding="utf-8")
         print(f"wrote mixin/dashboards/{name}")

@@ -1,4 +1,4 @@
-"""Where the energy went, what it cost, and how that is known. All of it together is what the hardware counted."""
+"""Energy dashboard: energy and cost by owner, and the attribution methods. Parts add up to the hardware counters."""
 
 from __future__ import annotations
 
@@ -9,73 +9,75 @@ from tools.dashboards.queries import (
     OverTime,
     as_host_workload,
     as_namespace,
-    as_nobody,
     as_process,
+    as_unattributed,
     as_workload,
-    called,
     device,
     energy_of_containers,
     energy_of_host,
     in_range,
     per_second,
+    with_label,
 )
-from tools.dashboards.variables import GPU, gpus, of, places, text
+from tools.dashboards.variables import GPU, gpus, places, select, text
 
 COST = "* $pue * $price"
 CARBON = "* $pue * $carbon / 1000"
 
 
 def kwh(joules: str) -> str:
-    """Joules as kilowatt-hours."""
+    """Joules converted to kilowatt-hours."""
     return f"({joules}) / {JOULES_PER_KWH}"
 
 
 TOTAL = device("gpu_energy_joules_total", in_range)
 IDLE = device("gpu_idle_energy_joules_total", in_range)
-NOBODY = device("gpu_unattributed_energy_joules_total", in_range)
+UNATTRIBUTED = device("gpu_unattributed_energy_joules_total", in_range)
 
 
-def of_somebody(over: OverTime, *more: str) -> str:
-    """By how it is known: of containers, and of processes outside of any."""
-    outside = called(energy_of_host("method", over, *more), "outside", "yes")  # else it would be the same series
+def attributed(over: OverTime, *more: str) -> str:
+    """Energy of containers and of processes outside of containers, by method."""
+    outside = with_label(
+        energy_of_host("method", over, *more), "outside", "yes"
+    )  # prevents identical label sets in `or`
     return f"sum by (method) ({energy_of_containers('method', over, *more)} or {outside})"
 
 
-EXCLUSIVE = of_somebody(in_range, 'method="exclusive"')
-PARKED = of_somebody(in_range, 'method="parked"')
+EXCLUSIVE = attributed(in_range, 'method="exclusive"')
+PARKED = attributed(in_range, 'method="parked"')
 
 
-def everybody(over: OverTime) -> str:
-    """One row for each workload, for idle and for each reason of nobody's: the whole device, nothing twice."""
+def by_workload(over: OverTime) -> str:
+    """One row per workload, one for idle energy, one per reason of unattributed energy. They add up to the device."""
     return " or ".join([
         as_workload(energy_of_containers(OWNER, over)),
         as_host_workload(energy_of_host("process_name", over)),
-        called(device("gpu_idle_energy_joules_total", over), "workload", "idle"),
-        as_nobody(device("gpu_unattributed_energy_joules_total", over, by="reason")),
+        with_label(device("gpu_idle_energy_joules_total", over), "workload", "idle"),
+        as_unattributed(device("gpu_unattributed_energy_joules_total", over, by="reason")),
     ])  # fmt: skip
 
 
 def by_namespace(over: OverTime) -> str:
-    """The same by namespace; what is in none has a name of its own."""
+    """Like `by_workload`, but by namespace. Energy without a namespace has its own rows."""
     return " or ".join([
         as_namespace(energy_of_containers("namespace", over)),
-        called(f"sum({energy_of_host('process_name', over)})", "namespace", "(host processes)"),
-        called(device("gpu_idle_energy_joules_total", over), "namespace", "(idle)"),
-        called(device("gpu_unattributed_energy_joules_total", over), "namespace", "(nobody)"),
+        with_label(f"sum({energy_of_host('process_name', over)})", "namespace", "(host processes)"),
+        with_label(device("gpu_idle_energy_joules_total", over), "namespace", "(idle)"),
+        with_label(device("gpu_unattributed_energy_joules_total", over), "namespace", "(unattributed)"),
     ])  # fmt: skip
 
 
 def by_method(over: OverTime) -> str:
-    """How each joule is known."""
+    """Energy by attribution method."""
     return " or ".join([
-        of_somebody(over),
-        called(device("gpu_idle_energy_joules_total", over), "method", "idle (measured)"),
-        called(device("gpu_unattributed_energy_joules_total", over), "method", "nobody's"),
+        attributed(over),
+        with_label(device("gpu_idle_energy_joules_total", over), "method", "idle (measured)"),
+        with_label(device("gpu_unattributed_energy_joules_total", over), "method", "unattributed"),
     ])  # fmt: skip
 
 
 def money(joules: str) -> dict[str, tuple[str, str]]:
-    """Columns of a table about energy."""
+    """Columns of an energy table."""
     return {
         "kWh": (kwh(joules), "none"),
         "Cost": (f"{kwh(joules)} {COST}", "none"),
@@ -84,76 +86,83 @@ def money(joules: str) -> dict[str, tuple[str, str]]:
     }
 
 
-SUMS = Row("In this time range", (
-    stat("Energy", "What the counters of the GPUs chosen rose by. Everything below adds up to it.", "kwatth",
+SUMS = Row("Selected time range", (
+    stat("Energy", "Increase of the energy counters of the selected GPUs. The panels below add up to it.", "kwatth",
          kwh(TOTAL)),
-    stat("Cost ($currency)", "Energy times PUE times price, as typed in above.", "none", f"{kwh(TOTAL)} {COST}"),
-    stat("CO2", "Energy times PUE times carbon of a kWh, as typed in above.", "masskg", f"{kwh(TOTAL)} {CARBON}"),
-    stat("Power", "Drawn now.", "watt", device("gpu_energy_joules_total", per_second)),
-    stat("Idle", "Part of the energy that was used with nobody on the GPU.", "percentunit", f"{IDLE} / {TOTAL}", most=1,
-         steps=((None, "green"), (0.3, "yellow"), (0.6, "red"))),
-    stat("Nobody's", "Part of the energy that is in nobody's account. See the alert GpuEnergyUnattributed.",
-         "percentunit", f"{NOBODY} / {TOTAL}", most=1, steps=((None, "green"), (0.05, "yellow"), (0.1, "red"))),
-    stat("Measured", "Part of the energy of processes that is measured: they were alone on their GPU. The rest is a "
-         "share of a measured sum.", "percentunit",
-         f"(sum({EXCLUSIVE}) or vector(0)) / sum({of_somebody(in_range)})", most=1),
-    stat("Cost of waiting ($currency)", "Of empty GPUs, and of processes that were there and did nothing (parked).",
+    stat("Cost ($currency)", "Energy x PUE x price, with the values set at the top.", "none", f"{kwh(TOTAL)} {COST}"),
+    stat("CO2", "Energy x PUE x carbon intensity, with the values set at the top.", "masskg", f"{kwh(TOTAL)} {CARBON}"),
+    stat("Power", "Current power of the selected GPUs, from their energy counters.", "watt",
+         device("gpu_energy_joules_total", per_second)),
+    stat("Idle", "Part of the energy that was used while no process was on the GPU.", "percentunit",
+         f"{IDLE} / {TOTAL}",
+         most=1, steps=((None, "green"), (0.3, "yellow"), (0.6, "red"))),
+    stat("Unattributed", "Part of the energy that belongs to no process. See the alert GpuEnergyUnattributed.",
+         "percentunit", f"{UNATTRIBUTED} / {TOTAL}", most=1, steps=((None, "green"), (0.05, "yellow"), (0.1, "red"))),
+    stat("Measured", "Part of the energy of processes that is measured, because the process was alone on its GPU. The "
+         "rest is a share of measured energy.", "percentunit",
+         f"(sum({EXCLUSIVE}) or vector(0)) / sum({attributed(in_range)})", most=1),
+    stat("Cost of idle GPUs ($currency)", "Cost of the energy of GPUs without processes, and of parked processes.",
          "none", f"{kwh(f'{IDLE} + (sum({PARKED}) or vector(0))')} {COST}"),
 ))  # fmt: skip
 
-WHO = Row("Who used it", (
-    timeseries("Power by whom", "Containers, processes outside of any, empty GPUs (idle) and nobody, by reason; the "
-               "line is what the counters say.", "watt",
-               Query(everybody(per_second), "{{workload}}"),
+USERS = Row("Energy by user", (
+    timeseries("Power by workload", "Power of containers, host processes and idle GPUs, and unattributed power by "
+               "reason. The line is the total from the energy counters.", "watt",
+               Query(by_workload(per_second), "{{workload}}"),
                Query(device("gpu_energy_joules_total", per_second), "counted"), stacked=True, total="counted", width=16,
                height=10),
-    bars("Energy by namespace", "In this time range; who is in none, and what nobody used, on their own.", "kwatth",
+    bars("Energy by namespace",
+         "In the selected time range. Host processes, idle and unattributed energy have their own bars.",
+         "kwatth",
          Query(kwh(by_namespace(in_range)), "{{namespace}}"), height=10),
-    table("Energy and cost by workload", "In this time range. Idle and nobody's are rows of their own; the sum of all "
-          "is what the counters rose by.", money(everybody(in_range)),
+    table("Energy and cost by workload", "In the selected time range. Idle and unattributed energy have their own "
+          "rows. The rows add up to the increase of the energy counters.", money(by_workload(in_range)),
           hidden=[*OWNER.split(", "), "process_name", "reason"], height=12),
-    table("Energy and cost by namespace", "The same, summed further.", money(by_namespace(in_range)), width=12),
-    table("Energy and cost by GPU", "What each counter rose by.",
+    table("Energy and cost by namespace", "Energy of the workloads, aggregated by namespace.",
+          money(by_namespace(in_range)), width=12),
+    table("Energy and cost by GPU", "Increase of each energy counter in the selected time range.",
           money(device("gpu_energy_joules_total", in_range, by="instance, gpu")), width=12),
 ))  # fmt: skip
 
 CHECKED = (
-    f"{of('gpu_energy_over_power_ratio', GPU)} * on (cluster, job, instance, uuid) group_left (source) "
-    f"{of('gpu_energy_source_info', GPU)}"
+    f"{select('gpu_energy_over_power_ratio', GPU)} * on (cluster, job, instance, uuid) group_left (source) "
+    f"{select('gpu_energy_source_info', GPU)}"
 )
-HOW = Row("How it is known", (
+HOW = Row("Methods and checks", (
     timeseries("Power by method", "exclusive and idle are measured; fingerprint, sm_time, mps, mig, edge, gap and "
-               "parked are shares of a measured sum. See docs/attribution.md.", "watt",
+               "parked are shares of measured energy. See docs/attribution.md.", "watt",
                Query(by_method(per_second), "{{method}}"),
                Query(device("gpu_energy_joules_total", per_second), "counted"), stacked=True, total="counted"),
-    bars("Energy by method", "In this time range.", "kwatth", Query(kwh(by_method(in_range)), "{{method}}")),
-    timeseries("Why it is nobody's", "Watts by reason. before: until the exporter started.", "watt",
+    bars("Energy by method", "In the selected time range.", "kwatth", Query(kwh(by_method(in_range)), "{{method}}")),
+    timeseries("Unattributed power by reason", "before: energy used before the exporter started. See "
+               "docs/attribution.md for the other reasons.", "watt",
                Query(device("gpu_unattributed_energy_joules_total", per_second, by="reason"), "{{reason}}"),
                stacked=True),
-    timeseries("Balance", "What is missing in the books of the GPU where most is: 0. See the alert "
+    timeseries("Balance",
+               "Largest difference between the ledger of a GPU and its energy counter. It must be 0. See the alert "
                "GpuledgerOutOfBalance.", "joule",
-               Query(f"max(abs({of('gpuledger_ledger_residual_joules', GPU)}))", "missing"), steps=BAD_ABOVE_0),
-    timeseries("Counter over power", "The energy counter checked by power times time: 1 where both agree. The GPUs "
-               "where it is most and least.", "none",
+               Query(f"max(abs({select('gpuledger_ledger_residual_joules', GPU)}))", "difference"), steps=BAD_ABOVE_0),
+    timeseries("Energy counter / power", "Energy counter divided by power x time: 1 if both agree. The GPUs with the "
+               "highest and the lowest ratio, by source of the counter.", "none",
                *(Query(f"{which} by (source) ({CHECKED})", f"{which} by {{{{source}}}}") for which in ("max", "min"))),
-    timeseries("How sure shares are", "Standard deviation of the share of the work that each was given last.",
+    timeseries("Error of the energy shares", "Standard deviation of the latest energy share of each workload.",
                "percentunit", Query(as_process(f"max by ({OWNER}, process_name) "
-                                               f"({of('gpu_process_energy_share_error_ratio', GPU)})"),
+                                               f"({select('gpu_process_energy_share_error_ratio', GPU)})"),
                                     "{{workload}}")),
 ))  # fmt: skip
 
 PRICES = (
-    text("price", "Price of a kWh", "0.30", "What you pay for a kilowatt-hour."),
-    text("currency", "Currency", "EUR", "Only shown."),
-    text("pue", "PUE", "1", "Power of the building over power of the machines; 1 counts the GPUs alone."),
-    text("carbon", "g CO2 of a kWh", "400", "What your grid emits for a kilowatt-hour."),
+    text("price", "Price per kWh", "0.30", "Price of one kilowatt-hour."),
+    text("currency", "Currency", "EUR", "Name of the currency in panel titles."),
+    text("pue", "PUE", "1", "Power usage effectiveness (facility energy / IT energy); 1 counts the GPUs alone."),
+    text("carbon", "g CO2 per kWh", "400", "Carbon intensity of the grid, in grams per kilowatt-hour."),
 )
 
 ENERGY = Dashboard(
     "energy",
     "gpuledger / Energy and cost",
-    "Where the energy went, what it cost, and how that is known. All of it together is what the hardware counted.",
+    "Energy and cost by workload and namespace, and the attribution methods. Parts add up to the hardware counters.",
     (*places(), gpus(), *PRICES),
-    (SUMS, WHO, HOW),
+    (SUMS, USERS, HOW),
     span="now-24h",
 )

@@ -1,4 +1,4 @@
-"""What a dashboard is made of, and how Grafana wants it written down."""
+"""Dashboards, rows, panels and queries, and their JSON model in Grafana."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 TAG = "gpuledger"
 
 Step = tuple[float | None, str]
-"""From this value on it has this colour; the first one from None on."""
+"""Lower bound and colour of a threshold; the bound of the first step is None."""
 PLAIN: tuple[Step, ...] = ((None, "blue"),)
 BAD_ABOVE_0: tuple[Step, ...] = ((None, "green"), (0.0000001, "red"))
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question, and the name of what it gives: labels in double braces, or the column of a table."""
+    """A PromQL query and its legend: labels in double braces, or the column of a table."""
 
     promql: str
     name: str
@@ -30,7 +30,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture. Its title is its name: the number Grafana knows it by is made of it, so that links to it last."""
+    """One panel. Its id is derived from its title, so that links to it stay valid."""
 
     kind: str
     title: str
@@ -43,23 +43,23 @@ class Panel:
     most: float | None = None
     stacked: bool = False
     total: str = ""
-    """The name of a line that stands beside a stack and is no part of it."""
+    """Legend of a line that is not part of the stack."""
     columns: Mapping[str, str] | None = None
-    """Of a table: the unit of each column of values."""
+    """Tables: unit of each value column."""
     hidden: Sequence[str] = ()
-    """Of a table: labels that are not shown."""
+    """Tables: labels to hide."""
     links: Mapping[str, str] | None = None
-    """Of a table: where a click on the values of a label leads."""
+    """Tables: link target for the values of a label."""
 
     @property
     def number(self) -> int:
-        """As Grafana knows it."""
+        """Panel id in Grafana."""
         return zlib.crc32(self.title.encode()) & 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under one heading."""
+    """Heading with the panels below it."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -67,7 +67,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """One file."""
+    """One dashboard file."""
 
     name: str
     title: str
@@ -77,15 +77,15 @@ class Dashboard:
     span: str = "now-3h"
 
     def json(self) -> Json:
-        """As Grafana reads it."""
+        """JSON model of the dashboard."""
         return {
             "annotations": {"list": []},
             "description": self.description,
             "editable": True,
             "graphTooltip": 1,  # one crosshair for all panels
             "id": None,
-            "links": [_to_the_others()],
-            "panels": _placed(self.rows),
+            "links": [_dashboard_links()],
+            "panels": _layout(self.rows),
             "refresh": "30s",
             "schemaVersion": SCHEMA_VERSION,
             "tags": [TAG],
@@ -101,51 +101,51 @@ class Dashboard:
 
 
 def timeseries(title: str, description: str, unit: str, *queries: Query, **more: Any) -> Panel:
-    """Lines over time."""
+    """Panel with lines over time."""
     return Panel("timeseries", title, description, queries, unit, **more)
 
 
 def stat(title: str, description: str, unit: str, promql: str, **more: Any) -> Panel:
-    """One number."""
+    """Panel with one value."""
     return Panel("stat", title, description, (Query(promql, title),), unit, **{"width": 3, "height": 4, **more})
 
 
 def bars(title: str, description: str, unit: str, *queries: Query, **more: Any) -> Panel:
-    """A bar for each."""
+    """Panel with one bar per series."""
     return Panel("bargauge", title, description, queries, unit, **more)
 
 
 def table(title: str, description: str, columns: Mapping[str, tuple[str, str]], **more: Any) -> Panel:
-    """Rows of labels; each column of values has a name, a query and a unit. Joined by the labels all of them have."""
+    """Table panel with a name, a query and a unit per value column, joined by the labels that all queries share."""
     queries = tuple(Query(promql, name) for name, (promql, _) in columns.items())
     units = {name: unit for name, (_, unit) in columns.items()}
     return Panel("table", title, description, queries, "none", columns=units, **{"width": 24, **more})
 
 
-def _to_the_others() -> Json:
+def _dashboard_links() -> Json:
     return {
         "asDropdown": False, "icon": "external link", "includeVars": True, "keepTime": True, "tags": [TAG],
         "targetBlank": False, "title": "", "tooltip": "", "type": "dashboards", "url": "",
     }  # fmt: skip
 
 
-def _placed(rows: Sequence[Row]) -> list[Json]:
-    """Left to right, and down where a line is full."""
-    found: list[Json] = []
+def _layout(rows: Sequence[Row]) -> list[Json]:
+    """Place panels from left to right, and start a new line where one is full."""
+    placed: list[Json] = []
     top = 0
     for row in rows:
         number = zlib.crc32(f"row {row.title}".encode()) & 0x7FFFFFFF
-        found.append({"collapsed": False, "gridPos": _place(0, top, COLUMNS, 1), "id": number, "panels": [],
-                      "title": row.title, "type": "row"})  # fmt: skip
+        placed.append({"collapsed": False, "gridPos": _place(0, top, COLUMNS, 1), "id": number, "panels": [],
+                       "title": row.title, "type": "row"})  # fmt: skip
         top += 1
         left = highest = 0
         for panel in row.panels:
             if left + panel.width > COLUMNS:
                 top, left, highest = top + highest, 0, 0
-            found.append(_panel(panel, _place(left, top, panel.width, panel.height)))
+            placed.append(_panel(panel, _place(left, top, panel.width, panel.height)))
             left, highest = left + panel.width, max(highest, panel.height)
         top += highest
-    return found
+    return placed
 
 
 def _place(left: int, top: int, width: int, height: int) -> Json:
@@ -153,7 +153,7 @@ def _place(left: int, top: int, width: int, height: int) -> Json:
 
 
 def _panel(panel: Panel, place: Json) -> Json:
-    found = {
+    model = {
         "datasource": SOURCE,
         "description": panel.description,
         "fieldConfig": {"defaults": _defaults(panel), "overrides": _overrides(panel)},
@@ -165,8 +165,8 @@ def _panel(panel: Panel, place: Json) -> Json:
         "type": panel.kind,
     }
     if panel.kind == "table":
-        found["transformations"] = _columns(panel)
-    return found
+        model["transformations"] = _columns(panel)
+    return model
 
 
 _REDUCED = {"calcs": ["lastNotNull"], "fields": "", "values": False}
@@ -186,34 +186,34 @@ _OPTIONS: dict[str, Json] = {
 
 def _defaults(panel: Panel) -> Json:
     steps = [{"color": colour, "value": value} for value, colour in panel.steps]
-    found: Json = {"mappings": [], "thresholds": {"mode": "absolute", "steps": steps}, "unit": panel.unit}
+    defaults: Json = {"mappings": [], "thresholds": {"mode": "absolute", "steps": steps}, "unit": panel.unit}
     if panel.kind == "timeseries":
-        found["color"] = {"mode": "palette-classic"}
-        found["custom"] = {
+        defaults["color"] = {"mode": "palette-classic"}
+        defaults["custom"] = {
             "drawStyle": "line", "fillOpacity": 40 if panel.stacked else 5, "lineWidth": 1, "showPoints": "auto",
             "spanNulls": False, "stacking": {"group": "A", "mode": "normal" if panel.stacked else "none"},
             "thresholdsStyle": {"mode": "off" if panel.steps == PLAIN else "dashed"},
         }  # fmt: skip
     else:
-        found["color"] = {"mode": "thresholds"}
+        defaults["color"] = {"mode": "thresholds"}
     if panel.unit in {"percentunit", "bytes", "watt", "celsius", "short"}:
-        found["min"] = 0
+        defaults["min"] = 0
     if panel.most is not None:
-        found["max"] = panel.most
-    return found
+        defaults["max"] = panel.most
+    return defaults
 
 
 def _overrides(panel: Panel) -> list[Json]:
-    found = []
+    overrides = []
     if panel.total:
-        alone = {"group": "A", "mode": "none"}
-        found.append(_override(panel.total, {"custom.stacking": alone, "custom.fillOpacity": 0,
-                                             "custom.lineWidth": 2, "color": _fixed("text")}))  # fmt: skip
+        unstacked = {"group": "A", "mode": "none"}
+        overrides.append(_override(panel.total, {"custom.stacking": unstacked, "custom.fillOpacity": 0,
+                                                 "custom.lineWidth": 2, "color": _fixed("text")}))  # fmt: skip
     for name, unit in (panel.columns or {}).items():
-        found.append(_override(name, {"unit": unit}))
+        overrides.append(_override(name, {"unit": unit}))
     for label, url in (panel.links or {}).items():
-        found.append(_override(label, {"links": [{"title": "Look at it", "url": url}]}))
-    return found
+        overrides.append(_override(label, {"links": [{"title": "Open the dashboard", "url": url}]}))
+    return overrides
 
 
 def _fixed(colour: str) -> Json:
@@ -242,7 +242,7 @@ def _target(panel: Panel, query: Query, letter: str) -> Json:
 
 
 def _columns(panel: Panel) -> list[Json]:
-    """All queries in one table. Grafana calls the values `Value` where there is one query, else `Value #A`."""
+    """Merge all queries into one table. Grafana names the value column `Value` for one query, else `Value #A`."""
     several = len(panel.queries) > 1
     names = {f"Value #{chr(ord('A') + n)}" if several else "Value": q.name for n, q in enumerate(panel.queries)}
     options = {

@@ -1,28 +1,28 @@
-"""What can be chosen on top of a dashboard.
+"""Dashboard variables, and the selectors that use them.
 
-Each works with and without Kubernetes, and with one Prometheus or many clusters in it: "All" is `.*`, which also
-matches series that do not have the label.
+They work with and without Kubernetes, and with one or many clusters in a Prometheus: "All" is `.*`, which also matches
+series without the label.
 """
 
 from __future__ import annotations
 
 from tools.dashboards.grafana import SOURCE, Json
 
-HERE = 'cluster=~"$cluster", job=~"$job", instance=~"$instance"'
+PLACE = 'cluster=~"$cluster", job=~"$job", instance=~"$instance"'
 GPU = 'gpu=~"$gpu"'
-WHO = 'namespace=~"$namespace", pod=~"$pod", container=~"$container"'
+OWNED = 'namespace=~"$namespace", pod=~"$pod", container=~"$container"'
 PROCESS = 'process_name=~"$process"'
 WORKLOADS = '__name__=~"gpu_process_active|gpu_pod_allocation_info|gpu_container_allocation_info"'
-"""Whoever is on a GPU, and who was given one and is not there."""
+"""Workloads with a process on a GPU, and workloads with an allocated GPU."""
 
 
-def of(metric: str, *more: str) -> str:
-    """The series of a metric that are chosen."""
-    return f"{metric}{{{', '.join([HERE, *more])}}}"
+def select(metric: str, *more: str) -> str:
+    """Selector for the series of a metric that match the variables."""
+    return f"{metric}{{{', '.join([PLACE, *more])}}}"
 
 
 def datasource() -> Json:
-    """Which Prometheus."""
+    """Variable for the Prometheus data source."""
     return {
         "current": {}, "hide": 0, "includeAll": False, "label": "Data source", "multi": False, "name": "datasource",
         "options": [], "query": "prometheus", "refresh": 1, "regex": "", "skipUrlSync": False, "type": "datasource",
@@ -30,7 +30,10 @@ def datasource() -> Json:
 
 
 def places(*, all_nodes: bool = True) -> tuple[Json, ...]:
-    """Which nodes; without `all_nodes` it begins with one, since lines for each GPU of a fleet are too many."""
+    """Variables for data source, cluster, job and node.
+
+    Without `all_nodes` the dashboard starts with one node, because one line for each GPU of a fleet would be too many.
+    """
     return (
         datasource(),
         labels("cluster", "Cluster", "gpuledger_up"),
@@ -40,22 +43,22 @@ def places(*, all_nodes: bool = True) -> tuple[Json, ...]:
 
 
 def gpus() -> Json:
-    """Which GPUs of them, by index."""
-    return labels("gpu", "GPU", of("gpu_up"))
+    """Variable for GPUs, by index."""
+    return labels("gpu", "GPU", select("gpu_up"))
 
 
 def workloads() -> tuple[Json, ...]:
-    """Whose."""
+    """Variables for namespace, pod, container and process."""
     return (
-        labels("namespace", "Namespace", f"{{{WORKLOADS}, {HERE}}}"),
-        labels("pod", "Pod", f'{{{WORKLOADS}, {HERE}, namespace=~"$namespace"}}'),
-        labels("container", "Container", f'{{{WORKLOADS}, {HERE}, namespace=~"$namespace", pod=~"$pod"}}'),
-        labels("process", "Process", of("gpu_process_active", WHO), label="process_name"),
+        labels("namespace", "Namespace", f"{{{WORKLOADS}, {PLACE}}}"),
+        labels("pod", "Pod", f'{{{WORKLOADS}, {PLACE}, namespace=~"$namespace"}}'),
+        labels("container", "Container", f'{{{WORKLOADS}, {PLACE}, namespace=~"$namespace", pod=~"$pod"}}'),
+        labels("process", "Process", select("gpu_process_active", OWNED), label="process_name"),
     )
 
 
 def labels(name: str, shown: str, series: str, *, label: str = "", has_all: bool = True) -> Json:
-    """The values of a label of some series."""
+    """Variable with the values of a label."""
     query = f"label_values({series}, {label or name})"
     return {
         "allValue": ".*",
@@ -69,16 +72,16 @@ def labels(name: str, shown: str, series: str, *, label: str = "", has_all: bool
         "name": name,
         "options": [],
         "query": {"qryType": 1, "query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
-        "refresh": 2,  # when the time range changes: who ended in it can be chosen too
+        "refresh": 2,  # on time range change, so that exited workloads can be selected
         "regex": "",
         "skipUrlSync": False,
-        "sort": 3,  # as numbers, where they are
+        "sort": 3,  # numerical
         "type": "query",
     }
 
 
 def text(name: str, shown: str, value: str, description: str) -> Json:
-    """Something to be typed in."""
+    """Text box variable."""
     chosen = {"selected": True, "text": value, "value": value}
     return {
         "current": chosen, "description": description, "hide": 0, "label": shown, "name": name, "options": [chosen],

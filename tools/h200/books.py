@@ -1,10 +1,10 @@
-"""On a machine with a GPU: check that the books balance, to the millijoule, whatever happens.
+"""On a machine with a GPU: check that the books balance to the millijoule in all situations.
 
     python tools/h200/books.py
 
-Idle, one process alone, two sharing, one waiting beside one working, twenty short ones, MPS, a kill -9 of a workload
-and of the exporter. Twice a second all of /metrics is added up: processes + retired + idle + unattributed must be the
-GPU, and no total may fall. Exit code 1 when something is not as it should be.
+Phases: idle, one process alone, two processes sharing, a waiting process next to a working one, twenty short
+processes, MPS, and kill -9 of a workload and of the exporter. Twice a second /metrics is summed up: processes +
+retired + idle + unattributed must equal the device, and no total may decrease. Exits with 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PORT = 9478
 LINE = re.compile(r"^(gpu_\w*energy_joules_total)\{(.*)\} (\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 STEADY = 0.01
-"""Most of a steady phase's energy that may be nobody's."""
+"""Maximum share of unattributed energy in a steady phase."""
 RETENTION_S = 15
 
 
@@ -47,20 +47,20 @@ def energies() -> Counter[str]:
 
 
 def residual(found: Counter[str]) -> int:
-    """What the parts lack to the GPU."""
+    """Difference between the device and the sum of its accounts."""
     parts = sum(mj for account, mj in found.items() if account != "device" and not account.startswith("of "))
     return found["device"] - parts
 
 
 class Exporter:
-    """gpuledger with a journal, which may be killed."""
+    """gpuledger with a journal; tests may kill it."""
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
         self.start()
 
     def start(self) -> None:
-        """Begin, or go on; returns when it answers."""
+        """Start or restart; returns when the exporter answers."""
         words = ["serve", f"--web.listen-address=127.0.0.1:{PORT}", "--environment=none"]
         words += [f"--metric-retention={RETENTION_S}s", f"--journal.path={self._journal}"]
         self.process = subprocess.Popen([sys.executable, "-m", "gpuledger", *words])
@@ -72,25 +72,25 @@ class Exporter:
         raise AssertionError("the exporter does not answer")
 
     def kill(self) -> None:
-        """Without a chance to say anything."""
+        """Kill with SIGKILL."""
         self.process.kill()
         self.process.wait()
 
 
 class Watch:
-    """Looks at the books for some seconds and says who got what in them."""
+    """Observes the books during a phase and prints the energy by account."""
 
     def __init__(self) -> None:
         self.wrong = 0
         self._highest: Counter[str] = Counter()
 
     def check(self, right: bool, what: str) -> None:
-        """Say it, and count it when it is wrong."""
+        """Print the result of a check, and count failures."""
         self.wrong += not right
         print("  right:" if right else "  WRONG:", what, flush=True)
 
     def look(self) -> Counter[str]:
-        """One sum."""
+        """Read and check one sum."""
         found = energies()
         if off := residual(found):
             self.check(False, f"out of balance by {off} mJ")
@@ -102,7 +102,7 @@ class Watch:
         return found
 
     def without(self, exporter: Exporter, seconds: float) -> tuple[Counter[str], Counter[str]]:
-        """Kill the exporter for so long: what rose meanwhile, and what there was before."""
+        """Kill the exporter for some seconds; return the increases and the totals before."""
         before = energies()
         exporter.kill()
         time.sleep(seconds)
@@ -114,7 +114,7 @@ class Watch:
     def phase(
         self, title: str, seconds: float, during: Callable[[], None] = lambda: None, *, steady: bool = True
     ) -> Counter[str]:
-        """Add up twice a second; what rose, and how much of it was nobody's."""
+        """Check the sums twice a second, print the energy by account, and return the increases."""
         before = self.look()
         end = time.monotonic() + seconds
         during()
@@ -134,8 +134,8 @@ class Watch:
         return rose
 
 
-def main() -> int:  # noqa: PLR0915 - a story reads best in one piece
-    """All phases."""
+def main() -> int:  # noqa: PLR0915 - the phases are easier to read in one function
+    """Run all phases."""
     folder = Path(tempfile.mkdtemp())
     exporter = Exporter(folder / "journal")
     watch = Watch()

@@ -1,6 +1,6 @@
-"""On a machine with a GPU: what gpuledger says beside what nvidia-smi says, number by number.
+"""On a machine with a GPU: compare the readings of gpuledger with those of nvidia-smi.
 
-Run it while something works on the GPU:  python tools/h200/compare.py [ROUNDS]
+Run it while a process works on the GPU:  python tools/h200/compare.py [ROUNDS]
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Row = tuple[str, str, Callable[[Reading], Any], float]
 
 
 def mib(size_bytes: int | None) -> float:
-    """As nvidia-smi shows memory."""
+    """Memory in the unit of nvidia-smi."""
     return (size_bytes or 0) / 2**20
 
 
 def watts(power_mw: int | None) -> float:
-    """As nvidia-smi shows power."""
+    """Power in the unit of nvidia-smi."""
     return (power_mw or 0) / 1000
 
 
-# nvidia-smi's name, ours, how to read ours off a Reading, and how far apart they may be (they are not read at once).
+# Name in nvidia-smi, name in gpuledger, getter for a Reading, and tolerance, because they are read at different times.
 ROWS: tuple[Row, ...] = (
     ("memory.total", "memory_total_bytes", lambda r: mib(r.memory_total_bytes), 1.0),
     ("memory.used", "memory_used_bytes", lambda r: mib(r.memory_used_bytes), 1.0),
@@ -50,7 +50,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def main() -> int:
-    """Exit code 1 when any number is further apart than it may be."""
+    """Returns 1 if a difference exceeds its tolerance."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     source = NvmlSource()
     source.read()

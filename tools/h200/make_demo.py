@@ -1,8 +1,8 @@
-"""On a machine with a GPU: record the demo. Real CUDA processes in cgroups named as Kubernetes, Docker and systemd do.
+"""On a machine with a GPU: record the demo, with CUDA processes in cgroups like those of Kubernetes and Docker.
 
     python tools/h200/make_demo.py OUT.jsonl.gz
 
-Needs root and a writable cgroup v2 tree. The cgroups are removed at the end.
+Needs root and a writable cgroup v2 hierarchy. Removes the cgroups at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuledger.model import Owner, Owners
 from gpuledger.owners.resolver import Resolver
 from gpuledger.sources.recording import Encoder, header, load, read_packed
 
-# Where each process sits, what it does, from when to when (seconds), and the command name it shows.
+# For each process: cgroup, kind of work, start and end in seconds, and command name.
 TRAINING, SERVING = "7f2c1a9e-3b64-4d0f-9a51-c8e20d7b4f13", "b91d5c02-8e7a-4f3c-b6d4-1a2f90c37e58"
 CAST = (
     (placed.pod_cgroup(TRAINING, f"cri-containerd-{'4be1' * 16}"), "train", 0, 80, "python3"),
@@ -33,7 +33,7 @@ CAST = (
 )  # fmt: skip
 
 
-# What a kubelet and Docker would have said of them, had there been any.
+# Names that a kubelet and Docker would have reported.
 NAMED = {
     "python3": Owner(
         container="trainer", namespace="ml", pod="llama-finetune-0", image="ml/trainer:2.4",
@@ -48,7 +48,7 @@ NAMED = {
 
 
 def name_them(path: Path) -> None:
-    """Put the names into the recording, and take out the serial number of the board."""
+    """Add the names to the recording, and remove the serial number of the board."""
     resolver, encoder = Resolver(), Encoder()
     lines = [json.dumps(header(made_by=f"gpuledger {__version__}", interval_s=1.0))]
     for tick in load(read_packed(path), path):
@@ -74,7 +74,7 @@ def _named(process: str, owner: Owner) -> Owner:
 
 
 def main() -> int:
-    """Start the cast, record for 70 s, stop the cast."""
+    """Start the processes, record for 70 s, stop the processes."""
     running: list[subprocess.Popen[bytes]] = []
     recorder = None
     started = time.monotonic()
@@ -87,7 +87,7 @@ def main() -> int:
                 started = time.monotonic()
             time.sleep(max(0.0, begin - (time.monotonic() - started)))
             running.append(placed.start(where, kind, end - begin, name))
-        assert recorder is not None  # noqa: S101 - some of the cast come later
+        assert recorder is not None  # noqa: S101 - some processes start later
         code = recorder.wait(timeout=120)
         name_them(Path(sys.argv[1]))
         return code

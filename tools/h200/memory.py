@@ -1,9 +1,10 @@
-"""On a machine with a GPU: check that memory the driver lists with nobody is inferred to the containers that hold it.
+"""On a machine with a GPU: check that unlisted memory is inferred to the containers that hold it.
 
     python tools/h200/memory.py
 
-The exporter runs in a PID namespace of its own, where the driver lists no process, and sees the host's /proc beside its
-own. What it infers is compared with what the driver lists outside. Exit code 1 when it is off by more than 2 %.
+The exporter runs in its own PID namespace, where the driver lists no processes, with the host's /proc mounted. The
+inferred memory is compared with the list of the driver outside of the namespace. Exits with 1 if it differs by more
+than 2 %.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ exec unshare --pid --fork --mount-proc --kill-child {python} -m gpuledger serve 
 
 
 def listed() -> dict[int, int]:
-    """Bytes by pid, as the driver lists them here."""
+    """Bytes by pid, as listed by the driver outside of the namespace."""
     pynvml.nvmlInit()
     device = pynvml.nvmlDeviceGetHandleByIndex(0)
     return {row.pid: row.usedGpuMemory for row in pynvml.nvmlDeviceGetComputeRunningProcesses(device)}
 
 
 def inferred(body: str) -> dict[str, float]:
-    """Bytes by container id."""
+    """Inferred bytes by container id."""
     line = re.compile(r'^container_gpu_memory_bytes\{.*container_id="(\w+)".*method="inference"\} (\S+)$', re.MULTILINE)
     return {container: float(value) for container, value in line.findall(body)}
 
 
 def show(body: str, *names: str) -> None:
-    """The lines of these metrics."""
+    """Lines of these metrics."""
     print(*(line for line in body.splitlines() if line.startswith(names)), sep="\n")
 
 
 def main() -> int:
-    """One holder, then two."""
+    """Check one container, then two."""
     wrong = 0
     groups = {kind: f"system.slice/docker-{container}.scope" for kind, container in HOLDERS.items()}
     running = {"hold": placed.start(groups["hold"], "hold", 120, "hold")}

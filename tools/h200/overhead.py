@@ -1,10 +1,10 @@
-"""On a machine with a GPU: how much work a job does with the exporter beside it, and without.
+"""On a machine with a GPU: compare the throughput of a job with and without the exporter.
 
     python tools/h200/overhead.py [PAIRS] [SECONDS] [big|vector...]
 
-One process works all the time and notes how much it has done. The exporter, at one tick a second, is let go and held
-(SIGCONT, SIGSTOP) in turns, in the order on-off-off-on, so that what drifts cancels out. The work of each turn is
-compared with that of its pair.
+One process works all the time and logs its progress. The exporter, with one tick per second, is continued and stopped
+(SIGCONT, SIGSTOP) in the order on-off-off-on, so that drift cancels out. The work of each turn is compared with that
+of its pair.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import time
 
 PORT = 9480
 EDGE_S = 0.3
-"""Left out at the beginning of a turn: a tick may still be under way."""
+"""Seconds to ignore at the start of a turn, because a tick may still run."""
 
 
 def rate(log: list[tuple[float, float]], begin: float, end: float) -> float:
-    """Units a second, from the first note after `begin` to the last one before `end`."""
+    """Units per second, from the first log entry after `begin` to the last one before `end`."""
     inside = [note for note in log if begin <= note[0] <= end]
     (first, done_first), (last, done_last) = inside[0], inside[-1]
     return (done_last - done_first) / (last - first)
 
 
 def compare(kind: str, pairs: int, seconds: float) -> None:
-    """All turns with one kind of work, and a line about them."""
+    """Run all turns with one kind of work and print the result."""
     work = subprocess.Popen([sys.executable, __file__, "work", kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     words = [sys.executable, "-m", "gpuledger", "serve", f"--web.listen-address=127.0.0.1:{PORT}", "--environment=none"]
     server = subprocess.Popen(words, stderr=subprocess.DEVNULL)
@@ -63,7 +63,7 @@ def compare(kind: str, pairs: int, seconds: float) -> None:
 
 
 def work(kind: str) -> None:
-    """Multiply until told that it is enough; then say how much was done when."""
+    """Multiply matrices until a line arrives on standard input, then print the log of progress."""
     import torch
 
     big = kind == "big"
@@ -79,7 +79,7 @@ def work(kind: str) -> None:
 
 
 def main() -> None:
-    """Work that is bound by power, and work that is bound by memory."""
+    """Measure work that is limited by power, and work that is limited by memory."""
     if sys.argv[1:2] == ["work"]:
         work(sys.argv[2])
         return

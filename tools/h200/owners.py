@@ -2,8 +2,8 @@
 
     python tools/h200/owners.py
 
-Processes sit in cgroup v2 folders named as containerd, CRI-O, Docker, Slurm and systemd name them. Then the exporter
-runs in a PID namespace of its own and must say what is wrong. Exit code 1 when anything is not as it should be.
+The processes run in cgroups (v2) named like those of containerd, CRI-O, Docker, Slurm and systemd. Then the exporter
+runs in its own PID namespace and must report this problem. Exits with 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scrape import metrics
 
 CONTAINERD, CRIO, DOCKER = "4be1" * 16, "90ad" * 16, "c3f7" * 16
 UID, UID2 = "7f2c1a9e-3b64-4d0f-9a51-c8e20d7b4f13", "b91d5c02-8e7a-4f3c-b6d4-1a2f90c37e58"
-# Where, and what /metrics must say of the process there.
+# Cgroup, and the labels that /metrics must have for the process in it.
 CAST = (
     (placed.pod_cgroup(UID, f"cri-containerd-{CONTAINERD}"), {"container_id": CONTAINERD, "pod_uid": UID}),
     (placed.pod_cgroup(UID2, f"crio-{CRIO}", "besteffort"), {"container_id": CRIO, "pod_uid": UID2}),
@@ -29,13 +29,13 @@ PORT = 9477
 
 
 def exporter(*before: str) -> subprocess.Popen[str]:
-    """An exporter on PORT, perhaps behind another command."""
+    """An exporter on PORT, optionally started by another command."""
     words = [*before, sys.executable, "-m", "gpuledger", "serve", f"--web.listen-address=127.0.0.1:{PORT}"]
     return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
 
 
 def main() -> int:
-    """Both halves."""
+    """Run both checks."""
     wrong = 0
     running = [placed.start(where, "small", 90, f"work{i}") for i, (where, _) in enumerate(CAST)]
     try:
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def nested() -> int:
-    """In a PID namespace of its own the driver lists nobody, though memory is used; the exporter must say so."""
+    """In its own PID namespace the driver lists no processes although memory is used; the exporter must report it."""
     server = exporter("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
     try:
         body = metrics(PORT, "gpu_processes")
@@ -73,7 +73,7 @@ def nested() -> int:
             "memory is used": re.search(r"^gpu_memory_used_bytes\{.*\} 0$", body, re.MULTILINE) is None,
         }
     finally:
-        server.kill()  # and its child with it; the child is the init of its namespace and would not hear SIGTERM
+        server.kill()  # also ends its child, which is the init of its namespace and ignores SIGTERM
         _, log = server.communicate(timeout=20)
     checks["the log names the fix"] = "hostPID: true" in log
     for check, right in checks.items():

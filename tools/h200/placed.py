@@ -1,4 +1,4 @@
-"""CUDA processes in cgroups of our choice. Needs root and a writable cgroup v2 tree."""
+"""CUDA processes in given cgroups. Needs root and a writable cgroup v2 hierarchy."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ KUBEPODS = "kubepods.slice/kubepods-{qos}.slice/kubepods-{qos}-pod{uid}.slice/{s
 
 
 def pod_cgroup(uid: str, scope: str, qos: str = "burstable") -> str:
-    """Where the kubelet puts a container of a pod, with systemd's names."""
+    """Cgroup of a pod's container with the systemd driver of the kubelet."""
     return KUBEPODS.format(qos=qos, uid=uid.replace("-", "_"), scope=scope)
 
 
 def start(where: str, kind: str, seconds: float, name: str, **environment: str) -> subprocess.Popen[bytes]:
-    """Start a workload in a cgroup, under a command name; returns when it has begun to work."""
+    """Start a workload in a cgroup with a command name; returns when it works."""
     folder = CGROUPS / where
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -46,7 +46,7 @@ def start(where: str, kind: str, seconds: float, name: str, **environment: str) 
 
 @contextmanager
 def mps(folder: Path) -> Iterator[dict[str, str]]:
-    """A server of MPS; the environment that makes a process its client. Changes no mode of the GPU."""
+    """Run an MPS server; yields the environment for its clients. Does not change the mode of the GPU."""
     environment = {f"CUDA_MPS_{name}_DIRECTORY": str(folder / name.lower()) for name in ("PIPE", "LOG")}
     for path in environment.values():
         Path(path).mkdir()
@@ -58,7 +58,7 @@ def mps(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def remove(where: str) -> None:
-    """Take away a cgroup, and those above it that are empty."""
+    """Remove a cgroup and its empty parents."""
     folder = CGROUPS / where
     while folder != CGROUPS:
         with suppress(OSError):

@@ -1,11 +1,11 @@
-"""On a machine with a GPU: record processes alone and together, with the truth of what each did beside the readings.
+"""On a machine with a GPU: record processes alone and together, with the ground truth of their work.
 
     python tools/h200/record_shared.py FOLDER [--only NAME,...] [--list] [--within SECONDS]
 
-Writes one file a scenario in the format of tests/data/h200/README.md, with the clock (`sm_mhz`) in each row: first
-every kind of work alone, then two to four together. `conv@0.4` works 0.4 s of each second; `sort>conv` does one for
-half of the time, then the other, and has two lines of truth. What is not done within the time is left out, and said.
-Needs PyTorch and pynvml, and the PID namespace of the host.
+Writes one file per scenario in the format of tests/data/h200/README.md, with the clock (`sm_mhz`) in each row: first
+every kind of work alone, then two to four together. `conv@0.4` works 0.4 s of each second. `sort>conv` does each kind
+for half of the time and has two lines of ground truth. Scenarios that do not fit into the time are skipped and
+listed. Needs PyTorch, pynvml and the PID namespace of the host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
-import workloads  # imports PyTorch once, here; the processes are forked off before any of them touches the GPU
+import workloads  # imports PyTorch once; processes are forked before any of them uses the GPU
 
 ALONE = (
     "conv", "attention", "fft", "sort", "elementwise", "embed", "transformer", "infer", "transformer>infer",
@@ -50,21 +50,21 @@ TOGETHER = (
 )
 ALONE_S, TOGETHER_S = 9.0, 14.0
 SETTLE_S, BEFORE_S, AFTER_S = 0.7, 1.2, 0.6
-"""After the last process is ready; from the first row to the beginning of work; from its end to the last row."""
+"""Seconds after the last process is ready, from the first row to the start of work, from its end to the last row."""
 PERIOD_S = 0.1
 GPM = (1, 2, 3, 5, 10, 11, 12, 13)
 SPARE_S = 7.0
-"""What a scenario takes beside its own time, about."""
+"""Approximate overhead of a scenario, in seconds."""
 
 
 def name_of(kinds: tuple[str, ...]) -> str:
-    """`x-conv40-transformer`, `solo-transformer+infer`."""
+    """Name of a scenario, such as `x-conv40-transformer` or `solo-transformer+infer`."""
     words = [kind.replace(">", "+").replace("@0.", "") + ("0" if "@" in kind else "") for kind in kinds]
     return "-".join(["solo" if len(kinds) == 1 else "x", *words])
 
 
 def work(pipe: Connection, kind: str, offset_s: float) -> None:
-    """A process: build, say so, begin when told, work, tell what was done, stay until told to go."""
+    """Process body: build, report ready, wait for the start, work, send the log, wait for the end."""
     names, _, duty = kind.partition("@")
     phases = names.split(">")
     steps = [workloads.KINDS[name]() for name in phases]
@@ -85,7 +85,7 @@ def work(pipe: Connection, kind: str, offset_s: float) -> None:
 
 
 def _names(kind: str) -> list[str]:
-    """Of each phase, with its duty."""
+    """Kinds of work of each phase, with the duty cycle."""
     names, at, duty = kind.partition("@")
     return [name + at + duty for name in names.split(">")]
 
@@ -93,7 +93,7 @@ def _names(kind: str) -> list[str]:
 def _worked(
     step: Callable[[float], None], until: float, duty: float, offset_s: float, *, counts: bool
 ) -> list[list[float]]:
-    """Steps until then; the log of time and steps done so far, also where a pause begins and ends."""
+    """Run steps until a deadline; returns the log of time and steps, including the start and end of pauses."""
     begin = time.time()
     log: list[list[float]] = [[begin, 0]]
     done = 0
@@ -113,7 +113,7 @@ def _worked(
 
 
 class Reader:
-    """Rows of raw readings of the first GPU."""
+    """Raw readings of the first GPU as rows."""
 
     def __init__(self) -> None:
         pynvml.nvmlInit()
@@ -122,17 +122,17 @@ class Reader:
         self.begin()
 
     def begin(self) -> None:
-        """A new recording: what was before does not count."""
+        """Start a new recording without earlier samples."""
         self._newest_us = int((time.time() - 0.2) * 1e6)
         self._rows = 0
         pynvml.nvmlGpmSampleGet(self._gpu, self._samples[0])
 
     def pids(self) -> set[int]:
-        """Who is on the GPU."""
+        """Pids on the GPU."""
         return {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(self._gpu)}
 
     def row(self) -> dict[str, Any]:
-        """One row; activity in every fifth."""
+        """Read one row; every fifth has activity."""
         gpu = self._gpu
         found: dict[str, Any] = {"t": time.time(), "energy_mj": pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)}
         found["t_energy"] = time.time()
@@ -173,7 +173,7 @@ class Reader:
 
 
 def record(reader: Reader, kinds: tuple[str, ...]) -> dict[str, Any]:
-    """One scenario, from the first process to the last."""
+    """Record one scenario."""
     seconds = ALONE_S if len(kinds) == 1 else TOGETHER_S
     forks = multiprocessing.get_context("fork")
     pipes: list[Connection] = []
@@ -212,7 +212,7 @@ def record(reader: Reader, kinds: tuple[str, ...]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """All scenarios, or those named."""
+    """Record all scenarios or the selected ones."""
     asked = argparse.ArgumentParser(description="record processes alone and together")
     asked.add_argument("folder", nargs="?", type=Path)
     asked.add_argument("--only", default="", help="names, with commas between")

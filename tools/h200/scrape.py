@@ -1,4 +1,4 @@
-"""An exporter's page, as soon as it has what is waited for."""
+"""Metrics of an exporter, once they contain an expected line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 
 def metrics(port: int, wanted: str, within_s: float = 30) -> str:
-    """The page on this host, once it has a line that begins so."""
+    """Wait until a line with this prefix is in the metrics of this host; return them."""
     end = time.monotonic() + within_s
     body = ""
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Twenty CUDA processes that live for about a second each: `python short.py CGROUP`. PyTorch is imported once."""
+"""Twenty CUDA processes of about one second each: `python short.py CGROUP`. Imports PyTorch once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROCESSES, WORK_S, APART_S = 20, 0.6, 1.0
 
 
 def work(cgroup: Path) -> None:
-    """Multiply for a moment."""
+    """Multiply matrices for a moment."""
     (cgroup / "cgroup.procs").write_text(str(os.getpid()))
     a = torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16)
     end = time.monotonic() + WORK_S
@@ -24,12 +24,12 @@ def work(cgroup: Path) -> None:
 
 
 def main() -> int:
-    """One after the other, some of them together."""
+    """Run the processes one after another, some of them overlapping."""
     cgroup = Path(sys.argv[1])
     cgroup.mkdir(parents=True, exist_ok=True)
     pids = []
     for _ in range(PROCESSES):
-        pid = os.fork()  # before CUDA is touched, which a fork would not survive
+        pid = os.fork()  # before CUDA is initialized, because it does not survive a fork
         if not pid:
             work(cgroup)
             os._exit(0)

@@ -1,12 +1,12 @@
-"""CUDA work of different kinds, each a process: `python workloads.py KIND SECONDS`.
+"""CUDA workloads of different kinds: `python workloads.py KIND SECONDS`.
 
 `serve` answers bursts of requests, `train` runs matrix products with pauses for data, `decode` reads weights like a
-language model that writes word after word, `copy` moves memory, `small` multiplies
-small matrices, `hold` keeps a model loaded and does nothing.
+language model that generates tokens, `copy` copies memory, `small` multiplies small matrices, and `hold` keeps a
+model loaded without working.
 
-Nearer to what people run: `transformer` trains one with an optimizer, `infer` answers requests of varying size with it,
-`conv` and `attention` are the hearts of others, `embed` looks up rows of a large table, and `fft`, `sort` and
-`elementwise` are what their names say. One step of each is one unit of work, and takes some ten milliseconds.
+More realistic kinds: `transformer` trains a model with an optimizer, `infer` answers requests of varying size with
+it, `conv` and `attention` are the core operations of other models, `embed` looks up rows of a large table, and `fft`,
+`sort` and `elementwise` do what their names say. One step is one unit of work and takes some ten milliseconds.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ KINDS = {
 
 
 def main() -> None:
-    """Work until the time is up."""
+    """Work for the given time."""
     kind, seconds = sys.argv[1], float(sys.argv[2])
     step = KINDS[kind]()
     torch.cuda.synchronize()

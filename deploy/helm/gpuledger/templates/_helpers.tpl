@@ -29,7 +29,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: fleet
 {{- end -}}
 
-{{/* Of every object, beside what selects it. */}}
+{{/* Labels of every object, in addition to the selector labels. */}}
 {{- define "gpuledger.labels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: gpuledger
@@ -58,15 +58,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The account that rights are given to. Those of "default" would be the rights of every pod of the namespace. */}}
+{{/* Service account that gets permissions. Never "default", which every pod of the namespace uses. */}}
 {{- define "gpuledger.ownServiceAccount" -}}
 {{- if and (not .Values.serviceAccount.create) (has .Values.serviceAccount.name (list "" "default")) -}}
-{{- fail "rights would go to every pod of the namespace: give serviceAccount.name, or switch off rbac.create (or kubernetesApi.enabled) and openshift.scc.create" -}}
+{{- fail "the service account \"default\" would grant permissions to every pod of the namespace; set serviceAccount.name, or disable rbac.create (or kubernetesApi.enabled) and openshift.scc.create" -}}
 {{- end -}}
 {{- include "gpuledger.serviceAccount" . -}}
 {{- end -}}
 
-{{/* The capabilities that what is asked for needs: each once. */}}
+{{/* Capabilities that the values need, without duplicates. */}}
 {{- define "gpuledger.capabilities" -}}
 {{- $add := list -}}
 {{- if or .Values.proc.maps .Values.proc.environ }}{{ $add = append $add "SYS_PTRACE" }}{{ end -}}
@@ -89,7 +89,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toYaml $context -}}
 {{- end -}}
 
-{{/* The driver, for the exporter and for the container that turns on accounting mode. */}}
+{{/* Driver environment of the exporter and of the init container that enables accounting mode. */}}
 {{- define "gpuledger.driverEnv" -}}
 - name: NVIDIA_VISIBLE_DEVICES
   value: {{ .Values.driver.visibleDevices | quote }}
@@ -113,7 +113,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{/* A scrape endpoint, of the exporter's ServiceMonitor or PodMonitor. */}}
+{{/* Scrape endpoint of the exporter's ServiceMonitor or PodMonitor. */}}
 {{- define "gpuledger.endpoint" -}}
 {{- $monitor := .Values.serviceMonitor -}}
 port: {{ .Values.service.portName }}
@@ -152,7 +152,7 @@ metricRelabelings: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{/* What of the node is mounted, each with the value that asks for it. */}}
+{{/* Mounts from the node, each with the value that enables it. */}}
 {{- define "gpuledger.mounts" -}}
 {{- if .Values.config }}
 - name: config
@@ -196,7 +196,7 @@ metricRelabelings: {{- toYaml . | nindent 2 }}
     secretName: {{ .Values.webConfig.existingSecret }}
 {{- end }}
 {{- if .Values.podResources.enabled }}
-# The folder and not the socket: the kubelet makes a new one when it starts.
+# The directory instead of the socket: the kubelet creates a new socket when it starts.
 - name: pod-resources
   hostPath:
     path: {{ .Values.podResources.path }}
