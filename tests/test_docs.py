@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -46,9 +47,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_site_builds(tmp_path: Path) -> None:
     """Mkdocs finds every page in the navigation, and every link and anchor leads somewhere."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
-    assert (done.returncode, done.stderr.count("WARNING")) == (0, 0), done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     assert 'id="gpu_process_energy_joules_total"' in (tmp_path / "metrics" / "index.html").read_text()
 
 
