@@ -167,7 +167,7 @@ def test_an_account_without_permissions(cluster: Cluster, node: Node) -> None:
         shown.shows_lines(
             'gpuledger_provider_up{provider="kubernetes"} 0', *uses(replace(main, namespace="", pod="", name=""), WHOLE)
         )
-        assert "pods list/watch" in shown.log()
+        assert "list and watch of pods" in shown.log()
 
         role = cluster.ask("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/may-not")
         cluster.ask("PUT", "/apis/rbac.authorization.k8s.io/v1/clusterroles/may-not", role | {"rules": RIGHTS})
