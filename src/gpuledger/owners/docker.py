@@ -21,12 +21,7 @@ from gpuledger.net.address import parse_address
 from gpuledger.net.deadline import Deadline
 from gpuledger.net.http import Client, Response
 from gpuledger.net.tls import TlsSettings
-from gpuledger.owners.dockerjson import (
-    Inspected,
-    read_container,
-    read_inspected,
-    read_list,
-)
+from gpuledger.owners.dockerjson import Inspected, read_container, read_inspected, read_list
 from gpuledger.owners.jsonvalues import as_dict, as_line, as_text
 from gpuledger.owners.names import Names
 from gpuledger.statelog import StateLog

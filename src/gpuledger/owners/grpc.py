@@ -136,8 +136,7 @@ def _exchange(connection: socket.socket, method: str, request: bytes, deadline: 
 
     http = H2Connection(H2Configuration(client_side=True, header_encoding=None))
     http.local_settings = Settings(
-        client=True,
-        initial_values={SettingCodes.ENABLE_PUSH: 0, SettingCodes.INITIAL_WINDOW_SIZE: LARGEST_WINDOW},
+        client=True, initial_values={SettingCodes.ENABLE_PUSH: 0, SettingCodes.INITIAL_WINDOW_SIZE: LARGEST_WINDOW}
     )
     http.initiate_connection()
     http.increment_flow_control_window(LARGEST_WINDOW - 65535)  # the window of a new connection

@@ -182,11 +182,7 @@ class DcgmCollector:
         library = self._library.name if self._library is not None else ""
         version = self._session.version if self._session is not None else ""
         health = DcgmHealth(
-            up=problem is None,
-            problem=problem,
-            version=version,
-            library=library,
-            mode=self._result.health.mode,
+            up=problem is None, problem=problem, version=version, library=library, mode=self._result.health.mode
         )
         self._result = Result(health, statistics)
         self._log(problem)

@@ -8,19 +8,7 @@ end.
 from __future__ import annotations
 
 import ctypes
-from ctypes import (
-    POINTER,
-    Structure,
-    c_char,
-    c_char_p,
-    c_double,
-    c_int,
-    c_int64,
-    c_size_t,
-    c_uint,
-    c_ushort,
-    sizeof,
-)
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint, c_ushort, sizeof
 from typing import Any
 
 from gpuledger.errors import DcgmError

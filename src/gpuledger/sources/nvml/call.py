@@ -92,11 +92,7 @@ def problem_of(what: str, code: int, gpu: int | None = None) -> Problem:
 
 def hang(call: str) -> Problem:
     """The problem of a call that does not return."""
-    return Problem(
-        what=f"{call} does not return",
-        fix=HANG_FIX,
-        kind=HANG,
-    )
+    return Problem(what=f"{call} does not return", fix=HANG_FIX, kind=HANG)
 
 
 class Calls:

@@ -45,15 +45,8 @@ VIDEO = (
     ("encoder_pct", pynvml.nvmlDeviceGetEncoderUtilization),
     ("decoder_pct", pynvml.nvmlDeviceGetDecoderUtilization),
 )
-IMAGES = (
-    ("jpeg_pct", pynvml.nvmlDeviceGetJpgUtilization),
-    ("optical_flow_pct", pynvml.nvmlDeviceGetOfaUtilization),
-)
-FIELDS = (
-    pynvml.NVML_FI_DEV_MEMORY_TEMP,
-    pynvml.NVML_FI_DEV_POWER_AVERAGE,
-    pynvml.NVML_FI_DEV_POWER_INSTANT,
-)
+IMAGES = (("jpeg_pct", pynvml.nvmlDeviceGetJpgUtilization), ("optical_flow_pct", pynvml.nvmlDeviceGetOfaUtilization))
+FIELDS = (pynvml.NVML_FI_DEV_MEMORY_TEMP, pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
 
 
 def identity(calls: Calls, handle: Handle, index: int) -> Device:
