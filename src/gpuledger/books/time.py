@@ -21,7 +21,7 @@ class Busy:
 
     sampled_ns: dict[int, int]
     ended_ns: dict[int, int]
-    """From accounting mode: processes that ended since the previous tick and were in no list."""
+    """Processes that ended since the previous tick and were in no process list, from accounting mode."""
     since_ns: int
     """A row with the same pid that was last seen before this time belongs to an earlier process."""
 
@@ -38,8 +38,8 @@ class GpuTime:
 class TimeBook:
     """Adds up busy time; each driver sample counts once.
 
-    A reading asks for the samples after the newest one of the reading before. The driver answers with the mean over
-    that whole window for every process, whatever timestamp the sample itself carries.
+    Each reading requests the samples since the newest one of the previous reading. The driver returns the mean over
+    that whole window for every process, regardless of the sample's timestamp.
     """
 
     def __init__(self, longest_ns: int = BUFFER_NS) -> None:
@@ -100,6 +100,6 @@ class TimeBook:
 
 
 def _ended(reading: Reading) -> Iterator[Accounting]:
-    """Accounts of processes that ended since the previous reading and were in no list."""
+    """Accounts of processes that ended since the previous reading and are in no process list."""
     listed = {resident.pid for resident in reading.residents or ()}
     return (account for account in reading.accounting if not account.running and account.pid not in listed)
