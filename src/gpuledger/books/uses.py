@@ -153,14 +153,12 @@ def _containers(
             number = len(members)
             members.append((holder.device, holder.owner, []))
         inferred_bytes[number] = holder.memory_bytes
-    exited = dict(totals)
+    gone = dict(totals)
     containers = [
-        _container(
-            device, owner, group, exited.pop((owner.container_id, device.uuid), None), inferred_bytes.get(number)
-        )
+        _container(device, owner, group, gone.pop((owner.container_id, device.uuid), None), inferred_bytes.get(number))
         for number, (device, owner, group) in enumerate(members)
     ]
-    return (*containers, *(_container(total.device, total.owner, [], total, None) for total in exited.values()))
+    return (*containers, *(_container(total.device, total.owner, [], total, None) for total in gone.values()))
 
 
 def _number_of(holder: Inferred, members: Sequence[tuple[Device, Owner, list[ProcessUse]]]) -> int | None:

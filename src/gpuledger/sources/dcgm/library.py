@@ -28,7 +28,7 @@ class Summary64(Structure):
 
 
 class Summary32(Structure):
-    """The same with 32 bits."""
+    """As Summary64, with 32 bits."""
 
     _fields_ = (("minimum", c_int), ("maximum", c_int), ("average", c_int))
 
@@ -147,7 +147,7 @@ INTERFACE = (
 )
 NVML = "mount the driver's libnvidia-ml.so.1 into the container"
 NO_DATA, NOT_WATCHED, PERMISSION, REQUIRES_ROOT = "no_data", "not_watched", "permission", "requires_root"
-"""Kinds of errors that code refers to."""
+"""Error kinds that other code compares."""
 KINDS = {
     -11: ("timeout", UNREACHABLE),
     -12: ("version_mismatch", INTERFACE),

@@ -93,7 +93,7 @@ class Session:
         return self._uuids[gpu_id]
 
     def close(self) -> None:
-        """Close the connection; an engine that is gone is no error."""
+        """Close the connection. Errors are ignored: the engine may have stopped."""
         self._quietly("dcgmDisconnect" if self._hostengine else "dcgmStopEmbedded", self._handle)
         self._quietly("dcgmShutdown")
 
@@ -147,7 +147,7 @@ def _stats(gpu: PidSingleInfo) -> DcgmStats:
 
 
 def _known(number: int, blank: int) -> int | None:
-    """The value, or None if it is missing. It is negative after a reload of the driver, when nothing was measured."""
+    """The value; None if it is missing, or negative as after a reload of the driver."""
     return int(number) if 0 <= number < blank else None
 
 
