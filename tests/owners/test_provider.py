@@ -286,7 +286,7 @@ def test_health(life: Life) -> None:
 
     start = 1_000_000
     assert seen == [
-        ProviderHealth("docker", False, Problem("not asked yet", kind="starting"), start, 0, 0, 0),
+        ProviderHealth("docker", False, Problem("not polled yet", kind="starting"), start, 0, 0, 0),
         ProviderHealth("docker", False, Problem("a"), start + 1000, 0, 1, 1),
         ProviderHealth("docker", False, Problem("b"), start + 1000, 0, 2, 2),
         ProviderHealth("docker", True, None, start + 3000, start + 3000, 3, 2),
@@ -488,7 +488,7 @@ def test_one_that_never_comes_back_is_down() -> None:
     clock[0] = 61.0
     health = background.health
     assert (health.up, health.problem and health.problem.kind) == (False, "hang")
-    assert health.reason == "does not come back after 60 s; see whether it, or its file system, hangs"
+    assert health.reason == "no answer for 60 s; check whether it, or its file system, hangs"
 
     answer.set()
     thread.join(10)
