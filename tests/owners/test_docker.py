@@ -472,7 +472,7 @@ def test_in_the_background(serve: Serve) -> None:
     """As the exporter runs it: the names are there, and an end comes at once."""
     _, provider = serve(events=Events())
     background = PolledProvider(provider)
-    assert background.refresh()
+    assert background.once()
     assert provider.interval_s == 15
     assert background.health.up
     assert background.names.containers[A].name == "web"

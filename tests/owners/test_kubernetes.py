@@ -405,9 +405,9 @@ def test_in_the_background(server: ApiServer) -> None:
     server.put(pod("b"))
     until(lambda: "uid-b" in background.names.pods)
     background.stop()
-    background._poller._thread.join(5)
+    background._thread.join(5)
 
-    assert not background._poller._thread.is_alive()
+    assert not background._thread.is_alive()
     assert background.health.up
 
 

@@ -226,7 +226,6 @@ def split(
 
 
 def _energy_at(power_mw: int | None, elapsed_ns: int, most_mj: int) -> int:
-    """Energy at constant power, at most `most_mj`."""
     return min(most_mj, (power_mw or 0) * elapsed_ns // NS_MW_PER_MJ)
 
 

@@ -97,7 +97,6 @@ class Meter:
         return Rise(mj)
 
     def _check(self, counter_mj: int, mw_ns: int) -> None:
-        """Compare the counter with power x time."""
         self.checked_counter_mj += counter_mj
         self.checked_mw_ns += mw_ns
         if self.checked_mw_ns > CHECKED_MW_NS:

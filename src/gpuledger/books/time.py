@@ -80,7 +80,6 @@ class TimeBook:
         )
 
     def _window_us(self, samples: Sequence[Sample], uuid: str, now_ns: int, elapsed_ns: int) -> int:
-        """The time that the samples cover."""
         newest_us = max((sample.timestamp_us for sample in samples), default=0)
         if not newest_us:
             return 0

@@ -183,7 +183,6 @@ class DockerProvider:
 
 
 def _fixes(name: str) -> dict[str, str]:
-    """Fixes by kind of HttpError."""
     start = START.get(name, f"start {name}")
     return {
         "permission": PERMISSION.get(name, "run as root"),

@@ -128,7 +128,6 @@ def _visible_ids(container: dict[str, Any]) -> list[str]:
 
 
 def _device_nodes(host: dict[str, Any]) -> list[str]:
-    """The devices of `--device`."""
     paths = [as_text(as_dict(device).get("PathOnHost")) for device in as_list(host.get("Devices"))]
     return [node[1] if (node := GPU_NODE.fullmatch(path)) else path
             for path in paths if GPU_NODE.fullmatch(path) or _is_cdi_gpu(path)]  # fmt: skip

@@ -186,7 +186,6 @@ def _take(event: Any, answer: _Answer) -> None:
 
 
 def _one_line(text: str) -> str:
-    """A server's text as one line of limited length."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]}…"
 

@@ -224,7 +224,6 @@ class KubernetesProvider:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert other errors to a ProviderError with a fix."""
         try:
             yield
         except AnswerError as error:
@@ -255,7 +254,6 @@ class _Watch:
 
 
 def _fixes(api: ApiAccess) -> dict[str, str]:
-    """Fixes by kind of HttpError."""
     ca = f" {api.ca}" if api.ca and isinstance(api.ca, str) else ""
     address = f"check its address and its certificate authority{ca}"
     return {

@@ -189,7 +189,6 @@ def parse_stat(data: bytes) -> tuple[str, int]:
 
 @lru_cache(maxsize=1024)
 def _user(uid: int | None) -> str:
-    """The user name of a uid on this host; empty if there is none."""
     try:
         return "" if uid is None else pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -227,11 +226,6 @@ class Pidfds:
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._fds
-
-    def close(self) -> None:
-        """Remove all processes."""
-        self.keep(set())
-        self._epoll.close()
 
 
 def raise_fd_limit() -> None:

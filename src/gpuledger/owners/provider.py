@@ -61,8 +61,8 @@ class SilentProvider:
         """Nothing is open between two polls."""
 
 
-class PolledProvider:
-    """One provider with its thread, its last names and its health."""
+class PolledProvider(Poller):
+    """Polls one provider; has its last names and its health."""
 
     def __init__(
         self,
@@ -71,15 +71,7 @@ class PolledProvider:
         monotonic: Callable[[], float] = time.monotonic,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._provider = provider
-        self._monotonic = monotonic
-        self._now_ns = now_ns
-        self._state_log = StateLog(log)
-        self._names = NO_NAMES
-        self._fetched_at: float | None = None
-        self._health = ProviderHealth(name=provider.name, up=False, problem=NOT_POLLED, since_ns=now_ns(),
-                                      last_success_ns=0, fetches=0, failures=0)  # fmt: skip
-        self._poller = Poller(
+        super().__init__(
             provider.name,
             self._refresh,
             lambda: provider.interval_s,
@@ -87,24 +79,19 @@ class PolledProvider:
             apart_s=NUDGE_APART_S,
             monotonic=monotonic,
         )
+        self._provider = provider
+        self._now_ns = now_ns
+        self._health_log = StateLog(log)
+        self._names = NO_NAMES
+        self._fetched_at: float | None = None
+        self._health = ProviderHealth(name=provider.name, up=False, problem=NOT_POLLED, since_ns=now_ns(),
+                                      last_success_ns=0, fetches=0, failures=0)  # fmt: skip
 
-    def start(self) -> None:
-        """Start polling."""
-        self._poller.start()
-
-    def stop(self) -> None:
-        """Stop polling soon; does not wait for a provider that hangs."""
-        self._poller.stop()
+    def stop(self, wait_s: float = 0.0) -> None:
+        """End the thread, and close the provider."""
+        super().stop(wait_s)
         with suppress(Exception):
             self._provider.close()
-
-    def nudge(self) -> None:
-        """Poll soon, because an id has no name. Does not wait."""
-        self._poller.nudge()
-
-    def refresh(self) -> bool:
-        """Poll once, in the calling thread; whether the provider answered."""
-        return self._poller.once()
 
     @property
     def names(self) -> Names:
@@ -117,10 +104,10 @@ class PolledProvider:
     def health(self) -> ProviderHealth:
         """The provider's health; one that hangs is down."""
         health = self._health
-        if not self._poller.hangs:
+        if not self.hangs:
             return health
         problem = Problem(f"no answer for {HANGS_S:g} s", "check whether it, or its file system, hangs", "hang")
-        self._state_log.change(health.name, str(problem), f"{health.name}: {problem}", "")
+        self._health_log.change(health.name, str(problem), f"{health.name}: {problem}", "")
         return replace(health, up=False, problem=problem)
 
     def _refresh(self) -> bool:
@@ -151,4 +138,4 @@ class PolledProvider:
             failures=before.failures + (not up),
         )
         reason = str(problem or "")
-        self._state_log.change(before.name, reason, f"{before.name}: {reason}", f"{before.name} answers again")
+        self._health_log.change(before.name, reason, f"{before.name}: {reason}", f"{before.name} answers again")

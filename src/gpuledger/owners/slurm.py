@@ -183,7 +183,6 @@ def _is_pid(text: bytes) -> bool:
 
 
 def _cache(cache: dict[K, V], key: K, value: V) -> None:
-    """Store a value; the oldest entry is evicted."""
     if key not in cache and len(cache) >= CACHE_MAX:
         del cache[next(iter(cache))]
     cache[key] = value

@@ -210,7 +210,6 @@ class Library:
             raise DcgmError(f"{name}{about and f' {about}'}: {self._text(code)} ({code})", fix, kind)
 
     def _text(self, code: int) -> str:
-        """DCGM's description of an error."""
         try:
             function = self._library["errorString"]
         except AttributeError:

@@ -111,7 +111,6 @@ class Session:
         return int(handle.value)
 
     def _version(self) -> str:
-        """The engine's version; empty if unknown."""
         info = VersionInfo(version=VERSION_INFO_VERSION)
         if not self._quietly("dcgmHostengineVersionInfo", self._handle, byref(info)):
             return ""

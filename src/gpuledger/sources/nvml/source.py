@@ -305,7 +305,6 @@ def _failure(call: str, code: int, count: int) -> Problem:
 
 
 def _initialise() -> tuple[Driver, int]:
-    """Load the library and count the GPUs."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
