@@ -91,19 +91,19 @@ class AnswerError(GpuledgerError):
 
 
 class ProviderError(GpuledgerError):
-    """A name provider gives no answer now.
+    """A name provider gives no usable answer.
 
     Kinds: those of HttpError and ConnectError, `auth` (credentials are refused), `format` (a malformed answer).
     """
 
 
 class UpstreamError(GpuledgerError):
-    """The dcgm-exporter gives no usable metrics now; `kind` is a value of the label `reason`."""
+    """The dcgm-exporter gives no usable metrics; `kind` is a value of the label `reason`."""
 
 
 class PrometheusError(GpuledgerError):
-    """Prometheus gives no usable answer now; `kind` is a value of the label `reason`."""
+    """Prometheus gives no usable answer; `kind` is a value of the label `reason`."""
 
 
 class LostError(GpuledgerError):
-    """`top` gets no snapshot now."""
+    """`top` gets no snapshot."""

@@ -76,7 +76,7 @@ class Holding:
     has_instances: bool = False
     """Whether this is a GPU with MIG instances."""
     uses: dict[HolderLabels, list[ContainerUse]] = field(default_factory=dict)
-    """By container, including those that left and are still shown."""
+    """By container, including containers whose processes have exited."""
     holder: HolderLabels = NO_HOLDER
     """The only container or pod that holds the device; NO_HOLDER if there are several."""
     alone: bool = False

@@ -312,7 +312,7 @@ def test_nobody_there_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ) as caught:
         provider.fetch()
     assert caught.value.kind == "permission"
-    with pytest.raises(ProviderError, match="run as the user whose socket it is, or as root"):
+    with pytest.raises(ProviderError, match="run as the owner of the socket, or as root"):
         DockerProvider(str(path), name="podman").fetch()
     provider.close()
 
@@ -327,7 +327,7 @@ def test_strange_places(tmp_path: Path) -> None:
         url, missing = f"tcp://127.0.0.1:{listener.getsockname()[1]}", str(tmp_path / "ca.pem")
         with pytest.raises(ProviderError, match=r"the TLS files .*ca\.pem cannot be used: No such file"):
             DockerProvider(url, ca=missing).fetch()
-    with pytest.raises(ValueError, match="is no address"):
+    with pytest.raises(ValueError, match="is not an address"):
         DockerProvider("ssh://host")
 
 

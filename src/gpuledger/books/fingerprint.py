@@ -38,7 +38,7 @@ _units = attrgetter(*UNITS)
 def activities(reading: Reading) -> Activities | None:
     """Activity of each unit, scaled to the highest SM clock; None without GPM.
 
-    The scaling makes a process look the same at the power limit, where clocks fall, and below it.
+    Without the scaling, the activity of a process would depend on the power limit, at which clocks fall.
     """
     if reading.activity is None or reading.activity.sm_pct is None:
         return None

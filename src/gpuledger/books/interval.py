@@ -69,7 +69,7 @@ class Interval:
     restarted: bool = False
     """The exporter restarted within the interval and resumed from its journal."""
     failed: bool = False
-    """The GPU or its process list could not be read in some tick."""
+    """The GPU or its process list could not be read in at least one tick."""
     has_samples: bool = False
     """The driver reports utilization by process."""
     busy_ns: dict[Row, int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Interval:
     mig_busy: dict[str, int] = field(default_factory=dict)
     """SM activity x multiprocessors x time, by MIG instance."""
     mig_missing: set[str] = field(default_factory=set)
-    """MIG instances that did not report their activity in some tick."""
+    """MIG instances that did not report their activity in at least one tick."""
     activity_s: list[float] = field(default_factory=list)
     """Activity of each unit of the GPU x seconds."""
     activity_measured_s: float = 0.0

@@ -16,7 +16,7 @@ from gpuledger.books.time import BUFFER_NS, GpuTime
 from gpuledger.model import Account, Labelled, Reading, Tick
 
 SHARED_NS = 900_000_000
-"""The least length of a shared interval: in a shorter one, samples of some process may not have arrived yet."""
+"""Least length of a shared interval, so that samples of all its processes have arrived."""
 STILL_NS = 1_000_000_000
 """Least length of an interval without energy: the counter may be slower than the ticks."""
 SLACK_NS = 1_000_000_000
@@ -63,7 +63,7 @@ class Meter:
         """Energy since the previous reading; None if the GPU reports neither energy nor power."""
         self.limit_mw = reading.power_limit_mw or reading.power_default_limit_mw or self.limit_mw
         elapsed_ns = now_ns - self.at_ns
-        mw_ns = 0  # twice the trapezoid (p0 + p1) / 2 x elapsed, to stay in integers
+        mw_ns = 0  # (p0 + p1) x elapsed: twice the trapezoid, an integer
         if reading.power_mw is not None and self.power_mw is not None and 0 < elapsed_ns <= longest_ns:
             mw_ns = (self.power_mw + reading.power_mw) * elapsed_ns
         if reading.energy_mj is not None:

@@ -12,7 +12,7 @@ MPS_SERVER = "nvidia-cuda-mps"
 """The kernel truncates nvidia-cuda-mps-server to 15 characters."""
 
 
-@dataclass(eq=False)  # without slots: fingerprints are kept under weak references to rows
+@dataclass(eq=False)  # no slots, because fingerprints have weak references to rows
 class Row:
     """One process on one device, identified by (pid, start time, device) because the kernel reuses pids.
 

@@ -10,7 +10,7 @@ from gpuledger.model import Accounting, Reading, Sample, Tick
 SAMPLE_US = 200_000
 """The driver's sample period, approximately."""
 LATE_NS = 1_000_000_000
-"""A sample may arrive this long after its process has left."""
+"""Maximum delay of a sample after its process has exited."""
 BUFFER_NS = 10_000_000_000
 """The driver's sample buffer covers this time; older samples are lost."""
 
@@ -23,7 +23,7 @@ class Busy:
     ended_ns: dict[int, int]
     """Processes that ended since the previous tick and were in no process list, from accounting mode."""
     since_ns: int
-    """A row with the same pid that was last seen before this time belongs to an earlier process."""
+    """A row with the same pid that was last listed before this time belongs to an earlier process."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
-"""The records that stages pass on: frozen, with integers that have their unit in the name.
+"""The immutable records that flow between stages. Names of numbers end with the unit.
 
-`None` means that the GPU or driver does not report a value; no default stands in for it.
+`None` means that the GPU or driver does not report a value.
 """
 
 from gpuledger.model.owners import EVIDENCE as EVIDENCE

@@ -11,7 +11,7 @@ from gpuledger.model import Labelled
 log = logging.getLogger(__name__)
 
 INIT_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel gives the first PID namespace this number at each boot."""
+"""The host's PID namespace has this fixed number."""
 DAC_READ_SEARCH, SYS_PTRACE = 1 << 2, 1 << 19
 """Bits of the capability sets in /proc/self/status."""
 

@@ -1,6 +1,6 @@
 """The names of containers and pods from the runtime under Kubernetes: containerd, CRI-O or cri-dockerd.
 
-The runtime knows a pod by the uid in its cgroup, static pods included, and no API server is needed.
+The runtime reports the same pod uid as the cgroup, also for static pods. No API server is needed.
 """
 
 from __future__ import annotations

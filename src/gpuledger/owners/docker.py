@@ -45,7 +45,7 @@ NEEDED = "/version, /containers/json, /containers/*/json and /events"
 START = {"docker": "`sudo systemctl start docker`", "podman": "`sudo systemctl start podman.socket`"}
 PERMISSION = {
     "docker": "`sudo usermod -aG docker USER` for the user that runs gpuledger, or drop --docker.host",
-    "podman": "run as the user whose socket it is, or as root",
+    "podman": "run as the owner of the socket, or as root",
 }
 OTHER_API = "is it a Docker API?"
 

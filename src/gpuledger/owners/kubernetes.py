@@ -38,8 +38,8 @@ SLICE_S, NOW_S = 0.25, 0.001
 
 NODE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 RIGHTS_FIX = (
-    "`kubectl auth can-i watch pods --all-namespaces --as=system:serviceaccount:NAMESPACE:ACCOUNT` must say yes: give "
-    "it a ClusterRole with get, list and watch of pods"
+    "grant a ClusterRole with get, list and watch of pods; `kubectl auth can-i watch pods --all-namespaces "
+    "--as=system:serviceaccount:NAMESPACE:ACCOUNT` must print yes"
 )
 OTHER_SERVER = "is it a healthy Kubernetes API server?"
 REFUSED = {401: "does not accept our credentials", 403: "does not allow us to list and watch pods"}

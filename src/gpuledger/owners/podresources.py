@@ -30,7 +30,7 @@ SETTLED_S, ALONE_S = 20.0, 300.0
 
 
 class PodResourcesProvider(SilentProvider):
-    """The allocations of one kubelet. Its socket is root's, and it sends no events."""
+    """The allocations of one kubelet. Its socket needs root, and it sends no events."""
 
     name = "podresources"
     interval_s = 10.0

@@ -1,6 +1,6 @@
 """The search for processes that may hold GPU memory without being listed by the driver.
 
-It costs tens of milliseconds on a host with a thousand processes, so it runs in the background, only while used memory
+It takes tens of milliseconds on a host with a thousand processes, so it runs in the background, only while used memory
 exceeds the memory of listed processes, and at most every 15 s. Of an environment only NVIDIA_VISIBLE_DEVICES is kept.
 """
 

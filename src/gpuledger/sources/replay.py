@@ -42,7 +42,7 @@ class Replay:
         self._paced = paced
         self._monotonic = monotonic
         self._packed = read_packed(path)
-        # Reads the whole recording, so that damage is found before anything is shown.
+        # Reads the whole recording, so that damage is reported before the first tick.
         self._lap = Lap.measure(load(self._packed, path))
         self._laps = 0
         self._ticks = load(self._packed, path)
@@ -83,7 +83,7 @@ class Replay:
         return tick.time_ns - self._lap.first.time_ns + self._laps * self._lap.duration_ns
 
     def _take(self) -> list[tuple[str, Sample]]:
-        """Advance by one tick, with its counters raised by those of earlier laps; return its samples."""
+        """Advance by one tick, and add the increases of earlier laps to its counters; return its samples."""
         assert self._next is not None  # noqa: S101 - checked by the callers
         taken = replace(self._next, source="replay")
         if self._laps:

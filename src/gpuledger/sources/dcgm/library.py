@@ -1,4 +1,4 @@
-"""libdcgm: its structures, how it is found and called, and what to do about its errors.
+"""libdcgm: loading it, its structures and calls, and fixes for its errors.
 
 Sizes and offsets of the structures are the same in every release from 3.0.4 to 4.6.0. The first word of each has its
 size and the number of its layout, so that a library with another layout refuses the call instead of writing past the

@@ -19,7 +19,7 @@ Failures = Counter[tuple[str, int]]
 """Unexpected failures, by name of the call and NVML error code."""
 
 UNSUPPORTED = frozenset({
-    pynvml.NVML_ERROR_INVALID_ARGUMENT,  # an enum value or field that this driver does not know yet
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,  # an enum value or field that is newer than the driver
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_NO_PERMISSION,  # permissions do not change while the exporter runs
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,

@@ -1,4 +1,4 @@
-"""XID errors, counted as they occur: the driver itself remembers only the last one."""
+"""XID errors, counted by event, because the driver reports only the last one."""
 
 from __future__ import annotations
 
