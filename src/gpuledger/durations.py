@@ -11,7 +11,7 @@ WHOLE = re.compile(rf"(?:{PART.pattern})+")
 
 
 def parse(text: str) -> float:
-    """Seconds; ValueError says what would be right."""
+    """Seconds; ValueError with the expected format."""
     if not WHOLE.fullmatch(text):
         raise ValueError("is not a duration; write it as 500ms, 10s or 5m")
     seconds = sum(float(number) * UNITS_S[unit] for number, unit in PART.findall(text))
@@ -21,7 +21,7 @@ def parse(text: str) -> float:
 
 
 def show(seconds: float) -> str:
-    """In the largest unit that gives a whole number; `parse` makes the same of it again."""
+    """The duration in the largest unit that gives a whole number; the inverse of `parse`."""
     for unit, size in (("h", 3600), ("m", 60), ("s", 1)):
         if seconds and seconds % size == 0:
             return f"{seconds / size:.0f}{unit}"

@@ -8,20 +8,19 @@ GpuledgerError
 │   └── ListenError       an address that cannot be listened on
 ├── JournalError          a journal that cannot be read or written; the books continue without it
 ├── SnapshotError         JSON that is not a snapshot, or of an unsupported version
-├── DriverError           the driver or its library is unavailable; retried later
-│   ├── DriverGoneError   the driver was unloaded or replaced
-│   ├── GpuLostError      one GPU fell off the bus or needs a reset
-│   └── DcgmError         DCGM is missing or a call to it failed
+├── DriverGoneError       the driver was unloaded or replaced; retried later
+├── GpuLostError          one GPU fell off the bus or needs a reset; retried later
+├── DcgmError             DCGM is missing or a call to it failed; retried later
 ├── HttpError             no usable HTTP response; kinds: size, half, http, timeout, tls
 │   └── ConnectError      no connection; kinds: permission, missing, refused, unreachable
-├── AnswerError           an answer of another shape; the caller adds which server sent it
-├── ProviderError         a name provider gives no answer; what it reported before stays for a while
+├── AnswerError           a malformed answer; the caller adds the name of the server
+├── ProviderError         a name provider gives no answer; its last names are used for five minutes
 ├── UpstreamError         no usable metrics from the dcgm-exporter; `kind` is the label `reason`
 ├── PrometheusError       no usable answer from Prometheus; `kind` is the label `reason`
 └── LostError             `top` has no new snapshot
 ```
 
-Each error carries a `Problem`: what failed, how to fix it, and a `kind` for code that has to tell errors apart.
+Each error has a `Problem`: what failed, how to fix it, and a `kind` that code can compare.
 """
 
 from gpuledger.problem import Problem
@@ -64,19 +63,15 @@ class SnapshotError(GpuledgerError):
     """JSON is not a snapshot of gpuledger, or of an unsupported version."""
 
 
-class DriverError(GpuledgerError):
-    """The NVIDIA driver or its library is unavailable."""
-
-
-class DriverGoneError(DriverError):
+class DriverGoneError(GpuledgerError):
     """The driver was unloaded or replaced; it has to be opened again."""
 
 
-class GpuLostError(DriverError):
+class GpuLostError(GpuledgerError):
     """One GPU fell off the bus, needs a reset, or answers no call."""
 
 
-class DcgmError(DriverError):
+class DcgmError(GpuledgerError):
     """DCGM is missing, or a call to it failed."""
 
 
@@ -96,19 +91,19 @@ class AnswerError(GpuledgerError):
 
 
 class ProviderError(GpuledgerError):
-    """A name provider gives no answer now.
+    """A name provider gives no usable answer.
 
-    Kinds: those of HttpError and ConnectError, `auth` (credentials are refused), `format` (an answer of another shape).
+    Kinds: those of HttpError and ConnectError, `auth` (credentials are refused), `format` (a malformed answer).
     """
 
 
 class UpstreamError(GpuledgerError):
-    """The dcgm-exporter gives no usable metrics now; `kind` is a value of the label `reason`."""
+    """The dcgm-exporter gives no usable metrics; `kind` is a value of the label `reason`."""
 
 
 class PrometheusError(GpuledgerError):
-    """Prometheus gives no usable answer now; `kind` is a value of the label `reason`."""
+    """Prometheus gives no usable answer; `kind` is a value of the label `reason`."""
 
 
 class LostError(GpuledgerError):
-    """`top` gets no snapshot now."""
+    """`top` gets no snapshot."""

@@ -76,13 +76,13 @@ class Holding:
     has_instances: bool = False
     """Whether this is a GPU with MIG instances."""
     uses: dict[HolderLabels, list[ContainerUse]] = field(default_factory=dict)
-    """By container, including those that left and are still shown."""
+    """By container, including containers whose processes have exited."""
     holder: HolderLabels = NO_HOLDER
     """The only container or pod that holds the device; NO_HOLDER if there are several."""
     alone: bool = False
-    """Whether everything that the device does is its holder's."""
+    """Whether the holder is the only user of the device."""
     waiting: set[HolderLabels] = field(default_factory=set)
-    """Holders of an allocation without a process on the device: their share is known to be 0."""
+    """Holders of an allocation without a process on the device; their share is 0."""
     has_unnamed: bool = False
     """Whether a container of an unknown pod is on the device."""
 
@@ -141,7 +141,7 @@ def _allocated_labels(tick: Tick, by_device: Mapping[str, Holding]) -> dict[str,
 
 
 def _add_uses(holding: Holding, uses: Sequence[ContainerUse], claims: Sequence[HolderLabels], *, pod_uid: bool) -> None:
-    """A container of an unnamed pod belongs to the only pod to which the device is allocated."""
+    """Assign a container of an unnamed pod to the only pod to which the device is allocated."""
     pods = {(claim.namespace, claim.pod) for claim in claims}
     uids = {
         use.owner.pod_uid
@@ -161,18 +161,18 @@ def _add_uses(holding: Holding, uses: Sequence[ContainerUse], claims: Sequence[H
 
 
 def _find_holder(holding: Holding, claims: Iterable[HolderLabels], *, unknown: bool, outsiders: bool) -> None:
-    """The holder is the only container or pod among those with a process and those with an allocation."""
+    """Set the holder: the only container or pod that has a process or an allocation."""
     present = holding.present()
     present_without_uid = {labels._replace(pod_uid="") for labels in present}
     departed = {labels._replace(pod_uid=""): labels for labels in holding.uses}
     waiting = [departed.get(claim, claim) for claim in claims if claim not in present_without_uid]
-    everyone = [*present, *waiting]
-    pods = {(labels.namespace, labels.pod) for labels in everyone}
-    if len(everyone) == 1:
-        holding.holder = everyone[0]
+    holders = [*present, *waiting]
+    pods = {(labels.namespace, labels.pod) for labels in holders}
+    if len(holders) == 1:
+        holding.holder = holders[0]
         holding.alone = not outsiders and not (unknown and present)
-    elif len(pods) == 1 and everyone[0].pod:
-        holding.holder = everyone[0]._replace(container="")
+    elif len(pods) == 1 and holders[0].pod:
+        holding.holder = holders[0]._replace(container="")
     if not holding.alone and not holding.has_unnamed:  # the unnamed container may belong to a waiting pod
         holding.waiting.update(waiting)
         for labels in waiting:
@@ -182,7 +182,7 @@ def _find_holder(holding: Holding, claims: Iterable[HolderLabels], *, unknown: b
 
 
 def _is_outside(owner: Owner | None) -> bool:
-    """Whether a process is known to be in no container; an unknown process may be the holder's."""
+    """Whether a process is known to be in no container; an unknown process may belong to the holder."""
     return owner is not None and (bool(owner.unit or owner.job) or owner.reason == OUTSIDE) and not owner.pod_uid
 
 
@@ -195,7 +195,7 @@ def _is_unnamed(owner: Owner) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DevicePods:
-    """The devices of this host, and the containers of pods that hold them. Equal values give equal labels."""
+    """The devices of this host, and the containers of pods that hold them."""
 
     devices: tuple[Device, ...] = ()
     holders: tuple[tuple[str, tuple[HolderLabels, ...]], ...] = ()
@@ -203,7 +203,7 @@ class DevicePods:
 
 
 def device_pods(tick: Tick) -> DevicePods:
-    """The kubelet's allocations decide. A device without one belongs to a pod if all its processes are that pod's."""
+    """The pods to which each device is allocated; without an allocation, the pod of all its processes."""
     held: dict[str, set[HolderLabels]] = {}
     for uuid, owner in allocations(tick):
         if owner.pod:
@@ -228,7 +228,7 @@ def _resident_pod(tick: Tick, reading: Reading) -> set[HolderLabels]:
 
 
 def single_pod(holders: Sequence[HolderLabels]) -> HolderLabels | None:
-    """The only pod among holders, with its container if that is the only one too."""
+    """The only pod among the holders, with its container if there is only one."""
     if len({(labels.namespace, labels.pod) for labels in holders}) != 1:
         return None
     return holders[0] if len(holders) == 1 else holders[0]._replace(container="")
@@ -240,10 +240,10 @@ def single_pod(holders: Sequence[HolderLabels]) -> HolderLabels | None:
 def memory_candidates(
     residents: Sequence[Resident], holders: Iterable[Holder], by_pid: Mapping[int, Owner]
 ) -> dict[OwnerKey, Owner]:
-    """The owners that may hold unlisted memory, of those with the best evidence.
+    """The owners that may hold unlisted memory, according to the best evidence.
 
-    A listed process without a known amount of memory comes before all other evidence. Owners with a listed amount are
-    not candidates. Processes outside of containers are: their part stays unknown.
+    The best evidence is a listed process without an amount of memory. Owners with a listed amount are not candidates;
+    processes outside of containers are.
     """
     listed = {resident.pid: by_pid.get(resident.pid, NOBODY) for resident in residents}
     without_amount = {
@@ -261,7 +261,7 @@ def memory_candidates(
 
 
 def owner_key(owner: Owner, pid: int | None) -> OwnerKey:
-    """Identity of an owner. The kubelet does not know container ids, and a process of the host has no container."""
+    """Identity of an owner: by names first, because the kubelet reports no container ids."""
     if owner.pod and owner.container:
         return "pod", owner.namespace, owner.pod, owner.container
     if owner.container_id:

@@ -1,7 +1,6 @@
 """The journal's file: read once at the start, then written by a thread of its own, each tick before it is published.
 
-It is never synced to disk. What a killed process wrote is still in the kernel's page cache, and after a crash of the
-kernel a journal is invalid anyway, because the boot is another one.
+It is never synced to disk: the page cache survives the exporter, and a journal is invalid after a reboot anyway.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ HANGS_S = 10.0
 
 
 class JournalFile:
-    """A journal on disk. A lock file makes sure that only one exporter writes it."""
+    """A journal on disk. A lock file prevents two exporters from writing it."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(os.path.realpath(path))
@@ -103,7 +102,7 @@ class JournalFile:
 
 
 class JournaledBooks:
-    """Books that continue from a journal and keep it up to date. A journal that fails never costs a tick."""
+    """Books with a journal. A tick is published even if its journal cannot be written."""
 
     def __init__(self, books: Books, path: str, *, boot_id: str, interval_s: float = 0.0) -> None:
         self._books = books
@@ -151,7 +150,7 @@ class JournaledBooks:
             return replace(tick, journal=self._health)
 
     def close(self) -> None:
-        """Write the last tick if necessary; takes a second at most."""
+        """Write the last tick if it is not written yet; takes at most a second."""
         if not self._guard.acquire(timeout=CLOSE_TIMEOUT_S):
             return
         try:
@@ -180,7 +179,7 @@ class JournaledBooks:
         reason = ""
         try:
             size_bytes = self._writer.result(timeout_s)
-        except Exception as error:  # noqa: BLE001 - whatever failed, the tick is published
+        except Exception as error:  # noqa: BLE001 - the tick is published anyway
             reason = str(error) or type(error).__name__
             self._health = replace(self._health, failures=self._health.failures + 1)
         else:

@@ -1,4 +1,4 @@
-"""The loop: read, resolve, book and publish a tick. The whole story of gpuledger on one screen."""
+"""The loop: read, resolve, book and publish a tick."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Bookkeeper(Protocol):
 
 
 class Loop:
-    """Makes a tick every `interval_s` and publishes it. A stage that fails costs only its part of the tick."""
+    """Makes a tick every `interval_s` and publishes it. If a stage fails, only its values are missing."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Loop:
         self._missed = 0
         self._published_at: float = 0.0
         self.tick: Tick | None = None
-        """The last finished tick. Readers need no lock: the reference is replaced as a whole."""
+        """The last finished tick. Readers need no lock, because ticks are immutable."""
 
     def once(self) -> Tick:
         """Make one tick through all stages, and publish it."""
@@ -128,7 +128,7 @@ class Loop:
         return self._owners.resolve(tick, self.tick)
 
     def _run(self, name: str, stages: list[Stage], stage: Callable[[Tick], Tick], tick: Tick) -> Tick:
-        """Run one stage; if it fails, the tick stays as it was."""
+        """Run one stage; if it fails, return the tick unchanged."""
         started = time.perf_counter_ns()
         reason = ""
         try:

@@ -1,7 +1,6 @@
-"""One thing that is wrong, and what to do about it.
+"""A problem and its fix, as shown by `doctor`, the page, `top`, the JSON API and the log.
 
-A problem is created where it is detected and carried as fields: by an error, by the health of a component, by a tick.
-`doctor`, the page, `top`, the JSON API and the log show the same fields; no code reads the text.
+Errors, the health of components and ticks contain problems. Code compares `kind`, never the text.
 """
 
 from __future__ import annotations
@@ -9,14 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PROBLEM, WARNING, NOTE = SEVERITIES = ("problem", "warning", "note")
-"""Something does not work; something is missing; worth knowing. Worst first."""
+"""Worst first: something does not work, something is missing, information."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, in one line without a full stop."""
+    """A problem of one component."""
 
     what: str
+    """One line without a full stop."""
     fix: str = ""
     """What to do about it, with commands in backticks; empty if nothing can be done."""
     kind: str = ""

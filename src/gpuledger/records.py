@@ -1,4 +1,4 @@
-"""Conversion between dataclasses and JSON. Every field is checked, so damage is an error and never a wrong number."""
+"""Conversion between dataclasses and JSON. Every field is checked, so damaged JSON never gives a wrong number."""
 
 from __future__ import annotations
 

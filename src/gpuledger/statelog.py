@@ -1,4 +1,4 @@
-"""Log lines that are written once per change of a state, however often the state is observed."""
+"""Logs changes of a state once, however often the state is observed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 
 class StateLog:
-    """The last state of each subject. An empty reason means that the subject is well."""
+    """The last state of each subject. An empty reason means that there is no problem."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -17,7 +17,7 @@ class StateLog:
         self._reasons[subject] = reason
 
     def change(self, subject: str, reason: str, problem: str, recovery: str) -> None:
-        """Log `problem` if the reason is new, or `recovery` if there is none any more."""
+        """Log `problem` if the reason changed, or `recovery` if it became empty."""
         if reason == self._reasons.get(subject, ""):
             return
         self._reasons[subject] = reason

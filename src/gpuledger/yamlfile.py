@@ -1,7 +1,7 @@
 """Strict YAML for configuration files: every mistake is a ConfigError that names the file and the line.
 
-Works on YAML nodes rather than on values: nodes know their lines, `010` and `no` keep the text that was written, and an
-alias stays small however often it is used.
+It works on YAML nodes rather than on values: nodes have lines, `010` and `no` keep their text, and an alias takes no
+memory however often it is used.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Node:
             yield text, key, Node(self.path, value_node)
 
     def fields(self, name: str, known: Iterable[str]) -> dict[str, Node]:
-        """The values of a mapping by key; a key that is not known is an error. Empty values are left out."""
+        """The values of a mapping by key, without empty ones; an unknown key is an error."""
         names = tuple(known)
         fields = {}
         for text, key, value in self.entries(name):
@@ -83,7 +83,7 @@ class Node:
         return [Node(self.path, item).text(name) for item in self.yaml.value]
 
     def boolean(self, name: str) -> bool:
-        """`true` or `false`, as YAML spells them."""
+        """A YAML boolean."""
         word = self.text(name).lower()
         if word not in BOOLEANS:
             raise self.error(f"{name} is neither true nor false", "write true or false")

@@ -46,7 +46,7 @@ def test_nothing_is_lost_or_invented(steps: list[tuple[Tick, int | None]], polic
                 assert booked_mj(books, CUT) == cut_counted_mj
     if counted is None:
         return
-    counter = books._energy.ledgers[GPU.uuid]._meter.counter_mj
+    counter = books._energy.ledgers[GPU.uuid]._state.meter.counter_mj
     world = World(now_ns, counter)
     for _ in range(3):
         last = accounts(books.book(world.tick(9, mj=7000)))[GPU.uuid]
@@ -57,7 +57,7 @@ def booked_mj(books: Books, device: Device) -> int:
     """What a GPU's books say it used, with the interval that is not closed yet."""
     ledger = books._energy.ledgers[device.uuid]
     assert ledger._open is not None
-    return (ledger.energy_mj or 0) + ledger._open.energy_mj
+    return ledger._state.energy_mj + ledger._open.energy_mj
 
 
 @settings(max_examples=300)

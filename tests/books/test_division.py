@@ -103,7 +103,7 @@ def test_energy_is_the_device(steps: list[tuple[Tick, int | None]], keep_ns: int
     for (tick, _), killed in zip(steps, kills, strict=False):
         booked = books.book(named(tick, fixed=True))
         for uuid, account in booked.accounts.items():
-            gone_mj = books._energy.ledgers[uuid].gone_mj
+            gone_mj = books._energy.ledgers[uuid]._state.gone_mj
             found = total(parts(booked, uuid), "energy_mj")
             assert (found or 0) + gone_mj == (account.energy_mj or 0)
         books = reopened(books, tick.time_ns, keep_ns=keep_ns) if killed else books

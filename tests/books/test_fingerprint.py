@@ -9,7 +9,7 @@ import pytest
 from gpuledger.books import fingerprint as module
 from gpuledger.books.fingerprint import (
     MOST_BEHAVIOURS,
-    SURE_S,
+    RELIABLE_S,
     UNITS,
     Alone,
     Fingerprint,
@@ -63,7 +63,7 @@ def test_a_shape_is_that_of_the_time_on_the_engine() -> None:
         busy.learn(Alone(MATMUL, 1.0, 1.0, 700.0))
         rare.learn(Alone(tuple(part / 3 for part in MATMUL), 1.0, 1 / 3, 100 + 600 / 3))
 
-    (always,), (thirds,) = busy.sure(), rare.sure()
+    (always,), (thirds,) = busy.reliable(), rare.reliable()
     assert thirds.shape() == pytest.approx(always.shape())
     assert thirds.watts(parked_w=100) == pytest.approx(always.watts(parked_w=100)) == pytest.approx(600)
 
@@ -71,11 +71,11 @@ def test_a_shape_is_that_of_the_time_on_the_engine() -> None:
 def test_short_looks_are_not_used() -> None:
     """Not before it was seen long enough; and the longer, the surer."""
     known = Fingerprint()
-    known.learn(Alone(MATMUL, SURE_S / 2, 1.0, 700.0))
-    assert known.sure() == []
+    known.learn(Alone(MATMUL, RELIABLE_S / 2, 1.0, 700.0))
+    assert known.reliable() == []
 
-    known.learn(Alone(MATMUL, SURE_S, 1.0, 700.0))
-    (one,) = known.sure()
+    known.learn(Alone(MATMUL, RELIABLE_S, 1.0, 700.0))
+    (one,) = known.reliable()
     before = one.variance()
     known.learn(Alone(MATMUL, 60.0, 60.0, 700.0))
 
@@ -90,11 +90,11 @@ def test_another_behaviour_is_kept_apart() -> None:
     for _ in range(5):
         known.learn(Alone(COPY, 1.0, 1.0, 400.0))
 
-    assert [round(one.watts(0)) for one in known.sure()] == [700, 400]
+    assert [round(one.watts(0)) for one in known.reliable()] == [700, 400]
     for place in (3, 4):
         known.learn(Alone(tuple(float(i == place) for i in range(len(UNITS))), 1.0, 1.0, 1.0))
     assert len(known.behaviours) == MOST_BEHAVIOURS
-    assert [round(one.watts(0)) for one in known.sure()] == [700, 400]
+    assert [round(one.watts(0)) for one in known.reliable()] == [700, 400]
 
 
 def test_old_times_count_less() -> None:
@@ -103,7 +103,7 @@ def test_old_times_count_less() -> None:
     for watts in [700.0] * 600 + [300.0] * 3600:
         known.learn(Alone(MATMUL, 1.0, 1.0, watts))
 
-    (one,) = known.sure()
+    (one,) = known.reliable()
     assert one.watts(0) == pytest.approx(300, abs=10)
 
 

@@ -53,7 +53,7 @@ LINES = [
     ("--process-scan-interval 2m", "--tick.interval: '2m' is out of range; choose from 100ms to 60s"),
     ("--dcgm-update-frequency 0s", "--dcgm-update-frequency: '0s' is out of range; choose from 100ms to 60s"),
     ("--dcgm.hostengine tcp://a",
-     "--dcgm.hostengine: 'tcp://a' is no address; write it as localhost, 10.0.0.1:5555 or unix:///tmp/nv-hostengine"),
+     "--dcgm.hostengine: 'tcp://a' is not an address; write it as localhost, 10.0.0.1:5555 or unix:///tmp/nv-hostengine"),
     ("--metric-retention 2d", "--metric-retention: '2d' is out of range; choose from 1s to 1d"),
     ("--metric-prefix 9gpu",
      "--metric-prefix: '9gpu' is not a valid start of a metric name; use letters, digits and _"),

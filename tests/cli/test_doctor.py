@@ -299,7 +299,7 @@ def test_rights_at_the_api_server(tmp_path: Path) -> None:
     assert only(refused)[:2] == ("api server", "problem")
     assert "kubectl auth can-i watch pods" in only(refused)[3]
     assert only(nowhere) == (
-        "settings", "problem", "KUBERNETES_SERVICE_HOST is not set, so this is no pod", "give a kubeconfig file",
+        "settings", "problem", "KUBERNETES_SERVICE_HOST is not set, so this is not a pod", "give a kubeconfig file",
     )  # fmt: skip
 
 

@@ -271,7 +271,7 @@ def test_huge_file_is_read_in_part(capsys: pytest.CaptureFixture[str]) -> None:
         (["--cgroup", "/nowhere"], "--cgroup: cannot read /nowhere: No such file or directory"),
         (["--cgroup", "/proc"], "--cgroup: cannot read /proc: Is a directory"),
         (["--cgroup", "/" + "a" * 300], f"--cgroup: cannot read /{'a' * 300}: File name too long"),
-        (["1", "--kubernetes.api"], "KUBERNETES_SERVICE_HOST is not set, so this is no pod; give a kubeconfig file"),
+        (["1", "--kubernetes.api"], "KUBERNETES_SERVICE_HOST is not set, so this is not a pod; give a kubeconfig file"),
     ],
 )
 def test_wrong_questions(

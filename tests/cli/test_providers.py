@@ -253,11 +253,11 @@ def _kubeconfig(text: str) -> Broken:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (lambda _: [], "KUBERNETES_SERVICE_HOST is not set, so this is no pod; give a kubeconfig file"),
+        (lambda _: [], "KUBERNETES_SERVICE_HOST is not set, so this is not a pod; give a kubeconfig file"),
         (lambda folder: [f"--kubernetes.kubeconfig={folder}/none"], "name a kubeconfig file"),
-        (_kubeconfig("[]"), "it has no context called None"),
+        (_kubeconfig("[]"), "no context named None"),
         (_kubeconfig("{"), "name a kubeconfig file that kubectl accepts"),
-        (lambda folder: [*_kubeconfig(KUBECONFIG)(folder), "--kubernetes.node-name=A_B"], "is no name of a node"),
+        (lambda folder: [*_kubeconfig(KUBECONFIG)(folder), "--kubernetes.node-name=A_B"], "is not a node name"),
     ],
 )
 def test_api_server_that_cannot_be_asked(flags: Broken, words: str, tmp_path: Path) -> None:
@@ -276,5 +276,5 @@ def test_api_server_without_a_cluster_is_an_error_of_the_configuration(
     """Not one of the provider, which would be tried again for ever."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
-    with pytest.raises(ConfigError, match="this is no pod"):
+    with pytest.raises(ConfigError, match="this is not a pod"):
         host.asks(environment="none", kubernetes_api="true")

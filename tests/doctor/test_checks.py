@@ -106,7 +106,7 @@ def test_unconfigured_providers() -> None:
         (health("podresources", "cannot open /x: Connection refused", "start it"), "kubelet", "start it"),
         (health("kubernetes", "does not accept our credentials (401: x)", "allow it"), "api server", "allow it"),
         (health("hpcdir", "cannot read /x: No such file"), "job directory", "log"),
-        (health("cri", "not asked yet", fetches=0), "container runtime", "check whether it hangs"),
+        (health("cri", "not polled yet", fetches=0), "container runtime", "check whether it hangs"),
     ],
 )
 def test_each_provider_has_its_fix(provider: ProviderHealth, name: str, fix: str) -> None:

@@ -101,7 +101,7 @@ def test_a_container_that_no_kubelet_made(runtime: CriServer) -> None:
 def test_containerd_without_its_cri_plugin(runtime: CriServer) -> None:
     """As Docker's packages configure it: the advice names the setting."""
     runtime.methods.clear()
-    with pytest.raises(ProviderError, match='does not offer the CRI, version v1; take "cri" out of disabled_plugins'):
+    with pytest.raises(ProviderError, match='does not implement CRI v1; remove "cri" from disabled_plugins'):
         asked(runtime)
 
 

@@ -115,7 +115,7 @@ NONSENSE = {
     "nothing": (b"", "closed the connection without an answer"),
     "noise": (bytes(range(256)) * 400, "did not answer in HTTP"),
     "other protocol": (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "did not answer in HTTP but with 'SSH-2.0-OpenSSH_9.2'"),
-    "html": (http(b"<html>not here</html>"), "did not answer in JSON but with '<html>not here</html>'"),
+    "html": (http(b"<html>not here</html>"), "did not return JSON but '<html>not here</html>'"),
     "half a head": (b"HTTP/1.1 200 OK\r\nContent-Le", "did not answer in HTTP"),
     "half a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[", "in the middle"),
     "no number": (b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", "invalid Content-Length '-5'"),
@@ -125,8 +125,8 @@ NONSENSE = {
     "long chunk": (EVENTS_HEAD + b"1\r\nabcdef", "longer than its size"),
     "huge chunk": (EVENTS_HEAD + b"fffffffffffffff\r\n", "more than"),
     "huge length": (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", "more than"),
-    "half of json": (http(b'[{"Id": "a'), "did not answer in JSON"),
-    "deep json": (http(b"[" * 200_000), "did not answer in JSON"),
+    "half of json": (http(b'[{"Id": "a'), "did not return JSON"),
+    "deep json": (http(b"[" * 200_000), "did not return JSON"),
     "refused": (http({"message": "no\nway"}, 403), "answered 403 to /v"),
     "refused in html": (http(b"<h1>Forbidden</h1>", 403), "<h1>Forbidden</h1>"),
     "refused without a word": (http(b"", 500), "no reason given"),
@@ -169,7 +169,7 @@ def test_nonsense_about_one_container_costs_only_its_devices(
 def test_a_version_that_is_none(serve: Serve, wrong: object) -> None:
     """Nothing is asked with it."""
     server, provider = serve(version=http(wrong))
-    with pytest.raises(ProviderError, match="does not say its version"):
+    with pytest.raises(ProviderError, match="reports no API version"):
         provider.fetch()
     assert server.asked == ["/version"]
 
@@ -178,7 +178,7 @@ def test_a_version_that_is_none(serve: Serve, wrong: object) -> None:
 def test_a_list_that_is_none(serve: Serve, wrong: object) -> None:
     """Another shape is no empty list."""
     _, provider = serve(containers=http(wrong))
-    with pytest.raises(ProviderError, match="sent no list"):
+    with pytest.raises(ProviderError, match="did not return a list"):
         provider.fetch()
 
 
@@ -312,7 +312,7 @@ def test_nobody_there_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ) as caught:
         provider.fetch()
     assert caught.value.kind == "permission"
-    with pytest.raises(ProviderError, match="run as the user whose socket it is, or as root"):
+    with pytest.raises(ProviderError, match="run as the owner of the socket, or as root"):
         DockerProvider(str(path), name="podman").fetch()
     provider.close()
 
@@ -327,7 +327,7 @@ def test_strange_places(tmp_path: Path) -> None:
         url, missing = f"tcp://127.0.0.1:{listener.getsockname()[1]}", str(tmp_path / "ca.pem")
         with pytest.raises(ProviderError, match=r"the TLS files .*ca\.pem cannot be used: No such file"):
             DockerProvider(url, ca=missing).fetch()
-    with pytest.raises(ValueError, match="is no address"):
+    with pytest.raises(ValueError, match="is not an address"):
         DockerProvider("ssh://host")
 
 
@@ -472,7 +472,7 @@ def test_in_the_background(serve: Serve) -> None:
     """As the exporter runs it: the names are there, and an end comes at once."""
     _, provider = serve(events=Events())
     background = PolledProvider(provider)
-    assert background.refresh()
+    assert background.once()
     assert provider.interval_s == 15
     assert background.health.up
     assert background.names.containers[A].name == "web"

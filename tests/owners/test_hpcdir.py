@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuledger.errors import ProviderError
-from gpuledger.owners.hpcdir import HpcDirectory
+from gpuledger.owners.hpcdir import HpcProvider
 
 
 def write(path: Path, text: str | bytes, at_s: int) -> None:
@@ -27,14 +27,14 @@ def test_jobs(tmp_path: Path) -> None:
     write(tmp_path / "1.3", " 211 \r\n\n211\n212", 1)
     write(tmp_path / "12", "\n", 1)
 
-    assert HpcDirectory(tmp_path).read() == {(0, None): ("job1", "job2"), (1, 3): ("211", "212")}
+    assert HpcProvider(tmp_path).fetch().jobs == {(0, None): ("job1", "job2"), (1, 3): ("211", "212")}
 
 
 def test_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read again when a file came, changed or went, and only then."""
-    directory = HpcDirectory(tmp_path)
+    directory = HpcProvider(tmp_path)
     write(tmp_path / "0", "a", 1)
-    first = directory.read()
+    first = directory.fetch().jobs
     opened: list[str] = []
     real = os.open
 
@@ -43,39 +43,39 @@ def test_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return real(path, flags)
 
     monkeypatch.setattr(os, "open", note)
-    assert directory.read() is first
+    assert directory.fetch().jobs is first
     assert opened == []
 
     write(tmp_path / "0", "b", 2)
-    assert directory.read() == {(0, None): ("b",)}
+    assert directory.fetch().jobs == {(0, None): ("b",)}
     write(tmp_path / "1", "c", 3)
-    assert directory.read() == {(0, None): ("b",), (1, None): ("c",)}
+    assert directory.fetch().jobs == {(0, None): ("b",), (1, None): ("c",)}
     (tmp_path / "0").unlink()
-    assert directory.read() == {(1, None): ("c",)}
+    assert directory.fetch().jobs == {(1, None): ("c",)}
     assert opened == ["0", "0", "1", "1"]
 
 
 def test_changed_twice_in_one_tick_of_the_clock(tmp_path: Path) -> None:
     """A file that changed just now may do so again without another time or size, so it is read again."""
-    directory = HpcDirectory(tmp_path)
+    directory = HpcProvider(tmp_path)
     now_s = int(time.time())
     write(tmp_path / "0", "a", now_s)
-    directory.read()
+    directory.fetch()
     write(tmp_path / "0", "b", now_s)
 
-    assert directory.read() == {(0, None): ("b",)}
+    assert directory.fetch().jobs == {(0, None): ("b",)}
 
 
 def test_replaced_by_rename(tmp_path: Path) -> None:
     """A file that another one took the place of is another one, even with the same time and size."""
-    directory = HpcDirectory(tmp_path)
+    directory = HpcProvider(tmp_path)
     write(tmp_path / "0", "a", 1)
-    directory.read()
+    directory.fetch()
     write(tmp_path / ".new", "b", 1)
     (tmp_path / ".new").rename(tmp_path / "0")
     os.utime(tmp_path, (1, 1))
 
-    assert directory.read() == {(0, None): ("b",)}
+    assert directory.fetch().jobs == {(0, None): ("b",)}
 
 
 def test_junk(tmp_path: Path) -> None:
@@ -87,33 +87,33 @@ def test_junk(tmp_path: Path) -> None:
     (tmp_path / "4").symlink_to(tmp_path / "readme")
     write(tmp_path / "5", "x" * 65537, 1)
     write(tmp_path / "6", b"\xff\xfe\nok\n" + b"y" * 129 + b"\na\x00b\n", 1)
-    directory = HpcDirectory(tmp_path)
+    directory = HpcProvider(tmp_path)
 
-    assert directory.read() == {(6, None): ("��", "ok")}
+    assert directory.fetch().jobs == {(6, None): ("��", "ok")}
     assert directory.ignored == 12
 
 
 def test_bounds(tmp_path: Path) -> None:
     """A file with thousands of jobs, and a directory with thousands of files, cost no more than they should."""
     write(tmp_path / "0", "".join(f"{number}\n" for number in range(5000)), 1)
-    directory = HpcDirectory(tmp_path)
-    assert len(directory.read()[0, None]) == 256
+    directory = HpcProvider(tmp_path)
+    assert len(directory.fetch().jobs[0, None]) == 256
 
     for number in range(4097):
         (tmp_path / f"x{number}").touch()
     with pytest.raises(ProviderError, match="more than 4096 files"):
-        directory.read()
+        directory.fetch()
 
 
 def test_missing_directory(tmp_path: Path) -> None:
     """The error names it and what to do; when it is there, it is read."""
-    directory = HpcDirectory(tmp_path / "jobs")
+    directory = HpcProvider(tmp_path / "jobs")
     with pytest.raises(ProviderError, match=r"cannot read .*/jobs: No such file or directory; create the directory"):
-        directory.read()
+        directory.fetch()
     (tmp_path / "jobs").mkdir()
     write(tmp_path / "jobs" / "0", "a", 1)
 
-    assert directory.read() == {(0, None): ("a",)}
+    assert directory.fetch().jobs == {(0, None): ("a",)}
 
 
 def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,9 +128,9 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         return real(path, flags)
 
     monkeypatch.setattr(os, "open", refuse)
-    directory = HpcDirectory(tmp_path)
+    directory = HpcProvider(tmp_path)
 
-    assert directory.read() == {(1, None): ("b",)}
+    assert directory.fetch().jobs == {(1, None): ("b",)}
     assert directory.ignored == 1
 
 
@@ -139,6 +139,6 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_any_content(tmp_path: Path, data: bytes) -> None:
     """Whatever a file holds, jobs are texts of one line that can be printed."""
     (tmp_path / "0").write_bytes(data)
-    jobs = HpcDirectory(tmp_path).read().get((0, None), ())
+    jobs = HpcProvider(tmp_path).fetch().jobs.get((0, None), ())
 
     assert all(job.isprintable() and job.strip() == job and job for job in jobs)

@@ -455,14 +455,14 @@ def test_in_the_background(kubelet: KubeletServer) -> None:
     """As the exporter runs it: up with names, down with the reason, up again."""
     kubelet.give("ml", "p", "c", "nvidia.com/gpu", GPU)
     background = PolledProvider(PodResourcesProvider(str(kubelet.path)))
-    assert background.refresh()
+    assert background.once()
     kubelet.stop()
-    background.refresh()
+    background.once()
     assert not background.health.up
     assert "No such file or directory; `sudo systemctl start kubelet`, or mount" in background.health.reason
     assert len(background.names.allocations) == 1
     kubelet.start()
-    background.refresh()
+    background.once()
     assert background.health.up
 
 

@@ -197,7 +197,7 @@ def alive() -> Iterator[Pidfds]:
     """No processes yet."""
     alive = Pidfds()
     yield alive
-    alive.close()
+    alive.keep(set())
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_descriptors_are_left_for_others(monkeypatch: pytest.MonkeyPatch, sleepe
     alive.watch(sleeper.pid)
 
     assert sleeper.pid not in alive
-    alive.close()
+    alive.keep(set())
 
 
 def test_facts_cost_no_reading_while_a_process_lives(

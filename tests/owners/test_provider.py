@@ -75,12 +75,12 @@ class Life:
         self.background = PolledProvider(
             self.provider, monotonic=self.clock, now_ns=lambda: 1_000_000 + int(self.clock.now * 1000)
         )
-        self.background._poller._wake = Event(self.clock)
+        self.background._wake = Event(self.clock)
 
     def run(self, for_s: float) -> list[float]:
         """All that happens in so many seconds; when the provider was asked."""
         self.clock.at(self.clock.now + for_s, self.background.stop)
-        self.background._poller._run()
+        self.background._run()
         return self.provider.asked
 
     def nudge_every(self, step_s: float, until_s: float) -> None:
@@ -133,9 +133,9 @@ def test_snapshots_are_swapped_whole(life: Life) -> None:
         return newer
 
     before = life.background.names
-    life.background.refresh()
+    life.background.once()
     life.provider.answer = change
-    life.background.refresh()
+    life.background.once()
 
     assert before == Names()
     assert seen == [KNOWN]
@@ -145,9 +145,9 @@ def test_snapshots_are_swapped_whole(life: Life) -> None:
 
 def test_failure_keeps_the_names(life: Life) -> None:
     """What was known stays, as the same object, so that nobody resolves anything anew."""
-    life.background.refresh()
+    life.background.once()
     life.provider.answer = down()
-    life.background.refresh()
+    life.background.once()
 
     assert life.background.names is KNOWN
 
@@ -238,10 +238,10 @@ def test_bursts_of_news_are_coalesced(life: Life) -> None:
 
 def test_names_outlive_their_provider_for_a_while(life: Life) -> None:
     """Five minutes after the last answer they are dropped: by then they may be another's."""
-    life.background.refresh()
+    life.background.once()
     life.provider.answer = down()
     life.clock.now = NAMES_VALID_S
-    life.background.refresh()
+    life.background.once()
     kept = life.background.names
     life.clock.now = NAMES_VALID_S + 0.1
 
@@ -249,7 +249,7 @@ def test_names_outlive_their_provider_for_a_while(life: Life) -> None:
     assert life.background.names == Names()
     assert life.background.names is life.background.names
     life.provider.answer = lambda: KNOWN
-    life.background.refresh()
+    life.background.once()
     assert life.background.names is KNOWN
 
 
@@ -259,10 +259,10 @@ def test_ids_remain_when_names_are_dropped(life: Life) -> None:
     gpu = Reading(Device(index=0, uuid="GPU-a"), residents=(Resident(7, "compute", 100),))
     tick = Tick(1, Driver(up=True), (gpu,), facts={7: facts})
     resolver = Resolver([life.background])
-    life.background.refresh()
+    life.background.once()
     named = resolver.resolve(tick).owners.by_pid[7]
     life.provider.answer = down()
-    life.background.refresh()
+    life.background.once()
     still = resolver.resolve(tick).owners.by_pid[7]
     life.clock.now = NAMES_VALID_S + 1
 
@@ -281,12 +281,12 @@ def test_health(life: Life) -> None:
     seen = [life.background.health]
     for moment, answer in enumerate([down("a"), down("b"), lambda: KNOWN, lambda: KNOWN, down("c")], start=1):
         life.clock.now, life.provider.answer = moment, answer
-        life.background.refresh()
+        life.background.once()
         seen.append(life.background.health)
 
     start = 1_000_000
     assert seen == [
-        ProviderHealth("docker", False, Problem("not asked yet", kind="starting"), start, 0, 0, 0),
+        ProviderHealth("docker", False, Problem("not polled yet", kind="starting"), start, 0, 0, 0),
         ProviderHealth("docker", False, Problem("a"), start + 1000, 0, 1, 1),
         ProviderHealth("docker", False, Problem("b"), start + 1000, 0, 2, 2),
         ProviderHealth("docker", True, None, start + 3000, start + 3000, 3, 2),
@@ -301,7 +301,7 @@ def test_log_tells_changes_once(life: Life, caplog: pytest.LogCaptureFixture) ->
     answers = [lambda: KNOWN, lambda: KNOWN, *[down("is gone")] * 3, *[down("may not be asked")] * 2, lambda: KNOWN]
     for answer in [*answers, lambda: KNOWN]:
         life.provider.answer = answer
-        life.background.refresh()
+        life.background.once()
 
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "docker: is gone"),
@@ -320,7 +320,7 @@ def test_any_error_of_a_provider_is_survived(life: Life, error: Exception) -> No
         raise error
 
     life.provider.answer = fail
-    life.background.refresh()
+    life.background.once()
     failed = life.background.health
     life.clock.at(20, lambda: setattr(life.provider, "answer", lambda: KNOWN))
     life.run(60)
@@ -390,7 +390,7 @@ def started(provider: Provider) -> PolledProvider:
 def test_hanging_provider_delays_nobody(hanging: Hanging) -> None:
     """Names and health are there at once while it hangs, nudges return, and so does stop."""
     background = PolledProvider(hanging)
-    background.refresh()
+    background.once()
     background.start()
     assert hanging.hangs.wait(5)
     began = time.monotonic()
@@ -402,11 +402,11 @@ def test_hanging_provider_delays_nobody(hanging: Hanging) -> None:
     background.stop()
 
     assert time.monotonic() - began < PROMPT_S
-    assert background._poller._thread.is_alive()
-    assert background._poller._thread.daemon
+    assert background._thread.is_alive()
+    assert background._thread.daemon
     hanging.let_go.set()
-    background._poller._thread.join(5)
-    assert not background._poller._thread.is_alive()
+    background._thread.join(5)
+    assert not background._thread.is_alive()
 
 
 class Patient(Told):
@@ -431,9 +431,9 @@ def test_stop_ends_a_wait() -> None:
     began = time.monotonic()
 
     background.stop()
-    background._poller._thread.join(5)
+    background._thread.join(5)
 
-    assert not background._poller._thread.is_alive()
+    assert not background._thread.is_alive()
     assert time.monotonic() - began < PROMPT_S
     assert provider.closed
 
@@ -449,15 +449,15 @@ def test_stop_ends_a_backoff() -> None:
 
     provider.answer = fail
     background = PolledProvider(provider)
-    background._poller._backoff = Backoff(time.monotonic, first_s=LONGEST_S)
+    background._backoff = Backoff(time.monotonic, first_s=LONGEST_S)
     background.start()
     assert failed.wait(5)
     began = time.monotonic()
 
     background.stop()
-    background._poller._thread.join(5)
+    background._thread.join(5)
 
-    assert not background._poller._thread.is_alive()
+    assert not background._thread.is_alive()
     assert time.monotonic() - began < PROMPT_S
 
 
@@ -482,13 +482,13 @@ def test_one_that_never_comes_back_is_down() -> None:
             raise OSError("also broken")
 
     background = PolledProvider(Hangs(), monotonic=lambda: clock[0])
-    thread = threading.Thread(target=background.refresh)
+    thread = threading.Thread(target=background.once)
     thread.start()
     assert asked.wait(10)
     clock[0] = 61.0
     health = background.health
     assert (health.up, health.problem and health.problem.kind) == (False, "hang")
-    assert health.reason == "does not come back after 60 s; see whether it, or its file system, hangs"
+    assert health.reason == "no answer for 60 s; check whether it, or its file system, hangs"
 
     answer.set()
     thread.join(10)

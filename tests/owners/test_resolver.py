@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuledger.model import Owner
+from gpuledger.model import OUTSIDE, Owner
 from gpuledger.owners.names import Allocation, Container, Names, Pod
-from gpuledger.owners.resolver import GONE, HOST, NO_NAME, NO_POD, Resolver
+from gpuledger.owners.resolver import GONE, NO_NAME, NO_POD, Resolver
 from tests.owners.processes import DOCKER, GPU, IDLE, KUBE, UID, C, Source, facts, tick_of
 
 
@@ -71,7 +71,7 @@ def test_host_process_has_a_unit() -> None:
     """A service is no container; that is no failure."""
     owner = owner_of("0::/system.slice/ollama.service\n")
 
-    assert (owner.unit, owner.container_id, owner.reason) == ("ollama.service", "", HOST)
+    assert (owner.unit, owner.container_id, owner.reason) == ("ollama.service", "", OUTSIDE)
 
 
 def test_unknown_names_are_counted_and_asked_for() -> None:

@@ -17,10 +17,8 @@ SCOPE = "system.slice/slurmstepd.scope"
 ENV = {
     "SLURM_JOB_USER": "ada",
     "SLURM_JOB_ACCOUNT": "physics",
-    "SLURM_JOB_PARTITION": "gpu",
-    "SLURM_JOB_NAME": "train",
 }
-DETAILS = {"user": "ada", "account": "physics", "partition": "gpu", "name": "train"}
+DETAILS = {"user": "ada", "account": "physics"}
 
 
 def facts_of(pid: int, start_ticks: int, cgroup_text: str) -> Facts:
@@ -215,7 +213,7 @@ def test_process_that_ended(host: Host) -> None:
 def test_large_and_odd_environments(host: Host) -> None:
     """Only so much is read, a value that was cut is not believed, and of two with one name the first counts."""
     path = f"/{SCOPE}/job_9/step_0"
-    start = b"SLURM_JOB_ID=9\0SLURM_JOB_ID=8\0SLURM_JOB_NAME=a\nb\0SLURM_JOB_USER=\xff\0noequals\0=\0"
+    start = b"SLURM_JOB_ID=9\0SLURM_JOB_ID=8\0SLURM_JOB_ACCOUNT=a\nb\0SLURM_JOB_USER=\xff\0noequals\0=\0"
     cut = b"SLURM_JOB_ACCOUNT=physics"
     padding = b"X=" + b"x" * (ENVIRON_MAX - len(start) - len(cut)) + b"\0"  # three bytes of the account do not fit
     data = start + padding + cut

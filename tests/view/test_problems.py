@@ -105,13 +105,13 @@ def test_each_is_told_with_a_remedy(case: str) -> None:
         replace(reading(), memory={GPU.uuid: MemoryAccount(5, 0, 1)}, accounts={GPU.uuid: Account()}),
         owners(host_pid_namespace=True, providers=(provider(),)),
         owners(unresolved=(("process is gone", 1),)),
-        owners(providers=(provider("not asked yet", fetches=0),)),
+        owners(providers=(provider("not polled yet", fetches=0),)),
         health(interval_ns=10**9, duration_ns=10**8, stages=(Stage("read", 1, success=False),)),
         replace(WELL, journal=JournalHealth(), dcgm=DcgmHealth(up=True)),
     ],
 )
 def test_what_is_no_problem(tick: Tick) -> None:
-    """A power cap is how a GPU works; who was not asked yet is not down."""
+    """A power cap is how a GPU works; a provider that was not polled yet is not down."""
     assert problems(tick) == []
 
 

@@ -1,1 +1,1 @@
-"""What each process used: pure code, no clock, no files, no log."""
+"""GPU use by process and container. Pure: no clock, no files, no logging."""

@@ -6,7 +6,6 @@ Each book keeps its own state and returns values; `Books` passes them on. Only `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuledger.books import journal
@@ -14,7 +13,7 @@ from gpuledger.books.interval import Policy
 from gpuledger.books.journal import State
 from gpuledger.books.ledger import EnergyBook
 from gpuledger.books.memory import MemoryBook
-from gpuledger.books.retention import Retention, Retired, Total, energy_by_gpu
+from gpuledger.books.retention import Retention, energy_by_gpu
 from gpuledger.books.rows import Rows
 from gpuledger.books.time import BUFFER_NS, GpuTime, TimeBook
 from gpuledger.books.uses import UseBook
@@ -22,13 +21,13 @@ from gpuledger.model import Account, Tick
 
 
 class Books:
-    """All books. `most` limits the process rows of a tick; with `shown` off there are none."""
+    """All books. A tick has at most `max_processes` process rows, and none without `show_processes`."""
 
     def __init__(
         self,
-        most: int | None = None,
+        max_processes: int | None = None,
         *,
-        shown: bool = True,
+        show_processes: bool = True,
         policy: Policy | None = None,
         keep_ns: int = 300_000_000_000,
         longest_ns: int = BUFFER_NS,
@@ -38,7 +37,7 @@ class Books:
         self._time = TimeBook(longest_ns)
         self._energy = EnergyBook(policy, longest_ns)
         self._retention = Retention(keep_ns)
-        self._uses = UseBook(most, shown=shown)
+        self._uses = UseBook(max_processes, show_processes=show_processes)
 
     def book(self, tick: Tick) -> Tick:
         """The tick with its processes, containers and accounts."""
@@ -52,7 +51,9 @@ class Books:
         retired = self._retention.retire(self._rows, tick.time_ns)
         self._rows.remove(retired.rows)
         totals = self._retention.totals(self._rows.all(), self._energy.booked_rows())
-        self._settle(retired, totals.values())
+        containers_mj = energy_by_gpu(totals.values())
+        for uuid, ledger in self._energy.ledgers.items():
+            ledger.settle(retired.retired_mj[uuid], retired.gone_mj[uuid], containers_mj[uuid])
 
         uses = self._uses.book(tick, self._rows, exited=retired.exited, totals=totals, inferred=memory.inferred)
         return replace(
@@ -64,11 +65,6 @@ class Books:
             memory=memory.accounts,
             learned=self._energy.fingerprints.learned(),
         )
-
-    def _settle(self, retired: Retired, totals: Iterable[Total]) -> None:
-        containers_mj = energy_by_gpu(totals)
-        for uuid, ledger in self._energy.ledgers.items():
-            ledger.settle(retired.retired_mj[uuid], retired.gone_mj[uuid], containers_mj[uuid])
 
     def _accounts(self, tick: Tick) -> dict[str, Account]:
         processes_mj: Counter[str] = Counter()
@@ -96,7 +92,7 @@ class Books:
         )
 
     def resume(self, state: State, now_ns: int) -> None:
-        """Continue from a journal; these books must be new."""
+        """Restore the state of a journal, before the first tick."""
         rows = journal.unpack_rows(state, now_ns)
         self._rows.resume(rows)
         self._time.resume({gpu.uuid: GpuTime(busy_ns=gpu.busy_ns, in_use_ns=gpu.in_use_ns) for gpu in state.gpus})

@@ -1,7 +1,7 @@
 """Divides the values of a device among the containers that hold it. The parts add up to the device's value exactly.
 
-What belongs to no container (idle and unattributed energy, processes outside of containers, unlisted memory) is the
-device's own part, with NO_HOLDER. A device whose holder is alone is not divided, except for energy, which is booked.
+Values that belong to no container (idle and unattributed energy, processes outside of containers, unlisted memory) are
+the part of NO_HOLDER. A device with a single holder is not divided, except for energy, which the books attribute.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from gpuledger.model import ContainerUse, Tick
 
 MIB = 1 << 20
 Seat = tuple[int, HolderLabels]
-"""The position of a device in a list of devices, and a holder of it."""
+"""Number of a device (0 for the GPU, then its MIG instances) and one of its holders."""
 K = TypeVar("K", HolderLabels, Seat)
 
 
 @dataclass(slots=True)
 class Part:
-    """The part of one holder in one device, or the device's own part."""
+    """The values of one device that belong to one holder, or to NO_HOLDER."""
 
     holding: Holding
     labels: HolderLabels
@@ -33,7 +33,7 @@ class Part:
 
 
 def with_rest(total: int, amounts: Mapping[K, int], rest: K) -> dict[K, int]:
-    """The amounts, and the rest of the total under `rest`; amounts above the total are scaled down."""
+    """The amounts and, under the key `rest`, the remainder of the total; too large amounts are scaled down."""
     remainder = total - sum(amounts.values())
     return {**amounts, rest: remainder} if remainder >= 0 else {**apportion(total, amounts), rest: 0}
 
@@ -59,7 +59,7 @@ def divide(gpu: Holding, instances: Sequence[Holding], *, pod_uid: bool) -> list
 
 
 def _utilization(gpu: Holding) -> dict[HolderLabels, int]:
-    """By share of the compute engine."""
+    """In proportion to the use of the compute engine."""
     total = gpu.reading.utilization_pct
     if total is None:
         return {}
@@ -74,7 +74,7 @@ def _utilization(gpu: Holding) -> dict[HolderLabels, int]:
 
 
 def _memory(gpu: Holding, instances: Sequence[Holding]) -> dict[Seat, int]:
-    """By the memory of listed processes, in MiB."""
+    """MiB, in proportion to the memory of listed processes."""
     parts: dict[Seat, int] = {}
     for number, instance in enumerate(instances, 1):
         parts |= {(number, labels): mib for labels, mib in _device_memory(instance).items()}
@@ -98,15 +98,15 @@ def _device_memory(holding: Holding) -> dict[HolderLabels, int]:
         amounts = {}
         for labels, uses in holding.uses.items():
             listed = [use.memory_bytes for use in uses if use.processes]
-            waits = labels in holding.waiting and not any(use.inferred_bytes for use in uses)
-            if None not in listed and (listed or (waits and holding.reading.residents is not None)):
+            is_waiting = labels in holding.waiting and not any(use.inferred_bytes for use in uses)
+            if None not in listed and (listed or (is_waiting and holding.reading.residents is not None)):
                 amounts[labels] = sum(n for n in listed if n is not None)
     weights = with_rest(used, amounts, NO_HOLDER)
     return apportion(used // MIB, weights) if used else weights
 
 
 def _power(gpu: Holding, devices: Sequence[Holding]) -> dict[Seat, int]:
-    """In proportion to the energy of the last booked interval."""
+    """In proportion to the energy in the last booked interval."""
     total = gpu.reading.power_mw
     if total is None:
         return {}
@@ -118,10 +118,10 @@ def _power(gpu: Holding, devices: Sequence[Holding]) -> dict[Seat, int]:
             mj = sum(use.booked_mj for use in uses)
             if mj or labels in holding.waiting or any(use.processes for use in uses):
                 booked[number, labels] = mj
-    whole = gpu.account.booked_mj if gpu.account is not None else 0
-    if not whole:
+    gpu_mj = gpu.account.booked_mj if gpu.account is not None else 0
+    if not gpu_mj:
         return {**dict.fromkeys(booked, 0), (0, NO_HOLDER): total}
-    return apportion(total, with_rest(whole, booked, (0, NO_HOLDER)))
+    return apportion(total, with_rest(gpu_mj, booked, (0, NO_HOLDER)))
 
 
 def _energy(gpu: Holding, devices: Sequence[Holding], *, pod_uid: bool) -> dict[Seat, int]:
@@ -131,7 +131,7 @@ def _energy(gpu: Holding, devices: Sequence[Holding], *, pod_uid: bool) -> dict[
     parts: dict[Seat, int] = {(0, NO_HOLDER): account.unowned_mj}
     for number, holding in enumerate(devices):
         for labels, uses in holding.uses.items():
-            if uses:  # a waiting holder has no 0: its counter may continue from an earlier container of its name
+            if uses:  # no 0 for a waiting holder: its counter may continue that of an earlier container with its name
                 parts[number, labels] = sum(_container_energy(use, pod_uid=pod_uid) for use in uses)
     return parts
 

@@ -14,15 +14,15 @@ from gpuledger.books.rows import Row
 from gpuledger.model import Device, Facts, Labelled, Learned, LearnedBehaviour, Owner, Reading
 
 UNITS = ("sm_pct", "occupancy_pct", "tensor_pct", "integer_pct", "fp64_pct", "fp32_pct", "fp16_pct", "dram_pct")
-"""The units of the GPU whose activity is compared. Not `graphics_pct`: it also counts an idle context on the engine."""
+"""The compared activities. Not `graphics_pct`: it also counts an idle context on the engine."""
 CLOCKED = len(UNITS) - 1
 """All units but DRAM are counted in cycles of the SM clock, which falls at the power limit."""
 HALF_LIFE_S = 600.0
 """Half-life of learned values, in seconds of learning."""
-SURE_S = 3.0
+RELIABLE_S = 3.0
 """A behaviour observed for less time is not used."""
-OTHER = 0.1
-"""1 - cos^2 of the angle from which on an activity is another behaviour: 18 degrees."""
+NEW_DISTANCE = 0.1
+"""Minimum `distance` of a new behaviour from all known ones: 18 degrees."""
 MOST_BEHAVIOURS = 3
 MOST_WORKLOADS = 1000
 """Size of the LRU of workload fingerprints."""
@@ -30,7 +30,7 @@ MOST_WORKLOADS = 1000
 Activities = tuple[float, ...]
 """Activity of each of UNITS, from 0 to 1."""
 Workload = tuple[tuple[str, str], ...]
-"""Names and values that identify a workload; empty ones are left out."""
+"""Labels that identify a workload, without empty values."""
 
 _units = attrgetter(*UNITS)
 
@@ -38,7 +38,7 @@ _units = attrgetter(*UNITS)
 def activities(reading: Reading) -> Activities | None:
     """Activity of each unit, scaled to the highest SM clock; None without GPM.
 
-    The scaling makes a process look the same at the power limit, where clocks fall, and below it.
+    Without the scaling, the activity of a process would depend on the power limit, at which clocks fall.
     """
     if reading.activity is None or reading.activity.sm_pct is None:
         return None
@@ -78,9 +78,9 @@ class Behaviour:
 
     def distance(self, observed: Activities) -> float:
         """1 - cos^2 of the angle between two activities: 0 if they differ only in strength, 1 if orthogonal."""
-        along = sum(map(mul, observed, self.activity_s))
-        both = sum(map(mul, observed, observed)) * sum(map(mul, self.activity_s, self.activity_s))
-        return max(0.0, 1 - along * along / both) if both else 1.0
+        dot = sum(map(mul, observed, self.activity_s))
+        norms = sum(map(mul, observed, observed)) * sum(map(mul, self.activity_s, self.activity_s))
+        return max(0.0, 1 - dot * dot / norms) if norms else 1.0
 
     def learn(self, alone: Alone) -> None:
         """Add one interval; weights halve every HALF_LIFE_S."""
@@ -115,16 +115,16 @@ class Fingerprint:
     def learn(self, alone: Alone) -> None:
         """Add an interval to the nearest behaviour, or start a new one in place of the least observed."""
         nearest = min(self.behaviours, key=lambda behaviour: behaviour.distance(alone.activities), default=None)
-        if nearest is None or nearest.distance(alone.activities) > OTHER:
+        if nearest is None or nearest.distance(alone.activities) > NEW_DISTANCE:
             if len(self.behaviours) == MOST_BEHAVIOURS:
                 self.behaviours.remove(min(self.behaviours, key=lambda behaviour: behaviour.seconds))
             nearest = Behaviour()
             self.behaviours.append(nearest)
         nearest.learn(alone)
 
-    def sure(self) -> list[Behaviour]:
-        """The behaviours observed for at least SURE_S."""
-        return [behaviour for behaviour in self.behaviours if behaviour.seconds >= SURE_S]
+    def reliable(self) -> list[Behaviour]:
+        """The behaviours observed for at least RELIABLE_S."""
+        return [behaviour for behaviour in self.behaviours if behaviour.seconds >= RELIABLE_S]
 
 
 class Fingerprints:
@@ -150,15 +150,15 @@ class Fingerprints:
             del self._learned[self._workloads.popitem(last=False)[0]]
 
     def behaviours(self, row: Row) -> list[Behaviour]:
-        """The behaviours of a process: its own if observed, else those of its workload."""
-        own = self._processes.get(row)
-        behaviours = own.sure() if own is not None else []
-        workload = None if behaviours else workload_of(row.device, row.facts, row.owner)
-        known = self._workloads.get(workload) if workload is not None else None
-        return behaviours if known is None else known.sure()
+        """The reliable behaviours of a process, or else those of its workload."""
+        fingerprint = self._processes.get(row)
+        if fingerprint is None or not fingerprint.reliable():
+            workload = workload_of(row.device, row.facts, row.owner)
+            fingerprint = self._workloads.get(workload) if workload is not None else None
+        return [] if fingerprint is None else fingerprint.reliable()
 
     def learned(self) -> tuple[Learned, ...]:
-        """All workload fingerprints. Built when they are learned, because every tick carries them."""
+        """All workload fingerprints. Cached, because every tick contains them."""
         return tuple(self._learned.values())
 
 
@@ -168,16 +168,16 @@ def workload_of(device: Device, facts: Facts | None, owner: Owner) -> Workload |
     None if the program is unknown.
     """
     name = facts.name if facts is not None else ""
-    words = [("gpu_model", device.name), ("process_name", name), ("container", owner.container)]
+    labels = [("gpu_model", device.name), ("process_name", name), ("container", owner.container)]
     if owner.image or owner.workload_name:
-        words += [("image", owner.image), ("namespace", owner.namespace)]
-        words += [("workload_kind", owner.workload_kind), ("workload_name", owner.workload_name)]
+        labels += [("image", owner.image), ("namespace", owner.namespace)]
+        labels += [("workload_kind", owner.workload_kind), ("workload_name", owner.workload_name)]
     elif name:
         uid = None if facts is None else facts.uid
-        words += [("unit", owner.unit), ("uid", "" if uid is None else str(uid))]
+        labels += [("unit", owner.unit), ("uid", "" if uid is None else str(uid))]
     else:
         return None
-    return tuple(word for word in words if word[1])
+    return tuple((label, value) for label, value in labels if value)
 
 
 def _learned(behaviour: Behaviour, parked_w: float) -> LearnedBehaviour:

@@ -60,16 +60,16 @@ class Interval:
 
     start_ns: int
     at_start: frozenset[Row] | None
-    """The processes on the GPU when the interval began; None if unknown."""
+    """The processes on the GPU at the start of the interval; None if unknown."""
     power_mw: int | None = None
-    """Power when the interval began."""
+    """Power at the start of the interval."""
     rows: set[Row] = field(default_factory=set)
-    """Every process that was on the GPU at some time in the interval."""
+    """Every process that was on the GPU during the interval, however briefly."""
     energy_mj: int = 0
     restarted: bool = False
     """The exporter restarted within the interval and resumed from its journal."""
     failed: bool = False
-    """The GPU or its process list could not be read in some tick."""
+    """The GPU or its process list could not be read in at least one tick."""
     has_samples: bool = False
     """The driver reports utilization by process."""
     busy_ns: dict[Row, int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Interval:
     mig_busy: dict[str, int] = field(default_factory=dict)
     """SM activity x multiprocessors x time, by MIG instance."""
     mig_missing: set[str] = field(default_factory=set)
-    """MIG instances that did not report their activity in some tick."""
+    """MIG instances that did not report their activity in at least one tick."""
     activity_s: list[float] = field(default_factory=list)
     """Activity of each unit of the GPU x seconds."""
     activity_measured_s: float = 0.0
@@ -226,12 +226,11 @@ def split(
 
 
 def _energy_at(power_mw: int | None, elapsed_ns: int, most_mj: int) -> int:
-    """Energy at constant power, at most `most_mj`."""
     return min(most_mj, (power_mw or 0) * elapsed_ns // NS_MW_PER_MJ)
 
 
 def _split_partial(result: Split, interval: Interval, idle_mj: int) -> None:
-    """No process was there for the whole interval: idle power goes to the idle account, the rest to processes."""
+    """No process was on the GPU for the whole interval: idle power is booked as idle, the rest to processes."""
     if interval.hidden:
         result.leave(idle_mj, "unseen")
     else:
@@ -246,7 +245,7 @@ def _split_partial(result: Split, interval: Interval, idle_mj: int) -> None:
 def _split_shared(
     result: Split, interval: Interval, parked_mj: int, policy: Policy, weights: Mapping[Row, int] | None
 ) -> None:
-    """Parked power in equal parts, the rest by work."""
+    """Split parked power equally, and the rest by work."""
     rows = interval.rows
     servers, clients = _mps(interval)
     migs = {row.device.uuid for row in rows if row.device.parent_uuid}
@@ -281,7 +280,7 @@ def _split_shared(
 def _attribute_work(
     result: Split, energy_mj: int, busy_ns: Mapping[Row, int], servers: set[Row], clients: set[Row]
 ) -> None:
-    """By compute-engine time; the share of an MPS server is split equally between its clients."""
+    """Split by compute-engine time; the share of an MPS server is split equally between its clients."""
     shares = apportion(energy_mj, busy_ns)
     result.attribute({row: mj for row, mj in shares.items() if row not in servers}, "sm_time")
     if served_mj := sum(mj for row, mj in shares.items() if row in servers):

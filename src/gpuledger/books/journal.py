@@ -82,7 +82,7 @@ class State:
 
 
 class _Index(Generic[T]):
-    """Numbers for devices and owners: many rows share one, and each is written once."""
+    """Numbers for devices and owners, so that each is written once."""
 
     def __init__(self) -> None:
         self._numbers: dict[T, int] = {}
@@ -103,7 +103,7 @@ def pack(
     times: Mapping[str, GpuTime],
     ledgers: Mapping[str, LedgerState],
 ) -> State:
-    """The state of the books from the parts of each book."""
+    """The state of all books."""
     devices, owners = _Index[Device](), _Index[Owner]()
     row_states = [
         RowState(
@@ -147,7 +147,7 @@ def pack(
 
 
 def unpack_rows(state: State, now_ns: int) -> list[Row]:
-    """The rows. Retention counts only time in which the exporter ran, so `seen_ns` moves by the length of the pause."""
+    """The rows. Retention excludes the time in which the exporter did not run, so `seen_ns` moves by that time."""
     pause_ns = now_ns - state.time_ns
     return [
         Row(
@@ -170,7 +170,7 @@ def unpack_rows(state: State, now_ns: int) -> list[Row]:
 
 
 def unpack_totals(state: State, now_ns: int) -> list[Total]:
-    """The containers; `seen_ns` as for rows."""
+    """The totals of containers; `seen_ns` moves as in `unpack_rows`."""
     pause_ns = now_ns - state.time_ns
     return [
         Total(
@@ -187,7 +187,7 @@ def unpack_totals(state: State, now_ns: int) -> list[Total]:
 
 
 def encode(state: State) -> bytes:
-    """The bytes of a journal; JournalError if there would be too many."""
+    """The bytes of a journal; JournalError if they exceed the limit."""
     data = plain(state, "rows")
     data["rows"] = [_plain_row(row) for row in state.rows]
     text = json.dumps({"gpuledger": "journal", "version": VERSION, **data}, separators=(",", ":")).encode()

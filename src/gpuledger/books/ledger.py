@@ -16,13 +16,13 @@ from gpuledger.books.time import BUFFER_NS, GpuTime
 from gpuledger.model import Account, Labelled, Reading, Tick
 
 SHARED_NS = 900_000_000
-"""The least length of a shared interval: in a shorter one, samples of some process may not have arrived yet."""
+"""Least length of a shared interval, so that samples of all its processes have arrived."""
 STILL_NS = 1_000_000_000
-"""How long an interval without energy stays open: the counter may only be slower than the ticks."""
+"""Least length of an interval without energy: the counter may be slower than the ticks."""
 SLACK_NS = 1_000_000_000
 """The counter moves in steps of 0.1 s on data-center boards and 0.5 s on others, and may be read late."""
 CHECKED_MW_NS = 10**18
-"""About an hour at 280 W; past it, both sums of the cross-check are halved."""
+"""Both sums of the cross-check are halved at this power x time, about an hour at 280 W."""
 FALL_NS = 4_000_000_000
 RISE_NS = 60_000_000_000
 
@@ -38,7 +38,7 @@ class Rise:
 
 @dataclass(slots=True)
 class Meter:
-    """Reads the energy counter of one GPU; without a counter, it integrates power over time. The journal keeps it."""
+    """Reads the energy counter of one GPU; without a counter, integrates power over time. Part of the journal."""
 
     source: str = ""
     """`counter` or `power`."""
@@ -63,7 +63,7 @@ class Meter:
         """Energy since the previous reading; None if the GPU reports neither energy nor power."""
         self.limit_mw = reading.power_limit_mw or reading.power_default_limit_mw or self.limit_mw
         elapsed_ns = now_ns - self.at_ns
-        mw_ns = 0  # twice the trapezoid (p0 + p1) / 2 x elapsed, to stay in integers
+        mw_ns = 0  # (p0 + p1) x elapsed: twice the trapezoid, an integer
         if reading.power_mw is not None and self.power_mw is not None and 0 < elapsed_ns <= longest_ns:
             mw_ns = (self.power_mw + reading.power_mw) * elapsed_ns
         if reading.energy_mj is not None:
@@ -97,7 +97,6 @@ class Meter:
         return Rise(mj)
 
     def _check(self, counter_mj: int, mw_ns: int) -> None:
-        """Compare the counter with power x time."""
         self.checked_counter_mj += counter_mj
         self.checked_mw_ns += mw_ns
         if self.checked_mw_ns > CHECKED_MW_NS:
@@ -120,7 +119,7 @@ def resting_power(known_mw: int | None, power_mw: int, elapsed_ns: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """What an interval adds to the rows of processes."""
+    """The entries of a booked interval."""
 
     entries: tuple[tuple[Row, str, int], ...] = ()
     """Process, method and millijoules."""
@@ -128,13 +127,13 @@ class Booked:
     """For every process of the interval; None if its energy was not shared."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LedgerState:
-    """A ledger in the journal."""
+    """The accounts of one GPU, as in the journal."""
 
     meter: Meter
     since_ns: int
-    """Start of the open interval."""
+    """Start of the open interval. It, `open_mj` and `alone` are set only in the journal."""
     open_mj: int = 0
     """Energy of the open interval up to the meter's last reading."""
     alone: int | None = None
@@ -143,8 +142,10 @@ class LedgerState:
     idle_mj: int = 0
     retired_mj: int = 0
     gone_mj: int = 0
+    """Energy of containers that are no longer shown and have no successor of the same name."""
     unowned_mj: int = 0
     unattributed_mj: Labelled = ()
+    """By reason."""
     idle_power_mw: int | None = None
     parked_power_mw: int | None = None
 
@@ -156,54 +157,35 @@ class Ledger:
         self._policy = policy
         self._mixture = Mixture(fingerprints, by_fingerprint=policy.method == "fingerprint")
         self._longest_ns = longest_ns
-        self._meter = Meter()
+        self._state = LedgerState(Meter(), 0)
         self._open: Interval | None = None
-        self._idle_power_mw: int | None = None
-        self._parked_power_mw: int | None = None
-        self.energy_mj: int | None = None
-        self.idle_mj = 0
-        self.retired_mj = 0
-        self.gone_mj = 0
-        """Energy of containers that are no longer shown and have no successor of the same name."""
-        self.unowned_mj = 0
+        """None before the first reading of energy."""
         self.booked_mj = 0
         """Energy of the last booked interval."""
         self.booked_rows: dict[Row, int] = {}
         """The same, by process."""
-        self.unattributed_mj: dict[str, int] = {}
 
     def state(self, numbers: Mapping[Row, int]) -> LedgerState | None:
         """A snapshot for the journal; None before the first reading of energy."""
         interval = self._open
         if interval is None:
             return None
-        return LedgerState(
-            meter=replace(self._meter),
+        return replace(
+            self._state,
+            meter=replace(self._state.meter),
             since_ns=interval.start_ns,
             open_mj=interval.energy_mj,
             alone=_alone(interval, numbers),
-            energy_mj=self.energy_mj or 0,
-            idle_mj=self.idle_mj,
-            retired_mj=self.retired_mj,
-            gone_mj=self.gone_mj,
-            unowned_mj=self.unowned_mj,
-            unattributed_mj=tuple(self.unattributed_mj.items()),
-            idle_power_mw=self._idle_power_mw,
-            parked_power_mw=self._parked_power_mw,
         )
 
     def resume(self, state: LedgerState, alone: Row | None) -> None:
-        """Continue from a journal. The energy used since then is booked with the first reading."""
-        self._meter = replace(state.meter)
+        """Continue from a journal. The first reading books the energy used since then."""
+        self._state = replace(state, meter=replace(state.meter))
         at_start = None if alone is None else frozenset({alone})
         self._open = Interval(state.since_ns, at_start, energy_mj=state.open_mj, restarted=True)
-        self._idle_power_mw, self._parked_power_mw = state.idle_power_mw, state.parked_power_mw
-        self.energy_mj, self.idle_mj, self.retired_mj = state.energy_mj, state.idle_mj, state.retired_mj
-        self.gone_mj, self.unowned_mj = state.gone_mj, state.unowned_mj
-        self.unattributed_mj = dict(state.unattributed_mj)
 
     def miss(self) -> None:
-        """Note a tick in which the GPU could not be read."""
+        """Mark the open interval as incomplete: the GPU could not be read in this tick."""
         if self._open is not None:
             self._open.failed = True
 
@@ -218,8 +200,8 @@ class Ledger:
         now_ns: int,
         elapsed_ns: int,
     ) -> Booked | None:
-        """Take in one reading; the entries of the interval if it is complete."""
-        rise = self._meter.read(reading, now_ns, self._longest_ns)
+        """Add one reading; the entries of the interval if this completes it."""
+        rise = self._state.meter.read(reading, now_ns, self._longest_ns)
         interval = self._open
         if interval is None:
             if rise is None:
@@ -253,69 +235,74 @@ class Ledger:
         return elapsed_ns >= (SHARED_NS if shared else 1)
 
     def _close(self, interval: Interval, reading: Reading, present: frozenset[Row] | None, now_ns: int) -> Booked:
-        elapsed_ns = now_ns - interval.start_ns
+        elapsed_ns, state = now_ns - interval.start_ns, self._state
         if interval.is_quiet(reading, present, elapsed_ns):
             powers = [interval.energy_mj * NS_MW_PER_MJ // elapsed_ns, interval.power_mw, reading.power_mw]
             power_mw = min(mw for mw in powers if mw is not None)
             if interval.rows:
-                self._parked_power_mw = resting_power(self._parked_power_mw, power_mw, elapsed_ns)
+                state.parked_power_mw = resting_power(state.parked_power_mw, power_mw, elapsed_ns)
             else:
-                self._idle_power_mw = resting_power(self._idle_power_mw, power_mw, elapsed_ns)
-        shares = self._mixture.close(interval, present, now_ns, self._parked_power_mw or 0)
+                state.idle_power_mw = resting_power(state.idle_power_mw, power_mw, elapsed_ns)
+        shares = self._mixture.close(interval, present, now_ns, state.parked_power_mw or 0)
         errors = shares.errors if shares is not None and not self._policy.strict else {}
         accounts = split(
             interval,
             present,
             elapsed_ns,
             longest_ns=self._longest_ns,
-            idle_mw=self._idle_power_mw,
-            parked_mw=self._parked_power_mw,
+            idle_mw=state.idle_power_mw,
+            parked_mw=state.parked_power_mw,
             policy=self._policy,
             weights=shares.weights if shares is not None else None,
         )
         return replace(self._add(accounts), share_errors={row: errors.get(row) for row in interval.rows})
 
     def _add(self, accounts: Split) -> Booked:
+        state = self._state
         self.booked_mj = accounts.total_mj()
         self.booked_rows = {}
-        self.energy_mj = (self.energy_mj or 0) + self.booked_mj
-        self.idle_mj += accounts.idle_mj
+        state.energy_mj += self.booked_mj
+        state.idle_mj += accounts.idle_mj
+        unattributed_mj = dict(state.unattributed_mj)
         for reason, mj in accounts.unattributed_mj.items():
-            self.unattributed_mj[reason] = self.unattributed_mj.get(reason, 0) + mj
+            unattributed_mj[reason] = unattributed_mj.get(reason, 0) + mj
+        state.unattributed_mj = tuple(unattributed_mj.items())
         entries = []
         for row, method, mj in accounts.entries:
             if row.retired:
-                self.retired_mj += mj
+                state.retired_mj += mj
             else:
                 entries.append((row, method, mj))
                 self.booked_rows[row] = self.booked_rows.get(row, 0) + mj
         return Booked(entries=tuple(entries))
 
     def settle(self, retired_mj: int, gone_mj: int, containers_mj: int) -> None:
-        """Take over the energy of retired processes and gone containers; `containers_mj` is that of shown containers.
+        """Book the energy of retired processes and gone containers; `containers_mj` is that of shown containers.
 
-        `unowned_mj` is monotonic: energy that a container gets late is not subtracted from it.
+        `unowned_mj` is monotonic: energy that is attributed to a container late is not subtracted from it.
         """
-        self.retired_mj += retired_mj
-        self.gone_mj += gone_mj
-        self.unowned_mj = max(self.unowned_mj, (self.energy_mj or 0) - self.gone_mj - containers_mj)
+        state = self._state
+        state.retired_mj += retired_mj
+        state.gone_mj += gone_mj
+        state.unowned_mj = max(state.unowned_mj, state.energy_mj - state.gone_mj - containers_mj)
 
     def account(self, processes_mj: int, time: GpuTime) -> Account:
         """The accounts as shown; `processes_mj` is the energy of all rows of the GPU."""
-        booked_mj = processes_mj + self.idle_mj + self.retired_mj + sum(self.unattributed_mj.values())
+        state = self._state
+        sum_mj = processes_mj + state.idle_mj + state.retired_mj + sum(mj for _, mj in state.unattributed_mj)
         return Account(
-            energy_mj=self.energy_mj,
-            source=self._meter.source,
-            idle_mj=self.idle_mj,
-            retired_mj=self.retired_mj,
-            unowned_mj=self.unowned_mj,
+            energy_mj=None if self._open is None else state.energy_mj,
+            source=state.meter.source,
+            idle_mj=state.idle_mj,
+            retired_mj=state.retired_mj,
+            unowned_mj=state.unowned_mj,
             booked_mj=self.booked_mj,
-            unattributed_mj=tuple(sorted(self.unattributed_mj.items())),
-            residual_mj=(self.energy_mj or 0) - booked_mj,
-            idle_power_mw=self._idle_power_mw,
-            parked_power_mw=self._parked_power_mw,
-            checked_counter_mj=self._meter.checked_counter_mj,
-            checked_power_mj=self._meter.checked_power_mj,
+            unattributed_mj=tuple(sorted(state.unattributed_mj)),
+            residual_mj=state.energy_mj - sum_mj,
+            idle_power_mw=state.idle_power_mw,
+            parked_power_mw=state.parked_power_mw,
+            checked_counter_mj=state.meter.checked_counter_mj,
+            checked_power_mj=state.meter.checked_power_mj,
             busy_ns=time.busy_ns,
             in_use=time.in_use,
             in_use_ns=time.in_use_ns,
@@ -323,11 +310,11 @@ class Ledger:
 
 
 def _alone(interval: Interval, numbers: Mapping[Row, int]) -> int | None:
-    """The number of the process that was alone throughout the open interval and is still there."""
+    """The number of the process that was alone throughout the open interval and is still on the GPU."""
     if len(interval.rows) != 1 or interval.at_start != frozenset(interval.rows) or interval.hidden:
         return None
     (row,) = interval.rows
-    is_present = row.active or (row.resumed and row.active is None)  # after a restart no list may have arrived yet
+    is_present = row.active or (row.resumed and row.active is None)  # None: no process list since the restart
     return numbers.get(row) if is_present else None
 
 
@@ -346,7 +333,7 @@ class EnergyBook:
         return self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns, self.fingerprints))
 
     def book(self, tick: Tick, present: Present, work: Mapping[str, Work], hidden: frozenset[str]) -> list[Booked]:
-        """Book one tick; what it adds to the rows. `hidden` are the GPUs with an unlisted process."""
+        """Book one tick; the completed intervals. `hidden` are the GPUs with an unlisted process."""
         elapsed_ns = 0 if self._previous_ns is None else max(0, tick.time_ns - self._previous_ns)
         self._previous_ns = tick.time_ns
         migs: dict[str, list[Reading]] = {}

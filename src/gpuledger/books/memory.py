@@ -1,7 +1,7 @@
 """Memory accounts: memory of listed processes, overhead of their contexts, and memory of unlisted processes.
 
-Unknown memory is attributed to the containers that may hold it and have no listed process on the device: those with
-the best evidence, in equal shares. This is an inference, and is shown as one, with the number of candidates.
+Unknown memory is attributed, in equal shares, to the containers without a listed process on the device that have the
+best evidence for holding it. Metrics show it as inferred, with the number of candidates.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gpuledger.model import Device, Holder, MemoryAccount, Owner, Reading, Resid
 MIB = 1 << 20
 TOLERANCE_BYTES = 64 * MIB
 TOLERANCE_EACH_BYTES = 16 * MIB
-"""A listed process's context needs 6 MB beside its listed memory, and the first one 3 MB more (H200). The context of an
-unlisted process is always larger than these tolerances."""
+"""The context of a listed process uses 6 MB beyond its listed memory, that of the first process 9 MB (H200). The
+context of an unlisted process is always larger than these tolerances."""
 RESERVED_MOST_BYTES = 1024 * MIB
 """If the driver does not report reserved memory (only the v1 call works), used memory includes it."""
 
@@ -44,7 +44,7 @@ class Memory:
 
 
 class MemoryBook:
-    """Compares used memory with the listed processes. Its state is the difference of the previous tick."""
+    """Compares used memory with that of the listed processes. Keeps the difference of the previous tick."""
 
     def __init__(self) -> None:
         self._gaps: dict[str, int] = {}
@@ -72,14 +72,15 @@ class MemoryBook:
                 accounts[uuid] = MemoryAccount(known_bytes=known)
                 continue
             gaps[uuid] = gap = max(0, reading.memory_used_bytes - known)
-            # The smaller of two ticks: memory is read before the lists, and a process may exit in between.
+            # The minimum of two ticks: memory is read before the lists, and a process may exit in between.
             lasting = min(gap, self._gaps.get(uuid, gap))
             has_migs = uuid in partitioned
             unknown = lasting if lasting > _tolerance(reading, len(residents), has_migs=has_migs) else 0
             shares: list[tuple[Owner, int]] = []
             candidates = 0
             if unknown:
-                if all(resident.memory_bytes is not None for resident in residents):  # else it may be theirs
+                # A process that is listed without its memory may hold the unknown memory.
+                if all(resident.memory_bytes is not None for resident in residents):
                     hidden.add(reading.device.gpu_uuid)
                 if not has_migs:
                     shares, candidates = infer(unknown, residents, holders.get(uuid, ()), tick)
@@ -96,10 +97,7 @@ class MemoryBook:
 
 
 def _tolerance(reading: Reading, residents: int, *, has_migs: bool) -> int:
-    """The memory that listed processes and MIG instances may use beside what is listed.
-
-    An idle MIG instance uses 36 to 107 MiB (published outputs of an A100).
-    """
+    """Overhead of listed processes and MIG instances. An idle MIG instance uses 36 to 107 MiB (A100)."""
     instances = (reading.memory_total_bytes or 0) // 256 if has_migs or reading.device.parent_uuid else 0
     reserved = RESERVED_MOST_BYTES if reading.memory_reserved_bytes is None else 0
     return TOLERANCE_BYTES + TOLERANCE_EACH_BYTES * residents + reserved + instances
@@ -110,8 +108,8 @@ def infer(
 ) -> tuple[list[tuple[Owner, int]], int]:
     """The containers that hold unknown memory, each with its share, and the number of candidates.
 
-    Candidates are, best first, processes listed without their memory, then holders by evidence. A candidate outside
-    of containers takes a share that stays unknown.
+    Candidates are processes listed without their memory, or else the holders with the best evidence. The share of a
+    candidate outside of containers remains unknown.
     """
     candidates = memory_candidates(residents, holders, tick.owners.by_pid)
     shares = equally(unknown_bytes, candidates) if candidates else {}

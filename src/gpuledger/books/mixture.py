@@ -37,7 +37,7 @@ DECAY_S = 5.0
 LEAST_UNKNOWN = 0.1
 """The least power of a process without a fingerprint, relative to the mean power of all."""
 MOST_PENDING = 100
-"""Intervals that wait to be learned from; only a clock that was set back can collect so many."""
+"""Limit of intervals not yet learned from; reached only if the clock is set back."""
 WEIGHT_UNIT = 1_000_000_000
 
 Vector = Sequence[float]
@@ -56,14 +56,14 @@ class Estimate:
     """S^-1, where S = H P H^T + R is the covariance of the observations."""
 
     def residuals(self, observed: Vector) -> list[float]:
-        """Z - H a."""
+        """Observed minus estimated: z - H a."""
         rows = zip(*self.columns, strict=True)
         return [number - sum(map(mul, row, self.amounts)) for number, row in zip(observed, rows, strict=True)]
 
     def variance_reduction(self, gradient: Vector) -> float:
         """g^T S^-1 g: how much the observations reduce the variance of a function with gradient g."""
-        along: list[float] = [sum(map(mul, row, gradient)) for row in self.inverse]
-        return sum(slope * number for slope, number in zip(gradient, along, strict=True))
+        product: list[float] = [sum(map(mul, row, gradient)) for row in self.inverse]
+        return float(sum(map(mul, gradient, product)))
 
 
 def update(observed: Vector, noise: Vector, columns: Sequence[Vector], prior: Vector, variances: Vector) -> Estimate:
@@ -142,7 +142,7 @@ def by_activity(parts: Sequence[Part], activity: Activities, power_w: float) -> 
     noise[-1] += (POWER_SD * power_w / FULL_W) ** 2
     for part, column in zip(parts, columns, strict=True):
         variance = part.behaviour.variance() if part.behaviour is not None else 0.0
-        noise = [known + variance * (part.prior * amount) ** 2 for known, amount in zip(noise, column, strict=True)]
+        noise = [sensor + variance * (part.prior * amount) ** 2 for sensor, amount in zip(noise, column, strict=True)]
     variances = [SAMPLES_SD**2] * len(parts)
     estimate = update(observed, noise, columns, prior, variances)
     residuals = estimate.residuals(observed)
@@ -155,7 +155,7 @@ def by_activity(parts: Sequence[Part], activity: Activities, power_w: float) -> 
 
 @dataclass(slots=True)
 class _Moments:
-    """Of a process's share, or of the sum of all: value, prior variance and H P times the gradient."""
+    """Share, prior variance and H P g (`gradient`) of one process, or the sums over all processes."""
 
     gradient: list[float]
     share: float = 0.0
@@ -184,7 +184,7 @@ def share_errors(parts: Sequence[Part], estimate: Estimate, unsampled: float) ->
     errors: dict[Row, float] = {}
     for row, own in by_row.items():
         variance = own.variance * (1 - 2 * own.share) + own.share**2 * total.variance
-        gradient = [mine - own.share * all_ for mine, all_ in zip(own.gradient, total.gradient, strict=True)]
+        gradient = [g - own.share * sum_g for g, sum_g in zip(own.gradient, total.gradient, strict=True)]
         variance = max(0.0, variance - estimate.variance_reduction(gradient)) + (own.share * unsampled) ** 2
         errors[row] = min(1.0, round(sqrt(variance), 3))
     return errors
@@ -221,7 +221,7 @@ class Mixture:
         self._pending: deque[tuple[int, Row, Alone]] = deque(maxlen=MOST_PENDING)
 
     def close(self, interval: Interval, at_end: frozenset[Row] | None, now_ns: int, parked_mw: int) -> Shares | None:
-        """Take in a finished interval; its shares if several processes may have worked."""
+        """Learn from a finished interval; its shares if several processes may have worked."""
         elapsed_s = (now_ns - interval.start_ns) / 1e9
         if interval.failed or interval.restarted or not interval.has_samples or not 0 < elapsed_s <= BUFFER_NS / 1e9:
             return None
@@ -256,7 +256,7 @@ class Mixture:
                 recent.worked_ns, recent.engine_s = None, 0.0
 
     def _add_pending(self, row: Row, interval: Interval, elapsed_s: float, now_ns: int) -> None:
-        """Remember an interval to learn from; beside other processes only later, as their first sample may be late."""
+        """Queue an interval for learning, delayed if other processes are present: their samples may arrive late."""
         activity = interval.activities(elapsed_s)
         engine_s = interval.busy_ns.get(row, 0) / 1e9
         if activity is not None and any(activity) and engine_s:
@@ -297,7 +297,7 @@ class Mixture:
         return 1 / (2 + SAMPLES_PER_S * max(recent.seconds for recent in self._recent.values()))
 
     def _parts(self, working: Sequence[Row], power_w: float, parked_w: float) -> list[Part]:
-        """The recently working processes. Those without a fingerprint share the power that the others leave."""
+        """The recently working processes. Power that fingerprints do not explain is split among the other processes."""
         parts: list[Part] = []
         unknown: dict[Row, float] = {}
         for row in working:
@@ -327,5 +327,5 @@ class Mixture:
 
 
 def _is_partitioned(interval: Interval) -> bool:
-    """Whether MPS or MIG is in use: then neither samples nor activity belong to one process."""
+    """Whether MPS or MIG is in use, so that samples and activity do not belong to single processes."""
     return any(row.device.parent_uuid or row.is_mps_server for row in interval.rows)

@@ -1,4 +1,4 @@
-"""Exited processes and containers: how long they are shown, and where their energy goes afterwards."""
+"""Exited processes and containers: how long they are shown, and which account gets their energy afterwards."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpuledger.model import Device, Owner
 Place = tuple[str, str]
 """Container id and device uuid."""
 MOST_EXITED = 1000
-"""Limit of exited processes in the books, the last to exit first; bounds memory when short processes loop."""
+"""Limit of exited processes; the first to exit are retired early. Bounds memory when short processes loop."""
 
 
 @dataclass(slots=True)
 class Total:
-    """The use of a device by one container: of its retired processes, or of all its processes."""
+    """The use of a device by the retired processes of one container, or by all its processes."""
 
     device: Device
     owner: Owner
@@ -33,7 +33,7 @@ class Total:
     """Energy of containers with this name in earlier pods of the same name."""
 
     def copy(self) -> Total:
-        """A copy that can be added to. `dataclasses.replace` takes four times as long, for every container and tick."""
+        """A copy, made for every container in every tick; `dataclasses.replace` takes four times as long."""
         return Total(
             device=self.device,
             owner=self.owner,
@@ -57,22 +57,22 @@ class Total:
         return sum(self.energy_mj.values()) + self.earlier_mj + self.namesakes_mj
 
     def has_name_of(self, other: Total) -> bool:
-        """Whether both have the same container name in a pod of the same name, which some dialects show as one."""
-        mine, theirs = self.owner, other.owner
+        """Whether namespace, pod and container have the same names; some dialects show both as one."""
+        own, others = self.owner, other.owner
         return (
             self.device.uuid == other.device.uuid
-            and bool(mine.container)
-            and (mine.namespace, mine.pod, mine.container) == (theirs.namespace, theirs.pod, theirs.container)
+            and bool(own.container)
+            and (own.namespace, own.pod, own.container) == (others.namespace, others.pod, others.container)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """What leaves the books in one tick, and which exited processes stay."""
+    """The rows and energy retired in one tick, and the exited processes that are still shown."""
 
     rows: tuple[Row, ...]
     exited: tuple[Row, ...]
-    """Exited processes that are still shown, the last to exit first."""
+    """The last to exit first."""
     retired_mj: Counter[str]
     """Energy of `rows`, by GPU."""
     gone_mj: Counter[str]
@@ -95,7 +95,7 @@ class Retention:
         self._totals = {(total.owner.container_id, total.device.uuid): total for total in totals}
 
     def retire(self, rows: Rows, now_ns: int) -> Retired:
-        """Decide which processes and containers are shown no longer."""
+        """Retire the processes and containers whose retention has ended."""
         self._update_containers(rows.all(), now_ns)
         gone = sorted((row for row in rows.current() if row.active is not True), key=lambda row: (-row.seen_ns, row))
         exited = [row for row in gone if self._is_recent(row.seen_ns, now_ns)][:MOST_EXITED]
@@ -109,11 +109,11 @@ class Retention:
         gone_mj: Counter[str] = Counter()
         for place in [place for place, total in self._totals.items() if not self._is_recent(total.seen_ns, now_ns)]:
             total = self._totals.pop(place)
-            gone_mj[total.device.gpu_uuid] += self._bequeath(total)
+            gone_mj[total.device.gpu_uuid] += self._pass_on(total)
         return Retired(rows=tuple(retired), exited=tuple(exited), retired_mj=retired_mj, gone_mj=gone_mj)
 
     def totals(self, rows: Iterable[Row], booked_mj: Mapping[Row, int]) -> dict[Place, Total]:
-        """The use of each container, with that of the processes which are not retired."""
+        """The use of each container, by retired and current processes."""
         totals = {place: total.copy() for place, total in self._totals.items()}
         for row in rows:
             if (total := totals.get((row.owner.container_id, row.device.uuid))) is not None:
@@ -133,16 +133,16 @@ class Retention:
             if row.seen_ns == now_ns:
                 total.device, total.owner, total.seen_ns = row.device, row.owner, now_ns
 
-    def _bequeath(self, total: Total) -> int:
-        """Pass a container's energy to a shown one of the same name; the energy that is left without one."""
-        heir = next((other for other in self._totals.values() if other.has_name_of(total)), None)
-        if heir is None:
+    def _pass_on(self, total: Total) -> int:
+        """Add a container's energy to a shown container of the same name; returns it if there is none."""
+        successor = next((other for other in self._totals.values() if other.has_name_of(total)), None)
+        if successor is None:
             return total.all_mj()
-        if heir.owner.pod_uid == total.owner.pod_uid:
-            heir.earlier_mj += sum(total.energy_mj.values()) + total.earlier_mj
-            heir.namesakes_mj += total.namesakes_mj
+        if successor.owner.pod_uid == total.owner.pod_uid:
+            successor.earlier_mj += sum(total.energy_mj.values()) + total.earlier_mj
+            successor.namesakes_mj += total.namesakes_mj
         else:
-            heir.namesakes_mj += total.all_mj()
+            successor.namesakes_mj += total.all_mj()
         return 0
 
 

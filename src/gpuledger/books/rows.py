@@ -12,7 +12,7 @@ MPS_SERVER = "nvidia-cuda-mps"
 """The kernel truncates nvidia-cuda-mps-server to 15 characters."""
 
 
-@dataclass(eq=False)  # without slots: fingerprints are kept under weak references to rows
+@dataclass(eq=False)  # no slots, because fingerprints have weak references to rows
 class Row:
     """One process on one device, identified by (pid, start time, device) because the kernel reuses pids.
 
@@ -25,7 +25,7 @@ class Row:
     pid: int
     start_ticks: int | None
     number: int
-    """Counts all rows. It orders processes that are otherwise indistinguishable."""
+    """Sequence number; the last criterion of the order of rows."""
     resident: Resident
     facts: Facts | None = None
     owner: Owner = NOBODY
@@ -38,7 +38,7 @@ class Row:
     retired: bool = False
     """Whether the row was removed, and its energy moved to the GPU's retired account."""
     resumed: bool = False
-    """Whether the row comes from a journal and its process was not listed since."""
+    """Whether the row comes from a journal and its process has not been listed since."""
     share_error: float | None = None
     """Standard deviation of its energy share in the last interval, if the GPU was shared."""
 
@@ -82,7 +82,7 @@ class Rows:
         self._rows: dict[tuple[str, int], Row] = {}
         self._number = 0
         self.replaced: list[Row] = []
-        """Rows of which a new process has taken the pid; retired at once, because their series have the same labels."""
+        """Rows whose pid was reused; retired at once, because the new row has the same labels."""
 
     def update(self, tick: Tick) -> Present:
         """Match the driver's process lists with the rows: add new processes and mark those that left."""
@@ -159,7 +159,7 @@ class Rows:
                 row.busy_ns = 0
         by_pid = dict(busy.sampled_ns)
         for pid, busy_ns in busy.ended_ns.items():
-            if (uuid, pid) not in self._rows:  # else its samples are booked already
+            if (uuid, pid) not in self._rows:  # otherwise its samples are booked already
                 by_pid.setdefault(pid, busy_ns)
         for pid, busy_ns in by_pid.items():
             row = self._rows.get((uuid, pid))
@@ -189,14 +189,14 @@ class Rows:
         return row
 
     def add_energy(self, entries: Iterable[tuple[Row, str, int]], share_errors: Mapping[Row, float | None]) -> None:
-        """Add attributed energy by method, and take over the share errors of a closed interval."""
+        """Add the energy entries of a closed interval, and set its share errors."""
         for row, error in share_errors.items():
             row.share_error = error
         for row, method, mj in entries:
             row.energy_mj[method] = row.energy_mj.get(method, 0) + mj
 
     def remove(self, rows: Iterable[Row]) -> None:
-        """Remove retired rows, among them all replaced ones."""
+        """Remove retired rows, which include all replaced ones."""
         for row in rows:
             row.retired = True
             if self._rows.get((row.device.uuid, row.pid)) is row:
@@ -227,7 +227,7 @@ def partitioned_gpus(tick: Tick) -> set[str]:
 
 
 def own_residents(reading: Reading, *, has_migs: bool) -> list[Resident]:
-    """The processes of a device, without those that have a row on one of its MIG instances."""
+    """The processes of a device, except those on its MIG instances."""
     return [r for r in reading.residents or () if not (has_migs and r.gpu_instance_id is not None)]
 
 
@@ -238,16 +238,12 @@ def _is_same_process(row: Row, facts: Facts | None, since_ns: int) -> bool:
 
 
 def _is_other_process(row: Row, start_ticks: int | None) -> bool:
-    """Whether the pid belongs to another process now.
-
-    If the start time is unknown, a process that left and returned counts as another, and so does one that was not
-    observed across a restart of the exporter.
-    """
+    """Whether the pid was reused; without a start time, if the process left or the exporter restarted."""
     if start_ticks is None or row.start_ticks is None:
         return row.active is False or row.resumed
     return row.start_ticks != start_ticks
 
 
 def _is_other_container(row: Row, owner: Owner) -> bool:
-    """Whether the process moved to another container: its earlier energy stays with the first one."""
+    """Whether the process moved to another container; its earlier energy remains with the first one."""
     return bool(row.owner.container_id and owner.container_id) and row.owner.container_id != owner.container_id

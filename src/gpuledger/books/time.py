@@ -10,7 +10,7 @@ from gpuledger.model import Accounting, Reading, Sample, Tick
 SAMPLE_US = 200_000
 """The driver's sample period, approximately."""
 LATE_NS = 1_000_000_000
-"""A sample may arrive this long after its process has left."""
+"""Maximum delay of a sample after its process has exited."""
 BUFFER_NS = 10_000_000_000
 """The driver's sample buffer covers this time; older samples are lost."""
 
@@ -21,9 +21,9 @@ class Busy:
 
     sampled_ns: dict[int, int]
     ended_ns: dict[int, int]
-    """From accounting mode: processes that ended since the previous tick and were in no list."""
+    """Processes that ended since the previous tick and were in no process list, from accounting mode."""
     since_ns: int
-    """A row with the same pid that was last seen before this time belongs to an earlier process."""
+    """A row with the same pid that was last listed before this time belongs to an earlier process."""
 
 
 @dataclass(slots=True)
@@ -38,8 +38,8 @@ class GpuTime:
 class TimeBook:
     """Adds up busy time; each driver sample counts once.
 
-    A reading asks for the samples after the newest one of the reading before. The driver answers with the mean over
-    that whole window for every process, whatever timestamp the sample itself carries.
+    Each reading requests the samples since the newest one of the previous reading. The driver returns the mean over
+    that whole window for every process, regardless of the sample's timestamp.
     """
 
     def __init__(self, longest_ns: int = BUFFER_NS) -> None:
@@ -80,7 +80,6 @@ class TimeBook:
         )
 
     def _window_us(self, samples: Sequence[Sample], uuid: str, now_ns: int, elapsed_ns: int) -> int:
-        """The time that the samples cover."""
         newest_us = max((sample.timestamp_us for sample in samples), default=0)
         if not newest_us:
             return 0
@@ -100,6 +99,6 @@ class TimeBook:
 
 
 def _ended(reading: Reading) -> Iterator[Accounting]:
-    """Accounts of processes that ended since the previous reading and were in no list."""
+    """Accounts of processes that ended since the previous reading and are in no process list."""
     listed = {resident.pid for resident in reading.residents or ()}
     return (account for account in reading.accounting if not account.running and account.pid not in listed)

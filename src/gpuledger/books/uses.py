@@ -11,7 +11,7 @@ from gpuledger.books.rows import Row, Rows, own_residents, partitioned_gpus
 from gpuledger.model import NOBODY, ContainerUse, Device, Facts, Labelled, Owner, ProcessUse, Reading, Sample, Tick
 
 WINDOW_US = 1_500_000
-"""A sample stands for its process this long: while it works, the driver gives one about every 0.2 s."""
+"""How long a sample is used; the driver sends one about every 0.2 s while the process works."""
 IDLE = Sample(pid=0, timestamp_us=0, sm_pct=0, memory_pct=0)
 """The driver measured, and the process did no work."""
 
@@ -19,8 +19,8 @@ IDLE = Sample(pid=0, timestamp_us=0, sm_pct=0, memory_pct=0)
 class RecentSamples:
     """The newest sample of each process on each device.
 
-    The driver gives each sample once. If ticks are shorter than its sample period, most ticks have no new sample of a
-    busy process; the last one counts until WINDOW_US has passed.
+    The driver sends each sample once. If ticks are shorter than its sample period, most ticks have no new sample of a
+    busy process; the last one is used for WINDOW_US.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class RecentSamples:
         """By device and pid, with the start time of the process if known, because pids are reused."""
 
     def update(self, reading: Reading, facts: Mapping[int, Facts], now_us: int) -> dict[int, Sample] | None:
-        """The samples that count, by pid; None if the device does not report utilization by process."""
+        """The current samples by pid; None if the device does not report utilization by process."""
         uuid = reading.device.uuid
         previous = self._samples.pop(uuid, {})
         if reading.samples is None:
@@ -45,8 +45,8 @@ class RecentSamples:
 
 
 def _start_ticks(facts: Mapping[int, Facts], pid: int) -> int | None:
-    known = facts.get(pid)
-    return None if known is None else known.start_ticks
+    process = facts.get(pid)
+    return None if process is None else process.start_ticks
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,18 @@ class Uses:
     processes: tuple[ProcessUse, ...]
     containers: tuple[ContainerUse, ...]
     dropped: int
-    """Processes left out since the start."""
+    """Process rows left out since the start."""
 
 
 class UseBook:
-    """Builds the rows of a tick: at most `most` processes, and all containers.
+    """Builds the rows of a tick: at most `max_processes` processes, and all containers.
 
-    With `shown` off there are no process rows, and none count as dropped.
+    Without `show_processes` there are no process rows, and none count as dropped.
     """
 
-    def __init__(self, most: int | None = None, *, shown: bool = True) -> None:
-        self._most = most
-        self._shown = shown
+    def __init__(self, max_processes: int | None = None, *, show_processes: bool = True) -> None:
+        self._max_processes = max_processes
+        self._show_processes = show_processes
         self._dropped = 0
         self._recent = RecentSamples()
 
@@ -80,30 +80,30 @@ class UseBook:
         totals: Mapping[Place, Total] | None = None,
         inferred: Iterable[Inferred] = (),
     ) -> Uses:
-        """The rows of the tick: `exited` processes fill what room is left."""
+        """The rows of the tick. `exited` processes are included if the limit allows."""
         now_us = tick.time_ns // 1000
         partitioned = partitioned_gpus(tick)
         uses: list[ProcessUse] = []
         for reading in tick.readings:
             if reading.up:
-                uses += self._of_device(tick, reading, rows, now_us, has_migs=reading.device.uuid in partitioned)
+                uses += self._device_uses(tick, reading, rows, now_us, has_migs=reading.device.uuid in partitioned)
         containers = _containers(uses, totals or {}, inferred)
-        if not self._shown:
+        if not self._show_processes:
             return Uses(processes=(), containers=containers, dropped=self._dropped)
         largest = self._largest(uses)
         self._dropped += len(uses) - len(largest)
-        room = len(exited) if self._most is None else max(0, self._most - len(largest))
+        room = len(exited) if self._max_processes is None else max(0, self._max_processes - len(largest))
         processes = (*largest, *(_exited(row) for row in exited[:room]))
         return Uses(processes=processes, containers=containers, dropped=self._dropped)
 
     def _largest(self, uses: list[ProcessUse]) -> list[ProcessUse]:
         """The processes with the most memory; the pid breaks ties, so that the choice is stable between ticks."""
-        if self._most is None or len(uses) <= self._most:
+        if self._max_processes is None or len(uses) <= self._max_processes:
             return uses
         order = sorted(uses, key=lambda use: (-(use.resident.memory_bytes or 0), use.resident.pid, use.device.uuid))
-        return order[: self._most]
+        return order[: self._max_processes]
 
-    def _of_device(
+    def _device_uses(
         self, tick: Tick, reading: Reading, rows: Rows, now_us: int, *, has_migs: bool
     ) -> Iterable[ProcessUse]:
         samples = self._recent.update(reading, tick.facts, now_us)
@@ -140,7 +140,7 @@ def _exited(row: Row) -> ProcessUse:
 def _containers(
     uses: Iterable[ProcessUse], totals: Mapping[Place, Total], inferred: Iterable[Inferred]
 ) -> tuple[ContainerUse, ...]:
-    """Containers with processes, those inferred to hold memory, and those whose processes have exited."""
+    """Containers with processes, with inferred memory, or with exited processes only."""
     groups: dict[Place, list[ProcessUse]] = {}
     for use in uses:
         if use.owner.container_id:
@@ -153,12 +153,12 @@ def _containers(
             number = len(members)
             members.append((holder.device, holder.owner, []))
         inferred_bytes[number] = holder.memory_bytes
-    rest = dict(totals)
+    gone = dict(totals)
     containers = [
-        _container(device, owner, group, rest.pop((owner.container_id, device.uuid), None), inferred_bytes.get(number))
+        _container(device, owner, group, gone.pop((owner.container_id, device.uuid), None), inferred_bytes.get(number))
         for number, (device, owner, group) in enumerate(members)
     ]
-    return (*containers, *(_container(total.device, total.owner, [], total, None) for total in rest.values()))
+    return (*containers, *(_container(total.device, total.owner, [], total, None) for total in gone.values()))
 
 
 def _number_of(holder: Inferred, members: Sequence[tuple[Device, Owner, list[ProcessUse]]]) -> int | None:
@@ -171,7 +171,7 @@ def _number_of(holder: Inferred, members: Sequence[tuple[Device, Owner, list[Pro
 def _container(
     device: Device, owner: Owner, group: Sequence[ProcessUse], total: Total | None, inferred_bytes: int | None
 ) -> ContainerUse:
-    """The sums over its processes; memory or utilization that the driver does not report is left out of them."""
+    """Sums over the processes, without values that the driver does not report."""
     memory = [use.resident.memory_bytes for use in group if use.resident.memory_bytes is not None]
     sm = [use.sample.sm_pct for use in group if use.sample is not None]
     return ContainerUse(

@@ -120,7 +120,7 @@ def _collectors(settings: Config) -> list[Collector]:
 def _books(settings: Config) -> Books:
     return Books(
         settings.process_max,
-        shown=settings.collector_process,
+        show_processes=settings.collector_process,
         policy=Policy(settings.energy_strict, settings.energy_parked == "separate", settings.energy_method),
         keep_ns=int(settings.metric_retention * 1e9),
         longest_ns=max(BUFFER_NS, int(settings.tick_interval * 2.5e9)),  # slow ticks are not gaps

@@ -79,7 +79,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
         return 1
     name_providers = providers(settings, os.environ)
     for provider in name_providers:
-        provider.refresh()
+        provider.once()
     resolver = Resolver(name_providers, jobs=SlurmResolver(root))
     ref, owner = resolver.explain(facts)
     for provider in name_providers:

@@ -1,76 +1,36 @@
-"""The records that stages pass on: frozen, with integers that have their unit in the name.
+"""The immutable records that flow between stages. Names of numbers end with the unit.
 
-`None` means that the GPU or driver does not report a value; no default stands in for it.
+`None` means that the GPU or driver does not report a value.
 """
 
-from gpuledger.model.owners import (
-    EVIDENCE,
-    NOBODY,
-    OUTSIDE,
-    SHORT_ID,
-    Facts,
-    Granted,
-    Holder,
-    Owner,
-    Owners,
-    ProviderHealth,
-)
-from gpuledger.model.readings import (
-    Account,
-    Accounting,
-    Activity,
-    Device,
-    Driver,
-    Labelled,
-    MemoryAccount,
-    Reading,
-    Resident,
-    Sample,
-)
-from gpuledger.model.tick import (
-    ContainerUse,
-    DcgmHealth,
-    DcgmStats,
-    Health,
-    JournalHealth,
-    Learned,
-    LearnedBehaviour,
-    ProcessUse,
-    Stage,
-    Tick,
-    Upstream,
-)
-
-__all__ = [
-    "EVIDENCE",
-    "NOBODY",
-    "OUTSIDE",
-    "SHORT_ID",
-    "Account",
-    "Accounting",
-    "Activity",
-    "ContainerUse",
-    "DcgmHealth",
-    "DcgmStats",
-    "Device",
-    "Driver",
-    "Facts",
-    "Granted",
-    "Health",
-    "Holder",
-    "JournalHealth",
-    "Labelled",
-    "Learned",
-    "LearnedBehaviour",
-    "MemoryAccount",
-    "Owner",
-    "Owners",
-    "ProcessUse",
-    "ProviderHealth",
-    "Reading",
-    "Resident",
-    "Sample",
-    "Stage",
-    "Tick",
-    "Upstream",
-]
+from gpuledger.model.owners import EVIDENCE as EVIDENCE
+from gpuledger.model.owners import NOBODY as NOBODY
+from gpuledger.model.owners import OUTSIDE as OUTSIDE
+from gpuledger.model.owners import SHORT_ID as SHORT_ID
+from gpuledger.model.owners import Facts as Facts
+from gpuledger.model.owners import Granted as Granted
+from gpuledger.model.owners import Holder as Holder
+from gpuledger.model.owners import Owner as Owner
+from gpuledger.model.owners import Owners as Owners
+from gpuledger.model.owners import ProviderHealth as ProviderHealth
+from gpuledger.model.readings import Account as Account
+from gpuledger.model.readings import Accounting as Accounting
+from gpuledger.model.readings import Activity as Activity
+from gpuledger.model.readings import Device as Device
+from gpuledger.model.readings import Driver as Driver
+from gpuledger.model.readings import Labelled as Labelled
+from gpuledger.model.readings import MemoryAccount as MemoryAccount
+from gpuledger.model.readings import Reading as Reading
+from gpuledger.model.readings import Resident as Resident
+from gpuledger.model.readings import Sample as Sample
+from gpuledger.model.tick import ContainerUse as ContainerUse
+from gpuledger.model.tick import DcgmHealth as DcgmHealth
+from gpuledger.model.tick import DcgmStats as DcgmStats
+from gpuledger.model.tick import Health as Health
+from gpuledger.model.tick import JournalHealth as JournalHealth
+from gpuledger.model.tick import Learned as Learned
+from gpuledger.model.tick import LearnedBehaviour as LearnedBehaviour
+from gpuledger.model.tick import ProcessUse as ProcessUse
+from gpuledger.model.tick import Stage as Stage
+from gpuledger.model.tick import Tick as Tick
+from gpuledger.model.tick import Upstream as Upstream

@@ -37,7 +37,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner of a process. An empty field is unknown or does not exist: a systemd service has no container."""
+    """The owner of a process. An empty field is unknown or not applicable: a systemd service has no container."""
 
     container: str = ""
     container_id: str = ""
@@ -58,15 +58,14 @@ class Owner:
     """The account that the scheduler bills."""
     labels: tuple[tuple[str, str], ...] = ()
     reason: str = ""
-    """Why part of it is unknown; OUTSIDE for a process of the host; empty if everything is known."""
+    """Why the owner is incomplete; OUTSIDE for a process of the host; empty if it is complete."""
 
     @property
     def display_name(self) -> str:
-        """The owner in one line, the same on the page and in `top`, `report` and `explain`.
+        """`namespace/pod/container` or the most specific known part, as in the page, `top`, `report` and `explain`.
 
-        `namespace/pod/container`, or the most specific part that is known. It does not change when the process
-        restarts. A process in no container, unit or job belongs to `host`; `unknown` means that the owner was not
-        found.
+        It does not change when the process restarts. A process in no container, unit or job belongs to `host`;
+        `unknown` means that the owner was not found.
         """
         name = "/".join(part for part in self.display_parts if part)
         return name or self.job or self.unit or (HOST if self.reason == OUTSIDE else UNKNOWN)
@@ -79,7 +78,7 @@ class Owner:
 
 
 NOBODY = Owner()
-"""An owner of which nothing is known."""
+"""The owner of a process if nothing is known about it."""
 OUTSIDE = "not in a container"
 """The reason of a host process, as opposed to a process whose owner was not found."""
 
@@ -109,7 +108,7 @@ class Holder:
     evidence: str
     """One of EVIDENCE."""
     pid: int | None = None
-    """The process that is the evidence, if it is one."""
+    """The process with the GPU in its memory map, for `maps`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class ProcessUse:
     accounting: Accounting | None = None
     owner: Owner = NOBODY
     active: bool | None = True
-    """False once it has left the device; None while the driver does not list processes."""
+    """False once the process has left the device; None while the driver does not list processes."""
     energy_mj: Labelled = ()
     """Energy by method of attribution."""
     busy_ns: int | None = None
@@ -187,7 +187,7 @@ class JournalHealth:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Everything known at one moment. Each stage returns a copy with more in it."""
+    """All data of one moment. Each stage returns a copy with more fields set."""
 
     time_ns: int
     """Unix time at which the readings were complete."""
@@ -203,7 +203,7 @@ class Tick:
     """Memory by owner after the book stage, by uuid of the device; absent if the driver does not list processes."""
     processes: tuple[ProcessUse, ...] = ()
     dropped_processes: int = 0
-    """Process rows left out since the start by the limit on their number."""
+    """Process rows dropped by the limit since the start."""
     containers: tuple[ContainerUse, ...] = ()
     learned: tuple[Learned, ...] = ()
     """Fingerprints of all workloads that had a GPU to themselves."""

@@ -1,1 +1,1 @@
-"""Talking to other programs: addresses, HTTP, TLS, deadlines and background polling."""
+"""Network clients: addresses, HTTP, TLS, deadlines and background polling."""

@@ -33,14 +33,14 @@ class Address:
 
 def parse_address(url: str) -> Address:
     """Parse `unix:///path`, a bare path, `tcp://host:port`, `http://` or `https://`; ValueError for anything else."""
-    scheme, separator, rest = url.partition("://")
-    path = url if not separator else rest if scheme == "unix" else ""
+    scheme, separator, location = url.partition("://")
+    path = url if not separator else location if scheme == "unix" else ""
     if path.startswith("/") and "\0" not in path:
         return Address(path=path)
-    host, colon, port = rest.rstrip("/").rpartition(":")
+    host, colon, port = location.rstrip("/").rpartition(":")
     is_host = scheme in ("tcp", "http", "https") and host and host.isascii() and host.isprintable()
     if not is_host or not colon or not port.isdecimal() or not 0 < int(port[:6]) < 1 << 16 or len(port) > 5:
-        raise ValueError(f"{url!r} is no address: give unix:///path, tcp://host:port or https://host:port")
+        raise ValueError(f"{url!r} is not an address: give unix:///path, tcp://host:port or https://host:port")
     return Address(host=host.strip("[]"), port=int(port), tls=scheme == "https" or int(port) == DOCKER_TLS_PORT)
 
 

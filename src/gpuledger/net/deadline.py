@@ -1,4 +1,4 @@
-"""One time limit for several calls, so that a server that sends one byte at a time cannot extend it."""
+"""One time limit for several calls, which a server that sends one byte at a time cannot extend."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class Deadline:
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        """The whole limit, for messages."""
+        """The time limit, for messages."""
         self._at = time.monotonic() + timeout_s
 
     @property
     def remaining_s(self) -> float:
-        """Seconds that are left, 0 at the end."""
+        """Seconds until the deadline; 0 after it."""
         return max(0.0, self._at - time.monotonic())
 
     def left_s(self) -> float:
-        """Seconds that the next call may take; raises TimeoutError at the end."""
+        """Timeout of the next call; raises TimeoutError after the deadline."""
         if left_s := self.remaining_s:
             return left_s
         raise TimeoutError("timed out")

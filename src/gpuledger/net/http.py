@@ -1,7 +1,7 @@
 """An HTTP/1.1 client for one server on a unix or TCP socket, with one connection per request.
 
-The client of the standard library would do, but takes megabytes of memory. Whatever a server sends, a call ends before
-its deadline with a response of limited size or with an HttpError.
+The standard library's client takes megabytes of memory. Whatever a server sends, a call ends before its deadline with a
+response of limited size or with an HttpError.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Client:
     def stream(
         self, target: str, timeout_s: float, limit: int, *headers: str, form: bytes | None = None
     ) -> Iterator[Response]:
-        """A response whose head is read and whose body is read as it arrives; POST if there is a form."""
+        """A response after its head has arrived; the body is read as it arrives. POST if there is a form."""
         response = self.open(target, Deadline(timeout_s), limit, *headers, form=form)
         try:
             response.read_head()
@@ -110,7 +110,7 @@ def _connected(family: int, place: object, deadline: Deadline) -> socket.socket:
 
 
 def http_error(error: OSError, name: str, deadline: Deadline, path: str = "") -> HttpError:
-    """The HttpError for a failed call of a socket, with its kind; `path` is that of a unix socket."""
+    """The HttpError for an error of a socket; `path` is that of a unix socket."""
     # BlockingIOError: the backlog of a unix socket is full.
     if isinstance(error, (TimeoutError, BlockingIOError)):
         what = f"no complete answer from {name} within {deadline.timeout_s:.3g} s"
@@ -127,14 +127,14 @@ def http_error(error: OSError, name: str, deadline: Deadline, path: str = "") ->
 
 
 def _tls_error(error: OSError, name: str) -> HttpError | None:
-    ssl = sys.modules.get("ssl")  # where nothing imported it, no error is one of TLS
+    ssl = sys.modules.get("ssl")  # None if TLS was never used
     if ssl is None or not isinstance(error, ssl.SSLError):
         return None
     if isinstance(error, ssl.SSLCertVerificationError):
         what = f"the certificate of {name} is not trusted: {error.verify_message}"
         return HttpError(what, "trust the authority that signed it", "tls")
     reason = (error.reason or str(error)).replace("_", " ").lower()
-    return HttpError(f"no TLS with {name}: {reason}", "is it https, and is a client certificate wanted?", "tls")
+    return HttpError(f"no TLS with {name}: {reason}", "is it https, and is a client certificate required?", "tls")
 
 
 class Response:
@@ -148,7 +148,7 @@ class Response:
         self._early = b""
         """Body bytes that came with the head."""
         self._lock = threading.Lock()
-        """Held while the socket is read, so that no thread closes it under the reader."""
+        """Held while the socket is read, so that no other thread closes it meanwhile."""
         self._closed = False
 
     @property
@@ -184,7 +184,7 @@ class Response:
         return b"".join(self.pieces())
 
     def poll(self, timeout_s: float) -> bytes | None:
-        """Body bytes that arrive within this time, without regard to the deadline; None if nothing arrives."""
+        """Body bytes that arrive within this time, regardless of the deadline; None if nothing arrives."""
         early, self._early = self._early, b""
         if early or self.done:
             return early
@@ -194,10 +194,10 @@ class Response:
             return None
 
     def close(self) -> None:
-        """Close the connection. A thread that reads it is woken, and closes it then."""
+        """Close the connection, or let the thread that is reading it do so."""
         self._closed = True
         with suppress(OSError):
-            # The method of the plain socket: that of TLS would change objects that the reader uses.
+            # Not the method of a TLS socket, which would change objects that the reader uses.
             socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
         if self._lock.acquire(blocking=False):
             try:
@@ -229,10 +229,7 @@ class Response:
 
 
 class ResponseParser:
-    """Parses one response in pieces; however it is cut, the outcome is the same. Does no I/O.
-
-    The messages of its errors lack the server's name, which the caller puts before them.
-    """
+    """Parses one response in pieces of any size. Does no I/O; the caller adds the server's name to error messages."""
 
     def __init__(self, limit: int | None) -> None:
         self.status = 0
@@ -246,7 +243,7 @@ class ResponseParser:
         self._steps = self._parse()
 
     def feed(self, data: bytes) -> bytes:
-        """The body bytes in `data`; no data means that the server has closed the connection. Raises HttpError."""
+        """The body bytes in `data`, which is empty once the server has closed the connection. Raises HttpError."""
         self._buffer += data
         self._is_closed = not data
         if not self.done:
@@ -331,8 +328,8 @@ class ResponseParser:
 def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     """Status and headers of a response, in lower case."""
     first, *lines = head.decode("latin-1").split("\r\n")
-    version, _, rest = first.partition(" ")
-    status = rest[:3]
+    version, _, status_and_reason = first.partition(" ")
+    status = status_and_reason[:3]
     if not version.startswith("HTTP/1.") or not (len(status) == 3 and status.isascii() and status.isdigit()):
         raise _no_http(head.partition(b"\r\n")[0])
     headers = (line.partition(":") for line in lines)

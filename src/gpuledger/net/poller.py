@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 FIRST_S, LONGEST_S = 1.0, 30.0
 SLICE_S = 1.0
-"""A nudge, and a change of the interval, are noticed within this time."""
+"""Delay after which nudges and changes of the interval take effect, at most."""
 HANGS_S = 60.0
-"""What is polled has time limits of some seconds; a file system that hangs has none."""
+"""A longer call counts as hung. Servers have timeouts of seconds; file systems have none."""
 
 Wait = Callable[[float, threading.Event], bool]
-"""Wait for news, for the event or for so many seconds; whether there is news."""
+"""Wait for news, for the event or for a number of seconds; whether there is news."""
 
 
 class Backoff:
@@ -50,14 +50,14 @@ class Backoff:
         return self._next - self._monotonic()
 
     def failed(self) -> None:
-        """Note a failure: the next delay is twice as long."""
-        # With jitter, so that the nodes of a cluster do not all retry at one moment.
+        """Double the delay before the next try."""
+        # With jitter, so that the nodes of a cluster do not all retry at the same time.
         factor = random.uniform(0.5, 1.0) if self._jitter else 1.0  # noqa: S311 - no secret
         self._next = self._monotonic() + self._delay_s * factor
         self._delay_s = min(self._delay_s * 2, self._longest_s)
 
     def reset(self) -> None:
-        """Note a success: the next try is due, and the next delay is the first one."""
+        """Reset the delay after a success; the next try is due at once."""
         self._delay_s = self._first_s
         self._next = self._monotonic()
 
@@ -75,7 +75,7 @@ class Poller:
         apart_s: float = 0.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`poll` returns whether it succeeded. After news and nudges, calls are at least `apart_s` apart."""
+        """`poll` returns whether it succeeded. Calls are at least `apart_s` apart, also after news and nudges."""
         self._name = name
         self._poll, self._interval_s, self._wait = poll, interval_s, wait or _wait
         self._apart_s = apart_s
@@ -93,14 +93,14 @@ class Poller:
         self._thread.start()
 
     def stop(self, wait_s: float = 0.0) -> None:
-        """End the thread soon; wait at most this long for a call that is under way."""
+        """End the thread after the current call; wait for it at most this long."""
         self._stopped = True
         self._wake.set()
         if wait_s and self._thread.is_alive():
             self._thread.join(wait_s)
 
     def nudge(self) -> None:
-        """Poll soon. Does not shorten a backoff, and never waits."""
+        """Poll soon, but not during a backoff. Does not wait."""
         self._wake.set()
 
     def retry(self) -> None:
@@ -110,7 +110,7 @@ class Poller:
 
     @property
     def hangs(self) -> bool:
-        """Whether a call has been under way for more than a minute."""
+        """Whether a call has not returned for HANGS_S."""
         began_at = self._began_at
         return began_at is not None and self._monotonic() - began_at >= HANGS_S
 
@@ -120,7 +120,7 @@ class Poller:
         self._began_at = self._monotonic()
         try:
             ok = self._poll()
-        except Exception as error:  # the thread goes on after a bug
+        except Exception as error:  # a bug must not end the thread
             reason = f"{type(error).__name__}: {error}"
             log.debug("%s", self._name, exc_info=True)
         finally:
@@ -152,7 +152,7 @@ class Poller:
                 return
 
     def _is_news(self, timeout_s: float) -> bool:
-        """Wait for a slice. If waiting for news fails, the interval still holds."""
+        """Wait for news; if that fails, poll at the interval only."""
         reason = ""
         try:
             return self._wait(timeout_s, self._wake)
@@ -167,7 +167,7 @@ class Poller:
                               f"{self._name}: event stream works again")  # fmt: skip
 
     def _sleep(self, left_s: Callable[[], float]) -> None:
-        """Wait until no seconds are left. A nudge does not shorten it."""
+        """Wait until `left_s` returns 0. A nudge does not shorten the wait."""
         while not self._stopped and (seconds := left_s()) > 0:
             self._wake.wait(seconds)
             self._wake.clear()

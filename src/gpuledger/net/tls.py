@@ -41,19 +41,18 @@ class TlsSettings:
     key: Pem = field(default="", repr=False)
     verify: bool = True
     server_name: str = ""
-    """The name in the server's certificate, where it is not the host of the address."""
+    """The name in the server's certificate, if it differs from the host."""
     strict: bool = True
-    """Require the certificate extensions of RFC 5280. Since Python 3.13 the default, but the authorities of many
-    Kubernetes clusters lack them."""
+    """Require the certificate extensions of RFC 5280, which the authorities of many Kubernetes clusters lack."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths among the three."""
+        """The file paths among the settings."""
         return tuple(pem for pem in (self.ca, self.certificate, self.key) if pem and isinstance(pem, str))
 
 
 class ClientTls:
-    """TLS for the connections of one client. A file that changes is read again: certificates are rotated."""
+    """TLS for the connections of one client. Changed files are read again, because certificates are rotated."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self.settings = settings
@@ -82,7 +81,7 @@ class ClientTls:
 
 
 class TlsFilesError(OSError):
-    """A certificate, key or authority is missing or malformed. Only inside `net`, which turns it into an HttpError."""
+    """A certificate, key or authority is missing or malformed. `net` converts it to an HttpError."""
 
 
 def _client_context(settings: TlsSettings) -> ssl.SSLContext:

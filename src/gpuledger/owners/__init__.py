@@ -1,1 +1,1 @@
-"""Whose process it is."""
+"""The owners of processes and devices: containers, pods, systemd units and batch jobs."""

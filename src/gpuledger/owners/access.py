@@ -1,4 +1,4 @@
-"""What this exporter may read of the host's processes. Probed once at start; shown in the log and in metrics."""
+"""Permissions to read the host's processes. Probed once at start; shown in the log and in metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuledger.model import Labelled
 log = logging.getLogger(__name__)
 
 INIT_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel gives the first PID namespace this number at each boot."""
+"""The host's PID namespace has this fixed number."""
 DAC_READ_SEARCH, SYS_PTRACE = 1 << 2, 1 << 19
 """Bits of the capability sets in /proc/self/status."""
 
@@ -71,7 +71,7 @@ def _is_readable(path: Path) -> bool:
 
 
 def announce(access: Access, root: Path) -> None:
-    """Log what is not readable, with how to fix it."""
+    """Log missing permissions and how to grant them."""
     if not access.host_pid_namespace:
         log.warning(
             "this exporter has its own PID namespace, so the driver lists no processes of the host; "

@@ -1,6 +1,6 @@
 """Allocations of this host's devices, and processes and containers that may hold memory of a device. Pure.
 
-An allocation grants access, which is not use: memory that is inferred from it is a guess, and the books mark it as one.
+An allocation grants access and does not prove use: memory that the books attribute by allocation is marked as inferred.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> All
                 )
                 to_pods[grant] = None
         for container in provider_names.containers.values():
-            for ids, found in ((container.device_ids, to_containers), (container.visible_ids, by_environment)):
+            for ids, allocated in ((container.device_ids, to_containers), (container.visible_ids, by_environment)):
                 for device_id in ids:
                     for uuid in index.resolve(devices.parse(device_id)):
-                        found[by_uuid[uuid], container.name, container.id] = None
+                        allocated[by_uuid[uuid], container.name, container.id] = None
         for place, jobs in provider_names.jobs.items():
             if place in by_index:
                 to_jobs += [(by_index[place], job) for job in jobs]
@@ -90,7 +90,7 @@ def holders_by_allocation(
 
 
 def _pod_owner(grant: Granted, running: dict[tuple[str, str, str], Container]) -> Owner | None:
-    """Kubelets before 1.34 still list pods that have ended; a provider of containers knows better."""
+    """None if the pod has ended: kubelets before 1.34 still list it, but no provider lists its containers."""
     container = running.get((grant.namespace, grant.pod, grant.container))
     if container is None:
         if running:

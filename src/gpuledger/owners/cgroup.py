@@ -1,8 +1,8 @@
 r"""The container, pod, unit and batch job of a process, from the text of /proc/PID/cgroup.
 
-Pure and total: any text in, a `CgroupRef` out. A path is read from the root down, one directory name at a time. `FORMS`
-recognizes a name by its shape, `UNDER` by its parent directory. Nothing is anchored at the root, because inside a
-private cgroup namespace the path lacks its first part (`/../../cri-containerd-….scope`).
+Pure; any text gives a `CgroupRef`. A path is read from the root down, one directory name at a time. `FORMS` recognizes
+a name by its shape, `UNDER` by its parent directory. No pattern starts at the root, because inside a private cgroup
+namespace the path lacks its first part (`/../../cri-containerd-….scope`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 NAME_MAX = 255
-"""Characters. A cgroup is a directory, so its name cannot be longer. It bounds the work of the expressions below."""
+"""The longest directory name. Bounds the work of the regular expressions."""
 
 ID = r"[0-9a-f]{64}"  # every OCI runtime writes ids in lower case
 UUID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
@@ -29,11 +29,11 @@ RUNTIMES = {
 BARE_RUNTIMES = {"docker": "docker", "default": "containerd", "k8s.io": "containerd", "moby": "containerd"}
 """By the parent directory of a bare id: /docker, or a containerd namespace."""
 COLON = re.compile(rf"^([^:]*):([a-z0-9_-]+):({ID})\Z")
-"""The notation for SLICE/PREFIX-ID.scope in calls of runc. It becomes the name of a directory if runc and the kubelet
-use different cgroup drivers."""
+"""runc's notation for SLICE/PREFIX-ID.scope. It becomes a directory name if runc and the kubelet use different cgroup
+drivers."""
 QOS = {"burstable": "burstable", "besteffort": "besteffort", "kubepods": "guaranteed"}
 POD_HOLDERS = ("libpod_parent", "kata_overhead")
-"""Parent directories in which a bare id is a pod or sandbox; Podman's containers are below it as libpod-ID."""
+"""Parent directories of pods and sandboxes with a bare id; Podman's containers are below them as libpod-ID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class CgroupRef:
     unit: str | None = None
     """The systemd unit around the container, or of the process."""
     job: tuple[str, str] | None = None
-    """Scheduler and job id. `slurm-sluid` is Slurm's other id, from which the number has to be match."""
+    """Scheduler and job id; for `slurm-sluid` the SLUID, for which `slurm.py` finds the number."""
     step: str | None = None
     task: str | None = None
     monitor: bool = False
-    """Whether it is a helper of a container (conmon, lxc.monitor, a mount), not the workload."""
+    """Whether the process is a helper of a container (conmon, lxc.monitor, a mount), not the workload."""
 
     def to_dict(self) -> dict[str, object]:
         """As JSON: tuples become lists."""
@@ -67,17 +67,17 @@ def parse(text: str) -> CgroupRef:
 
 
 def _path(line: str) -> str:
-    """The path in `HIERARCHY:CONTROLLERS:PATH`, which may contain colons; a bare path is itself."""
+    """The path in `HIERARCHY:CONTROLLERS:PATH`, which may contain colons; a bare path is returned unchanged."""
     if line.startswith("/"):
         return line
-    number, _, rest = line.partition(":")
-    return rest.partition(":")[2] if number.isdigit() else ""
+    hierarchy, _, controllers_and_path = line.partition(":")
+    return controllers_and_path.partition(":")[2] if hierarchy.isdigit() else ""
 
 
 def _specificity(path: str, ref: CgroupRef) -> tuple[tuple[object, ...], CgroupRef]:
     levels = len(ref.outer) + (ref.container_id is not None)
     parts = (ref.pod_uid, ref.job, ref.step, ref.task, ref.unit, ref.qos)
-    # The path comes last, so that the order of lines never matters.
+    # The path is the last criterion, so that the result does not depend on the order of lines.
     return (levels, *(value is not None for value in parts), ref.monitor, path.count("/"), path), ref
 
 
@@ -162,7 +162,7 @@ Reader = Callable[[_Walk, Match], None]
 
 
 def _unescape(name: str) -> str:
-    r"""Undo the escapes of systemd, such as `\x2d` for a dash; other than plain text stays escaped."""
+    r"""Undo systemd's escapes of printable ASCII, such as `\x2d` for a dash."""
 
     def plain(match: Match) -> str:
         char = chr(int(match[1], 16))
@@ -196,7 +196,7 @@ def _bare(walk: _Walk, match: Match) -> None:
 
 
 def _machine(walk: _Walk, match: Match) -> None:
-    """Any unit may have the name machine-x: only the slice or a child directory shows that it is a machine."""
+    """A machine is recognized by its slice or a child directory, because any unit may have the name machine-x."""
     machine, in_slice = match["machine"], walk.parent.startswith("machine") and walk.parent.endswith(".slice")
     if libvirt := LIBVIRT.fullmatch(machine):
         if in_slice or walk.child == "libvirt":

@@ -1,12 +1,12 @@
 """The names of containers and pods from the runtime under Kubernetes: containerd, CRI-O or cri-dockerd.
 
-The runtime knows a pod by the uid in its cgroup, static pods included, and no API server is needed.
+The runtime reports the same pod uid as the cgroup, also for static pods. No API server is needed.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuledger.errors import ProviderError
 from gpuledger.net.deadline import Deadline
@@ -34,10 +34,7 @@ def default_sockets() -> tuple[str, ...]:
 
 
 class CriProvider(SilentProvider):
-    """The containers of one runtime. Its socket is root's: a client may also stop containers.
-
-    Not every runtime sends events, so it is polled.
-    """
+    """The containers of one runtime. Polled, because not every runtime sends events. Its socket needs root."""
 
     name = "cri"
     interval_s = 15.0
@@ -51,16 +48,20 @@ class CriProvider(SilentProvider):
         """All running containers and their pods; raises ProviderError."""
         deadline = Deadline(self._timeout_s)
         try:
-            listed = self._call(LIST_CONTAINERS, ONLY_RUNNING, deadline).messages(1)
-            running = [_Running.read(message) for message in listed]
-            if any(not container.pod.uid for container in running):
-                sandboxes = self._sandboxes(deadline)
-                running = [container.in_pod(sandboxes.get(container.sandbox_id)) for container in running]
+            messages = self._call(LIST_CONTAINERS, ONLY_RUNNING, deadline).messages(1)
+            containers = [_container(message) for message in messages]
+            if any(not container.pod_uid for container in containers):
+                pods = self._sandboxes(deadline)
+                sandbox_ids = [message.text(2) for message in messages]
+                containers = [
+                    _in_pod(container, pods.get(sandbox_id))
+                    for container, sandbox_id in zip(containers, sandbox_ids, strict=True)
+                ]
         except ValueError as error:
             raise self._server.format_error(f"sent an answer that cannot be read: {error}") from None
         return Names(
-            containers={container.id: container.named() for container in running if container.id},
-            pods={container.pod.uid: container.pod for container in running if container.pod.uid},
+            containers={c.id: c for c in containers if c.id},
+            pods={c.pod_uid: Pod(uid=c.pod_uid, namespace=c.namespace, name=c.pod) for c in containers if c.pod_uid},
         )
 
     def _sandboxes(self, deadline: Deadline) -> dict[str, Pod]:
@@ -77,42 +78,26 @@ class CriProvider(SilentProvider):
         except ProviderError as error:
             if error.kind != UNIMPLEMENTED:
                 raise
-            fix = 'take "cri" out of disabled_plugins in the config.toml of containerd, or name another socket'
-            raise ProviderError(f"{self._server.path} does not offer the CRI, version v1", fix, "missing") from None
+            fix = 'remove "cri" from disabled_plugins in the config.toml of containerd, or name another socket'
+            raise ProviderError(f"{self._server.path} does not implement CRI v1", fix, "missing") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A container as the runtime lists it."""
+def _container(message: Message) -> Container:
+    """A container with the pod from its labels, which the kubelet sets."""
+    labels = message.text_map(8)
+    image = message.message(4)
+    return Container(
+        id=message.text(1),
+        name=labels.get("io.kubernetes.container.name") or message.message(3).text(1),
+        image=image.text(18) or image.text(1),  # the image of the pod's spec; the other is mostly an id
+        namespace=labels.get("io.kubernetes.pod.namespace", ""),
+        pod=labels.get("io.kubernetes.pod.name", ""),
+        pod_uid=labels.get("io.kubernetes.pod.uid", ""),
+    )
 
-    id: str
-    sandbox_id: str
-    name: str
-    image: str
-    pod: Pod
 
-    @classmethod
-    def read(cls, message: Message) -> _Running:
-        """The kubelet writes the pod into labels; a container without them has an empty pod here."""
-        labels = message.text_map(8)
-        image = message.message(4)
-        return cls(
-            id=message.text(1),
-            sandbox_id=message.text(2),
-            name=labels.get("io.kubernetes.container.name") or message.message(3).text(1),
-            image=image.text(18) or image.text(1),  # the image of the pod's spec; the other is mostly an id
-            pod=Pod(
-                uid=labels.get("io.kubernetes.pod.uid", ""),
-                namespace=labels.get("io.kubernetes.pod.namespace", ""),
-                name=labels.get("io.kubernetes.pod.name", ""),
-            ),
-        )
-
-    def in_pod(self, pod: Pod | None) -> _Running:
-        """The container in the pod of its sandbox, unless its labels name one."""
-        return self if self.pod.uid or pod is None else replace(self, pod=pod)
-
-    def named(self) -> Container:
-        """The container as all providers report it."""
-        pod = self.pod
-        return Container(self.id, self.name, self.image, pod.namespace, pod.name, pod.uid)
+def _in_pod(container: Container, pod: Pod | None) -> Container:
+    """The container with the pod of its sandbox, unless its labels name one."""
+    if container.pod_uid or pod is None:
+        return container
+    return replace(container, namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from gpuledger.model import Device
 
 LONGEST = 512
-"""Characters; far beyond any known form. It bounds the work of the regular expressions."""
+"""Characters; no known form is nearly as long. Bounds the work of the regular expressions."""
 
 UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 N = r"\d{1,9}"
@@ -32,7 +32,7 @@ FORMS = {
 }
 """Ids of device plugins and environment variables."""
 BARE_FORMS = {"gpu-uuid": rf"(?P<gpu>{UUID})::(?P<replica>{N})?"}
-"""A uuid without a prefix could be anything; the replica mark shows that a device plugin wrote it."""
+"""A uuid without a prefix is accepted only with the replica mark of a device plugin."""
 CDI_FORMS = {"index": rf"gpu(?P<index>{N})", "mig-index": rf"mig(?P<index>{N}):(?P<mig_index>{N})"}
 """The type-index names of nvidia-ctk, in addition to FORMS."""
 DRA_FORMS = {
@@ -89,7 +89,7 @@ class DeviceRef:
 
 
 def parse(device_id: str) -> DeviceRef:
-    """Parse an id. An id of another form has the kind `unknown`; nothing is guessed."""
+    """Parse an id. An id of another form has the kind `unknown`."""
     if len(device_id) > LONGEST:
         return DeviceRef(device_id)
     cdi = CDI.fullmatch(device_id)

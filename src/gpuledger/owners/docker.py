@@ -1,7 +1,7 @@
-"""Docker Engine and Podman: the names of containers, and the GPUs they were given.
+"""Docker Engine and Podman: names of containers, and the GPUs passed to them.
 
 Three read-only calls: the list of running containers, `inspect` of each new one, and the event stream. The devices of a
-container cannot change, so one `inspect` is enough; its name can, and comes from the list.
+container cannot change, so it is inspected once; its name can change, and comes from the list.
 """
 
 from __future__ import annotations
@@ -21,12 +21,7 @@ from gpuledger.net.address import parse_address
 from gpuledger.net.deadline import Deadline
 from gpuledger.net.http import Client, Response
 from gpuledger.net.tls import TlsSettings
-from gpuledger.owners.dockerjson import (
-    Inspected,
-    read_container,
-    read_inspected,
-    read_list,
-)
+from gpuledger.owners.dockerjson import Inspected, read_container, read_inspected, read_list
 from gpuledger.owners.jsonvalues import as_dict, as_line, as_text
 from gpuledger.owners.names import Names
 from gpuledger.statelog import StateLog
@@ -39,9 +34,9 @@ MOST_CONTAINERS = 10_000
 STREAMED_S, POLLED_S = 60.0, 15.0
 """Seconds between polls, with and without the event stream."""
 SLICE_S = 0.25
-"""How late `wait` may notice `stop`."""
+"""How often `wait` checks `stop`."""
 SETTLED_S = 1.0
-"""If the event stream ends after this time, its daemon has stopped, and events were missed."""
+"""A stream that ends after this time was interrupted, so events were missed."""
 EVENT_FILTERS = '{"type":["container"],"event":["start","die","died","destroy","remove","rename"]}'
 """Podman 4 sends `die`, but its filter wants `died` and `remove`."""
 API_VERSION = re.compile(r"\d{1,3}\.\d{1,3}", re.ASCII)
@@ -50,7 +45,7 @@ NEEDED = "/version, /containers/json, /containers/*/json and /events"
 START = {"docker": "`sudo systemctl start docker`", "podman": "`sudo systemctl start podman.socket`"}
 PERMISSION = {
     "docker": "`sudo usermod -aG docker USER` for the user that runs gpuledger, or drop --docker.host",
-    "podman": "run as the user whose socket it is, or as root",
+    "podman": "run as the owner of the socket, or as root",
 }
 OTHER_API = "is it a Docker API?"
 
@@ -84,12 +79,12 @@ class DockerProvider:
         self._fixes = _fixes(name)
         self._state_log = StateLog(log)
         self._api = ""
-        """The version of the API, after the first answer of the daemon."""
+        """The API version; empty until the daemon reports it."""
         self._inspected: dict[str, Inspected] = {}
         self._refused: set[str] = set()
         """Ids of containers that could not be inspected; they are tried after the others."""
         self._unfinished = False
-        """Whether there was no time to inspect all new containers."""
+        """Whether the time limit left new containers uninspected."""
         self._listed_at_s = 0.0
         self._events = _EventStream(self._client)
 
@@ -103,7 +98,7 @@ class DockerProvider:
             self._api = ""  # after an upgrade the daemon has another version
             raise
         if not isinstance(listed, list):
-            raise self._format_error("sent no list of containers")
+            raise self._format_error("did not return a list of containers")
         if len(listed) > MOST_CONTAINERS:
             what = f"{self._client.name} lists {len(listed)} containers"
             raise ProviderError(what, f"more than {MOST_CONTAINERS} are not read", "size")
@@ -135,11 +130,11 @@ class DockerProvider:
     def _negotiate(self) -> str:
         version = as_dict(self._get("/version", self._timeout_s, VERSION_LIMIT)).get("ApiVersion")
         if not isinstance(version, str) or not API_VERSION.fullmatch(version):
-            raise self._format_error("does not say its version")
+            raise self._format_error("reports no API version")
         return version
 
     def _inspect(self, ids: Collection[str]) -> set[str]:
-        """Inspect as many new containers as the time allows; the ids of those that are gone."""
+        """Inspect new containers until the timeout; returns the ids of removed containers."""
         self._inspected = {i: inspected for i, inspected in self._inspected.items() if i in ids}
         todo = sorted((i for i in ids if i not in self._inspected), key=self._refused.__contains__, reverse=True)
         gone, refused, reason = set(), set(), ""
@@ -150,7 +145,7 @@ class DockerProvider:
                 answer = self._get(f"/v{self._api}/containers/{i}/json", left_s, INSPECT_LIMIT)
             except _NotFoundError:
                 gone.add(i)
-            except ProviderError as error:  # a container that is stuck costs no other one its names
+            except ProviderError as error:  # one stuck container must not affect the others
                 refused.add(i)
                 reason = reason or str(error)
             else:
@@ -158,7 +153,7 @@ class DockerProvider:
         self._unfinished = not self._refused.issuperset(todo)
         self._refused = refused | self._refused.intersection(todo)
         self._state_log.change("inspect", "some" if self._refused else "",
-                          f"{self.name}: the GPUs of some containers are not known: {reason}",
+                          f"{self.name}: cannot inspect some containers, so their GPUs are unknown: {reason}",
                           f"{self.name}: all containers can be inspected again")  # fmt: skip
         return gone
 
@@ -174,7 +169,7 @@ class DockerProvider:
             answer = json.loads(text)
         except (ValueError, RecursionError) as error:
             if status == 200:
-                raise self._format_error(f"did not answer in JSON but with {as_text(text[:60])!r}") from error
+                raise self._format_error(f"did not return JSON but {as_text(text[:60])!r}") from error
             answer = {"message": text}
         if status == 200:
             return answer
@@ -188,7 +183,6 @@ class DockerProvider:
 
 
 def _fixes(name: str) -> dict[str, str]:
-    """What to do about an HttpError, by its kind."""
     start = START.get(name, f"start {name}")
     return {
         "permission": PERMISSION.get(name, "run as root"),
@@ -196,14 +190,14 @@ def _fixes(name: str) -> dict[str, str]:
         "refused": f"{start}: nothing listens there",
         "unreachable": "check --docker.host",
         "tls": "check the certificates and --docker.host",
-        "timeout": "is it overloaded or stuck?",
+        "timeout": "check whether it is overloaded or hangs",
     }
 
 
 class _EventStream:
-    """The daemon's event stream. The events themselves do not matter: any event means that the list has changed.
+    """The daemon's event stream. The content of events is ignored: any event means that the list has changed.
 
-    One thread uses it; `close` may come from another.
+    Used by one thread; any thread may call `close`.
     """
 
     def __init__(self, client: Client) -> None:
@@ -214,7 +208,7 @@ class _EventStream:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a stream to wait for."""
+        """Whether the request was sent and the stream has not ended."""
         return self._response is not None
 
     @property
@@ -224,7 +218,7 @@ class _EventStream:
         return response is not None and response.status == 200
 
     def open(self, api: str, since_s: float, timeout_s: float) -> None:
-        """Ask for the events since the last list, so that none is missed in between."""
+        """Request the events since the last list, so that none is missed."""
         if self.closed:
             return
         filters = "".join(c if c.isalnum() else f"%{ord(c):02X}" for c in EVENT_FILTERS)
@@ -234,11 +228,11 @@ class _EventStream:
         except HttpError:  # `fetch` gets the same error and reports it
             return
         self._opened_at = time.monotonic()
-        if self.closed:  # meanwhile
+        if self.closed:  # by another thread meanwhile
             self._end()
 
     def has_news(self, timeout_s: float) -> bool:
-        """Whether an event came within this time, or events were missed because a settled stream ended."""
+        """Whether an event arrived within this time, or events were missed because a settled stream ended."""
         response = self._response
         if response is None:
             return False

@@ -1,6 +1,6 @@
-"""The JSON of Docker and Podman: names of a container, and the GPUs it was given.
+"""The JSON of Docker and Podman: names of a container, and the GPUs passed to it.
 
-Pure and total: any JSON in. Of a container's environment only NVIDIA_VISIBLE_DEVICES is ever kept.
+Pure; accepts any JSON. Of a container's environment only NVIDIA_VISIBLE_DEVICES is kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Inspected:
     """The part of /containers/ID/json that cannot change."""
 
     image: str = ""
-    """The image as it was named when the container was created."""
+    """The image name with which the container was created."""
     device_ids: tuple[str, ...] = ()
     visible_ids: tuple[str, ...] = ()
 
@@ -44,10 +44,7 @@ def read_list(listed: list[Any]) -> dict[str, dict[str, Any]]:
 
 
 def read_container(i: str, entry: dict[str, Any], inspected: Inspected) -> Container:
-    """One entry of the list.
-
-    Once a tag has moved to another image, the list has an id in place of the image's name; `inspect` has the name.
-    """
+    """One entry of the list. If the tag has moved to another image, the list has only the image's id."""
     labels = as_dict(entry.get("Labels"))
     names = [as_text(name).removeprefix("/") for name in as_list(entry.get("Names"))]
     names.sort(key=lambda name: "/" in name or not name)  # --link adds an alias: other/alias
@@ -72,7 +69,7 @@ def read_inspected(answer: object) -> Inspected:
     container = as_dict(answer)
     host = as_dict(container.get("HostConfig"))
     requested = _requested_ids(container, host)
-    # As NVIDIA's runtime does: a request replaces the environment.
+    # As in NVIDIA's runtime, a request overrides the environment.
     visible = _visible_ids(container) if _has_nvidia_runtime(host) and not requested else []
     return Inspected(
         image=as_text(as_dict(container.get("Config")).get("Image")),
@@ -131,22 +128,21 @@ def _visible_ids(container: dict[str, Any]) -> list[str]:
 
 
 def _device_nodes(host: dict[str, Any]) -> list[str]:
-    """The devices of `--device`."""
     paths = [as_text(as_dict(device).get("PathOnHost")) for device in as_list(host.get("Devices"))]
     return [node[1] if (node := GPU_NODE.fullmatch(path)) else path
             for path in paths if GPU_NODE.fullmatch(path) or _is_cdi_gpu(path)]  # fmt: skip
 
 
 def _without_none(names: Iterable[str]) -> list[str]:
-    """`void` and `none` mean no device, one `all` means every device."""
+    """The names without `void` and `none`, which mean no device; only `all` if it is among them."""
     ids = [name.strip() for name in names if name.strip() not in ("", "none", "void")]
     return ["all"] if "all" in ids else ids
 
 
 def _mounted_name(name: str) -> str:
     """`cdi/nvidia.com/gpu/0` is the file name for nvidia.com/gpu=0."""
-    vendor, _, rest = name.removeprefix("cdi/").partition("/")
-    cls, _, device = rest.partition("/")
+    vendor, _, class_and_device = name.removeprefix("cdi/").partition("/")
+    cls, _, device = class_and_device.partition("/")
     return f"{vendor}/{cls}={device}" if name.startswith("cdi/") else name
 
 

@@ -1,7 +1,7 @@
-"""gRPC over a unix socket: one call, one connection; and protobuf messages, read by field number without schemas.
+"""gRPC over a unix socket, one connection per call; and protobuf messages, read by field number without schemas.
 
 h2 and a small protobuf reader replace grpcio and protobuf: 1 MiB of memory instead of 20, and no threads. A new
-connection costs less than a millisecond every ten seconds, and a server that restarts needs no special care.
+connection takes less than a millisecond, and survives restarts of the server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CODES = frozenset(map(str, range(len(STATUSES))))
 
 
 class WireError(ValueError):
-    """Bytes that are no protobuf message, or no HTTP/2."""
+    """Malformed protobuf or HTTP/2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class UnixServer:
             from hpack import HPACKError
             from hyperframe.exceptions import HyperframeError
         except ImportError:
-            what = f"cannot ask {self.name}: the package h2 is missing"
+            what = f"cannot query {self.name}: the package h2 is missing"
             raise ProviderError(what, "install gpuledger[kubernetes]", "package") from None
         try:
             with socket.socket(socket.AF_UNIX) as connection:
@@ -70,7 +70,7 @@ class UnixServer:
         return self._checked(method, answer)
 
     def format_error(self, what: str) -> ProviderError:
-        """The error for an answer of another shape."""
+        """The error for a malformed answer."""
         return ProviderError(f"{self.path} {what}", f"is it the socket of {self.name}?", "format")
 
     def _socket_error(self, error: OSError, deadline: Deadline) -> ProviderError:
@@ -136,8 +136,7 @@ def _exchange(connection: socket.socket, method: str, request: bytes, deadline: 
 
     http = H2Connection(H2Configuration(client_side=True, header_encoding=None))
     http.local_settings = Settings(
-        client=True,
-        initial_values={SettingCodes.ENABLE_PUSH: 0, SettingCodes.INITIAL_WINDOW_SIZE: LARGEST_WINDOW},
+        client=True, initial_values={SettingCodes.ENABLE_PUSH: 0, SettingCodes.INITIAL_WINDOW_SIZE: LARGEST_WINDOW}
     )
     http.initiate_connection()
     http.increment_flow_control_window(LARGEST_WINDOW - 65535)  # the window of a new connection
@@ -160,8 +159,8 @@ def _exchange(connection: socket.socket, method: str, request: bytes, deadline: 
         data = connection.recv(RECEIVE_BYTES)
         if not data:
             raise ConnectionResetError
-        if is_first and data[3:4] not in (b"", SETTINGS):  # h2 would wait for megabytes of a frame that is none
-            raise WireError("it does not begin as HTTP/2 does")
+        if is_first and data[3:4] not in (b"", SETTINGS):  # h2 would wait for a frame of megabytes
+            raise WireError("no HTTP/2 settings frame")
         is_first = False
         for event in http.receive_data(data):
             _take(event, answer)
@@ -187,7 +186,6 @@ def _take(event: Any, answer: _Answer) -> None:
 
 
 def _one_line(text: str) -> str:
-    """A server's text as part of a message of one line."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]}…"
 
@@ -248,17 +246,17 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
         else:  # groups, which these messages never had
             raise WireError(f"field {number} has an unknown wire type")
     if at > end:
-        raise WireError("it ends within a field")
+        raise WireError("truncated field")
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
-            raise WireError("it ends within a number")
+            raise WireError("truncated varint")
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value, at
-    raise WireError("a number is too long")
+    raise WireError("varint is too long")

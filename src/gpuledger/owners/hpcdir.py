@@ -1,7 +1,7 @@
 """The job mapping directory: which batch job has which GPU, in the format that dcgm-exporter reads.
 
 The scheduler's prolog and epilog write it. A file is named after the index of a GPU, or after the index and the id of a
-MIG instance as in `0.3`, and holds one job per line. It is for clusters whose jobs do not show in a cgroup.
+MIG instance as in `0.3`, and contains one job per line. For clusters whose cgroups do not identify jobs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from gpuledger.errors import ProviderError
@@ -23,7 +22,7 @@ FILE_LIMIT = 64 * 1024
 MOST_JOBS = 256
 LONGEST_JOB = 128
 SETTLED_NS = 2_000_000_000
-"""Within one tick of the kernel's clock a file can change twice and keep its time stamp."""
+"""A file may change twice within one tick of the kernel's clock and keep its time stamp."""
 
 Slot = tuple[int, int | None]
 """The index of a GPU, and the id of a GPU instance on it or None for the whole GPU."""
@@ -32,21 +31,10 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 
 class HpcProvider(SilentProvider):
-    """The jobs of each GPU. A provider, because the directory may be on a file system that hangs."""
+    """The jobs of each GPU. The files are read again when one has changed, in a thread: the file system may hang."""
 
     name = "hpcdir"
     interval_s = 5.0
-
-    def __init__(self, path: Path) -> None:
-        self._directory = HpcDirectory(path)
-
-    def fetch(self) -> Names:
-        """The jobs of each GPU; raises ProviderError."""
-        return Names(jobs=dict(self._directory.read()))
-
-
-class HpcDirectory:
-    """Reads the files again when one of them has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -55,10 +43,10 @@ class HpcDirectory:
         self.ignored = 0
         """Entries with another name or type, or that could not be read."""
 
-    def read(self) -> Mapping[Slot, tuple[str, ...]]:
-        """The jobs of each GPU that has any; raises ProviderError."""
+    def fetch(self) -> Names:
+        """The jobs of each GPU; raises ProviderError."""
         try:
-            signature = self._look()
+            signature = self._stat()
         except OSError as error:
             self._signature = None
             fix = "create the directory, as the scheduler's prolog must, or drop --slurm.job-mapping-dir"
@@ -68,12 +56,12 @@ class HpcDirectory:
             self._read(signature)
             newest_ns = max(mtime_ns for _, _, mtime_ns, _ in signature)
             self._signature = signature if time.time_ns() - newest_ns > SETTLED_NS else None
-        return self._jobs
+        return Names(jobs=self._jobs)
 
-    def _look(self) -> Signature:
+    def _stat(self) -> Signature:
         """The directory's time changes when a file is added or removed, a file's time when its jobs change."""
-        own = self._path.stat()
-        signature = [("", own.st_ino, own.st_mtime_ns, own.st_size)]
+        folder = self._path.stat()
+        signature = [("", folder.st_ino, folder.st_mtime_ns, folder.st_size)]
         with os.scandir(self._path) as entries:
             for entry in entries:
                 if len(signature) > MOST_ENTRIES:

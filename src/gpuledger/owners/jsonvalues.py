@@ -1,4 +1,4 @@
-"""Values of JSON from other programs. A value of another type than expected reads as empty. Pure."""
+"""Values in JSON of other programs. A value of an unexpected type is replaced by an empty one. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 LONGEST_TEXT = 512
-"""Characters. The name of an image with its tag and digest has about as many; other texts are shorter."""
+"""Characters. The longest text is the name of an image with its tag and digest."""
 LONGEST_LINE = 200
 
 
@@ -42,5 +42,5 @@ def as_text_map(value: object) -> dict[str, str]:
 
 
 def as_line(value: object) -> str:
-    """A short text as part of a message of one line."""
+    """A text as one line of limited length."""
     return as_text(" ".join(value.split())[:LONGEST_LINE]) if isinstance(value, str) else ""

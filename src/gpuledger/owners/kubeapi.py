@@ -42,14 +42,14 @@ class ApiAccess:
 
     def __post_init__(self) -> None:
         if not HOST.fullmatch(self.host) or not 0 < self.port < 1 << 16:
-            raise ConfigError(f"{self.host[:200]!r}, port {self.port} is no API server", "give a host and a port")
+            raise ConfigError(f"{self.host[:200]!r}, port {self.port} is not an address", "give a host and a port")
 
     @classmethod
     def in_cluster(cls, environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> ApiAccess:
         """Access with the service account of this pod."""
         host, port = (environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
         if not host:
-            raise ConfigError("KUBERNETES_SERVICE_HOST is not set, so this is no pod", "give a kubeconfig file")
+            raise ConfigError("KUBERNETES_SERVICE_HOST is not set, so this is not a pod", "give a kubeconfig file")
         number = int(port) if port.isdecimal() else 443
         return cls(host.strip("[]"), number, ca=str(account / "ca.crt"), token_file=str(account / "token"))
 
@@ -113,8 +113,7 @@ class ApiAccess:
         """Headers of a request. A token file is read each time, because clusters rotate tokens."""
         token = _read_token(self.token_file) if self.token_file else self.token
         if token and not TOKEN.fullmatch(token):
-            what = f"{self.token_file or 'the kubeconfig'} holds no token but other text"
-            raise ProviderError(what, "write a token there", "auth")
+            raise ProviderError(f"{self.token_file or 'the kubeconfig'} has no valid token", "write one there", "auth")
         return ("Accept: application/json", *([f"Authorization: Bearer {token}"] if token else ()))
 
 
@@ -122,7 +121,7 @@ def _entry(config: Mapping[str, object], kind: str, name: object) -> Mapping[str
     for entry in as_dicts(config.get(f"{kind}s")):
         if name is not None and entry.get("name") == name:
             return as_dict(entry.get(kind))
-    raise ValueError(f"it has no {kind} called {name!r}")
+    raise ValueError(f"no {kind} named {name!r}")
 
 
 def _pem(part: Mapping[str, object], key: str, path: Path) -> Pem:

@@ -1,6 +1,6 @@
-"""The pods of one node, from a list and the events after it: names, workloads and running containers. Pure.
+"""The pods of one node, from a list and the events after it: names, workloads and running containers.
 
-Whatever JSON comes, nothing but an AnswerError is raised.
+Pure. Malformed JSON raises AnswerError and nothing else.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Pods:
         meta, items = as_dict(page.get("metadata")), page.get("items")
         self.version = as_text(meta.get("resourceVersion"))
         if not isinstance(items, list) or not self.version:
-            raise AnswerError("sent no list of pods", kind="format")
+            raise AnswerError("did not return a list of pods", kind="format")
         for item in items:
             self.put(item)
         token = meta.get("continue")
@@ -69,11 +69,11 @@ class Pods:
             self.drop(item)
         elif kind == "ERROR":
             if item.get("code") == 410:
-                raise AnswerError("no longer has the version we watched from", kind=EXPIRED)
+                raise AnswerError("no longer has the watched version", kind=EXPIRED)
             reason = as_line(item.get("message")) or "no reason given"
-            raise AnswerError(f"broke the watch: {reason}", kind="http")
+            raise AnswerError(f"ended the watch: {reason}", kind="http")
         elif kind != "BOOKMARK":
-            raise AnswerError(f"sent an event called {kind[:60]!r}", kind="format")
+            raise AnswerError(f"sent an unknown event, {kind[:60]!r}", kind="format")
         self.version = as_text(as_dict(item.get("metadata")).get("resourceVersion")) or self.version
 
     def put(self, item: object) -> None:
@@ -93,8 +93,8 @@ class Pods:
         if self._pods.pop(as_text(as_dict(as_dict(item).get("metadata")).get("uid")), None) is not None:
             self._names = None
 
-    def none(self) -> Pods:
-        """The same node without pods."""
+    def empty(self) -> Pods:
+        """The same node without pods, to be filled by a new list."""
         return Pods(self._node_name, self._is_allowed)
 
     def replace(self, listed: Pods) -> None:
@@ -110,7 +110,7 @@ class Pods:
 
     @property
     def names(self) -> Names:
-        """The same object while nothing changes."""
+        """All names; the same object until a pod changes."""
         if self._names is None:
             pods = {uid: pod for uid, (pod, _) in self._pods.items()}
             static = {uid: pod for pod in pods.values() for uid in pod.other_uids if uid not in pods}
@@ -124,7 +124,7 @@ def read_json(body: bytes) -> dict[str, Any]:
     try:
         return as_dict(json.loads(body))
     except (ValueError, RecursionError):
-        raise AnswerError(f"did not answer in JSON but with {body[:60]!r}", kind="format") from None
+        raise AnswerError(f"did not return JSON but {body[:60]!r}", kind="format") from None
 
 
 def read_pod(item: object, is_allowed: Callable[[str], object]) -> tuple[Pod, tuple[Container, ...]] | None:
@@ -171,8 +171,8 @@ def workload(
 ) -> Workload:
     """The workload of a pod; a pod without a controller is its own.
 
-    It is read from the pod alone, so that no right to read other objects is needed. Where the pod does not prove what
-    created its controller, the result is the controller.
+    Only the pod is read, so that no right to read other objects is needed. If the pod does not show what created its
+    controller, the result is the controller.
     """
     kind, name = _controller(owner_references)
     if not kind or not name or kind == "Node" or MIRROR in annotations:

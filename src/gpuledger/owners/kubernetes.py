@@ -1,7 +1,7 @@
 """The pods of this node from the Kubernetes API: one list, then a watch for changes.
 
-The list comes from the server's cache (`resourceVersion=0`), which costs the server next to nothing however many nodes
-ask for it. Only after the version to watch from has expired (410) does the server have to read its store.
+The list comes from the server's cache (`resourceVersion=0`), which is cheap even if all nodes request it at once. The
+server reads its store only after the watched version has expired (410).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ WATCH_S, LATE_S = 300, 30.0
 """The duration requested for a watch, and how much later a watch that has not ended counts as dead."""
 RELIST_S, SETTLED_S = 600.0, 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 4.0, 60.0
-"""A watch that breaks before it has settled will break again, so the pauses before the next list grow."""
+"""A watch that breaks before it has settled is likely to break again, so the next lists are delayed by a backoff."""
 SLICE_S, NOW_S = 0.25, 0.001
-"""How late `wait` may notice `stop`; how long to look for events that have already arrived."""
+"""How often `wait` checks `stop`; the timeout for events that have already arrived."""
 
 NODE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 RIGHTS_FIX = (
-    "`kubectl auth can-i watch pods --all-namespaces --as=system:serviceaccount:NAMESPACE:ACCOUNT` must say yes: give "
-    "it a ClusterRole with get, list and watch of pods"
+    "grant a ClusterRole with get, list and watch of pods; `kubectl auth can-i watch pods --all-namespaces "
+    "--as=system:serviceaccount:NAMESPACE:ACCOUNT` must print yes"
 )
 OTHER_SERVER = "is it a healthy Kubernetes API server?"
 REFUSED = {401: "does not accept our credentials", 403: "does not allow us to list and watch pods"}
@@ -61,11 +61,11 @@ class KubernetesProvider:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if not NODE_NAME.fullmatch(node_name):
-            raise ConfigError(f"{node_name!r} is no name of a node", "set NODE_NAME from the field spec.nodeName")
+            raise ConfigError(f"{node_name!r} is not a node name", "set NODE_NAME from the field spec.nodeName")
         try:
             allow = [re.compile(pattern) for pattern in label_allow]
         except re.error as error:
-            raise ConfigError(f"{error.pattern!r} is no regular expression for labels: {error}") from None
+            raise ConfigError(f"{error.pattern!r} is not a regular expression for labels: {error}") from None
         self._api, self._client = api, api.client()
         self._timeout_s, self._now = timeout_s, monotonic
         self._fixes = _fixes(api)
@@ -80,7 +80,7 @@ class KubernetesProvider:
         self._closed = threading.Event()
 
     def fetch(self) -> Names:
-        """The pods as of the last event. Lists them at first, after an error, and every ten minutes."""
+        """The pods as of the last event. Lists them on the first call, after an error, and every ten minutes."""
         if self._closed.is_set():
             raise ProviderError("the watch of pods is closed", kind="closed")
         with self._closing():
@@ -123,7 +123,7 @@ class KubernetesProvider:
 
     @contextmanager
     def _closing(self) -> Iterator[None]:
-        """Let go of the watch where `close` came in between."""
+        """Close the watch afterwards if `close` was called meanwhile."""
         try:
             yield
         finally:
@@ -132,7 +132,7 @@ class KubernetesProvider:
 
     def _list(self) -> None:
         deadline = Deadline(self._timeout_s)
-        pods, more = self._pods.none(), "" if self._has_expired else "&resourceVersion=0"
+        pods, more = self._pods.empty(), "" if self._has_expired else "&resourceVersion=0"
         for _ in range(MOST_PAGES):
             with self._errors():
                 response = self._open(f"limit={PAGE}{more}", deadline, RESPONSE_LIMIT)
@@ -144,7 +144,8 @@ class KubernetesProvider:
                 break
             more = f"&continue={_quote(token)}"
         else:
-            raise ProviderError(f"{self._client.name} sent a list of pods without end", OTHER_SERVER, "format")
+            what = f"{self._client.name} sent a list of pods with more than {MOST_PAGES} pages"
+            raise ProviderError(what, OTHER_SERVER, "format")
         self._end_watch()
         self._pods.replace(pods)
         self._listed_at, self._has_expired, self._failure = self._now(), False, None
@@ -156,7 +157,7 @@ class KubernetesProvider:
             self._watch = _Watch(self._open(query, Deadline(self._timeout_s), None), self._now())
 
     def _follow(self, timeout_s: float) -> bool:
-        """Apply the events that arrive within this time; whether there were any. An error is kept for `fetch`."""
+        """Apply the events that arrive within this time; whether any did. `fetch` raises the error, if any."""
         if self._failure or not self._pods.version:
             return False
         try:
@@ -179,11 +180,11 @@ class KubernetesProvider:
         with self._errors():
             lines = watch.lines(timeout_s)
             if lines is None and age_s > WATCH_S + LATE_S:
-                raise AnswerError("neither sends events nor ends the watch", kind="timeout")
+                raise AnswerError("sends no events and does not end the watch", kind="timeout")
             for event in lines or ():
                 self._pods.apply(event)
             if watch.response.done and age_s < SETTLED_S:
-                raise AnswerError("ended a watch that had just begun", kind="half")
+                raise AnswerError("ended the watch too early", kind="half")
         if watch.response.done:
             self._end_watch()
         return bool(lines)
@@ -216,14 +217,13 @@ class KubernetesProvider:
             message = as_line(read_json(body).get("message"))
         status, reason = response.status, f": {message}" if message else ""
         if status == 410:
-            raise AnswerError("no longer has the version we asked for", kind=EXPIRED)
+            raise AnswerError("no longer has the requested version", kind=EXPIRED)
         if status in REFUSED:
             raise ProviderError(f"{self._client.name} {REFUSED[status]} ({status}{reason})", RIGHTS_FIX, "auth")
         raise ProviderError(f"{self._client.name} answered {status}{reason}", OTHER_SERVER, "http")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn other errors into a ProviderError with what to do."""
         try:
             yield
         except AnswerError as error:
@@ -239,25 +239,25 @@ class _Watch:
 
     response: Response
     opened_at: float
-    rest: bytes = b""
+    partial: bytes = b""
+    """The beginning of an incomplete line."""
 
     def lines(self, timeout_s: float) -> list[bytes] | None:
-        """The lines that are complete after this time; None if nothing arrived."""
+        """The complete lines that arrive within this time; None if nothing arrived."""
         received = self.response.poll(timeout_s)
         if received is None:
             return None
-        *lines, self.rest = (self.rest + received).split(b"\n")
-        if len(self.rest) > RESPONSE_LIMIT:
+        *lines, self.partial = (self.partial + received).split(b"\n")
+        if len(self.partial) > RESPONSE_LIMIT:
             raise AnswerError(f"sent an event of more than {RESPONSE_LIMIT >> 20} MiB", kind="size")
         return [line for line in lines if line.strip()]
 
 
 def _fixes(api: ApiAccess) -> dict[str, str]:
-    """What to do about an HttpError, by its kind."""
     ca = f" {api.ca}" if api.ca and isinstance(api.ca, str) else ""
     address = f"check its address and its certificate authority{ca}"
     return {
-        "timeout": "is it overloaded, or does a network policy block this pod?",
+        "timeout": "check whether it is overloaded, or whether a network policy blocks this pod",
         **dict.fromkeys(("permission", "missing", "refused", "unreachable", "tls"), address),
     }
 

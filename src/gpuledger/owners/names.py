@@ -1,6 +1,6 @@
 """The names that providers report for the ids in cgroups and device plugins, and how names of several providers join.
 
-A provider hands over a whole `Names`, which replaces its last one; a reader never sees half of it.
+Each poll of a provider replaces its `Names` as a whole.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Container:
     pod_uid: str = ""
     labels: Labels = ()
     device_ids: tuple[str, ...] = ()
-    """GPUs it was given, as the runtime writes them; `devices.parse` reads them. Access, not use."""
+    """Ids of GPUs passed to it, for `devices.parse`. They grant access and do not prove use."""
     visible_ids: tuple[str, ...] = ()
     """GPUs that only its NVIDIA_VISIBLE_DEVICES names."""
 
@@ -43,7 +43,7 @@ class Pod:
     labels: Labels = ()
     """The labels on the allow-list."""
     other_uids: tuple[str, ...] = ()
-    """A static pod has another uid in its cgroup than in the API."""
+    """The uid in the cgroup of a static pod, which differs from the uid in the API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class NamesIndex:
         self.names = names
 
     def is_of(self, names: tuple[Names, ...]) -> bool:
-        """Whether these are the very objects of the index."""
+        """Whether the index was built from these same objects."""
         return len(names) == len(self.names) and all(a is b for a, b in zip(names, self.names, strict=True))
 
     def named(self, owner: Owner) -> Owner:

@@ -1,7 +1,7 @@
 """The devices that the kubelet allocated to containers, from its pod-resources socket.
 
-The kubelet reports neither pod uids nor container ids here: allocations join on (namespace, pod, container). Kubelets
-before 1.34 also list pods that have ended. A kubelet that has just started lists no pods until it has found them.
+This API has neither pod uids nor container ids: allocations join on (namespace, pod, container). Kubelets before 1.34
+also list pods that have ended. A kubelet that has just started lists no pods until it has found them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ NO_DEVICES = frozenset({"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nv
 DRA_DRIVER = "gpu.nvidia.com"
 """NVIDIA's other driver, compute-domain.nvidia.com, allocates no GPUs."""
 SETTLED_S, ALONE_S = 20.0, 300.0
-"""How long after a restart the kubelet may still lack pods; mostly it is 1 s. It has no pods at all before it reaches
-its API server, which may take longer."""
+"""How long a restarted kubelet may list only some pods (mostly 1 s), or none before it reaches its API server."""
 
 
 class PodResourcesProvider(SilentProvider):
-    """The allocations of one kubelet. Its socket is root's, and it sends no events."""
+    """The allocations of one kubelet. Its socket needs root, and it sends no events."""
 
     name = "podresources"
     interval_s = 10.0
@@ -60,11 +59,11 @@ class PodResourcesProvider(SilentProvider):
             listed = set(self._listed(pods))
         except ValueError as error:
             raise self._server.format_error(f"sent an answer that cannot be read: {error}") from None
-        self._allocations = listed | self._outlived(listed, socket, settled_s=SETTLED_S if pods else ALONE_S)
+        self._allocations = listed | self._missing(listed, socket, settled_s=SETTLED_S if pods else ALONE_S)
         # Sorted, because the kubelet lists in another order each time.
         return Names(allocations=tuple(sorted(self._allocations, key=_order)))
 
-    def _outlived(self, listed: set[Allocation], socket: tuple[int, int] | None, settled_s: float) -> set[Allocation]:
+    def _missing(self, listed: set[Allocation], socket: tuple[int, int] | None, settled_s: float) -> set[Allocation]:
         """Allocations that a restarted kubelet does not list yet: pods and their devices outlive a kubelet."""
         now = self._monotonic()
         if socket != self._socket and self._socket is not None:

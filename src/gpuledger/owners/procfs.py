@@ -1,8 +1,8 @@
 """Processes in /proc.
 
-A pid alone does not identify a process, because pids are reused. (pid, start time in ticks since boot) does, for one
-boot. A process that is known to live is not read again at every tick: `Pidfds` reports for all processes at once which
-of them have ended, where reading /proc/PID/stat of a thousand processes costs 20 ms of CPU.
+Pids are reused, so (pid, start time in ticks since boot) identifies a process within one boot. A living process is not
+read again at every tick: `Pidfds` reports for all processes at once which of them have ended, whereas reading
+/proc/PID/stat of a thousand processes takes 20 ms of CPU time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_FIELD = 19
 """Index of the start time in /proc/PID/stat after the command name, which may contain spaces and brackets."""
 REREAD_EVERY = 30
-"""Ticks after which a living process is read again, each at another tick: its name or cgroup may have changed."""
+"""Ticks after which a living process is read again, because its name or cgroup may have changed."""
 MAPPED_GPU = re.compile(rb"/dev/nvidia(\d+)\b")
 MAPS_CHUNK, MAPS_MAX = 1 << 16, 1 << 26
 VISIBLE = b"NVIDIA_VISIBLE_DEVICES="
@@ -90,25 +90,25 @@ class Procfs:
             return ""
 
     def boot_id(self) -> str:
-        """The id of this boot, with which (pid, start time) identifies a process for all time."""
+        """The id of this boot; with it, (pid, start time) is unique across boots."""
         try:
             return self._text("sys/kernel/random/boot_id").strip()
         except OSError:
             return ""
 
     def mapped_gpus(self, pid: int) -> tuple[int, ...] | None:
-        """Minor numbers of the GPUs in the memory map, which a CUDA process has and a monitoring process has not.
+        """Minor numbers of the GPUs in the memory map of a CUDA process; a monitoring process maps none.
 
-        None if the map may not be read. Costs milliseconds for processes with thousands of mappings.
+        None if the map may not be read. Takes milliseconds for processes with thousands of mappings.
         """
         minors: set[int] = set()
-        rest = b""
+        partial = b""
         try:
             with (self._root / str(pid) / "maps").open("rb", buffering=0) as file:
                 for _ in range(MAPS_MAX // MAPS_CHUNK):
                     chunk = file.read(MAPS_CHUNK)
-                    whole, _, rest = (rest + chunk).rpartition(b"\n") if chunk else (rest, b"", b"")
-                    minors.update(int(minor) for minor in MAPPED_GPU.findall(whole))
+                    lines, _, partial = (partial + chunk).rpartition(b"\n") if chunk else (partial, b"", b"")
+                    minors.update(int(minor) for minor in MAPPED_GPU.findall(lines))
                     if not chunk:
                         break
         except OSError:
@@ -189,7 +189,6 @@ def parse_stat(data: bytes) -> tuple[str, int]:
 
 @lru_cache(maxsize=1024)
 def _user(uid: int | None) -> str:
-    """The user name of a uid on this host; empty if there is none."""
     try:
         return "" if uid is None else pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -197,10 +196,7 @@ def _user(uid: int | None) -> str:
 
 
 class Pidfds:
-    """The processes that are known to live. A pidfd refers to one process for good, unlike a pid.
-
-    A process that cannot be watched is not in the set, and is read at every tick.
-    """
+    """The set of living processes, watched by pidfd. A process that cannot be watched is not in the set."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -230,11 +226,6 @@ class Pidfds:
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._fds
-
-    def close(self) -> None:
-        """Remove all processes."""
-        self.keep(set())
-        self._epoll.close()
 
 
 def raise_fd_limit() -> None:

@@ -1,6 +1,6 @@
 """Name providers, polled in the background: Docker, the container runtime, the kubelet, the Kubernetes API.
 
-A provider that is down costs names, never numbers: its last names stay for five minutes, then only ids remain.
+If a provider is down, its last names are used for five minutes, then ids are shown instead. No number depends on it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from gpuledger.statelog import StateLog
 log = logging.getLogger(__name__)
 
 NUDGE_APART_S = 1.0
-"""News and unknown ids cause a poll, but not sooner than this after the last one."""
+"""Least time between polls that are triggered by events or unknown ids."""
 NAMES_VALID_S = 300.0
-"""How long names outlive the last answer of their provider."""
+"""How long names are used after the last successful poll."""
 NO_NAMES = Names()
 """Always the same object: the resolver compares names by identity."""
-NOT_POLLED = Problem("not asked yet", kind="starting")
+NOT_POLLED = Problem("not polled yet", kind="starting")
 
 
 class Provider(Protocol):
@@ -37,23 +37,23 @@ class Provider(Protocol):
     name: str
     """The label `provider`: docker, podman, cri, podresources, kubernetes, hpcdir."""
     interval_s: float
-    """Seconds between polls without news."""
+    """Seconds between polls if there are no events."""
 
     def fetch(self) -> Names:
         """All names; raises ProviderError."""
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
-        """Wait for news, for `stop` or for `timeout_s`, whichever is first; whether there is news."""
+        """Wait for an event, for `stop` or for `timeout_s`, whichever is first; whether an event came."""
 
     def close(self) -> None:
         """Close connections; may be called from another thread to end a `wait`."""
 
 
 class SilentProvider:
-    """Base of providers that hold no connection and send no news."""
+    """Base of providers without connection and events."""
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
-        """Wait for the time or for `stop`; never news."""
+        """Wait for `stop` or `timeout_s`; there are no events."""
         stop.wait(timeout_s)
         return False
 
@@ -61,8 +61,8 @@ class SilentProvider:
         """Nothing is open between two polls."""
 
 
-class PolledProvider:
-    """One provider with its thread, its last names and its health."""
+class PolledProvider(Poller):
+    """Polls one provider; has its last names and its health."""
 
     def __init__(
         self,
@@ -71,15 +71,7 @@ class PolledProvider:
         monotonic: Callable[[], float] = time.monotonic,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._provider = provider
-        self._monotonic = monotonic
-        self._now_ns = now_ns
-        self._state_log = StateLog(log)
-        self._names = NO_NAMES
-        self._fetched_at: float | None = None
-        self._health = ProviderHealth(name=provider.name, up=False, problem=NOT_POLLED, since_ns=now_ns(),
-                                      last_success_ns=0, fetches=0, failures=0)  # fmt: skip
-        self._poller = Poller(
+        super().__init__(
             provider.name,
             self._refresh,
             lambda: provider.interval_s,
@@ -87,24 +79,19 @@ class PolledProvider:
             apart_s=NUDGE_APART_S,
             monotonic=monotonic,
         )
+        self._provider = provider
+        self._now_ns = now_ns
+        self._health_log = StateLog(log)
+        self._names = NO_NAMES
+        self._fetched_at: float | None = None
+        self._health = ProviderHealth(name=provider.name, up=False, problem=NOT_POLLED, since_ns=now_ns(),
+                                      last_success_ns=0, fetches=0, failures=0)  # fmt: skip
 
-    def start(self) -> None:
-        """Start polling."""
-        self._poller.start()
-
-    def stop(self) -> None:
-        """Stop polling soon; does not wait for a provider that hangs."""
-        self._poller.stop()
+    def stop(self, wait_s: float = 0.0) -> None:
+        """End the thread, and close the provider."""
+        super().stop(wait_s)
         with suppress(Exception):
             self._provider.close()
-
-    def nudge(self) -> None:
-        """Poll soon, because of an id that no name is known for. Never waits."""
-        self._poller.nudge()
-
-    def refresh(self) -> bool:
-        """Poll once, in the calling thread; whether the provider answered."""
-        return self._poller.once()
 
     @property
     def names(self) -> Names:
@@ -117,12 +104,10 @@ class PolledProvider:
     def health(self) -> ProviderHealth:
         """The provider's health; one that hangs is down."""
         health = self._health
-        if not self._poller.hangs:
+        if not self.hangs:
             return health
-        problem = Problem(
-            f"does not come back after {HANGS_S:g} s", "see whether it, or its file system, hangs", "hang"
-        )
-        self._state_log.change(health.name, str(problem), f"{health.name}: {problem}", "")
+        problem = Problem(f"no answer for {HANGS_S:g} s", "check whether it, or its file system, hangs", "hang")
+        self._health_log.change(health.name, str(problem), f"{health.name}: {problem}", "")
         return replace(health, up=False, problem=problem)
 
     def _refresh(self) -> bool:
@@ -131,11 +116,11 @@ class PolledProvider:
         except ProviderError as error:
             self._note(error.problem)
             return False
-        except Exception as error:  # a bug in a provider costs its names, not the thread
+        except Exception as error:  # a bug in a provider must not end the thread
             log.debug("%s", self._provider.name, exc_info=True)
             self._note(Problem(f"{type(error).__name__}: {error}", kind="bug"))
             return False
-        if names != self._names:  # equal names stay the same object, so that nothing is resolved again
+        if names != self._names:  # keep the object if it is equal, so that nothing is resolved again
             self._names = names
         self._fetched_at = self._monotonic()
         self._note(None)
@@ -153,4 +138,4 @@ class PolledProvider:
             failures=before.failures + (not up),
         )
         reason = str(problem or "")
-        self._state_log.change(before.name, reason, f"{before.name}: {reason}", f"{before.name} answers again")
+        self._health_log.change(before.name, reason, f"{before.name}: {reason}", f"{before.name} answers again")

@@ -1,7 +1,7 @@
-"""From a process to its owner: its cgroup identifies the container, providers name it.
+"""The owner of each process: its cgroup identifies the container, and providers name it.
 
-Names join by container id first, then by pod uid. An owner that stays incomplete has a reason. The resolver also lists
-which devices were allocated, and which processes may hold memory that the driver attributes to none.
+Names join by container id first, then by pod uid. An incomplete owner has a reason. The resolver also lists allocated
+devices, and processes that may hold memory which the driver attributes to no process.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from gpuledger.owners.allocations import Allocations, find_allocations, holders_
 from gpuledger.owners.cgroup import CgroupRef
 from gpuledger.owners.names import Names, NamesIndex
 from gpuledger.owners.search import Clue, Search
+from gpuledger.owners.slurm import SlurmResolver
 
 GONE = "process is gone"
 NO_NAME = "container has no name yet"
 NO_POD = "pod has no name yet"
-HOST = OUTSIDE
 MOST_OWNERS = 10_000
 FIRST_DELAY_NS, LONGEST_DELAY_NS = 2_000_000_000, 60_000_000_000
 SETTLED_NS = 30_000_000_000
 """A process on a device of another pod counts as a conflict after this time: the kubelet is polled every 10 s, and may
-still report the pod before."""
+still report the previous pod."""
 COUNTED = -1
 
 
@@ -49,13 +49,6 @@ class NameSource(Protocol):
         """Stop polling."""
 
 
-class Jobs(Protocol):
-    """A source of batch jobs."""
-
-    def describe(self, facts: Facts, ref: CgroupRef, owner: Owner) -> Owner:
-        """The owner with the fields of its job."""
-
-
 class Resolver:
     """Resolves all processes of a tick. Costs almost nothing while neither processes nor names change."""
 
@@ -63,7 +56,7 @@ class Resolver:
         self,
         sources: Sequence[NameSource] = (),
         *,
-        jobs: Jobs | None = None,
+        jobs: SlurmResolver | None = None,
         access: Access | None = None,
         search: Search | None = None,
     ) -> None:
@@ -82,7 +75,7 @@ class Resolver:
         """Containers that may hold memory because a device was allocated to them."""
         self._clues: tuple[Clue, ...] = ()
         self._suspected: tuple[Holder, ...] = ()
-        """Processes that may hold memory according to the search."""
+        """Processes and containers that may hold memory according to the search."""
 
     def resolve(self, tick: Tick, previous: Tick | None = None) -> Tick:
         """The tick with the owner of every process and the allocation of every device.
@@ -96,7 +89,7 @@ class Resolver:
         by_pid = {pid: self._owner(facts) for pid, facts in tick.facts.items()} | dict(tick.owners.by_pid)
         granted = self._allocated(tick)
         self._nudge(by_pid.values(), tick.time_ns)
-        reasons = Counter(owner.reason for owner in by_pid.values() if owner.reason and owner.reason != HOST)
+        reasons = Counter(owner.reason for owner in by_pid.values() if owner.reason and owner.reason != OUTSIDE)
         reasons[GONE] += len(tick.resident_pids() - by_pid.keys())
         owners = Owners(
             by_pid=by_pid,
@@ -165,14 +158,14 @@ class Resolver:
         if self._jobs is not None and ref.job:
             owner = self._jobs.describe(facts, ref, owner)
         if not ref.container_id and not ref.pod_uid:
-            return replace(owner, reason="" if owner.job else HOST)
+            return replace(owner, reason="" if owner.job else OUTSIDE)
         owner = self._names.named(owner)
         if owner.pod_uid and not owner.pod:
             return replace(owner, reason=NO_POD)
         return replace(owner, reason="" if owner.container else NO_NAME)
 
     def _allocated(self, tick: Tick) -> Allocations:
-        """The allocations, computed when names or devices change: a kubelet may list hundreds, and ticks are many."""
+        """The allocations, computed only when names or devices change: a kubelet may list hundreds."""
         inventory = tuple(reading.device for reading in tick.readings)
         if inventory != self._inventory or self._grants is None:
             self._inventory, self._grants = inventory, find_allocations(self._names.names, inventory)
@@ -181,7 +174,7 @@ class Resolver:
         return self._grants
 
     def _suspects(self) -> tuple[Holder, ...]:
-        """The holders that clues point at, computed after each search and when names change."""
+        """The holders according to the clues, computed after each search and when names change."""
         clues = self._search.clues if self._search is not None else ()
         if clues is not self._clues:
             self._clues, self._suspected = clues, holders_by_clues(clues, self._inventory, self._owner)
@@ -193,7 +186,7 @@ def _has_unknown_memory(tick: Tick) -> bool:
 
 
 class _UnnamedIds:
-    """When to nudge the providers for ids without a name: at once, then ever more rarely. Some never get a name."""
+    """Backoff of nudges for ids without a name; some never get one."""
 
     def __init__(self) -> None:
         self._schedule: dict[str, tuple[int, int]] = {}

@@ -1,6 +1,6 @@
 """The search for processes that may hold GPU memory without being listed by the driver.
 
-It costs tens of milliseconds on a host with a thousand processes, so it runs in the background, only while used memory
+It takes tens of milliseconds on a host with a thousand processes, so it runs in the background, only while used memory
 exceeds the memory of listed processes, and at most every 15 s. Of an environment only NVIDIA_VISIBLE_DEVICES is kept.
 """
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 APART_S = 15.0
 FIRST_WAIT_S = 0.25
 VALID_S = 60.0
-"""How long clues are used. A search that hangs, in the memory map of a blocked process, yields no more of them."""
+"""How long clues are used if no new search ends; a search may hang in the memory map of a blocked process."""
 MOST_PROCESSES = 20_000
 MOST_CLUES = 1_000
 
@@ -58,7 +58,7 @@ class Search:
     def start(self) -> None:
         """Start a search, unless one is running or started less than 15 s ago.
 
-        Only the first search is awaited, and only for a moment, so that a command of two ticks sees its clues.
+        Waits for a moment, and only for the first search, so that a command of two ticks gets its clues.
         """
         now = self._monotonic()
         is_recent = self._started_at is not None and now - self._started_at < APART_S
@@ -78,10 +78,10 @@ class Search:
     def _run(self) -> None:
         try:
             clues = tuple(self._find())
-        except Exception:  # without clues the memory stays unknown; nothing else depends on them
+        except Exception:  # without clues the memory remains unknown; nothing else depends on them
             log.debug("search", exc_info=True)
             clues = ()
-        self._ended_at = self._monotonic()  # before the clues: a reader in between must not take them for old
+        self._ended_at = self._monotonic()  # set before the clues, so that a reader does not drop them as expired
         self._clues = clues
 
     def _find(self) -> Iterator[Clue]:

@@ -1,9 +1,9 @@
-"""Slurm jobs: the job of a process, with its account, partition and name.
+"""Slurm jobs: the job of a process, with its account and user.
 
 The cgroup proves the job: slurmd creates it and no job can leave it. Since Slurm 26.05 the cgroup has the job's SLUID
-instead of its number; the number is in the title of the job's slurmstepd, which any user may read. Account, partition
-and name are only in the environment of the job's processes. Reading that needs capabilities, and a job can write any
-text there, so an environment is used for its own job only.
+instead of its number; the number is in the title of the job's slurmstepd, which any user may read. Account and user are
+only in the environment of the job's processes. Reading that needs capabilities, and a job can write any text there, so
+an environment is used for its own job only.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ CACHE_MAX = 4096
 
 KEYS = {
     b"SLURM_JOB_ID": "id", b"SLURM_JOB_SLUID": "sluid", b"SLURM_STEP_ID": "step", b"SLURM_PROCID": "task",
-    b"SLURM_JOB_USER": "user", b"SLURM_JOB_ACCOUNT": "account", b"SLURM_JOB_PARTITION": "partition",
-    b"SLURM_JOB_NAME": "name",
+    b"SLURM_JOB_USER": "user", b"SLURM_JOB_ACCOUNT": "account",
 }  # fmt: skip
 """Only these variables are read: an environment may contain secrets."""
 TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+\]]")
@@ -50,10 +49,8 @@ class SlurmJob:
     step: str = ""
     task: str = ""
     user: str = ""
-    """According to the job; the uid of the process is the proof."""
+    """From the environment, so not proven; the uid of the process is."""
     account: str = ""
-    partition: str = ""
-    name: str = ""
 
 
 class SlurmResolver:
@@ -73,9 +70,7 @@ class SlurmResolver:
             if ref.job[0] not in ("slurm", "slurm-sluid"):
                 return None
             job = self._jobs.get(ref.job)
-            if job is None or job == SlurmJob(
-                job.id
-            ):  # only its id is known: the environment of this process may have more
+            if job is None or job == SlurmJob(job.id):  # the environment of this process may have more than the id
                 job = self._find_job(facts, ref.job)
                 _cache(self._jobs, ref.job, job)
         except ProcessLookupError:
@@ -120,8 +115,7 @@ class SlurmResolver:
     def _job_directories(self, cgroup: str, sluid: str) -> Iterator[Path]:
         """Possible directories of the job's cgroup: v2, the v2 part of a hybrid tree, or a controller of v1."""
         for line in cgroup.split("\n"):
-            _, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
+            controllers, _, path = line.partition(":")[2].partition(":")
             names = [name for name in path.split("/") if name not in ("", ".", "..")]
             if sluid not in names:
                 continue
@@ -189,7 +183,6 @@ def _is_pid(text: bytes) -> bool:
 
 
 def _cache(cache: dict[K, V], key: K, value: V) -> None:
-    """Store a value; the oldest entry is evicted."""
     if key not in cache and len(cache) >= CACHE_MAX:
         del cache[next(iter(cache))]
     cache[key] = value

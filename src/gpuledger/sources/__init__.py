@@ -1,4 +1,4 @@
-"""Sources of readings: the driver, a recording of one, and collectors that add to a booked tick."""
+"""Sources of readings: the driver or a recording, and collectors that add values to a booked tick."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HANG_FIX = "look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`; if t
 
 
 class Source(Protocol):
-    """Returns one tick per call. A driver or GPU that fails is part of the tick, not an exception."""
+    """Returns one tick per call. A failed driver or GPU is reported in the tick, not by an exception."""
 
     def read(self) -> Tick:
         """The current readings of all GPUs."""
@@ -31,7 +31,7 @@ class Source(Protocol):
 
 
 class Collector(Protocol):
-    """Adds values from elsewhere to a tick after the books, so that no book can depend on them."""
+    """Adds values of another program to a tick after the books, so that no book can depend on them."""
 
     name: str
     """Name of the stage in the metrics."""

@@ -29,7 +29,7 @@ LARGEST_BYTES = 1 << 30
 LONGEST_LINE_BYTES = 1 << 24
 """Limit of a line; a tick of 8 GPUs with 1000 processes has a fiftieth of it."""
 RECORD_AGAIN = "record it again"
-NAME_ONE = "name a file that `gpuledger record` wrote"
+WRONG_FILE = "name a file that `gpuledger record` wrote"
 T = TypeVar("T")
 
 
@@ -98,7 +98,7 @@ def _add_new(values: Iterable[T], numbers: dict[T, int]) -> list[dict[str, Any]]
 
 
 class Decoder:
-    """Decodes the lines of one recording. Every field is checked, so damage is an error and never a wrong number."""
+    """Decodes the lines of one recording. Every field is checked, so a damaged file never gives a wrong number."""
 
     def __init__(self) -> None:
         self._devices: list[Device] = []
@@ -143,8 +143,8 @@ def _with_problem(data: Any) -> Any:
     """Convert the field `reason` of recordings from before 0.2 to a problem."""
     if not isinstance(data, dict) or "reason" not in data:
         return data
-    rest = {name: value for name, value in data.items() if name != "reason"}
-    return {**rest, "problem": {"what": check(str, data["reason"], "reason")}}
+    fields = {name: value for name, value in data.items() if name != "reason"}
+    return {**fields, "problem": {"what": check(str, data["reason"], "reason")}}
 
 
 def _index(value: Any) -> int:
@@ -177,19 +177,19 @@ class Recorder:
 
 @contextmanager
 def recording(path: Path, interval_s: float) -> Iterator[Recorder]:
-    """A recorder. The file appears, complete, at the end of the block; if the block fails, it does not."""
+    """A recorder. The file is created at the end of the block, and only if the block succeeds."""
     with replacing(path) as file, gzip.GzipFile("", "wb", compresslevel=9, fileobj=file) as packed:
         yield Recorder(packed, interval_s)
 
 
 def read_packed(path: Path) -> bytes:
-    """The compressed file. A replay keeps it in memory, because the file may change meanwhile."""
+    """The compressed file, kept in memory because it may change during the replay."""
     try:
         if path.exists() and not path.is_file():
-            raise RecordingError(f"cannot replay {path}: not a regular file", NAME_ONE, "unreadable")
+            raise RecordingError(f"cannot replay {path}: not a regular file", WRONG_FILE, "unreadable")
         return path.read_bytes()
     except OSError as error:
-        raise RecordingError(f"cannot replay {path}: {error.strerror}", NAME_ONE, "unreadable") from None
+        raise RecordingError(f"cannot replay {path}: {error.strerror}", WRONG_FILE, "unreadable") from None
 
 
 def load(packed: bytes, path: Path) -> Iterator[Tick]:
@@ -202,7 +202,7 @@ def load(packed: bytes, path: Path) -> Iterator[Tick]:
         raise RecordingError(f"cannot replay {path}: truncated", RECORD_AGAIN, "damaged") from None
     except (gzip.BadGzipFile, zlib.error) as error:
         what = f"cannot replay {path}: damaged or not a recording: {error}"
-        raise RecordingError(what, NAME_ONE, "damaged") from None
+        raise RecordingError(what, WRONG_FILE, "damaged") from None
 
 
 def _ticks(packed: bytes) -> Iterator[Tick]:

@@ -21,7 +21,7 @@ NAMED_COUNTERS = ("clock_event_ns", "ecc_errors", "ecc_volatile_errors", "nvlink
 
 
 class Replay:
-    """A source that replays a recording, unpacking it on the way.
+    """A source that replays a recording.
 
     If `paced`, `read` returns the tick that is due, moved to the present; otherwise each `read` returns the next tick
     as recorded. If `looped`, the recording starts again at its end: time and counters continue, so that rates across
@@ -42,7 +42,7 @@ class Replay:
         self._paced = paced
         self._monotonic = monotonic
         self._packed = read_packed(path)
-        # Reads the whole recording, so that damage is found before anything is shown.
+        # Reads the whole recording, so that damage is reported before the first tick.
         self._lap = Lap.measure(load(self._packed, path))
         self._laps = 0
         self._ticks = load(self._packed, path)
@@ -66,7 +66,7 @@ class Replay:
         samples: list[tuple[str, Sample]] = []
         while self._next is not None and self._due_ns(self._next) <= elapsed_ns:
             samples += self._take()
-        return _moved(self._with_samples(samples), self._shift_ns)
+        return _shifted(self._with_samples(samples), self._shift_ns)
 
     def errors(self) -> Mapping[tuple[str, str], int]:
         """None: a recording does not fail."""
@@ -83,12 +83,12 @@ class Replay:
         return tick.time_ns - self._lap.first.time_ns + self._laps * self._lap.duration_ns
 
     def _take(self) -> list[tuple[str, Sample]]:
-        """Advance by one tick, with its counters raised by those of earlier laps; return its samples."""
+        """Advance by one tick, and add the increases of earlier laps to its counters; return its samples."""
         assert self._next is not None  # noqa: S101 - checked by the callers
         taken = replace(self._next, source="replay")
         if self._laps:
-            readings = tuple(self._lap.later(reading, self._laps) for reading in taken.readings)
-            taken = _moved(replace(taken, readings=readings), self._laps * self._lap.duration_ns)
+            readings = tuple(self._lap.after(self._laps, reading) for reading in taken.readings)
+            taken = _shifted(replace(taken, readings=readings), self._laps * self._lap.duration_ns)
         self._last = taken
         self._next = next(self._ticks, None)
         if self._next is None and self._looped:
@@ -110,11 +110,11 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """One pass of the recording: its first tick, its duration, and the rise of each counter."""
+    """One pass of the recording: its first tick, its duration, and the increase of each counter by uuid."""
 
     first: Tick
     duration_ns: int
-    used: dict[str, dict[str, int | dict[str, int]]]
+    increases: dict[str, dict[str, int | dict[str, int]]]
 
     @staticmethod
     def measure(ticks: Iterator[Tick]) -> Lap:
@@ -132,38 +132,38 @@ class Lap:
                     end[reading.device.uuid] = reading
         span_ns = last.time_ns - first.time_ns
         duration_ns = span_ns + (span_ns // steps if steps else 1_000_000_000)
-        used = {uuid: _risen(begin[uuid], reading, duration_ns, span_ns) for uuid, reading in end.items()}
-        return Lap(first, duration_ns, used)
+        increases = {uuid: _increases(begin[uuid], reading, duration_ns, span_ns) for uuid, reading in end.items()}
+        return Lap(first, duration_ns, increases)
 
-    def later(self, reading: Reading, laps: int) -> Reading:
+    def after(self, laps: int, reading: Reading) -> Reading:
         """The reading with its counters after that many laps."""
         changes: dict[str, Any] = {}
-        for name, rise in self.used.get(reading.device.uuid, {}).items():
+        for name, increase in self.increases.get(reading.device.uuid, {}).items():
             value = getattr(reading, name)
-            if isinstance(rise, dict):
-                changes[name] = tuple((key, v + rise.get(key, 0) * laps) for key, v in value)
+            if isinstance(increase, dict):
+                changes[name] = tuple((key, v + increase.get(key, 0) * laps) for key, v in value)
             elif value is not None:
-                changes[name] = value + rise * laps
+                changes[name] = value + increase * laps
         return replace(reading, **changes)
 
 
-def _risen(first: Reading, last: Reading, duration_ns: int, span_ns: int) -> dict[str, int | dict[str, int]]:
-    def rise(old: int, new: int) -> int:
+def _increases(first: Reading, last: Reading, duration_ns: int, span_ns: int) -> dict[str, int | dict[str, int]]:
+    def increase(old: int, new: int) -> int:
         return max(0, new - old) * duration_ns // max(1, span_ns)
 
-    risen: dict[str, int | dict[str, int]] = {}
+    increases: dict[str, int | dict[str, int]] = {}
     for name in COUNTERS:
         old, new = getattr(first, name), getattr(last, name)
         if old is not None and new is not None:
-            risen[name] = rise(old, new)
+            increases[name] = increase(old, new)
     for name in NAMED_COUNTERS:
         start = dict(getattr(first, name))
-        risen[name] = {key: rise(start.get(key, 0), value) for key, value in getattr(last, name)}
-    return risen
+        increases[name] = {key: increase(start.get(key, 0), value) for key, value in getattr(last, name)}
+    return increases
 
 
-def _moved(tick: Tick, by_ns: int) -> Tick:
-    """The tick moved in time. The start times of processes move along, which makes them other processes."""
+def _shifted(tick: Tick, by_ns: int) -> Tick:
+    """The tick at another time. The start times of processes move too, so that they count as new processes."""
     by_us, by_ms, by_ticks = by_ns // 1000, by_ns // 1_000_000, by_ns // NS_PER_TICK
     readings = tuple(
         replace(r, samples=tuple(replace(row, timestamp_us=row.timestamp_us + by_us) for row in r.samples))

@@ -28,10 +28,7 @@ class Worker(Generic[T]):
     def result(self, timeout_s: float) -> T | None:
         """The result of the job, or its exception; None if it is not done in time."""
         try:
-            if timeout_s > 0:
-                value, error = self._outcomes.get(timeout=timeout_s)
-            else:
-                value, error = self._outcomes.get_nowait()
+            value, error = self._outcomes.get(timeout=max(0.0, timeout_s))
         except Empty:
             return None
         self.busy = False

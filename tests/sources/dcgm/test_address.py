@@ -22,7 +22,7 @@ def test_addresses(text: str) -> None:
 )
 def test_no_addresses(text: str) -> None:
     """What DCGM would only fail to connect to."""
-    with pytest.raises(ValueError, match="is no address; write it as localhost, "):
+    with pytest.raises(ValueError, match="is not an address; write it as localhost, "):
         parse_hostengine(text)
 
 
@@ -32,4 +32,4 @@ def test_any_text(text: str) -> None:
     try:
         assert parse_hostengine(text) == text
     except ValueError as error:
-        assert "is no address" in str(error)  # noqa: PT017 - either outcome is right
+        assert "is not an address" in str(error)  # noqa: PT017 - either outcome is right

@@ -182,7 +182,7 @@ def test_without_the_right_to_turn_accounting_on(bench: Bench) -> None:
         (Reading(GPU, accounting_enabled=False), "accounting mode is off; turn accounting mode on with `nvidia-smi"),
         (
             Reading(GPU, accounting_enabled=False, mig_enabled=True),
-            "a GPU is in MIG mode; then the driver has no accounting",
+            "with a GPU in MIG mode the driver has no accounting",
         ),
         (Reading(GPU, accounting_enabled=True), "the processes may have started before accounting mode was"),
     ],

@@ -17,13 +17,8 @@ HOST = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1
 
 def parse_hostengine(text: str) -> str:
     """The address of an nv-hostengine, checked: HOST, HOST:PORT, unix:///PATH or empty."""
-    if text and not _is_address(text):
-        raise ValueError("is no address; write it as localhost, 10.0.0.1:5555 or unix:///tmp/nv-hostengine")
-    return text
-
-
-def _is_address(text: str) -> bool:
-    if text.startswith(UNIX):
-        return text.startswith(f"{UNIX}/")
     match = HOST.fullmatch(text)
-    return match is not None and (match[1] is None or 1 <= int(match[1]) <= 65535)
+    is_tcp = match is not None and 1 <= int(match[1] or 1) <= 65535
+    if text and not is_tcp and not text.startswith(f"{UNIX}/"):
+        raise ValueError("is not an address; write it as localhost, 10.0.0.1:5555 or unix:///tmp/nv-hostengine")
+    return text

@@ -1,6 +1,6 @@
 """Reads DCGM's statistics of the processes of the last tick, in a thread of its own.
 
-A tick takes the latest statistics without waiting. A call that hangs costs DCGM's numbers and nothing else.
+A tick uses the latest statistics without waiting. If a call hangs, only DCGM's numbers are missing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gpuledger.statelog import StateLog
 log = logging.getLogger(__name__)
 
 HANGS_S = 10.0
-"""A call that takes longer hangs; the slowest, starting an engine on a large node, takes seconds."""
+"""A longer call counts as hung. The slowest one, starting an engine on a large node, takes seconds."""
 CLOSE_TIMEOUT_S = 0.5
 """How long the exporter waits for the connection to be closed when it stops."""
 SILENT_ROUNDS = 5
-"""Rounds without statistics of any process before a warning; DCGM knows a process one period after its start."""
+"""Rounds without any statistics before a warning; DCGM has those of a process one period after its start."""
 SLACK_MS = 2000
 """Tolerance between start times, which come from the driver's clock and from the kernel's time since boot."""
 RETRY_CONNECTED = frozenset({NOT_WATCHED, PERMISSION, REQUIRES_ROOT})
@@ -76,7 +76,7 @@ class DcgmCollector:
         self._began: float | None = None
         """When the last call of the current round began."""
         mode = "hostengine" if hostengine else "embedded"
-        self._result = Result(DcgmHealth(up=False, problem=Problem("not asked yet", kind="starting"), mode=mode))
+        self._result = Result(DcgmHealth(up=False, problem=Problem("not polled yet", kind="starting"), mode=mode))
         self._state_log = StateLog(log)
         self._state_log.assume("dcgm", self._result.health.reason)
         self._stop = False
@@ -113,7 +113,7 @@ class DcgmCollector:
         return replace(tick, processes=processes, dcgm=result.health)
 
     def answered(self) -> bool:
-        """Whether the statistics of a tick were read, or failed to be."""
+        """Whether the statistics of a tick were read, or reading them failed."""
         return self._answered
 
     def round(self) -> None:
@@ -182,22 +182,18 @@ class DcgmCollector:
         library = self._library.name if self._library is not None else ""
         version = self._session.version if self._session is not None else ""
         health = DcgmHealth(
-            up=problem is None,
-            problem=problem,
-            version=version,
-            library=library,
-            mode=self._result.health.mode,
+            up=problem is None, problem=problem, version=version, library=library, mode=self._result.health.mode
         )
         self._result = Result(health, statistics)
         self._log(problem)
 
     def _log(self, problem: Problem | None) -> None:
         health, reason = self._result.health, str(problem or "")
-        back = f"DCGM {health.version} answers ({health.mode}, {health.library})"
-        self._state_log.change("dcgm", reason, f"DCGM statistics are missing: {reason}", back)
+        recovery = f"DCGM {health.version} answers ({health.mode}, {health.library})"
+        self._state_log.change("dcgm", reason, f"DCGM statistics are missing: {reason}", recovery)
 
     def _note_silence(self, *, processes: int, answered: int) -> None:
-        """Warn if DCGM answers but has no statistics; the cause is nearly always accounting mode."""
+        """Warn if DCGM answers without statistics; the usual cause is accounting mode."""
         self._empty_rounds = self._empty_rounds + 1 if processes and not answered else 0
         if answered or self._empty_rounds >= SILENT_ROUNDS:
             advice = "" if answered else self._advice
@@ -217,7 +213,7 @@ def _with_statistics(use: ProcessUse, statistics: Statistics) -> ProcessUse:
 
 
 def _is_earlier_process(use: ProcessUse, stats: DcgmStats) -> bool:
-    """Whether the statistics belong to an earlier process with this pid: DCGM learns of the new one a sample later."""
+    """Whether the statistics belong to an earlier process with this pid: DCGM finds the new one a sample later."""
     if use.facts is None or stats.start_us is None:
         return False
     return stats.start_us // 1000 < use.facts.start_time_ms - SLACK_MS
@@ -227,7 +223,7 @@ def _advice(tick: Tick) -> str:
     """The probable reason why DCGM has no statistics."""
     gpus = [reading for reading in tick.readings if not reading.device.parent_uuid]
     if any(gpu.mig_enabled for gpu in gpus):
-        return "a GPU is in MIG mode; then the driver has no accounting, and DCGM no statistics of any GPU"
+        return "with a GPU in MIG mode the driver has no accounting, and DCGM no statistics of any GPU"
     if any(gpu.accounting_enabled is False for gpu in gpus):
         return f"accounting mode is off; {ACCOUNTING}"
     return "the processes may have started before accounting mode was turned on; new processes will have statistics"

@@ -1,4 +1,4 @@
-"""libdcgm: its structures, how it is found and called, and what to do about its errors.
+"""libdcgm: loading it, its structures and calls, and fixes for its errors.
 
 Sizes and offsets of the structures are the same in every release from 3.0.4 to 4.6.0. The first word of each has its
 size and the number of its layout, so that a library with another layout refuses the call instead of writing past the
@@ -8,19 +8,7 @@ end.
 from __future__ import annotations
 
 import ctypes
-from ctypes import (
-    POINTER,
-    Structure,
-    c_char,
-    c_char_p,
-    c_double,
-    c_int,
-    c_int64,
-    c_size_t,
-    c_uint,
-    c_ushort,
-    sizeof,
-)
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint, c_ushort, sizeof
 from typing import Any
 
 from gpuledger.errors import DcgmError
@@ -40,7 +28,7 @@ class Summary64(Structure):
 
 
 class Summary32(Structure):
-    """The same with 32 bits."""
+    """As Summary64, with 32 bits."""
 
     _fields_ = (("minimum", c_int), ("maximum", c_int), ("average", c_int))
 
@@ -159,7 +147,7 @@ INTERFACE = (
 )
 NVML = "mount the driver's libnvidia-ml.so.1 into the container"
 NO_DATA, NOT_WATCHED, PERMISSION, REQUIRES_ROOT = "no_data", "not_watched", "permission", "requires_root"
-"""Kinds of errors that code refers to."""
+"""Error kinds that other code compares."""
 KINDS = {
     -11: ("timeout", UNREACHABLE),
     -12: ("version_mismatch", INTERFACE),
@@ -222,7 +210,6 @@ class Library:
             raise DcgmError(f"{name}{about and f' {about}'}: {self._text(code)} ({code})", fix, kind)
 
     def _text(self, code: int) -> str:
-        """DCGM's description of an error."""
         try:
             function = self._library["errorString"]
         except AttributeError:

@@ -93,7 +93,7 @@ class Session:
         return self._uuids[gpu_id]
 
     def close(self) -> None:
-        """Close the connection; an engine that is gone is no error."""
+        """Close the connection. Errors are ignored: the engine may have stopped."""
         self._quietly("dcgmDisconnect" if self._hostengine else "dcgmStopEmbedded", self._handle)
         self._quietly("dcgmShutdown")
 
@@ -111,7 +111,6 @@ class Session:
         return int(handle.value)
 
     def _version(self) -> str:
-        """The engine's version; empty if unknown."""
         info = VersionInfo(version=VERSION_INFO_VERSION)
         if not self._quietly("dcgmHostengineVersionInfo", self._handle, byref(info)):
             return ""
@@ -147,7 +146,7 @@ def _stats(gpu: PidSingleInfo) -> DcgmStats:
 
 
 def _known(number: int, blank: int) -> int | None:
-    """The value, or None if it is missing. It is negative after a reload of the driver, when nothing was measured."""
+    """The value; None if it is missing, or negative as after a reload of the driver."""
     return int(number) if 0 <= number < blank else None
 
 

@@ -4,5 +4,5 @@
 - `device`, `slow`, `processes`, `gpm`: the values of one GPU
 - `events`: XID errors
 - `reader`: one GPU with its MIG instances, read in a thread of its own
-- `source`: all GPUs, and the driver as it comes and goes
+- `source`: all GPUs, and the state of the driver
 """

@@ -19,7 +19,7 @@ Failures = Counter[tuple[str, int]]
 """Unexpected failures, by name of the call and NVML error code."""
 
 UNSUPPORTED = frozenset({
-    pynvml.NVML_ERROR_INVALID_ARGUMENT,  # an enum value or field that this driver does not know yet
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,  # an enum value or field that is newer than the driver
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_NO_PERMISSION,  # permissions do not change while the exporter runs
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -48,7 +48,7 @@ NO_ROWS = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA})
 """A list is empty."""
 
 HANG, VERSION_MISMATCH, NO_ANSWER = "hang", "version_mismatch", "no_answer"
-"""Kinds of problems that code refers to."""
+"""Problem kinds that other code compares."""
 RESET = "`sudo nvidia-smi --gpu-reset -i {gpu}`"
 MISSING = "`nvidia-smi -L` lists the GPUs of the host; reboot if one is missing"
 CONTAINER = "in a container, pass the GPUs to it: `docker run --gpus all`, on Kubernetes `runtimeClassName: nvidia`"
@@ -76,7 +76,7 @@ KINDS = {
 }  # fmt: skip
 """Kind of problem and fix, by NVML error code."""
 LOOK = "check `nvidia-smi`, and look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`"
-"""The fix if there is none in KINDS."""
+"""Default fix, for error codes without one in KINDS."""
 NO_GPU = Problem(
     what="the driver lists no GPU",
     fix=f"`nvidia-smi -L` lists the GPUs that the driver finds; {CONTAINER}",
@@ -92,11 +92,7 @@ def problem_of(what: str, code: int, gpu: int | None = None) -> Problem:
 
 def hang(call: str) -> Problem:
     """The problem of a call that does not return."""
-    return Problem(
-        what=f"{call} does not return",
-        fix=HANG_FIX,
-        kind=HANG,
-    )
+    return Problem(what=f"{call} does not return", fix=HANG_FIX, kind=HANG)
 
 
 class Calls:
@@ -108,41 +104,41 @@ class Calls:
         self._unsupported: set[tuple[Any, ...]] = set()
         self._supported: set[tuple[Any, ...]] = set()
         self.about = ""
-        """uuid of the MIG instance that is read, empty for the GPU: each supports other calls."""
+        """uuid of the MIG instance being read, empty for the GPU: they support different calls."""
         self.current = ""
         """The call in progress; named in the log if it does not return."""
         self.spent_ns = 0
         self.answered = 0
         self.last_problem: Problem | None = None
 
-    def ask(self, function: Callable[..., Any], handle: Handle, *arguments: Any) -> Any:
+    def get(self, function: Callable[..., Any], handle: Handle, *arguments: Any) -> Any:
         """The result of a call; None if the GPU does not support it or it failed this time."""
-        question = (self.about, function, *arguments)
-        if question in self._unsupported:
+        call = (self.about, function, *arguments)
+        if call in self._unsupported:
             return None
         try:
-            answer = self.insist(function, handle, *arguments)
+            result = self.require(function, handle, *arguments)
         except pynvml.NVMLError as error:
-            if error.value in UNSUPPORTED and question not in self._supported:
-                self._unsupported.add(question)
+            if error.value in UNSUPPORTED and call not in self._supported:
+                self._unsupported.add(call)
             else:
                 self.failed(function.__name__, error)
             return None
-        self._supported.add(question)
-        return answer
+        self._supported.add(call)
+        return result
 
-    def lacks(self, function: Callable[..., Any], *arguments: Any) -> bool:
-        """Whether the GPU does not support this call, as opposed to a call that failed."""
+    def is_unsupported(self, function: Callable[..., Any], *arguments: Any) -> bool:
+        """Whether the GPU does not support this call; False if the call only failed."""
         return (self.about, function, *arguments) in self._unsupported
 
-    def insist(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def require(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The result of a call. GpuLostError or DriverGoneError if nothing can be read; NVMLError otherwise."""
         self.current = function.__name__
         started = perf_counter_ns()
         try:
-            answer = function(*arguments)
+            result = function(*arguments)
         except pynvml.NVMLError as error:
-            if error.value in LOST:  # the same for every call, so it is not named
+            if error.value in LOST:  # every call fails alike, so the message does not name one
                 lost = problem_of(str(error), error.value, self._gpu)
                 raise GpuLostError(lost.what, lost.fix, lost.kind) from error
             if error.value in GONE:
@@ -152,10 +148,10 @@ class Calls:
         finally:
             self.spent_ns += perf_counter_ns() - started
         self.answered += 1
-        return answer
+        return result
 
     def failed(self, call: str, error: pynvml.NVMLError) -> None:
-        """Count an unexpected failure; the value of the call is absent this time."""
+        """Count an unexpected failure; the reading lacks the value of the call."""
         self.last_problem = problem_of(f"{call}: {error}", error.value, self._gpu)
         self._failures[call, error.value] += 1
 

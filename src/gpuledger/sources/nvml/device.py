@@ -45,35 +45,28 @@ VIDEO = (
     ("encoder_pct", pynvml.nvmlDeviceGetEncoderUtilization),
     ("decoder_pct", pynvml.nvmlDeviceGetDecoderUtilization),
 )
-IMAGES = (
-    ("jpeg_pct", pynvml.nvmlDeviceGetJpgUtilization),
-    ("optical_flow_pct", pynvml.nvmlDeviceGetOfaUtilization),
-)
-FIELDS = (
-    pynvml.NVML_FI_DEV_MEMORY_TEMP,
-    pynvml.NVML_FI_DEV_POWER_AVERAGE,
-    pynvml.NVML_FI_DEV_POWER_INSTANT,
-)
+IMAGES = (("jpeg_pct", pynvml.nvmlDeviceGetJpgUtilization), ("optical_flow_pct", pynvml.nvmlDeviceGetOfaUtilization))
+FIELDS = (pynvml.NVML_FI_DEV_MEMORY_TEMP, pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
 
 
 def identity(calls: Calls, handle: Handle, index: int) -> Device:
     """The identity of the GPU. Only the uuid is mandatory."""
-    ask = calls.ask
-    pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
-    capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-    architecture = ask(pynvml.nvmlDeviceGetArchitecture, handle)
+    get = calls.get
+    pci = get(pynvml.nvmlDeviceGetPciInfo, handle)
+    capability = get(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    architecture = get(pynvml.nvmlDeviceGetArchitecture, handle)
     return Device(
         index=index,
-        uuid=str(calls.insist(pynvml.nvmlDeviceGetUUID, handle)),
-        name=str(ask(pynvml.nvmlDeviceGetName, handle) or ""),
+        uuid=str(calls.require(pynvml.nvmlDeviceGetUUID, handle)),
+        name=str(get(pynvml.nvmlDeviceGetName, handle) or ""),
         pci_bus_id=_text(pci.busId) if pci is not None else "",
-        minor=ask(pynvml.nvmlDeviceGetMinorNumber, handle),
-        serial=str(ask(pynvml.nvmlDeviceGetSerial, handle) or ""),
-        vbios_version=str(ask(pynvml.nvmlDeviceGetVbiosVersion, handle) or ""),
-        board_part_number=str(ask(pynvml.nvmlDeviceGetBoardPartNumber, handle) or ""),
+        minor=get(pynvml.nvmlDeviceGetMinorNumber, handle),
+        serial=str(get(pynvml.nvmlDeviceGetSerial, handle) or ""),
+        vbios_version=str(get(pynvml.nvmlDeviceGetVbiosVersion, handle) or ""),
+        board_part_number=str(get(pynvml.nvmlDeviceGetBoardPartNumber, handle) or ""),
         architecture=ARCHITECTURES.get(architecture, "" if architecture is None else str(architecture)),
         compute_capability="" if capability is None else "{}.{}".format(*capability),
-        driver_version=str(calls.insist(pynvml.nvmlSystemGetDriverVersion)),
+        driver_version=str(calls.require(pynvml.nvmlSystemGetDriverVersion)),
     )
 
 
@@ -83,7 +76,7 @@ def _text(value: str | bytes) -> str:
 
 def memory(calls: Calls, handle: Handle) -> Fields:
     """Memory by the v2 call; v1 counts reserved memory as used, 645 MB too much on an idle H200."""
-    info = calls.ask(pynvml.nvmlDeviceGetMemoryInfo, handle, MEMORY_V2)
+    info = calls.get(pynvml.nvmlDeviceGetMemoryInfo, handle, MEMORY_V2)
     if info is not None:
         return {
             "memory_total_bytes": info.total,
@@ -91,9 +84,9 @@ def memory(calls: Calls, handle: Handle) -> Fields:
             "memory_free_bytes": info.free,
             "memory_reserved_bytes": info.reserved,
         }
-    if not calls.lacks(pynvml.nvmlDeviceGetMemoryInfo, MEMORY_V2):
-        return {}  # it failed this time; the v1 call would give a different number
-    info = calls.ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    if not calls.is_unsupported(pynvml.nvmlDeviceGetMemoryInfo, MEMORY_V2):
+        return {}  # a temporary failure; the v1 call would give a different number
+    info = calls.get(pynvml.nvmlDeviceGetMemoryInfo, handle)
     if info is None:
         return {}
     return {"memory_total_bytes": info.total, "memory_used_bytes": info.used, "memory_free_bytes": info.free}
@@ -102,32 +95,32 @@ def memory(calls: Calls, handle: Handle) -> Fields:
 def utilization(calls: Calls, handle: Handle) -> Fields:
     """Utilization of the whole GPU, and of its video engines."""
     fields = engines(calls, handle, VIDEO)
-    rates = calls.ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    rates = calls.get(pynvml.nvmlDeviceGetUtilizationRates, handle)
     if rates is not None and rates.gpu <= 100 and rates.memory <= 100:
         fields["utilization_pct"], fields["memory_utilization_pct"] = rates.gpu, rates.memory
     return fields
 
 
-def engines(calls: Calls, handle: Handle, wanted: tuple[tuple[str, Any], ...]) -> Fields:
+def engines(calls: Calls, handle: Handle, functions: tuple[tuple[str, Any], ...]) -> Fields:
     """Utilization of some engines."""
-    answers = ((name, calls.ask(function, handle)) for name, function in wanted)
-    return {name: answer[0] for name, answer in answers if answer is not None and answer[0] <= 100}
+    results = ((name, calls.get(function, handle)) for name, function in functions)
+    return {name: result[0] for name, result in results if result is not None and result[0] <= 100}
 
 
 class PowerAndHeat:
-    """Power and temperatures. Fields come in one call; those that a GPU lacks are left out of the next one."""
+    """Power and temperatures, read in one call; later calls omit unsupported fields."""
 
     def __init__(self) -> None:
-        self._wanted = list(FIELDS)
+        self._supported = list(FIELDS)
 
     def __call__(self, calls: Calls, handle: Handle) -> Fields:
         """Instantaneous and average power, and the temperatures."""
         fields = self._fields(calls, handle)
         power_mw = fields.get(pynvml.NVML_FI_DEV_POWER_INSTANT)
-        if power_mw is None:  # older GPUs and drivers have one value, averaged or not by generation
-            power_mw = calls.ask(pynvml.nvmlDeviceGetPowerUsage, handle)
+        if power_mw is None:  # older GPUs and drivers have one value; on some generations it is an average
+            power_mw = calls.get(pynvml.nvmlDeviceGetPowerUsage, handle)
         temperatures = (
-            ("gpu", calls.ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)),
+            ("gpu", calls.get(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)),
             ("memory", fields.get(pynvml.NVML_FI_DEV_MEMORY_TEMP)),
         )
         return {
@@ -137,36 +130,36 @@ class PowerAndHeat:
         }
 
     def _fields(self, calls: Calls, handle: Handle) -> dict[int, int]:
-        if not self._wanted:
+        if not self._supported:
             return {}
-        values = field_values(calls, handle, self._wanted)
+        values = field_values(calls, handle, self._supported)
         for field, value in values.items():
             if value is None:
-                self._wanted.remove(field)
+                self._supported.remove(field)
         return {field: value for field, value in values.items() if value is not None}
 
 
-def field_values(calls: Calls, handle: Handle, wanted: list[Any]) -> dict[int, int | None]:
-    """Field values by id: None if a field is not supported; absent if it failed this time."""
-    if (values := calls.ask(pynvml.nvmlDeviceGetFieldValues, handle, tuple(wanted))) is None:
+def field_values(calls: Calls, handle: Handle, fields: list[Any]) -> dict[int, int | None]:
+    """Field values by id: None if a field is not supported; absent if reading it failed."""
+    if (array := calls.get(pynvml.nvmlDeviceGetFieldValues, handle, tuple(fields))) is None:
         return {}
-    known: dict[int, int | None] = {}
-    for field, kind, code, raw in FIELD_VALUE.iter_unpack(memoryview(values).cast("B")):
+    values: dict[int, int | None] = {}
+    for field, kind, code, raw in FIELD_VALUE.iter_unpack(memoryview(array).cast("B")):
         if code == pynvml.NVML_SUCCESS:
-            known[field] = int(VALUES.get(kind, UNSIGNED_64).unpack_from(raw)[0])
+            values[field] = int(VALUES.get(kind, UNSIGNED_64).unpack_from(raw)[0])
         elif code in UNSUPPORTED:
-            known[field] = None
-    return known
+            values[field] = None
+    return values
 
 
 def energy(calls: Calls, handle: Handle) -> Fields:
     """The hardware's energy counter, in millijoules since the driver was loaded."""
-    return {"energy_mj": calls.ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)}
+    return {"energy_mj": calls.get(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)}
 
 
 def clocks(calls: Calls, handle: Handle) -> Fields:
     """Clocks, performance state, and the reasons for reduced clocks."""
-    state = calls.ask(pynvml.nvmlDeviceGetPerformanceState, handle)
+    state = calls.get(pynvml.nvmlDeviceGetPerformanceState, handle)
     return {
         "clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetClockInfo, handle, CLOCKS),
         "performance_state": state if state is not None and state <= 15 else None,
@@ -175,9 +168,9 @@ def clocks(calls: Calls, handle: Handle) -> Fields:
 
 
 def _clock_events(calls: Calls, handle: Handle) -> Labelled:
-    bits = calls.ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    bits = calls.get(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
     if bits is None:  # the call's name before R535
-        bits = calls.ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        bits = calls.get(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     if bits is None:
         return ()
     return tuple((name, 1 if bits & bit else 0) for name, bit in CLOCK_EVENTS)
@@ -185,5 +178,5 @@ def _clock_events(calls: Calls, handle: Handle) -> Labelled:
 
 def labelled(calls: Calls, function: Any, handle: Handle, names: tuple[tuple[str, int], ...]) -> Labelled:
     """The results of one call for several named arguments; unsupported ones are left out."""
-    answers = ((sys.intern(name), calls.ask(function, handle, kind)) for name, kind in names)
-    return tuple((name, value) for name, value in answers if value is not None)
+    values = ((sys.intern(name), calls.get(function, handle, kind)) for name, kind in names)
+    return tuple((name, value) for name, value in values if value is not None)

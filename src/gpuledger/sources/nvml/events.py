@@ -1,4 +1,4 @@
-"""XID errors, counted as they occur: the driver itself remembers only the last one."""
+"""XID errors, counted by event, because the driver reports only the last one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class XidWatch:
         self._threads: list[threading.Thread] = []
 
     def watch(self, gpus: Sequence[tuple[Handle, Device]]) -> None:
-        """Watch these GPUs instead of those before. Does not wait for the driver."""
+        """Watch these GPUs instead of the previous ones. Does not wait for the driver."""
         self.stop()
         self._stop = threading.Event()
         thread = threading.Thread(target=self._run, args=(list(gpus), self._stop), name="xid", daemon=True)

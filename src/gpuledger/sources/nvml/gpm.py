@@ -45,7 +45,7 @@ class Gpm:
     def read(self, calls: Calls, handle: Handle) -> Activity | None:
         """Activity since the last call; None the first time and if GPM is not supported."""
         if self._supported is None:
-            support = calls.ask(pynvml.nvmlGpmQueryDeviceSupport, handle)
+            support = calls.get(pynvml.nvmlGpmQueryDeviceSupport, handle)
             self._supported = support is not None and bool(support.isSupportedDevice)
         if not self._supported:
             return None
@@ -73,14 +73,14 @@ class Gpm:
             self._prepare(calls)
         self._before, self._now = self._now, self._before
         if self._gpu_instance_id is None:
-            calls.insist(pynvml.nvmlGpmSampleGet, handle, self._now)
+            calls.require(pynvml.nvmlGpmSampleGet, handle, self._now)
         else:
-            calls.insist(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, self._now)
+            calls.require(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, self._now)
         if not self._primed:
             self._primed = True
             return None
         self._request.sample1, self._request.sample2 = self._before, self._now
-        calls.insist(pynvml.nvmlGpmMetricsGet, self._request)
+        calls.require(pynvml.nvmlGpmMetricsGet, self._request)
         return _activity(self._request)
 
     def _prepare(self, calls: Calls) -> None:
@@ -90,8 +90,8 @@ class Gpm:
         request.numMetrics = len(METRICS)
         for i, metric in enumerate(METRICS):
             request.metrics[i].metricId = metric
-        self._before = calls.insist(pynvml.nvmlGpmSampleAlloc)
-        self._now = calls.insist(pynvml.nvmlGpmSampleAlloc)
+        self._before = calls.require(pynvml.nvmlGpmSampleAlloc)
+        self._now = calls.require(pynvml.nvmlGpmSampleAlloc)
         self._request = request
 
 

@@ -1,7 +1,7 @@
 """The processes on a device: process lists, utilization samples and accounting.
 
-The lists and samples are read into buffers of our own instead of through the binding's functions, because those call
-the driver twice (first for the size) and fail if the list grows in between.
+The binding's functions are not used: they call the driver twice (first for the size) and fail if a list grows in
+between. This module reads into buffers of its own.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ResidentLists:
             rows = self._list(calls, handle, kind)
             if rows is None:
                 if kind == "compute" and self._forms[kind]:
-                    return None  # it failed this time; an incomplete list would be wrong
+                    return None  # a temporary failure; the other lists alone would be incomplete
                 continue
             supported = True
             for pid, memory, *instance in rows:
@@ -138,7 +138,7 @@ class ResidentLists:
         forms = self._forms[kind]
         while forms:
             try:
-                return list(calls.insist(forms[0], handle))
+                return list(calls.require(forms[0], handle))
             except pynvml.NVMLError as error:
                 if error.value in NO_ROWS:
                     return []
@@ -164,7 +164,7 @@ class UtilizationSamples:
         """The samples since the last call; () if no process worked; None if unsupported or failed."""
         while self._forms:
             try:
-                rows = list(calls.insist(self._forms[0], handle, self._last_seen_us or 0))
+                rows = list(calls.require(self._forms[0], handle, self._last_seen_us or 0))
             except pynvml.NVMLError as error:
                 if error.value in NO_ROWS:
                     rows = []
@@ -218,10 +218,10 @@ class Accounts:
     def read(self, calls: Calls, handle: Handle, residents: Collection[int]) -> tuple[Accounting, ...]:
         """The accounts of listed processes, and once of each process that came and went since the last call.
 
-        The driver remembers a few hundred ended processes. Those it knew at the first call are ignored.
+        The driver keeps a few hundred ended processes. Processes that ended before the first call are ignored.
         """
-        answer = calls.ask(pynvml.nvmlDeviceGetAccountingPids, handle)
-        listed = self._known if answer is None else frozenset(answer)
+        pids = calls.get(pynvml.nvmlDeviceGetAccountingPids, handle)
+        listed = self._known if pids is None else frozenset(pids)
         new = frozenset() if listed is None or self._known is None else listed - self._known - frozenset(residents)
         accounts = _accounts(calls, handle, sorted({*residents, *new}))
         if listed is not None:
@@ -233,7 +233,7 @@ def _accounts(calls: Calls, handle: Handle, pids: list[int]) -> tuple[Accounting
     accounts = []
     for pid in pids:
         try:
-            stats = calls.insist(pynvml.nvmlDeviceGetAccountingStats, handle, pid)
+            stats = calls.require(pynvml.nvmlDeviceGetAccountingStats, handle, pid)
         except pynvml.NVMLError as error:
             if error.value in UNSUPPORTED:
                 return ()

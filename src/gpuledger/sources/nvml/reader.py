@@ -34,17 +34,14 @@ class MigInstance:
         """The values of the instance."""
         calls.about = self.device.uuid
         try:
-            return self._read(calls, parent)
+            return Reading(
+                device=self.device,
+                activity=self.gpm.read(calls, parent),
+                residents=self._lists.read(calls, self.handle),
+                **fast.memory(calls, self.handle),
+            )
         finally:
             calls.about = ""
-
-    def _read(self, calls: Calls, parent: Handle) -> Reading:
-        return Reading(
-            device=self.device,
-            activity=self.gpm.read(calls, parent),
-            residents=self._lists.read(calls, self.handle),
-            **fast.memory(calls, self.handle),
-        )
 
 
 class GpuReader:
@@ -74,7 +71,7 @@ class GpuReader:
     def open(self) -> None:
         """Get the GPU's handle and identity, and forget which calls it supports."""
         self.calls.forget()
-        self.handle = self.calls.insist(pynvml.nvmlDeviceGetHandleByIndex, self.index)
+        self.handle = self.calls.require(pynvml.nvmlDeviceGetHandleByIndex, self.index)
         self.device = fast.identity(self.calls, self.handle, self.index)
         self._power_and_heat = fast.PowerAndHeat()
         self._lists = ResidentLists()
@@ -144,10 +141,10 @@ class GpuReader:
         instances = []
         known = {mig.device: mig for mig in self._migs}
         enabled = self._rare["mig_enabled"]
-        count = (self.calls.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, self.handle) or 0) if enabled else 0
+        count = (self.calls.get(pynvml.nvmlDeviceGetMaxMigDeviceCount, self.handle) or 0) if enabled else 0
         for i in range(count):
             try:
-                handle = self.calls.insist(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self.handle, i)
+                handle = self.calls.require(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self.handle, i)
             except pynvml.NVMLError:  # NOT_FOUND: the slot is empty
                 continue
             device = self._mig_identity(handle)
@@ -160,26 +157,26 @@ class GpuReader:
         self._migs = instances
 
     def _mig_identity(self, handle: Handle) -> Device | None:
-        def ask(function: Callable[..., Any], handle: Handle) -> Any:
-            """The result of a call, without remembering failures: the instance may be gone by now."""
+        def get(function: Callable[..., Any], handle: Handle) -> Any:
+            """The result of a call. Failures are not recorded: the instance may have been removed."""
             try:
-                return self.calls.insist(function, handle)
+                return self.calls.require(function, handle)
             except pynvml.NVMLError:
                 return None
 
-        uuid = ask(pynvml.nvmlDeviceGetUUID, handle)
+        uuid = get(pynvml.nvmlDeviceGetUUID, handle)
         if uuid is None or self.device is None:
             return None
-        attributes: Any = ask(pynvml.nvmlDeviceGetAttributes_v2, handle)
-        name = str(ask(pynvml.nvmlDeviceGetName, handle) or "")
+        attributes: Any = get(pynvml.nvmlDeviceGetAttributes_v2, handle)
+        name = str(get(pynvml.nvmlDeviceGetName, handle) or "")
         return Device(
             index=self.index,
             uuid=str(uuid),
             name=name,
             multiprocessors=attributes.multiprocessorCount if attributes is not None else None,
             parent_uuid=self.device.uuid,
-            gpu_instance_id=ask(pynvml.nvmlDeviceGetGpuInstanceId, handle),
-            compute_instance_id=ask(pynvml.nvmlDeviceGetComputeInstanceId, handle),
+            gpu_instance_id=get(pynvml.nvmlDeviceGetGpuInstanceId, handle),
+            compute_instance_id=get(pynvml.nvmlDeviceGetComputeInstanceId, handle),
             mig_profile=name.rpartition(" MIG ")[2] if " MIG " in name else "",
         )
 

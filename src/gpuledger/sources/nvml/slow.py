@@ -37,27 +37,27 @@ ALL_LINKS = 0xFFFFFFFF
 def constants(calls: Calls, handle: Handle) -> Fields:
     """Limits of the board. Read once: the call for the highest clocks blocks up to 47 ms on an H200."""
     return {
-        "power_default_limit_mw": calls.ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle),
+        "power_default_limit_mw": calls.get(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle),
         "max_clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetMaxClockInfo, handle, (*OTHER_CLOCKS, *CLOCKS)),
         "temperature_limits_c": labelled(calls, pynvml.nvmlDeviceGetTemperatureThreshold, handle, TEMPERATURE_LIMITS),
-        "pcie_max_generation": calls.ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        "pcie_max_width": calls.ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
+        "pcie_max_generation": calls.get(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+        "pcie_max_width": calls.get(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
     }
 
 
 def limits(calls: Calls, handle: Handle) -> Fields:
     """The power limit, and for how long each policy reduced the clocks."""
-    violations = ((name, calls.ask(pynvml.nvmlDeviceGetViolationStatus, handle, policy)) for name, policy in POLICIES)
+    violations = ((name, calls.get(pynvml.nvmlDeviceGetViolationStatus, handle, policy)) for name, policy in POLICIES)
     return {
-        "power_limit_mw": calls.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle),
-        "clock_event_ns": tuple((name, answer.violationTime) for name, answer in violations if answer is not None),
+        "power_limit_mw": calls.get(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle),
+        "clock_event_ns": tuple((name, status.violationTime) for name, status in violations if status is not None),
     }
 
 
-def rest(calls: Calls, handle: Handle) -> Fields:
-    """Image engines, rarely used clocks, and fans; passively cooled boards have no fans."""
-    count = calls.ask(pynvml.nvmlDeviceGetNumFans, handle) or 0
-    speeds = ((str(fan), calls.ask(pynvml.nvmlDeviceGetFanSpeed_v2, handle, fan)) for fan in range(count))
+def other(calls: Calls, handle: Handle) -> Fields:
+    """Image engines, other clocks, and fans; passively cooled boards have no fans."""
+    count = calls.get(pynvml.nvmlDeviceGetNumFans, handle) or 0
+    speeds = ((str(fan), calls.get(pynvml.nvmlDeviceGetFanSpeed_v2, handle, fan)) for fan in range(count))
     return {
         **engines(calls, handle, IMAGES),
         "clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetClockInfo, handle, OTHER_CLOCKS),
@@ -68,7 +68,7 @@ def rest(calls: Calls, handle: Handle) -> Fields:
 def faults(calls: Calls, handle: Handle) -> Fields:
     """Memory errors and remapped rows."""
     fields: Fields = {}
-    mode = calls.ask(pynvml.nvmlDeviceGetEccMode, handle)
+    mode = calls.get(pynvml.nvmlDeviceGetEccMode, handle)
     if mode is not None:
         fields["ecc_enabled"] = bool(mode[0])
     if fields.get("ecc_enabled"):
@@ -77,11 +77,11 @@ def faults(calls: Calls, handle: Handle) -> Fields:
             ("ecc_errors", pynvml.NVML_AGGREGATE_ECC),
         ):
             counts = (
-                (error, calls.ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, scope))
+                (error, calls.get(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, scope))
                 for error, kind in ECC_ERRORS
             )
             fields[name] = tuple((error, count) for error, count in counts if count is not None)
-    rows = calls.ask(pynvml.nvmlDeviceGetRemappedRows, handle)
+    rows = calls.get(pynvml.nvmlDeviceGetRemappedRows, handle)
     if rows is not None:
         correctable, uncorrectable, pending, failed = rows
         fields["remapped_rows"] = (("correctable", correctable), ("uncorrectable", uncorrectable))
@@ -92,16 +92,16 @@ def faults(calls: Calls, handle: Handle) -> Fields:
 def pcie(calls: Calls, handle: Handle) -> Fields:
     """The PCIe link to the host."""
     return {
-        "pcie_replays": calls.ask(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
-        "pcie_generation": calls.ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-        "pcie_width": calls.ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        "pcie_replays": calls.get(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
+        "pcie_generation": calls.get(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+        "pcie_width": calls.get(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
     }
 
 
 def pcie_throughput(calls: Calls, handle: Handle) -> Fields:
     """PCIe throughput; only on request, because each call blocks 21 ms on an H200."""
-    transmit = calls.ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
-    receive = calls.ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+    transmit = calls.get(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
+    receive = calls.get(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
     return {
         "pcie_transmit_bytes_per_s": None if transmit is None else transmit * 1024,
         "pcie_receive_bytes_per_s": None if receive is None else receive * 1024,
@@ -112,7 +112,7 @@ def nvlink(calls: Calls, handle: Handle) -> Fields:
     """NVLinks by state, with the traffic and errors of all links; empty without NVLink."""
     states = {}
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        state = calls.ask(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        state = calls.get(pynvml.nvmlDeviceGetNvLinkState, handle, link)
         if state is not None:
             states[link] = state
     if not states:
@@ -122,22 +122,22 @@ def nvlink(calls: Calls, handle: Handle) -> Fields:
     kib = field_values(calls, handle, [(transmit, ALL_LINKS), (receive, ALL_LINKS)]) if up else {}
     errors = []
     for name, kind in NVLINK_ERRORS:
-        counts = [calls.ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind) for link in up]
+        counts = [calls.get(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind) for link in up]
         known = [count for count in counts if count is not None]
         if known:
             errors.append((name, sum(known)))
     return {
         "nvlinks": (("up", len(up)), ("down", len(states) - len(up))),
         "nvlink_transmit_bytes": None if (sent := kib.get(transmit)) is None else sent * 1024,
-        "nvlink_receive_bytes": None if (got := kib.get(receive)) is None else got * 1024,
+        "nvlink_receive_bytes": None if (received := kib.get(receive)) is None else received * 1024,
         "nvlink_errors": tuple(errors),
     }
 
 
 def modes(calls: Calls, handle: Handle) -> Fields:
     """MIG and accounting mode."""
-    mig = calls.ask(pynvml.nvmlDeviceGetMigMode, handle)
-    accounting = calls.ask(pynvml.nvmlDeviceGetAccountingMode, handle)
+    mig = calls.get(pynvml.nvmlDeviceGetMigMode, handle)
+    accounting = calls.get(pynvml.nvmlDeviceGetAccountingMode, handle)
     return {
         "mig_enabled": None if mig is None else bool(mig[0]),
         "accounting_enabled": None if accounting is None else bool(accounting),
@@ -146,11 +146,11 @@ def modes(calls: Calls, handle: Handle) -> Fields:
 
 def licenses(calls: Calls, handle: Handle) -> Fields:
     """Whether a vGPU feature is licensed; False if the GPU or driver does not support licenses."""
-    answer = calls.ask(pynvml.nvmlDeviceGetGridLicensableFeatures_v4, handle)
+    answer = calls.get(pynvml.nvmlDeviceGetGridLicensableFeatures_v4, handle)
     if answer is None:
-        return {"vgpu_licensed": False if calls.lacks(pynvml.nvmlDeviceGetGridLicensableFeatures_v4) else None}
+        return {"vgpu_licensed": False if calls.is_unsupported(pynvml.nvmlDeviceGetGridLicensableFeatures_v4) else None}
     features = answer.gridLicensableFeatures[: answer.licensableFeaturesCount]
     return {"vgpu_licensed": bool(answer.isGridLicenseSupported) and any(feature.featureState for feature in features)}
 
 
-SLOW = (limits, faults, pcie, nvlink, modes, licenses, rest)
+SLOW = (limits, faults, pcie, nvlink, modes, licenses, other)

@@ -1,7 +1,7 @@
-"""All GPUs of the host, and the driver as it comes and goes.
+"""All GPUs of the host, and the state of the driver.
 
-The thread that calls `read` makes no driver call: each GPU has a worker thread, and so has the driver as a whole. A
-call that hangs costs one GPU its values and one thread; the tick continues without it.
+The thread that calls `read` makes no driver call: each GPU has a worker thread, and so has the driver as a whole. If a
+call hangs, the ticks continue without the values of its GPU.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Gpu:
         """Whether the thread is still inside a driver call."""
         try:
             return self.worker.busy and self.worker.result(0) is None
-        except Exception:  # noqa: BLE001 - the call returned; how it failed no longer matters
+        except Exception:  # noqa: BLE001 - the call has returned, so it does not hang
             return False
 
 
@@ -131,7 +131,7 @@ class NvmlSource:
         gone: DriverGoneError | None = None
         for gpu in started:
             try:
-                answer = gpu.worker.result(deadline - self._monotonic())
+                result = gpu.worker.result(deadline - self._monotonic())
             except DriverGoneError as error:
                 gone = error
                 continue
@@ -145,13 +145,13 @@ class NvmlSource:
                 log.exception("GPU %d: reading failed", gpu.reader.index)
                 self._fail(gpu, Problem(f"{type(error).__name__}: {error}", REPORT, "bug"))
                 continue
-            if answer is None:
+            if result is None:
                 self._set_problem(gpu, hang(gpu.reader.calls.current))
             else:
                 gpu.backoff.reset()
                 self._set_problem(gpu, None)
-                self._known[gpu.reader.index] = answer[0].device
-                readings[gpu.reader.index] = answer
+                self._known[gpu.reader.index] = result[0].device
+                readings[gpu.reader.index] = result
         if gone is not None:
             try:
                 raise gone
@@ -176,10 +176,8 @@ class NvmlSource:
             self._xids.watch([(reader.handle, reader.device) for reader in up if reader.device is not None])
 
     def _start(self, gpu: Gpu) -> bool:
-        """Start reading the GPU, unless the last call still hangs or the backoff is not over."""
-        if gpu.hangs():
-            return False
-        if gpu.problem is not None and not gpu.backoff.due():
+        """Start reading the GPU, unless a call hangs or the backoff is not over."""
+        if gpu.hangs() or (gpu.problem is not None and not gpu.backoff.due()):
             return False
         gpu.worker.start(gpu.job)
         return True
@@ -252,7 +250,7 @@ class NvmlSource:
         return Gpu(reader=reader, worker=Worker(f"gpu {index}"), backoff=Backoff(self._monotonic))
 
     def _count(self) -> None:
-        """Start again if GPUs were added or removed (hotplug, passthrough)."""
+        """Reopen the driver if GPUs were added or removed (hotplug, passthrough)."""
         if not self._control.busy:
             self._control.start(pynvml.nvmlDeviceGetCount)
         try:
@@ -262,8 +260,7 @@ class NvmlSource:
             return
         if count is not None and count != len(self._gpus):
             self._known.clear()
-            what = f"the number of GPUs changed from {len(self._gpus)} to {count}"
-            self._lose(Problem(what, kind="gpu_count"))
+            self._lose(Problem(f"the number of GPUs changed from {len(self._gpus)} to {count}", kind="gpu_count"))
 
     def _lose(self, problem: Problem) -> None:
         """Stop all readers after the driver is gone; the next tick opens it again."""
@@ -297,8 +294,8 @@ class NvmlSource:
     def _set_driver(self, driver: Driver) -> None:
         self._driver = driver
         text = str(driver.problem or "")
-        back = f"driver {driver.driver_version} is up with {len(self._gpus)} GPUs"
-        self._state_log.change("driver", text, text if driver.up else f"the driver cannot be read: {text}", back)
+        recovery = f"driver {driver.driver_version} is up with {len(self._gpus)} GPUs"
+        self._state_log.change("driver", text, text if driver.up else f"the driver cannot be read: {text}", recovery)
 
 
 def _failure(call: str, code: int, count: int) -> Problem:
@@ -308,7 +305,6 @@ def _failure(call: str, code: int, count: int) -> Problem:
 
 
 def _initialise() -> tuple[Driver, int]:
-    """Load the library and count the GPUs."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
