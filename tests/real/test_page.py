@@ -140,9 +140,8 @@ def test_sums_have_those_in_them_who_are_not_shown_one_by_one(browser: Browser, 
 
 def test_a_driver_that_is_down(browser: Browser) -> None:
     """Nothing is known of GPUs and processes: dashes, not 0; and what to do."""
-    down = Tick(
-        1_700_000_000 * 10**9, Driver(up=False, problem=Problem("Driver Not Loaded")), health=Health(interval_ns=10**9)
-    )
+    problem = problem_of("Driver Not Loaded", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    down = Tick(1_700_000_000 * 10**9, Driver(up=False, problem=problem), health=Health(interval_ns=10**9))
     with shown(down) as exporter, page_of(browser) as watched:
         page = watched.open(exporter.url)
         assert texts(page, "#sums dd") == ["–", "–", "– of –", "–"]  # noqa: RUF001
