@@ -290,11 +290,11 @@ def test_relist(server: ApiServer, start: Start, clock: Clock) -> None:
     [
         (
             status(401, "Unauthorized"),
-            "does not accept our credentials (401: Unauthorized); `kubectl auth can-i watch pods",
+            "does not accept our credentials (401: Unauthorized); grant a ClusterRole",
         ),
         (
             status(403, "pods is forbidden"),
-            "does not allow us to list and watch pods (403: pods is forbidden); `kubectl auth can-i",
+            "does not allow us to list and watch pods (403: pods is forbidden); grant a ClusterRole",
         ),
         (status(500, "etcd\nis\r\n down"), "answered 500: etcd is down; is it"),
         (answer(b"<html>Sign in</html>", 200, "text/html"), "did not return JSON but b'<html>Sign in</html>'"),
@@ -311,7 +311,7 @@ def test_relist(server: ApiServer, start: Start, clock: Clock) -> None:
         (answer(b'{"metadata": {}}')[:-3], "closed the connection in the middle of an answer"),
         (STREAM + b"nonsense\r\n", "sent an invalid chunk size"),
         (STREAM + b"fffffff\r\n" + b" " * (33 << 20), "sent an answer of more than 32 MiB"),
-        (status(403)[:-5], "(403); `kubectl auth can-i"),
+        (status(403)[:-5], "(403); grant a ClusterRole"),
     ],
 )
 def test_refusals_and_junk(server: ApiServer, start: Start, sent: bytes, expected: str) -> None:
