@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pynvml
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from gpuledger.books.book import Books
 from gpuledger.model import Driver, Health, Holder, Owner, Owners, Reading, Tick
-from gpuledger.problem import Problem
+from gpuledger.sources.nvml.call import problem_of
 from gpuledger.view.snapshot import snapshot
 from tests.books.worlds import CUT, MIGS, World
 from tests.cli.running import Running, serving, surroundings
