@@ -109,9 +109,7 @@ def _collectors(settings: Config) -> list[Collector]:
     from gpuledger.sources.dcgm.collector import DcgmCollector  # loaded only if enabled
 
     collector = DcgmCollector(
-        period_s=settings.dcgm_update_frequency,
-        hostengine=settings.dcgm_hostengine,
-        library=settings.dcgm_library,
+        period_s=settings.dcgm_update_frequency, hostengine=settings.dcgm_hostengine, library=settings.dcgm_library
     )
     collector.start()
     return [collector]

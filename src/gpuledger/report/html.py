@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from gpuledger import __version__
-from gpuledger.report.report import (
-    JOULES_PER_KWH,
-    Report,
-    ShownColumn,
-    columns,
-    facts,
-    row_name,
-    show_number,
-)
+from gpuledger.report.report import JOULES_PER_KWH, Report, ShownColumn, columns, facts, row_name, show_number
 from gpuledger.report.rows import Kind
 from gpuledger.report.span import show_moment
 
