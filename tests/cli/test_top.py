@@ -93,7 +93,9 @@ def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
         other = gpuledger("top", "--json", "--connect", f"127.0.0.1:{server.addresses[0][1]}")
 
     assert (gone.returncode, other.returncode) == (1, 1)
-    assert gone.stderr == "gpuledger: cannot reach http://127.0.0.1:1: Connection refused; is it running?\n"
+    assert (
+        gone.stderr == "gpuledger: cannot reach http://127.0.0.1:1: Connection refused; check whether it is running\n"
+    )
     assert "snapshot version 9 is not supported, only 1" in other.stderr
     assert (gone.stdout, other.stdout) == ("", "")
 

@@ -35,7 +35,7 @@ def run(_: argparse.Namespace, settings: Settings) -> int:
     server = Prometheus(settings.access())
     try:
         with closing(Progress(f"querying {settings.prometheus_url}")) as progress:
-            gatherer = Gatherer(server, settings.allow_partial, progress.show)
+            gatherer = Gatherer(server.query_range, settings.allow_partial, progress.show)
             totals = gatherer.gather(grouping, span, round(settings.gap * 1000))
     except PrometheusError as error:
         print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)

@@ -113,14 +113,14 @@ class PrometheusSettings:
     def access(self) -> Access:
         """Access to the Prometheus. Raises ConfigError for contradictory settings."""
         if bool(self.prometheus_user) != bool(self.prometheus_password_file):
-            raise ConfigError("--prometheus.user and --prometheus.password-file belong together", "give both or none")
+            raise ConfigError("--prometheus.user and --prometheus.password-file belong together", "set both or neither")
         if self.prometheus_user and self.prometheus_token_file:
-            raise ConfigError("--prometheus.user and --prometheus.token-file exclude each other", "give one of them")
+            raise ConfigError("--prometheus.user and --prometheus.token-file exclude each other", "set one of them")
         has_authorization = any(text.lower().startswith("authorization:") for text in self.prometheus_header)
         if has_authorization and (self.prometheus_user or self.prometheus_token_file):
             raise ConfigError("--prometheus.header: Authorization conflicts with the login", "omit one of them")
         if self.prometheus_key_file and not self.prometheus_cert_file:
-            raise ConfigError("--prometheus.key-file needs --prometheus.cert-file", "give both")
+            raise ConfigError("--prometheus.key-file needs --prometheus.cert-file", "set both")
         return Access(
             url=self.prometheus_url,
             user=self.prometheus_user,
@@ -164,7 +164,9 @@ class Settings(PrometheusSettings):
             raise ConfigError("--window needs gpuledger's own counters",
                               "put the window into --query, as in avg_over_time(METRIC[5m])")  # fmt: skip
         if self.max_age < self.refresh:
-            raise ConfigError("--max-age is shorter than --refresh", "make it longer, or the values will come and go")
+            raise ConfigError(
+                "--max-age is shorter than --refresh", "raise it, or values will be missing between refreshes"
+            )
         groupings = tuple(dict.fromkeys(grouping(text) for text in self.by))
         from_dcgm = self.dcgm or "DCGM_FI_" in self.query
         defaults = dcgm(groupings) if from_dcgm else native(groupings, self.window)
@@ -182,7 +184,7 @@ class Settings(PrometheusSettings):
             known="" if self.allocated_query else defaults.known,
         )
         if self.in_use == "resident" and not queries.resident:
-            raise ConfigError("--in-use resident: dcgm-exporter does not report processes", "give --resident-query")
+            raise ConfigError("--in-use resident: dcgm-exporter does not report processes", "set --resident-query")
         return Plan(
             queries=queries,
             rule=self.in_use,

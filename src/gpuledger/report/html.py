@@ -178,7 +178,7 @@ def _stacked(layers: Sequence[_Layer], labels: Sequence[str]) -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next round number."""
+    """The next larger number with one significant digit."""
     if value <= 0:
         return 0.0
     size = 1.0
