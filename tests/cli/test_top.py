@@ -103,7 +103,7 @@ def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--connect=ftp://x"], "--connect: 'ftp://x' is no address of an exporter"),
+        (["--connect=ftp://x"], "--connect: 'ftp://x' is not the address of an exporter"),
         (
             ["--connect=n1", "--demo"],
             "--connect cannot be combined with a recording; remove --connect, --source or --demo",
