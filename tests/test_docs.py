@@ -13,7 +13,7 @@ import pytest
 from tools import docs
 
 from gpuledger.catalog import Family
-from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
+from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.cli import top
 from gpuledger.config import CONFIG_FILE, OPTIONS
 from gpuledger.export.app import App
@@ -203,7 +203,7 @@ def _left(page: str, here: str) -> list[str]:
 def _all_families() -> tuple[Family, ...]:
     """Of every dialect, those that must be chosen too."""
     choices = Choices(prefix="my_gpu_process")
-    return (*speak(DIALECTS, choices), *dcgm.more(dcgm.kinds_of(choices, ())))
+    return (*families_of(DIALECTS, choices), *dcgm.optional_families(dcgm.kinds_of(choices, ())))
 
 
 UNEXPLAINED = {"exporter"}

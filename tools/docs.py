@@ -93,7 +93,7 @@ def dialects(page: str) -> str:
     older = {theirs: name for name, theirs in dcgm1.NAMES.items()}
     usual = dcgm.families(Choices())
     rows = ["| name | type | description | derived from | in dcgm1 |", "|---|---|---|---|---|"]
-    for family in (*usual, *dcgm.more(dcgm.kinds_of(Choices(), ()))):
+    for family in (*usual, *dcgm.optional_families(dcgm.kinds_of(Choices(), ()))):
         mark = "" if family in usual else " (only if selected)"
         was = f"`{older[family.name]}`" if family.name in older else ""
         rows.append(f"| `{family.name}`{mark} | {family.type.value} | {family.help} | `{family.origin}` | {was} |")

@@ -50,8 +50,7 @@ def test_the_picture_is_what_the_exporter_says() -> None:
         (answering(b"[" * 100_000), "does not respond with JSON; check whether it is a gpuledger"),
         (
             answering(status=404),
-            "responds with status 404: not a gpuledger, or an older version without /api/v1/snapshot; update it, or correct "
-            "the URL",
+            f"responds with status 404: not a gpuledger, or an older version without {PATH}; update it, or correct the URL",
         ),
         (
             answering(status=401),

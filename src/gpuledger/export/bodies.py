@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 
 from gpuledger.catalog import Moment
-from gpuledger.catalog.dialects import DIALECTS, Choices, speak
+from gpuledger.catalog.dialects import DIALECTS, Choices, families_of
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 
@@ -76,7 +76,7 @@ class DialectBodies:
         return bodies
 
     def _create(self, names: tuple[str, ...]) -> Bodies:
-        families = speak(names, self._choices)
+        families = families_of(names, self._choices)
         append = None if self._append is None else partial(self._append, {family.name for family in families})
         return Bodies(Renderer(families), append)
 

@@ -75,7 +75,7 @@ PROMETHEUS: tuple[Option, ...] = (
 
 OPTIONS: tuple[Option, ...] = (
     *PROMETHEUS,
-    Option("in-use", "busy", f"When a GPU counts as in use: {', '.join(RULES)}.", checks.one_of(*RULES), "RULE"),
+    Option("in-use", "busy", f"When a GPU counts as in use: {', '.join(RULES)}.", checks.OneOf(*RULES), "RULE"),
     Option("by", (), "Additional grouping: a label, or several joined by +. Can be repeated.", by, "LABELS", many=True),
     Option("window", 0.0, "Average over this window, from gpuledger's counters; 0s uses the last scrape.",
            checks.between("0s", "1d"), "DURATION"),
@@ -85,7 +85,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("allocated-query", "", "PromQL with a value above 0 for each allocated GPU.", str, "PROMQL"),
     Option("resident-query", "", "PromQL with a value above 0 for each GPU with a process.", str, "PROMQL"),
     Option("unit", "auto", f"Unit of the queries: {', '.join(UNITS)}. auto takes DCGM_FI_DEV_ metrics for percent.",
-           checks.one_of(*UNITS), "UNIT"),
+           checks.OneOf(*UNITS), "UNIT"),
     Option("refresh", 15.0, "Time between two refreshes.", checks.between("1s", "10m"), "DURATION"),
     Option("max-age", 60.0, "Maximum age of the exposed result, and of its newest sample.",
            checks.between("1s", "1h"), "DURATION"),

@@ -54,7 +54,7 @@ def step(text: str) -> float:
 
 def output_format(text: str) -> str:
     """A format; may be empty."""
-    return checks.one_of(*FORMATS)(text) if text else text
+    return checks.OneOf(*FORMATS)(text) if text else text
 
 
 def currency(text: str) -> str:
@@ -70,11 +70,11 @@ OPTIONS: tuple[Option, ...] = (
            checks.between("0s", "36500d"), "DURATION"),
     Option("from", "", "Start of the span in UTC, such as 2026-11-01 or 2026-11-01T08:30.", moment, "TIME"),
     Option("to", "", "End of the span in UTC; now if not set.", moment, "TIME"),
-    Option("by", "namespace", f"Group rows by: {', '.join(GROUPINGS)}.", checks.one_of(*GROUPINGS), "GROUPING"),
+    Option("by", "namespace", f"Group rows by: {', '.join(GROUPINGS)}.", checks.OneOf(*GROUPINGS), "GROUPING"),
     Option("top", 0, "Number of groups to show, by energy; the others become one row. 0 shows all.", top, "N"),
     Option("price", "", "Price per kWh.", amount, "AMOUNT"),
     Option("price-gpu-hour", "", "Price per GPU-hour.", amount, "AMOUNT"),
-    Option("gpu-hours", "allocated", f"GPU-hours to charge: {', '.join(GPU_HOURS)}.", checks.one_of(*GPU_HOURS),
+    Option("gpu-hours", "allocated", f"GPU-hours to charge: {', '.join(GPU_HOURS)}.", checks.OneOf(*GPU_HOURS),
            "KIND"),
     Option("currency", "", "Currency to show.", currency, "NAME"),
     Option("carbon", "", "Grams of CO2 equivalent per kWh.", amount, "GRAMS"),
