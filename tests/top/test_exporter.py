@@ -43,6 +43,9 @@ def test_the_picture_is_what_the_exporter_says() -> None:
         assert ask(server.addresses[0]) == decode(busy())
 
 
+UPDATE = "update it, or correct the URL"
+
+
 @pytest.mark.parametrize(
     ("handler", "says"),
     [
@@ -50,7 +53,7 @@ def test_the_picture_is_what_the_exporter_says() -> None:
         (answering(b"[" * 100_000), "does not respond with JSON; check whether it is a gpuledger"),
         (
             answering(status=404),
-            f"responds with status 404: not a gpuledger, or an older version without {PATH}; update it, or correct the URL",
+            f"responds with status 404: not a gpuledger, or an older version without {PATH}; {UPDATE}",
         ),
         (
             answering(status=401),

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from gpuledger.top.rows import GROUPINGS, Choice, Row, is_match, ordered, rows, sum_known
+from gpuledger.top.rows import GROUPINGS, Choice, Row, is_match, ordered, rows
 from gpuledger.view.codec import decode
+from gpuledger.view.schema import sum_known
 from tests.view.pictures import GIB, MANY, PICTURES, Picture, busy, container, demo, gpu, pod, process, shown_as
 from tests.view.pictures import picture as made
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from contextlib import closing
@@ -48,8 +47,7 @@ def run(_: argparse.Namespace, settings: Settings) -> int:
 
 def _render(report: Report, output_format: str, *, to_file: bool) -> str:
     if output_format == "table":
-        colour = not to_file and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        return table(report, colour=colour)
+        return table(report, colour=not to_file and terminal.has_colour())
     return {"csv": to_csv, "json": to_json, "html": to_html}[output_format](report)
 
 

@@ -6,7 +6,6 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
@@ -106,8 +105,9 @@ def _once(arguments: argparse.Namespace, settings: Settings, view: View) -> int:
         terminal.write(encode(snapshot, indent=2) + b"\n")
     else:
         columns = max(MIN_COLUMNS, shutil.get_terminal_size(DEFAULT_SIZE).columns)
-        colour = _has_colour(sys.stdout, os.environ)
-        terminal.write(once(snapshot, view, columns=columns, colour=colour, utf8=_has_utf8(sys.stdout)).encode())
+        terminal.write(
+            once(snapshot, view, columns=columns, colour=terminal.has_colour(), utf8=_has_utf8(sys.stdout)).encode()
+        )
     return 0 if snapshot.driver.up else _failed(f"the driver cannot be read: {snapshot.driver.reason}")
 
 
@@ -118,9 +118,3 @@ def _failed(reason: str) -> int:
 
 def _has_utf8(stream: IO[Any] | None) -> bool:
     return (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
-
-
-def _has_colour(stream: IO[Any] | None, environment: Mapping[str, str]) -> bool:
-    """As no-color.org specifies; neither a dumb terminal nor a closed stream has colours."""
-    is_terminal = stream is not None and stream.isatty()
-    return is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"

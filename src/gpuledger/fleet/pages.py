@@ -10,7 +10,7 @@ from gpuledger.catalog import Family, Kind, Series
 from gpuledger.catalog.exporter import FAMILIES as EXPORTER_FAMILIES
 from gpuledger.catalog.family import C, G, Thing, at, flag
 from gpuledger.catalog.kinds import EXPORTER
-from gpuledger.export.bodies import Bodies
+from gpuledger.export.bodies import Bodies, headers
 from gpuledger.export.http import Request, Response, not_found
 from gpuledger.export.negotiate import choose_encoding, choose_format
 from gpuledger.export.text import Renderer
@@ -147,10 +147,7 @@ class Pages:
     def _metrics(self, request: Request) -> Response:
         fmt = choose_format(request.headers.get("accept"))
         encoding = choose_encoding(request.headers.get("accept-encoding"))
-        headers = [("Content-Type", fmt.content_type), ("Vary", "Accept, Accept-Encoding")]
-        if encoding != "identity":
-            headers.append(("Content-Encoding", encoding))
-        return Response(200, headers, self._bodies.get(self._state(), fmt, encoding))
+        return Response(200, headers(fmt, encoding), self._bodies.get(self._state(), fmt, encoding))
 
     def _healthz(self, _: Request) -> Response:
         """Whether refreshes continue. A Prometheus that is down is no reason to restart the service."""

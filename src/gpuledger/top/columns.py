@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from gpuledger.top.rows import GROUPINGS, Choice, Row, ordered, rows, sum_known
+from gpuledger.top.rows import GROUPINGS, Choice, Row, ordered, rows
 from gpuledger.top.text import WARN, Glyphs, Line, amount, cropped, fitted, gib, joined, percent, span, styled
-from gpuledger.view.schema import MEASURED, Snapshot
+from gpuledger.view.schema import MEASURED, Snapshot, sum_known
 
 Text = Callable[[Row, Glyphs], str]
 NARROW = 16

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from gpuledger.model import Owner
 from gpuledger.top.text import OWNER_STYLES
-from gpuledger.view.schema import MEASURED, ContainerRow, ProcessRow, Snapshot
+from gpuledger.view.schema import MEASURED, ContainerRow, ProcessRow, Snapshot, sum_known
 
 GROUPINGS = ("process", "container", "pod", "namespace", "user")
 Use = ProcessRow | ContainerRow
@@ -88,12 +88,6 @@ def ordered(unordered: Iterable[Row], value: Callable[[Row], object], *, descend
     known.sort(key=attrgetter("key"))
     known.sort(key=value, reverse=descending)  # type: ignore[arg-type]
     return known + [row for row in unordered if value(row) is None]
-
-
-def sum_known(numbers: Iterable[float | None]) -> float | None:
-    """The sum of the known numbers; None if all are unknown."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known else None
 
 
 def is_active(use: Use) -> bool:
