@@ -42,7 +42,7 @@ class Case:
     """CPU time of a compressed scrape."""
     rss_mb: float
     read: int
-    shown: int
+    state: int
 
 
 def measure(*, quick: bool = False) -> list[Case]:
@@ -86,12 +86,12 @@ def report(cases: Sequence[Case]) -> str:
             f"{case.scrape_cpu_s:.2f}",
             f"{case.rss_mb:.0f}",
             f"{case.read:,}",
-            f"{case.shown:,}",
+            f"{case.state:,}",
         ]
         for case in cases
     ]
     head = ("80,000 GPUs", "CPU of a refresh, s", "with Prometheus, s", "CPU of a scrape, s", "highest RSS, MB",
-            "series read", "series shown")  # fmt: skip
+            "series read", "series state")  # fmt: skip
     return "\n".join(
         [
             "## Fleet",

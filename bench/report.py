@@ -21,7 +21,7 @@ from bench.table import table
 from tests.real.daemons import start, stop
 from tests.real.prometheus import Prometheus, command, free_port
 
-from gpuledger.fleet.answer import Courses, parse_range
+from gpuledger.fleet.answer import RangeVector, parse_range
 from gpuledger.report.gather import Gatherer
 from gpuledger.report.queries import GROUPINGS
 from gpuledger.report.rows import create_rows
@@ -46,7 +46,7 @@ def main() -> None:
 class FullSize:
     """A server that answers every query with a value for each namespace and cell."""
 
-    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
         """Parsed range response; parsing is part of the cost."""
         moments = [first_s + n * step_s for n in range(round((last_s - first_s) / step_s) + 1)]
         values = ",".join(f'[{moment},"8640000.123"]' for moment in moments)
@@ -60,7 +60,7 @@ class FullSize:
 def read() -> None:
     """Report from responses to rows, without Prometheus."""
     span, grouping = Span(0, DAYS * 86_400_000, 3_600_000), GROUPINGS["namespace"]
-    create_rows(Gatherer(FullSize()).gather(grouping, span, 3_600_000), grouping)
+    create_rows(Gatherer(FullSize().query_range).gather(grouping, span, 3_600_000), grouping)
 
 
 def _case(nodes: int, step_s: int) -> list[str]:

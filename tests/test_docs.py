@@ -14,7 +14,7 @@ import pytest
 from tools import docs
 
 from gpuledger.catalog import Family
-from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
+from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.cli import top
 from gpuledger.config import CONFIG_FILE, OPTIONS
 from gpuledger.export.app import App
@@ -205,7 +205,7 @@ def _left(page: str, here: str) -> list[str]:
 def _all_families() -> tuple[Family, ...]:
     """Of every dialect, those that must be chosen too."""
     choices = Choices(prefix="my_gpu_process")
-    return (*speak(DIALECTS, choices), *dcgm.more(dcgm.kinds_of(choices, ())))
+    return (*families_of(DIALECTS, choices), *dcgm.optional_families(dcgm.kinds_of(choices, ())))
 
 
 UNEXPLAINED = {"exporter"}
@@ -220,7 +220,7 @@ def test_every_line_of_the_doctor_is_explained() -> None:
     faults = {"warning", "problem", "explained"}
     written = {
         _shape(node.args[0])
-        for path in [*(ROOT / "src/gpuledger/doctor").glob("*.py"), ROOT / "src/gpuledger/cli/examine.py"]
+        for path in [*(ROOT / "src/gpuledger/doctor").glob("*.py"), ROOT / "src/gpuledger/cli/doctor.py"]
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in faults
     }

@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from gpuledger.catalog import CATALOG, Family
-from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
+from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.catalog.dialects.counters import Counter
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
@@ -247,7 +247,7 @@ BY_NAME: dict[str, set[str]] = {
 
 def said(tick: Tick, *dialects: str, choices: Choices = CHOICES) -> str:
     """The scrape of some dialects."""
-    return b"".join(Renderer(speak(dialects, choices)).chunks(tick, Format.TEXT)).decode()
+    return b"".join(Renderer(families_of(dialects, choices)).chunks(tick, Format.TEXT)).decode()
 
 
 def series(body: str) -> Values:
@@ -319,7 +319,7 @@ def test_dcgm_turned_back_is_native(tick: Tick) -> None:
         uuid = f"MIG-7-{told['GPU_I_ID']}" if "GPU_I_ID" in told and name not in SHARED else told["UUID"]
         found = sums.setdefault(name, {})
         found[uuid] = found.get(uuid, 0) + value
-    for family in speak(["dcgm"], ALL_COUNTERS):
+    for family in families_of(["dcgm"], ALL_COUNTERS):
         if family.name in NOT_OURS:
             continue
         factor = UNITS.get(family.origin.partition("{")[0], 1)
@@ -333,7 +333,10 @@ ALL_COUNTERS = replace(
     CHOICES,
     counters=tuple(
         Counter(family.name, family.type.value, "")
-        for family in (*dcgm.table(dcgm.kinds_of(CHOICES, ())), *dcgm.more(dcgm.kinds_of(CHOICES, ())))
+        for family in (
+            *dcgm.default_families(dcgm.kinds_of(CHOICES, ())),
+            *dcgm.optional_families(dcgm.kinds_of(CHOICES, ())),
+        )
     ),
 )
 

@@ -22,7 +22,7 @@ ALLOWED = {
     "view": {"view"},
     "export": {"export", "catalog", "view", "net"},
     "upstream": {"upstream", "export", "net"},
-    "doctor": {"doctor", "sources", "owners", "export", "upstream", "config", "view"},
+    "doctor": {"doctor", "sources", "owners", "export", "upstream", "config", "view", "net"},
     "fleet": {"fleet", "catalog", "export", "config", "net"},
     "report": {"report", "fleet", "config"},
     "top": {"top", "view", "fleet", "config", "net"},

@@ -14,10 +14,10 @@ from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from gpuledger.sources.replay import Replay
 from gpuledger.top.columns import COLUMNS, View
+from gpuledger.top.exporter import OWN as TOP_OPTIONS
 from gpuledger.top.feed import Ticks
 from gpuledger.top.keys import KEYS
-from gpuledger.top.plain import write
-from gpuledger.top.settings import OWN as TOP_OPTIONS
+from gpuledger.top.pages import once
 from gpuledger.view.schema import Snapshot
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -93,7 +93,7 @@ def dialects(page: str) -> str:
     older = {theirs: name for name, theirs in dcgm1.NAMES.items()}
     usual = dcgm.families(Choices())
     rows = ["| name | type | description | derived from | in dcgm1 |", "|---|---|---|---|---|"]
-    for family in (*usual, *dcgm.more(dcgm.kinds_of(Choices(), ()))):
+    for family in (*usual, *dcgm.optional_families(dcgm.kinds_of(Choices(), ()))):
         mark = "" if family in usual else " (only if selected)"
         was = f"`{older[family.name]}`" if family.name in older else ""
         rows.append(f"| `{family.name}`{mark} | {family.type.value} | {family.help} | `{family.origin}` | {was} |")
@@ -124,13 +124,13 @@ def top(page: str) -> str:
     """The page with the current tables, and the demo after half a minute."""
     rows = ["| key | action |", "|---|---|"]
     for key in KEYS:
-        names = key.shown.split()
+        names = key.names.split()
         rows.append(f"| {' '.join(f'`{name}`' for name in names)} | {key.about} |")
     page = _between(page, KEYS_BEGIN, rows, KEYS_END)
     rows = ["| column | description | `--sort` |", "|---|---|---|"]
     rows += [f"| {column.title} | {column.about} | `{column.name}` |" for column in COLUMNS]
     page = _between(page, COLUMNS_BEGIN, rows, COLUMNS_END)
-    text = write(_demo(30), View(), columns=80, colour=False, utf8=True)
+    text = once(_demo(30), View(), columns=80, colour=False, utf8=True)
     screen = ["```", *text.splitlines()[1:], "```"]  # without the title, which has the version and the time of day
     page = _between(page, SCREEN_BEGIN, screen, SCREEN_END)
     rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]

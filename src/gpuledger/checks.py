@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gpuledger import durations
 from gpuledger.export.listen import parse_address
@@ -20,22 +19,17 @@ def switch(text: str) -> bool:
     raise ValueError("is not a boolean; write true or false")
 
 
-@dataclass(frozen=True, slots=True)
 class OneOf:
-    """A parser of one of a few words. Shell completion reads `choices`."""
+    """A parser of one of these words. Shell completion reads `choices`."""
 
-    choices: tuple[str, ...]
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
 
     def __call__(self, text: str) -> str:
         """The word, unchanged."""
         if text not in self.choices:
             raise ValueError(f"is not one of {', '.join(self.choices)}")
         return text
-
-
-def one_of(*choices: str) -> OneOf:
-    """A parser of one of these words."""
-    return OneOf(choices)
 
 
 def between(shortest: str, longest: str) -> Callable[[str], float]:
@@ -121,7 +115,7 @@ def docker_host(text: str) -> str:
 def upstream(text: str) -> str:
     """The URL or path of a dcgm-exporter's metrics; may be empty."""
     if text:
-        from gpuledger.upstream.source import parse_place  # memory that few need
+        from gpuledger.upstream.source import parse_place  # memory that few users need
 
         parse_place(text)
     return text

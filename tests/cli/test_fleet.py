@@ -47,20 +47,20 @@ def test_once_fails_in_one_line(server: Upstream) -> None:
     assert [one.returncode for one in (refused, wrong, unknown, contradicting)] == [1, 2, 2, 2]
     for one in (refused, wrong, unknown, contradicting):
         assert (one.stdout, one.stderr.count("\n")) == ("", 1)
-    assert "answers 401: it refuses our login" in refused.stderr
-    assert "is no URL of a Prometheus; write it as http://prometheus:9090" in wrong.stderr
+    assert "status 401: authentication failed" in refused.stderr
+    assert "is not a URL; write it as http://prometheus:9090" in wrong.stderr
 
 
 @pytest.mark.parametrize(
     ("say", "says"),
     [
-        (page(b"<!doctype html><html>Sign in</html>"), "answers with HTML that is not JSON"),
-        (page(b"", "401 Unauthorized"), "answers 401: it refuses our login"),
-        (page(b"404 page not found", "404 Not Found"), "is a prefix missing in --prometheus.url?"),
-        (page(vector()), "gives nothing; is there such a metric, and are the exporters scraped?"),
-        (page(vector(({"uuid": "a"}, nan), ({"uuid": "b"}, inf))), "gives 2 series, and none of them has a number"),
+        (page(b"<!doctype html><html>Sign in</html>"), "responds with HTML"),
+        (page(b"", "401 Unauthorized"), "status 401: authentication failed"),
+        (page(b"404 page not found", "404 Not Found"), "check the path prefix of --prometheus.url"),
+        (page(vector()), "returns nothing; check that the metric exists and that the exporters are scraped"),
+        (page(vector(({"uuid": "a"}, nan), ({"uuid": "b"}, inf))), "returns 2 series, none with a finite value"),
         (page(b'{"status":"error","errorType":"timeout","error":"query timed out"}', "503 Service Unavailable"),
-         "took Prometheus too long: query timed out"),
+         "timed out in Prometheus: query timed out"),
         (page(b'{"status":"error","errorType":"bad_data","error":"parse error"}', "400 Bad Request"), "parse error"),
         (hang, "no complete answer from"),
         (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + GOOD[:50]), "closed the connection in the middle"),
@@ -79,7 +79,7 @@ def test_each_bad_answer_is_one_line_and_exit_code_1(server: Upstream, say: Say,
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("http://127.0.0.1:1", "cannot reach http://127.0.0.1:1: Connection refused; is it running?"),
+        ("http://127.0.0.1:1", "cannot reach http://127.0.0.1:1: Connection refused; check whether it is running"),
         ("http://nobody.invalid", "cannot reach"),
         ("https", "no TLS with https://"),
     ],
@@ -137,7 +137,7 @@ def test_the_service_outlives_its_prometheus(server: Upstream) -> None:
         assert "gpu_fleet_in_use_utilization_ratio" not in gone
         with pytest.raises(HTTPError) as caught:
             running.get("/readyz")
-        assert b"answers 502" in caught.value.read()
+        assert b"status 502" in caught.value.read()
         assert running.get("/healthz") == "ok\n"
 
         server.say = page(GOOD)
@@ -145,8 +145,8 @@ def test_the_service_outlives_its_prometheus(server: Upstream) -> None:
         code, took_s, log = running.stop()
 
     assert (code, took_s < 5) == (0, True)
-    assert log.count("answers 502") == 1
-    assert "Prometheus answers again" in log
+    assert log.count("status 502") == 1
+    assert "Prometheus responds again" in log
 
 
 def test_the_configuration_is_printed_and_used_again(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gpuledger.cli import learned
+from gpuledger.cli import explain
 from gpuledger.export.http import Request, Response
 from gpuledger.export.server import Server
 from gpuledger.model import Device, Facts, Owner
@@ -39,15 +39,15 @@ def test_an_exporter_is_asked(status: int, body: str, expected: object) -> None:
     server.start()
     try:
         ours = [f"{host}:{port}" for host, port in server.addresses]
-        assert learned.fetch(["127.0.0.1:1", *ours]) == expected
+        assert explain.fetch_fingerprints(["127.0.0.1:1", *ours]) == expected
     finally:
         server.stop()
 
 
 def test_nobody_answers() -> None:
     """There is no exporter: that is said, and is no error."""
-    assert learned.fetch(["127.0.0.1:1"]) is None
-    assert learned.describe(FACTS, Owner(), [Device(0, "x", name="H200")], None) == [
+    assert explain.fetch_fingerprints(["127.0.0.1:1"]) is None
+    assert explain._alone(FACTS, Owner(), [Device(0, "x", name="H200")], None) == [
         "unknown: no exporter responds at --web.listen-address, or it requires TLS or a password"
     ]
 
@@ -56,8 +56,8 @@ def test_a_known_workload_is_told() -> None:
     """Power and what it uses; parts it does not use are left out. Another program is not this one."""
     devices = [Device(0, "x", name="H200")]
 
-    assert learned.describe(FACTS, Owner(), devices, [KNOWN]) == [
+    assert explain._alone(FACTS, Owner(), devices, [KNOWN]) == [
         "570 W above parked while working; sm 0.95, tensor 0.90 (seen for 12 s)"
     ]
-    (line,) = learned.describe(Facts(7, 1, 0, "other", 0), Owner(), devices, [KNOWN])
+    (line,) = explain._alone(Facts(7, 1, 0, "other", 0), Owner(), devices, [KNOWN])
     assert line.startswith("the exporter has not seen it alone")

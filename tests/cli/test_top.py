@@ -93,7 +93,9 @@ def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
         other = gpuledger("top", "--json", "--connect", f"127.0.0.1:{server.addresses[0][1]}")
 
     assert (gone.returncode, other.returncode) == (1, 1)
-    assert gone.stderr == "gpuledger: cannot reach http://127.0.0.1:1: Connection refused; is it running?\n"
+    assert (
+        gone.stderr == "gpuledger: cannot reach http://127.0.0.1:1: Connection refused; check whether it is running\n"
+    )
     assert "snapshot version 9 is not supported, only 1" in other.stderr
     assert (gone.stdout, other.stdout) == ("", "")
 
@@ -101,7 +103,7 @@ def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--connect=ftp://x"], "--connect: 'ftp://x' is no address of an exporter"),
+        (["--connect=ftp://x"], "--connect: 'ftp://x' is not the address of an exporter"),
         (
             ["--connect=n1", "--demo"],
             "--connect cannot be combined with a recording; remove --connect, --source or --demo",

@@ -107,8 +107,8 @@ def test_it_survives_a_dcgm_exporter_that_dies(flags: list[str], env: dict[str, 
         code, took_s, errors = server.stop()
 
     assert (code, took_s < 2) == (0, True)
-    assert errors.count("line 1 is no sample") == 1
-    assert errors.count("dcgm-exporter answers again") == 1
+    assert errors.count("line 1 is not a sample") == 1
+    assert errors.count("dcgm-exporter responds again") == 1
 
 
 def test_it_stops_while_the_dcgm_exporter_hangs(flags: list[str], env: dict[str, str]) -> None:
@@ -140,7 +140,7 @@ def test_a_file(flags: list[str], env: dict[str, str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--dcgm-exporter.url=localhost:9400"], "--dcgm-exporter.url: 'localhost:9400' is no page and no file"),
+        (["--dcgm-exporter.url=localhost:9400"], "--dcgm-exporter.url: 'localhost:9400' is neither a URL nor a path"),
         (["--dcgm-exporter.url=/x", "--dcgm-exporter.max-age=5s"], "--dcgm-exporter.max-age is shorter than"),
     ],
 )

@@ -78,13 +78,13 @@ def test_warnings_are_passed_on_and_a_partial_answer_is_one() -> None:
 @pytest.mark.parametrize(
     ("body", "reason", "says"),
     [
-        (b"<html>Sign in</html>", "format", "HTML that is not JSON"),
+        (b"<html>Sign in</html>", "format", "with HTML"),
         (b"ok", "format", "not JSON"),
-        (b"[1]", "format", "not as Prometheus does"),
+        (b"[1]", "format", "not from Prometheus"),
         (b"[" * 100_000, "format", "not JSON"),
-        (b'{"status": "error", "errorType": "bad_data", "error": "parse error: x"}', "query", "refuses 'q'"),
-        (b'{"status": "error", "errorType": "timeout", "error": "query timed out"}', "timeout", "too long"),
-        (b'{"status": "success", "data": {"resultType": "matrix", "result": []}}', "query", "gives a matrix"),
+        (b'{"status": "error", "errorType": "bad_data", "error": "parse error: x"}', "query", "rejects 'q'"),
+        (b'{"status": "error", "errorType": "timeout", "error": "query timed out"}', "timeout", "timed out"),
+        (b'{"status": "success", "data": {"resultType": "matrix", "result": []}}', "query", "returns a matrix"),
         (b'{"status": "success"}', "query", "value of an unknown type"),
     ],
 )  # fmt: skip
@@ -129,7 +129,7 @@ def test_whatever_comes_over_a_time_is_an_answer_or_an_error(body: bytes) -> Non
 def test_labels_over_a_time_are_texts() -> None:
     """As they are at one moment."""
     result = [{"metric": {"namespace": 5}, "values": [[1, "2"]]}]
-    with pytest.raises(PrometheusError, match="is not as Prometheus writes it"):
+    with pytest.raises(PrometheusError, match="is not in the format of Prometheus"):
         parse_range(json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode(), "q")
 
 

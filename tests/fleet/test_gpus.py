@@ -6,15 +6,15 @@ import gc
 import weakref
 
 from gpuledger.fleet.in_use import Gpu, Join
-from gpuledger.fleet.stream import Found, identity
+from gpuledger.fleet.stream import GpuSample, identity
 
 
-def series(value: float, **labels: str) -> Found:
+def series(value: float, **labels: str) -> GpuSample:
     """One."""
     return identity(labels), labels, value
 
 
-def join(*wanted: str, **answers: list[Found]) -> list[Gpu]:
+def join(*wanted: str, **answers: list[GpuSample]) -> list[Gpu]:
     """All of them, one after the other."""
     made = Join(wanted or ["namespace", "name"])
     for name, found in answers.items():
@@ -53,7 +53,7 @@ def test_evidence_adds_to_gpus_and_makes_none() -> None:
 
     assert (gpu.utilization, gpu.memory, gpu.allocated, gpu.resident) == (0.5, 0.1, True, 1)
     assert gpu.labels == {"name": "H200"}
-    found = {h.who: (h.allocated, h.resident) for h in gpu.holders}
+    found = {h.label_values: (h.allocated, h.resident) for h in gpu.holders}
     assert found == {("x",): (True, False), ("y",): (False, True)}
 
 

@@ -83,7 +83,7 @@ def test_over_a_time_it_is_busy_seconds_over_in_use_seconds() -> None:
 
 
 def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> None:
-    """And is in use with the one who is on it."""
+    """And is in use for the pod that is on it."""
     on_it, waiting = (
         Holder(("a", None), resident=True, allocated=True),
         Holder(("b", None), allocated=True),

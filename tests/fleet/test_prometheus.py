@@ -90,22 +90,22 @@ def test_a_bad_secret_file_is_named(server: Upstream, tmp_path: Path, content: b
 @pytest.mark.parametrize(
     ("status", "body", "reason", "says"),
     [
-        ("401 Unauthorized", b"no", "login", "answers 401: it refuses our login; give --prometheus.user"),
-        ("403 Forbidden", b"<html>", "login", "answers 403"),
-        ("302 Found", b"", "http", "a redirect, which is not followed"),
-        ("404 Not Found", b"404 page not found", "http", "is a prefix missing in --prometheus.url"),
-        ("405 Method Not Allowed", b"", "http", "there is no Prometheus at this path"),
-        ("200 OK", b"<!doctype html><html>", "format", "HTML that is not JSON"),
+        ("401 Unauthorized", b"no", "login", "status 401: authentication failed; set --prometheus.user"),
+        ("403 Forbidden", b"<html>", "login", "status 403"),
+        ("302 GpuSample", b"", "http", "redirects are not followed"),
+        ("404 Not GpuSample", b"404 page not found", "http", "check the path prefix of --prometheus.url"),
+        ("405 Method Not Allowed", b"", "http", "no Prometheus at this path"),
+        ("200 OK", b"<!doctype html><html>", "format", "with HTML"),
         ("200 OK", b"", "format", "not JSON"),
-        ("504 Gateway Timeout", b"<html>", "timeout", "answers 504: the proxy before Prometheus timed out"),
-        ("502 Bad Gateway", b"<html>", "http", "answers 502; is it healthy?"),
+        ("504 Gateway Timeout", b"<html>", "timeout", "status 504: a proxy timed out"),
+        ("502 Bad Gateway", b"<html>", "http", "status 502; check whether it is healthy"),
         ("503 Service Unavailable", b'{"status":"error","errorType":"timeout","error":"query timed out"}', "timeout",
-         "took Prometheus too long: query timed out"),
+         "timed out in Prometheus: query timed out"),
         ("400 Bad Request", b'{"status":"error","errorType":"bad_data","error":"parse error"}', "query",
-         "refuses 'up': parse error"),
+         "rejects 'up': parse error"),
         ("422 Unprocessable Entity", b'{"status":"error","errorType":"execution","error":"too many samples"}', "query",
          "too many samples"),
-        ("404 Not Found", b'{"status":"error","errorType":"not_found","error":"no tenant"}', "query", "no tenant"),
+        ("404 Not GpuSample", b'{"status":"error","errorType":"not_found","error":"no tenant"}', "query", "no tenant"),
     ],
 )  # fmt: skip
 def test_each_bad_answer_is_its_own_line(server: Upstream, status: str, body: bytes, reason: str, says: str) -> None:
@@ -122,7 +122,7 @@ def test_a_login_that_is_refused_says_so(server: Upstream, tmp_path: Path) -> No
     (tmp_path / "token").write_text("old")
     server.say = page(b"", "401 Unauthorized")
 
-    assert "are user, password or token right?" in str(failure(Access(server.root, token_file=str(tmp_path / "token"))))
+    assert "check user, password or token" in str(failure(Access(server.root, token_file=str(tmp_path / "token"))))
 
 
 def test_a_server_that_hangs_costs_the_timeout(server: Upstream) -> None:
@@ -154,7 +154,7 @@ def test_nobody_there() -> None:
     unknown = failure(Access("http://nobody.invalid:9090"))
 
     assert (refused.kind, unknown.kind) == ("unreachable", "unreachable")
-    assert "refused; is it running?" in str(refused)
+    assert "refused; check whether it is running" in str(refused)
 
 
 def test_tls_with_our_own_authority_or_with_none(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(tmp_path: Path) -> No
         failed = failure(Access(url, ca_file=ca))
         shown = Prometheus(Access(url, ca_file=ca, cert_file=ca, key_file=str(key))).query("up")
 
-    assert (failed.kind, "is a client certificate wanted?" in str(failed)) == ("tls", True)
+    assert (failed.kind, "requires a client certificate" in str(failed)) == ("tls", True)
     assert shown.series
 
 
@@ -224,16 +224,16 @@ def test_urls(text: str, host: str, port: int, tls: bool, prefix: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no URL"),
-        ("prometheus:9090", "no URL"),
-        ("ftp://a", "no URL"),
-        ("http://a:0", "no URL"),
-        ("http://a:99999", "no URL"),
-        ("http://a/?x=1", "no URL"),
-        ("http://a b", "no URL"),
+        ("", "not a URL"),
+        ("prometheus:9090", "not a URL"),
+        ("ftp://a", "not a URL"),
+        ("http://a:0", "not a URL"),
+        ("http://a:99999", "not a URL"),
+        ("http://a/?x=1", "not a URL"),
+        ("http://a b", "not a URL"),
         ("http://me:secret@a", "--prometheus.user"),
-        ("http://a/api/v1", "leave out /api/v1"),
-        ("http://a/x/api/v1/query", "leave out /api/v1"),
+        ("http://a/api/v1", "remove /api/v1"),
+        ("http://a/x/api/v1/query", "remove /api/v1"),
     ],
 )
 def test_wrong_urls(text: str, says: str) -> None:

@@ -1,4 +1,4 @@
-"""What is shown over time: new values, then old ones, then none."""
+"""The state over time: new values, then old values, then none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuledger.fleet.answer import Answer, Series
 from gpuledger.fleet.pages import Pages, families
 from gpuledger.fleet.queries import Queries
 from gpuledger.fleet.refresh import Plan, Refresh
-from gpuledger.fleet.stream import Take, identity
+from gpuledger.fleet.stream import Sink, identity
 
 USED = (80.0, 40.0, 0.0, 0.0)
 
@@ -25,18 +25,18 @@ class World:
         self.now = 1000.0
         self.asked: list[tuple[str, float | None]] = []
         self.answers: dict[str, Answer | PrometheusError] = {}
-        self.refresh = Refresh(self, plan, monotonic=lambda: self.now)
+        self.refresh = Refresh(lambda *args: self.query(*args), plan, monotonic=lambda: self.now)  # noqa: PLW0108 - tests replace it
         self.pages = Pages(
-            lambda: self.refresh.shown, lambda: self.refresh.tried_s_ago, groupings=plan.groupings, longest_s=100
+            lambda: self.refresh.state, lambda: self.refresh.since_refresh_s, groupings=plan.groupings, longest_s=100
         )
 
-    def query(self, promql: str, at_s: float | None, take: Take) -> Answer:
+    def query(self, promql: str, at_s: float | None, sink: Sink) -> Answer:
         """From the table."""
         self.asked.append((promql, at_s))
         answer = self.answers[promql]
         if isinstance(answer, PrometheusError):
             raise answer
-        take([(identity(labels), labels, value) for labels, value in answer.series])
+        sink([(identity(labels), labels, value) for labels, value in answer.series])
         return replace(answer, series=(), count=len(answer.series))
 
     def get(self, path: str) -> tuple[int, str]:
@@ -83,7 +83,7 @@ def test_the_metrics_of_a_cluster() -> None:
 
 
 def test_all_idle_is_zero() -> None:
-    """Shown as a number."""
+    """FleetState as a number."""
     made = world()
     made.answers["util"] = Answer((Series({"UUID": "0"}, 0.0),))
     made.refresh.step()
@@ -120,15 +120,15 @@ def test_values_are_as_old_as_the_question() -> None:
     made = world()
     slow = made.query
 
-    def query(promql: str, at_s: float | None, take: Take) -> Answer:
+    def query(promql: str, at_s: float | None, sink: Sink) -> Answer:
         made.now += 30
-        return slow(promql, at_s, take)
+        return slow(promql, at_s, sink)
 
     made.query = query  # type: ignore[method-assign]
     made.refresh.step()
     made.now += 1
 
-    assert not made.refresh.shown.up
+    assert not made.refresh.state.up
 
 
 def test_before_the_first_answer_there_is_nothing() -> None:
@@ -147,12 +147,12 @@ def test_no_such_metric_is_no_empty_cluster() -> None:
     made.answers["util"] = Answer(())
     made.refresh.step()
 
-    assert not made.refresh.shown.up
-    assert "gives nothing; is there such a metric" in made.refresh.shown.reason
+    assert not made.refresh.state.up
+    assert "returns nothing; check that the metric exists" in made.refresh.state.reason
     made.answers["util"] = Answer((), dropped=3)
     made.refresh.step()
-    assert "gives 3 series, and none of them has a number" in made.refresh.shown.reason
-    assert made.refresh.shown.failures == (("empty", 2),)
+    assert "returns 3 series, none with a finite value" in made.refresh.state.reason
+    assert made.refresh.state.failures == (("empty", 2),)
 
 
 def test_values_that_cannot_be_added_up() -> None:
@@ -161,7 +161,7 @@ def test_values_that_cannot_be_added_up() -> None:
     made.answers["util"] = Answer((Series({"UUID": "0"}, 1.7e308), Series({"UUID": "1"}, 1.7e308)))
     made.refresh.step()
 
-    assert (made.refresh.shown.up, made.refresh.shown.failures) == (False, (("query", 1),))
+    assert (made.refresh.state.up, made.refresh.state.failures) == (False, (("query", 1),))
 
 
 def test_half_of_the_answers_is_none() -> None:
@@ -170,7 +170,7 @@ def test_half_of_the_answers_is_none() -> None:
     made.answers["memory"] = PrometheusError("too long", kind="timeout")
     made.refresh.step()
 
-    assert (made.refresh.shown.up, made.refresh.shown.reason) == (False, "too long")
+    assert (made.refresh.state.up, made.refresh.state.reason) == (False, "too long")
 
 
 @pytest.mark.parametrize(("newest", "up"), [(1e9, True), (1e9 - 60, True), (1e9 - 61, False), (None, False)])
@@ -181,11 +181,11 @@ def test_samples_that_are_too_old_are_none(newest: float | None, up: bool) -> No
     made.answers["newest"] = Answer(() if newest is None else (Series({}, newest),))
     made.refresh.step()
 
-    assert made.refresh.shown.up == up
+    assert made.refresh.state.up == up
     assert made.asked[1] == ("newest", 1e9)
     if not up:
-        assert "does Prometheus still scrape the exporters?" in made.refresh.shown.reason
-        assert made.refresh.shown.failures == (("stale", 1),)
+        assert "check whether Prometheus scrapes the exporters" in made.refresh.state.reason
+        assert made.refresh.state.failures == (("stale", 1),)
 
 
 @pytest.mark.parametrize(("told", "allocated"), [((), None), ((0.0,), None), ((1.0,), 0)])
@@ -207,8 +207,8 @@ def test_in_use_by_an_allocation_nobody_knows_is_no_number() -> None:
     made.answers |= {"allocated": Answer(()), "known": Answer(())}
     made.refresh.step()
 
-    assert not made.refresh.shown.up
-    assert "no exporter reports the allocation of GPUs" in made.refresh.shown.reason
+    assert not made.refresh.state.up
+    assert "no exporter reports allocations" in made.refresh.state.reason
 
 
 def test_warnings_are_counted() -> None:
@@ -218,8 +218,8 @@ def test_warnings_are_counted() -> None:
     made.refresh.step()
 
     assert made.metrics()["gpu_fleet_query_warnings"] == 2
-    assert made.refresh.shown.warnings[0] == "a store is gone"
-    assert "--unit percent" in made.refresh.shown.warnings[1]
+    assert made.refresh.state.warnings[0] == "a store is gone"
+    assert "--unit percent" in made.refresh.state.warnings[1]
 
 
 def test_every_family_is_declared_well() -> None:

@@ -51,7 +51,7 @@ def test_a_printed_configuration_gives_the_same_one_again(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("flag", "says"),
     [
-        ("prometheus.url=prometheus", "is no URL of a Prometheus"),
+        ("prometheus.url=prometheus", "is not a URL"),
         ("prometheus.header=X-Scope-OrgID", "is not a header"),
         ("prometheus.header=Host: a", "is set by gpuledger"),
         ("by=name space", "is not a label"),
@@ -78,7 +78,7 @@ def test_a_wrong_value_is_named(flag: str, says: str) -> None:
         (["max-age=5s"], "shorter than --refresh"),
         (["dcgm=true", "window=5m"], "needs gpuledger's own counters"),
         (["query=up", "window=5m"], "needs gpuledger's own counters"),
-        (["dcgm=true", "in-use=resident"], "give --resident-query"),
+        (["dcgm=true", "in-use=resident"], "set --resident-query"),
     ],
 )
 def test_what_contradicts_itself_is_said(flags: list[str], says: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpuledger.errors import PrometheusError
 from gpuledger.fleet import stream
 from gpuledger.fleet.answer import Answer, parse
-from gpuledger.fleet.stream import BETWEEN, Found, identity, read
+from gpuledger.fleet.stream import BETWEEN, GpuSample, identity, read
 from tests.fleet.answers import vector
 
 names = st.sampled_from(["uuid", "UUID", "GPU_I_ID", "a", "pod", "zone", "metric"])
@@ -25,15 +25,15 @@ labels = st.dictionaries(names, texts, max_size=4) | st.fixed_dictionaries(
 many = st.lists(st.tuples(labels, st.floats(width=64)), max_size=12)
 
 
-def taken(body: bytes, piece: int = 7, part: int = 1) -> tuple[Answer, list[Found]]:
+def taken(body: bytes, piece: int = 7, part: int = 1) -> tuple[Answer, list[GpuSample]]:
     """Read in small pieces and in parts of a few series."""
-    found: list[Found] = []
+    found: list[GpuSample] = []
     with patch.object(stream, "PART_BYTES", part):
         answer = read([body[at : at + piece] for at in range(0, len(body), piece)], "q", found.extend)
     return answer, found
 
 
-def known(found: list[Found]) -> list[Any]:
+def known(found: list[GpuSample]) -> list[Any]:
     """In any order, and without the UUID, which may be apart."""
     return sorted([(str(which), sorted([i for i in names.items() if i[0] != "uuid"]), value)
                    for which, names, value in found])  # fmt: skip
@@ -69,7 +69,7 @@ def test_series_of_a_large_answer_are_not_kept() -> None:
     """They come in parts, with labels that are one mapping for all series of a part that have the same."""
     body = json.dumps(json.loads(vector(*[({"uuid": f"GPU-{n}", "ns": "a"}, n / 7) for n in range(9000)])),
                       separators=(",", ":")).encode()  # fmt: skip
-    parts: list[list[Found]] = []
+    parts: list[list[GpuSample]] = []
     read([body[at : at + 9999] for at in range(0, len(body), 9999)], "q", parts.append)
 
     assert len(parts) > 2
@@ -88,8 +88,8 @@ def test_instances_are_told_apart_in_every_part() -> None:
 @pytest.mark.parametrize(
     ("kind", "point", "says"),
     [
-        ("matrix", {"metric": {"uuid": "a"}, "values": [[1, "2"]]}, "gives a matrix"),
-        ("vector", {"metric": {"uuid": "a"}, "value": [1]}, "not as Prometheus writes it"),
+        ("matrix", {"metric": {"uuid": "a"}, "values": [[1, "2"]]}, "returns a matrix"),
+        ("vector", {"metric": {"uuid": "a"}, "value": [1]}, "not in the format of Prometheus"),
     ],
 )
 def test_what_is_wrong_is_said_of_a_large_answer_too(kind: str, point: object, says: str) -> None:

@@ -1,4 +1,4 @@
-"""Who reads what others wrote, real examples of it, and the one kind of error each may raise."""
+"""LabelValues reads what others wrote, real examples of it, and the one kind of error each may raise."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gpuledger.fleet.prometheus import Access
 from gpuledger.fleet.prometheus import Prometheus as Client
 from gpuledger.fleet.refresh import Refresh
 from gpuledger.fleet.settings import OPTIONS, Settings
-from gpuledger.fleet.stream import Take
+from gpuledger.fleet.stream import Sink
 from tests.cli.running import serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.real.nodes import Node, host, uuid
@@ -67,19 +67,19 @@ class At:
     def __init__(self, server: Prometheus, moment: float) -> None:
         self._client, self._moment = Client(Access(server.url, timeout_s=9.5)), moment
 
-    def query(self, promql: str, at_s: float | None, take: Take) -> Answer:
+    def query(self, promql: str, at_s: float | None, sink: Sink) -> Answer:
         """At the moment; the service asks all but the first for that of the first."""
         assert at_s in (None, self._moment)
-        return self._client.query(promql, self._moment, take)
+        return self._client.query(promql, self._moment, sink)
 
 
 def usages(server: Prometheus, moment: float, **flags: str) -> list[Usage]:
     """What the service would show then."""
     given = {name.replace("_", "-"): [text] for name, text in flags.items()}
-    refresh = Refresh(At(server, moment), config.load_as(Settings, OPTIONS, given, {}).plan())
+    refresh = Refresh(At(server, moment).query, config.load_as(Settings, OPTIONS, given, {}).plan())
     refresh.step()
-    assert refresh.shown.success, refresh.shown.reason
-    return list(refresh.shown.usages)
+    assert refresh.state.success, refresh.state.reason
+    return list(refresh.state.usages)
 
 
 def moment() -> float:
@@ -157,7 +157,7 @@ def test_dcgm_exporters_metrics(scraped: dict[str, Prometheus], backend: str) ->
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_shared_gpu_counts_once_with_each_pod(scraped: dict[str, Prometheus], backend: str) -> None:
-    """Two pods take turns on one GPU and a third waits for it; nodes, where it counts once, add up in another test."""
+    """Two pods sink turns on one GPU and a third waits for it; nodes, where it counts once, add up in another test."""
     _, *groups = usages(scraped[backend], moment(), in_use="resident", by="namespace+pod")
     pods = {group.labels: group for group in groups}
     slices = [pods["ml", f"slice-{n}"] for n in range(2)]

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from gpuledger.errors import PrometheusError
-from gpuledger.fleet.answer import Course, Courses
+from gpuledger.fleet.answer import RangeSeries, RangeVector
 from gpuledger.report.gather import OVERWRITTEN, Gatherer, Totals
 from gpuledger.report.queries import GROUPINGS, Column, Part
 from gpuledger.report.span import Span
@@ -25,22 +25,22 @@ class Server:
         self.most, self.present, self.wrong = most, present, wrong
         self.asked: list[tuple[str, float, float]] = []
 
-    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
         """As a Prometheus does."""
         moments = [first_s + n * step_s for n in range(round((last_s - first_s) / step_s) + 1)]
         if len(moments) > self.most:
             raise PrometheusError("query processing would load too many samples into memory", kind="query")
         self.asked.append((promql, first_s, last_s))
         if promql.startswith("count(max") and " unless " not in promql:
-            return Courses((Course({}, [(moment, 1.0) for moment in moments if self.present(round(moment))]),))
+            return RangeVector((RangeSeries({}, [(moment, 1.0) for moment in moments if self.present(round(moment))]),))
         if not promql.startswith(WENT_ON):
-            return Courses(())
-        return Courses((Course({"namespace": "ml"}, [(moment, 1.0) for moment in moments]),), **self.wrong)  # type: ignore[arg-type]
+            return RangeVector(())
+        return RangeVector((RangeSeries({"namespace": "ml"}, [(moment, 1.0) for moment in moments]),), **self.wrong)  # type: ignore[arg-type]
 
 
 def gathered(server: Server, **more: bool) -> tuple[Totals, list[str]]:
     """Everything, with the notes."""
-    asker = Gatherer(server, **more)  # type: ignore[arg-type]
+    asker = Gatherer(server.query_range, **more)  # type: ignore[arg-type]
     return asker.gather(BY, SPAN, 1000), list(asker.notes)
 
 
@@ -69,7 +69,7 @@ def test_what_smaller_pieces_do_not_help_against_is_not_tried_again(reason: str)
     """One question, one failure."""
 
     class Failing(Server):
-        def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+        def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
             super().query_range(promql, first_s, last_s, step_s)
             raise PrometheusError(reason, "no")
 
@@ -102,9 +102,11 @@ def test_moments_that_nobody_asked_for(off_s: float) -> None:
     """As from query frontends that align a range with its step: no joule is put in another cell or another time."""
 
     class Aligning(Server):
-        def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+        def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
             found = super().query_range(promql, first_s, last_s, step_s).series
-            return Courses(tuple(Course(c.labels, [(when + off_s, value) for when, value in c.points]) for c in found))
+            return RangeVector(
+                tuple(RangeSeries(c.labels, [(when + off_s, value) for when, value in c.points]) for c in found)
+            )
 
     with pytest.raises(PrometheusError, match="other timestamps than the query"):
         gathered(Aligning())
@@ -114,10 +116,10 @@ def test_names_that_prometheus_replaced() -> None:
     """All would be the exporter's: no report by namespace, but one by node, where names do not matter."""
 
     class Renaming(Server):
-        def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
+        def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
             found = super().query_range(promql, first_s, last_s, step_s)
             return (
-                Courses((Course({"exported_namespace": "ml"}, [(last_s, 2.0)]),))
+                RangeVector((RangeSeries({"exported_namespace": "ml"}, [(last_s, 2.0)]),))
                 if "exported_namespace" in promql
                 else found
             )
@@ -125,7 +127,7 @@ def test_names_that_prometheus_replaced() -> None:
     with pytest.raises(PrometheusError, match=r"without honor_labels: true.*; --allow-partial creates it"):
         gathered(Renaming())
     assert gathered(Renaming(), partial=True)[1] == [OVERWRITTEN]
-    Gatherer(Renaming()).gather(GROUPINGS["node"], SPAN, 1000)
+    Gatherer(Renaming().query_range).gather(GROUPINGS["node"], SPAN, 1000)
 
 
 def test_no_data_at_all() -> None:
@@ -151,7 +153,7 @@ def test_missing_data_are_noted() -> None:
 def test_progress_goes_from_0_to_1() -> None:
     """And never back."""
     told: list[float] = []
-    Gatherer(Server(), progress=told.append).gather(BY, SPAN, 1000)
+    Gatherer(Server().query_range, progress=told.append).gather(BY, SPAN, 1000)
 
     assert told == sorted(told)
     assert 0 <= told[0] < 0.1

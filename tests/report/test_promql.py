@@ -46,7 +46,7 @@ def evaluate(expressions: list[str], series: dict[str, str], folder: Path) -> li
 
 def increase(counter: Counter, series: dict[str, str], folder: Path) -> list[float]:
     """All terms of the increase; those for new devices too, which add nothing if there are none."""
-    terms = [*counter.increases(STEP, GAP), *counter.increases_of_found(STEP, GAP)]
+    terms = [*counter.increases(STEP, GAP), *counter.increases_on_new_devices(STEP, GAP)]
     return evaluate(terms, series, folder)
 
 

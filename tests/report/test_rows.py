@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.fleet.answer import Course
+from gpuledger.fleet.answer import RangeSeries
 from gpuledger.report.gather import Totals
 from gpuledger.report.queries import GROUPINGS, REASONS, WHOLE, Column, Grouping, Part, Query
 from gpuledger.report.rows import UNRECORDED, Kind, create_rows
@@ -28,7 +28,7 @@ def add(
 ) -> None:
     """One series, a value a cell."""
     points = [(n + 1.0, value) for n, value in enumerate(values)]
-    tally.add(Query(column, part, grouping, ""), CHUNK, [Course(labels, points)])
+    tally.add(Query(column, part, grouping, ""), CHUNK, [RangeSeries(labels, points)])
 
 
 @given(st.dictionaries(st.sampled_from("abcdefgh"), joules), st.lists(joules, min_size=4, max_size=4),

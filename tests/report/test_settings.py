@@ -97,5 +97,5 @@ def test_the_ending_says_what_to_write(flags: dict[str, str], form: str) -> None
 
 def test_an_ending_that_says_nothing() -> None:
     """Is said."""
-    with pytest.raises(ConfigError, match="give --format"):
+    with pytest.raises(ConfigError, match="set --format"):
         settings(output="report.pdf").output_format()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.report.span import MOST_CELLS, Chunk, Span, default_step_ms, parse_moment, show_moment
+from gpuledger.report.span import MAX_CELLS, Chunk, Span, default_step_ms, parse_moment, show_moment
 
 lengths = st.integers(1000, 400 * 86_400_000)
 
@@ -48,7 +48,7 @@ def test_the_usual_step_gives_no_more_cells_than_are_useful(length_ms: int) -> N
     step_ms = default_step_ms(length_ms)
 
     assert 0 < step_ms <= length_ms
-    assert Span(0, length_ms, step_ms).cells <= MOST_CELLS
+    assert Span(0, length_ms, step_ms).cells <= MAX_CELLS
 
 
 @pytest.mark.parametrize(

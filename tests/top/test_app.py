@@ -238,7 +238,7 @@ def test_help_names_every_key_and_column() -> None:
     async def scene(pilot: Keys, app: Top, _: Still) -> None:
         await press(pilot, "question_mark")
         text = "\n".join(screen(app))
-        assert all(f"{key.shown} " in text for key in KEYS)
+        assert all(f"{key.names} " in text for key in KEYS)
         assert all(one.about in text for one in BY_NAME.values())
         await press(pilot, "q")
         assert not isinstance(app.screen, Page)

@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.top.columns import BY_NAME, COLUMNS, Layout, View, summary
+from gpuledger.top.columns import BY_NAME, COLUMNS, View, fit, headings, summary
+from gpuledger.top.columns import cells as row_cells
 from gpuledger.top.rows import GROUPINGS, Choice, Row, rows
 from gpuledger.top.text import ASCII, UNICODE, Glyphs, cells, plain
-from tests.view.pictures import NOW, busy, shown_as
+from tests.view.pictures import busy, shown_as
 
 PROCESSES = rows(shown_as(busy()), Choice())
 
 
 def names(grouping: str, columns: int) -> list[str]:
     """The columns in that width."""
-    return [column.name for column, _ in Layout.fit(grouping, columns).columns]
+    return [column.name for column, _ in fit(grouping, columns)]
 
 
 def test_what_matters_most_is_there_in_any_width() -> None:
@@ -31,8 +32,9 @@ def test_what_matters_most_is_there_in_any_width() -> None:
 @given(st.sampled_from(GROUPINGS), st.integers(1, 400), st.sampled_from([UNICODE, ASCII]))
 def test_lines_are_as_wide_as_the_layout(grouping: str, columns: int, glyphs: Glyphs) -> None:
     """All alike, and within the width from one column of 24 on."""
-    layout = Layout.fit(grouping, columns, NOW)
-    lines = [layout.headings(View(), glyphs), *([text for text, _ in layout.cells(row, glyphs)] for row in PROCESSES)]
+    fitting = fit(grouping, columns)
+    lines = [headings(fitting, View(), glyphs)]
+    lines += [[text for text, _ in row_cells(fitting, row, glyphs)] for row in PROCESSES]
 
     assert len({tuple(map(cells, line)) for line in lines}) == 1
     assert cells(" ".join(lines[0])) <= columns
@@ -40,9 +42,9 @@ def test_lines_are_as_wide_as_the_layout(grouping: str, columns: int, glyphs: Gl
 
 def cell(row: Row, name: str, columns: int = 200) -> str:
     """What stands in a column of a row."""
-    layout = Layout.fit("process", columns, NOW)
+    fitting = fit("process", columns)
     texts = {
-        column.name: text for (column, _), (text, _) in zip(layout.columns, layout.cells(row, UNICODE), strict=True)
+        column.name: text for (column, _), (text, _) in zip(fitting, row_cells(fitting, row, UNICODE), strict=True)
     }
     return texts[name].strip()
 
@@ -85,10 +87,10 @@ def test_gpus_are_told_in_short() -> None:
 
 def test_the_column_of_the_order_has_an_arrow() -> None:
     """Down for the largest first."""
-    layout = Layout.fit("process", 80)
+    fitting = fit("process", 80)
 
-    assert "MEM GiB▼" in layout.headings(View(), UNICODE)
-    assert "OWNER^" in " ".join(layout.headings(View(sort="owner", descending=False), ASCII))
+    assert "MEM GiB▼" in headings(fitting, View(), UNICODE)
+    assert "OWNER^" in " ".join(headings(fitting, View(sort="owner", descending=False), ASCII))
 
 
 def test_rows_are_in_order() -> None:

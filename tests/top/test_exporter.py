@@ -43,19 +43,25 @@ def test_the_picture_is_what_the_exporter_says() -> None:
         assert ask(server.addresses[0]) == decode(busy())
 
 
+UPDATE = "update it, or correct the URL"
+
+
 @pytest.mark.parametrize(
     ("handler", "says"),
     [
-        (answering(b"<html>"), "does not answer in JSON; is it a gpuledger?"),
-        (answering(b"[" * 100_000), "does not answer in JSON; is it a gpuledger?"),
+        (answering(b"<html>"), "does not respond with JSON; check whether it is a gpuledger"),
+        (answering(b"[" * 100_000), "does not respond with JSON; check whether it is a gpuledger"),
         (
             answering(status=404),
-            "answers 404: it is no gpuledger, or an older one without /api/v1/snapshot; update it, or correct the URL",
+            f"responds with status 404: not a gpuledger, or an older version without {PATH}; {UPDATE}",
         ),
-        (answering(status=401), "answers 401: it requires a login; give --exporter.user or --exporter.token-file"),
-        (answering(status=503), "answers 503: it has read nothing yet"),
-        (answering(status=500), "answers 500; is it a gpuledger?"),
-        (answering(status=400), "answers 400; is it https?"),
+        (
+            answering(status=401),
+            "responds with status 401: authentication failed; set --exporter.user or --exporter.token-file",
+        ),
+        (answering(status=503), "responds with status 503: its first tick is not finished"),
+        (answering(status=500), "responds with status 500; check whether it is a gpuledger"),
+        (answering(status=400), "responds with status 400; check whether it requires https"),
     ],
 )
 def test_other_answers_are_told_in_one_line(handler: Callable[[Request], Response], says: str) -> None:
@@ -78,7 +84,7 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
 
     with serving(answering(), wrap=wrap) as server:
         url = f"https://localhost:{server.addresses[0][1]}"
-        with pytest.raises(LostError, match=rf"^the certificate of {url} is not trusted: .*; give --exporter.ca-file$"):
+        with pytest.raises(LostError, match=rf"^the certificate of {url} is not trusted: .*; set --exporter.ca-file$"):
             Exporter(Access(url, timeout_s=5.0))()
         assert Exporter(Access(url, ca_file=str(authority.cert), timeout_s=5.0))() == decode(busy())
 
@@ -87,7 +93,7 @@ def test_nobody_there() -> None:
     """Refused."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        with pytest.raises(LostError, match=r"cannot reach .*: Connection refused; is it running?"):
+        with pytest.raises(LostError, match=r"cannot reach .*: Connection refused; check whether it is running"):
             ask(free.getsockname())
 
 
@@ -139,12 +145,12 @@ def test_addresses(text: str, address: Address, prefix: str) -> None:
 )
 def test_what_is_no_address(text: str) -> None:
     """Says what would be right."""
-    with pytest.raises(ValueError, match="is no address of an exporter; write it as http://host:9400"):
+    with pytest.raises(ValueError, match="is not the address of an exporter; write it as http://host:9400"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["http://a:b@n1:9400", "a:b@n1"])
 def test_no_passwords_in_addresses(text: str) -> None:
     """They would be in the list of processes."""
-    with pytest.raises(ValueError, match=r"give --exporter.user and --exporter.password-file"):
+    with pytest.raises(ValueError, match=r"set --exporter.user and --exporter.password-file"):
         parse(text)

@@ -87,5 +87,5 @@ def test_help_has_every_key() -> None:
     """In lines that fit into 80 columns."""
     lines = [plain(line) for line in help_lines(ASCII)]
 
-    assert all(any(line.startswith(key.shown) for line in lines) for key in KEYS)
+    assert all(any(line.startswith(key.names) for line in lines) for key in KEYS)
     assert max(map(len, lines)) <= 80

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from gpuledger.top.rows import GROUPINGS, Choice, Row, added, is_match, ordered, rows, total
+from gpuledger.top.rows import GROUPINGS, Choice, Row, is_match, ordered, rows
 from gpuledger.view.codec import decode
+from gpuledger.view.schema import sum_known
 from tests.view.pictures import GIB, MANY, PICTURES, Picture, busy, container, demo, gpu, pod, process, shown_as
 from tests.view.pictures import picture as made
 
@@ -67,8 +68,8 @@ def test_what_is_not_known_is_no_zero() -> None:
     assert by("pod")["ml/chat-1"].watts is None
     assert by("user")["root"].known_bytes is None
     assert by("namespace")["(no namespace)"].watts == 0.0
-    assert added([None, 2, None, 3]) == 5
-    assert added([]) is None
+    assert sum_known([None, 2, None, 3]) == 5
+    assert sum_known([]) is None
 
 
 def test_energy_is_not_known_where_the_gpu_has_no_meter() -> None:
@@ -135,12 +136,12 @@ def test_sums_are_those_of_the_picture() -> None:
     joules = sum(sum(use.joules.values()) for use in shown.processes)
 
     for grouping in GROUPINGS:
-        whole = total(rows(shown, Choice(grouping)))
-        assert whole.known_bytes == added(use.memory_bytes for use in shown.processes)
-        assert whole.sm == pytest.approx(added(use.sm_ratio for use in shown.processes))
-        assert whole.watts == pytest.approx(added(use.watts for use in shown.processes))
-        assert whole.joules == pytest.approx(joules)
-        assert whole.processes == len(shown.processes)
+        grouped = rows(shown, Choice(grouping))
+        assert sum_known(row.known_bytes for row in grouped) == sum_known(use.memory_bytes for use in shown.processes)
+        assert sum_known(row.sm for row in grouped) == pytest.approx(sum_known(use.sm_ratio for use in shown.processes))
+        assert sum_known(row.watts for row in grouped) == pytest.approx(sum_known(use.watts for use in shown.processes))
+        assert sum_known(row.joules for row in grouped) == pytest.approx(joules)
+        assert sum(row.processes for row in grouped) == len(shown.processes)
 
 
 @MANY
@@ -153,5 +154,5 @@ def test_nothing_is_lost_or_counted_twice(one: Picture) -> None:
     there = len(shown.processes) or sum(use.processes for use in shown.containers)
     assert sum(row.processes for row in alone) == sum(row.processes for row in users) == there
     for value in ("known_bytes", "inferred_bytes", "watts", "sm"):
-        numbers = [getattr(total(found), value) for found in (alone, users)]
+        numbers = [sum_known(getattr(row, value) for row in found) for found in (alone, users)]
         assert numbers[0] == (numbers[1] if numbers[1] is None else pytest.approx(numbers[1]))

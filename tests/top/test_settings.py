@@ -9,7 +9,7 @@ import pytest
 from gpuledger import config
 from gpuledger.config import Config
 from gpuledger.errors import ConfigError
-from gpuledger.top.settings import OPTIONS, Settings
+from gpuledger.top.exporter import OPTIONS, Settings
 
 
 def settings(*flags: str) -> Settings:

@@ -141,7 +141,7 @@ def test_the_last_good_answer_stays_and_expires(caplog: pytest.LogCaptureFixture
     assert [record.message for record in caplog.records] == [
         "dcgm-exporter: no complete answer",
         "dcgm-exporter: line 7",
-        "dcgm-exporter answers again",
+        "dcgm-exporter responds again",
     ]
 
 
@@ -198,7 +198,7 @@ def test_duplicates_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
         world.at(1000 + 15 * step)
 
     assert [record.message for record in caplog.records if "series" in record.message] == [
-        "dcgm-exporter: 1 series are left out, because series before them have the same labels",
+        "dcgm-exporter: 1 series with duplicate labels are dropped",
         "dcgm-exporter: no more duplicate series",
     ]
     assert world.poll.state.duplicates == 2

@@ -76,18 +76,18 @@ def test_good_answers(name: str, form: str) -> None:
 @pytest.mark.parametrize(
     ("say", "reason", "words"),
     [
-        (page(b"", "500 Oh"), "http", "answers 500; is it a healthy"),
-        (page(b"", "404 No"), "http", "give the whole address"),
-        (page(b"", "401 Who"), "http", "requires a login"),
-        (page(b"", "302 Found", "Location: /metrics"), "http", "a redirect, which is not followed"),
+        (page(b"", "500 Oh"), "http", "status 500; check whether it is a healthy"),
+        (page(b"", "404 No"), "http", "use the whole URL"),
+        (page(b"", "401 Who"), "http", "authentication is not supported"),
+        (page(b"", "302 Found", "Location: /metrics"), "http", "redirects are not followed"),
         (
             page(b"a 1\n", "200 OK", "Content-Encoding: br"),
             "http",
-            "answers in the encoding 'br', which was not requested",
+            "responds with encoding 'br', which was not requested",
         ),
         (raw(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), "http", "did not answer in HTTP"),
         (raw(b""), "http", "closed the connection without an answer"),
-        (page(b"<html>log in</html>\n", "200 OK", "Content-Type: text/html"), "format", "line 1 is no sample"),
+        (page(b"<html>log in</html>\n", "200 OK", "Content-Type: text/html"), "format", "line 1 is not a sample"),
         (page(b"a 1\n\x00\x01\x02\n", "200 OK", "Content-Type: application/octet-stream"), "format", "line 2 is no"),
         (page(b""), "empty", "has no series"),
         (page(b"a 1\nb"), "half", "ends in the middle of line 2"),
@@ -102,7 +102,7 @@ def test_good_answers(name: str, form: str) -> None:
         (page(b"a 1\n" * 1001), "size", "more than 1000 series"),
         (page(gzip.compress(b"# 0\n" * 2_000_000, 9), "200 OK", "Content-Encoding: gzip"), "size", "more than 1 MiB"),
         (page(gzip.compress(b"a 1\n" * 9)[:-9], "200 OK", "Content-Encoding: gzip"), "half", "gzip stream"),
-        (page(b"a 1\n", "200 OK", "Content-Encoding: gzip"), "format", "is no valid gzip"),
+        (page(b"a 1\n", "200 OK", "Content-Encoding: gzip"), "format", "is not valid gzip"),
         (
             page(gzip.compress(b"a 1\n") * 2, "200 OK", "Content-Encoding: gzip"),
             "format",
@@ -146,7 +146,7 @@ def test_nobody_there() -> None:
     """A port without a server, and a name without a host."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(UpstreamError, match=r"cannot reach .*; is the dcgm-exporter running") as caught:
+    with pytest.raises(UpstreamError, match=r"cannot reach .*; check whether the dcgm-exporter is running") as caught:
         Page(parse_place(f"http://127.0.0.1:{port}/metrics"), 1.0).read()
     assert caught.value.kind == "unreachable"
 
@@ -237,7 +237,7 @@ def test_files_that_cannot_be_used(written: Written) -> None:
     assert written.failure()[0] == "stale"
     written.path.unlink()
     os.mkfifo(written.path)
-    assert "is no regular file" in written.failure()[1]
+    assert "is not a regular file" in written.failure()[1]
     written.path.unlink()
     written.path.mkdir()
     assert written.failure()[0] == "unreachable"
@@ -267,15 +267,15 @@ def test_places(text: str, expected: Place) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("localhost:9400", "is no page and no file"),
-        ("dcgm.prom", "is no page and no file"),
-        ("ftp://h/metrics", "is no page and no file"),
-        ("http://", "is no page and no file"),
-        ("http://h:0/", "is no page and no file"),
-        ("http://h:65536/", "is no page and no file"),
-        ("http://h:9400/a b", "is no page and no file"),
-        ("http://h:9400/a\r\nHost: x", "is no page and no file"),
-        ("http://user:secret@h:9400/metrics", "holds a user name or password"),
+        ("localhost:9400", "is neither a URL nor a path"),
+        ("dcgm.prom", "is neither a URL nor a path"),
+        ("ftp://h/metrics", "is neither a URL nor a path"),
+        ("http://", "is neither a URL nor a path"),
+        ("http://h:0/", "is neither a URL nor a path"),
+        ("http://h:65536/", "is neither a URL nor a path"),
+        ("http://h:9400/a b", "is neither a URL nor a path"),
+        ("http://h:9400/a\r\nHost: x", "is neither a URL nor a path"),
+        ("http://user:secret@h:9400/metrics", "contains a user name or password"),
     ],
 )
 def test_what_is_no_place(text: str, words: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.view.ring import Ring
+from gpuledger.view.history import Ring
 
 MOMENTS = st.lists(
     st.dictionaries(st.sampled_from("abcd"), st.integers(-100, 100) | st.none(), max_size=4), max_size=40

@@ -4,7 +4,7 @@ docs/metrics.md, the renderers and the tests all read this table. Each family de
 a GPU, a MIG instance, a process); the labels of that kind come first on each of its series.
 """
 
-from gpuledger.catalog import container, exporter, gpu, process
+from gpuledger.catalog import exporter, gpu, process
 from gpuledger.catalog.family import Family, Kind, Moment, Series, Type, Value
 
 CATALOG: tuple[Family, ...] = (
@@ -13,7 +13,7 @@ CATALOG: tuple[Family, ...] = (
     *gpu.MIG_INSTANCES,
     *process.PROCESSES,
     *process.DCGM_PROCESSES,
-    *container.CONTAINERS,
+    *process.CONTAINERS,
 )
 
 __all__ = ["CATALOG", "Family", "Kind", "Moment", "Series", "Type", "Value"]

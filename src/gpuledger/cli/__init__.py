@@ -117,7 +117,7 @@ def _check(environment: Mapping[str, str]) -> None:
     except ConfigError:
         from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
         from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
-        from gpuledger.top.settings import OWN as TOP_OPTIONS
+        from gpuledger.top.exporter import OWN as TOP_OPTIONS
 
         config.check_environment(environment, (*FLEET_OPTIONS, *REPORT_OPTIONS, *TOP_OPTIONS))
 

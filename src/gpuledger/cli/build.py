@@ -15,7 +15,7 @@ from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
 from gpuledger.books.time import BUFFER_NS
 from gpuledger.catalog.dialects import Choices
-from gpuledger.catalog.dialects.counters import Counter, repeated
+from gpuledger.catalog.dialects.counters import Counter, duplicates
 from gpuledger.catalog.dialects.counters import parse as parse_counters
 from gpuledger.cli import web
 from gpuledger.cli.providers import providers
@@ -26,6 +26,7 @@ from gpuledger.export.app import App
 from gpuledger.journalfile import JournaledBooks
 from gpuledger.loop import Bookkeeper, Loop, ReadFacts
 from gpuledger.model import Health, Tick
+from gpuledger.net.deadline import Deadline
 from gpuledger.owners.access import announce, in_host_pid_namespace, probe
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
@@ -80,8 +81,8 @@ def loop(
 def wait_for_names(loop: Loop, settings: Config) -> None:
     """Wait between two readings, and until all providers have answered once."""
     time.sleep(min(settings.tick_interval, LONGEST_PAUSE_S))
-    deadline = time.monotonic() + NAMES_TIMEOUT_S
-    while not loop.has_answers() and time.monotonic() < deadline:
+    deadline = Deadline(NAMES_TIMEOUT_S)
+    while not loop.has_answers() and deadline.remaining_s:
         time.sleep(0.05)
 
 
@@ -109,9 +110,7 @@ def _collectors(settings: Config) -> list[Collector]:
     from gpuledger.sources.dcgm.collector import DcgmCollector  # loaded only if enabled
 
     collector = DcgmCollector(
-        period_s=settings.dcgm_update_frequency,
-        hostengine=settings.dcgm_hostengine,
-        library=settings.dcgm_library,
+        period_s=settings.dcgm_update_frequency, hostengine=settings.dcgm_hostengine, library=settings.dcgm_library
     )
     collector.start()
     return [collector]
@@ -163,7 +162,7 @@ def upstream_source(settings: Config) -> Source:
 
     if settings.dcgm_exporter_max_age < settings.dcgm_exporter_interval:
         raise ConfigError("--dcgm-exporter.max-age is shorter than --dcgm-exporter.interval",
-                          "make it longer, or the metrics will come and go")  # fmt: skip
+                          "raise it, or metrics will be missing between reads")  # fmt: skip
     place = parse_place(settings.dcgm_exporter_url)
     if place.path:
         return File(place, settings.dcgm_exporter_max_age)
@@ -178,7 +177,7 @@ def choices(settings: Config, environment: Mapping[str, str]) -> Choices:
 
 
 def _counters(path: str) -> tuple[Counter, ...]:
-    from gpuledger.catalog.dialects.dcgm import unanswered
+    from gpuledger.catalog.dialects.dcgm import unknown_fields
 
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the path as it was written
@@ -192,9 +191,9 @@ def _counters(path: str) -> tuple[Counter, ...]:
         raise ConfigError(f"--dcgm.counters: {path} is not a text file in UTF-8", "name a CSV file") from None
     except ValueError as error:
         raise ConfigError(f"--dcgm.counters: {path}: {error}") from None
-    if duplicates := repeated(text):
-        log.warning("%s: duplicate counters, the first of each is used: %s", path, ", ".join(duplicates))
-    if missing := unanswered(chosen):
+    if repeated := duplicates(text):
+        log.warning("%s: duplicate counters, the first of each is used: %s", path, ", ".join(repeated))
+    if missing := unknown_fields(chosen):
         log.warning("%s: unknown counters are ignored: %s", path, ", ".join(missing))
     return chosen
 

@@ -1,22 +1,65 @@
-"""`gpuledger doctor`: checks this host and prints how to fix what is missing."""
+"""`gpuledger doctor`: checks this host, with ticks as `serve` would read them, and prints how to fix problems.
+
+A check that hangs becomes a finding; its thread is abandoned. All time limits together are under 15 s.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from gpuledger.cli import logs, terminal
-from gpuledger.cli.examine import examine
+from gpuledger.cli import build, explain, logs, terminal, web
+from gpuledger.cli.providers import providers
 from gpuledger.config import Config
-from gpuledger.doctor import bundle
-from gpuledger.doctor.finding import LEVELS, OK, PROBLEM, WARNING, Finding, exit_code
+from gpuledger.doctor import bundle, checks, preflight
+from gpuledger.doctor.finding import LEVELS, OK, PROBLEM, WARNING, Finding, exit_code, explained, ok, problem, unused
+from gpuledger.doctor.preflight import Bounded
+from gpuledger.errors import UsageError
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
+from gpuledger.loop import Loop
+from gpuledger.model import Driver, Tick
+from gpuledger.net.deadline import Deadline
+from gpuledger.owners.access import probe
+from gpuledger.owners.procfs import Procfs
+from gpuledger.sources import HANG_FIX
 
 COLOURS = {OK: "\x1b[32m", WARNING: "\x1b[33m", PROBLEM: "\x1b[31m"}
 PLAIN = "\x1b[0m"
+CALL_S, UPSTREAM_S = 2.0, 4.0
+"""Time limits of a driver call and of the dcgm-exporter."""
+NAMES_S = 6.5
+"""Time limit of the providers of names, from the start; the API server may take 5 s."""
+READING_S, QUICK_S = 11.0, 5.0
+"""Time limits of all ticks together and of any other check."""
+MAX_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The findings, and the tick that a scrape would show."""
+
+    findings: list[Finding]
+    versions: dict[str, str]
+    tick: Tick | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticks:
+    """The first tick and the last two, the time that passed on both clocks, and a sample of the driver."""
+
+    first: Tick
+    before: Tick
+    last: Tick
+    wall_ns: int
+    steady_ns: int
+    sample_us: int | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +87,7 @@ def run(arguments: argparse.Namespace, settings: Config) -> int:
 
 
 def _print(findings: list[Finding]) -> None:
-    has_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    has_colour = terminal.has_colour()
     width = max(len(terminal.printable(finding.name)) for finding in findings)
     for finding in findings:
         level = f"{finding.level:8}"
@@ -57,3 +100,116 @@ def _print(findings: list[Finding]) -> None:
     terminal.write_line(
         ", ".join(f"{counts[level]} {level}{'s' * (level != OK and counts[level] != 1)}" for level in LEVELS)
     )
+
+
+def examine(settings: Config) -> Examination:
+    """Check everything that `serve` needs with these settings."""
+    limited = replace(
+        settings,
+        driver_timeout=min(settings.driver_timeout, CALL_S),
+        dcgm_exporter_timeout=min(settings.dcgm_exporter_timeout, UPSTREAM_S),
+    )
+    url = limited.dcgm_exporter_url
+    addresses = () if limited.web_systemd_socket else limited.web_listen_address
+    reading = Bounded("reading", lambda: _read(limited), READING_S, HANG_FIX)
+    others = [  # while the driver is read
+        _quick("listen", lambda: preflight.ports(addresses, lambda address: _is_ours(address, limited))),
+        _quick(preflight.JOURNAL, lambda: _journal(limited)),
+        _quick(preflight.UPSTREAM, lambda: preflight.upstream(url, lambda: build.upstream_source(limited))),
+    ]
+    outcome = reading.outcome()
+    findings, tick = ([outcome], None) if isinstance(outcome, Finding) else outcome
+    driver = Driver(up=False) if tick is None else tick.driver
+    findings += [finding for check in others for finding in preflight.findings(check)]
+    return Examination(findings, checks.versions(driver), tick)
+
+
+def _quick(name: str, check: Callable[[], list[Finding]]) -> Bounded[list[Finding]]:
+    return Bounded(name, check, QUICK_S, "check whether the file system or the network hangs")
+
+
+def _is_ours(address: str, settings: Config) -> bool:
+    """Whether a gpuledger listens there; one behind a password counts if a web configuration is set."""
+    return explain.fetch_fingerprints((address,)) is not None or (
+        bool(settings.web_config_file) and explain.is_guarded(address)
+    )
+
+
+def _journal(settings: Config) -> list[Finding]:
+    if settings.journal_path and settings.source != "nvml":
+        return [unused(preflight.JOURNAL, "a recording has no totals to restore")]
+    addresses = settings.web_listen_address if settings.journal_path else ()
+    is_running = any(_is_ours(address, settings) for address in addresses)
+    boot_id = Procfs(Path(settings.path_procfs)).boot_id()
+    return preflight.journal(settings.journal_path, boot_id, is_running=is_running)
+
+
+def _read(settings: Config) -> tuple[list[Finding], Tick | None]:
+    """The findings from ticks, and the last tick."""
+    findings, settings = _settings(settings)
+    try:
+        loop = build.loop(settings)
+    except UsageError as error:
+        return [*findings, explained("source", error.problem)], None
+    try:
+        ticks = _ticks(loop, settings)
+    finally:
+        loop.stop()
+    if settings.source != "nvml":
+        return [*findings, _recording(ticks.last)], ticks.last
+    root = Path(settings.path_procfs)
+    return [
+        *findings,
+        *checks.of_ticks(ticks.first, ticks.before, ticks.last, probe(root), settings),
+        *checks.cgroups(Procfs(root).cgroup(1)),
+        *checks.clock(ticks.last.time_ns, ticks.wall_ns, ticks.steady_ns, ticks.sample_us),
+    ], ticks.last
+
+
+def _settings(settings: Config) -> tuple[list[Finding], Config]:
+    """The settings that `serve` would refuse, and settings without them, so that everything else can be checked."""
+    findings: list[Finding] = []
+    attempts: tuple[tuple[Callable[[Config], object], dict[str, object]], ...] = (
+        (lambda config: build.choices(config, os.environ), {"dcgm_counters": ""}),
+        (build.proc_root, {"path_procfs": "/proc"}),
+        (lambda config: providers(config, os.environ), {"kubernetes_api": False}),
+        (lambda config: config.web_config_file and web.load_web_file(config.web_config_file), {"web_config_file": ""}),
+    )
+    for attempt, default in attempts:
+        try:
+            attempt(settings)
+        except UsageError as error:
+            findings.append(explained("settings", error.problem))
+            settings = replace(settings, **default)  # type: ignore[arg-type]  # each of its own type
+    return findings, settings
+
+
+def _ticks(loop: Loop, settings: Config) -> Ticks:
+    deadline = Deadline(NAMES_S)
+    wall_ns, steady_ns = time.time_ns(), time.monotonic_ns()
+    first = before = loop.once()
+    # As in `once`: utilization is relative to the previous tick, and names are fetched in the background.
+    time.sleep(min(settings.tick_interval, MAX_PAUSE_S))
+    while not loop.has_answers() and deadline.remaining_s:
+        time.sleep(0.05)
+    tick = loop.once()
+    while _hangs(tick) and deadline.remaining_s:  # an idle driver may need seconds to initialise
+        time.sleep(0.25)
+        before, tick = tick, loop.once()
+    wall_ns, steady_ns = time.time_ns() - wall_ns, time.monotonic_ns() - steady_ns
+    sample_us = None
+    if tick.driver.up and settings.source == "nvml":
+        now_us = tick.time_ns // 1000
+        sample = Bounded("samples", lambda: (preflight.newest_sample_us(tick.readings, now_us),), CALL_S, "").outcome()
+        sample_us = None if isinstance(sample, Finding) else sample[0]
+    return Ticks(first=first, before=before, last=tick, wall_ns=wall_ns, steady_ns=steady_ns, sample_us=sample_us)
+
+
+def _hangs(tick: Tick) -> bool:
+    return checks.hangs(tick.driver) or any(map(checks.hangs, tick.readings))
+
+
+def _recording(tick: Tick) -> Finding:
+    if not tick.readings:
+        return problem("source", "the recording contains no GPUs", "create another with `gpuledger record FILE`")
+    return ok("source", f"a recording of {len(tick.readings)} devices; the driver and the host are not used")

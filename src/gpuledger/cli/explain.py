@@ -6,15 +6,20 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from gpuledger.cli import learned, logs, terminal
+from gpuledger.books.fingerprint import workload_of
+from gpuledger.cli import logs, terminal
 from gpuledger.cli.providers import providers
 from gpuledger.config import Config
-from gpuledger.errors import ConfigError
-from gpuledger.model import Facts, Owner, Reading
+from gpuledger.errors import ConfigError, HttpError
+from gpuledger.export.listen import parse_address
+from gpuledger.model import Device, Facts, Owner, Reading
+from gpuledger.net.address import Address
+from gpuledger.net.http import Client
 from gpuledger.owners import cgroup, devices
 from gpuledger.owners.access import probe
 from gpuledger.owners.procfs import Procfs
@@ -23,6 +28,8 @@ from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.slurm import SlurmResolver
 
 MAX_CGROUP_BYTES = 1 << 20
+EXPORTER_TIMEOUT_S = 1.0
+MAX_RESPONSE_BYTES = 8 << 20
 MAX_PID_DIGITS = 10
 """The kernel's pids have seven digits at most."""
 
@@ -85,13 +92,13 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     for provider in name_providers:
         provider.stop()
     readings, driver_problem = _on_gpus(pid, settings)
-    fingerprints = learned.fetch(settings.web_listen_address)
+    fingerprints = fetch_fingerprints(settings.web_listen_address)
     if as_json:
         terminal.write_line(json.dumps({
             "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": procfs.mapped_gpus(pid),
             "cgroup": ref.to_dict(), "owner": {**asdict(owner), "display_name": owner.display_name},
             "gpus": [reading.device.uuid for reading in readings],
-            "alone": learned.describe(facts, owner, [reading.device for reading in readings], fingerprints),
+            "alone": _alone(facts, owner, [reading.device for reading in readings], fingerprints),
             "providers": [{**asdict(p.health), "reason": p.health.reason} for p in name_providers],
         }))  # fmt: skip
         return 0
@@ -101,7 +108,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     _print_providers(name_providers, owner)
     _print_owner(owner)
     terminal.write_line("7. alone on a GPU")
-    for line in learned.describe(facts, owner, [reading.device for reading in readings], fingerprints):
+    for line in _alone(facts, owner, [reading.device for reading in readings], fingerprints):
         terminal.write_line(f"   {line}")
     return 0
 
@@ -171,3 +178,47 @@ def _print_owner(owner: Owner) -> None:
             terminal.write_line(f"   {name:14} {value}")
     if owner.reason:
         terminal.write_line(f"   missing        {owner.reason}")
+
+
+def fetch_fingerprints(addresses: Sequence[str]) -> list[dict[str, Any]] | None:
+    """The fingerprints of the first exporter that responds at one of these addresses; None if none does."""
+    for address in addresses:
+        try:
+            status, body = _client(address).get("/api/v1/fingerprints", EXPORTER_TIMEOUT_S, MAX_RESPONSE_BYTES)
+            if status == 200:
+                return list(json.loads(body)["fingerprints"])
+        except (HttpError, ValueError, KeyError, TypeError):
+            continue  # another program, or no program
+    return None
+
+
+def is_guarded(address: str) -> bool:
+    """Whether a server there requires TLS or a password, as an exporter with a web configuration does."""
+    try:
+        status, body = _client(address).get("/healthz", EXPORTER_TIMEOUT_S, MAX_RESPONSE_BYTES)
+    except HttpError:
+        return False
+    return status == 401 or b"to an HTTPS server" in body
+
+
+def _client(address: str) -> Client:
+    host, port = parse_address(address)
+    return Client(Address(host=host or "127.0.0.1", port=port))
+
+
+def _alone(
+    facts: Facts, owner: Owner, devices: Iterable[Device], fingerprints: list[dict[str, Any]] | None
+) -> list[str]:
+    """Lines about the workload of a process while it was alone on a GPU."""
+    if fingerprints is None:
+        return ["unknown: no exporter responds at --web.listen-address, or it requires TLS or a password"]
+    workloads = [dict(workload) for device in devices if (workload := workload_of(device, facts, owner)) is not None]
+    matching = [fingerprint for fingerprint in fingerprints if fingerprint.get("workload") in workloads]
+    lines = [_behaviour(behaviour) for fingerprint in matching for behaviour in fingerprint["behaviours"]]
+    return lines or ["the exporter has not seen it alone on a GPU while working: energy is split by SM time"]
+
+
+def _behaviour(behaviour: dict[str, Any]) -> str:
+    activity = ", ".join(f"{part} {share:.2f}" for part, share in behaviour["activity"].items() if share)
+    watts, seconds = behaviour["power_watts"], behaviour["seconds"]
+    return f"{watts:.0f} W above parked while working; {activity} (seen for {seconds:.0f} s)"

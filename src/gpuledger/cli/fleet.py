@@ -28,20 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT. With --once, exit code 1 if Prometheus does not answer."""
     plan = settings.plan()
-    refresh = Refresh(Prometheus(settings.access()), plan)
+    refresh = Refresh(Prometheus(settings.access()).query, plan)
     if arguments.once:
         logs.set_up("error", settings.log_format)
         refresh.step()
-        shown = refresh.shown
-        for line in shown.warnings if shown.up else (shown.reason,):
+        state = refresh.state
+        for line in state.warnings if state.up else (state.reason,):
             print(f"gpuledger: {line}", file=sys.stderr)
-        if shown.up:
-            terminal.write(b"".join(Renderer(families(plan.groupings)).chunks(shown, Format.TEXT)))
-        return 0 if shown.up else 1
+        if state.up:
+            terminal.write(b"".join(Renderer(families(plan.groupings)).chunks(state, Format.TEXT)))
+        return 0 if state.up else 1
     logs.set_up(settings.log_level, settings.log_format)
     pages = Pages(
-        lambda: refresh.shown,
-        lambda: refresh.tried_s_ago,
+        lambda: refresh.state,
+        lambda: refresh.since_refresh_s,
         groupings=plan.groupings,
         longest_s=3 * settings.refresh + 2 * (len(plan.queries.per_gpu()) + 2) * settings.prometheus_timeout,
         telemetry_path=settings.web_telemetry_path,

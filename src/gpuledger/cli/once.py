@@ -6,7 +6,7 @@ import argparse
 import os
 
 from gpuledger.atomicfile import replacing
-from gpuledger.catalog.dialects import speak
+from gpuledger.catalog.dialects import families_of
 from gpuledger.cli import build, logs, terminal
 from gpuledger.config import Config
 from gpuledger.errors import ConfigError
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Config) -> int:
     """Exit code 1 if the driver could not be read; the other metrics are written nevertheless."""
     logs.set_up(settings.log_level, settings.log_format)
-    renderer = Renderer(speak(settings.web_dialect, build.choices(settings, os.environ)))
+    renderer = Renderer(families_of(settings.web_dialect, build.choices(settings, os.environ)))
     if arguments.format == "openmetrics" and not renderer.openmetrics:
         dialects = "+".join(settings.web_dialect)
         raise ConfigError(f"--format: OpenMetrics does not allow the names of dialect {dialects}", "use --format text")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from contextlib import closing
@@ -35,7 +34,7 @@ def run(_: argparse.Namespace, settings: Settings) -> int:
     server = Prometheus(settings.access())
     try:
         with closing(Progress(f"querying {settings.prometheus_url}")) as progress:
-            gatherer = Gatherer(server, settings.allow_partial, progress.show)
+            gatherer = Gatherer(server.query_range, settings.allow_partial, progress.show)
             totals = gatherer.gather(grouping, span, round(settings.gap * 1000))
     except PrometheusError as error:
         print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
@@ -48,8 +47,7 @@ def run(_: argparse.Namespace, settings: Settings) -> int:
 
 def _render(report: Report, output_format: str, *, to_file: bool) -> str:
     if output_format == "table":
-        colour = not to_file and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        return table(report, colour=colour)
+        return table(report, colour=not to_file and terminal.has_colour())
     return {"csv": to_csv, "json": to_json, "html": to_html}[output_format](report)
 
 

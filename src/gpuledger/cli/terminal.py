@@ -42,6 +42,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def has_colour() -> bool:
+    """Whether to colour standard output: as no-color.org specifies, and only on a terminal that is not dumb."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 class Progress:
     """A progress bar on standard error, if that is a terminal and the task takes longer than a second."""
 

@@ -6,7 +6,6 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
@@ -15,11 +14,10 @@ from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
 from gpuledger.errors import ConfigError, LostError, SnapshotError, UsageError
 from gpuledger.top.columns import BY_NAME, NUMBERS, View
-from gpuledger.top.exporter import Exporter
+from gpuledger.top.exporter import OPTIONS, Exporter, Settings
 from gpuledger.top.feed import Feed, Source, Ticks
-from gpuledger.top.plain import write
+from gpuledger.top.pages import once
 from gpuledger.top.rows import GROUPINGS, Choice
-from gpuledger.top.settings import OPTIONS, Settings
 from gpuledger.view.codec import clean, encode
 
 if TYPE_CHECKING:
@@ -98,18 +96,19 @@ def _once(arguments: argparse.Namespace, settings: Settings, view: View) -> int:
             if loop is not None:  # shares and power need an earlier tick
                 source()
                 build.wait_for_names(loop, settings)
-            shown = source()
+            snapshot = source()
     except LostError as error:
         return _failed(str(error))
     except SnapshotError as error:
         return _failed(f"{settings.connect}: {error}")
     if arguments.json:
-        terminal.write(encode(shown, indent=2) + b"\n")
+        terminal.write(encode(snapshot, indent=2) + b"\n")
     else:
         columns = max(MIN_COLUMNS, shutil.get_terminal_size(DEFAULT_SIZE).columns)
-        colour = _has_colour(sys.stdout, os.environ)
-        terminal.write(write(shown, view, columns=columns, colour=colour, utf8=_has_utf8(sys.stdout)).encode())
-    return 0 if shown.driver.up else _failed(f"the driver cannot be read: {shown.driver.reason}")
+        terminal.write(
+            once(snapshot, view, columns=columns, colour=terminal.has_colour(), utf8=_has_utf8(sys.stdout)).encode()
+        )
+    return 0 if snapshot.driver.up else _failed(f"the driver cannot be read: {snapshot.driver.reason}")
 
 
 def _failed(reason: str) -> int:
@@ -119,9 +118,3 @@ def _failed(reason: str) -> int:
 
 def _has_utf8(stream: IO[Any] | None) -> bool:
     return (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
-
-
-def _has_colour(stream: IO[Any] | None, environment: Mapping[str, str]) -> bool:
-    """As no-color.org specifies; neither a dumb terminal nor a closed stream has colours."""
-    is_terminal = stream is not None and stream.isatty()
-    return is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"

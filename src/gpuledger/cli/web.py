@@ -1,11 +1,11 @@
-"""The HTTP server of a command, as its settings configure it. Shared by `serve`, `demo` and `fleet`."""
+"""Creates the HTTP server of `serve`, `demo` and `fleet`."""
 
 from __future__ import annotations
 
 import logging
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gpuledger import __version__
 from gpuledger.errors import ConfigError
@@ -14,32 +14,14 @@ from gpuledger.export.listen import passed_sockets
 from gpuledger.export.server import Server, Wrap
 
 if TYPE_CHECKING:
+    from gpuledger.config import Config
     from gpuledger.export.webconfig import WebFile
+    from gpuledger.fleet.settings import Settings as FleetSettings
 
 log = logging.getLogger(__name__)
 
 
-class Settings(Protocol):
-    """The settings that commands with a server have in common."""
-
-    @property
-    def web_listen_address(self) -> tuple[str, ...]:
-        """Addresses to listen on."""
-
-    @property
-    def web_max_connections(self) -> int:
-        """Maximum number of open connections."""
-
-    @property
-    def web_config_file(self) -> str:
-        """Web configuration file; may be empty."""
-
-    @property
-    def web_systemd_socket(self) -> bool:
-        """Whether systemd passes the sockets."""
-
-
-def create_server(settings: Settings, pages: Handler) -> Server:
+def create_server(settings: Config | FleetSettings, pages: Handler) -> Server:
     """A server that is not bound yet. Raises ConfigError if its files are invalid."""
     wrap, middleware = None, None
     if settings.web_config_file:
@@ -79,5 +61,4 @@ def load_web_file(path: str) -> tuple[WebFile, Wrap | None]:
 def log_addresses(server: Server) -> None:
     """Log the addresses that the server listens on."""
     for host, port in server.addresses:
-        shown = f"[{host}]" if ":" in host else host
-        log.info("gpuledger %s listens on %s:%d", __version__, shown, port)
+        log.info("gpuledger %s listens on %s:%d", __version__, f"[{host}]" if ":" in host else host, port)

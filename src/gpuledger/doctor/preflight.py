@@ -6,7 +6,6 @@ import fcntl
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from gpuledger.errors import ConfigError, JournalError, ListenError, UpstreamErr
 from gpuledger.export.listen import listen, parse_address
 from gpuledger.journalfile import JournalFile
 from gpuledger.model import Reading
+from gpuledger.net.deadline import Deadline
 from gpuledger.sources.nvml.processes import NewSamples, OldSamples
 from gpuledger.sources.worker import Worker
 from gpuledger.upstream.source import Source
@@ -31,36 +31,36 @@ T = TypeVar("T")
 
 
 class Bounded(Generic[T]):
-    """A job in a thread of its own with a time limit that starts now. A job that hangs ends with the process."""
+    """A check in its own thread, with a time limit that starts now. A hung thread ends with the process."""
 
     def __init__(self, name: str, job: Callable[[], T], limit_s: float, fix: str) -> None:
-        self._name, self._limit_s, self._fix = name, limit_s, fix
-        self._deadline = time.monotonic() + limit_s
+        self._name, self._fix = name, fix
+        self._deadline = Deadline(limit_s)
         self._worker: Worker[T] = Worker(f"check {name}")
         self._worker.start(job)
 
     def outcome(self) -> T | Finding:
         """The result of the job, or a finding if it failed or did not return in time."""
         try:
-            result = self._worker.result(max(0.0, self._deadline - time.monotonic()))
+            result = self._worker.result(self._deadline.remaining_s)
         except Exception as error:  # the other checks are still useful
             log.debug("%s", self._name, exc_info=True)
             return problem(self._name, f"the check itself failed: {type(error).__name__}: {error}", REPORT_FIX)
         finally:
             self._worker.close()
         if result is None:
-            return problem(self._name, f"does not return within {self._limit_s:g} s", self._fix)
+            return problem(self._name, f"does not return within {self._deadline.timeout_s:g} s", self._fix)
         return result
 
 
 def findings(check: Bounded[list[Finding]]) -> list[Finding]:
-    """The findings of a check, or the one that it failed."""
+    """The findings of a check, or one finding if it failed."""
     outcome = check.outcome()
     return [outcome] if isinstance(outcome, Finding) else outcome
 
 
 def ports(addresses: Sequence[str], is_ours: Callable[[str], bool]) -> list[Finding]:
-    """Whether each address is free; `is_ours` says whether a gpuledger listens there."""
+    """Whether each address is free; `is_ours` returns whether a gpuledger listens there."""
     return [_port(address, is_ours) for address in addresses]
 
 

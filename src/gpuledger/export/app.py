@@ -10,7 +10,7 @@ from gpuledger import __version__
 from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.export import scaling
 from gpuledger.export.api import Api
-from gpuledger.export.bodies import Bodies, DialectBodies, Families, UpstreamBodies
+from gpuledger.export.bodies import Bodies, DialectBodies, Families, UpstreamBodies, headers
 from gpuledger.export.files import FOLDER, TYPES, Files
 from gpuledger.export.http import Request, Response, not_found
 from gpuledger.export.json import learned_json
@@ -101,7 +101,7 @@ class App:
             return NOT_READY
         fmt = choose_format(request.headers.get("accept")) if bodies.openmetrics else Format.TEXT
         encoding = choose_encoding(request.headers.get("accept-encoding"))
-        return Response(200, _headers(fmt, encoding), bodies.get(tick, fmt, encoding))
+        return Response(200, headers(fmt, encoding), bodies.get(tick, fmt, encoding))
 
     def _upstream(self, request: Request) -> Response:
         encoding = choose_encoding(request.headers.get("accept-encoding"))
@@ -110,7 +110,7 @@ class App:
             tick = self._latest()
             upstream = tick.health.upstream if tick else None
             return Response.text(503, f"no metrics to pass on: {upstream.reason if upstream else 'not read yet'}")
-        return Response(200, _headers(Format.TEXT, encoding), body)
+        return Response(200, headers(Format.TEXT, encoding), body)
 
     def _fingerprints(self, _: Request) -> Response:
         tick = self._latest()
@@ -148,10 +148,3 @@ class App:
         links = {self._telemetry_path: "metrics", **self._linked, **LINKS}
         items = (f'<li><a href=".{html.escape(path)}">{html.escape(about)}</a></li>' for path, about in links.items())
         return text.replace("<!-- links -->", "".join(items)).replace("<!-- version -->", __version__)
-
-
-def _headers(fmt: Format, encoding: str) -> list[tuple[str, str]]:
-    headers = [("Content-Type", fmt.content_type), ("Vary", "Accept, Accept-Encoding")]
-    if encoding != "identity":
-        headers.append(("Content-Encoding", encoding))
-    return headers

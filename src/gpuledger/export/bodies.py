@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 
 from gpuledger.catalog import Moment
-from gpuledger.catalog.dialects import DIALECTS, Choices, speak
+from gpuledger.catalog.dialects import DIALECTS, Choices, families_of
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 
@@ -76,7 +76,7 @@ class DialectBodies:
         return bodies
 
     def _create(self, names: tuple[str, ...]) -> Bodies:
-        families = speak(names, self._choices)
+        families = families_of(names, self._choices)
         append = None if self._append is None else partial(self._append, {family.name for family in families})
         return Bodies(Renderer(families), append)
 
@@ -108,6 +108,12 @@ class UpstreamBodies:
     def without(self, names: Collection[str]) -> Iterator[bytes]:
         """The families that can follow metrics of these names: no family may appear twice."""
         return (text for name, text in self._latest() or () if name.decode() not in names)
+
+
+def headers(fmt: Format, encoding: str) -> list[tuple[str, str]]:
+    """The headers of a response with metrics."""
+    content = [("Content-Type", fmt.content_type), ("Vary", "Accept, Accept-Encoding")]
+    return content if encoding == "identity" else [*content, ("Content-Encoding", encoding)]
 
 
 def compress(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from gpuledger.export import http
 from gpuledger.export.http import BadRequest, Limits, Request, Response
+from gpuledger.net.deadline import Deadline
 
 Handler = Callable[[Request], Response]
 
@@ -50,7 +51,8 @@ class Connection:
     def read_request(self, *, fresh: bool) -> Request | None:
         """The next request; None if the client disconnected or was idle for too long."""
         started = fresh or bool(self.buffer)
-        deadline = (self.waiting_since or 0.0) + (self.limits.head_s if started else self.limits.idle_s)
+        waited_s = 0.0 if self.waiting_since is None else monotonic() - self.waiting_since  # includes a TLS handshake
+        deadline = Deadline((self.limits.head_s if started else self.limits.idle_s) - waited_s)
         while True:
             while self.buffer.startswith((b"\r", b"\n")):  # RFC 9112 2.2: empty lines before a request are ignored
                 del self.buffer[0]
@@ -60,7 +62,7 @@ class Connection:
                 del self.buffer[:end]
                 return http.parse_head(head, self.limits, self.address)
             try:
-                self.sock.settimeout(_left(deadline))
+                self.sock.settimeout(deadline.left_s())
                 data = self.sock.recv(_READ_BYTES)
             except TimeoutError:
                 if not self.buffer:
@@ -69,11 +71,11 @@ class Connection:
             if not data:
                 return None
             if not started:
-                started, deadline = True, monotonic() + self.limits.head_s
+                started, deadline = True, Deadline(self.limits.head_s)
             self.buffer += data
 
     def answer(self, request: Request, handler: Handler, *, keep_alive: bool) -> bool:
-        """Call the handler and send what it says; whether the connection can be used again."""
+        """Call the handler and send its response; return whether the connection can be reused."""
         try:
             response = handler(request)
             pieces, keep = http.frame(response, request, keep_alive=keep_alive and http.refusal(request) is None)
@@ -81,12 +83,12 @@ class Connection:
             _log_failure(request, error)
             response = Response.text(500, "the page could not be rendered; see the log of the exporter")
             pieces, keep = http.frame(response, request, keep_alive=False)
-        deadline = monotonic() + self.limits.write_s
+        deadline = Deadline(self.limits.write_s)
         try:
             for piece in _until_failure(pieces, request):
                 if response.live or self.sending_since is None:
                     self.sending_since = monotonic()
-                self.send(piece, monotonic() + self.limits.live_s if response.live else deadline)
+                self.send(piece, Deadline(self.limits.live_s) if response.live else deadline)
                 if response.live:  # the client has everything and waits for the next part
                     self.sending_since = None
         except OSError:
@@ -99,32 +101,32 @@ class Connection:
                 response.body.close()
         return keep
 
-    def complain(self, error: BadRequest) -> None:
-        """Send the reason for which the request is not handled."""
+    def send_error(self, error: BadRequest) -> None:
+        """Send the reason why the request is rejected."""
         pieces, _ = http.frame(Response.text(error.status, error.message), None, keep_alive=False)
-        self.send(b"".join(pieces), monotonic() + LINGER_S)
+        self.send(b"".join(pieces), Deadline(LINGER_S))
 
-    def send(self, data: bytes, deadline: float) -> None:
+    def send(self, data: bytes, deadline: Deadline) -> None:
         """Send all data, or raise TimeoutError."""
-        rest = memoryview(data)
-        while rest:
-            self.sock.settimeout(_left(deadline))
-            rest = rest[self.sock.send(rest[:_SEND_BYTES]) :]
+        unsent = memoryview(data)
+        while unsent:
+            self.sock.settimeout(deadline.left_s())
+            unsent = unsent[self.sock.send(unsent[:_SEND_BYTES]) :]
 
     def linger(self) -> None:
         """Close our side and read until the client closes too, so that it can read the response."""
-        deadline = monotonic() + LINGER_S
+        deadline = Deadline(LINGER_S)
         self.sock.settimeout(LINGER_S)
         if unwrap := getattr(self.sock, "unwrap", None):
             with contextlib.suppress(OSError, ValueError):  # the client disconnected, or this was never TLS
                 unwrap()  # sends close_notify: without it, TLS clients suspect a truncation attack
         socket.socket.shutdown(self.sock, socket.SHUT_WR)
-        self.sock.settimeout(_left(deadline))
+        self.sock.settimeout(deadline.left_s())
         while self.sock.recv(_READ_BYTES):
-            self.sock.settimeout(_left(deadline))
+            self.sock.settimeout(deadline.left_s())
 
     def eviction_key(self, now: float) -> tuple[int, float] | None:
-        """Eviction key, smallest first; None if the connection must not be evicted.
+        """Sort key for eviction, smallest first; None if the connection must not be evicted.
 
         Clients that send nothing come first, then clients that are slow to read their response.
         """
@@ -136,17 +138,10 @@ class Connection:
         return None if sending_since is None or now - sending_since < SLOW_S else (1, sending_since)
 
     def cut(self) -> None:
-        """Wake the thread with an error. Called with the server's lock held, so that the socket is still open."""
+        """Shut the socket down, which ends its thread. Called with the server's lock held, so that it is open."""
         self.evicted = True
         with contextlib.suppress(OSError):  # not the method of TLS sockets, which would continue in clear text
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
-
-
-def _left(deadline: float) -> float:
-    left = deadline - monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
 
 
 def _until_failure(pieces: Iterable[bytes], request: Request) -> Iterator[bytes]:

@@ -10,17 +10,13 @@ from dataclasses import dataclass
 
 REASONS = {
     200: "OK",
-    301: "Moved Permanently",
-    302: "Found",
     304: "Not Modified",
     400: "Bad Request",
     401: "Unauthorized",
-    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
     414: "URI Too Long",
-    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
@@ -205,9 +201,9 @@ def _request_line(line: str) -> tuple[str, str, str]:
     return method, target, "HTTP/1.0" if matched[2] == "0" else "HTTP/1.1"
 
 
-def _headers(lines: Sequence[str], most: int) -> dict[str, str]:
-    if len(lines) > most:
-        raise BadRequest(431, f"the request has too many headers; send at most {most}")
+def _headers(lines: Sequence[str], max_headers: int) -> dict[str, str]:
+    if len(lines) > max_headers:
+        raise BadRequest(431, f"the request has too many headers; send at most {max_headers}")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")

@@ -30,10 +30,7 @@ class Format(Enum):
         return self.value
 
 
-_NAMES = {
-    Format.TEXT: ("text/plain", "0.0.4"),
-    Format.OPENMETRICS: ("application/openmetrics-text", "1.0.0"),
-}
+_NAMES = {Format.TEXT: ("text/plain", "0.0.4"), Format.OPENMETRICS: ("application/openmetrics-text", "1.0.0")}
 
 
 # The same few headers come with every scrape; 16 entries stay small even if each is a full head of 16 KiB.

@@ -72,10 +72,10 @@ class Server:
         self._addresses = list(addresses)
         handler = _with_refusals(handler)
         self._handler = handler if middleware is None else middleware(handler)
-        self._wrap, self._limits, self._most = wrap, limits, max_connections
+        self._wrap, self._limits, self._max_connections = wrap, limits, max_connections
         self._listeners = list(sockets)
         self._stopping = threading.Event()
-        self._changed = threading.Condition()  # guards the connections, their states and the counts
+        self._changed = threading.Condition()  # guards the connections, their states and the count
         self._connections: set[Connection] = set()
         self._accepted = self._evicted = self._rejected = 0
         self._lingering: deque[tuple[float, socket.socket]] = deque()  # this and the next belong to the accept thread
@@ -178,9 +178,11 @@ class Server:
     def _admit(self, sock: socket.socket, address: str) -> Connection | None:
         """The connection of a new client, after evicting another one if needed; None if no client can be evicted."""
         with self._changed:
-            if len(self._connections) >= self._most and self._evict():  # its thread ends shortly
-                self._changed.wait_for(lambda: len(self._connections) < self._most or self._stopping.is_set(), 1.0)
-            if len(self._connections) >= self._most or self._stopping.is_set():
+            if len(self._connections) >= self._max_connections and self._evict():  # its thread ends shortly
+                self._changed.wait_for(
+                    lambda: len(self._connections) < self._max_connections or self._stopping.is_set(), 1.0
+                )
+            if len(self._connections) >= self._max_connections or self._stopping.is_set():
                 return None
             connection = Connection(sock, self._limits, monotonic(), address)
             self._connections.add(connection)
@@ -222,7 +224,7 @@ class Server:
             connection.sock.settimeout(self._limits.head_s)
             if self._wrap is not None:
                 connection.sock = self._wrap(connection.sock)
-                if connection.evicted:  # meanwhile, when its socket could not be closed
+                if connection.evicted:  # while its socket was being wrapped
                     return
             if self._handshake(connection):
                 self._handle_requests(connection)
@@ -245,7 +247,7 @@ class Server:
         try:
             cast("SSLSocket", connection.sock).do_handshake()
         except BadRequest as error:
-            connection.complain(error)
+            connection.send_error(error)
             return False
         except TimeoutError:
             raise
@@ -259,7 +261,7 @@ class Server:
             try:
                 request = connection.read_request(fresh=served == 1)
             except BadRequest as error:
-                connection.complain(error)
+                connection.send_error(error)
                 return
             if request is None or not self._begin(connection):
                 return

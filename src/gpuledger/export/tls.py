@@ -7,12 +7,11 @@ client: the handshake happens in the client's own thread, under the deadline of 
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import ssl
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from ipaddress import IPv6Address, ip_address
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from gpuledger.errors import ConfigError
 from gpuledger.export.http import BadRequest
 from gpuledger.export.reload import Reloaded, file_state
 from gpuledger.export.webconfig import LARGEST_FILE, ClientAuth, TlsConfig, WebConfig
+from gpuledger.net.tls import pem_path
 from gpuledger.yamlfile import read_text
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class TlsSocket(ssl.SSLSocket):
             raise ConnectionAbortedError
 
     def _rejection(self, certificate: Mapping[str, Any]) -> str:
-        """What OpenSSL does not check: the allowed names and, in a resumed session, the expiry."""
+        """Why a verified certificate is rejected: its names or, in a resumed session, its expiry; may be empty."""
         allowed = cast("Context", self.context).allowed_sans
         if allowed is not None and not allowed & set(subject_names(certificate)):
             return "no allowed SAN in the client certificate"
@@ -69,7 +69,7 @@ class TlsSocket(ssl.SSLSocket):
         return "the client certificate expired during the session" if expired else ""
 
     def _fail(self, reason: str) -> None:
-        """Continue as a plain socket, to answer in clear text or to wait until the client has read the alert."""
+        """Continue as a plain socket, to respond in clear text or to wait until the client has read the alert."""
         self._sslobj = None
         context = cast("Context", self.context)
         first = reason not in context.logged
@@ -120,7 +120,7 @@ def create_context(config: TlsConfig) -> Context:
 
 
 def subject_names(certificate: Mapping[str, Any]) -> Iterator[str]:
-    """The subject alternative names of a certificate as returned by `getpeercert`, spelt as Go spells them."""
+    """The subject alternative names of a certificate as returned by `getpeercert`, in the notation of Go."""
     for kind, value in certificate.get("subjectAltName", ()):
         if kind == "IP Address":
             address = ip_address(value.strip())
@@ -138,7 +138,8 @@ def _load_key_pair(context: Context, config: TlsConfig) -> None:
         if marker not in text:
             raise ConfigError(f"no PEM data in {where}", "put the certificate or key there in PEM format")
     try:
-        with _memory_file(certificate) as certificate_path, _memory_file(key) as key_path:
+        with ExitStack() as stack:
+            certificate_path, key_path = (str(pem_path(text.encode(), stack)) for text in (certificate, key))
             context.load_cert_chain(certificate_path, key_path, password=_reject_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
@@ -169,14 +170,3 @@ def _set_client_auth(context: Context, config: TlsConfig) -> None:
         context.load_verify_locations(cadata=trusted)
     except ssl.SSLError as error:
         raise ConfigError(f"invalid certificate in {where}: {(error.reason or 'malformed PEM').lower()}") from None
-
-
-@contextmanager
-def _memory_file(text: str) -> Iterator[str]:
-    """The path of a file in memory: OpenSSL needs a path, and a key must not be written to disk."""
-    number = os.memfd_create("pem")
-    try:
-        os.write(number, text.encode())
-        yield f"/proc/self/fd/{number}"
-    finally:
-        os.close(number)

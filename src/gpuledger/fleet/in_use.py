@@ -6,14 +6,14 @@ needed. Here the sum of utilization is divided by the number of GPUs in use: 60 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import fsum
 from operator import attrgetter
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from gpuledger.fleet.stream import Found, Which
+from gpuledger.fleet.stream import GpuId, GpuSample
 
 RULES = ("busy", "allocated", "resident")
 """When a GPU is in use: its utilization is not 0; it is allocated; a process is on it."""
@@ -24,7 +24,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 }
 """The labels of different exporters for one name."""
 Key = tuple[str, ...]
-Who = tuple[str | None, ...]
+LabelValues = tuple[str | None, ...]
 """Values of the holder labels; a mapping per holder would take 20 MB for 80,000 pods."""
 KEY = attrgetter("key")
 Sources = tuple[tuple[str, ...], ...]
@@ -39,7 +39,7 @@ HOLDER_LABELS = frozenset((
 class Holder:
     """An owner with a process on a GPU, or with an allocation of it."""
 
-    who: Who
+    label_values: LabelValues
     utilization: float | None = None
     """Utilization in this holder's series, if the query returns one series per holder."""
     memory: float | None = None
@@ -150,7 +150,7 @@ def _held(gpu: Gpu, rule: str, sources: Sources, held: Key) -> Iterator[Row]:
     """The GPU as a member of each group of its holders."""
     groups: dict[Key, list[Holder]] = {}
     for holder in gpu.holders:
-        if all(key := _key(sources, {**gpu.labels, **dict(zip(held, holder.who, strict=True))})):
+        if all(key := _key(sources, {**gpu.labels, **dict(zip(held, holder.label_values, strict=True))})):
             groups.setdefault(key, []).append(holder)
     for key, holders in groups.items():
         own = [h.utilization for h in holders if h.utilization is not None]
@@ -169,97 +169,53 @@ def _key(sources: Sources, labels: Mapping[str, str | None]) -> Key:
 
 
 class Join:
-    """Joins the answers to several queries by GPU. Only GPUs with a utilization count; of several series, the highest.
+    """Joins the results of several queries by GPU. Only GPUs with a utilization count; of several series, the highest.
 
-    `wanted` are the labels to keep. Answers are added in parts, by the names in Queries, utilization first.
+    `wanted` are the labels to keep. Results are added in parts, by the names in Queries, utilization first.
     """
 
     def __init__(self, wanted: Iterable[str]) -> None:
         names = set(wanted)
         self.held = tuple(sorted(names & HOLDER_LABELS))
-        """The holder labels, in the order of Holder.who."""
+        """The holder labels, in the order of Holder.label_values."""
         self._about = tuple(sorted(names - HOLDER_LABELS))
         self._by_uuid = "uuid" in names
-        self._gpus: dict[Which, Gpu] = {}
-        self._labels: dict[Who, Mapping[str, str]] = {}
-        self._who: dict[Who, Who] = {(None,) * len(self.held): ()}
+        self._gpus: dict[GpuId, Gpu] = {}
+        self._labels: dict[LabelValues, Mapping[str, str]] = {}
+        self._label_values: dict[LabelValues, LabelValues] = {(None,) * len(self.held): ()}
 
     @property
     def gpus(self) -> Collection[Gpu]:
         """All GPUs."""
         return self._gpus.values()
 
-    def add(self, name: str, series: Iterable[Found]) -> None:
-        """Add a part of an answer."""
-        self._ADD[name](self, series)
-
-    def _utilization(self, series: Iterable[Found]) -> None:
-        for which, labels, value in series:
-            if (gpu := self._gpus.get(which)) is None:
-                known = {"uuid": which, **labels} if self._by_uuid and isinstance(which, str) else labels
-                gpu = self._gpus[which] = Gpu(self._shared(known), value)
-            elif value > gpu.utilization:
-                gpu.utilization = value
-            if (holder := self._holder(gpu, labels)) is not None:
-                holder.utilization = _larger(holder.utilization, value)
-
-    def _memory(self, series: Iterable[Found]) -> None:
-        for gpu, holder, value in self._known(series):
-            gpu.memory = _larger(gpu.memory, value)
-            if holder is not None:
-                holder.memory = _larger(holder.memory, value)
-
-    def _allocated(self, series: Iterable[Found]) -> None:
-        for gpu, holder, value in self._known(series):
-            if value > 0:
-                gpu.allocated = True
-                if holder is not None:
-                    holder.allocated = True
-
-    def _resident(self, series: Iterable[Found]) -> None:
-        for gpu, holder, value in self._known(series):
-            if value > 0:
-                gpu.resident = max(gpu.resident, value)
-                if holder is not None:
-                    holder.resident = True
-
-    def _residents(self, series: Iterable[Found]) -> None:
-        for _, holder, value in self._known(series):
-            if value > 0 and holder is not None:
-                holder.resident = True
-
-    def _info(self, series: Iterable[Found]) -> None:
-        for which, labels, _ in series:
-            if (gpu := self._gpus.get(which)) is not None:
+    def add(self, name: str, samples: Iterable[GpuSample]) -> None:
+        """Add samples of the query `name`."""
+        for gpu_id, labels, value in samples:
+            gpu = self._gpus.get(gpu_id)
+            if gpu is None and name == "utilization":
+                known = {"uuid": gpu_id, **labels} if self._by_uuid and isinstance(gpu_id, str) else labels
+                gpu = self._gpus[gpu_id] = Gpu(self._shared(known), value)
+            if gpu is None:
+                continue
+            if name == "info":
                 gpu.labels = self._shared({**labels, **gpu.labels} if gpu.labels else labels)
-
-    _ADD: ClassVar[Mapping[str, Callable[[Join, Iterable[Found]], None]]] = {
-        "utilization": _utilization,
-        "memory": _memory,
-        "allocated": _allocated,
-        "resident": _resident,
-        "residents": _residents,
-        "info": _info,
-    }  # on the class: bound methods would make a Join refer to itself and delay its release
-
-    def _known(self, series: Iterable[Found]) -> Iterator[tuple[Gpu, Holder | None, float]]:
-        """The GPU and the holder of each series."""
-        gpus = self._gpus
-        for which, labels, value in series:
-            if (gpu := gpus.get(which)) is not None:
-                yield gpu, self._holder(gpu, labels), value
+                continue
+            _update_gpu(gpu, name, value)
+            if (holder := self._holder(gpu, labels)) is not None:
+                _update_holder(holder, name, value)
 
     def _holder(self, gpu: Gpu, labels: Mapping[str, str]) -> Holder | None:
         """The holder in the labels of a series; None if there is none."""
         if not labels or not self.held:
             return None
-        who = tuple(map(labels.get, self.held))
-        if not (who := self._who.setdefault(who, who)):
+        label_values = tuple(map(labels.get, self.held))
+        if not (label_values := self._label_values.setdefault(label_values, label_values)):
             return None
         for holder in gpu.holders:
-            if holder.who is who:
+            if holder.label_values is label_values:
                 return holder
-        holder = Holder(who)
+        holder = Holder(label_values)
         gpu.holders = (*gpu.holders, holder)
         return holder
 
@@ -269,6 +225,28 @@ class Join:
         if (shared := self._labels.get(values)) is None:
             shared = self._labels[values] = {name: v for name, v in zip(self._about, values, strict=True) if v}
         return shared
+
+
+def _update_gpu(gpu: Gpu, name: str, value: float) -> None:
+    if name == "utilization":
+        gpu.utilization = max(gpu.utilization, value)
+    elif name == "memory":
+        gpu.memory = _larger(gpu.memory, value)
+    elif name == "allocated":
+        gpu.allocated = gpu.allocated or value > 0
+    elif name == "resident":
+        gpu.resident = max(gpu.resident, value)
+
+
+def _update_holder(holder: Holder, name: str, value: float) -> None:
+    if name == "utilization":
+        holder.utilization = _larger(holder.utilization, value)
+    elif name == "memory":
+        holder.memory = _larger(holder.memory, value)
+    elif name == "allocated":
+        holder.allocated = holder.allocated or value > 0
+    else:
+        holder.resident = holder.resident or value > 0
 
 
 def _larger(before: float | None, now: float) -> float:

@@ -10,7 +10,7 @@ from gpuledger.catalog import Family, Kind, Series
 from gpuledger.catalog.exporter import FAMILIES as EXPORTER_FAMILIES
 from gpuledger.catalog.family import C, G, Thing, at, flag
 from gpuledger.catalog.kinds import EXPORTER
-from gpuledger.export.bodies import Bodies
+from gpuledger.export.bodies import Bodies, headers
 from gpuledger.export.http import Request, Response, not_found
 from gpuledger.export.negotiate import choose_encoding, choose_format
 from gpuledger.export.text import Renderer
@@ -21,8 +21,8 @@ SELF = "gpuledger itself"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """The last valid result, unless it is too old, and the state of the refresh."""
+class FleetState:
+    """The last valid result, unless it is too old, and the health of the refresh."""
 
     usages: tuple[Usage, ...] = ()
     """The whole cluster first; empty if there is no recent result."""
@@ -32,7 +32,7 @@ class Shown:
     reason: str = "not queried yet"
     refreshes: int = 0
     failures: tuple[tuple[str, int], ...] = ()
-    asked_s: float | None = None
+    data_time_s: float | None = None
     """Unix time of the last valid result, by the clock of Prometheus."""
     duration_ns: int = 0
     series: tuple[tuple[str, int], ...] = ()
@@ -59,12 +59,12 @@ def _count(name: str) -> Callable[[tuple[Usage, bool]], int | None]:
     return lambda thing: read(thing[0])
 
 
-def _classic(shown: Shown) -> float | None:
-    return shown.usages[0].utilization if shown.usages else None
+def _cluster_utilization(state: FleetState) -> float | None:
+    return state.usages[0].utilization if state.usages else None
 
 
-def _asked(shown: Shown) -> Series:
-    return [((name,), count) for name, count in shown.series]
+def _query_series(state: FleetState) -> Series:
+    return [((name,), count) for name, count in state.series]
 
 
 def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
@@ -72,12 +72,12 @@ def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
     names = tuple(dict.fromkeys(name for grouping in groupings for name in grouping))
     places = {"+".join(grouping): [names.index(name) for name in grouping] for grouping in groupings}
 
-    def things(shown: Shown) -> Iterator[Thing]:
-        for usage in shown.usages:
+    def things(state: FleetState) -> Iterator[Thing]:
+        for usage in state.usages:
             values = [""] * len(names)
             for place, value in zip(places.get(usage.by, ()), usage.labels, strict=True):
                 values[place] = value
-            yield (usage.by, *values), (usage, shown.percent)
+            yield (usage.by, *values), (usage, state.percent)
 
     group = Kind(("by", *names), things, sparse=True)
     return (
@@ -98,39 +98,40 @@ def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
                FROM, _count("allocated")),
         Family("avg_GPU_utilization", G, EXPORTER,
                "Mean utilization of the GPUs in use in the cluster, in the unit of the query; the classic name.",
-               FROM, _classic),
+               FROM, _cluster_utilization),
         Family("gpu_fleet_refresh_success", G, EXPORTER, "1 if the last refresh succeeded; else see the log.",
                SELF, flag("success")),
         Family("gpu_fleet_refreshes_total", C, EXPORTER, "Refreshes since the start.", SELF, at("refreshes")),
         Family("gpu_fleet_refresh_failures_total", C, EXPORTER, "Failed refreshes, by reason.",
-               SELF, series=lambda shown: [((kind,), n) for kind, n in shown.failures], labels=("reason",)),
+               SELF, series=lambda state: [((kind,), n) for kind, n in state.failures], labels=("reason",)),
         Family("gpu_fleet_refresh_duration_seconds", G, EXPORTER, "Duration of the last successful refresh.",
                SELF, at("duration_ns", 1e9), unit="seconds"),
         Family("gpu_fleet_data_timestamp_seconds", G, EXPORTER,
-               "Unix time of the last valid result, by the clock of Prometheus.", FROM, at("asked_s"), unit="seconds"),
+               "Unix time of the last valid result, by the clock of Prometheus.",
+               FROM, at("data_time_s"), unit="seconds"),
         Family("gpu_fleet_query_series", G, EXPORTER, "Series in the last valid answer to each query.",
-               FROM, series=_asked, labels=("query",)),
+               FROM, series=_query_series, labels=("query",)),
         Family("gpu_fleet_query_dropped_series", G, EXPORTER,
                "Dropped series of the last valid answers, whose value is not a number.", FROM, at("dropped")),
         Family("gpu_fleet_query_warnings", G, EXPORTER,
                "Warnings in the last valid answers; the log has their texts.",
-               FROM, lambda shown: len(shown.warnings)),
+               FROM, lambda state: len(state.warnings)),
     )  # fmt: skip
 
 
 class Pages:
-    """Handles requests. `shown` returns the state, `tried_s_ago` the time since the last refresh."""
+    """Handles requests. `state` returns the state, `since_refresh_s` the time since the last refresh."""
 
     def __init__(
         self,
-        shown: Callable[[], Shown],
-        tried_s_ago: Callable[[], float],
+        state: Callable[[], FleetState],
+        since_refresh_s: Callable[[], float],
         *,
         groupings: tuple[Key, ...],
         longest_s: float,
         telemetry_path: str = "/metrics",
     ) -> None:
-        self._shown, self._tried_s_ago, self._longest_s = shown, tried_s_ago, longest_s
+        self._state, self._since_refresh_s, self._longest_s = state, since_refresh_s, longest_s
         self._bodies = Bodies(Renderer(families(groupings)))
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/healthz": self._healthz,
@@ -146,20 +147,17 @@ class Pages:
     def _metrics(self, request: Request) -> Response:
         fmt = choose_format(request.headers.get("accept"))
         encoding = choose_encoding(request.headers.get("accept-encoding"))
-        headers = [("Content-Type", fmt.content_type), ("Vary", "Accept, Accept-Encoding")]
-        if encoding != "identity":
-            headers.append(("Content-Encoding", encoding))
-        return Response(200, headers, self._bodies.get(self._shown(), fmt, encoding))
+        return Response(200, headers(fmt, encoding), self._bodies.get(self._state(), fmt, encoding))
 
     def _healthz(self, _: Request) -> Response:
         """Whether refreshes continue. A Prometheus that is down is no reason to restart the service."""
-        ago_s = self._tried_s_ago()
+        ago_s = self._since_refresh_s()
         if ago_s > self._longest_s:
             return Response.text(503, f"no refresh for {ago_s:.0f} s; the refresh thread has stopped")
         return Response.text(200, "ok")
 
     def _readyz(self, request: Request) -> Response:
-        shown = self._shown()
-        if not shown.up:
-            return Response.text(503, f"no recent result: {shown.reason}")
+        state = self._state()
+        if not state.up:
+            return Response.text(503, f"no recent result: {state.reason}")
         return self._healthz(request)

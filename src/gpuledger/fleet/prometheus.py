@@ -1,6 +1,6 @@
 """Queries to a Prometheus, or to a server with its API (Thanos, Mimir, VictoriaMetrics).
 
-Every query has one deadline and one size limit, and ends with an answer or with a PrometheusError.
+Every query has a time limit and a size limit; failures are PrometheusErrors.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TypeVar
 from urllib.parse import urlencode
 
 from gpuledger.errors import ConnectError, HttpError, PrometheusError
-from gpuledger.fleet.answer import Answer, Courses, parse, parse_range
-from gpuledger.fleet.stream import Take, read
+from gpuledger.fleet.answer import Answer, RangeVector, parse, parse_range
+from gpuledger.fleet.stream import Sink, read
 from gpuledger.net.address import Address, has_credentials, parse_url
 from gpuledger.net.http import Client, Response
 from gpuledger.net.tls import TlsSettings
@@ -26,19 +26,19 @@ LARGEST_SECRET = 64 << 10
 T = TypeVar("T")
 API = "/api/v1"
 REASONS = {"half": "http"}
-"""Kinds of HttpError that the label `reason` does not tell apart."""
+"""Kinds of HttpError that are merged in the label `reason`."""
 FIXES = {
-    "size": "ask for fewer series or fewer labels",
-    "http": "is it a Prometheus?",
-    "timeout": "is it overloaded?",
-    "tls": "give --prometheus.ca-file; is it https, and is a client certificate wanted?",
-    "unreachable": "is it running?",
+    "size": "query fewer series or fewer labels",
+    "http": "check whether it is a Prometheus",
+    "timeout": "check whether it is overloaded",
+    "tls": "set --prometheus.ca-file; check the URL scheme and whether it requires a client certificate",
+    "unreachable": "check whether it is running",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Address of a Prometheus and credentials for it. Secrets are in files, which may change at any time."""
+    """Address and credentials of a Prometheus. Secrets are in files, which may be rotated."""
 
     url: str
     user: str = ""
@@ -60,47 +60,47 @@ class Access:
 def parse_place(text: str) -> tuple[Address, str]:
     """Address and path prefix of `https://host:9090/prefix`; ValueError says what is accepted."""
     if has_credentials(text):
-        raise ValueError("holds a user name or password; give --prometheus.user and --prometheus.password-file")
+        raise ValueError("contains a user name or password; set --prometheus.user and --prometheus.password-file")
     address, prefix = parse_url(text) or (None, "")
     if address is None or any(c in prefix for c in "?#"):
-        raise ValueError("is no URL of a Prometheus; write it as http://prometheus:9090 or https://host/prefix")
+        raise ValueError("is not a URL; write it as http://prometheus:9090 or https://host/prefix")
     if f"{API}/" in f"{prefix}/":
-        raise ValueError(f"goes too far; leave out {API} and what comes after it")
+        raise ValueError(f"contains an API path; remove {API} and everything after it")
     return address, prefix.rstrip("/")
 
 
 class Prometheus:
-    """Queries one server."""
+    """A client of one Prometheus."""
 
     def __init__(self, access: Access, largest: int = LARGEST_ANSWER) -> None:
         self._access, self._largest = access, largest
         address, self._prefix = parse_place(access.url)
         self._client = Client(address, name=access.url, tls=access.tls)
 
-    def query(self, promql: str, at_s: float | None = None, take: Take | None = None) -> Answer:
-        """An instant query, now or at a time of the server's clock; raises PrometheusError.
+    def query(self, promql: str, at_s: float | None = None, sink: Sink | None = None) -> Answer:
+        """Run an instant query, now or at `at_s`. Raises PrometheusError.
 
-        With `take`, series go there as they arrive and are not in the answer.
+        With `sink`, samples are passed to it as they arrive and are not in the answer.
         """
         parameters = {"query": promql, "timeout": f"{self._access.timeout_s:g}"}  # Prometheus rejects 2.5s
         if at_s is not None:
             parameters["time"] = f"{at_s:.3f}"
         with self._post(f"{API}/query", parameters) as response:
-            if response.status == 200 and take is not None:
-                return self._parsed(response.status, lambda: read(response.pieces(), promql, take))
+            if response.status == 200 and sink is not None:
+                return self._parsed(response.status, lambda: read(response.pieces(), promql, sink))
             body = response.body()
         self._check(response.status, body)
         return self._parsed(response.status, lambda: parse(body, promql))
 
-    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
-        """A range query: values at the first time and at each step up to the last; raises PrometheusError."""
+    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
+        """Run a range query from `first_s` to `last_s`. Raises PrometheusError."""
         parameters = {
             "query": promql,
             "timeout": f"{self._access.timeout_s:g}",
             "start": f"{first_s:.3f}",
             "end": f"{last_s:.3f}",
             "step": f"{step_s:.3f}",
-            "nocache": "1",  # without it VictoriaMetrics aligns the times
+            "nocache": "1",  # VictoriaMetrics would align the times
         }
         with self._post(f"{API}/query_range", parameters) as response:
             body = response.body()
@@ -114,23 +114,24 @@ class Prometheus:
             if error.kind != "format":
                 raise
             if status != 200:
-                raise PrometheusError(f"{self._access.url} answers {status}", "is it healthy?", "http") from None
+                what = f"{self._access.url} responds with status {status}"
+                raise PrometheusError(what, "check whether it is healthy", "http") from None
             problem = error.problem
             raise PrometheusError(f"{self._access.url}: {problem.what}", problem.fix, "format") from None
 
     def _check(self, status: int, body: bytes) -> None:
-        what = f"{self._access.url} answers {status}"
+        what = f"{self._access.url} responds with status {status}"
         if 300 <= status < 400:
-            raise PrometheusError(f"{what}, a redirect, which is not followed", "give the address it leads to", "http")
+            raise PrometheusError(f"{what}: redirects are not followed", "use the address it redirects to", "http")
         if status in (401, 403):
             has_login = self._access.user or self._access.token_file
-            fix = "are user, password or token right?" if has_login else "give --prometheus.user or .token-file"
-            raise PrometheusError(f"{what}: it refuses our login", fix, "login")
+            fix = "check user, password or token" if has_login else "set --prometheus.user or .token-file"
+            raise PrometheusError(f"{what}: authentication failed", fix, "login")
         if status == 504:
-            raise PrometheusError(f"{what}: the proxy before Prometheus timed out", "is it overloaded?", "timeout")
+            raise PrometheusError(f"{what}: a proxy timed out", "check whether it is overloaded", "timeout")
         if status in (404, 405) and not body.lstrip().startswith(b"{"):
-            fix = "is a prefix missing in --prometheus.url?"
-            raise PrometheusError(f"{what}: there is no Prometheus at this path", fix, "http")
+            fix = "check the path prefix of --prometheus.url"
+            raise PrometheusError(f"{what}: no Prometheus at this path", fix, "http")
 
     @contextmanager
     def _post(self, target: str, parameters: dict[str, str]) -> Iterator[Response]:
@@ -158,7 +159,7 @@ def login(access: Access) -> list[str]:
 
 
 def secret(path: str) -> str:
-    """The one line of a file with a password or token, read each time: Kubernetes replaces tokens hourly."""
+    """A password or token from a file of one line, read for each request: Kubernetes rotates tokens hourly."""
     fix = "write the secret as one line"
     try:
         with Path(path).open("rb") as file:

@@ -61,7 +61,7 @@ def native(groupings: Iterable[Key], window_s: float = 0.0) -> Queries:
 
 
 def dcgm(groupings: Iterable[Key]) -> Queries:
-    """Queries for dcgm-exporter, which does not know processes and repeats a shared GPU for each of its pods."""
+    """Queries for dcgm-exporter, which reports no processes and repeats the series of a shared GPU for each pod."""
     labels = ("GPU_I_ID", *_sources(groupings))
     return Queries(
         utilization=_max(labels, DCGM, "UUID"),
@@ -77,6 +77,6 @@ def _sources(groupings: Iterable[Key]) -> tuple[str, ...]:
 
 
 def _max(labels: tuple[str, ...], query: str, gpu: str = "uuid") -> str:
-    """One series per GPU and set of labels, even if several jobs scrape it. Also a tenth of the bytes."""
+    """One series per GPU and label set, even if several jobs scrape it; a tenth of the bytes."""
     wanted = ", ".join(dict.fromkeys((gpu, *labels)))
     return f"max by ({wanted}) ({query})"

@@ -75,7 +75,7 @@ PROMETHEUS: tuple[Option, ...] = (
 
 OPTIONS: tuple[Option, ...] = (
     *PROMETHEUS,
-    Option("in-use", "busy", f"When a GPU counts as in use: {', '.join(RULES)}.", checks.one_of(*RULES), "RULE"),
+    Option("in-use", "busy", f"When a GPU counts as in use: {', '.join(RULES)}.", checks.OneOf(*RULES), "RULE"),
     Option("by", (), "Additional grouping: a label, or several joined by +. Can be repeated.", by, "LABELS", many=True),
     Option("window", 0.0, "Average over this window, from gpuledger's counters; 0s uses the last scrape.",
            checks.between("0s", "1d"), "DURATION"),
@@ -85,7 +85,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("allocated-query", "", "PromQL with a value above 0 for each allocated GPU.", str, "PROMQL"),
     Option("resident-query", "", "PromQL with a value above 0 for each GPU with a process.", str, "PROMQL"),
     Option("unit", "auto", f"Unit of the queries: {', '.join(UNITS)}. auto takes DCGM_FI_DEV_ metrics for percent.",
-           checks.one_of(*UNITS), "UNIT"),
+           checks.OneOf(*UNITS), "UNIT"),
     Option("refresh", 15.0, "Time between two refreshes.", checks.between("1s", "10m"), "DURATION"),
     Option("max-age", 60.0, "Maximum age of the exposed result, and of its newest sample.",
            checks.between("1s", "1h"), "DURATION"),
@@ -113,14 +113,14 @@ class PrometheusSettings:
     def access(self) -> Access:
         """Access to the Prometheus. Raises ConfigError for contradictory settings."""
         if bool(self.prometheus_user) != bool(self.prometheus_password_file):
-            raise ConfigError("--prometheus.user and --prometheus.password-file belong together", "give both or none")
+            raise ConfigError("--prometheus.user and --prometheus.password-file belong together", "set both or neither")
         if self.prometheus_user and self.prometheus_token_file:
-            raise ConfigError("--prometheus.user and --prometheus.token-file exclude each other", "give one of them")
+            raise ConfigError("--prometheus.user and --prometheus.token-file exclude each other", "set one of them")
         has_authorization = any(text.lower().startswith("authorization:") for text in self.prometheus_header)
         if has_authorization and (self.prometheus_user or self.prometheus_token_file):
             raise ConfigError("--prometheus.header: Authorization conflicts with the login", "omit one of them")
         if self.prometheus_key_file and not self.prometheus_cert_file:
-            raise ConfigError("--prometheus.key-file needs --prometheus.cert-file", "give both")
+            raise ConfigError("--prometheus.key-file needs --prometheus.cert-file", "set both")
         return Access(
             url=self.prometheus_url,
             user=self.prometheus_user,
@@ -164,7 +164,9 @@ class Settings(PrometheusSettings):
             raise ConfigError("--window needs gpuledger's own counters",
                               "put the window into --query, as in avg_over_time(METRIC[5m])")  # fmt: skip
         if self.max_age < self.refresh:
-            raise ConfigError("--max-age is shorter than --refresh", "make it longer, or the values will come and go")
+            raise ConfigError(
+                "--max-age is shorter than --refresh", "raise it, or values will be missing between refreshes"
+            )
         groupings = tuple(dict.fromkeys(grouping(text) for text in self.by))
         from_dcgm = self.dcgm or "DCGM_FI_" in self.query
         defaults = dcgm(groupings) if from_dcgm else native(groupings, self.window)
@@ -182,7 +184,7 @@ class Settings(PrometheusSettings):
             known="" if self.allocated_query else defaults.known,
         )
         if self.in_use == "resident" and not queries.resident:
-            raise ConfigError("--in-use resident: dcgm-exporter does not report processes", "give --resident-query")
+            raise ConfigError("--in-use resident: dcgm-exporter does not report processes", "set --resident-query")
         return Plan(
             queries=queries,
             rule=self.in_use,

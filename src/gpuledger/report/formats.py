@@ -8,15 +8,7 @@ import json
 from typing import Any
 
 from gpuledger.report.queries import Column
-from gpuledger.report.report import (
-    JOULES_PER_KWH,
-    Report,
-    ShownColumn,
-    columns,
-    facts,
-    row_name,
-    show_number,
-)
+from gpuledger.report.report import JOULES_PER_KWH, Report, ShownColumn, columns, facts, row_name, show_number
 from gpuledger.report.rows import Kind, Row
 from gpuledger.report.span import show_moment
 

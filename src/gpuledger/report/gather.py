@@ -1,4 +1,4 @@
-"""Runs the queries of a report in chunks that Prometheus accepts, and adds up the answers."""
+"""Runs the queries of a report in chunks that Prometheus accepts, and sums the results."""
 
 from __future__ import annotations
 
@@ -6,59 +6,52 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from gpuledger.errors import PrometheusError
-from gpuledger.fleet.answer import Course, Courses
+from gpuledger.fleet.answer import RangeSeries, RangeVector
 from gpuledger.report import promql
 from gpuledger.report.queries import Column, Grouping, Part, Query, Step, queries
 from gpuledger.report.span import CHUNK, SHORTEST_S, Chunk, Span, show_moment
 
 RETRIED = ("timeout", "size", "query")
-"""Kinds of failures that fewer cells per query may avoid: too many samples, too many bytes, too slow."""
+"""Kinds of errors that fewer cells per query may avoid: too many samples, too many bytes, too slow."""
 MOVED = (
-    "the answer has other timestamps than the query; a query frontend may align them",
-    "query Prometheus directly, or give --from and --to that are multiples of the step, such as whole days",
+    "the response has other timestamps than the query; a query frontend may align them",
+    "query Prometheus directly, or set --from and --to to multiples of the step, such as whole days",
 )
 OVERWRITTEN = (
-    "Prometheus scrapes the exporters without honor_labels: true and replaces namespace and pod of the GPU users by "
+    "Prometheus scrapes the exporters without honor_labels: true and replaces the labels namespace and pod by "
     "those of the exporter"
 )
-MOST_BARS = 31
+MAX_BARS = 31
 
 Key = tuple[str, ...]
 """The key of a row."""
-
-
-class Server(Protocol):
-    """A server with Prometheus's query API."""
-
-    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> Courses:
-        """The result of a range query."""
+QueryRange = Callable[[str, float, float, float], RangeVector]
+"""Runs a range query: PromQL, first and last time, and step, in seconds."""
 
 
 class Totals:
-    """The sums of all answers by part, row and column, and energy over time. A column without an answer is absent."""
+    """Sums by part, row and column, and energy over time. A column without data is absent."""
 
     def __init__(self, cells: int) -> None:
         self._cells = cells
-        self.bars = min(cells, MOST_BARS)
+        self.bars = min(cells, MAX_BARS)
         self.amounts: dict[Part, dict[Key, dict[Column, float]]] = {part: {} for part in Part}
         self.energy_by_cell: dict[Part, array[float]] = {}
         """Joules."""
         self.energy_by_bar: dict[Key, array[float]] = {}
         """Joules of each group; a bar covers several cells."""
 
-    def add(self, query: Query, chunk: Chunk, courses: Iterable[Course]) -> None:
-        """Add an answer. Series of the same row are summed."""
+    def add(self, query: Query, chunk: Chunk, result: Iterable[RangeSeries]) -> None:
+        """Add the result of a query. Series of the same row are summed."""
         rows = self.amounts[query.part]
-        for course in courses:
-            key = query.grouping.key(course.labels)
+        for series in result:
+            key = query.grouping.key(series.labels)
             columns = rows.setdefault(key, {})
-            increase = sum([value for _, value in course.points])
-            columns[query.column] = columns.get(query.column, 0.0) + increase
+            columns[query.column] = columns.get(query.column, 0.0) + sum([value for _, value in series.points])
             if query.column is Column.ENERGY:
-                self._add_energy(query.part, key, chunk, course)
+                self._add_energy(query.part, key, chunk, series)
 
     def bar_of(self, cell: int) -> int:
         """The bar that a cell belongs to."""
@@ -69,12 +62,12 @@ class Totals:
         values = [columns[column] for columns in self.amounts[part].values() if column in columns]
         return sum(values) if values else None
 
-    def _add_energy(self, part: Part, key: Key, chunk: Chunk, course: Course) -> None:
+    def _add_energy(self, part: Part, key: Key, chunk: Chunk, series: RangeSeries) -> None:
         cells = self.energy_by_cell.setdefault(part, array("d", bytes(8 * self._cells)))
         bars = None
         if part is Part.GROUP:
             bars = self.energy_by_bar.setdefault(key, array("d", bytes(8 * self.bars)))
-        for moment_s, joules in course.points:
+        for moment_s, joules in series.points:
             cell = chunk.cell(moment_s)
             cells[cell] += joules
             if bars is not None:
@@ -83,18 +76,18 @@ class Totals:
 
 @dataclass(slots=True)
 class Gatherer:
-    """Runs the queries of one report. A questionable answer is an error, or with `partial` a note."""
+    """Runs the queries of one report. A doubtful result is an error, or with `partial` a note."""
 
-    server: Server
+    query_range: QueryRange
     partial: bool = False
     progress: Callable[[float], None] = lambda _: None
-    """Called with the completed part, from 0 to 1."""
-    most_cells: int = CHUNK
+    """Called with the completed fraction, from 0 to 1."""
+    max_cells: int = CHUNK
     """Cells per query that the server has accepted so far."""
     notes: dict[str, None] = field(default_factory=dict)
 
     def gather(self, grouping: Grouping, span: Span, gap_ms: int) -> Totals:
-        """All answers. Raises PrometheusError if one is missing, or if there are no data in the whole span."""
+        """Run all queries. Raises PrometheusError if one fails, or if there are no data in the whole span."""
         totals, has_data, chunks = Totals(span.cells), bytearray(span.cells), span.chunks()
         for number, chunk in enumerate(chunks):
             step = Step(chunk.step_ms, gap_ms)
@@ -123,44 +116,44 @@ class Gatherer:
         return {
             piece.cell(moment_s)
             for piece, answer in self._run(query, chunk)
-            for course in answer.series
-            for moment_s, value in course.points
+            for series in answer.series
+            for moment_s, value in series.points
             if value > 0
         }
 
-    def _run(self, query: str, chunk: Chunk) -> Iterator[tuple[Chunk, Courses]]:
+    def _run(self, query: str, chunk: Chunk) -> Iterator[tuple[Chunk, RangeVector]]:
         pending = [chunk]
         while pending:
             piece = pending.pop()
-            if piece.count > self.most_cells:
+            if piece.count > self.max_cells:
                 pending += reversed(piece.halves())
                 continue
             try:
-                answer = self.server.query_range(query, piece.first_s, piece.last_s, piece.step_ms / 1000)
+                answer = self.query_range(query, piece.first_s, piece.last_s, piece.step_ms / 1000)
             except PrometheusError as error:
                 if error.kind not in RETRIED:
                     raise
                 if piece.count == 1:
                     fix = "a shorter --step queries less at a time"
                     raise PrometheusError(str(error), fix, error.kind) from None
-                self.most_cells = piece.count // 2
+                self.max_cells = piece.count // 2
                 pending.append(piece)
                 continue
-            ends = [point[0] for course in answer.series for point in (*course.points[:1], *course.points[-1:])]
+            ends = [point[0] for series in answer.series for point in (*series.points[:1], *series.points[-1:])]
             if not all(map(piece.ends_at, ends)):
                 raise PrometheusError(*MOVED, "format")
             self._check_answer(answer, query)
             yield piece, answer
 
-    def _check_answer(self, answer: Courses, query: str) -> None:
+    def _check_answer(self, answer: RangeVector, query: str) -> None:
         doubts = [f"Prometheus warns: {warning}" for warning in answer.warnings]
         if answer.dropped:
             doubts.append(f"{answer.dropped} values of {_metric(query)} are NaN or infinite")
         self._report_doubts(doubts)
 
     def _check_labels(self, query: str, chunk: Chunk) -> None:
-        courses = [course for _, answer in self._run(query, chunk) for course in answer.series]
-        overwritten = any(course.labels.get("exported_namespace") for course in courses)
+        results = (series for _, answer in self._run(query, chunk) for series in answer.series)
+        overwritten = any(series.labels.get("exported_namespace") for series in results)
         self._report_doubts([OVERWRITTEN] if overwritten else [])
 
     def _report_doubts(self, doubts: Sequence[str]) -> None:
@@ -181,6 +174,6 @@ class Gatherer:
 
 
 def _metric(query: str) -> str:
-    """The metric that a query is about."""
+    """The metric in a query."""
     match = re.search(r"[a-z_]*(?:gpu|gpuledger)_[a-z_]+", query)
     return match[0] if match else query[:80]

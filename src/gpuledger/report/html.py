@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from gpuledger import __version__
-from gpuledger.report.report import (
-    JOULES_PER_KWH,
-    Report,
-    ShownColumn,
-    columns,
-    facts,
-    row_name,
-    show_number,
-)
+from gpuledger.report.report import JOULES_PER_KWH, Report, ShownColumn, columns, facts, row_name, show_number
 from gpuledger.report.rows import Kind
 from gpuledger.report.span import show_moment
 
@@ -186,7 +178,7 @@ def _stacked(layers: Sequence[_Layer], labels: Sequence[str]) -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next round number."""
+    """The next larger number with one significant digit."""
     if value <= 0:
         return 0.0
     size = 1.0

@@ -9,9 +9,9 @@ terms:
     reset         the value is below that at the start: the whole value, because the counter restarted at 0
     born          the series is new but its GPU is not: the whole value
     returned      for series that may be hidden for a while: the value minus their last value
-    found         series and GPU are new: the increase since the first sample
-    bridged       of those found: their first value minus their last value before the gap
-    born in gap   of those found: their first value, if the GPU was there before the gap and the series was not
+    appeared      series and GPU are new: the increase since the first sample
+    bridged       appeared after a gap: its first value minus its last value before the gap
+    born in gap   appeared after a gap in which only its GPU existed before: its first value
 
 A hardware counter does not start at 0 when it is first scraped: its first value does not count.
 """
@@ -55,21 +55,21 @@ class Counter:
             yield f"({new} unless on ({on}) {self._before_gap(step, gap)}) {gpu_known}"
             yield f"clamp_min(({new}) - on ({on}) group_left () {self._before_gap(step, gap)}, 0) {gpu_known}"
 
-    def increases_of_found(self, step: str, gap: str) -> Iterator[str]:
-        """The terms for GPUs that were not there at the start: they are new, or were away for at most `gap`."""
+    def increases_on_new_devices(self, step: str, gap: str) -> Iterator[str]:
+        """The terms for GPUs that had no series at the start: they are new, or were absent for at most `gap`."""
         on = self._on
         first = f"{self._highest(step)} * 0 + on ({on}) group_left () {self._lowest(step)}"
-        away = f"({first}) unless on ({on}) {self._at_start(step)}"
+        absent = f"({first}) unless on ({on}) {self._at_start(step)}"
         earlier = self._before_gap(step, gap)
         if self.of_hardware:
-            yield f"clamp_min(({away}) - on ({on}) group_left () {earlier}, 0)"
+            yield f"clamp_min(({absent}) - on ({on}) group_left () {earlier}, 0)"
             return
         gpu_new = f"unless on (uuid) {_devices_at_start(step)}"
         gpu_before_gap = f"max by (uuid) (last_over_time({DEVICES}[{gap}] offset {step}))"
         now = f"{self._now} unless on ({on}) {self._at_start(step)} {gpu_new}"
         yield f"({now}) - on ({on}) group_left () {self._lowest(step)}"
-        yield f"clamp_min(({away} {gpu_new}) - on ({on}) group_left () {earlier}, 0)"
-        yield f"({away} {gpu_new} unless on ({on}) {earlier}) and on (uuid) {gpu_before_gap}"
+        yield f"clamp_min(({absent} {gpu_new}) - on ({on}) group_left () {earlier}, 0)"
+        yield f"({absent} {gpu_new} unless on ({on}) {earlier}) and on (uuid) {gpu_before_gap}"
 
     @property
     def _on(self) -> str:
@@ -100,12 +100,12 @@ def devices(step: str) -> str:
 
 
 def new_devices(step: str) -> str:
-    """The number of GPUs and MIG instances that were not there at the start of the step."""
+    """The number of GPUs and MIG instances without a series at the start of the step."""
     return f"count(max by (uuid) (count_over_time({DEVICES}[{step}])) unless on (uuid) {_devices_at_start(step)})"
 
 
 def overwritten_namespaces(step: str) -> str:
-    """Namespaces that Prometheus has replaced by the exporter's own, for lack of `honor_labels`."""
+    """Namespaces that Prometheus has replaced by the exporter's, because `honor_labels` is not set."""
     series = 'container_gpu_energy_joules_total{exported_namespace!=""}'
     return f"count by (exported_namespace) (count_over_time({series}[{step}]))"
 
@@ -114,8 +114,8 @@ def _devices_at_start(step: str) -> str:
     return f"max by (uuid) ({DEVICES} offset {step})"
 
 
-# -- gauges: every sample of a target stands for the time since the sample before it, so that cells are contiguous
-# -- however many scrapes they contain, and even if scrapes were missed
+# -- Gauges. A sample represents the time since the previous sample of its target, so that cells have no gaps, even if
+# -- scrapes were missed.
 
 
 def integral(series: str, step_ms: int, ids: tuple[str, ...]) -> str:
@@ -142,7 +142,7 @@ def _mean(series: str, step_ms: int, aggregate: str = "sum_over_time") -> str:
 
 
 def _covered(step_ms: int) -> str:
-    """The seconds that the scrapes of each target in the cell stand for, by the clock of its exporter."""
+    """The seconds that the scrapes of each target in the cell represent, by the clock of its exporter."""
     by, window = ", ".join(TARGET), _window(step_ms)
     start = f"max by ({by}) ({TICK} offset {step_ms}ms) or min by ({by}) (min_over_time({TICK}[{window}]))"
     elapsed = f"max by ({by}) (max_over_time({TICK}[{window}])) - ({start})"

@@ -235,7 +235,7 @@ def _allocated_and_memory(grouping: Grouping, step: Step) -> Iterator[Query]:
 def _increases(column: Column, part: Part, grouping: Grouping, counter: Counter, step: Step) -> Iterator[Query]:
     for vector in counter.increases(step.text, step.gap):
         yield _sum(column, part, grouping, vector, step)
-    for vector in counter.increases_of_found(step.text, step.gap):
+    for vector in counter.increases_on_new_devices(step.text, step.gap):
         yield _sum(column, part, grouping, vector, step, for_new_devices=True)
 
 

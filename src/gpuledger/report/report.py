@@ -117,8 +117,8 @@ def show_number(value: float | None, decimals: int) -> str:
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """What readers must know in addition to the rows: coverage, unattributed energy, prices and notes."""
-    lines = list[tuple[str, str]]()
+    """Names and texts below the table: coverage, unattributed energy, prices and notes."""
+    lines: list[tuple[str, str]] = []
     observed, used = (report.rows.total.amounts.get(column) for column in (Column.OBSERVED, Column.RESIDENT))
     if observed is not None:
         idle = "" if used is None else f", {show_number(max(0.0, observed - used) / 3600, 2)} of them without a process"

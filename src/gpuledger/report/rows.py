@@ -54,7 +54,7 @@ class Rows:
 
 
 def create_rows(totals: Totals, grouping: Grouping, top: int | None = None) -> Rows:
-    """Groups by energy, largest first, then the energy of no group."""
+    """Groups by energy, largest first, then energy that belongs to no group."""
     unrecorded = _unrecorded(totals, grouping)
     groups, unknown = _groups(totals, grouping)
     top_groups = groups if top is None else groups[:top]
@@ -88,7 +88,7 @@ def _unrecorded(totals: Totals, grouping: Grouping) -> list[float]:
     missing = list(totals.energy_by_cell.get(Part.WHOLE, ()))
     for part in (groups, Part.OUTSIDE, Part.IDLE, Part.UNATTRIBUTED) if missing else ():
         if booked := totals.energy_by_cell.get(part, ()):
-            missing = [rest - joules for rest, joules in zip(missing, booked, strict=True)]
+            missing = [energy - joules for energy, joules in zip(missing, booked, strict=True)]
     return missing
 
 
@@ -102,9 +102,9 @@ def _groups(totals: Totals, grouping: Grouping) -> tuple[list[Row], list[Row]]:
             named.append(Row(Kind.GROUP, key, amounts, totals.energy_by_bar.get(key, ())))
     if grouping.join:
         whole = totals.whole(Part.ALL_GROUPS, Column.ENERGY) or 0.0
-        rest = whole - _energy(named)
-        if rest > NOISE * whole:
-            unknown[Column.ENERGY] = rest
+        remainder = whole - _energy(named)
+        if remainder > NOISE * whole:
+            unknown[Column.ENERGY] = remainder
     named.sort(key=lambda row: (-row.amounts.get(Column.ENERGY, 0.0), row.key))
     return named, [Row(Kind.UNKNOWN, amounts=unknown)] if unknown else []
 

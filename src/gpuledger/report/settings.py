@@ -15,7 +15,7 @@ from gpuledger.report.report import GPU_HOURS, Prices
 from gpuledger.report.span import Span, default_step_ms, parse_moment
 
 FORMATS = {"table": (".txt",), "csv": (".csv",), "json": (".json",), "html": (".html", ".htm")}
-MOST_CELLS = 11_000
+MAX_CELLS = 11_000
 """The maximum number of points that Prometheus returns per series."""
 DEFAULT_SPAN_S = 86400.0
 NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
@@ -54,7 +54,7 @@ def step(text: str) -> float:
 
 def output_format(text: str) -> str:
     """A format; may be empty."""
-    return checks.one_of(*FORMATS)(text) if text else text
+    return checks.OneOf(*FORMATS)(text) if text else text
 
 
 def currency(text: str) -> str:
@@ -70,11 +70,11 @@ OPTIONS: tuple[Option, ...] = (
            checks.between("0s", "36500d"), "DURATION"),
     Option("from", "", "Start of the span in UTC, such as 2026-11-01 or 2026-11-01T08:30.", moment, "TIME"),
     Option("to", "", "End of the span in UTC; now if not set.", moment, "TIME"),
-    Option("by", "namespace", f"Group rows by: {', '.join(GROUPINGS)}.", checks.one_of(*GROUPINGS), "GROUPING"),
+    Option("by", "namespace", f"Group rows by: {', '.join(GROUPINGS)}.", checks.OneOf(*GROUPINGS), "GROUPING"),
     Option("top", 0, "Number of groups to show, by energy; the others become one row. 0 shows all.", top, "N"),
     Option("price", "", "Price per kWh.", amount, "AMOUNT"),
     Option("price-gpu-hour", "", "Price per GPU-hour.", amount, "AMOUNT"),
-    Option("gpu-hours", "allocated", f"GPU-hours to charge: {', '.join(GPU_HOURS)}.", checks.one_of(*GPU_HOURS),
+    Option("gpu-hours", "allocated", f"GPU-hours to charge: {', '.join(GPU_HOURS)}.", checks.OneOf(*GPU_HOURS),
            "KIND"),
     Option("currency", "", "Currency to show.", currency, "NAME"),
     Option("carbon", "", "Grams of CO2 equivalent per kWh.", amount, "GRAMS"),
@@ -125,7 +125,7 @@ class Settings(PrometheusSettings):
         if begin_ms >= end_ms:
             raise ConfigError(f"--from: {self.from_!r} is not before the end of the span", "choose an earlier time")
         step_ms = min(round(self.step * 1000) or default_step_ms(end_ms - begin_ms), end_ms - begin_ms)
-        if (end_ms - begin_ms) // step_ms > MOST_CELLS:
+        if (end_ms - begin_ms) // step_ms > MAX_CELLS:
             raise ConfigError(f"--step: {durations.show(self.step)} is too short for this span", "choose a longer one")
         return Span(begin_ms, end_ms, step_ms)
 
@@ -133,14 +133,7 @@ class Settings(PrometheusSettings):
         """The prices that were given."""
         amounts = (self.price, self.price_gpu_hour, self.carbon)
         kwh, gpu_hour, grams = (float(text) if text else None for text in amounts)
-        return Prices(
-            kwh=kwh,
-            gpu_hour=gpu_hour,
-            hours=self.gpu_hours,
-            currency=self.currency,
-            grams_per_kwh=grams,
-            pue=float(self.pue),
-        )
+        return Prices(kwh, gpu_hour, self.gpu_hours, self.currency, grams, pue=float(self.pue))
 
     def output_format(self) -> str:
         """The output format. Raises ConfigError if the suffix of the file does not determine it."""
@@ -149,5 +142,5 @@ class Settings(PrometheusSettings):
         suffix = PurePath(self.output).suffix.lower()
         formats = [name for name, suffixes in FORMATS.items() if suffix in suffixes]
         if not formats:
-            raise ConfigError(f"--output: the suffix of {self.output!r} does not determine the format", "give --format")
+            raise ConfigError(f"--output: the suffix of {self.output!r} does not determine the format", "set --format")
         return formats[0]

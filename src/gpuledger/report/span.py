@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-MOST_CELLS = 750
-"""However long the span is: more cells add little precision and much load."""
+MAX_CELLS = 750
+"""More cells add little precision and much load."""
 SHORTEST_S = 300
 """The lookback of Prometheus; only an explicit --step is shorter."""
 STEPS_S = (SHORTEST_S, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
@@ -83,20 +83,20 @@ class Span:
         """The start of a cell in milliseconds; the cell after the last one starts at the end."""
         return max(self.begin_ms, self.end_ms - (self.cells - cell) * self.step_ms)
 
-    def chunks(self, most: int = CHUNK) -> list[Chunk]:
+    def chunks(self, max_cells: int = CHUNK) -> list[Chunk]:
         """All cells, in chunks."""
         first = 1 if self._short_ms else 0
         short = [Chunk(0, self.begin_ms, self._short_ms, 1)] if first else []
         return short + [
-            Chunk(cell, self.begin_of(cell), self.step_ms, min(most, self.cells - cell))
-            for cell in range(first, self.cells, most)
+            Chunk(cell, self.begin_of(cell), self.step_ms, min(max_cells, self.cells - cell))
+            for cell in range(first, self.cells, max_cells)
         ]
 
 
 def default_step_ms(length_ms: int) -> int:
-    """The shortest step that gives at most MOST_CELLS, but not longer than the span."""
-    longest = next((step for step in STEPS_S if length_ms <= step * 1000 * MOST_CELLS), None)
-    step_ms = -(-length_ms // MOST_CELLS) if longest is None else longest * 1000
+    """The shortest step that gives at most MAX_CELLS, but not longer than the span."""
+    longest = next((step for step in STEPS_S if length_ms <= step * 1000 * MAX_CELLS), None)
+    step_ms = -(-length_ms // MAX_CELLS) if longest is None else longest * 1000
     return min(step_ms, length_ms)
 
 

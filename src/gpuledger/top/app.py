@@ -52,7 +52,7 @@ def _bindings(key: Key) -> list[Binding]:
 
 
 class Top(App[None]):
-    """Read-only: keys change only what is shown."""
+    """The live view. Read-only: keys change only the display."""
 
     CSS = """
     Screen { background: transparent; }
@@ -71,7 +71,7 @@ class Top(App[None]):
         self._view = view or View()
         self._glyphs = UNICODE if utf8 else ASCII
         self._history = History()
-        self._shown: Snapshot | None = None
+        self._snapshot: Snapshot | None = None
         self._lost = ""
         self._is_paused = self._is_compact = False
         self._filter_before = ""
@@ -109,32 +109,32 @@ class Top(App[None]):
         if state.snapshot is not None:
             self._history.add(state.snapshot)
         if not self._is_paused:
-            self._shown, self._lost = state.snapshot, state.lost
+            self._snapshot, self._lost = state.snapshot, state.lost
             self._draw()
 
     def _draw(self) -> None:
         if not self.screen_stack[0].is_mounted:
             return
         columns = self.size.width
-        rows = self._view.rows(self._shown) if self._shown is not None else []
-        above = self._snapshot_lines(self._shown) if self._shown is not None else self._waiting_lines()
+        rows = self._view.rows(self._snapshot) if self._snapshot is not None else []
+        above = self._snapshot_lines(self._snapshot) if self._snapshot is not None else self._waiting_lines()
         above.append(summary(rows, self._view, columns, self._glyphs))
         self._above.update(rich_text(*above))
-        self.table.show(rows, self._view, columns, self._shown.time or None if self._shown is not None else None)
+        self.table.show(rows, self._view, columns)
         if isinstance(self.screen, Page):
             self.screen.draw()
 
-    def _snapshot_lines(self, shown: Snapshot) -> list[Line]:
+    def _snapshot_lines(self, snapshot: Snapshot) -> list[Line]:
         screen = Screen(columns=self.size.width, glyphs=self._glyphs, compact=self._is_compact)
-        problems = problem_lines(shown, screen, self._lost)
+        problems = problem_lines(snapshot, screen, self._lost)
         if len(problems) > MAX_PROBLEMS:
             problems[MAX_PROBLEMS - 1 :] = [styled(f"and {len(problems) - MAX_PROBLEMS + 1} more", WARN)]
         height = self.size.height
         room = max(1, (height - OTHER_ROWS - len(problems)) // 2, min(USUAL_GPUS, height - 2 * OTHER_ROWS))
         interval = "" if self._feed.interval_s == 1 else f"every {durations.show(self._feed.interval_s)}"
         paused = styled("PAUSED" if self._is_paused else "", WARN)
-        first = joined([paused, title(shown, screen, source=self._feed.name, interval=interval)])
-        gpus = gpu_lines(shown, self._gpus(shown), screen, room, self._history)
+        first = joined([paused, title(snapshot, screen, source=self._feed.name, interval=interval)])
+        gpus = gpu_lines(snapshot, self._gpus(snapshot), screen, room, self._history)
         return [cropped(first, screen.columns), *problems, *gpus]
 
     def _waiting_lines(self) -> list[Line]:
@@ -143,8 +143,8 @@ class Top(App[None]):
         lines += [styled(self._lost, BAD)] if self._lost else []
         return [cropped(line, self.size.width) for line in lines]
 
-    def _gpus(self, shown: Snapshot) -> list[Gpu]:
-        return [gpu for gpu in shown.gpus if self._view.choice.gpu in (None, gpu.gpu)]
+    def _gpus(self, snapshot: Snapshot) -> list[Gpu]:
+        return [gpu for gpu in snapshot.gpus if self._view.choice.gpu in (None, gpu.gpu)]
 
     def _change(self, view: View) -> None:
         self._view = view
@@ -173,18 +173,18 @@ class Top(App[None]):
             self.push_screen(Page(lambda: details(row, self._glyphs)))
 
     def action_history(self) -> None:
-        """Show charts, which continue."""
+        """Show charts, which are updated."""
         self.push_screen(Page(self._charts))
 
     def _charts(self) -> list[Line]:
-        if self._shown is None:
+        if self._snapshot is None:
             return [styled("no snapshot yet")]
         columns, height = self.size
         screen = Screen(columns=columns - 1, glyphs=self._glyphs)
-        return charts(self._gpus(self._shown), self._history, screen, height - 2)
+        return charts(self._gpus(self._snapshot), self._history, screen, height - 2)
 
     def action_change(self, key: str) -> None:
-        """Change the grouping, the order or the filter."""
+        """Change the view."""
         self._change(CHANGES[key](self._view))
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
@@ -198,7 +198,7 @@ class Top(App[None]):
 
     def action_other(self, key: str) -> None:
         """Show only the previous or next GPU."""
-        indexes = sorted({gpu.gpu for gpu in self._shown.gpus}) if self._shown is not None else []
+        indexes = sorted({gpu.gpu for gpu in self._snapshot.gpus}) if self._snapshot is not None else []
         if indexes:
             chosen, step = self._view.choice.gpu, 1 if key == "]" else -1
             position = indexes.index(chosen) + step if chosen in indexes else min(0, step)

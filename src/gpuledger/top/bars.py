@@ -19,11 +19,11 @@ def bar(share: float | None, columns: int, glyphs: Glyphs, style: str) -> Line:
     return styled(glyphs.owners[0] * full, style) + styled(glyphs.free * (columns - full), "dim")
 
 
-def memory_parts(shown: Snapshot, gpu: Gpu) -> list[tuple[str, str, float]]:
+def memory_parts(snapshot: Snapshot, gpu: Gpu) -> list[tuple[str, str, float]]:
     """The parts of a device's memory in the order of the bar: kind, owner and bytes."""
-    processes = [process for process in shown.processes if gpu.uuid in (process.uuid, process.gpu_uuid)]
-    containers = [container for container in shown.containers if gpu.uuid in (container.uuid, container.gpu_uuid)]
-    listed = processes if shown.processes else containers  # an exporter may show no processes
+    processes = [process for process in snapshot.processes if gpu.uuid in (process.uuid, process.gpu_uuid)]
+    containers = [container for container in snapshot.containers if gpu.uuid in (container.uuid, container.gpu_uuid)]
+    listed = processes if snapshot.processes else containers  # an exporter may show no processes
     known = _by_owner((row.owner, row.memory_bytes) for row in listed)
     inferred = _by_owner((row.owner, row.inferred_bytes) for row in containers)
     memory = gpu.memory
@@ -47,7 +47,7 @@ def _by_owner(sizes: Iterable[tuple[str, int | None]]) -> dict[str, int]:
     return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
 
-def memory_bar(shown: Snapshot, gpu: Gpu, styles: Mapping[str, str], columns: int, glyphs: Glyphs) -> Line:
+def memory_bar(snapshot: Snapshot, gpu: Gpu, styles: Mapping[str, str], columns: int, glyphs: Glyphs) -> Line:
     """Memory by owner, followed by inferred and unknown memory and the driver's own.
 
     Each part ends at the rounded cumulative sum, so that rounding errors do not add up.
@@ -56,7 +56,7 @@ def memory_bar(shown: Snapshot, gpu: Gpu, styles: Mapping[str, str], columns: in
         return bar(None, columns, glyphs, "")
     line: Line = ()
     used, end = 0, 0.0
-    for position, (kind, owner, size) in enumerate(memory_parts(shown, gpu)):
+    for position, (kind, owner, size) in enumerate(memory_parts(snapshot, gpu)):
         end += size
         until = max(used, min(columns, round(end / gpu.memory.total_bytes * columns)))
         glyph, style = {
@@ -110,13 +110,13 @@ class History:
         self._points: dict[str, deque[Point]] = {}
         self._times: deque[float] = deque(maxlen=max_points)
 
-    def add(self, shown: Snapshot) -> None:
+    def add(self, snapshot: Snapshot) -> None:
         """Add a snapshot; the same snapshot again changes nothing."""
-        if not shown.time or (self._times and shown.time == self._times[-1]):
+        if not snapshot.time or (self._times and snapshot.time == self._times[-1]):
             return
-        self._times.append(shown.time)
+        self._times.append(snapshot.time)
         points = {}
-        for gpu in shown.gpus:
+        for gpu in snapshot.gpus:
             points[gpu.uuid] = self._points.get(gpu.uuid, deque(maxlen=self._max_points))
             points[gpu.uuid].append(
                 Point(

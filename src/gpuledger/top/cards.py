@@ -46,13 +46,20 @@ class Screen:
     """One line per GPU, whatever fits."""
 
 
-def title(shown: Snapshot, screen: Screen, *, source: str = "", interval: str = "") -> Line:
+def title(snapshot: Snapshot, screen: Screen, *, source: str = "", interval: str = "") -> Line:
     """Version, host, time and driver."""
-    driver, cuda = shown.driver.driver_version, shown.driver.cuda_version
-    parts = (shown.node, _clock(shown.time), interval, source, driver and f"driver {driver}", cuda and f"CUDA {cuda}")
+    driver, cuda = snapshot.driver.driver_version, snapshot.driver.cuda_version
+    parts = (
+        snapshot.node,
+        _clock(snapshot.time),
+        interval,
+        source,
+        driver and f"driver {driver}",
+        cuda and f"CUDA {cuda}",
+    )
     return cropped(joined([
-        styled(f"gpuledger {shown.gpuledger}".rstrip(), "bold"),
-        styled("RECORDING" if shown.recording else "", WARN),
+        styled(f"gpuledger {snapshot.gpuledger}".rstrip(), "bold"),
+        styled("RECORDING" if snapshot.recording else "", WARN),
         *(styled(part) for part in parts),
     ]), screen.columns)  # fmt: skip
 
@@ -64,41 +71,43 @@ def _clock(seconds: float) -> str:
         return ""
 
 
-def problem_lines(shown: Snapshot, screen: Screen, lost: str = "", *, fixes: bool = False) -> list[Line]:
+def problem_lines(snapshot: Snapshot, screen: Screen, lost: str = "", *, fixes: bool = False) -> list[Line]:
     """One line for each problem; with `fixes`, the fix has a line of its own. Notes are left out."""
     lines: list[Line] = []
     if lost:
         lines.append(styled(f"{lost}; showing the last snapshot", BAD))
-    for problem in shown.problems:
+    for problem in snapshot.problems:
         if problem.level == "note":
             continue
         line = styled(f"{problem.about}: {problem.what}", BAD if problem.level == "problem" else WARN)
         fix = styled(f"fix: {problem.fix}" if problem.fix else "", "dim")
         lines += [line, joined([styled(" "), fix], " ")] if fixes and fix else [joined([line, fix])]
-    if shown.hidden_processes:
-        count = shown.hidden_processes
+    if snapshot.hidden_processes:
+        count = snapshot.hidden_processes
         lines.append(styled(f"{count} process{'es have' if count != 1 else ' has'} no row", WARN))
     return [cropped(line, screen.columns) for line in lines]
 
 
 def gpu_lines(
-    shown: Snapshot, gpus: Sequence[Gpu], screen: Screen, rows: int, history: History | None = None
+    snapshot: Snapshot, gpus: Sequence[Gpu], screen: Screen, rows: int, history: History | None = None
 ) -> list[Line]:
     """The GPUs in at most `rows` lines: as cards if they fit, otherwise one line each."""
     if not gpus:
-        return [styled("no GPU", WARN)] if shown.driver.up else []
-    styles = owner_styles(shown)
+        return [styled("no GPU", WARN)] if snapshot.driver.up else []
+    styles = owner_styles(snapshot)
     if len(gpus) * 3 <= rows and not screen.compact and screen.columns >= CARD_WIDTH:
-        return [line for gpu in gpus for line in _card(shown, gpu, styles, screen, history)]
+        return [line for gpu in gpus for line in _card(snapshot, gpu, styles, screen, history)]
     fitting = gpus if len(gpus) <= rows else gpus[: max(1, rows - 1)]
-    lines = [_one_line(shown, gpu, styles, screen) for gpu in fitting]
+    lines = [_one_line(snapshot, gpu, styles, screen) for gpu in fitting]
     if len(fitting) < len(gpus):
         text = f"{len(gpus) - len(fitting)} more GPUs and instances; choose one with [ and ]"
         lines.append(cropped(styled(text, "dim"), screen.columns))
     return lines
 
 
-def _card(shown: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Screen, history: History | None) -> Iterable[Line]:
+def _card(
+    snapshot: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Screen, history: History | None
+) -> Iterable[Line]:
     """Three lines: name, memory, utilization with power."""
     glyphs, columns = screen.glyphs, screen.columns
     celsius = gpu.temperatures_celsius.get("gpu")
@@ -109,7 +118,7 @@ def _card(shown: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Screen, his
         return [cropped(line, columns) for line in lines]
     used, size = gib(gpu.memory.used_bytes, glyphs), gib(gpu.memory.total_bytes, glyphs)
     numbers = joined([styled(f"{used} / {size} GiB"), *_unlisted(gpu, glyphs)])
-    memory = memory_bar(shown, gpu, styles, max(0, columns - 10 - width(numbers)), glyphs)
+    memory = memory_bar(snapshot, gpu, styles, max(0, columns - 10 - width(numbers)), glyphs)
     spark = ""
     if history is not None and columns >= CHART_WIDTH:
         spark = "  " + chart([point.busy for point in history.points(gpu)], columns // 4, 1, glyphs)[0]
@@ -127,7 +136,7 @@ def _card(shown: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Screen, his
     return [cropped(line, columns) for line in lines]
 
 
-def _one_line(shown: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Screen) -> Line:
+def _one_line(snapshot: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Screen) -> Line:
     """Index, name, memory, utilization, power, temperature and alerts, with the numbers aligned."""
     glyphs, columns = screen.glyphs, screen.columns
     start = styled(fitted(gpu.label, 10 if gpu.mig_profile else 3, glyphs.cut), "bold")
@@ -143,7 +152,7 @@ def _one_line(shown: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Screen)
         " ",
     ))  # fmt: skip
     room = (columns - width(start) - len(numbers)) * 3 // 5
-    memory = memory_bar(shown, gpu, styles, max(4, room), glyphs)
+    memory = memory_bar(snapshot, gpu, styles, max(4, room), glyphs)
     alerts = joined([*_alerts(gpu), *_unlisted(gpu, glyphs)], " ")
     return cropped(start + memory + styled(numbers) + alerts, columns)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from gpuledger.top.rows import GROUPINGS, Choice, Row, ordered, rows, total
+from gpuledger.top.rows import GROUPINGS, Choice, Row, ordered, rows
 from gpuledger.top.text import WARN, Glyphs, Line, amount, cropped, fitted, gib, joined, percent, span, styled
-from gpuledger.view.schema import MEASURED, Snapshot
+from gpuledger.view.schema import MEASURED, Snapshot, sum_known
 
 Text = Callable[[Row, Glyphs], str]
 NARROW = 16
@@ -69,19 +69,6 @@ def _memory(row: Row, glyphs: Glyphs) -> str:
     return ("~" if row.inferred_bytes else "") + gib(row.memory_bytes, glyphs)
 
 
-def _age(row: Row) -> float | None:
-    return None if row.started is None else -row.started
-
-
-def _since(now: float | None) -> Text:
-    def text(row: Row, glyphs: Glyphs) -> str:
-        if not row.active:
-            return "exited"
-        return span(None if now is None or row.started is None else max(0.0, now - row.started), glyphs)
-
-    return text
-
-
 COLUMNS: tuple[Column, ...] = (
     Column(name="gpu", title="GPU", about="index of the GPU", min_width=3, max_width=5, rank=2,
            value=lambda row: row.gpus, text=_gpus),
@@ -101,7 +88,8 @@ COLUMNS: tuple[Column, ...] = (
     Column(name="image", title="IMAGE", about="image of the container", min_width=24, max_width=28, rank=10,
            value=lambda row: row.image or None, text=lambda row, g: row.image or g.none),
     Column(name="time", title="TIME", about="time since the process started", min_width=8, max_width=8, rank=8,
-           value=_age, text=_since(None), right=True, only="process"),
+           value=lambda row: row.age_s, text=lambda row, g: span(row.age_s, g) if row.active else "exited",
+           right=True, only="process"),
     Column(name="mem", title="MEM GiB", about="memory; ~ if part of it is inferred", min_width=8, max_width=8, rank=0,
            value=lambda row: row.memory_bytes, text=_memory, right=True),
     Column(name="sm", title="SM%", about="share of the SM (compute engine) time", min_width=4, max_width=5, rank=1,
@@ -113,6 +101,8 @@ COLUMNS: tuple[Column, ...] = (
     Column(name="how", title="HOW", about="energy method: = measured, ~ estimated", min_width=3, max_width=17, rank=6,
            value=_mark, text=_method, short_text=lambda row, _: _mark(row)),
 )  # fmt: skip
+Columns = tuple[tuple[Column, int], ...]
+"""Columns with their widths."""
 BY_NAME = {column.name: column for column in COLUMNS}
 NUMBERS = tuple(column.name for column in COLUMNS if column.right)
 
@@ -148,26 +138,28 @@ class View:
         return replace(view, choice=replace(self.choice, grouping=grouping))
 
     def choosing(self, **changes: object) -> View:
-        """With another choice of rows."""
+        """With these fields of the choice changed."""
         return replace(self, choice=replace(self.choice, **changes))  # type: ignore[arg-type]
 
     def toggled_gpu(self, gpu: int) -> View:
-        """With only this GPU, or with all GPUs if only this one was shown."""
+        """With only this GPU, or again with all GPUs."""
         return self.choosing(gpu=None if self.choice.gpu == gpu else gpu)
 
-    def rows(self, shown: Snapshot) -> list[Row]:
+    def rows(self, snapshot: Snapshot) -> list[Row]:
         """The rows in order."""
-        return ordered(rows(shown, self.choice), BY_NAME[self.sort].value, descending=self.descending)
+        return ordered(rows(snapshot, self.choice), BY_NAME[self.sort].value, descending=self.descending)
 
 
 def summary(parts: list[Row], view: View, columns: int, glyphs: Glyphs) -> Line:
-    """The line above the table: the number of rows, what is filtered, and the sums."""
-    choice, sums = view.choice, total(parts)
-    memory = f"{gib(sums.known_bytes, glyphs)} GiB" + (
-        f" + ~{gib(sums.inferred_bytes, glyphs)} inferred" if sums.inferred_bytes else ""
+    """The line above the table: the number of rows, the filters, and the sums."""
+    choice = view.choice
+    names = ("known_bytes", "inferred_bytes", "sm", "watts", "joules")
+    known_bytes, inferred_bytes, sm, watts, joules = (sum_known(getattr(row, name) for row in parts) for name in names)
+    memory = f"{gib(known_bytes, glyphs)} GiB" + (
+        f" + ~{gib(inferred_bytes, glyphs)} inferred" if inferred_bytes else ""
     )
-    numbers = (memory, f"{percent(sums.sm, glyphs)} % SM", f"{amount(sums.watts, glyphs)} W",
-               f"{amount(sums.joules, glyphs, 1000)} kJ")  # fmt: skip
+    numbers = (memory, f"{percent(sm, glyphs)} % SM", f"{amount(watts, glyphs)} W",
+               f"{amount(joules, glyphs, 1000)} kJ")  # fmt: skip
     filters = [f"GPU {choice.gpu}"] if choice.gpu is not None else []
     filters += [f"filter: {choice.filter}"] if choice.filter else []
     filters += [] if choice.exited else ["no exited"]
@@ -180,53 +172,41 @@ def summary(parts: list[Row], view: View, columns: int, glyphs: Glyphs) -> Line:
 
 
 @lru_cache(maxsize=16)
-def fit(grouping: str, width: int) -> tuple[tuple[Column, int], ...]:
+def fit(grouping: str, width: int) -> Columns:
     """The columns that fit, with their widths; the remaining room goes to columns that can use it."""
-    shown = [column for column in COLUMNS if column.is_for(grouping)]
-    while len(shown) > 2 and sum(column.min_width + 1 for column in shown) - 1 > width:
-        shown.remove(max(shown, key=lambda column: column.rank))
+    fitting = [column for column in COLUMNS if column.is_for(grouping)]
+    while len(fitting) > 2 and sum(column.min_width + 1 for column in fitting) - 1 > width:
+        fitting.remove(max(fitting, key=lambda column: column.rank))
     if width < NARROW:
-        shown = shown[:1]
-    widths = [min(column.min_width, max(1, width)) for column in shown]
+        fitting = fitting[:1]
+    widths = [min(column.min_width, max(1, width)) for column in fitting]
     widths[0] -= max(0, sum(widths) + len(widths) - 1 - width)  # a shortened owner is still useful
     room = width - sum(widths) - len(widths) + 1
-    while room > 0 and any(w < column.max_width for w, column in zip(widths, shown, strict=True)):
-        for position, column in enumerate(shown):
+    while room > 0 and any(w < column.max_width for w, column in zip(widths, fitting, strict=True)):
+        for position, column in enumerate(fitting):
             if room > 0 and widths[position] < column.max_width:
                 widths[position] += 1
                 room -= 1
-    return tuple(zip(shown, widths, strict=True))
+    return tuple(zip(fitting, widths, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The columns of a table of a certain width."""
+def headings(columns: Columns, view: View, glyphs: Glyphs) -> list[str]:
+    """The titles; the sort column has an arrow."""
+    titles = []
+    for column, width in columns:
+        arrow = (glyphs.down if view.descending else glyphs.up) if column.name == view.sort else ""
+        title = column.title[: width - len(arrow)] + arrow
+        titles.append(fitted(title, width, glyphs.cut, right=column.right))
+    return titles
 
-    columns: tuple[tuple[Column, int], ...]
-    now: float | None = None
-    """Unix time, for the age of processes."""
 
-    @staticmethod
-    def fit(grouping: str, width: int, now: float | None = None) -> Layout:
-        """The layout for a width."""
-        return Layout(fit(grouping, width), now)
-
-    def headings(self, view: View, glyphs: Glyphs) -> list[str]:
-        """The titles; the sort column has an arrow."""
-        titles = []
-        for column, width in self.columns:
-            arrow = (glyphs.down if view.descending else glyphs.up) if column.name == view.sort else ""
-            title = column.title[: width - len(arrow)] + arrow
-            titles.append(fitted(title, width, glyphs.cut, right=column.right))
-        return titles
-
-    def cells(self, row: Row, glyphs: Glyphs, style: str = "") -> Line:
-        """The text and style of each cell; `style` overrides the colour of the owner."""
-        cells = []
-        for column, width in self.columns:
-            text = (_since(self.now) if column.name == "time" else column.text)(row, glyphs)
-            if len(text) > width and column.short_text is not None:
-                text = column.short_text(row, glyphs)
-            owner_style = row.style if column.name == "owner" else ""
-            cells.append((fitted(text, width, glyphs.cut, right=column.right), style or owner_style))
-        return tuple(cells)
+def cells(columns: Columns, row: Row, glyphs: Glyphs, style: str = "") -> Line:
+    """The text and style of each cell; `style` overrides the colour of the owner."""
+    line = []
+    for column, width in columns:
+        text = column.text(row, glyphs)
+        if len(text) > width and column.short_text is not None:
+            text = column.short_text(row, glyphs)
+        owner_style = row.style if column.name == "owner" else ""
+        line.append((fitted(text, width, glyphs.cut, right=column.right), style or owner_style))
+    return tuple(line)

@@ -1,10 +1,14 @@
-"""The snapshot of another exporter, for `top --connect`."""
+"""The settings of `gpuledger top`, and the snapshot of another exporter, for `top --connect`."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 
-from gpuledger.errors import HttpError, LostError, PrometheusError
+from gpuledger import checks
+from gpuledger.config import OPTIONS as EXPORTER
+from gpuledger.config import Config, Option
+from gpuledger.errors import ConfigError, HttpError, LostError, PrometheusError
 from gpuledger.fleet.prometheus import Access, login
 from gpuledger.net.address import Address, has_credentials, parse_url
 from gpuledger.net.http import Client
@@ -14,36 +18,89 @@ from gpuledger.view.schema import Snapshot
 PATH = "/api/v1/snapshot"
 PORT = 9400
 TIMEOUT_S = 5.0
-LARGEST = 64 << 20
-"""Bytes; a thousand processes are one megabyte."""
-ACCEPTED = "write it as http://host:9400, host:9400 or host"
-OTHER_SERVER = "is it a gpuledger?"
+MAX_BYTES = 64 << 20
+"""A thousand processes take one megabyte."""
+OTHER_SERVER = "check whether it is a gpuledger"
 FIXES = {
-    "timeout": "is it overloaded?",
-    "tls": "give --exporter.ca-file",
-    **dict.fromkeys(("permission", "missing", "refused", "unreachable"), "is it running?"),
+    "timeout": "check whether it is overloaded",
+    "tls": "set --exporter.ca-file",
+    **dict.fromkeys(("permission", "missing", "refused", "unreachable"), "check whether it is running"),
 }
 REFUSALS = {
-    401: ("it requires a login", "give --exporter.user or --exporter.token-file"),
-    403: ("it requires a login", "give --exporter.user or --exporter.token-file"),
-    404: (f"it is no gpuledger, or an older one without {PATH}", "update it, or correct the URL"),
-    503: ("it has read nothing yet", ""),
+    401: ("authentication failed", "set --exporter.user or --exporter.token-file"),
+    403: ("authentication failed", "set --exporter.user or --exporter.token-file"),
+    404: (f"not a gpuledger, or an older version without {PATH}", "update it, or correct the URL"),
+    503: ("its first tick is not finished", ""),
 }
 
 
 def parse(text: str) -> tuple[Address, str]:
-    """Address and path prefix of an exporter; ValueError says what is accepted."""
+    """Address and path prefix of an exporter. Raises ValueError."""
     is_bare = "://" not in text
     if has_credentials(text) or "@" in text.partition("/")[0]:
-        raise ValueError("holds a user name or password; give --exporter.user and --exporter.password-file")
+        raise ValueError("contains a user name or password; set --exporter.user and --exporter.password-file")
     address, prefix = (parse_url(f"http://{text}", PORT) if is_bare else parse_url(text)) or (None, "")
     if address is None or any(c in prefix for c in "?#"):
-        raise ValueError(f"is no address of an exporter; {ACCEPTED}")
+        raise ValueError("is not the address of an exporter; write it as http://host:9400, host:9400 or host")
     return address, prefix.rstrip("/")
 
 
+def connect(text: str) -> str:
+    """The address of an exporter; may be empty."""
+    if text:
+        parse(text)
+    return text
+
+
+OWN: tuple[Option, ...] = (
+    Option("connect", "", "Address of an exporter, as http://host:9400, host:9400 or host; if empty, this host.",
+           connect),
+    Option("exporter.user", "", "User name for basic authentication."),
+    Option("exporter.password-file", "", "File with the password for basic authentication."),
+    Option("exporter.token-file", "", "File with a bearer token."),
+    Option("exporter.ca-file", "", "File with CA certificates to trust instead of the system's."),
+    Option("exporter.insecure-skip-verify", False, "Do not verify the exporter's TLS certificate.", checks.switch),
+)  # fmt: skip
+
+OPTIONS: tuple[Option, ...] = (
+    *(
+        replace(option, aliases=(*option.aliases, "interval")) if option.key == "tick.interval" else option
+        for option in EXPORTER
+    ),
+    *OWN,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(Config):
+    """All settings; those of the exporter are included, so that both can share one file."""
+
+    connect: str
+    exporter_user: str
+    exporter_password_file: str
+    exporter_token_file: str
+    exporter_ca_file: str
+    exporter_insecure_skip_verify: bool
+
+    def access(self) -> Access:
+        """How to connect; raises ConfigError for contradictory settings."""
+        if bool(self.exporter_user) != bool(self.exporter_password_file):
+            raise ConfigError("--exporter.user and --exporter.password-file belong together", "set both or neither")
+        if self.exporter_user and self.exporter_token_file:
+            raise ConfigError("--exporter.user and --exporter.token-file exclude each other", "set one of them")
+        return Access(
+            self.connect,
+            self.exporter_user,
+            self.exporter_password_file,
+            self.exporter_token_file,
+            self.exporter_ca_file,
+            insecure=self.exporter_insecure_skip_verify,
+            timeout_s=TIMEOUT_S,
+        )
+
+
 class Exporter:
-    """One exporter. A call returns its snapshot."""
+    """A client of one exporter."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -52,10 +109,10 @@ class Exporter:
         self._client = Client(address, name=self.name, tls=access.tls)
 
     def __call__(self) -> Snapshot:
-        """The current snapshot. Raises LostError or SnapshotError."""
+        """Fetch the current snapshot. Raises LostError or SnapshotError."""
         try:
             headers = (*login(self._access), "Accept: application/json")
-            with self._client.stream(self._prefix + PATH, self._access.timeout_s, LARGEST, *headers) as response:
+            with self._client.stream(self._prefix + PATH, self._access.timeout_s, MAX_BYTES, *headers) as response:
                 if response.status != 200:
                     raise self._refused(response.status)
                 return decode(json.loads(response.body()))
@@ -64,11 +121,11 @@ class Exporter:
         except HttpError as error:
             raise LostError(error.problem.what, FIXES.get(error.kind, OTHER_SERVER), error.kind) from error
         except (ValueError, RecursionError) as error:
-            raise LostError(f"{self.name} does not answer in JSON", OTHER_SERVER, "format") from error
+            raise LostError(f"{self.name} does not respond with JSON", OTHER_SERVER, "format") from error
 
     def _refused(self, status: int) -> LostError:
-        what = f"{self.name} answers {status}"
+        what = f"{self.name} responds with status {status}"
         if status == 400 and self.name.startswith("http:"):
-            return LostError(what, "is it https?", "http")
+            return LostError(what, "check whether it requires https", "http")
         reason, fix = REFUSALS.get(status, ("", OTHER_SERVER))
         return LostError(f"{what}{reason and f': {reason}'}", fix, "auth" if status in (401, 403) else "http")

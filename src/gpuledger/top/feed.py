@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 WINDOW_NS = 3 * 10**9
 """Power is the mean over this time: the energy of a shared GPU is booked about once a second."""
-PATIENCE_S = 2.0
+STOP_TIMEOUT_S = 2.0
 STALE_S = 5.0
 """An unchanged snapshot is reported as stale after this time, and after three intervals of its exporter."""
 
@@ -65,7 +65,7 @@ class Ticks:
 
 
 class Feed:
-    """Polls a source in the background, with backoff while it does not answer."""
+    """Polls a source in the background, with backoff while it fails."""
 
     def __init__(self, source: Source, interval_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._source, self.interval_s = source, interval_s
@@ -90,36 +90,36 @@ class Feed:
         self._poller.retry()
 
     def stop(self) -> None:
-        """Stop polling; waits a little for a poll that is under way."""
-        self._poller.stop(PATIENCE_S)
+        """Stop polling; waits up to two seconds for a poll in progress."""
+        self._poller.stop(STOP_TIMEOUT_S)
 
     def step(self) -> bool:
-        """Poll once; whether the source answered."""
+        """Poll once; return whether the source responded."""
         try:
-            self._take(self._source())
+            self._store(self._source())
         except LostError as error:
-            self._lose(str(error))
+            self._report(str(error))
         except SnapshotError as error:
-            self._lose(f"{self.name}: {error}")
+            self._report(f"{self.name}: {error}")
         except Exception as error:  # a bug must not end the view
             log.debug("top", exc_info=True)
-            self._lose(f"{type(error).__name__}: {error}")
+            self._report(f"{type(error).__name__}: {error}")
         else:
             return True
         return False
 
     def _poll(self) -> bool:
-        answered = self.step()
+        success = self.step()
         self._changed()
-        return answered
+        return success
 
-    def _take(self, taken: Snapshot) -> None:
+    def _store(self, newest: Snapshot) -> None:
         """An exporter whose loop hangs still responds, always with the same snapshot."""
         before, now_s = self.state.snapshot, self._monotonic()
-        if before is None or taken.time != before.time:
+        if before is None or newest.time != before.time:
             self._changed_s = now_s
-        is_stale = now_s - self._changed_s > max(STALE_S, 3 * taken.interval_seconds)
-        self.state = State(taken, f"{self.name or 'this host'} has no new snapshots" if is_stale else "")
+        is_stale = now_s - self._changed_s > max(STALE_S, 3 * newest.interval_seconds)
+        self.state = State(newest, f"{self.name or 'this host'} has no new snapshots" if is_stale else "")
 
-    def _lose(self, reason: str) -> None:
+    def _report(self, reason: str) -> None:
         self.state = replace(self.state, lost=clean(reason))

@@ -25,12 +25,12 @@ class Key:
     label: str = ""
     """The text in the footer; empty if the key is not shown there."""
     with_key: bool = False
-    """Whether the method receives the key."""
+    """Whether the action takes the key as its argument."""
     priority: bool = False
     """Whether the app handles the key before the focused widget does."""
 
     @property
-    def shown(self) -> str:
+    def names(self) -> str:
         """The names of the keys."""
         return "0-9" if self.keys == DIGITS else " ".join(name_of(key) for key in self.keys)
 
@@ -74,4 +74,4 @@ CHANGES: dict[str, Callable[[View], View]] = {
     "a": lambda view: view.choosing(gpu=None, filter=""),
     "x": lambda view: view.choosing(exited=not view.choice.exited),
 }
-"""What the keys with the action `change` do to the view."""
+"""The new view for each key with the action `change`."""

@@ -1,4 +1,4 @@
-"""The contents of the full-screen pages: help, details of a row, charts."""
+"""Whole pages: help, details of a row, charts, and the text of `top --once`. Need neither textual nor rich."""
 
 from __future__ import annotations
 
@@ -7,42 +7,49 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
 from gpuledger.top.bars import History, chart
-from gpuledger.top.cards import Screen, power_text
-from gpuledger.top.columns import COLUMNS
+from gpuledger.top.cards import Screen, gpu_lines, power_text, problem_lines, title
+from gpuledger.top.columns import COLUMNS, View, cells, fit, headings, summary
 from gpuledger.top.keys import KEYS
 from gpuledger.top.rows import Row, Use
 from gpuledger.top.text import (
+    ASCII,
+    HEAD,
     KEY,
     OWNER_STYLES,
+    UNICODE,
     WARN,
     Glyphs,
     Line,
     amount,
+    ansi,
     cropped,
     fitted,
     gib,
     joined,
     percent,
+    plain,
     span,
     styled,
 )
-from gpuledger.view.schema import MEASURED, Gpu, ProcessRow
+from gpuledger.view.schema import MEASURED, Gpu, ProcessRow, Snapshot
 
 NAME_WIDTH = 26
 MAX_USES = 200
 MAX_CHART_ROWS = 8
+MAX_CARDS = 4
+"""`top --once` shows more GPUs as one line each."""
 
 
 def help_lines(glyphs: Glyphs) -> list[Line]:
     """All keys and columns, and how memory is drawn."""
-    key_width = max(len(key.shown) for key in KEYS) + 2
+    key_width = max(len(key.names) for key in KEYS) + 2
     memory = (
         f"{''.join(glyphs.owners)} owners, {glyphs.inferred} inferred, {glyphs.unknown} unknown, "
         f"{glyphs.driver} used by the driver, {glyphs.free} free"
     )
     return [
         styled("gpuledger top", "bold") + styled(" shows GPU usage by owner. It is read-only."),
-        *(styled(f"{key.shown:{key_width}}", KEY) + styled(key.about) for key in KEYS),
+        *(styled(f"{key.names:{key_width}}", KEY) + styled(key.about) for key in KEYS),
         (),
         *(styled(f"{column.title:10}", KEY) + styled(column.about) for column in COLUMNS),
         (),
@@ -111,3 +118,29 @@ def charts(gpus: Sequence[Gpu], history: History, screen: Screen, rows: int) -> 
             lines.append(tuple((f"{text}  ", style) for text, style in parts))
         lines.append(())
     return [cropped(line, screen.columns) for line in lines] or [styled("no GPU", WARN)]
+
+
+def once(snapshot: Snapshot, view: View, *, columns: int, colour: bool, utf8: bool) -> str:
+    """The text of `top --once`, with ANSI colours if `colour`, and in ASCII unless `utf8`."""
+    screen = Screen(columns=columns, glyphs=UNICODE if utf8 else ASCII)
+    form = ansi if colour else plain
+    text = "".join(f"{form(line).rstrip()}\n" for line in _once_lines(snapshot, view, screen))
+    return text if utf8 else text.encode("ascii", "replace").decode()
+
+
+def _once_lines(snapshot: Snapshot, view: View, screen: Screen) -> list[Line]:
+    columns, glyphs = screen.columns, screen.glyphs
+    gpus = [gpu for gpu in snapshot.gpus if view.choice.gpu in (None, gpu.gpu)]
+    rows = view.rows(snapshot)
+    fitting = fit(view.choice.grouping, columns)
+    texts = [
+        joined(((cell,) for cell in cells(fitting, row, glyphs, "" if row.active else "dim")), " ") for row in rows
+    ]
+    return [
+        title(snapshot, screen),
+        *problem_lines(snapshot, screen, fixes=True),
+        *gpu_lines(snapshot, gpus, screen, 3 * MAX_CARDS if len(gpus) <= MAX_CARDS else len(gpus)),
+        summary(rows, view, columns, glyphs),
+        cropped(styled(" ".join(headings(fitting, view, glyphs)), HEAD), columns),
+        *(cropped(text, columns) for text in texts),
+    ]

@@ -1,15 +1,15 @@
-"""The rows of the table: how a snapshot is filtered, grouped and added up."""
+"""The rows of the table: how a snapshot is filtered, grouped and summed."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
 from gpuledger.model import Owner
 from gpuledger.top.text import OWNER_STYLES
-from gpuledger.view.schema import MEASURED, ContainerRow, ProcessRow, Snapshot
+from gpuledger.view.schema import MEASURED, ContainerRow, ProcessRow, Snapshot, sum_known
 
 GROUPINGS = ("process", "container", "pod", "namespace", "user")
 Use = ProcessRow | ContainerRow
@@ -39,7 +39,7 @@ class Row:
     share_error: float | None = None
     processes: int = 0
     active: bool = True
-    started: float | None = None
+    age_s: float | None = None
     workload: str = ""
     image: str = ""
     uses: tuple[Use, ...] = ()
@@ -47,7 +47,7 @@ class Row:
     @property
     def memory_bytes(self) -> float | None:
         """Listed and inferred memory."""
-        return added((self.known_bytes, self.inferred_bytes))
+        return sum_known((self.known_bytes, self.inferred_bytes))
 
     @property
     def is_estimated(self) -> bool | None:
@@ -65,19 +65,20 @@ class Choice:
     exited: bool = True
 
 
-def rows(shown: Snapshot, choice: Choice) -> list[Row]:
+def rows(snapshot: Snapshot, choice: Choice) -> list[Row]:
     """The chosen rows, in the order of the snapshot."""
-    metered = {gpu.uuid for gpu in shown.gpus if gpu.energy is not None and gpu.energy.joules is not None}
-    by_process = _is_by_process(shown, choice.grouping)
-    styles = owner_styles(shown)
+    metered = {gpu.uuid for gpu in snapshot.gpus if gpu.energy is not None and gpu.energy.joules is not None}
+    by_process = _is_by_process(snapshot, choice.grouping)
+    styles = owner_styles(snapshot)
     groups: dict[tuple[str, ...], list[Use]] = {}
-    for use in _uses(shown, choice.grouping):
+    for use in _uses(snapshot, choice.grouping):
         is_wanted = choice.gpu in (None, use.gpu) and (choice.exited or is_active(use))
         if is_wanted and _matches(_words(use), choice.filter):
             groups.setdefault(_key(use, choice.grouping), []).append(use)
     return [
-        _row(key, uses, choice.grouping, metered, styles, by_process=by_process) for key, uses in groups.items()
-    ]  # fmt: skip
+        _row(key, uses, choice.grouping, metered, styles, now=snapshot.time, by_process=by_process)
+        for key, uses in groups.items()
+    ]
 
 
 def ordered(unordered: Iterable[Row], value: Callable[[Row], object], *, descending: bool) -> list[Row]:
@@ -87,30 +88,6 @@ def ordered(unordered: Iterable[Row], value: Callable[[Row], object], *, descend
     known.sort(key=attrgetter("key"))
     known.sort(key=value, reverse=descending)  # type: ignore[arg-type]
     return known + [row for row in unordered if value(row) is None]
-
-
-def total(parts: Sequence[Row]) -> Row:
-    """The sum of all rows."""
-    uses = tuple(use for row in parts for use in row.uses)
-    return Row(
-        key=(),
-        owner="",
-        gpus=tuple(sorted({gpu for row in parts for gpu in row.gpus})),
-        known_bytes=added(row.known_bytes for row in parts),
-        inferred_bytes=added(row.inferred_bytes for row in parts),
-        sm=added(row.sm for row in parts),
-        watts=added(row.watts for row in parts),
-        joules=added(row.joules for row in parts),
-        methods=_methods(uses),
-        processes=sum(row.processes for row in parts),
-        uses=uses,
-    )
-
-
-def added(numbers: Iterable[float | None]) -> float | None:
-    """The sum of the known numbers; None if all are unknown."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known else None
 
 
 def is_active(use: Use) -> bool:
@@ -123,10 +100,10 @@ def is_match(row: Row, search: str) -> bool:
     return any(_matches(f"{_words(use)}\n{row.owner.lower()}", search) for use in row.uses)
 
 
-def owner_styles(shown: Snapshot) -> dict[str, str]:
+def owner_styles(snapshot: Snapshot) -> dict[str, str]:
     """A colour for each owner, chosen by name so that it is stable, and unique as long as there are enough."""
     styles: dict[str, str] = {}
-    for owner in sorted({use.owner for use in (*shown.processes, *shown.containers)}):
+    for owner in sorted({use.owner for use in (*snapshot.processes, *snapshot.containers)}):
         first = zlib.crc32(owner.encode("utf-8", "replace"))
         preferred = [OWNER_STYLES[(first + step) % len(OWNER_STYLES)] for step in range(len(OWNER_STYLES))]
         free = [style for style in preferred if style not in styles.values()]
@@ -147,17 +124,17 @@ def _matches(text: str, words: str) -> bool:
     return all(word in text for word in words.lower().split())
 
 
-def _is_by_process(shown: Snapshot, grouping: str) -> bool:
+def _is_by_process(snapshot: Snapshot, grouping: str) -> bool:
     """Whether rows consist of processes; if the exporter lists none, they consist of containers."""
-    are_listed = bool(shown.processes) or not any(container.processes for container in shown.containers)
+    are_listed = bool(snapshot.processes) or not any(container.processes for container in snapshot.containers)
     return grouping in ("process", "user") and are_listed
 
 
-def _uses(shown: Snapshot, grouping: str) -> list[Use]:
+def _uses(snapshot: Snapshot, grouping: str) -> list[Use]:
     """Processes; or containers, which are complete even without process rows, and processes in no container."""
-    if _is_by_process(shown, grouping):
-        return [*shown.processes, *(container for container in shown.containers if container.inferred_bytes)]
-    return [*shown.containers, *(process for process in shown.processes if not process.container_id)]
+    if _is_by_process(snapshot, grouping):
+        return [*snapshot.processes, *(container for container in snapshot.containers if container.inferred_bytes)]
+    return [*snapshot.containers, *(process for process in snapshot.processes if not process.container_id)]
 
 
 def _key(use: Use, grouping: str) -> tuple[str, ...]:
@@ -186,6 +163,7 @@ def _row(
     metered: set[str],
     styles: Mapping[str, str],
     *,
+    now: float,
     by_process: bool,
 ) -> Row:
     processes = [use for use in uses if isinstance(use, ProcessRow)]
@@ -194,6 +172,7 @@ def _row(
     methods = _methods(counted)
     has_energy = bool(methods) or any(use.gpu_uuid in metered for use in counted)
     owners = {use.owner for use in uses}
+    started = min((p.start_time for p in processes if p.start_time is not None), default=None)
     return Row(
         key=key,
         owner=_name(uses[0], grouping),
@@ -202,16 +181,16 @@ def _row(
         pid=processes[0].pid if grouping == "process" and processes else None,
         process=_common(process.process_name for process in processes),
         user=_common(use.user for use in uses),
-        known_bytes=added(use.memory_bytes for use in counted),
-        inferred_bytes=added(container.inferred_bytes for container in containers),
-        sm=added(use.sm_ratio for use in counted),
-        watts=added(use.watts for use in counted),
+        known_bytes=sum_known(use.memory_bytes for use in counted),
+        inferred_bytes=sum_known(container.inferred_bytes for container in containers),
+        sm=sum_known(use.sm_ratio for use in counted),
+        watts=sum_known(use.watts for use in counted),
         joules=sum(joules for _, joules in methods) if has_energy else None,
         methods=methods,
         share_error=processes[0].energy_share_error_ratio if processes and len(uses) == 1 else None,
         processes=sum(use.processes if isinstance(use, ContainerRow) else 1 for use in counted),
         active=any(is_active(use) for use in uses),
-        started=min((p.start_time for p in processes if p.start_time is not None), default=None),
+        age_s=max(0.0, now - started) if now and started is not None else None,
         workload=_common(use.workload for use in uses),
         image=_common(use.image for use in uses),
         uses=tuple(uses),

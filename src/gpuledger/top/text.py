@@ -81,11 +81,6 @@ def ansi(line: Line) -> str:
     )
 
 
-def plain_ascii(text: str) -> str:
-    """The text with a `?` for each character outside of ASCII."""
-    return text if text.isascii() else text.encode("ascii", "replace").decode()
-
-
 # Widths
 
 

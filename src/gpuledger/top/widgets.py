@@ -12,7 +12,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Label, Static
 
-from gpuledger.top.columns import Layout, View
+from gpuledger.top.columns import Columns, View, cells, fit, headings
 from gpuledger.top.rows import Row, is_match
 from gpuledger.top.text import Glyphs, Line
 
@@ -57,26 +57,26 @@ class Table(DataTable[Text], inherit_bindings=False):
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(cursor_type="row", cell_padding=0)
         self._glyphs = glyphs
-        self._shown: Sequence[Row] = ()
-        self._layout = Layout(())
-        self._headings: list[str] = []
+        self._owner_rows: Sequence[Row] = ()
+        self._fitting: Columns = ()
+        self._titles: list[str] = []
         self.search = ""
 
     @property
     def chosen(self) -> Row | None:
         """The row under the cursor."""
-        return self._shown[self.cursor_row] if self.cursor_row < len(self._shown) else None
+        return self._owner_rows[self.cursor_row] if self.cursor_row < len(self._owner_rows) else None
 
-    def show(self, rows: Sequence[Row], view: View, width: int, now: float | None) -> None:
+    def show(self, rows: Sequence[Row], view: View, width: int) -> None:
         """Show these rows."""
         chosen, position = self.chosen, self.cursor_row
-        self._shown, self._layout = rows, Layout.fit(view.choice.grouping, width, now)
-        headings = self._layout.headings(view, self._glyphs)
-        if headings != self._headings or self.row_count - len(rows) > MAX_REMOVED:
-            self._reset(headings)
+        self._owner_rows, self._fitting = rows, fit(view.choice.grouping, width)
+        titles = headings(self._fitting, view, self._glyphs)
+        if titles != self._titles or self.row_count - len(rows) > MAX_REMOVED:
+            self._reset(titles)
         for key in list(self.rows)[len(rows) :]:
             self.remove_row(key)
-        empty = [Text()] * len(headings)
+        empty = [Text()] * len(titles)
         for _ in range(self.row_count, len(rows)):
             self.add_row(*empty)  # `get_row_at` provides the cells
         if chosen is not None and position > 0:
@@ -84,22 +84,22 @@ class Table(DataTable[Text], inherit_bindings=False):
             self.move_cursor(row=next(same, position), animate=False)
         self.notify_style_update()  # drops cached cells
 
-    def _reset(self, headings: list[str]) -> None:
-        """Remove all rows and, if the headings changed, all columns, without losing the scroll position."""
-        top, has_new_columns = self.scroll_offset.y, headings != self._headings
+    def _reset(self, titles: list[str]) -> None:
+        """Remove all rows and, if the titles changed, all columns, without losing the scroll position."""
+        top, has_new_columns = self.scroll_offset.y, titles != self._titles
         self.clear(columns=has_new_columns)
         if has_new_columns:
-            self._headings = headings
-            for (column, width), heading in zip(self._layout.columns, headings, strict=True):
-                self.add_column(Text(heading), width=width + 1, key=column.name)
+            self._titles = titles
+            for (column, width), title in zip(self._fitting, titles, strict=True):
+                self.add_column(Text(title), width=width + 1, key=column.name)
         self.scroll_to(y=top, animate=False)
 
     def get_row_at(self, row_index: int) -> list[Any]:
         """The cells of a row, formatted when the row is drawn."""
-        row = self._shown[row_index]
-        is_found = bool(self.search) and is_match(row, self.search)
-        style = MATCH if is_found else "" if row.active else "dim"
-        return [Text(text, style) for text, style in self._layout.cells(row, self._glyphs, style)]
+        row = self._owner_rows[row_index]
+        is_matching = bool(self.search) and is_match(row, self.search)
+        style = MATCH if is_matching else "" if row.active else "dim"
+        return [Text(text, style) for text, style in cells(self._fitting, row, self._glyphs, style)]
 
     def leave(self) -> None:
         """Move the cursor to the top and end the search."""
@@ -110,9 +110,9 @@ class Table(DataTable[Text], inherit_bindings=False):
     def find(self, step: int, *, stay: bool = False) -> bool:
         """Move to the next match in the direction of `step`; False if there is none."""
         start = self.cursor_row + (0 if stay else step)
-        for distance in range(len(self._shown)):
-            position = (start + step * distance) % len(self._shown)
-            if is_match(self._shown[position], self.search):
+        for distance in range(len(self._owner_rows)):
+            position = (start + step * distance) % len(self._owner_rows)
+            if is_match(self._owner_rows[position], self.search):
                 self.move_cursor(row=position, animate=False)
                 return True
         return False

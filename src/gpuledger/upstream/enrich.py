@@ -1,10 +1,10 @@
-"""Pod labels for the series of a dcgm-exporter. Pure: families and holders of devices in, lines out.
+"""Adds pod labels to the series of a dcgm-exporter. Pure: families and holders of devices in, lines out.
 
-- One pod holds the device: its labels replace those of the series, because dcgm-exporter asks the same kubelet, but
-  earlier, and knows fewer forms of device ids. If the pod differs, the label `pod_uid` is removed.
-- Several pods hold it: the value belongs to the device, and the series stays once, without a pod. Series that
-  dcgm-exporter wrote for each of several pods, with `vgpu` or without, stay as they are.
-- No pod holds it: the series stays as it is.
+- One pod holds the device: its labels replace those of the series, because dcgm-exporter queried the same kubelet
+  earlier, and parses fewer forms of device ids. If the pod differs, the label `pod_uid` is removed.
+- Several pods hold it: the value belongs to the device, so the series is exposed once, without a pod. Series that
+  dcgm-exporter wrote for each of several pods, with `vgpu` or without, are not changed.
+- No pod holds it: the series is not changed.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Enriched:
-    """The metrics as they are served."""
+    """The metrics with pod labels."""
 
     families: tuple[tuple[bytes, bytes], ...] = ()
     """Name and lines of each family."""
     series: int = 0
     with_pod: int = 0
     duplicates: int = 0
-    """Series left out because a series before them has the same labels."""
+    """Series dropped because an earlier series has the same labels."""
 
 
 def enrich(families: Sequence[Family], held: DevicePods, *, copied: bool = False) -> Enriched:
@@ -73,7 +73,7 @@ def _lines(family: Family, labeller: Labeller) -> tuple[bytes, int, int, int]:
 
 
 def _split(family: Family) -> dict[tuple[bytes, bytes | None], Block]:
-    """The series that differ from another one only in the pod, each with its labels unchanged."""
+    """The unchanged label blocks of series that differ from another series only in the pod."""
     by_device: dict[tuple[bytes, int], dict[int, None]] = {}
     series = []
     for name, text in dict.fromkeys((name, text) for name, text, _ in family.series):
@@ -89,16 +89,16 @@ def _written(
     family: Family, labeller: Labeller, split: dict[tuple[bytes, bytes | None], Block]
 ) -> tuple[bytes, int, int, int]:
     blocks = labeller.old if family.name.startswith(OLD_PREFIX) else labeller.new
-    seen: set[tuple[bytes, int]] = set()
+    exposed: set[tuple[bytes, int]] = set()
     lines = [family.head]
     with_pod = duplicates = 0
     for name, text, value in family.series:
         block = (split and split.get((name, text))) or blocks.get(text) or labeller.add(text, blocks)
         for labels, key in zip(block.texts, block.keys, strict=True):
-            if (name, key) in seen:
+            if (name, key) in exposed:
                 duplicates += 1
                 continue
-            seen.add((name, key))
+            exposed.add((name, key))
             lines.append(b"%b%b %b\n" % (name, labels, value))
             with_pod += block.has_pod
     return b"".join(lines), len(lines) - 1, with_pod, duplicates
@@ -129,12 +129,12 @@ class Labeller:
         holders = self._holders_of(values)
         pod = single_pod(holders)
         if pod is not None:
-            return _made([_with(labels, names, pod)], has_pod=True)
+            return _block_of([_with(labels, names, pod)], has_pod=True)
         if not holders or (b"vgpu" in values and has_pod):
             return _unchanged(text, labels)
         if self._copied:
-            return _made([_with(labels, names, holder) for holder in holders], has_pod=True)
-        return _made([_without_pod(labels)], has_pod=False)
+            return _block_of([_with(labels, names, holder) for holder in holders], has_pod=True)
+        return _block_of([_without_pod(labels)], has_pod=False)
 
     def _holders_of(self, values: dict[bytes, bytes]) -> tuple[HolderLabels, ...]:
         holders = {holder for uuid in self._devices.find(values) for holder in self._holders.get(uuid, ())}
@@ -148,7 +148,7 @@ class Devices:
         gpus = [device for device in devices if not device.parent_uuid]
         self._uuids = {device.uuid.encode() for device in devices}
         self._by_bus = {_bus(device.pci_bus_id.encode()): device.uuid.encode() for device in gpus if device.pci_bus_id}
-        # dcgm-exporter writes the index here, other exporters the minor number: used only where both are equal.
+        # dcgm-exporter writes the index, other exporters the minor number: use it only if both are equal.
         self._by_number = {b"nvidia%d" % gpu.index: gpu.uuid.encode() for gpu in gpus if gpu.minor == gpu.index}
         self._instances: dict[tuple[bytes, bytes], list[str]] = {}
         for device in devices:
@@ -157,7 +157,7 @@ class Devices:
                 self._instances.setdefault(key, []).append(device.uuid)
 
     def find(self, labels: dict[bytes, bytes]) -> list[str]:
-        """The uuid of a GPU, or those of the compute instances of a GPU instance; empty if it is not of this host."""
+        """The UUID of a GPU, or those of the compute instances of a GPU instance; empty if it is not on this host."""
         uuid = next((labels[name] for name in UUIDS if labels.get(name)), b"")
         if not uuid:
             uuid = self._by_bus.get(_bus(labels.get(b"pci_bus_id", b"")), b"")
@@ -174,7 +174,7 @@ def _bus(text: bytes) -> bytes:
 
 
 def _with(labels: Pairs, names: tuple[bytes, ...], holder: HolderLabels) -> Pairs:
-    """The labels with those of this holder."""
+    """The labels, with the pod labels of this holder."""
     ours = [(name, escape(value).encode()) for name, value in zip(names, holder, strict=False)]
     values = dict(labels)
     is_other = any(values.get(name, value) not in (b"", value) for name, value in ours[:2])
@@ -191,7 +191,7 @@ def _unchanged(text: bytes | None, labels: Pairs) -> Block:
     return Block((b"" if text is None else b"{%b}" % text,), (_key(labels),), has_pod)
 
 
-def _made(copies: list[Pairs], *, has_pod: bool) -> Block:
+def _block_of(copies: list[Pairs], *, has_pod: bool) -> Block:
     texts = tuple(b"{%b}" % b",".join([b'%b="%b"' % pair for pair in labels]) for labels in copies)
     return Block(texts, tuple(_key(labels) for labels in copies), has_pod)
 

@@ -1,7 +1,7 @@
-"""A parser of the Prometheus text format: pieces of bytes in, families of series out, or one UpstreamError.
+"""A parser of the Prometheus text format. Raises only UpstreamError.
 
-A dcgm-exporter writes the same label block on hundreds of series, so each distinct block is checked once. Values and
-time stamps stay text. Nothing here grows past the limits.
+dcgm-exporter repeats a label block on hundreds of series, so each distinct block is checked once. Values and
+time stamps are kept as text. Memory is bounded by the limits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gpuledger.errors import UpstreamError
 
-# No pattern may match one piece of text in two ways: on a long line that does not match, time would be quadratic.
+# No pattern may be ambiguous: backtracking on a long line would take quadratic time.
 _NAME = rb"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _NUMBER = rb"(?:[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?[iI]nf|NaN|nan)"
 _QUOTED = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -27,19 +27,19 @@ BLOCK = re.compile(rb"(?:%b%b%b=%b%b%b(?:,|$))*%b" % (_SPACE, _LABEL, _SPACE, _S
 PAIR = re.compile(rb'(%b)%b=%b"([^"\\]*(?:\\.[^"\\]*)*)"' % (_LABEL, _SPACE, _SPACE))
 TYPES = (b"counter", b"gauge", b"histogram", b"summary", b"untyped")
 SUFFIXES = {b"histogram": (b"_bucket", b"_sum", b"_count"), b"summary": (b"_sum", b"_count")}
-SHOWN = 80
-"""Bytes of a bad line that the error quotes."""
+MAX_QUOTE = 80
+"""Bytes of an invalid line that the error quotes."""
 
 Series = tuple[bytes, bytes | None, bytes]
-"""A sample's name, the text between its braces if it has them, and its value, with its time stamp if it has one."""
+"""Name, label block without braces (None if there are no braces), and value with an optional time stamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one answer."""
+    """Limits of one response."""
 
     size: int = 32 << 20
-    """Bytes after decompression; a GPU has some ten thousand. The worst answer of this size takes 250 MB of memory."""
+    """Bytes after decompression; a GPU has some ten thousand. Parsing this many bytes takes up to 250 MB of memory."""
     series: int = 100_000
     line: int = 64 << 10
 
@@ -49,7 +49,7 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(slots=True)
 class Family:
-    """All series of one metric, also where they were not adjacent."""
+    """All series of one metric, adjacent or not."""
 
     name: bytes
     help: bytes | None = None
@@ -69,53 +69,53 @@ def pairs(block: bytes) -> list[tuple[bytes, bytes]]:
 
 
 class Parser:
-    """Parses one answer in pieces. However it is cut, the outcome is the same."""
+    """Parses one response in pieces of any size."""
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._rest = b""
+        self._remainder = b""
         self._size = 0
         self._line = 0
         self._count = 0
         self._families: dict[bytes, Family] = {}
         self._blocks: dict[bytes, bytes] = {}
-        """Valid blocks, each stored once for all its series."""
-        self._of: dict[bytes, Family] = {}
+        """Valid label blocks, each stored once for all its series."""
+        self._by_sample_name: dict[bytes, Family] = {}
         """By the name of a sample, which may have a suffix such as `_bucket`."""
 
     def feed(self, data: bytes) -> None:
         """Parse the next piece."""
         room = self._limits.size - self._size
         self._size += len(data)
-        lines = (self._rest + data[:room]).split(b"\n")
-        self._rest = lines.pop()
-        self._take(lines)
-        if len(self._rest) > self._limits.line:
+        lines = (self._remainder + data[:room]).split(b"\n")
+        self._remainder = lines.pop()
+        self._parse_lines(lines)
+        if len(self._remainder) > self._limits.line:
             self._line += 1
             raise self._too_long()
         if len(data) > room:
             raise UpstreamError(f"has more than {self._limits.size / (1 << 20):g} MiB", kind="size")
 
     def end(self) -> list[Family]:
-        """All families, if the answer is complete: its last line ends with a newline."""
-        if self._rest:
-            raise UpstreamError(f"ends in the middle of line {self._line + 1}, so the rest is missing", kind="half")
+        """All families. Raises UpstreamError if the last line does not end with a newline."""
+        if self._remainder:
+            raise UpstreamError(f"ends in the middle of line {self._line + 1}, so it is truncated", kind="half")
         if not self._count:
             raise UpstreamError("has no series", kind="empty")
         return [family for family in self._families.values() if family.series]
 
-    def _take(self, lines: list[bytes]) -> None:
-        sample, of, blocks, longest = SAMPLE.fullmatch, self._of, self._blocks, self._limits.line
+    def _parse_lines(self, lines: list[bytes]) -> None:
+        sample, families, blocks, longest = SAMPLE.fullmatch, self._by_sample_name, self._blocks, self._limits.line
         for line in lines:
             self._line += 1
             if len(line) > longest:
                 raise self._too_long()
             match = sample(line)
             if match is None:
-                self._other(line)
+                self._parse_comment(line)
                 continue
             name, block, value = match.groups()
-            family = of.get(name) or self._family_of(name)
+            family = families.get(name) or self._family_of(name)
             if block is not None:
                 block = blocks.get(block) or self._checked(block)
             self._count += 1
@@ -123,31 +123,31 @@ class Parser:
                 raise UpstreamError(f"has more than {self._limits.series} series", kind="size")
             family.series.append((family.name if name == family.name else name, block, value))
 
-    def _other(self, line: bytes) -> None:
-        """Parse a line that is no sample: HELP, TYPE, a comment, an empty line, or an error."""
+    def _parse_comment(self, line: bytes) -> None:
+        """Parse a HELP or TYPE line, a comment or an empty line. Raises UpstreamError for other lines."""
         stripped = line.strip(b" \t")
         if not stripped:
             return
         if not stripped.startswith(b"#"):
-            raise self._bad("is no sample", line)
+            raise self._invalid("is not a sample", line)
         header = HEADER.fullmatch(stripped)
         if header is None:
             return
         kind, name, text = header[1], header[2], header[3] or b""
         family = self._families.get(name) or self._new(name)
-        if kind == b"HELP" and family.help is None:  # the first HELP counts: a name may come again further down
+        if kind == b"HELP" and family.help is None:  # the first HELP counts; a family may be repeated
             if not _is_text(text):
-                raise self._bad("is not UTF-8", line)
+                raise self._invalid("is not UTF-8", line)
             family.help = text
         elif kind == b"TYPE" and not family.type:
             if text not in TYPES:
-                raise self._bad("names no known type", line)
+                raise self._invalid("has an unknown type", line)
             family.type = text
             for suffix in SUFFIXES.get(text, ()):
-                self._of.setdefault(name + suffix, family)
+                self._by_sample_name.setdefault(name + suffix, family)
 
     def _family_of(self, name: bytes) -> Family:
-        family = self._of[name] = self._families.get(name) or self._new(name)
+        family = self._by_sample_name[name] = self._families.get(name) or self._new(name)
         return family
 
     def _new(self, name: bytes) -> Family:
@@ -158,21 +158,23 @@ class Parser:
 
     def _checked(self, block: bytes) -> bytes:
         if not BLOCK.fullmatch(block):
-            raise self._bad("has labels that cannot be read", block)
+            raise self._invalid("has malformed labels", block)
         names = [name for name, _ in pairs(block)]
         if len(set(names)) < len(names):
-            raise self._bad("has a label twice", block)
+            raise self._invalid("has a duplicate label", block)
         if not _is_text(block):
-            raise self._bad("is not UTF-8", block)
+            raise self._invalid("is not UTF-8", block)
         self._blocks[block] = block
         return block
 
     def _too_long(self) -> UpstreamError:
-        return UpstreamError(f"is no metrics: line {self._line} has more than {self._limits.line} bytes", kind="format")
+        return UpstreamError(
+            f"is not in the text format: line {self._line} has more than {self._limits.line} bytes", kind="format"
+        )
 
-    def _bad(self, what: str, text: bytes) -> UpstreamError:
-        shown = text[:SHOWN].decode("utf-8", "replace")
-        return UpstreamError(f"is no metrics: line {self._line} {what}: {shown!r}", kind="format")
+    def _invalid(self, what: str, text: bytes) -> UpstreamError:
+        shown = text[:MAX_QUOTE].decode("utf-8", "replace")
+        return UpstreamError(f"is not in the text format: line {self._line} {what}: {shown!r}", kind="format")
 
 
 def _is_text(data: bytes) -> bool:

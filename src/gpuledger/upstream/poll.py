@@ -1,8 +1,7 @@
-"""The metrics of a dcgm-exporter, kept up to date in the background and labelled with pods.
+"""Reads the metrics of a dcgm-exporter in the background and adds pod labels.
 
-They are read every `interval_s`. Every second the holders of devices are compared with those of the last labelling, and
-if they differ the last answer is labelled again. The last answer is served until it is too old, whatever happens to the
-dcgm-exporter.
+The metrics are read every `interval_s`. The holders of devices are compared every second; if they have changed, the
+last response is labelled again. The last response is served until it is too old, even if the dcgm-exporter is down.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from gpuledger.upstream.source import Source
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+COMPARE_S = 1.0
 PROVIDERS_NS = 10 * 10**9
-"""How long to wait for the first answers of name providers: a series without its pod would be another series."""
+"""How long to wait for the first names from providers: a series without its pod would be a different series."""
 NAME = "dcgm-exporter"
 DUPLICATES = "duplicates"
 NOT_READ = Problem("not read yet", kind="starting")
@@ -35,7 +34,7 @@ NOT_READ = Problem("not read yet", kind="starting")
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """How often to read, how long an answer is served, and whether series of shared devices are copied."""
+    """How often to read, how long to serve a response, and whether to copy the series of shared devices to each pod."""
 
     interval_s: float = 15.0
     max_age_s: float = 60.0
@@ -43,7 +42,7 @@ class Polling:
 
 
 class Poll:
-    """Reads one source. `latest` returns the last tick, which says which pods hold which devices."""
+    """Polls one source. `latest` returns the last tick, from which the holders of devices are taken."""
 
     def __init__(
         self,
@@ -60,26 +59,26 @@ class Poll:
         self._families: list[Family] = []
         self._held: DevicePods | None = None
         self._served: Enriched | None = None
-        self._answered_at: float | None = None
+        self._read_at: float | None = None
         self._due = monotonic()
         self._problem: Problem | None = NOT_READ
         self._last_success_ns = self._duration_ns = self._duplicates = 0
         self._failures: Counter[str] = Counter()
-        self._poller = Poller(NAME, self._guarded_step, lambda: LOOK_S)
+        self._poller = Poller(NAME, self._guarded_step, lambda: COMPARE_S)
 
     def start(self) -> None:
         """Start polling."""
         self._poller.start()
 
     def stop(self) -> None:
-        """Stop polling soon; does not wait for a server that hangs."""
+        """Stop polling; does not wait for a read in progress."""
         self._poller.stop()
 
     @property
     def served(self) -> Enriched | None:
-        """The last answer; None if it is too old."""
-        answered_at = self._answered_at
-        if answered_at is None or self._monotonic() - answered_at > self._polling.max_age_s:
+        """The last response with pod labels; None if it is too old."""
+        read_at = self._read_at
+        if read_at is None or self._monotonic() - read_at > self._polling.max_age_s:
             return None
         return self._served
 
@@ -99,7 +98,7 @@ class Poll:
         )
 
     def step(self) -> None:
-        """Read if the interval is over, and label if anything has changed."""
+        """Read if the interval is over; add labels if the response or the holders have changed."""
         tick = self._latest()
         if tick is None or not _is_resolved(tick):
             return
@@ -123,7 +122,7 @@ class Poll:
     def _guarded_step(self) -> bool:
         try:
             self.step()
-        except Exception as error:  # the last answer is served on
+        except Exception as error:  # a bug must not end the thread
             log.debug(NAME, exc_info=True)
             self._fail(Problem(f"{type(error).__name__}: {error}", kind="bug"))
         return True  # holders are compared every second, also while the dcgm-exporter is down
@@ -134,7 +133,7 @@ class Poll:
 
     def _count_duplicates(self, count: int) -> None:
         self._duplicates += count
-        problem = f"{NAME}: {count} series are left out, because series before them have the same labels"
+        problem = f"{NAME}: {count} series with duplicate labels are dropped"
         self._state_log.change(DUPLICATES, "some" if count else "", problem, f"{NAME}: no more duplicate series")
 
     def _read(self) -> list[Family] | None:
@@ -143,20 +142,20 @@ class Poll:
         except UpstreamError as error:
             self._fail(error.problem)
             return None
-        self._answered_at = self._monotonic() - max(0.0, answer.age_s)
+        self._read_at = self._monotonic() - max(0.0, answer.age_s)
         self._last_success_ns = self._now_ns()
         self._problem = None
-        self._state_log.change(NAME, "", "", f"{NAME} answers again")
+        self._state_log.change(NAME, "", "", f"{NAME} responds again")
         return answer.families
 
     def _fail(self, problem: Problem) -> None:
-        """Count a failure. It is logged when its kind changes: the text may quote another line each time."""
+        """Count a failure. It is logged when its kind changes, because the text may differ every time."""
         self._failures[problem.kind] += 1
         self._problem = problem
         self._state_log.change(NAME, problem.kind, f"{NAME}: {problem}", "")
 
 
 def _is_resolved(tick: Tick) -> bool:
-    """Whether each name provider has answered or failed once, or had ten seconds to."""
+    """Whether each name provider has responded or failed once, or has had ten seconds to respond."""
     providers = tick.owners.providers
     return all(health.fetches or tick.time_ns - health.since_ns > PROVIDERS_NS for health in providers)

@@ -20,27 +20,27 @@ HEADERS = ("Accept: text/plain;version=0.0.4", "Accept-Encoding: gzip")
 GZIP = zlib.MAX_WBITS | 16
 PIECE = 256 << 10
 SETTLED_NS = 2_000_000_000
-"""Within one tick of the kernel's clock a file can change twice and keep its time stamp."""
+"""A file may change twice within one tick of the kernel's clock and keep its time stamp."""
 
 REASONS = {"permission": "unreachable", "missing": "unreachable", "refused": "unreachable", "tls": "unreachable"}
-"""Kinds of HttpError that the label `reason` does not tell apart."""
+"""Kinds of HttpError that are merged in the label `reason`."""
 FIXES = {
-    "half": "the last metrics stay for now",
-    "timeout": "is it overloaded?",
-    "unreachable": "is the dcgm-exporter running?",
-    "tls": "trust the authority of its certificate on this host",
+    "half": "the last response is still served",
+    "timeout": "check whether it is overloaded",
+    "unreachable": "check whether the dcgm-exporter is running",
+    "tls": "add its CA certificate to the trust store of this host",
 }
-OTHER_SERVER = "is it a dcgm-exporter?"
+OTHER_SERVER = "check whether it is a dcgm-exporter"
 REFUSALS = {
-    401: ("requires a login, which is not supported", "let it answer without one here"),
-    403: ("requires a login, which is not supported", "let it answer without one here"),
-    404: ("", "give the whole address, such as http://localhost:9400/metrics"),
+    401: ("authentication is not supported", "allow access without authentication from this host"),
+    403: ("authentication is not supported", "allow access without authentication from this host"),
+    404: ("", "use the whole URL, such as http://localhost:9400/metrics"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where metrics are: a page of a server, or a file."""
+    """The location of metrics: a URL or a file."""
 
     address: Address | None = None
     target: str = ""
@@ -56,21 +56,25 @@ def parse_place(text: str) -> Place:
     if path.startswith("/") and "\0" not in path:
         return Place(path=path)
     if has_credentials(text):
-        raise ValueError("holds a user name or password, which is not supported; use a dcgm-exporter without a login")
+        raise ValueError(
+            "contains a user name or password, which is not supported; use a dcgm-exporter without authentication"
+        )
     address, target = parse_url(text) or (None, "")
     if address is None:
-        raise ValueError("is no page and no file; write http://localhost:9400/metrics or /run/prometheus/dcgm.prom")
+        raise ValueError(
+            "is neither a URL nor a path; write http://localhost:9400/metrics or /run/prometheus/dcgm.prom"
+        )
     target = target.partition("#")[0]
     return Place(address, target if target.strip("/") else "/metrics")
 
 
 class Answer(NamedTuple):
-    """The metrics of a source."""
+    """A response of a source."""
 
     families: list[Family] | None
     """None if they have not changed since the last read."""
     age_s: float = 0.0
-    """How long ago they were written."""
+    """Age of the metrics."""
 
 
 class Source(Protocol):
@@ -90,7 +94,7 @@ class Page:
         self._timeout_s, self._limits = timeout_s, limits
 
     def read(self) -> Answer:
-        """The metrics, parsed as they arrive."""
+        """The metrics, parsed while they arrive."""
         place = self._place
         try:
             with self._client.stream(place.target, self._timeout_s, self._limits.size, *HEADERS) as response:
@@ -98,7 +102,7 @@ class Page:
                     raise _refused(place, response.status)
                 encoding = response.headers.get("content-encoding", "identity")
                 if encoding not in ("gzip", "x-gzip", "identity"):
-                    what = f"{place} answers in the encoding {encoding[:40]!r}, which was not requested"
+                    what = f"{place} responds with encoding {encoding[:40]!r}, which was not requested"
                     raise UpstreamError(what, kind="http")
                 pieces = response.pieces()
                 return Answer(_parsed(place, unzipped(pieces) if "gzip" in encoding else pieces, self._limits))
@@ -109,7 +113,7 @@ class Page:
 
 
 class File:
-    """Metrics in a file, which is read again when it has changed. A file that is no longer written is an error."""
+    """Metrics in a file, parsed again when it has changed. A file that is no longer updated is an error."""
 
     def __init__(
         self,
@@ -125,7 +129,7 @@ class File:
         self._signature: tuple[int, ...] = ()
 
     def read(self) -> Answer:
-        """The metrics. A half-written file ends without a newline, and is read again the next time."""
+        """The metrics. A half-written file ends without a newline, which is an error until the next read."""
         try:
             # A pipe would block. A link is followed: some textfile directories are links.
             with open(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a descriptor
@@ -135,16 +139,16 @@ class File:
             raise self._unreadable(f"cannot read {self._path}: {error.strerror or error}") from error
 
     def _unreadable(self, what: str) -> UpstreamError:
-        return UpstreamError(what, "name the file that is written", "unreachable")
+        return UpstreamError(what, "set the path of the file that is written", "unreachable")
 
     def _read(self, info: os.stat_result, content: Iterable[bytes]) -> Answer:
         if not stat.S_ISREG(info.st_mode):
-            raise self._unreadable(f"{self._path} is no regular file")
+            raise self._unreadable(f"{self._path} is not a regular file")
         now_ns = self._now_ns()
         age_s = (now_ns - info.st_mtime_ns) / 1e9
         if age_s > self._max_age_s:
-            what = f"{self._path} was not written for more than {self._max_age_s:g} s"
-            raise UpstreamError(what, "is the program that writes it still running?", "stale")
+            what = f"{self._path} has not been written for more than {self._max_age_s:g} s"
+            raise UpstreamError(what, "check whether the program that writes it is running", "stale")
         signature = (info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size)
         if signature == self._signature:
             return Answer(None, age_s)
@@ -155,20 +159,20 @@ class File:
 
 
 def unzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Decompress gzip, at most one piece at a time, so that a decompression bomb meets the parser's limit."""
+    """Decompress gzip in pieces, so that a decompression bomb exceeds the parser's limit early."""
     stream = zlib.decompressobj(GZIP)
     for piece in pieces:
-        rest = piece
-        while rest and not stream.eof:
+        compressed = piece
+        while compressed and not stream.eof:
             try:
-                yield stream.decompress(rest, PIECE)
+                yield stream.decompress(compressed, PIECE)
             except zlib.error as error:
-                raise UpstreamError(f"is no valid gzip: {error}", kind="format") from error
-            rest = stream.unconsumed_tail
+                raise UpstreamError(f"is not valid gzip: {error}", kind="format") from error
+            compressed = stream.unconsumed_tail
         if stream.unused_data:
             raise UpstreamError("has data after the end of its gzip stream", kind="format")
     if not stream.eof:
-        raise UpstreamError("ends in the middle of its gzip stream, so the rest is missing", kind="half")
+        raise UpstreamError("has a truncated gzip stream", kind="half")
 
 
 def _parsed(place: object, pieces: Iterable[bytes], limits: Limits) -> list[Family]:
@@ -179,12 +183,12 @@ def _parsed(place: object, pieces: Iterable[bytes], limits: Limits) -> list[Fami
         return parser.end()
     except UpstreamError as error:
         problem = error.problem
-        raise UpstreamError(f"the answer of {place} {problem.what}", problem.fix, problem.kind) from error
+        raise UpstreamError(f"the response of {place} {problem.what}", problem.fix, problem.kind) from error
 
 
 def _refused(place: Place, status: int) -> UpstreamError:
     if 300 <= status < 400:
-        what = f"{place} answers {status}, a redirect, which is not followed"
-        return UpstreamError(what, "give the address it leads to", "http")
-    reason, fix = REFUSALS.get(status, ("", "is it a healthy dcgm-exporter?"))
-    return UpstreamError(f"{place} answers {status}{reason and f': it {reason}'}", fix, "http")
+        what = f"{place} responds with status {status}: redirects are not followed"
+        return UpstreamError(what, "use the address it redirects to", "http")
+    reason, fix = REFUSALS.get(status, ("", "check whether it is a healthy dcgm-exporter"))
+    return UpstreamError(f"{place} responds with status {status}{reason and f': {reason}'}", fix, "http")

@@ -76,7 +76,7 @@ def _record(kind: Any, data: object) -> Any:
 
 @cache
 def _decoders(kind: Any) -> tuple[tuple[str, Decoder, bool], ...]:
-    """Name, decoder and necessity of each field."""
+    """The name and decoder of each field, and whether it is required."""
     hints = get_type_hints(kind)
     required = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
     return tuple((name, _decoder(hints[name]), name in required) for name in _names(kind))

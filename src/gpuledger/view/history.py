@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from gpuledger.model import ContainerUse, ProcessUse, Reading, Tick
-from gpuledger.view.ring import Ring
-from gpuledger.view.schema import VERSION
+from gpuledger.view.schema import VERSION, sum_known
 from gpuledger.view.snapshot import metered_gpus
 
 LENGTH_S = 600
@@ -31,6 +32,9 @@ GPU_COLUMNS: dict[str, Callable[[Reading], float | None]] = {
     "temperature_celsius": lambda r: dict(r.temperatures_c).get("gpu"),
 }
 OWNER_COLUMNS = ("memory_bytes", "watts")
+Values = Sequence[float | None]
+UNKNOWN = math.nan
+"""Stands for None, which an array cannot hold."""
 INTEGERS = {"memory_used_bytes", "memory_bytes"}
 
 
@@ -81,6 +85,74 @@ class Past:
     owners: OwnerSeries
 
 
+class Ring:
+    """Rows with a fixed number of columns over the last `points` times.
+
+    A row is dropped once all its values are older than that. If there are `max_rows` rows, a new row evicts the row
+    that has been without values for the longest time; if every row has values, the new row is ignored.
+    """
+
+    def __init__(self, points: int, columns: int, max_rows: int) -> None:
+        self._points, self._columns, self._max_rows = points, columns, max_rows
+        self._times = array("d")
+        self._next = 0
+        self._rows: dict[str, tuple[array[float], ...]] = {}
+        self._updated: dict[str, int] = {}  # number of the last addition with values for a row
+        self._additions = 0
+
+    def add(self, time_s: float, rows: Mapping[str, Values]) -> None:
+        """Add the values of one time; the oldest time is overwritten if the ring is full."""
+        slot, self._next = self._next, (self._next + 1) % self._points
+        self._additions += 1
+        if slot == len(self._times):
+            self._times.append(time_s)
+        else:
+            self._times[slot] = time_s
+        for name in rows:
+            if name not in self._rows and self._has_room(rows):
+                self._rows[name] = tuple(array("f", [UNKNOWN]) * self._points for _ in range(self._columns))
+        for name, columns in self._rows.items():
+            values = rows.get(name)
+            if values is not None:
+                self._updated[name] = self._additions
+            for column, value in zip(columns, values or [None] * self._columns, strict=True):
+                column[slot] = UNKNOWN if value is None else value
+        oldest = self._additions - self._points
+        for name in [name for name, updated in self._updated.items() if updated <= oldest]:
+            self._drop(name)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._times, self._next, self._rows, self._updated = array("d"), 0, {}, {}
+
+    def times(self) -> list[float]:
+        """All times, oldest first."""
+        return self._in_order(self._times)
+
+    def rows(self) -> dict[str, list[list[float | None]]]:
+        """The columns of each row, oldest value first."""
+        return {
+            name: [[None if math.isnan(value) else value for value in self._in_order(column)] for column in columns]
+            for name, columns in self._rows.items()
+        }
+
+    def _in_order(self, column: array[float]) -> list[float]:
+        count = len(self._times)
+        start = self._next if count == self._points else 0
+        return [*column[start:count], *column[:start]]
+
+    def _has_room(self, rows: Mapping[str, Values]) -> bool:
+        if len(self._rows) < self._max_rows:
+            return True
+        absent = [name for name in self._rows if name not in rows]
+        if absent:
+            self._drop(min(absent, key=lambda name: self._updated[name]))
+        return bool(absent)
+
+    def _drop(self, name: str) -> None:
+        del self._rows[name], self._updated[name]
+
+
 class History:
     """Collects ticks. `past` is safe to call from other threads."""
 
@@ -111,7 +183,7 @@ class History:
                 self._add_owners(tick, now)
 
     def before(self) -> Tick | None:
-        """A tick some seconds ago, from which power is computed."""
+        """The tick since which power is averaged."""
         return self._older
 
     def past(self) -> Past:
@@ -144,21 +216,21 @@ class History:
 
     def _add_owners(self, tick: Tick, now: float) -> None:
         """A container's energy includes its exited processes; a process outside a container counts for itself."""
-        memory: dict[str, int | None] = {}
+        memory: dict[str, float | None] = {}
         energy_mj: dict[str, int] = {}
         metered = metered_gpus(tick)
         uses: list[ContainerUse | ProcessUse] = [*tick.containers, *tick.processes]
         unmetered = {use.owner.display_name for use in uses if use.device.gpu_uuid not in metered}
         for container in tick.containers:
             name = container.owner.display_name
-            memory[name] = _added(memory.get(name), container.memory_bytes, container.inferred_bytes)
+            memory[name] = sum_known((memory.get(name), container.memory_bytes, container.inferred_bytes))
             energy_mj[name] = energy_mj.get(name, 0) + sum(mj for _, mj in container.energy_mj)
         for process in tick.processes:
             if process.owner.container_id:
                 continue
             name = process.owner.display_name
-            memory_bytes = 0 if process.active is False else process.resident.memory_bytes
-            memory[name] = _added(memory.get(name), memory_bytes)
+            own_bytes = 0 if process.active is False else process.resident.memory_bytes
+            memory[name] = sum_known((memory.get(name), own_bytes))
             energy_mj[name] = energy_mj.get(name, 0) + sum(mj for _, mj in process.energy_mj)
         seconds = now - self._owner_time
         rows = {}
@@ -170,12 +242,6 @@ class History:
         self._owner_time, self._energy_mj = now, energy_mj
 
 
-def _added(*numbers: int | None) -> int | None:
-    """The sum of the known numbers; None if all are unknown."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known else None
-
-
 def _points(step_s: float) -> int:
     return max(2, round(LENGTH_S / step_s))
 
@@ -185,7 +251,7 @@ def _times(ring: Ring) -> tuple[float, ...]:
 
 
 def _columns(names: tuple[str, ...], row: list[list[float | None]]) -> dict[str, Column]:
-    """The columns by name, rounded to what the 24 bits of a stored value can tell."""
+    """The columns by name, rounded to the precision of the stored 24 bits."""
     return {name: _rounded(values, None if name in INTEGERS else 3) for name, values in zip(names, row, strict=True)}
 
 

@@ -6,7 +6,7 @@ JSON of another exporter. Fields may be added; a field that changes its meaning 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -19,6 +19,12 @@ MEASURED = frozenset({"exclusive"})
 Names = tuple[str, ...]
 Numbers = Mapping[str, float]
 Counts = Mapping[str, int]
+
+
+def sum_known(numbers: Iterable[float | None]) -> float | None:
+    """The sum of the known numbers; None if all are unknown."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.catalog import Type
-from gpuledger.catalog.dialects import Choices, speak
-from gpuledger.catalog.dialects.counters import Counter, parse, repeated
-from gpuledger.catalog.dialects.dcgm import unanswered
+from gpuledger.catalog.dialects import Choices, families_of
+from gpuledger.catalog.dialects.counters import Counter, duplicates, parse
+from gpuledger.catalog.dialects.dcgm import unknown_fields
 
 LIST = """\
 # Format
@@ -30,7 +30,7 @@ def test_it_selects_and_orders() -> None:
     """Families in its order, with its types and words; labels instead of the usual one; what we lack is named."""
     chosen = parse(LIST)
 
-    families = speak(["dcgm"], Choices(counters=chosen))
+    families = families_of(["dcgm"], Choices(counters=chosen))
 
     assert [(f.name, f.type, f.help) for f in families] == [
         ("DCGM_FI_DEV_GPU_TEMP", Type.GAUGE, "Heat, in C."),
@@ -38,7 +38,7 @@ def test_it_selects_and_orders() -> None:
     ]
     assert "DCGM_FI_DEV_SERIAL" in families[0].of.labels
     assert "DCGM_FI_DRIVER_VERSION" not in families[0].of.labels
-    assert unanswered(chosen) == ["DCGM_FI_DEV_RETIRED_SBE", "DCGM_FI_DEV_BRAND"]
+    assert unknown_fields(chosen) == ["DCGM_FI_DEV_RETIRED_SBE", "DCGM_FI_DEV_BRAND"]
 
 
 def test_of_a_field_that_is_there_twice_the_first_counts() -> None:
@@ -46,7 +46,7 @@ def test_of_a_field_that_is_there_twice_the_first_counts() -> None:
     text = "a, gauge, x\nb, gauge, x\na, counter, y\n"
 
     assert parse(text) == (Counter("a", "gauge", "x"), Counter("b", "gauge", "x"))
-    assert repeated(text) == ["a"]
+    assert duplicates(text) == ["a"]
 
 
 def test_names_of_1x_are_answered() -> None:
@@ -56,7 +56,7 @@ def test_names_of_1x_are_answered() -> None:
         "dcgm_fi_prof_pcie_tx_bytes, counter, Sent.\ndcgm_retired_pages_sbe, counter, Pages.\n"
     )
 
-    families = speak(["dcgm"], Choices(counters=chosen))
+    families = families_of(["dcgm"], Choices(counters=chosen))
 
     assert [(family.name, "pod_name" in family.of.labels, family.help) for family in families] == [
         ("dcgm_gpu_temp", True, "Heat."),
@@ -64,7 +64,7 @@ def test_names_of_1x_are_answered() -> None:
         ("dcgm_xid_errors", True, "X."),
         ("dcgm_fi_prof_pcie_tx_bytes", True, "Sent."),
     ]
-    assert unanswered(chosen) == ["dcgm_retired_pages_sbe"]
+    assert unknown_fields(chosen) == ["dcgm_retired_pages_sbe"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuledger.catalog.dialects import Choices, speak
+from gpuledger.catalog.dialects import Choices, families_of
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 from gpuledger.model import ContainerUse, Device, Driver, MemoryAccount, Owner, Reading, Tick
@@ -34,7 +34,7 @@ def test_told_and_inferred() -> None:
         ),
     )  # fmt: skip
 
-    body = b"".join(Renderer(speak(["inference"], Choices())).chunks(tick, Format.TEXT)).decode()
+    body = b"".join(Renderer(families_of(["inference"], Choices())).chunks(tick, Format.TEXT)).decode()
 
     assert [line for line in body.splitlines() if not line.startswith("#")] == [
         'container_gpu_memory_bytes{container_name="web",container_id="aaaaaaaa",gpu="0",method="nvidia-smi"} 20',

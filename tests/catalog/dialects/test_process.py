@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuledger.catalog.dialects import Choices, speak
+from gpuledger.catalog.dialects import Choices, families_of
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 from gpuledger.model import Device, Driver, Facts, Owner, ProcessUse, Resident, Sample, Tick
@@ -17,7 +17,9 @@ def test_a_process_and_one_that_exited() -> None:
     exited = ProcessUse(gpu, Resident(8, "compute"), active=False, energy_mj=(("edge", 7),))
     tick = Tick(1, Driver(up=True), processes=(running, exited))
 
-    body = b"".join(Renderer(speak(["process"], Choices(prefix="my_gpu_process"))).chunks(tick, Format.TEXT)).decode()
+    body = b"".join(
+        Renderer(families_of(["process"], Choices(prefix="my_gpu_process"))).chunks(tick, Format.TEXT)
+    ).decode()
 
     one = f'pid="7",gpu="0",uuid="GPU-1",process_name="python3",pod="train",namespace="ml",container="main",pod_uid="uid-1",container_id="{"a" * 64}"'  # noqa: E501
     two = 'pid="8",gpu="0",uuid="GPU-1",process_name="",pod="",namespace="",container="",pod_uid="",container_id=""'

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gpuledger.catalog import CATALOG, Kind, Type
-from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, speak
+from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 from gpuledger.model import Device, Driver, Granted, Owners, Reading, Tick
@@ -29,7 +29,7 @@ COUNTERS = {
 def test_families_are_well_declared(name: str) -> None:
     """Each once, with help, one source of values, and the native metric it is made of."""
     known = {family.name for family in CATALOG}
-    families = speak([name], Choices())
+    families = families_of([name], Choices())
 
     assert len({family.name for family in families}) == len(families) > 5
     for family in families:
@@ -43,7 +43,7 @@ def test_families_are_well_declared(name: str) -> None:
 
 def test_what_a_default_installation_of_dcgm_exporter_has() -> None:
     """All 25 of its default families, with its types."""
-    families = {family.name: family.type for family in speak(["dcgm"], Choices())}
+    families = {family.name: family.type for family in families_of(["dcgm"], Choices())}
     expected = {f"DCGM_FI_DEV_{name}" for name in DEFAULTS.split()} | {f"DCGM_FI_PROF_{n}" for n in PROFILING.split()}
 
     assert len(expected) == 25
@@ -136,4 +136,4 @@ def test_pod_uid_is_a_choice() -> None:
 
 def render(tick: Tick, choices: Choices, dialect: str = "dcgm") -> str:
     """The scrape."""
-    return b"".join(Renderer(speak([dialect], choices)).chunks(tick, Format.TEXT)).decode()
+    return b"".join(Renderer(families_of([dialect], choices)).chunks(tick, Format.TEXT)).decode()

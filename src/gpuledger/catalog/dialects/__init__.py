@@ -55,7 +55,7 @@ DIALECTS = {
 }
 
 
-def speak(names: Iterable[str], choices: Choices) -> tuple[Family, ...]:
+def families_of(names: Iterable[str], choices: Choices) -> tuple[Family, ...]:
     """The families of these dialects in sequence; of two families with the same name, the first."""
     families: dict[str, Family] = {}
     for name in names:

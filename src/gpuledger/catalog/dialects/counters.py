@@ -32,7 +32,7 @@ def parse(text: str) -> tuple[Counter, ...]:
     return tuple(counters.values())
 
 
-def repeated(text: str) -> list[str]:
+def duplicates(text: str) -> list[str]:
     """Duplicate fields of a valid file; one of dcgm-exporter's own files has some."""
     times = Counts(counter.field for counter in _lines(text))
     return [field for field, count in times.items() if count > 1]

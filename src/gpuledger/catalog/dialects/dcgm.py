@@ -96,7 +96,7 @@ def _coded_xid(reading: Reading) -> Series:
     return () if code is None else (((str(code),), code),)
 
 
-def table(kinds: Kinds) -> tuple[Family, ...]:
+def default_families(kinds: Kinds) -> tuple[Family, ...]:
     """The families of a default installation, and those commented out in its list of counters."""
     gpu, device, part = kinds.gpus, kinds.devices, kinds.parts
     violations = {
@@ -186,8 +186,8 @@ def _activities(device: Kind) -> Iterable[Family]:
         )  # fmt: skip
 
 
-def more(kinds: Kinds) -> tuple[Family, ...]:
-    """Families that no default list has; exposed if selected."""
+def optional_families(kinds: Kinds) -> tuple[Family, ...]:
+    """Families that no default list contains; exposed if selected."""
     gpu, device = kinds.gpus, kinds.devices
     return (
         Family("DCGM_FI_DEV_FB_TOTAL", G, device, "Total memory of the device in MiB.", "gpu_memory_total_bytes",
@@ -222,15 +222,15 @@ def families(choices: Choices) -> tuple[Family, ...]:
     labels = USUAL_LABELS if chosen is None else tuple(c.field for c in chosen if c.type == LABEL and c.field in LABELS)
     kinds = kinds_of(choices, labels)
     if chosen is None:
-        return table(kinds)
-    known = {family.name: family for family in (*table(kinds), *more(kinds), *_older())}
+        return default_families(kinds)
+    known = {family.name: family for family in (*default_families(kinds), *optional_families(kinds), *_older())}
     return tuple(_as_chosen(known[c.field], c) for c in chosen if c.type != LABEL and c.field in known)
 
 
-def unanswered(chosen: Iterable[Counter]) -> list[str]:
+def unknown_fields(chosen: Iterable[Counter]) -> list[str]:
     """Selected fields that are unknown."""
     kinds = kinds_of(Choices(), ())
-    known = {family.name for family in (*table(kinds), *more(kinds), *_older())}
+    known = {family.name for family in (*default_families(kinds), *optional_families(kinds), *_older())}
     return [c.field for c in chosen if c.field not in (LABELS if c.type == LABEL else known)]
 
 

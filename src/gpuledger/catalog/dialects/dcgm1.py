@@ -1,6 +1,6 @@
 """The names of the pod exporter before dcgm-exporter 2.0: the same numbers under shorter names and fewer labels.
 
-It knew nothing of MIG: `uuid` is the instance's there. Times are microseconds, as it said, and not nanoseconds.
+It did not support MIG; here `uuid` is that of the MIG instance. Times are in microseconds, as it documented.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuledger.catalog.dialects import Choices, dcgm
 from gpuledger.catalog.dialects.dcgm import Kinds
-from gpuledger.catalog.family import Family, G, Value
+from gpuledger.catalog.family import Family, Value
 from gpuledger.holders import HolderLabels, Holding
 from gpuledger.model import Tick
 
@@ -52,21 +52,14 @@ LABELS = ("container_name", "gpu", "pod_name", "pod_namespace", "uuid")
 
 
 def families(_: Choices) -> tuple[Family, ...]:
-    """Those of the newer exporter that the older one had, and what differs."""
+    """The families of 1.x, most of them derived from those of 2.0."""
     kinds = Kinds(LABELS, _label, pod_uid=False)
-    newer = {family.name: family for family in (*dcgm.table(kinds), *dcgm.more(kinds))}
+    newer = {family.name: family for family in (*dcgm.default_families(kinds), *dcgm.optional_families(kinds))}
     return (
         *(replace(newer[theirs], name=name) for name, theirs in NAMES.items()),
         _in_kib("dcgm_pcie_tx_throughput", newer["DCGM_FI_PROF_PCIE_TX_BYTES"]),
         _in_kib("dcgm_pcie_rx_throughput", newer["DCGM_FI_PROF_PCIE_RX_BYTES"]),
-        Family(
-            "dcgm_xid_errors",
-            G,
-            kinds.gpus,
-            newer["DCGM_FI_DEV_XID_ERRORS"].help,
-            "gpu_xid_errors_total",
-            dcgm.last_xid,
-        ),
+        replace(newer["DCGM_FI_DEV_XID_ERRORS"], name="dcgm_xid_errors", value=dcgm.last_xid, series=None, labels=()),
         *(_in_us(f"dcgm_{name}_violation", newer[f"DCGM_FI_DEV_{name.upper()}_VIOLATION"]) for name in VIOLATIONS),
     )
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.top.columns import COLUMNS, View
-from gpuledger.top.plain import write
+from gpuledger.top.pages import once
 from gpuledger.top.rows import GROUPINGS, Choice
 from gpuledger.top.text import cells
 from gpuledger.view.codec import decode
@@ -17,7 +17,7 @@ from tests.view.pictures import HOSTILE, MANY, PICTURES, Picture, busy, demo, gp
 
 def test_the_demo_on_a_small_screen() -> None:
     """GPU, sums and everybody on it."""
-    text = write(demo(), View(), columns=80, colour=False, utf8=True)
+    text = once(demo(), View(), columns=80, colour=False, utf8=True)
 
     lines = text.splitlines()
     assert lines[0].startswith("gpuledger ")
@@ -31,9 +31,9 @@ def test_the_demo_on_a_small_screen() -> None:
 
 def test_colours_and_ascii() -> None:
     """Codes only where they are wanted; nothing but ASCII where there is nothing else."""
-    coloured = write(shown_as(busy()), View(), columns=80, colour=True, utf8=True)
-    plain = write(shown_as(busy()), View(), columns=80, colour=False, utf8=True)
-    ascii_only = write(shown_as(busy()), View(), columns=80, colour=False, utf8=False)
+    coloured = once(shown_as(busy()), View(), columns=80, colour=True, utf8=True)
+    plain = once(shown_as(busy()), View(), columns=80, colour=False, utf8=True)
+    ascii_only = once(shown_as(busy()), View(), columns=80, colour=False, utf8=False)
 
     assert "\x1b[" in coloured
     assert re.sub(r" *\n", "\n", re.sub(r"\x1b\[[0-9;]*m", "", coloured)) == plain
@@ -43,7 +43,7 @@ def test_colours_and_ascii() -> None:
 
 def test_a_chosen_gpu() -> None:
     """Its card and its rows, no other."""
-    text = write(shown_as(busy()), View(Choice(gpu=1)), columns=120, colour=False, utf8=False)
+    text = once(shown_as(busy()), View(Choice(gpu=1)), columns=120, colour=False, utf8=False)
 
     assert "GPU 1 " in text
     assert "GPU 0 " not in text
@@ -53,7 +53,7 @@ def test_a_chosen_gpu() -> None:
 def test_hostile_names_do_nothing() -> None:
     """Escape sequences, markup, line breaks, turned writing."""
     names = [process(n, process_name=name, unit=name, user=name) for n, name in enumerate(HOSTILE, 1)]
-    text = write(decode(picture(gpu(name="\x1b[2J"), processes=names)), View(), columns=120, colour=False, utf8=True)
+    text = once(decode(picture(gpu(name="\x1b[2J"), processes=names)), View(), columns=120, colour=False, utf8=True)
 
     assert all(line.isprintable() for line in text.splitlines())
     assert len(text.splitlines()) == 6 + len(HOSTILE)
@@ -70,7 +70,7 @@ def test_hostile_names_do_nothing() -> None:
 )
 def test_any_picture_fits_any_width(one: Picture, grouping: str, sort: str, columns: int, utf8: bool) -> None:
     """No line is longer than the screen is wide, and none commands it."""
-    text = write(decode(one), View(Choice(grouping), sort), columns=columns, colour=False, utf8=utf8)
+    text = once(decode(one), View(Choice(grouping), sort), columns=columns, colour=False, utf8=utf8)
 
     for line in text.split("\n"):
         assert cells(line) <= columns
