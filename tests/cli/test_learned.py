@@ -60,4 +60,4 @@ def test_a_known_workload_is_told() -> None:
         "570 W above parked while working; sm 0.95, tensor 0.90 (seen for 12 s)"
     ]
     (line,) = learned.describe(Facts(7, 1, 0, "other", 0), Owner(), devices, [KNOWN])
-    assert line.startswith("the exporter has not seen it alone")
+    assert line.startswith("the exporter has not observed it working alone")

@@ -100,7 +100,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     _print_cgroup(facts, ref.to_dict())
     _print_providers(name_providers, owner)
     _print_owner(owner)
-    terminal.write_line("7. alone on a GPU")
+    terminal.write_line("7. its fingerprint")
     for line in learned.describe(facts, owner, [reading.device for reading in readings], fingerprints):
         terminal.write_line(f"   {line}")
     return 0
@@ -142,9 +142,8 @@ def _print_driver(readings: Sequence[Reading], driver_problem: str, mapped: tupl
 def _print_cgroup(facts: Facts, ref: dict[str, object]) -> None:
     terminal.write_line(f"3. its cgroup     {facts.cgroup.strip().replace(chr(10), ' | ')}")
     parsed = {name: value for name, value in ref.items() if value not in (None, [], False)}
-    terminal.write_line(
-        f"4. parsed as      {', '.join(f'{name} {value}' for name, value in parsed.items()) or 'nothing'}"
-    )
+    parts = ", ".join(f"{name} {value}" for name, value in parsed.items())
+    terminal.write_line(f"4. parsed as      {parts or 'no container, pod, unit or job'}")
 
 
 def _print_providers(name_providers: Sequence[PolledProvider], owner: Owner) -> None:

@@ -52,7 +52,7 @@ def describe(
     workloads = [dict(workload) for device in devices if (workload := workload_of(device, facts, owner)) is not None]
     matching = [fingerprint for fingerprint in fingerprints if fingerprint.get("workload") in workloads]
     lines = [_line(behaviour) for fingerprint in matching for behaviour in fingerprint["behaviours"]]
-    return lines or ["the exporter has not seen it alone on a GPU while working: energy is split by SM time"]
+    return lines or ["the exporter has not observed it working alone on a GPU: energy is split by SM time"]
 
 
 def _line(behaviour: dict[str, Any]) -> str:
