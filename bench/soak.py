@@ -336,7 +336,7 @@ def report(result: Result, checked: list[Budget]) -> str:
             f"Written by `python -m bench.soak`: {result.processes:,} real processes in {containers:,} containers",
             f"started and exited in {result.minutes:.1f} minutes, with {result.ticks:,} ticks of 100 ms",
             f"({result.missed_ticks:,} more were missed) and {result.joules:,.0f} J. Failures: {failures}.",
-            f"Next to four attackers {len(times):,} scrapes succeeded (p50 {p50:.0f} ms, p99 {p99:.0f} ms) and",
+            f"Next to four hostile clients {len(times):,} scrapes succeeded (p50 {p50:.0f} ms, p99 {p99:.0f} ms) and",
             f"{watch.refused} failed, because all connections were in use.",
             "",
             table(("", "limit", "measured", "verdict"), [budget.row() for budget in checked]),

@@ -35,18 +35,21 @@ KEYS_BEGIN, KEYS_END = "<!-- keys: written by `make docs` -->", "<!-- end of key
 COLUMNS_BEGIN, COLUMNS_END = "<!-- columns: written by `make docs` -->", "<!-- end of columns -->"
 SCREEN_BEGIN, SCREEN_END = "<!-- screen: written by `make docs` -->", "<!-- end of screen -->"
 KINDS = {
-    kinds.EXPORTER: ("Exporter", "These have no further labels."),
+    kinds.EXPORTER: ("Exporter", "One series per exporter, except for metrics with additional labels."),
     kinds.GPU: ("GPUs", "One series per GPU."),
     kinds.MIG: (
         "MIG instances",
         "One series per instance, in separate families, so that a sum over GPUs counts nothing twice.",
     ),
-    kinds.PROCESS: ("Processes", "One series per process and device; `uuid` is that of the MIG instance, if any."),
+    kinds.PROCESS: (
+        "Processes",
+        "One series per process and device; on a MIG instance, `uuid` is the uuid of the instance.",
+    ),
     kinds.CONTAINER: ("Containers", "One series per container and device: sums over its processes."),
     kinds.ACCESS: ("Containers with access", "One series per container and device that it is or may be on."),
     kinds.OWNER: (
         "Properties of containers",
-        "Join them, as in `* on (container_id) group_left (image) gpu_owner_info`.",
+        "One series per container on a GPU. Join them, as in `* on (container_id) group_left (image) gpu_owner_info`.",
     ),
     kinds.POD_ALLOCATION: ("Allocations to pods", "Devices that the kubelet has allocated, used or not."),
     kinds.CONTAINER_ALLOCATION: ("Allocations to containers", "Devices that Docker or Podman has allocated."),
@@ -62,8 +65,8 @@ def metrics() -> str:
         "Generated from `src/gpuledger/catalog/` by `make docs`; do not edit.",
         "",
         "A value that the GPU or driver does not report is absent, never 0. Series have no timestamps: a series that",
-        "ends is stale at the next scrape. Readings are taken once per `--tick.interval` (1 s), however often",
-        "Prometheus scrapes; a scrape renders the last reading.",
+        "ends is stale at the next scrape. gpuledger reads the driver once per `--tick.interval` (1 s), not once per",
+        "scrape; a scrape returns the values of the last tick. The [glossary](glossary.md) defines the terms.",
     ]
     for kind, (title, about) in KINDS.items():
         labels = ", ".join(f"`{label}`" for label in kind.labels)

@@ -21,9 +21,11 @@ def parse(text: str) -> float:
 
 
 def show(seconds: float) -> str:
-    """The duration in the largest unit that gives a whole number; the inverse of `parse`."""
+    """The duration in the largest unit that gives a whole number, 0 as `0s`; the inverse of `parse`."""
+    if not seconds:
+        return "0s"
     for unit, size in (("h", 3600), ("m", 60), ("s", 1)):
-        if seconds and seconds % size == 0:
+        if seconds % size == 0:
             return f"{seconds / size:.0f}{unit}"
     milliseconds = f"{seconds * 1000:.3f}".rstrip("0").rstrip(".")
     return f"{milliseconds}ms"

@@ -47,7 +47,7 @@ def test_an_exporter_is_asked(status: int, body: str, expected: object) -> None:
 def test_nobody_answers() -> None:
     """There is no exporter: that is said, and is no error."""
     assert explain.fetch_fingerprints(["127.0.0.1:1"]) is None
-    assert explain._alone(FACTS, Owner(), [Device(0, "x", name="H200")], None) == [
+    assert explain._describe_fingerprint(FACTS, Owner(), [Device(0, "x", name="H200")], None) == [
         "unknown: no exporter responds at --web.listen-address, or it requires TLS or a password"
     ]
 
@@ -56,8 +56,8 @@ def test_a_known_workload_is_told() -> None:
     """Power and what it uses; parts it does not use are left out. Another program is not this one."""
     devices = [Device(0, "x", name="H200")]
 
-    assert explain._alone(FACTS, Owner(), devices, [KNOWN]) == [
+    assert explain._describe_fingerprint(FACTS, Owner(), devices, [KNOWN]) == [
         "570 W above parked while working; sm 0.95, tensor 0.90 (seen for 12 s)"
     ]
-    (line,) = explain._alone(Facts(7, 1, 0, "other", 0), Owner(), devices, [KNOWN])
-    assert line.startswith("the exporter has not seen it alone")
+    (line,) = explain._describe_fingerprint(Facts(7, 1, 0, "other", 0), Owner(), devices, [KNOWN])
+    assert line.startswith("the exporter has not observed it working alone")

@@ -108,7 +108,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("gpuledger_host_pid_namespace", G, EXPORTER,
            "1 if the exporter runs in the host's PID namespace; if 0, the driver lists no processes.",
            "/proc/self/ns/pid", flag("owners.host_pid_namespace")),
-    Family("gpuledger_procfs_readable", G, EXPORTER, "1 if this file of other users' processes is readable.",
+    Family("gpuledger_procfs_readable", G, EXPORTER, "1 if this file of processes of other users is readable.",
            "/proc/1/cgroup and the capabilities of the exporter", series=named("owners.readable"), labels=("file",)),
     Family("gpuledger_upstream_up", G, EXPORTER,
            "1 if the dcgm-exporter of --dcgm-exporter.url answers; the log has the reason if not.",

@@ -137,7 +137,7 @@ GPUS: tuple[Family, ...] = (
     Family("gpu_idle_power_watts", G, GPU_ACCOUNT, "Power draw with no process on the GPU; absent until observed.",
            LEDGER, at("idle_power_mw", 1000), unit="watts"),
     Family("gpu_parked_power_watts", G, GPU_ACCOUNT,
-           "Power draw with only idle processes on the GPU; absent until observed.",
+           "Power draw with only waiting processes on the GPU; absent until observed.",
            LEDGER, at("parked_power_mw", 1000), unit="watts"),
     Family("gpu_energy_over_power_ratio", G, GPU_ACCOUNT,
            "Increase of the energy counter divided by integrated power, over the last hours; close to 1.",

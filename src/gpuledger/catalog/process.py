@@ -96,7 +96,7 @@ DCGM_PROCESSES: tuple[Family, ...] = (
            "Peak GPU memory of the process, from the driver's accounting.",
            DCGM, at("dcgm.max_memory_bytes"), unit="bytes", needs="dcgm"),
     Family("gpu_process_dcgm_other_processes", G, PROCESS,
-           "Other compute processes on the GPU in the same time, at most 16. They have the same joules.",
+           "Other compute processes on the GPU at the same time, at most 16. DCGM reports the same joules for each.",
            DCGM, at("dcgm.other_processes"), needs="dcgm"),
     Family("gpu_process_dcgm_start_time_seconds", G, PROCESS,
            "Unix time at which the process first used a GPU.",

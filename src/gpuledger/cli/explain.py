@@ -98,7 +98,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
             "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": procfs.mapped_gpus(pid),
             "cgroup": ref.to_dict(), "owner": {**asdict(owner), "display_name": owner.display_name},
             "gpus": [reading.device.uuid for reading in readings],
-            "alone": _alone(facts, owner, [reading.device for reading in readings], fingerprints),
+            "alone": _describe_fingerprint(facts, owner, [reading.device for reading in readings], fingerprints),
             "providers": [{**asdict(p.health), "reason": p.health.reason} for p in name_providers],
         }))  # fmt: skip
         return 0
@@ -107,8 +107,8 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     _print_cgroup(facts, ref.to_dict())
     _print_providers(name_providers, owner)
     _print_owner(owner)
-    terminal.write_line("7. alone on a GPU")
-    for line in _alone(facts, owner, [reading.device for reading in readings], fingerprints):
+    terminal.write_line("7. its fingerprint")
+    for line in _describe_fingerprint(facts, owner, [reading.device for reading in readings], fingerprints):
         terminal.write_line(f"   {line}")
     return 0
 
@@ -149,9 +149,8 @@ def _print_driver(readings: Sequence[Reading], driver_problem: str, mapped: tupl
 def _print_cgroup(facts: Facts, ref: dict[str, object]) -> None:
     terminal.write_line(f"3. its cgroup     {facts.cgroup.strip().replace(chr(10), ' | ')}")
     parsed = {name: value for name, value in ref.items() if value not in (None, [], False)}
-    terminal.write_line(
-        f"4. parsed as      {', '.join(f'{name} {value}' for name, value in parsed.items()) or 'nothing'}"
-    )
+    parts = ", ".join(f"{name} {value}" for name, value in parsed.items())
+    terminal.write_line(f"4. parsed as      {parts or 'no container, pod, unit or job'}")
 
 
 def _print_providers(name_providers: Sequence[PolledProvider], owner: Owner) -> None:
@@ -206,7 +205,7 @@ def _client(address: str) -> Client:
     return Client(Address(host=host or "127.0.0.1", port=port))
 
 
-def _alone(
+def _describe_fingerprint(
     facts: Facts, owner: Owner, devices: Iterable[Device], fingerprints: list[dict[str, Any]] | None
 ) -> list[str]:
     """Lines about the workload of a process while it was alone on a GPU."""
@@ -215,7 +214,7 @@ def _alone(
     workloads = [dict(workload) for device in devices if (workload := workload_of(device, facts, owner)) is not None]
     matching = [fingerprint for fingerprint in fingerprints if fingerprint.get("workload") in workloads]
     lines = [_behaviour(behaviour) for fingerprint in matching for behaviour in fingerprint["behaviours"]]
-    return lines or ["the exporter has not seen it alone on a GPU while working: energy is split by SM time"]
+    return lines or ["the exporter has not observed it working alone on a GPU: energy is split by SM time"]
 
 
 def _behaviour(behaviour: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ FORMATS = {"text": Format.TEXT, "openmetrics": Format.OPENMETRICS}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own flags."""
-    parser.add_argument("--format", choices=(*FORMATS, "json"), default="text", help="text, openmetrics or json")
+    parser.add_argument("--format", choices=(*FORMATS, "json"), default="text", help="output format [text]")
     parser.add_argument("--output", metavar="PATH", help="file to write atomically instead of standard output")
 
 

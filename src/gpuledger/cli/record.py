@@ -19,7 +19,7 @@ from gpuledger.sources.recording import Recorder, recording
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.add_argument("file", metavar="FILE", help="the recording to write, such as today.jsonl.gz")
-    parser.add_argument("--duration", default="60s", metavar="DURATION", help="how long to record (60s)")
+    parser.add_argument("--duration", default="60s", metavar="DURATION", help="how long to record [60s]")
 
 
 def run(arguments: argparse.Namespace, settings: Config) -> int:

@@ -248,9 +248,11 @@ def providers(owners: Owners, settings: Config) -> list[Finding]:
             findings.append(problem(provider_name(health), "has not responded within the time of this check", fix))
     kinds = {provider_kind(health) for health in owners.providers}
     if not kinds & {"docker", "podman", "cri"}:
-        findings.append(unused("runtime", "there is no socket of Docker, Podman or a CRI runtime, or it is disabled"))
+        text = "there is no socket of Docker, Podman or a CRI runtime, or --environment excludes it"
+        findings.append(unused("runtime", text))
     if "podresources" not in kinds:
-        findings.append(unused("kubelet", f"{settings.pod_resources_socket} does not exist, or is disabled"))
+        text = f"{settings.pod_resources_socket} does not exist, or --environment excludes it"
+        findings.append(unused("kubelet", text))
     if "kubernetes" not in kinds and not settings.kubernetes_api:
         findings.append(unused("api server", "--kubernetes.api is off"))
     return findings

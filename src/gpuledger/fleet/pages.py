@@ -83,7 +83,7 @@ def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
     return (
         next(family for family in EXPORTER_FAMILIES if family.name == "gpuledger_build_info"),
         Family("gpu_fleet_up", G, EXPORTER,
-               "1 if the result is recent; 0, without any values, if Prometheus has not answered for --max-age.",
+               "1 if the result is recent; 0, without values of GPUs, if Prometheus has not answered for --max-age.",
                SELF, flag("up")),
         Family("gpu_fleet_in_use_utilization_ratio", G, group, "Mean utilization of the GPUs in use, or 0.",
                FROM, _ratio("utilization"), unit="ratio"),
@@ -97,7 +97,7 @@ def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
                "Allocated GPUs, used or not; absent if no exporter reports allocations.",
                FROM, _count("allocated")),
         Family("avg_GPU_utilization", G, EXPORTER,
-               "Mean utilization of the GPUs in use in the cluster, in the unit of the query; the classic name.",
+               "Mean utilization of the GPUs in use in the cluster, in the unit of the query.",
                FROM, _cluster_utilization),
         Family("gpu_fleet_refresh_success", G, EXPORTER, "1 if the last refresh succeeded; else see the log.",
                SELF, flag("success")),

@@ -54,11 +54,11 @@ def connect(text: str) -> str:
 
 OWN: tuple[Option, ...] = (
     Option("connect", "", "Address of an exporter, as http://host:9400, host:9400 or host; if empty, this host.",
-           connect),
-    Option("exporter.user", "", "User name for basic authentication."),
-    Option("exporter.password-file", "", "File with the password for basic authentication."),
-    Option("exporter.token-file", "", "File with a bearer token."),
-    Option("exporter.ca-file", "", "File with CA certificates to trust instead of the system's."),
+           connect, "URL"),
+    Option("exporter.user", "", "User name for basic authentication.", metavar="NAME"),
+    Option("exporter.password-file", "", "File with the password for basic authentication.", metavar="PATH"),
+    Option("exporter.token-file", "", "File with a bearer token.", metavar="PATH"),
+    Option("exporter.ca-file", "", "File with CA certificates to trust instead of the system's.", metavar="PATH"),
     Option("exporter.insecure-skip-verify", False, "Do not verify the exporter's TLS certificate.", checks.switch),
 )  # fmt: skip
 

@@ -48,7 +48,7 @@ DIALECTS = {
     for dialect in (
         Dialect("native", "", "gpuledger's own names, in docs/metrics.md"),
         Dialect("dcgm", "/dcgm/metrics", "NVIDIA's dcgm-exporter, 2.0 and newer"),
-        Dialect("dcgm1", "/gpu/metrics", "the pod exporter before it, 1.x"),
+        Dialect("dcgm1", "/gpu/metrics", "the pod exporter of dcgm-exporter 1.x"),
         Dialect("inference", "", "exporters that infer containers' memory"),
         Dialect("process", "", "exporters of energy by process"),
     )
