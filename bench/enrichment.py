@@ -89,12 +89,11 @@ def _serving(body: bytes) -> Iterator[str]:
 def child(url: str) -> None:
     """Read and label repeatedly, like the exporter; print one line of JSON."""
     from gpuledger.cli import serve as _  # noqa: F401 - the memory of everything that `gpuledger serve` loads
-    from gpuledger.export.passed import Passed
+    from gpuledger.export.bodies import UpstreamBodies
     from gpuledger.model import Device, Driver, Granted, Owners, Reading, Tick
     from gpuledger.sources.nvml import source as _source  # noqa: F401
-    from gpuledger.upstream.place import parse_place
     from gpuledger.upstream.poll import Poll, Polling
-    from gpuledger.upstream.source import Page
+    from gpuledger.upstream.source import Page, parse_place
 
     gpus = [Device(gpu, _uuid(gpu)) for gpu in range(GPUS)]
     instances = [
@@ -110,7 +109,7 @@ def child(url: str) -> None:
 
     now_s, held = [0.0], [tick(0)]
     poll = Poll(Page(parse_place(url), 60.0), lambda: held[0], Polling(1.0, 1000.0), monotonic=lambda: now_s[0])
-    passed = Passed(lambda: poll.served.families if poll.served else None)
+    bodies = UpstreamBodies(lambda: poll.served.families if poll.served else None)
     before_mb = memory_mb(os.getpid())
     read: list[float] = []
     label: list[float] = []
@@ -120,7 +119,7 @@ def child(url: str) -> None:
         held[0] = tick(turn + 1)
         label.append(_cpu_ms(poll))  # other pods have the devices
         for encoding in ("identity", "gzip"):
-            body = passed.get(encoding)
+            body = bodies.get(encoding)
             assert body is not None
             sum(len(piece) for piece in ([body] if isinstance(body, bytes) else body))
     assert poll.state.with_pod == GPUS * INSTANCES * FIELDS, poll.state

@@ -1,4 +1,4 @@
-"""Parsers of setting values. Each converts a text, or raises ValueError with what is wrong and what would be right."""
+"""Parsers of setting values. Each converts a text, or raises ValueError with the mistake and its correction."""
 
 from __future__ import annotations
 

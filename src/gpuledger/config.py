@@ -1,6 +1,6 @@
 """The configuration: flags override environment variables, which override the YAML file, which overrides defaults.
 
-Every option stands once in OPTIONS. `--tick.interval 5s`, `GPULEDGER_TICK_INTERVAL=5s` and
+Every option is declared in OPTIONS. `--tick.interval 5s`, `GPULEDGER_TICK_INTERVAL=5s` and
 `tick: {interval: 5s}` in the file are the same setting and go through the same parser.
 """
 
@@ -32,14 +32,14 @@ LARGEST_FILE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting. `parse` converts its text, or raises ValueError with what is wrong and what would be right."""
+    """One setting. `parse` converts its text, or raises ValueError with the mistake and its correction."""
 
     key: str
     default: Any
     help: str
     parse: Callable[[str], Any] = str
     metavar: str = "VALUE"
-    """What goes after the flag, as `--help` shows it."""
+    """The placeholder of the value in `--help`."""
     aliases: tuple[str, ...] = ()
     """Other flags for the same setting, most of them from older exporters."""
     variables: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
@@ -228,7 +228,7 @@ def load_as(
     flags: Mapping[str, Sequence[str]],
     environment: Mapping[str, str],
 ) -> T:
-    """Settings from flags (by key, each with the texts given), the environment, and the file named by either."""
+    """Settings from flags (texts by key), from the environment, and from the file that either names."""
     origin, path = f"--{CONFIG_FILE.key}", (flags.get(CONFIG_FILE.key) or [""])[-1]
     if not path:
         origin, path = CONFIG_FILE.variable, environment.get(CONFIG_FILE.variable, "")
@@ -270,7 +270,7 @@ def check_environment(environment: Mapping[str, str], more: Iterable[Option] = (
 
 
 def _is_link(name: str, environment: Mapping[str, str]) -> bool:
-    """Whether Kubernetes set it: a Service named gpuledger gives its pods GPULEDGER_PORT=tcp://10.0.0.1:9400."""
+    """Whether Kubernetes set the variable: a Service named gpuledger sets GPULEDGER_PORT=tcp://10.0.0.1:9400."""
     if re.search(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$", name):
         return True
     return name.endswith("_PORT") and "://" in environment[name]
@@ -291,7 +291,7 @@ def read_file(path: str, origin: str, options: Sequence[Option] = OPTIONS) -> di
 
 
 def _collect(node: Node, group: str, options: Sequence[Option], settings: dict[str, tuple[int, list[str]]]) -> None:
-    """Add the settings below a node. The recursion is as deep as the longest key, whatever the file contains."""
+    """Add the settings below a node. The depth of the recursion is limited by the parts of the longest key."""
     if not node.is_mapping:
         raise node.error(f"{group or 'the file'} contains no settings", "write lines such as `tick.interval: 5s`")
     known = {name: option for option in options for name in (option.key, *option.aliases)}

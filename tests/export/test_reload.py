@@ -63,7 +63,7 @@ def test_a_bad_one_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert thing.get() == "second"
 
     assert caplog.messages == [
-        "reloading web.yml failed: it is bad; the last good version stays in use",
+        "reloading web.yml failed: it is bad; the last valid version is still used",
         "web.yml is valid again and was reloaded",
     ]
 

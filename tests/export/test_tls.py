@@ -222,7 +222,7 @@ def test_a_new_certificate(authority: Authority, folder: Path, caplog: pytest.Lo
     assert [line for line in caplog.messages if "TLS configuration" in line] == [
         (
             f"reloading TLS configuration {folder}/web.yml failed: the private key does not match the certificate; "
-            "the last good version stays in use"
+            "the last valid version is still used"
         ),
         f"TLS configuration {folder}/web.yml is valid again and was reloaded",
     ]
@@ -294,7 +294,7 @@ def test_a_path_that_is_none(authority: Authority, folder: Path, path: str, capl
         (folder / "web.yml").write_text(PAIR.replace("server.crt", f'"{path}"'))
         assert fetch(server, client(authority)) == BODY
     assert "cannot read" in caplog.text
-    assert "the last good version stays in use" in caplog.text
+    assert "the last valid version is still used" in caplog.text
 
 
 @pytest.mark.parametrize(

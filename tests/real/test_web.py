@@ -225,8 +225,8 @@ def test_a_new_certificate_while_it_is_scraped(demo: Start) -> None:
             server.wait_until_scraped(5)
             assert server.query("min_over_time(up[1h])")[0][1] == 1.0
         log = exporter.server.log.read_text()
-        assert log.count("the last good version stays in use") <= 2  # the junk, and perhaps half a certificate
-        assert "write lines such as `key: value`; the last good version stays in use" in log
+        assert log.count("the last valid version is still used") <= 2  # the junk, and perhaps half a certificate
+        assert "write lines such as `key: value`; the last valid version is still used" in log
 
 
 def _serial(exporter: Exporter) -> str:

@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(message, f"see {self.prog} --help")
 
     def print_help(self, file: Any = None) -> None:
-        """Called by argparse. Its own implementation hides write errors, such as a full disk."""
+        """Called by argparse, whose implementation hides write errors, such as a full disk."""
         del file
         terminal.write(self.format_help().encode())
 
@@ -146,8 +146,8 @@ def _add(parser: Parser | argparse._ArgumentGroup, option: Option) -> None:
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, list[str]]:
-    given = vars(arguments).items()
-    return {name.removeprefix("option "): texts for name, texts in given if name.startswith("option ") and texts}
+    values = vars(arguments).items()
+    return {name.removeprefix("option "): texts for name, texts in values if name.startswith("option ") and texts}
 
 
 def _unknown(word: str, parser: Parser) -> ConfigError:

@@ -180,7 +180,7 @@ def _counters(path: str) -> tuple[Counter, ...]:
     from gpuledger.catalog.dialects.dcgm import unknown_fields
 
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the path as it was written
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - keeps the spelling of the path
             text = file.read(LARGEST_FILE + 1)
         if len(text) > LARGEST_FILE:
             raise ConfigError(f"--dcgm.counters: {path} has more than {LARGEST_FILE} characters", "name a CSV file")

@@ -58,7 +58,7 @@ def flags(command: str) -> list[Flag]:
 
 
 def words(command: str) -> tuple[str, ...]:
-    """The words that a command takes, if there is a fixed list."""
+    """The possible positional arguments of a command, if they are known."""
     _, _, parser = prepare(command)
     return tuple(str(word) for action in parser._get_positional_actions() for word in action.choices or ())  # noqa: SLF001
 
@@ -107,10 +107,10 @@ def zsh() -> str:
         "  case $command in",
     ]
     for command in COMMANDS:
-        rest = f":word:({' '.join(words(command))})" if words(command) else "*:file:_files"
+        positional = f":word:({' '.join(words(command))})" if words(command) else "*:file:_files"
         lines += [f"    {command}) _arguments \\"]
         lines += [f"      {_quoted(_argument(name, flag))} \\" for flag in flags(command) for name in flag.names]
-        lines += [f"      {_quoted(rest)} ;;"]
+        lines += [f"      {_quoted(positional)} ;;"]
     lines += [
         "  esac",
         "}",
@@ -137,10 +137,10 @@ def fish() -> str:
         if words(command):
             lines.append(f"complete -c gpuledger {when} -f -a {_quoted(' '.join(words(command)))}")
         for flag in flags(command):
-            called = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in flag.names)
+            names = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in flag.names)
             value = " -r" if flag.takes_value else ""
             value += f" -f -a {_quoted(' '.join(flag.values))}" if flag.values else ""
-            lines.append(f"complete -c gpuledger {when} {called}{value} -d {_quoted(flag.about)}")
+            lines.append(f"complete -c gpuledger {when} {names}{value} -d {_quoted(flag.about)}")
     return "\n".join(lines) + "\n"
 
 

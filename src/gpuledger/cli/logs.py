@@ -45,7 +45,7 @@ def set_up(level: str, style: str) -> None:
 
 
 class CapturingHandler(logging.Handler):
-    """Keeps the last lines in memory instead of writing them."""
+    """Stores the last lines in memory instead of writing them."""
 
     def __init__(self, level: str) -> None:
         super().__init__()
@@ -54,5 +54,5 @@ class CapturingHandler(logging.Handler):
         logging.basicConfig(level=LEVELS[level], handlers=[self], force=True)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the line."""
+        """Store the line."""
         self.lines.append(self.format(record))

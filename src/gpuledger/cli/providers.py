@@ -1,4 +1,4 @@
-"""The name providers that the configuration names, or that exist on this host."""
+"""Creates the name providers that are configured or that exist on this host."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpuledger.owners.provider import PolledProvider, Provider
 def providers(settings: Config, environment: Mapping[str, str]) -> list[PolledProvider]:
     """All providers, not started yet.
 
-    `auto` takes those that exist on this host. A provider that is named is polled even if its socket is missing, so
-    that metrics and log report it as down.
+    `auto` selects those that exist on this host. A configured provider is polled even if its socket is missing, so that
+    metrics and log report it as down.
     """
     named = set(settings.environment) | ({"kubernetes"} if settings.kubernetes_enabled else set())
     auto = "auto" in named
@@ -30,7 +30,7 @@ def providers(settings: Config, environment: Mapping[str, str]) -> list[PolledPr
 
 
 def _numbered(chosen: list[Provider]) -> list[Provider]:
-    """Several daemons of a kind, such as rootless ones of users, get a number: docker, docker-2."""
+    """Number several daemons of a kind, such as rootless ones: docker, docker-2."""
     counts: Counter[str] = Counter()
     for provider in chosen:
         counts[provider.name] += 1
@@ -42,7 +42,7 @@ def _numbered(chosen: list[Provider]) -> list[Provider]:
 def _docker(settings: Config, environment: Mapping[str, str], named: set[str], *, auto: bool) -> list[Provider]:
     from gpuledger.owners.docker import DockerProvider, Endpoint, default_urls, endpoint
 
-    chosen = [existing for existing in default_urls(environment, os.getuid()) if auto or existing.name in named]
+    chosen = [daemon for daemon in default_urls(environment, os.getuid()) if auto or daemon.name in named]
     if settings.docker_host:
         chosen = [endpoint(url, environment) for url in settings.docker_host]
     for name, url in (("docker", "/var/run/docker.sock"), ("podman", "/run/podman/podman.sock")):
@@ -57,10 +57,10 @@ def _docker(settings: Config, environment: Mapping[str, str], named: set[str], *
 def _cri(settings: Config, named: set[str], *, auto: bool) -> list[Provider]:
     is_named = bool({"containerd", "kubernetes"} & named)
     if not (is_named or settings.cri_socket or (auto and _is_node(settings))):
-        return []  # Docker has a containerd of its own, with its CRI switched off
+        return []  # Docker's own containerd has its CRI disabled
     from gpuledger.owners.cri import CriProvider, default_sockets
 
-    # k3s and RKE2 run a containerd of their own, also beside another one.
+    # k3s and RKE2 run their own containerd, possibly besides another one.
     existing = sorted(default_sockets(), key=lambda path: "k3s" not in path)
     sockets = [settings.cri_socket] if settings.cri_socket else existing
     if not sockets and is_named:

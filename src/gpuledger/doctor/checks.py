@@ -1,4 +1,4 @@
-"""Pure checks of ticks and of what this process may read. Problems of the tick itself are in `view.problems`."""
+"""Pure checks of ticks and of file permissions. Problems of the tick itself are in `view.problems`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def of_ticks(first: Tick, before: Tick, tick: Tick, access: Access, settings: Co
 def tick_problems(tick: Tick, access: Access) -> list[Finding]:
     """The problems of a tick, without those that follow from an invisible process list or an unreadable /proc.
 
-    The duration of a tick says nothing here: the first ticks of a process load libraries and wait for the driver.
+    The duration of a tick is not a problem here: the first ticks load libraries and wait for the driver.
     """
     explained = {SLOW}
     if not access.host_pid_namespace:

@@ -1,4 +1,4 @@
-"""One line of the doctor's report: ok, warning or problem, what was found, and how to fix it."""
+"""The result of one check: ok, warning or problem, with its fix."""
 
 from __future__ import annotations
 

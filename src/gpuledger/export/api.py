@@ -24,6 +24,7 @@ ROOT = "/api/v1"
 DESCRIPTION = "openapi.json"
 MAX_STREAMS = 16
 NO_STORE = ("Cache-Control", "no-store")
+NOT_READY = Response.text(503, "the first tick is not finished; retry in a second", ("Retry-After", "1"))
 BEGIN, END = b"data: ", b"\n\n"
 """Around the JSON of an event, which is one line."""
 
@@ -73,7 +74,7 @@ class Api:
     def _snapshot(self, request: Request) -> Response:
         event = self._newest()
         if event is None:
-            return Response.text(503, "the first tick is not finished; retry in a second", ("Retry-After", "1"))
+            return NOT_READY
         return _response(request, event.plain[len(BEGIN) : -len(END)])
 
     def _past(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Routes: which path serves what. Handlers read only the last finished tick."""
+"""Routes from paths to handlers, which read only the last finished tick."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from gpuledger import __version__
 from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.export import scaling
-from gpuledger.export.api import Api
+from gpuledger.export.api import NOT_READY, Api
 from gpuledger.export.bodies import Bodies, DialectBodies, Families, UpstreamBodies, headers
 from gpuledger.export.files import FOLDER, TYPES, Files
 from gpuledger.export.http import Request, Response, not_found
@@ -25,7 +25,6 @@ JSON = (("Content-Type", "application/json"),)
 INDEX = "index.html"
 FILES_PATH = "/page/"
 FILES = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in TYPES and path.name != INDEX))
-NOT_READY = Response.text(503, "the first reading is not finished; try again in a second", ("Retry-After", "1"))
 LINKS = {"/healthz": "health", "/readyz": "ready", "/api/v1/": "JSON", "/api/v1/openapi.json": "OpenAPI"}
 
 

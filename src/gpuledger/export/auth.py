@@ -20,7 +20,7 @@ from gpuledger.export.http import Request, Response
 from gpuledger.export.webconfig import WebConfig
 
 CACHE_SIZE = 100
-"""Cached results of each kind, as many as in exporter-toolkit."""
+"""Cached successes, and cached failures; the same number as in exporter-toolkit."""
 QUEUE_SIZE = 8
 """Clients that may queue for a comparison. More of them could take all connections."""
 QUEUE_PER_ADDRESS = 4
@@ -99,14 +99,14 @@ class Logins:
         user, password = credentials
         hashed = users.get(user.decode("utf-8", "surrogateescape"), "")
         # An unknown user is compared with another user's hash, always the same one, so that both take equally long.
-        against = hashed or sorted(users.values())[self._digest(user)[0] % len(users)]
-        key = self._digest(user, hashed.encode(), against.encode(), password)
+        compared_hash = hashed or sorted(users.values())[self._digest(user)[0] % len(users)]
+        key = self._digest(user, hashed.encode(), compared_hash.encode(), password)
         valid = self._cached(key)
         if valid is None:
             if not self._enqueue(address):
                 return BUSY
             try:
-                valid = self._check(key, password, against, known=bool(hashed))
+                valid = self._check(key, password, compared_hash, known=bool(hashed))
             finally:
                 with self._queue_lock:
                     self._queue.remove(address)
@@ -119,14 +119,14 @@ class Logins:
             self._queue.append(address)
             return True
 
-    def _check(self, key: bytes, password: bytes, against: str, *, known: bool) -> bool:
+    def _check(self, key: bytes, password: bytes, compared_hash: str, *, known: bool) -> bool:
         with self._compare_lock:
             valid = self._cached(key)  # another client may have sent the same login meanwhile
             if valid is not None:
                 return valid
             try:
-                valid = self._compare(password[:PASSWORD_BYTES], against.encode()) and known
-            except ValueError:  # bcrypt cannot hash it, so it cannot be right
+                valid = self._compare(password[:PASSWORD_BYTES], compared_hash.encode()) and known
+            except ValueError:  # bcrypt cannot hash this password
                 valid = False
             cache = self._cache[valid]
             if len(cache) >= CACHE_SIZE:

@@ -52,8 +52,8 @@ class Files:
             ("Content-Security-Policy", POLICY),
             ("Referrer-Policy", "no-referrer"),
         ]
-        known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
-        if file.tag in known:
+        client_tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+        if file.tag in client_tags:
             return Response(304, headers, b"")
         headers.append(("Content-Type", TYPES[Path(name).suffix]))
         if choose_encoding(request.headers.get("accept-encoding")) == "gzip":

@@ -1,4 +1,4 @@
-"""Listen addresses as other exporters spell them, and listening sockets: opened here or passed by systemd."""
+"""Listen addresses in the format of other exporters, and listening sockets: opened here or passed by systemd."""
 
 import errno
 import os
@@ -25,14 +25,14 @@ def parse_address(text: str) -> tuple[str, int]:
     """Host and port of a listen address such as `:9400`, `127.0.0.1:9400` or `[::1]:9400`."""
     match = _ADDRESS.fullmatch(text)
     if match is None:
-        wrong, right = "expected HOST:PORT", "write for example :9400, 127.0.0.1:9400 or [::1]:9400"
+        mistake, fix = "expected HOST:PORT", "write for example :9400, 127.0.0.1:9400 or [::1]:9400"
         if "//" in text:
-            wrong = "this is a URL"
+            mistake = "this is a URL"
         elif ":" not in text:
-            wrong, right = "the port is missing", f"write :{text}" if text.isdigit() else f"write {text or ''}:9400"
+            mistake, fix = "the port is missing", f"write :{text}" if text.isdigit() else f"write {text or ''}:9400"
         elif text.count(":") > 1 and "[" not in text:
-            wrong, right = "an IPv6 address needs brackets", "write for example [::1]:9400"
-        raise ValueError(f"is not a listen address: {wrong}; {right}")
+            mistake, fix = "an IPv6 address needs brackets", "write for example [::1]:9400"
+        raise ValueError(f"is not a listen address: {mistake}; {fix}")
     port = int(match["port"])
     if port > 65535:
         raise ValueError("is not a listen address: the port is too large; choose one from 1 to 65535")

@@ -39,7 +39,7 @@ def choose_format(accept: str | None) -> Format:
     """The best format for an Accept header; TEXT if it names none of ours."""
     best: dict[Format, tuple[int, float, int]] = {}
     foreign = False  # the client accepts another version of OpenMetrics
-    for place, (name, version, quality) in enumerate(_elements(accept or "")):
+    for position, (name, version, quality) in enumerate(_elements(accept or "")):
         for form in Format:
             fit = _fit(form, name, version)
             if fit is None:
@@ -50,8 +50,8 @@ def choose_format(accept: str | None) -> Format:
                     continue
                 if quality == 0:  # rejects a version that is never sent anyway
                     continue
-            best[form] = max(best.get(form, (-1, 0.0, 0)), (fit, quality, -place))
-    ranked = [(quality, fit, place, form) for form, (fit, quality, place) in best.items() if quality > 0]
+            best[form] = max(best.get(form, (-1, 0.0, 0)), (fit, quality, -position))
+    ranked = [(quality, fit, position, form) for form, (fit, quality, position) in best.items() if quality > 0]
     if not ranked:
         return Format.OPENMETRICS if foreign and Format.OPENMETRICS not in best else Format.TEXT
     return max(ranked, key=lambda row: (*row[:3], row[3] is Format.TEXT))[3]

@@ -27,16 +27,16 @@ def file_state(paths: Iterable[str]) -> Hashable:
 
 def _state(path: str) -> Hashable:
     try:
-        status = os.stat(path)  # noqa: PTH116 - a Path per request would be waste
+        status = os.stat(path)  # noqa: PTH116 - called for every request
     except OSError as error:
         return error.errno
-    except ValueError:  # not a path, such as one with a NUL byte; opening it reports the error
+    except ValueError:  # contains a NUL byte; opening it reports the error
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class Reloaded(Generic[T]):
-    """The result of `load`, refreshed whenever `state` changes. If a later load fails, the last good value stays.
+    """The result of `load`, refreshed whenever `state` changes. If a later load fails, the last valid value is kept.
 
     The first load happens in the constructor, which passes on its errors. Later loads happen in the thread that calls
     `get`; other threads get the previous value meanwhile.
@@ -75,7 +75,7 @@ class Reloaded(Generic[T]):
             self._value = self._load()
         except (OSError, ValueError, GpuledgerError) as error:
             self._failed_at = self._monotonic()
-            problem = f"reloading {self._name} failed: {error}; the last good version stays in use"
+            problem = f"reloading {self._name} failed: {error}; the last valid version is still used"
             self._log.change(self._name, str(error), problem, "")
         else:
             if self._failed_at is None:

@@ -74,7 +74,7 @@ def answer(tick: Tick, path: str, query: Mapping[str, list[str]]) -> Response:
 
 
 def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
-    """The numbers of the selected GPUs and instances: those that an owner is on, or that are allocated to it."""
+    """The numbers of GPUs and MIG instances that a selected owner uses or that are allocated to one."""
     resident = {use.device.uuid for use in tick.processes if use.active and selection.matches(use.owner)}
     allocated_to = list(holders.allocations(tick))
     allocated_uuids = {uuid for uuid, owner in allocated_to if selection.matches(owner)}
@@ -91,11 +91,11 @@ def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
             in_use += 1
             percent += busy
     mean = percent / in_use if in_use else 0.0
-    knows = bool(allocated_to) or any(p.up and p.name in ALLOCATION_PROVIDERS for p in tick.owners.providers)
+    is_reported = bool(allocated_to) or any(p.up and p.name in ALLOCATION_PROVIDERS for p in tick.owners.providers)
     return {
         "gpus": gpus,
         "gpus_in_use": in_use,
-        "gpus_allocated": allocated if knows else None,
+        "gpus_allocated": allocated if is_reported else None,
         "busy_gpus": round(percent / 100, 6),
         "utilization_ratio": round(mean / 100, 6),
         "utilization_percent": round(mean, 4),

@@ -33,10 +33,10 @@ BEAT = Event.of(b": still here\n\n")
 
 
 class Streams:
-    """The open streams, at most `most`. `newest` returns the event of the last tick."""
+    """The open streams, at most `max_streams`. `newest` returns the event of the last tick."""
 
-    def __init__(self, newest: Callable[[], Event | None], most: int, *, beat_s: float = BEAT_S) -> None:
-        self._newest, self._most, self._beat_s = newest, most, beat_s
+    def __init__(self, newest: Callable[[], Event | None], max_streams: int, *, beat_s: float = BEAT_S) -> None:
+        self._newest, self._max_streams, self._beat_s = newest, max_streams, beat_s
         self._changed = threading.Condition()
         self._ticks = 0
         self._open = 0
@@ -60,9 +60,9 @@ class Streams:
             self._changed.notify_all()
 
     def join(self, *, gzip: bool) -> Stream | None:
-        """Open a stream; None if there are `most` already."""
+        """Open a stream; None if too many are open."""
         with self._changed:
-            if self._closed or self._open >= self._most:
+            if self._closed or self._open >= self._max_streams:
                 return None
             self._open += 1
             return Stream(self, gzip=gzip)
@@ -87,7 +87,7 @@ class Stream:
 
     def __init__(self, streams: Streams, *, gzip: bool) -> None:
         self._streams, self._gzip = streams, gzip
-        self._begun = self._ended = self._closed = False
+        self._started = self._ended = self._closed = False
         self._sent = 0
         self._check, self._size = 0, 0
 
@@ -97,8 +97,8 @@ class Stream:
     def __next__(self) -> bytes:
         if self._ended:
             raise StopIteration
-        if not self._begun:
-            self._begun = True
+        if not self._started:
+            self._started = True
             return (_GZIP_HEAD if self._gzip else b"") + self._pack(RETRY)
         self._sent, event = self._streams.after(self._sent)
         if event is not None:
@@ -109,7 +109,7 @@ class Stream:
         return _LAST_BLOCK + struct.pack("<II", self._check, self._size & 0xFFFFFFFF)
 
     def close(self) -> None:
-        """Release the place of this stream, even if nothing was sent."""
+        """Count this stream as closed, even if nothing was sent."""
         if not self._closed:
             self._closed = True
             self._streams.leave()

@@ -2,8 +2,8 @@
 
 The two formats share their sample lines; they differ in the header of a family and in the end. Only a slice of a family
 is in memory as text at a time, so that 100,000 series stay cheap. Small families are cached from tick to tick: most
-values of a GPU are the same as a second ago. Label blocks are escaped once, when a thing is first seen: escaping and
-joining eight labels costs five times as much as the rest of a line.
+values of a GPU are the same as a second ago. Label blocks are cached while their owner exists:
+escaping and joining eight labels costs five times as much as the rest of a line.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class FamilyRenderer:
 
 
 def escape(value: str) -> str:
-    """A text as a label value, between quotes."""
+    """A text escaped as a label value, without the quotes."""
     if len(value) > LONGEST_VALUE:
         value = value[:LONGEST_VALUE]
     if not value.isascii():
@@ -147,8 +147,8 @@ def pairs(names: Iterable[str], values: Iterable[str]) -> str:
 
 def sparse_pairs(names: Iterable[str], values: Iterable[str]) -> str:
     """Like `pairs`, without labels that are empty."""
-    given = [(name, value) for name, value in zip(names, values, strict=True) if value]
-    return pairs([name for name, _ in given], [value for _, value in given])
+    present = [(name, value) for name, value in zip(names, values, strict=True) if value]
+    return pairs([name for name, _ in present], [value for _, value in present])
 
 
 cached_pairs = lru_cache(maxsize=4096)(pairs)
@@ -170,7 +170,7 @@ class LabelBlocks:
         rows = []
         for values, thing in kind.things(tick):
             block = cache.get(values) or render(kind.labels, values)
-            if block in used:  # also if two differ only in what was cut off
+            if block in used:  # equal labels, or labels that differ only beyond LONGEST_VALUE
                 continue
             if len(current) < CACHED_BLOCKS:
                 current[values] = block
