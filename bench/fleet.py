@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -110,7 +110,7 @@ def _blocks(folder: Path, nodes: int) -> None:
     path = folder / "fleet.om"
     gpus = [(node, gpu, f"GPU-{node:08x}-{gpu:04x}-4000-8000-{node * GPUS + gpu:012x}") for node in range(nodes)
             for gpu in range(GPUS)]  # fmt: skip
-    families = {
+    families: dict[str, Callable[[int, int], tuple[str, float]]] = {
         "gpu_utilization_ratio": lambda node, gpu: ("", node % 3 and (node + gpu) % 100 / 100),
         "gpu_memory_utilization_ratio": lambda node, gpu: ("", node % 3 and (node * gpu) % 50 / 100),
         "gpu_in_use": lambda node, _: ("", int(node % 3 > 0)),

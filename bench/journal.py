@@ -6,6 +6,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,11 +29,11 @@ def main() -> None:
             for _ in range(3):
                 node.tick()
             books = node._books
-            state, keep = measure(lambda books=books: books.state("boot", 1))
-            data, pack = measure(lambda state=state: encode(state))
+            state, keep = measure(partial(books.state, "boot", 1))
+            data, pack = measure(partial(encode, state))
             file = JournalFile(str(Path(folder) / "journal"))
-            _, write = measure(lambda file=file, state=state: file.write(state))
-            _, read = measure(lambda data=data: decode(data))
+            _, write = measure(partial(file.write, state))
+            _, read = measure(partial(decode, data))
             file.close()
             rows.append([f"8 GPUs, {processes} processes", keep, pack, write, read, f"{len(data) / 1000:.1f} kB"])
     print(table(["node", "keep", "encode", "encode and write", "read again", "size"], rows))

@@ -67,7 +67,9 @@ def _serve(*, renewed: bool, rounds: int) -> Served:
             raise RuntimeError("the server with a big tick did not start; see bench/.work/served.log")
         port = int(line)
         start_mb = memory_mb(process.pid)
-        peak_mb, times, series = {}, {}, 0
+        peak_mb: dict[str, float] = {}
+        times: dict[str, list[float]] = {}
+        series = 0
         for kind in (PLAIN, PROMETHEUS):
             scraper = Scraper(port, kind)
             times[kind] = []

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import Process
 from pathlib import Path
 
@@ -123,7 +123,7 @@ def _blocks(folder: Path, nodes: int, step_s: int) -> None:
 
 def _families(nodes: int, moments: list[int]) -> Iterator[Iterator[str]]:
     """One pod per GPU with 300 W since the epoch, and 60 W idle power, so that the books balance."""
-    gpu = {
+    gpu: dict[str, Callable[[int], int]] = {
         "gpu_up": lambda _: 1,
         "gpu_energy_joules_total": lambda s: 360 * s,
         "gpu_idle_energy_joules_total": lambda s: 60 * s,
@@ -131,7 +131,7 @@ def _families(nodes: int, moments: list[int]) -> Iterator[Iterator[str]]:
         "gpu_in_use_seconds_total": lambda s: s,
         "gpu_memory_used_bytes": lambda _: 1 << 36,
     }
-    pod = {
+    pod: dict[str, Callable[[int], int]] = {
         "container_gpu_energy_joules_total": lambda s: 300 * s,
         "container_gpu_busy_seconds_total": lambda s: s // 2,
         "container_gpu_memory_bytes": lambda _: 1 << 35,

@@ -318,7 +318,7 @@ def budgets(result: Result) -> list[Budget]:
 
 
 def _rise(early: list[Look], late: list[Look], what: str) -> float:
-    return median(getattr(look, what) for look in late) - median(getattr(look, what) for look in early)
+    return float(median(getattr(look, what) for look in late) - median(getattr(look, what) for look in early))
 
 
 def report(result: Result, checked: list[Budget]) -> str:
