@@ -163,8 +163,13 @@ static int init(Call *c) {
 EXPORT int nvmlInit(void) { BEGIN(0, NULL); return init(&call); }
 EXPORT int nvmlInit_v2(void) { BEGIN(0, NULL); return init(&call); }
 EXPORT int nvmlInitWithFlags(u32 flags) { (void)flags; BEGIN(0, NULL); return init(&call); }
+static atomic_int event_sets;
 EXPORT int nvmlShutdown(void) {
     SYSTEM_CALL;
+    if (initialised == 1 && event_sets) { /* NVIDIA's library crashes, here or when the set is freed */
+        fputs("nvmlShutdown: an event set is still in use\n", stderr);
+        abort();
+    }
     initialised--;
     write_counters();
     return OK;
@@ -1137,12 +1142,13 @@ typedef struct { Handle device; u64 type, data; u32 gi, ci; } Event;
 EXPORT int nvmlEventSetCreate(EventSet **out) {
     SYSTEM_CALL;
     *out = calloc(1, sizeof **out);
+    event_sets++;
     pthread_mutex_lock(&lock);
     memcpy((*out)->seen, delivered, sizeof delivered); /* what others have had is past */
     pthread_mutex_unlock(&lock);
     return OK;
 }
-EXPORT int nvmlEventSetFree(EventSet *set) { BEGIN(0, NULL); free(set); return OK; }
+EXPORT int nvmlEventSetFree(EventSet *set) { BEGIN(0, NULL); free(set); event_sets--; return OK; }
 EXPORT int nvmlDeviceGetSupportedEventTypes(Handle h, u64 *out) { GPU_CALL(h); return *out = EVENT_TYPES, OK; }
 EXPORT int nvmlDeviceRegisterEvents(Handle h, u64 types, EventSet *set) {
     GPU_CALL(h);

@@ -11,11 +11,14 @@ from collections.abc import Sequence
 import pynvml
 
 from gpuledger.model import Device, Labelled
+from gpuledger.net.deadline import Deadline
 from gpuledger.sources.nvml.call import GONE, Handle
 
 log = logging.getLogger(__name__)
 
-WAIT_MS = 1000
+WAIT_MS = 250
+END_S = 4 * WAIT_MS / 1000
+"""Time to end for a thread that does not hang in the driver."""
 
 
 class XidWatch:
@@ -36,15 +39,17 @@ class XidWatch:
         self._threads = [*(t for t in self._threads if t.is_alive()), thread]
 
     def stop(self) -> None:
-        """Stop watching; the thread ends within a second."""
+        """Stop watching. The thread ends within WAIT_MS; see `ended`."""
         if self._stop is not None:
             self._stop.set()
             self._stop = None
 
-    @property
-    def listening(self) -> bool:
-        """Whether a thread may still be inside a driver call."""
-        return any(thread.is_alive() for thread in self._threads)
+    def ended(self, timeout_s: float) -> bool:
+        """Whether all threads have ended. NVML crashes if it is shut down while one waits for events."""
+        deadline = Deadline(timeout_s)
+        for thread in self._threads:
+            thread.join(deadline.remaining_s)
+        return not any(thread.is_alive() for thread in self._threads)
 
     def counts(self, uuid: str) -> Labelled:
         """Number of events on a GPU, by XID."""

@@ -22,7 +22,7 @@ from gpuledger.net.poller import Backoff
 from gpuledger.problem import WARNING, Problem
 from gpuledger.sources import REPORT
 from gpuledger.sources.nvml.call import LOOK, NO_ANSWER, NO_GPU, VERSION_MISMATCH, Failures, hang, problem_of
-from gpuledger.sources.nvml.events import XidWatch
+from gpuledger.sources.nvml.events import END_S, XidWatch
 from gpuledger.sources.nvml.reader import GpuReader
 from gpuledger.sources.worker import Worker
 from gpuledger.statelog import StateLog
@@ -117,8 +117,8 @@ class NvmlSource:
         self._xids.stop()
         for gpu in self._gpus:
             gpu.worker.close()
-        if not any(gpu.worker.busy for gpu in self._gpus) and self._driver.up and not self._control.busy:
-            self._control.start(_shut_down)
+        if self._driver.up and not any(gpu.worker.busy for gpu in self._gpus):
+            self._shut_down()
         self._control.close()
 
     # -- the GPUs
@@ -270,18 +270,23 @@ class NvmlSource:
         self._stuck += [gpu for gpu in self._gpus if gpu.worker.busy]
         self._gpus, self._watched = [], []
         self._set_driver(Driver(up=False, problem=problem))
-        if not self._stuck and not self._control.busy:
-            self._control.start(_shut_down)
-            self._control.result(self._timeout_s)
+        if not self._stuck:
+            self._shut_down()
         self._outdated = problem.kind == VERSION_MISMATCH
         self._silent_ticks = 0
+
+    def _shut_down(self) -> None:
+        """Call nvmlShutdown, unless a thread still hangs in another call."""
+        if not self._control.busy and self._xids.ended(END_S):
+            self._control.start(_shut_down)
+            self._control.result(self._timeout_s)
 
     def _unload_library(self) -> bool:
         """Unmap the library of a replaced driver, so that nvmlInit loads the new one; False while a thread uses it.
 
-        The readers have ended by then; the XID thread may need another second.
+        The readers have ended by then; the XID thread may hang.
         """
-        if self._xids.listening:
+        if not self._xids.ended(0.0):
             return False
         library = pynvml.nvmlLib
         if library is not None:
