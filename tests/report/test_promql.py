@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import yaml
 
 from gpuledger.report import promql
 from gpuledger.report.promql import Counter
+from tests.real.daemons import program
 
 STEP, GAP = "300000ms", "3600000ms"
 EVAL = "10m"
@@ -38,7 +38,9 @@ def evaluate(expressions: list[str], series: dict[str, str], folder: Path) -> li
         path = folder / "test.yml"
         path.write_text(yaml.safe_dump(test))
         # promtool reports the value it got as a mismatch with the (empty) expectation.
-        output = subprocess.run(["promtool", "test", "rules", str(path)], capture_output=True, text=True, check=False)
+        output = subprocess.run(
+            [program("promtool"), "test", "rules", str(path)], capture_output=True, text=True, check=False
+        )
         got = next(line for line in (output.stdout + output.stderr).splitlines() if "got:" in line)
         values.append(float(got.split("Value:")[1].split("}")[0]) if "Value:" in got else float(got.split()[-1]))
     return values
@@ -81,7 +83,6 @@ CASES = {
 }
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
 @pytest.mark.parametrize("name", CASES)
 def test_increase(name: str, tmp_path: Path) -> None:
     """Each case of the module's docstring: the terms add up to the increase, and none is negative."""
@@ -92,7 +93,6 @@ def test_increase(name: str, tmp_path: Path) -> None:
     assert sum(terms) == pytest.approx(expected)
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
 def test_cells_are_contiguous(tmp_path: Path) -> None:
     """Value times seconds of a gauge: five samples stand for the five minutes since the sample before them."""
     series = {
@@ -105,7 +105,6 @@ def test_cells_are_contiguous(tmp_path: Path) -> None:
     assert evaluate([promql.integral("g", 300_000, ("uuid",)), seconds], series, tmp_path) == [600.0, 180.0]
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
 def test_devices(tmp_path: Path) -> None:
     """GPUs in a cell, and those that were not there at its start."""
     series = {GPU: ALWAYS, 'gpu_up{uuid="H"}': APPEARS}
