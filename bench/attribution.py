@@ -1,19 +1,22 @@
-"""`python -m bench.attribution [--json] [--window S] [--plot FILE.svg] FILE...`: error of the energy shares.
+"""`python -m bench.attribution [--json] [--window S] --solo FILE... --timeline FILE...`: error of the energy shares.
 
-The files are recordings as in tests/data/h200. Recordings of one process are replayed first, as training data; they
-also give the energy above parked power per unit of work, e_k. Recordings of several processes are scored. The true
-share of process i, which did n_i units of work of kind k(i), is n_i e_k(i) / sum_j n_j e_k(j). It is accurate to about
-10 %, because clocks differ between exclusive and shared use.
+The files are recordings as in tests/data/h200; the truth is the work that each process did times its energy per unit of
+work (`bench/truth.py`), which is accurate to about 10 %, because clocks differ between exclusive and shared use.
 
-All recordings are replayed one after another through the same books, one tick per second, so that fingerprints use
-only earlier data. The kind of work identifies a workload; `big@0.3` is `big` with another load, like the same image.
+- `--timeline`: processes that come and go. Each timeline is replayed through fresh books, so nothing is known in
+  advance. Windows count if at least two processes work in them and none arrives or leaves. The energy per unit comes
+  from the process's time alone in the same timeline, else from the `--solo` recordings.
+- `--mig`: the same for recordings of MIG instances. The error is the part of the energy that is booked to a wrong one.
+- `FILE...` without an option: every process was observed alone before. Recordings of one process are replayed first,
+  through the same books; recordings of several processes are scored.
 
-Each recording is split into windows. The error of a window is the largest error of any process's share.
-- `equal`: equal shares
+One tick per second is replayed. The error of a window is the largest error of any process's share.
+- `equal`: equal shares of the working processes
 - `kepler`: Kepler's formula, power above idle by utilization, at every tick (Kepler reads every 5 s). The utilization
   is the driver's mean over its whole buffer, because Kepler requests all samples
 - `sm_time`: gpuledger with --energy.method=sm_time
-- `ours`: gpuledger with default settings
+- `ours`: gpuledger with default settings. `covered` is the part of the shares that are at most one published error
+  from the truth
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -50,6 +53,18 @@ IDLE_MW = 80_000
 Shares = dict[int, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The books after one tick."""
+
+    time_s: float
+    """In the time of the recording."""
+    joules: dict[str, Shares]
+    """Energy above parked power so far, by estimator and pid."""
+    errors: Shares
+    """Published errors of the shares, by pid."""
+
+
 @dataclass
 class Player:
     """Replays recordings one after another through the same books."""
@@ -58,24 +73,39 @@ class Player:
     ours: Books = field(default_factory=Books)
     by_time: Books = field(default_factory=lambda: Books(policy=Policy(method="sm_time")))
 
-    def play(self, recording: Any, every: int) -> list[tuple[float, dict[str, Shares]]]:
-        """For each tick: its time in the recording, and the energy so far by estimator and pid."""
+    def play(self, recording: Any, every: int = 10) -> list[Step]:
+        """Replay a recording of a whole GPU."""
         later_s = self.now_s + BETWEEN_S - recording["rows"][0]["t"] if self.now_s else 0.0
+        ticks = h200.ticks(recording, every, later_s=later_s)
+        return self._steps(recording, ticks, later_s, lambda now: _kepler(recording, now))
+
+    def play_mig(self, recording: Any) -> list[Step]:
+        """Replay a recording of MIG instances. Kepler splits equally there: the driver has no samples."""
+        pids = truth.pids(recording)
+        return self._steps(recording, h200.mig_ticks(recording), 0.0, lambda _: dict.fromkeys(pids, 1.0))
+
+    def _steps(
+        self, recording: Any, ticks: Iterable[Tick], later_s: float, kepler_mj: Callable[[float], Shares]
+    ) -> list[Step]:
         pids = truth.pids(recording)
         steps = []
         kepler = dict.fromkeys(pids, 0.0)
-        for tick in h200.ticks(recording, every, later_s=later_s):
+        for tick in ticks:
             self.now_s = tick.time_ns / 1e9
             now = self.now_s - later_s
-            for pid, mj in _kepler(recording, now).items():
+            for pid, mj in kepler_mj(now).items():
                 kepler[pid] = kepler.get(pid, 0.0) + mj
             ours, by_time = self.ours.book(tick), self.by_time.book(tick)
-            steps.append((now, {
+            joules = {
                 "equal": dict.fromkeys(pids, now),
                 "kepler": {pid: kepler[pid] for pid in pids},
                 "sm_time": _booked(by_time, pids),
                 "ours": _booked(ours, pids),
-            }))  # fmt: skip
+            }
+            errors = {
+                use.resident.pid: use.energy_share_error for use in ours.processes if use.energy_share_error is not None
+            }
+            steps.append(Step(now, joules, errors))
         return steps
 
 
@@ -109,35 +139,73 @@ class Score:
     errors: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in ESTIMATORS})
     shares: dict[str, Shares] = field(default_factory=dict)
     """Shares in the last window, by estimator and `truth`."""
+    ratios: list[float] = field(default_factory=list)
+    """Error of a share over its published error, for each process and window."""
+
+    def add(self, steps: list[Step], used: Mapping[int, float], measure: Callable[[list[float]], float] = max) -> None:
+        """Add one window; `used` is the true energy, `measure` combines the errors of all shares."""
+        true = _shares(used)
+        if true is None:
+            return
+        before, after = steps[0].joules, steps[-1].joules
+        self.shares = {"truth": true}
+        for name in ESTIMATORS:
+            shares = _shares({pid: after[name][pid] - before[name][pid] for pid in true}) or dict.fromkeys(true, 0.0)
+            self.shares[name] = shares
+            self.errors[name].append(measure([abs(shares[pid] - true[pid]) for pid in true]))
+        for pid in true:
+            published = [step.errors[pid] for step in steps[1:] if pid in step.errors]
+            if published:
+                mean = sum(published) / len(published)
+                self.ratios.append(abs(self.shares["ours"][pid] - true[pid]) / max(mean, 1e-9))
 
 
-def score(recording: Any, steps: list[tuple[float, dict[str, Shares]]], joules: truth.Joules, window_s: float) -> Score:
+def score(recording: Any, steps: list[Step], joules: truth.Joules, window_s: float) -> Score:
     """Split the working time into windows of about this length, at ticks."""
     begin = min(work["log"][0][0] for work in recording["truth"])
     end = max(work["log"][-1][0] for work in recording["truth"])
-    inside = [step for step in steps if begin <= step[0] <= end]
-    length = max(1, round(window_s / ((inside[-1][0] - inside[0][0]) / (len(inside) - 1))))
-    edges = [inside[i] for i in range(0, len(inside), length)]
-    if len(edges) == 1 or (len(inside) - 1) % length >= length / 2:
-        edges.append(inside[-1])
-    else:
-        edges[-1] = inside[-1]  # a short remainder belongs to the previous window
     result = Score(recording["name"], window_s)
-    for (start, before), (stop, after) in pairwise(edges):
-        true = _shares(truth.used(recording, joules, start, stop))
-        if true is None:
-            continue
-        result.shares = {"truth": true}
-        for name in ESTIMATORS:
-            got = _shares({pid: after[name][pid] - before[name][pid] for pid in true}) or dict.fromkeys(true, 0.0)
-            result.shares[name] = got
-            result.errors[name].append(max(abs(got[pid] - true[pid]) for pid in true))
+    for window in windows([step for step in steps if begin <= step.time_s <= end], window_s):
+        result.add(window, truth.used(recording, joules, window[0].time_s, window[-1].time_s))
     return result
+
+
+def score_timeline(
+    timeline: truth.Timeline, steps: list[Step], window_s: float, measure: Callable[[list[float]], float] = max
+) -> Score:
+    """Windows in which at least two processes work and none arrives or leaves."""
+    result = Score(timeline.name, window_s)
+    for phase in timeline.phases:
+        inside = [step for step in steps if phase.begin <= step.time_s <= phase.end]
+        if len(phase.working) < 2 or len(inside) < 2 or inside[-1].time_s - inside[0].time_s < window_s / 2:
+            continue
+        for window in windows(inside, window_s):
+            used = timeline.used(window[0].time_s, window[-1].time_s)
+            result.add(window, {pid: used[pid] for pid in phase.working}, measure)
+    return result
+
+
+def windows(steps: list[Step], window_s: float) -> list[list[Step]]:
+    """Consecutive windows of about this length; both ends are included. A short remainder extends the last one."""
+    if len(steps) < 2:
+        return []
+    length = max(1, round(window_s / ((steps[-1].time_s - steps[0].time_s) / (len(steps) - 1))))
+    edges = list(range(0, len(steps), length))
+    if len(edges) == 1 or (len(steps) - 1) % length >= length / 2:
+        edges.append(len(steps) - 1)
+    else:
+        edges[-1] = len(steps) - 1
+    return [steps[first : last + 1] for first, last in pairwise(edges)]
 
 
 def _shares(parts: Mapping[int, float]) -> Shares | None:
     whole = sum(parts.values())
     return {pid: part / whole for pid, part in parts.items()} if whole > 0 else None
+
+
+def wrong(errors: list[float]) -> float:
+    """The part of the energy that is booked to a wrong process: half of the sum of all errors."""
+    return sum(errors) / 2
 
 
 def figures(errors: Iterable[float]) -> dict[str, float]:
@@ -147,8 +215,12 @@ def figures(errors: Iterable[float]) -> dict[str, float]:
     return {"mean": sum(ordered) / len(ordered), "p95": ordered[at], "worst": ordered[-1]}
 
 
-def evaluate(recordings: list[Any], windows_s: Iterable[float], every: int = 10) -> tuple[list[Score], list[str]]:
-    """Train, then score. Returns the scores and the recordings that could not be scored."""
+Evaluation = tuple[list[Score], list[str]]
+"""Scores, and why other recordings could not be scored."""
+
+
+def evaluate(recordings: list[Any], windows_s: Iterable[float], every: int = 10) -> Evaluation:
+    """Replay recordings of one process, then score recordings of several."""
     teachers = [recording for recording in recordings if len(truth.pids(recording)) == 1]
     alone = [recording for recording in teachers if not recording["name"].startswith("mps-")]
     joules = truth.joules_per_unit(alone)
@@ -172,28 +244,55 @@ def evaluate(recordings: list[Any], windows_s: Iterable[float], every: int = 10)
     return scores, left_out
 
 
+def evaluate_timelines(solo: list[Any], recordings: list[Any], windows_s: Iterable[float]) -> Evaluation:
+    """Score timelines, each with fresh books. MIG recordings have no utilization of the GPU in their rows."""
+    joules = truth.joules_per_unit(solo)
+    scores, left_out = [], []
+    for recording in recordings:
+        timeline = truth.Timeline(recording, joules)
+        if missing := timeline.missing():
+            left_out.append(f"{timeline.name}: energy per unit of {', '.join(missing)} is unknown")
+            continue
+        is_mig = "instances" in recording["rows"][0]
+        steps = Player().play_mig(recording) if is_mig else Player().play(recording)
+        measure = wrong if is_mig else max
+        found = [score_timeline(timeline, steps, window_s, measure) for window_s in windows_s]
+        scores += [entry for entry in found if entry.errors["ours"]]
+        if not any(entry.errors["ours"] for entry in found):
+            left_out.append(f"{timeline.name}: at no time did two processes work and none arrive or leave")
+    return scores, left_out
+
+
 def summary(scores: list[Score], window_s: float) -> dict[str, dict[str, float]]:
     """Errors by estimator, over all windows of this length."""
     chosen = [entry for entry in scores if entry.window_s == window_s]
     return {name: figures(e for entry in chosen for e in entry.errors[name]) for name in ESTIMATORS}
 
 
-def _tell(scores: list[Score], windows_s: list[float]) -> None:
+def covered(scores: list[Score], window_s: float) -> float | None:
+    """The part of the shares that are at most one published error from the truth."""
+    ratios = [ratio for entry in scores if entry.window_s == window_s for ratio in entry.ratios]
+    return sum(ratio <= 1 for ratio in ratios) / len(ratios) if ratios else None
+
+
+def _print(scores: list[Score], windows_s: list[float]) -> None:
     for window_s in windows_s:
-        print(f"\nwindows of {window_s:g} s: mean error of a share, and the largest error of gpuledger")
-        print(f"{'recording':44} {'windows':>7}" + "".join(f" {name:>8}" for name in ESTIMATORS) + f" {'worst':>8}")
-        for entry in scores:
-            if entry.window_s == window_s:
-                means = "".join(f" {figures(entry.errors[name])['mean']:8.3f}" for name in ESTIMATORS)
-                worst = figures(entry.errors["ours"])["worst"]
-                print(f"{entry.name:44} {len(entry.errors['ours']):7}{means} {worst:8.3f}")
+        chosen = [entry for entry in scores if entry.window_s == window_s]
+        print(f"\nwindows of {window_s:g} s: mean error of a share; worst and covered of gpuledger")
+        titles = (*ESTIMATORS, "worst", "covered")
+        print(f"{'recording':44} {'windows':>7}" + "".join(f" {name:>8}" for name in titles))
+        for entry in chosen:
+            numbers = [figures(entry.errors[name])["mean"] for name in ESTIMATORS]
+            numbers += [figures(entry.errors["ours"])["worst"], covered([entry], window_s) or 0.0]
+            print(f"{entry.name:44} {len(entry.errors['ours']):7}" + "".join(f" {number:8.3f}" for number in numbers))
+        totals = summary(scores, window_s)
         for what in ("mean", "p95", "worst"):
-            totals = summary(scores, window_s)
             print(f"{'all: ' + what:52}" + "".join(f" {totals[name][what]:8.3f}" for name in ESTIMATORS))
+        print(f"{'all: covered':52}{'':36} {covered(scores, window_s) or 0.0:8.3f}")
 
 
-def _tell_shares(scores: list[Score]) -> None:
-    print(f"{'recording':44} {'pid':>8} {'truth':>8} {'ours':>8} {'error':>8}   share of a whole recording")
+def _print_shares(scores: list[Score]) -> None:
+    print(f"{'recording':44} {'pid':>8} {'truth':>8} {'ours':>8} {'error':>8}   share of the last long window")
     for entry in scores:
         for pid, true in entry.shares.get("truth", {}).items():
             ours = entry.shares["ours"][pid]
@@ -204,7 +303,7 @@ def _load(path: Path) -> Any:
     try:
         recording = h200.load(path)
         truth.pids(recording)
-        recording["rows"][0]["t_energy"], recording["name"]
+        recording["rows"][0]["energy_mj"], recording["rows"][0]["procs"], recording["name"]
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{path} is no recording: {type(error).__name__}: {error}") from None
     return recording
@@ -221,29 +320,35 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.attribution", description="Measure the error of energy shares."
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="recordings; all processes are known")
+    parser.add_argument("--solo", nargs="+", type=Path, default=[], metavar="FILE", help="one process alone")
+    parser.add_argument("--timeline", nargs="+", type=Path, default=[], metavar="FILE", help="processes come and go")
+    parser.add_argument("--mig", nargs="*", type=Path, metavar="FILE", help="recordings of MIG instances")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--window", type=_seconds, metavar="S", help="use only this window length, in seconds")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write a plot of the error distribution")
     arguments = parser.parse_args(words)
     windows_s = [arguments.window] if arguments.window else list(WINDOWS_S)
+    asked_s = [*windows_s, WHOLE_S]
     try:
-        recordings = [_load(path) for path in dict.fromkeys(arguments.files)]
+        files, solo, timelines = (
+            [_load(path) for path in dict.fromkeys(paths)]
+            for paths in (arguments.files, arguments.solo, [*arguments.timeline, *(arguments.mig or ())])
+        )
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
-    scores, left_out = evaluate(recordings, [*windows_s, WHOLE_S])
+    known, known_left_out = evaluate(files, asked_s) if files else ([], [])
+    unknown, unknown_left_out = evaluate_timelines(solo, timelines, asked_s)
+    scores, left_out = known + unknown, known_left_out + unknown_left_out
     for line in left_out:
         print(f"skipped: {line}", file=sys.stderr)
     if not scores:
-        print(
-            "no recording can be scored; pass recordings of several processes, and of each process alone",
-            file=sys.stderr,
-        )
+        print("no recording can be scored; pass --timeline, or recordings alone and together", file=sys.stderr)
         return 1
     shown_s = arguments.window or SHOWN_S
-    _tell_shares([entry for entry in scores if entry.window_s == WHOLE_S])
-    _tell(scores, windows_s)
+    _print_shares([entry for entry in scores if entry.window_s == WHOLE_S])
+    _print(scores, windows_s)
     errors = {
         name: [e for entry in scores if entry.window_s == shown_s for e in entry.errors[name]] for name in ESTIMATORS
     }
@@ -254,6 +359,7 @@ def main(words: list[str]) -> int:
         print(json.dumps({
             "window_s": shown_s,
             "summary": summary(scores, shown_s),
+            "covered": covered(scores, shown_s),
             "windows": {f"{window_s:g}": summary(scores, window_s) for window_s in windows_s},
             "recordings": {
                 entry.name: {name: figures(entry.errors[name]) for name in ESTIMATORS}

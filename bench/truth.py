@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 Joules = dict[str, float]
 """Joules above parked power per unit of work, by kind."""
+PAUSE_S = 1.5
+"""A process that does no work for longer pauses; shorter pauses are part of its work, as in `big@0.3`."""
+EDGE_S = 1.0
+"""Seconds at both ends of a span that are not used to measure energy per unit."""
+LEAST_ALONE_S = 3.0
+PARKED_W = 122.0
+"""Parked power of the recorded GPUs, for recordings without a moment of rest."""
 
 
 def kind(work: Any) -> str:
@@ -32,32 +42,155 @@ def joules_per_unit(recordings: Iterable[Any]) -> Joules:
 def _joules_per_unit(recording: Any) -> float:
     """Energy above parked power per unit. Parked power is the power before the work began."""
     (work,) = recording["truth"]
-    begin, end = work["log"][0][0], work["log"][-1][0]
-    first = recording["rows"][0]["t_energy"]
-    parked_w = (_joules_at(recording, begin) - _joules_at(recording, first)) / (begin - first)
-    above = _joules_at(recording, end) - _joules_at(recording, begin) - parked_w * (end - begin)
-    units = work["log"][-1][1] - work["log"][0][1]
-    return float(above / units) if units else 0.0
+    counter, done = Counter.of_energy(recording), Counter(work["log"])
+    begin, end = done.times[0], done.times[-1]
+    parked_w = counter.between(counter.times[0], begin) / (begin - counter.times[0])
+    units = done.between(begin, end)
+    return (counter.between(begin, end) - parked_w * (end - begin)) / units if units else 0.0
 
 
 def used(recording: Any, joules: Joules, begin: float, end: float) -> dict[int, float]:
     """Joules above parked power between two times, by pid."""
     joules_by_pid = dict.fromkeys(pids(recording), 0.0)
     for work in recording["truth"]:
-        units = _between(work["log"], end) - _between(work["log"], begin)
-        joules_by_pid[work["pid"]] += units * joules.get(kind(work), 0.0)
+        joules_by_pid[work["pid"]] += Counter(work["log"]).between(begin, end) * joules.get(kind(work), 0.0)
     return joules_by_pid
 
 
-def _joules_at(recording: Any, time_s: float) -> float:
-    return _between([(row["t_energy"], row["energy_mj"]) for row in recording["rows"]], time_s) / 1000
+class Counter:
+    """A counter recorded at some times; linear in between."""
+
+    def __init__(self, points: Iterable[tuple[float, float]], scale: float = 1.0) -> None:
+        points = list(points)
+        self.times = [float(time) for time, _ in points]
+        self._values = [value * scale for _, value in points]
+
+    @classmethod
+    def of_energy(cls, recording: Any) -> Counter:
+        """The energy counter, in joules."""
+        return cls([(row.get("t_energy", row["t"]), row["energy_mj"]) for row in recording["rows"]], 1e-3)
+
+    def at(self, time_s: float) -> float:
+        """The value at a time; constant before the first and after the last point."""
+        after = bisect_right(self.times, time_s)
+        if after == 0 or after == len(self.times):
+            return self._values[min(after, len(self.times) - 1)]
+        (t0, t1), (v0, v1) = self.times[after - 1 : after + 1], self._values[after - 1 : after + 1]
+        return v0 + (v1 - v0) * (time_s - t0) / (t1 - t0)
+
+    def between(self, begin: float, end: float) -> float:
+        """The increase between two times."""
+        return self.at(end) - self.at(begin)
 
 
-def _between(points: list[Any], time_s: float) -> float:
-    """Linear interpolation at a time; constant before the first and after the last point."""
-    if time_s <= points[0][0]:
-        return float(points[0][1])
-    for (before, low), (after, high) in pairwise(points):
-        if before <= time_s <= after:
-            return float(low + (high - low) * (time_s - before) / ((after - before) or 1.0))
-    return float(points[-1][1])
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A span of time in which the same processes work and the same processes are on the GPU."""
+
+    begin: float
+    end: float
+    working: frozenset[int]
+
+
+class Timeline:
+    """A recording of processes that come and go, and the energy that each of them used."""
+
+    def __init__(self, recording: Any, solo: Joules) -> None:
+        self.name = str(recording["name"])
+        self.pids = pids(recording)
+        self._logs: dict[int, list[Counter]] = {}
+        for work in recording["truth"]:
+            self._logs.setdefault(work["pid"], []).append(Counter(work["log"]))
+        self.kinds = {work["pid"]: kind(work) for work in recording["truth"]}
+        self.phases = list(_phases(recording, self._logs))
+        counter = Counter.of_energy(recording)
+        self.parked_w = recording.get("parked_w") or _parked_w(recording, self.phases)
+        self._joules = {pid: self._alone(pid, counter) or solo.get(self.kinds[pid]) for pid in self.pids}
+        for pid in self.pids:  # another process of the same kind may have been alone
+            if self._joules[pid] is None:
+                of_kind = [self._joules[other] for other in self.pids if self.kinds[other] == self.kinds[pid]]
+                self._joules[pid] = next((joules for joules in of_kind if joules is not None), None)
+        self._fill_rest(counter)
+
+    def _fill_rest(self, counter: Counter) -> None:
+        """If one kind of work is unknown: the energy that the others did not use, per unit."""
+        unknown = {self.kinds[pid] for pid, joules in self._joules.items() if joules is None} - {"hold"}
+        if len(unknown) != 1:
+            return
+        (rest,) = unknown
+        pids = [pid for pid in self.pids if self.kinds[pid] == rest]
+        joules = units = 0.0
+        for phase in self.phases:
+            if phase.working & set(pids) and phase.end - phase.begin > 2 * EDGE_S:
+                begin, end = phase.begin + EDGE_S, phase.end - EDGE_S
+                used = sum(self.used(begin, end).values())
+                joules += counter.between(begin, end) - self.parked_w * (end - begin) - used
+                units += sum(self._units(pid, begin, end) for pid in pids)
+        for pid in pids:
+            self._joules[pid] = max(0.0, joules) / units if units else None
+
+    def _alone(self, pid: int, counter: Counter) -> float | None:
+        """Joules above parked power per unit of work while the process worked alone; None if it never did."""
+        spans = [
+            (phase.begin + EDGE_S, phase.end - EDGE_S)
+            for phase in self.phases
+            if phase.working == {pid} and phase.end - phase.begin > 2 * EDGE_S
+        ]
+        units = sum(self._units(pid, *span) for span in spans)
+        if sum(end - begin for begin, end in spans) < LEAST_ALONE_S or not units:
+            return None
+        joules = sum(counter.between(begin, end) - self.parked_w * (end - begin) for begin, end in spans)
+        return max(0.0, joules) / units
+
+    def _units(self, pid: int, begin: float, end: float) -> float:
+        return sum(log.between(begin, end) for log in self._logs[pid])
+
+    def missing(self) -> list[str]:
+        """Kinds of work whose energy per unit is unknown."""
+        unknown = {self.kinds[pid] for pid, joules in self._joules.items() if joules is None}
+        return sorted(unknown - {"hold"})
+
+    def used(self, begin: float, end: float) -> dict[int, float]:
+        """Joules above parked power between two times, by pid."""
+        return {pid: self._units(pid, begin, end) * (self._joules[pid] or 0.0) for pid in self.pids}
+
+
+def _phases(recording: Any, logs: Mapping[int, list[Counter]]) -> Iterator[Phase]:
+    spans = {pid: [span for log in of_pid for span in _working_spans(log)] for pid, of_pid in logs.items()}
+    edges = {edge for of_pid in spans.values() for span in of_pid for edge in span}
+    listed: set[int] = set()
+    for row in recording["rows"]:
+        present = {process[0] for process in row["procs"]}
+        if present != listed:
+            edges.add(row["t"])
+            listed = present
+    edges |= {recording["rows"][0]["t"], recording["rows"][-1]["t"]}
+    ordered = sorted(edges)
+    for begin, end in pairwise(ordered):
+        middle = (begin + end) / 2
+        working = {pid for pid, of_pid in spans.items() if any(first <= middle < last for first, last in of_pid)}
+        yield Phase(begin, end, frozenset(working))
+
+
+def _working_spans(log: Counter) -> list[tuple[float, float]]:
+    """Spans of work without a pause."""
+    spans: list[tuple[float, float]] = []
+    for before, after in zip(log.times, log.times[1:], strict=False):
+        if log.between(before, after) <= 0:
+            continue
+        if spans and before - spans[-1][1] <= PAUSE_S:
+            spans[-1] = (spans[-1][0], after)
+        else:
+            spans.append((before, after))
+    return spans
+
+
+def _parked_w(recording: Any, phases: list[Phase]) -> float:
+    """Power while processes were on the GPU and none of them worked."""
+    at_rest = [(p.begin + EDGE_S, p.end - EDGE_S) for p in phases if not p.working]
+    powers = [
+        row["power_mw"] / 1000
+        for row in recording["rows"]
+        if row["procs"] and not row["util"][0] and any(begin <= row["t"] <= end for begin, end in at_rest)
+    ]
+    return median(powers) if powers else PARKED_W

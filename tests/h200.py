@@ -51,6 +51,7 @@ def ticks(recording: Any, every: int = 10, most_s: float | None = None, later_s:
             utilization_pct=row["util"][0],
             memory_utilization_pct=row["util"][1],
             activity=_activity(activities[since + 1 : number + 1]),
+            slots=_slots(activities[since + 1 : number + 1]),
             residents=tuple(Resident(pid, "compute", held) for pid, held in row["procs"]),
             samples=tuple(_mean(rows, answers) for rows in samples.values()),
         )
@@ -92,9 +93,72 @@ def _activities(rows: list[Any]) -> list[dict[str, float] | None]:
     return found
 
 
+def _slots(parts: list[dict[str, float] | None]) -> tuple[Activity, ...]:
+    """The recorded activities that end in a tick; none if there is only one."""
+    slots: list[dict[str, float]] = []
+    for part in parts:
+        if part is not None and (not slots or part is not slots[-1]):
+            slots.append(part)
+    activities = [_activity([slot]) for slot in slots] if len(slots) > 1 else []
+    return tuple(activity for activity in activities if activity is not None)
+
+
 def _activity(parts: list[dict[str, float] | None]) -> Activity | None:
     """What GPM says of a longer time: the mean."""
     told = [part for part in parts if part is not None]
     if not told:
         return None
     return Activity(**{name: sum(part[key] for part in told) / len(told) for key, name in GPM.items()})  # type: ignore[arg-type]
+
+
+MIG_UNITS = {
+    "graphics_active": "graphics_pct", "sm_active": "sm_pct", "sm_occupancy": "occupancy_pct",
+    "tensor_active": "tensor_pct", "dram_active": "dram_pct", "integer_active": "integer_pct",
+    "fp64_active": "fp64_pct", "fp32_active": "fp32_pct", "fp16_active": "fp16_pct",
+}  # fmt: skip
+
+
+def mig_ticks(recording: Any) -> list[Tick]:
+    """Readings of a GPU with MIG instances, one tick per row; an instance without activity has None."""
+    start_ticks = int(recording["rows"][0]["t"] * 100)
+    told = names(recording)
+    made = []
+    for row in recording["rows"]:
+        residents: dict[str, list[Resident]] = {}
+        for pid, uuid, *_ in row["procs"]:
+            residents.setdefault(uuid, []).append(Resident(pid, "compute"))
+        gpu = Reading(
+            GPU,
+            energy_mj=row["energy_mj"],
+            power_mw=int(row["power_w"] * 1000),
+            power_limit_mw=700_000,
+            clocks_mhz=(("sm", row["sm_mhz"]),),
+            max_clocks_mhz=(("sm", 1980),),
+            residents=(),
+        )
+        instances = [
+            Reading(
+                Device(
+                    0,
+                    uuid,
+                    name=GPU.name,
+                    parent_uuid=GPU.uuid,
+                    gpu_instance_id=number + 1,
+                    mig_profile=instance["profile"],
+                    multiprocessors=instance["multiprocessors"],
+                ),
+                memory_used_bytes=instance["memory_used_bytes"],
+                residents=tuple(residents.get(uuid, ())),
+                activity=_mig_activity(instance),
+            )
+            for number, (uuid, instance) in enumerate(row["instances"].items())
+        ]
+        facts = {pid: Facts(pid, start_ticks, 0, told.get(pid, "python")) for pid, *_ in row["procs"]}
+        made.append(Tick(int(row["t"] * 1e9), Driver(up=True), (gpu, *instances), facts=facts))
+    return made
+
+
+def _mig_activity(instance: Any) -> Activity | None:
+    if "sm_active" not in instance:
+        return None
+    return Activity(**{name: instance[key] * 100 for key, name in MIG_UNITS.items() if key in instance})

@@ -12,9 +12,11 @@ from gpuledger.books.fingerprint import (
     RELIABLE_S,
     UNITS,
     Alone,
+    Behaviour,
     Fingerprint,
     Fingerprints,
     activities,
+    relative_clock,
     workload_of,
 )
 from gpuledger.books.rows import Row
@@ -31,11 +33,18 @@ def row(pid: int = 7, name: str = "python3", uid: int = 0, owner: Owner | None =
     return Row(GPU, GPU.uuid, pid, 1, pid, Resident(pid, "compute"), facts, owner or Owner())
 
 
+def reliable(known: Fingerprints, process: Row) -> list[Behaviour]:
+    """What is known of a process."""
+    fingerprint = known.get(process)
+    assert fingerprint is not None
+    return fingerprint.reliable()
+
+
 def test_activities_are_parts_of_one() -> None:
     """In the order of their names; what is not told is 0."""
-    reading = Reading(GPU, activity=Activity(sm_pct=50.0, tensor_pct=25.0, dram_pct=100.0, graphics_pct=99.0))
+    activity = Activity(sm_pct=50.0, tensor_pct=25.0, dram_pct=100.0, graphics_pct=99.0)
 
-    assert activities(reading) == (0.5, 0, 0.25, 0, 0, 0, 0, 1.0)
+    assert activities(activity, 1.0) == (0.5, 0, 0.25, 0, 0, 0, 0, 1.0)
 
 
 def test_activities_at_a_lower_clock_are_less() -> None:
@@ -47,25 +56,25 @@ def test_activities_at_a_lower_clock_are_less() -> None:
         max_clocks_mhz=(("sm", 1980),),
     )
 
-    assert activities(reading) == (0.25, 0, 0, 0, 0, 0, 0, 1.0)
+    assert activities(reading.activity, relative_clock(reading)) == (0.25, 0, 0, 0, 0, 0, 0, 1.0)
 
 
 @pytest.mark.parametrize("activity", [None, Activity(dram_pct=1.0)])
 def test_no_activities_without_gpm(activity: Activity | None) -> None:
     """Before Hopper nothing is told; then nothing is made up."""
-    assert activities(Reading(GPU, activity=activity)) is None
+    assert activities(activity, relative_clock(Reading(GPU))) is None
 
 
 def test_a_shape_is_that_of_the_time_on_the_engine() -> None:
     """A process that works a third of the time looks like one that works always: only weaker, for as long."""
     busy, rare = Fingerprint(), Fingerprint()
     for _ in range(9):
-        busy.learn(Alone(MATMUL, 1.0, 1.0, 700.0))
-        rare.learn(Alone(tuple(part / 3 for part in MATMUL), 1.0, 1 / 3, 100 + 600 / 3))
+        busy.learn(Alone(MATMUL, 1.0, 1.0, 600.0))
+        rare.learn(Alone(tuple(part / 3 for part in MATMUL), 1.0, 1 / 3, 600 / 3))
 
     (always,), (thirds,) = busy.reliable(), rare.reliable()
     assert thirds.shape() == pytest.approx(always.shape())
-    assert thirds.watts(parked_w=100) == pytest.approx(always.watts(parked_w=100)) == pytest.approx(600)
+    assert thirds.watts() == pytest.approx(always.watts()) == pytest.approx(600)
 
 
 def test_short_looks_are_not_used() -> None:
@@ -90,11 +99,11 @@ def test_another_behaviour_is_kept_apart() -> None:
     for _ in range(5):
         known.learn(Alone(COPY, 1.0, 1.0, 400.0))
 
-    assert [round(one.watts(0)) for one in known.reliable()] == [700, 400]
+    assert [round(one.watts()) for one in known.reliable()] == [700, 400]
     for place in (3, 4):
         known.learn(Alone(tuple(float(i == place) for i in range(len(UNITS))), 1.0, 1.0, 1.0))
     assert len(known.behaviours) == MOST_BEHAVIOURS
-    assert [round(one.watts(0)) for one in known.reliable()] == [700, 400]
+    assert [round(one.watts()) for one in known.reliable()] == [700, 400]
 
 
 def test_old_times_count_less() -> None:
@@ -104,7 +113,7 @@ def test_old_times_count_less() -> None:
         known.learn(Alone(MATMUL, 1.0, 1.0, watts))
 
     (one,) = known.reliable()
-    assert one.watts(0) == pytest.approx(300, abs=10)
+    assert one.watts() == pytest.approx(300, abs=10)
 
 
 def test_a_workload_is_known_again() -> None:
@@ -112,25 +121,25 @@ def test_a_workload_is_known_again() -> None:
     known = Fingerprints()
     pod = Owner(container="main", container_id="a", pod="x-1", namespace="ml", image="v1", workload_name="x")
     for _ in range(5):
-        known.learn(row(owner=pod), Alone(MATMUL, 1.0, 1.0, 700.0), 100.0)
-        known.learn(row(uid=1), Alone(COPY, 1.0, 1.0, 500.0), 100.0)
+        known.learn(row(owner=pod), Alone(MATMUL, 1.0, 1.0, 700.0))
+        known.learn(row(uid=1), Alone(COPY, 1.0, 1.0, 500.0))
 
-    assert known.behaviours(row(8, owner=replace(pod, container_id="b", pod="x-2")))
-    assert not known.behaviours(row(8, owner=replace(pod, image="v2")))
-    assert known.behaviours(row(8, uid=1))
-    assert not known.behaviours(row(8, uid=2))
+    assert known.get(row(8, owner=replace(pod, container_id="b", pod="x-2")))
+    assert not known.get(row(8, owner=replace(pod, image="v2")))
+    assert known.get(row(8, uid=1))
+    assert not known.get(row(8, uid=2))
 
 
 def test_a_process_goes_before_its_workload() -> None:
     """What it did itself says more than what others of the same name did."""
     known, this = Fingerprints(), row()
     for _ in range(9):
-        known.learn(row(8), Alone(COPY, 1.0, 1.0, 500.0), 0.0)
+        known.learn(row(8), Alone(COPY, 1.0, 1.0, 500.0))
     for _ in range(5):
-        known.learn(this, Alone(MATMUL, 1.0, 1.0, 700.0), 0.0)
+        known.learn(this, Alone(MATMUL, 1.0, 1.0, 700.0))
 
-    assert [round(one.watts(0)) for one in known.behaviours(this)] == [700]
-    assert [round(one.watts(0)) for one in known.behaviours(row(9))] == [500, 700]
+    assert [round(one.watts()) for one in reliable(known, this)] == [700]
+    assert [round(one.watts()) for one in reliable(known, row(9))] == [500, 700]
 
 
 def test_a_nameless_process_is_no_workload() -> None:
@@ -143,8 +152,8 @@ def test_workloads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_WORKLOADS", 2)
     known = Fingerprints()
     for name in ("a", "b", "a", "c"):
-        known.learn(row(name=name), Alone(MATMUL, 5.0, 5.0, 3500.0), 100.0)
+        known.learn(row(name=name), Alone(MATMUL, 5.0, 5.0, 3500.0))
 
     assert [dict(one.workload)["process_name"] for one in known.learned()] == ["a", "c"]
-    assert [one.behaviours[0].power_mw for one in known.learned()] == [600_000, 600_000]
-    assert not known.behaviours(row(9, name="b"))
+    assert [one.behaviours[0].power_mw for one in known.learned()] == [700_000, 700_000]
+    assert not known.get(row(9, name="b"))

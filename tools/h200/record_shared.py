@@ -78,7 +78,7 @@ def work(pipe: Connection, kind: str, offset_s: float) -> None:
     for number, step in enumerate(steps):
         until = begin + seconds * (number + 1) / len(steps)
         counts = phases[number] != "hold"
-        logs.append(_worked(step, until, float(duty or 1), time.time() - begin + offset_s, counts=counts))
+        logs.append(worked(step, until, float(duty or 1), time.time() - begin + offset_s, counts=counts))
     pipe.send([{"kind": kind, "pid": os.getpid(), "log": log} for kind, log in zip(_names(kind), logs, strict=True)])
     pipe.recv()
     os._exit(0)
@@ -90,7 +90,7 @@ def _names(kind: str) -> list[str]:
     return [name + at + duty for name in names.split(">")]
 
 
-def _worked(
+def worked(
     step: Callable[[float], None], until: float, duty: float, offset_s: float, *, counts: bool
 ) -> list[list[float]]:
     """Run steps until a deadline; returns the log of time and steps, including the start and end of pauses."""
@@ -153,9 +153,13 @@ class Reader:
             found["proc_util"] = [[s.pid, s.timeStamp, s.smUtil, s.memUtil] for s in samples]
             self._newest_us = max([self._newest_us, *(s.timeStamp for s in samples)])
         self._rows += 1
-        if self._rows % 5 == 0:
+        if self._has_activity():
             found["gpm"] = self._activity()
+            found["t_gpm"] = time.time()
         return found
+
+    def _has_activity(self) -> bool:
+        return self._rows % 5 == 0
 
     def _activity(self) -> dict[str, float]:
         before, now = self._samples

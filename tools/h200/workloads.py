@@ -5,8 +5,9 @@ language model that generates tokens, `copy` copies memory, `small` multiplies s
 model loaded without working.
 
 More realistic kinds: `transformer` trains a model with an optimizer, `infer` answers requests of varying size with
-it, `conv` and `attention` are the core operations of other models, `embed` looks up rows of a large table, and `fft`,
-`sort` and `elementwise` do what their names say. One step is one unit of work and takes some ten milliseconds.
+it, `conv` and `attention` are the core operations of other models, `embed` looks up rows of a large table, `lstm` runs
+many small kernels, and `fft`, `sort`, `elementwise`, `softmax`, `scatter` and `fp64` do what their names say. `prompt`
+processes prompts and generates tokens in turn. One step is one unit of work and takes some ten milliseconds.
 """
 
 from __future__ import annotations
@@ -168,6 +169,53 @@ def _embed() -> Callable[[float], None]:
     return step
 
 
+def _fp64() -> Callable[[float], None]:
+    a = torch.randn(2048, 2048, device="cuda", dtype=torch.float64)
+
+    def step(_: float) -> None:
+        for _ in range(8):
+            a @ a
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _softmax() -> Callable[[float], None]:
+    x = torch.randn(16384, 8192, device="cuda", dtype=torch.float16)
+
+    def step(_: float) -> None:
+        for _ in range(20):
+            functional.layer_norm(torch.softmax(x, -1), (8192,))
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _scatter() -> Callable[[float], None]:
+    x = torch.zeros(1 << 24, device="cuda")
+    places = torch.randint(1 << 24, (1 << 24,), device="cuda")
+    values = torch.rand(1 << 24, device="cuda")
+
+    def step(_: float) -> None:
+        for _ in range(10):
+            x.index_add_(0, places, values)
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _lstm() -> Callable[[float], None]:
+    model = nn.LSTM(1024, 1024, 2, batch_first=True).cuda().half()
+    x = torch.randn(64, 100, 1024, device="cuda", dtype=torch.float16)
+
+    def step(_: float) -> None:
+        with torch.no_grad():
+            model(x)
+        torch.cuda.synchronize()
+
+    return step
+
+
 WORDS, WIDTH = 8192, 1024
 
 
@@ -209,10 +257,25 @@ def _infer() -> Callable[[float], None]:
     return step
 
 
+def _prompt() -> Callable[[float], None]:
+    model = _model().eval().bfloat16()
+    order = random.Random(2)  # noqa: S311 - the same in every run
+
+    def step(_: float) -> None:
+        with torch.no_grad():
+            model(torch.randint(WORDS, (8, 512), device="cuda"))
+            for _ in range(order.randrange(4, 12)):
+                model(torch.randint(WORDS, (8, 1), device="cuda")).argmax(-1)
+        torch.cuda.synchronize()
+
+    return step
+
+
 KINDS = {
     "train": _train, "decode": _decode, "serve": _serve, "copy": _copy, "small": _small, "hold": _hold,
     "conv": _conv, "attention": _attention, "fft": _fft, "sort": _sort, "elementwise": _elementwise, "embed": _embed,
-    "transformer": _transformer, "infer": _infer,
+    "transformer": _transformer, "infer": _infer, "fp64": _fp64, "softmax": _softmax, "scatter": _scatter,
+    "lstm": _lstm, "prompt": _prompt,
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from operator import attrgetter, mul
 from weakref import WeakKeyDictionary
 
 from gpuledger.books.rows import Row
-from gpuledger.model import Device, Facts, Labelled, Learned, LearnedBehaviour, Owner, Reading
+from gpuledger.model import Activity, Device, Facts, Labelled, Learned, LearnedBehaviour, Owner, Reading
 
 UNITS = ("sm_pct", "occupancy_pct", "tensor_pct", "integer_pct", "fp64_pct", "fp32_pct", "fp16_pct", "dram_pct")
 """The compared activities. Not `graphics_pct`: it also counts an idle context on the engine."""
@@ -35,18 +35,22 @@ Workload = tuple[tuple[str, str], ...]
 _units = attrgetter(*UNITS)
 
 
-def activities(reading: Reading) -> Activities | None:
+def activities(activity: Activity | None, clock: float) -> Activities | None:
     """Activity of each unit, scaled to the highest SM clock; None without GPM.
 
     Without the scaling, the activity of a process would depend on the power limit, at which clocks fall.
     """
-    if reading.activity is None or reading.activity.sm_pct is None:
+    if activity is None or activity.sm_pct is None:
         return None
-    units = [(pct or 0.0) / 100 for pct in _units(reading.activity)]
-    clock_mhz, highest_mhz = _sm_clock(reading.clocks_mhz), _sm_clock(reading.max_clocks_mhz)
-    if clock_mhz and highest_mhz:
-        units[:CLOCKED] = [unit * clock_mhz / highest_mhz for unit in units[:CLOCKED]]
+    units = [(pct or 0.0) / 100 for pct in _units(activity)]
+    units[:CLOCKED] = [unit * clock for unit in units[:CLOCKED]]
     return tuple(units)
+
+
+def relative_clock(reading: Reading) -> float:
+    """The SM clock relative to its highest value; 1 if unknown."""
+    clock_mhz, highest_mhz = _sm_clock(reading.clocks_mhz), _sm_clock(reading.max_clocks_mhz)
+    return clock_mhz / highest_mhz if clock_mhz and highest_mhz else 1.0
 
 
 def _sm_clock(clocks_mhz: Labelled) -> int | None:
@@ -62,6 +66,9 @@ class Alone:
     engine_s: float
     """Time on the compute engine."""
     joules: float
+    """Above parked power."""
+    clock: float = 1.0
+    """SM clock relative to its highest value."""
 
 
 @dataclass(slots=True)
@@ -72,6 +79,9 @@ class Behaviour:
     engine_s: float = 0.0
     """Time on the compute engine."""
     joules: float = 0.0
+    """Above parked power."""
+    clock_s: float = 0.0
+    """Relative SM clock x seconds."""
     activity_s: list[float] = field(default_factory=lambda: [0.0] * len(UNITS))
     spread: float = 0.0
     """Mean of `distance` over the observed intervals."""
@@ -88,7 +98,8 @@ class Behaviour:
         decay = 0.5 ** (alone.seconds / HALF_LIFE_S)
         self.seconds = self.seconds * decay + alone.seconds
         self.engine_s = self.engine_s * decay + alone.engine_s
-        self.joules = self.joules * decay + alone.joules
+        self.joules = self.joules * decay + max(0.0, alone.joules)
+        self.clock_s = self.clock_s * decay + alone.clock * alone.seconds
         amounts = zip(self.activity_s, alone.activities, strict=True)
         self.activity_s = [old * decay + new * alone.seconds for old, new in amounts]
         self.spread += (distance - self.spread) * alone.seconds / self.seconds
@@ -97,9 +108,13 @@ class Behaviour:
         """Activity while on the compute engine."""
         return [amount / self.engine_s for amount in self.activity_s]
 
-    def watts(self, parked_w: float) -> float:
+    def watts(self) -> float:
         """Power above parked power while on the compute engine."""
-        return max(0.0, self.joules - parked_w * self.seconds) / self.engine_s
+        return self.joules / self.engine_s
+
+    def clock(self) -> float:
+        """Mean SM clock relative to its highest value."""
+        return self.clock_s / self.seconds
 
     def variance(self) -> float:
         """Relative variance of the shape; larger while there are few observations."""
@@ -111,6 +126,8 @@ class Fingerprint:
     """The behaviours of a process or workload."""
 
     behaviours: list[Behaviour] = field(default_factory=list)
+    peak: float = 0.0
+    """Largest part of an interval in which it had the compute engine while alone."""
 
     def learn(self, alone: Alone) -> None:
         """Add an interval to the nearest behaviour, or start a new one in place of the least observed."""
@@ -121,6 +138,11 @@ class Fingerprint:
             nearest = Behaviour()
             self.behaviours.append(nearest)
         nearest.learn(alone)
+        self.peak = max(self.peak * 0.5 ** (alone.seconds / HALF_LIFE_S), min(1.0, alone.engine_s / alone.seconds))
+
+    def demand(self) -> float:
+        """Mean part of the time in which it had the compute engine while alone."""
+        return min(1.0, sum(b.engine_s for b in self.behaviours) / sum(b.seconds for b in self.behaviours))
 
     def reliable(self) -> list[Behaviour]:
         """The behaviours observed for at least RELIABLE_S."""
@@ -135,7 +157,7 @@ class Fingerprints:
         self._workloads: OrderedDict[Workload, Fingerprint] = OrderedDict()
         self._learned: dict[Workload, Learned] = {}
 
-    def learn(self, row: Row, alone: Alone, parked_w: float) -> None:
+    def learn(self, row: Row, alone: Alone) -> None:
         """Add an interval in which only this process worked."""
         self._processes.setdefault(row, Fingerprint()).learn(alone)
         workload = workload_of(row.device, row.facts, row.owner)
@@ -144,18 +166,18 @@ class Fingerprints:
         fingerprint = self._workloads.setdefault(workload, Fingerprint())
         fingerprint.learn(alone)
         self._workloads.move_to_end(workload)
-        behaviours = tuple(_learned(behaviour, parked_w) for behaviour in fingerprint.behaviours)
+        behaviours = tuple(_learned(behaviour) for behaviour in fingerprint.behaviours)
         self._learned[workload] = Learned(workload=workload, behaviours=behaviours)
         if len(self._workloads) > MOST_WORKLOADS:
             del self._learned[self._workloads.popitem(last=False)[0]]
 
-    def behaviours(self, row: Row) -> list[Behaviour]:
-        """The reliable behaviours of a process, or else those of its workload."""
+    def get(self, row: Row) -> Fingerprint | None:
+        """The fingerprint of a process, or else that of its workload; None if neither is reliable."""
         fingerprint = self._processes.get(row)
         if fingerprint is None or not fingerprint.reliable():
             workload = workload_of(row.device, row.facts, row.owner)
             fingerprint = self._workloads.get(workload) if workload is not None else None
-        return [] if fingerprint is None else fingerprint.reliable()
+        return fingerprint if fingerprint is not None and fingerprint.reliable() else None
 
     def learned(self) -> tuple[Learned, ...]:
         """All workload fingerprints. Cached, because every tick contains them."""
@@ -180,10 +202,10 @@ def workload_of(device: Device, facts: Facts | None, owner: Owner) -> Workload |
     return tuple((label, value) for label, value in labels if value)
 
 
-def _learned(behaviour: Behaviour, parked_w: float) -> LearnedBehaviour:
+def _learned(behaviour: Behaviour) -> LearnedBehaviour:
     shape = zip(UNITS, behaviour.shape(), strict=True)
     return LearnedBehaviour(
         seconds=round(behaviour.seconds, 1),
-        power_mw=round(behaviour.watts(parked_w) * 1000),
+        power_mw=round(behaviour.watts() * 1000),
         activity=tuple((name.removesuffix("_pct"), round(amount, 4)) for name, amount in shape),
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gpuledger.books.fingerprint import Activities, activities
+from gpuledger.books.fingerprint import Activities, activities, relative_clock
 from gpuledger.books.rows import Row, Work
 from gpuledger.model import Reading
 
@@ -84,6 +84,10 @@ class Interval:
     activity_s: list[float] = field(default_factory=list)
     """Activity of each unit of the GPU x seconds."""
     activity_measured_s: float = 0.0
+    clock_s: float = 0.0
+    """SM clock relative to its highest value x seconds, while activity was measured."""
+    slots: list[Activities] = field(default_factory=list)
+    """Activity of the GPU in parts of the interval of about 0.2 s."""
 
     def __post_init__(self) -> None:
         self.rows |= self.at_start or frozenset()
@@ -113,11 +117,13 @@ class Interval:
             self._observe_mig(mig, elapsed_ns)
         if self.restarted and self._names_other_process(reading):
             self.at_start = None
-        seconds = elapsed_ns / 1e9
-        if (activity := activities(reading)) is not None and seconds > 0:
+        seconds, clock = elapsed_ns / 1e9, relative_clock(reading)
+        if (activity := activities(reading.activity, clock)) is not None and seconds > 0:
             sums = self.activity_s or [0.0] * len(activity)
             self.activity_s = [old + new * seconds for old, new in zip(sums, activity, strict=True)]
             self.activity_measured_s += seconds
+            self.clock_s += clock * seconds
+            self.slots += [slot for part in reading.slots if (slot := activities(part, clock)) is not None]
 
     def _observe_mig(self, mig: Reading, elapsed_ns: int) -> None:
         sm_pct = mig.activity.sm_pct if mig.activity is not None else None
@@ -143,6 +149,10 @@ class Interval:
         if self.activity_measured_s < 0.8 * elapsed_s:
             return None
         return tuple(amount / self.activity_measured_s for amount in self.activity_s)
+
+    def clock(self) -> float:
+        """Mean SM clock relative to its highest value."""
+        return self.clock_s / self.activity_measured_s if self.activity_measured_s else 1.0
 
     def is_quiet(self, reading: Reading, present: frozenset[Row] | None, elapsed_ns: int) -> bool:
         """Whether no process came, left or worked, so that the interval's power is that of a GPU at rest."""

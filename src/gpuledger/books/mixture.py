@@ -235,12 +235,12 @@ class Mixture:
         if len(working) > 1:
             self._pending.clear()
         elif working and unchanged:  # right after a change, samples and joules of other processes may still arrive
-            self._add_pending(working[0], interval, elapsed_s, now_ns)
-        self._learn(now_ns, parked_w)
+            self._add_pending(working[0], interval, elapsed_s, now_ns, parked_w)
+        self._learn(now_ns)
         if len(interval.rows) < 2 or not any(interval.busy_ns.get(row) for row in working):
             return None
         power_w = max(0.0, interval.energy_mj / 1000 / elapsed_s - parked_w)
-        return self._shares(working, interval, elapsed_s, power_w, parked_w)
+        return self._shares(working, interval, elapsed_s, power_w)
 
     def _update_recent(self, interval: Interval, elapsed_s: float, now_ns: int) -> None:
         decay = exp(-elapsed_s / DECAY_S)
@@ -255,27 +255,26 @@ class Mixture:
             elif recent.worked_ns is not None and not 0 <= now_ns - recent.worked_ns < BUFFER_NS:
                 recent.worked_ns, recent.engine_s = None, 0.0
 
-    def _add_pending(self, row: Row, interval: Interval, elapsed_s: float, now_ns: int) -> None:
+    def _add_pending(self, row: Row, interval: Interval, elapsed_s: float, now_ns: int, parked_w: float) -> None:
         """Queue an interval for learning, delayed if other processes are present: their samples may arrive late."""
         activity = interval.activities(elapsed_s)
         engine_s = interval.busy_ns.get(row, 0) / 1e9
         if activity is not None and any(activity) and engine_s:
             due_ns = now_ns + (BUFFER_NS if len(interval.rows) > 1 else 0)
-            alone = Alone(activities=activity, seconds=elapsed_s, engine_s=engine_s, joules=interval.energy_mj / 1000)
+            joules = interval.energy_mj / 1000 - parked_w * elapsed_s
+            alone = Alone(activity, elapsed_s, engine_s, joules, interval.clock())
             self._pending.append((due_ns, row, alone))
 
-    def _learn(self, now_ns: int, parked_w: float) -> None:
+    def _learn(self, now_ns: int) -> None:
         while self._pending and self._pending[0][0] <= now_ns:
             _, row, alone = self._pending.popleft()
-            self._fingerprints.learn(row, alone, parked_w)
+            self._fingerprints.learn(row, alone)
 
-    def _shares(
-        self, working: Sequence[Row], interval: Interval, elapsed_s: float, power_w: float, parked_w: float
-    ) -> Shares:
+    def _shares(self, working: Sequence[Row], interval: Interval, elapsed_s: float, power_w: float) -> Shares:
         # Without a fingerprint only samples can show that a process worked.
-        working = [row for row in working if interval.busy_ns.get(row) or self._fingerprints.behaviours(row)]
+        working = [row for row in working if interval.busy_ns.get(row) or self._behaviours(row)]
         activity = interval.activities(elapsed_s) if self._by_fingerprint else None
-        parts = self._parts(working, power_w, parked_w) if activity is not None else []
+        parts = self._parts(working, power_w) if activity is not None else []
         if activity is None or all(part.behaviour is None for part in parts):
             engine = {row: interval.busy_ns[row] / 1e9 / elapsed_s for row in working if interval.busy_ns.get(row)}
             parts = [Part(row=row, prior=prior, watts=1.0, power_sd=UNKNOWN_SD) for row, prior in engine.items()]
@@ -290,20 +289,24 @@ class Mixture:
             return Shares(weights=None, errors={})
         return Shares(weights=weights, errors=share_errors(parts, estimate, self._unsampled(parts)))
 
+    def _behaviours(self, row: Row) -> list[Behaviour]:
+        fingerprint = self._fingerprints.get(row)
+        return fingerprint.reliable() if fingerprint is not None else []
+
     def _unsampled(self, parts: Sequence[Part]) -> float:
         """The share that processes without a sample may have had: 1 / (n + 2) after n samples (rule of succession)."""
         if len({part.row for part in parts}) == len(self._recent):
             return 0.0
         return 1 / (2 + SAMPLES_PER_S * max(recent.seconds for recent in self._recent.values()))
 
-    def _parts(self, working: Sequence[Row], power_w: float, parked_w: float) -> list[Part]:
+    def _parts(self, working: Sequence[Row], power_w: float) -> list[Part]:
         """The recently working processes. Power that fingerprints do not explain is split among the other processes."""
         parts: list[Part] = []
         unknown: dict[Row, float] = {}
         for row in working:
             recent = self._recent[row]
             prior = recent.engine_s / recent.seconds
-            behaviours = self._fingerprints.behaviours(row)
+            behaviours = self._behaviours(row)
             if not behaviours:
                 unknown[row] = prior
             total_s = sum(behaviour.seconds for behaviour in behaviours)
@@ -311,7 +314,7 @@ class Mixture:
                 Part(
                     row=row,
                     prior=prior * behaviour.seconds / total_s,
-                    watts=behaviour.watts(parked_w),
+                    watts=behaviour.watts(),
                     power_sd=KNOWN_SD,
                     behaviour=behaviour,
                 )

@@ -199,6 +199,8 @@ class Reading:
     accounting_enabled: bool | None = None
     vgpu_licensed: bool | None = None
     activity: Activity | None = None
+    slots: tuple[Activity, ...] = ()
+    """Activity in equal parts of the time since the previous reading, about 0.2 s each; only while a GPU is shared."""
     xids: Labelled = ()
     last_xid: int | None = None
     residents: tuple[Resident, ...] | None = None

@@ -27,6 +27,7 @@ def test_every_reading_of_a_gpu(bench: Bench) -> None:
         *without,
         "problem",
         "nvlink_bytes_per_s",
+        "slots",
     }  # a rate, known from the eleventh tick on
 
 
