@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpuledger.model import Activity, Device, Driver, Facts, Reading, Resident, Sample, Tick
+from gpuledger.model import Activity, Device, Driver, Facts, Reading, Resident, Sample, Slot, Tick
 
 FOLDER = Path(__file__).parent / "data" / "h200"
 GPU = Device(0, "GPU-h200", name="NVIDIA H200")
@@ -51,7 +51,7 @@ def ticks(recording: Any, every: int = 10, most_s: float | None = None, later_s:
             utilization_pct=row["util"][0],
             memory_utilization_pct=row["util"][1],
             activity=_activity(activities[since + 1 : number + 1]),
-            slots=_slots(activities[since + 1 : number + 1]),
+            slots=_slots(recording["rows"][since + 1 : number + 1]),
             residents=tuple(Resident(pid, "compute", held) for pid, held in row["procs"]),
             samples=tuple(_mean(rows, answers) for rows in samples.values()),
         )
@@ -93,14 +93,10 @@ def _activities(rows: list[Any]) -> list[dict[str, float] | None]:
     return found
 
 
-def _slots(parts: list[dict[str, float] | None]) -> tuple[Activity, ...]:
+def _slots(rows: list[Any]) -> tuple[Slot, ...]:
     """The recorded activities that end in a tick; none if there is only one."""
-    slots: list[dict[str, float]] = []
-    for part in parts:
-        if part is not None and (not slots or part is not slots[-1]):
-            slots.append(part)
-    activities = [_activity([slot]) for slot in slots] if len(slots) > 1 else []
-    return tuple(activity for activity in activities if activity is not None)
+    slots = [(_activity([row["gpm"]]), row.get("sm_mhz")) for row in rows if "gpm" in row]
+    return tuple(Slot(activity, mhz) for activity, mhz in slots if activity is not None) if len(slots) > 2 else ()
 
 
 def _activity(parts: list[dict[str, float] | None]) -> Activity | None:

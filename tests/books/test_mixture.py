@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
-from gpuledger.books.mixture import invert, update
-from gpuledger.model import Activity, ProcessUse, Tick
+from gpuledger.books.kalman import invert, update
+from gpuledger.model import Activity, ProcessUse, Slot, Tick
 from tests.books.worlds import World
 
 MATMUL = (95.0, 14.0, 93.0, 17.0)
@@ -41,15 +41,19 @@ class Shared:
         self, here: list[int], amounts: Mapping[int, float], samples: Mapping[int, int] | None = None, **more: Any
     ) -> Tick:
         """The tick, not booked."""
-        shape = [sum(part * self.shapes[pid][0][place] for pid, part in amounts.items()) for place in range(4)]
-        sm, occupancy, tensor, dram = (min(100.0, amount) for amount in shape)
         given_: dict[str, Any] = {
             "utilization_pct": 100 if any(amounts.values()) else 0,
-            "activity": Activity(sm_pct=sm, occupancy_pct=occupancy, tensor_pct=tensor, dram_pct=dram),
+            "activity": self.activity(amounts),
         }
         work = {pid: round(part * 100) for pid, part in amounts.items()} if samples is None else dict(samples)
         mj = PARKED_MJ + round(sum(part * self.shapes[pid][1] for pid, part in amounts.items()))
         return self.world.tick(*here, mj=mj, work=work, **{**given_, **more})
+
+    def activity(self, amounts: Mapping[int, float]) -> Activity:
+        """Of the whole GPU."""
+        shape = [sum(part * self.shapes[pid][0][place] for pid, part in amounts.items()) for place in range(4)]
+        sm, occupancy, tensor, dram = (min(100.0, amount) for amount in shape)
+        return Activity(sm_pct=sm, occupancy_pct=occupancy, tensor_pct=tensor, dram_pct=dram)
 
     def alone(self, pid: int, seconds: int = 6) -> None:
         """It has the GPU to itself, first to wait and then to work."""
@@ -141,33 +145,74 @@ def test_a_stranger_has_what_is_left() -> None:
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 0)})
     gpu.alone(1)
 
-    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 50, 2: 50})[2] < 0.15
+    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 50, 2: 50})[2] < 0.3  # a half, if nothing were known
 
 
 def test_strangers_are_split_by_samples() -> None:
-    """Nothing is known of anybody: SM time, and the method says so."""
+    """Nothing is known of anybody: SM time of the last seconds, rather towards equal parts; the method says so."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
 
-    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 20, 2: 80})[1] == pytest.approx(0.2, abs=1e-3)
+    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 20, 2: 80})[1] == pytest.approx(0.2, abs=0.03)
     last = gpu.tick([1, 2], {1: 0.5, 2: 0.5})
     assert {method for use in last.processes for method, _ in use.energy_mj} == {"sm_time"}
 
 
-@pytest.mark.parametrize("lacking", ["activity", "mps"])
-def test_by_samples_where_activity_says_nothing(lacking: str) -> None:
-    """No GPM, before Hopper; or a server of MPS, whose clients run at once."""
+def test_by_samples_without_activity() -> None:
+    """Before Hopper there is no GPM."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
     gpu.alone(1)
     gpu.alone(2)
-    if lacking == "mps":
-        gpu.world.names[4] = "nvidia-cuda-mps-server"
-    here, more = ([1, 2, 4], {}) if lacking == "mps" else ([1, 2], {"activity": None})
     for _ in range(4):
-        last = gpu.books.book(gpu.made(here, {1: 0.5, 2: 0.5}, {1: 20, 2: 80}, **more))
+        last = gpu.books.book(gpu.made([1, 2], {1: 0.5, 2: 0.5}, {1: 20, 2: 80}, activity=None))
 
     methods = {method for use in last.processes for method, _ in use.energy_mj}
     assert "sm_time" in methods
     assert "fingerprint" not in methods
+
+
+def test_a_stranger_that_pauses_gets_nothing_meanwhile() -> None:
+    """A fifth of each second it works beside a known process: the slots in which it did not are the known one's."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 570_000)})
+    gpu.alone(1, 20)
+    alone, both = gpu.activity({1: 1.0}), gpu.activity({1: 0.5, 2: 0.5})
+    before = last = gpu.tick([1, 2], {1: 1.0})
+    for _ in range(10):
+        made = gpu.made([1, 2], {1: 0.9, 2: 0.1}, {1: 90, 2: 10}, slots=tuple(map(Slot, [alone] * 4 + [both])))
+        before, last = last, gpu.books.book(made)
+    got = active(last, before)
+
+    assert got[2] / sum(got.values()) == pytest.approx(0.1, abs=0.02)
+
+
+def test_clients_of_mps_are_told_apart_by_activity() -> None:
+    """Samples name only the server. Both clients were alone with it before; one copies, one multiplies."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+    gpu.world.names[4] = "nvidia-cuda-mps-server"
+    for pid in (1, 2):
+        gpu.tick([4, pid], {})
+        for _ in range(6):
+            gpu.tick([4, pid], {pid: 1.0}, {4: 99})
+    before = last = gpu.tick([4, 1, 2], {1: 0.8, 2: 0.2}, {4: 99})
+    for _ in range(4):
+        before, last = last, gpu.tick([4, 1, 2], {1: 0.8, 2: 0.2}, {4: 99})
+    got = active(last, before)
+
+    assert got[4] == 0
+    assert got[1] / sum(got.values()) == pytest.approx(0.8 * 570 / (0.8 * 570 + 0.2 * 360), abs=0.05)
+    assert {method for use in last.processes for method, _ in use.energy_mj if use.resident.pid < 4} >= {"mps"}
+
+
+def test_unknown_clients_of_mps_have_equal_parts_and_a_wide_error() -> None:
+    """Nothing tells them apart."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+    gpu.world.names[4] = "nvidia-cuda-mps-server"
+    before = last = gpu.tick([4, 1, 2], {1: 0.8, 2: 0.2}, {4: 99})
+    for _ in range(3):
+        before, last = last, gpu.tick([4, 1, 2], {1: 0.8, 2: 0.2}, {4: 99})
+    got = active(last, before)
+
+    assert got[1] == pytest.approx(got[2], abs=1)
+    assert {use.resident.pid: use.energy_share_error for use in last.processes} == {4: None, 1: 0.289, 2: 0.289}
 
 
 def test_a_behaviour_never_seen_is_believed_less() -> None:

@@ -47,9 +47,10 @@ def activities(activity: Activity | None, clock: float) -> Activities | None:
     return tuple(units)
 
 
-def relative_clock(reading: Reading) -> float:
-    """The SM clock relative to its highest value; 1 if unknown."""
-    clock_mhz, highest_mhz = _sm_clock(reading.clocks_mhz), _sm_clock(reading.max_clocks_mhz)
+def relative_clock(reading: Reading, clock_mhz: int | None = None) -> float:
+    """The SM clock, or a given clock, relative to its highest value; 1 if unknown."""
+    clock_mhz = clock_mhz or _sm_clock(reading.clocks_mhz)
+    highest_mhz = _sm_clock(reading.max_clocks_mhz)
     return clock_mhz / highest_mhz if clock_mhz and highest_mhz else 1.0
 
 

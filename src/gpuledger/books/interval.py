@@ -117,13 +117,20 @@ class Interval:
             self._observe_mig(mig, elapsed_ns)
         if self.restarted and self._names_other_process(reading):
             self.at_start = None
-        seconds, clock = elapsed_ns / 1e9, relative_clock(reading)
-        if (activity := activities(reading.activity, clock)) is not None and seconds > 0:
-            sums = self.activity_s or [0.0] * len(activity)
-            self.activity_s = [old + new * seconds for old, new in zip(sums, activity, strict=True)]
-            self.activity_measured_s += seconds
-            self.clock_s += clock * seconds
-            self.slots += [slot for part in reading.slots if (slot := activities(part, clock)) is not None]
+        self._observe_activity(reading, elapsed_ns / 1e9)
+
+    def _observe_activity(self, reading: Reading, seconds: float) -> None:
+        clocks = [relative_clock(reading, slot.sm_clock_mhz) for slot in reading.slots] or [relative_clock(reading)]
+        clock = sum(clocks) / len(clocks)
+        activity = activities(reading.activity, clock)
+        if activity is None or seconds <= 0:
+            return
+        sums = self.activity_s or [0.0] * len(activity)
+        self.activity_s = [old + new * seconds for old, new in zip(sums, activity, strict=True)]
+        self.activity_measured_s += seconds
+        self.clock_s += clock * seconds
+        slots = zip(reading.slots, clocks, strict=False)  # without slots there is the clock of the tick
+        self.slots += [units for slot, mhz in slots if (units := activities(slot.activity, mhz)) is not None]
 
     def _observe_mig(self, mig: Reading, elapsed_ns: int) -> None:
         sm_pct = mig.activity.sm_pct if mig.activity is not None else None
@@ -204,9 +211,9 @@ def split(
     idle_mw: int | None,
     parked_mw: int | None,
     policy: Policy,
-    weights: Mapping[Row, int] | None = None,
+    weights: tuple[str, Mapping[Row, int]] | None = None,
 ) -> Split:
-    """Split the interval's energy, all of it, once. `weights` are the fingerprint shares, if there are any."""
+    """Split the interval's energy, all of it, once. `weights` are estimated shares and their method."""
     result = Split()
     energy_mj, rows, at_start = interval.energy_mj, interval.rows, interval.at_start
     alone = len(rows) == 1 and bool(at_start) and at_start == at_end
@@ -253,11 +260,11 @@ def _split_partial(result: Split, interval: Interval, idle_mj: int) -> None:
 
 
 def _split_shared(
-    result: Split, interval: Interval, parked_mj: int, policy: Policy, weights: Mapping[Row, int] | None
+    result: Split, interval: Interval, parked_mj: int, policy: Policy, weights: tuple[str, Mapping[Row, int]] | None
 ) -> None:
     """Split parked power equally, and the rest by work."""
     rows = interval.rows
-    servers, clients = _mps(interval)
+    servers, clients = mps(interval)
     migs = {row.device.uuid for row in rows if row.device.parent_uuid}
     active_mj = interval.energy_mj - parked_mj
     if migs:
@@ -269,7 +276,8 @@ def _split_shared(
     elif not interval.has_samples:
         result.leave(active_mj, "shared")
     elif weights is not None:
-        result.attribute(apportion(active_mj, weights), "fingerprint")
+        method, shares = weights
+        result.attribute(apportion(active_mj, shares), method)
     else:
         busy_ns = {row: ns for row, ns in interval.busy_ns.items() if row in rows}
         if sum(busy_ns.values()):
@@ -297,7 +305,7 @@ def _attribute_work(
         result.attribute(equally(served_mj, clients), "mps")
 
 
-def _mps(interval: Interval) -> tuple[set[Row], set[Row]]:
+def mps(interval: Interval) -> tuple[set[Row], set[Row]]:
     """MPS servers and their clients. The driver's samples name only the server.
 
     Clients are the processes in the driver's MPS list. If that list is empty (as on the H200), they are the processes

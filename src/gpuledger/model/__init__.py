@@ -23,6 +23,7 @@ from gpuledger.model.readings import MemoryAccount as MemoryAccount
 from gpuledger.model.readings import Reading as Reading
 from gpuledger.model.readings import Resident as Resident
 from gpuledger.model.readings import Sample as Sample
+from gpuledger.model.readings import Slot as Slot
 from gpuledger.model.tick import ContainerUse as ContainerUse
 from gpuledger.model.tick import DcgmHealth as DcgmHealth
 from gpuledger.model.tick import DcgmStats as DcgmStats

@@ -56,6 +56,15 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
+class Slot:
+    """Activity in a part of a tick, about 0.2 s."""
+
+    activity: Activity
+    sm_clock_mhz: int | None = None
+    """At its end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resident:
     """A process with a context on a device, as the driver lists it."""
 
@@ -199,8 +208,8 @@ class Reading:
     accounting_enabled: bool | None = None
     vgpu_licensed: bool | None = None
     activity: Activity | None = None
-    slots: tuple[Activity, ...] = ()
-    """Activity in equal parts of the time since the previous reading, about 0.2 s each; only while a GPU is shared."""
+    slots: tuple[Slot, ...] = ()
+    """Equal parts of the time since the previous reading; only while a GPU is shared."""
     xids: Labelled = ()
     last_xid: int | None = None
     residents: tuple[Resident, ...] | None = None

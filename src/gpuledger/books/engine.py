@@ -1,0 +1,189 @@
+"""Time on the compute engine: how much of it each process had lately, by the driver's samples.
+
+Each sample names the process on the engine at one instant, five per second. Samples can alias with time slices: two
+processes that had half of the time each were named 16 % and 84 % for 13 s. Therefore a share of the samples is pulled
+towards the fair share of the time slicer where both agree, and towards the demand of a process while alone where the
+engine has idle time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log, pi, sqrt
+
+from gpuledger.books.fingerprint import Activities, Fingerprint
+from gpuledger.books.interval import Interval
+from gpuledger.books.rows import Row
+from gpuledger.books.time import BUFFER_NS
+
+SAMPLES_PER_S = 5
+LONG_S, SHORT_S = 15.0, 3.0
+"""Time constants of the long and the short mean."""
+JUMP = 0.2
+"""The long means start again if the short mean of a process differs from its long mean by more."""
+KEPT = 0.1
+"""Weight of the long means after they start again, or after a process began or stopped to work."""
+FAIR = 0.2
+"""Prior probability that a process has its fair share of a busy engine."""
+FAIR_SD = 0.08
+"""Standard deviation of a share around the fair share: work differs in how well it shares caches."""
+ALIAS_SD = 0.08
+"""Standard deviation of a share by many samples, from aliasing."""
+MISSED = 0.001
+"""Probability with which the samples of a working process may be missing until it counts as paused."""
+LEAST_QUIET_S = 3.0
+CHANGED = 0.05
+"""Least change of an activity when a process stops to work."""
+IDLE, FULL = 0.9, 0.98
+"""Below the first, the engine has time for all; above the second, processes compete for it."""
+TIME_SD = 0.1
+"""Standard deviation of the expected time of the known processes on a busy engine."""
+DEMAND_SD = 0.3
+"""The same on an engine with idle time, relative to their demand."""
+MOST_KNOWN = 0.95
+"""Largest part of the busy time that is expected of the known processes while others work too."""
+
+
+@dataclass(slots=True)
+class Recent:
+    """The recent time of a process on the compute engine, with exponential decay."""
+
+    engine_s: float = 0.0
+    seconds: float = 0.0
+    short_engine_s: float = 0.0
+    short_seconds: float = 0.0
+    visible_s: float = 0.0
+    """Time in which the known processes did not explain the activity; of `observed_s`."""
+    observed_s: float = 0.0
+    worked_ns: int | None = None
+    """Time of the last interval with a sample of the process; None if that is longer ago than `quiet_ns`."""
+    quiet_ns: int = BUFFER_NS
+    """A process without a sample for this time does not work. Until its first sample, the driver's sample buffer."""
+    activity: Activities | None = None
+    """Activity of the GPU in the last interval with a sample of the process."""
+
+    def share(self) -> float:
+        """Mean part of the time on the compute engine."""
+        return self.engine_s / self.seconds
+
+    def short_share(self) -> float:
+        """The same over the last seconds."""
+        return self.short_engine_s / self.short_seconds
+
+    def visible(self) -> float:
+        """Part of the time in which the process may have worked, by activity; 1 if not observed."""
+        return self.visible_s / self.observed_s if self.observed_s else 1.0
+
+    def variance(self) -> float:
+        """Variance of `share`."""
+        share = min(0.95, max(0.05, self.share()))
+        return share * (1 - share) / (SAMPLES_PER_S * self.seconds) + ALIAS_SD**2
+
+    def has_jumped(self) -> bool:
+        """Whether the process began to work more or less."""
+        return self.seconds > SHORT_S and abs(self.short_share() - self.share()) > JUMP
+
+    def forget(self) -> None:
+        """Keep only a little of the past."""
+        self.engine_s *= KEPT
+        self.seconds *= KEPT
+        self.visible_s *= KEPT
+        self.observed_s *= KEPT
+
+    def add(self, engine_s: float, seconds: float, activity: Activities | None, now_ns: int) -> None:
+        """Add an interval."""
+        decay, short = exp(-seconds / LONG_S), exp(-seconds / SHORT_S)
+        self.engine_s = self.engine_s * decay + engine_s
+        self.seconds = self.seconds * decay + seconds
+        self.short_engine_s = self.short_engine_s * short + engine_s
+        self.short_seconds = self.short_seconds * short + seconds
+        if engine_s:
+            self.worked_ns, self.activity = now_ns, activity
+            # n samples miss a process with share s with probability (1 - s)^n, about exp(-n s).
+            quiet_s = log(1 / MISSED) / (SAMPLES_PER_S * self.share())
+            self.quiet_ns = min(BUFFER_NS, int(max(LEAST_QUIET_S, quiet_s) * 1e9))
+        elif self.worked_ns is not None and not 0 <= now_ns - self.worked_ns < self._quiet_ns(activity):
+            self.worked_ns, self.engine_s, self.visible_s, self.observed_s = None, 0.0, 0.0, 0.0
+
+    def _quiet_ns(self, activity: Activities | None) -> int:
+        """If the activity of the GPU has not changed, the process may still work unsampled: samples alias."""
+        if activity is None or self.activity is None:
+            return BUFFER_NS
+        changed = any(abs(now - then) > CHANGED for now, then in zip(activity, self.activity, strict=True))
+        return self.quiet_ns if changed else BUFFER_NS
+
+    def see(self, visible: float, seconds: float) -> None:
+        """Add the part of an interval in which the known processes did not explain the activity."""
+        decay = exp(-seconds / LONG_S)
+        self.visible_s = self.visible_s * decay + visible * seconds
+        self.observed_s = self.observed_s * decay + seconds
+
+
+class EngineTime:
+    """The processes of one GPU that worked lately, and the time that is expected of each."""
+
+    def __init__(self) -> None:
+        self.recent: dict[Row, Recent] = {}
+        """Every process on the GPU."""
+        self.working: list[Row] = []
+        """The processes that worked lately."""
+
+    def update(self, interval: Interval, elapsed_s: float, now_ns: int) -> bool:
+        """Add an interval; returns whether the same processes worked before."""
+        previous, self.recent = self.recent, {}
+        activity = interval.activities(elapsed_s)
+        for row in interval.rows:
+            recent = self.recent[row] = previous.get(row) or Recent()
+            recent.add(interval.busy_ns.get(row, 0) / 1e9, elapsed_s, activity, now_ns)
+        before = self.working
+        self.working = sorted(row for row, recent in self.recent.items() if recent.worked_ns is not None)
+        unchanged = self.working == before
+        if not unchanged or any(self.recent[row].has_jumped() for row in self.working):
+            for recent in self.recent.values():
+                recent.forget()
+        return unchanged
+
+    def expected(
+        self, known: Mapping[Row, Fingerprint], strangers: Sequence[Row], busy: float, *, by_visibility: bool
+    ) -> tuple[dict[Row, float], float]:
+        """Expected part of the interval on the engine, by process, and the standard deviation of the known sum.
+
+        `busy` is the part of the interval in which the engine was busy. `strangers` were never observed alone. With
+        `by_visibility`, the times are those of the part of the interval in which strangers work.
+        """
+        times = {row: self.recent[row].share() for row in (*known, *strangers)}
+        if by_visibility:
+            for row in strangers:
+                times[row] = min(busy, times[row] / max(0.1, self.recent[row].visible()))
+            _scale(times, known, max((1 - MOST_KNOWN) * busy, busy - sum(times[row] for row in strangers)))
+        competition = min(1.0, max(0.0, (busy - IDLE) / (FULL - IDLE)))
+        limits = {row: known[row].peak if row in known else 1.0 for row in times}
+        whole = sum(limits.values())
+        for row, limit in limits.items():
+            times[row] = self._towards_fair(row, times[row], busy * limit / whole, FAIR * competition)
+        variance = 0.0
+        for row, fingerprint in known.items():
+            demand = fingerprint.demand()
+            shared = min(times[row], fingerprint.peak)
+            times[row] = competition * shared + (1 - competition) * min(demand, 0.9 * busy)
+            variance += (competition * TIME_SD + (1 - competition) * DEMAND_SD * demand) ** 2
+        if strangers:
+            _scale(times, known, min(MOST_KNOWN * busy, sum(times[row] for row in known)))
+            _scale(times, strangers, busy - sum(times[row] for row in known))
+        return times, sqrt(variance)
+
+    def _towards_fair(self, row: Row, time: float, fair: float, probability: float) -> float:
+        """Posterior mean of the time: with this prior probability it is the fair share, else it may be any."""
+        sampled = self.recent[row].variance()
+        variance = sampled + FAIR_SD**2
+        likelihood = probability * exp(-0.5 * (time - fair) ** 2 / variance) / sqrt(2 * pi * variance)
+        weight = likelihood / (likelihood + 1 - FAIR)
+        return weight * (time * FAIR_SD**2 + fair * sampled) / variance + (1 - weight) * time
+
+
+def _scale(times: dict[Row, float], rows: Mapping[Row, object] | Sequence[Row], total: float) -> None:
+    """Scale some of the times so that they add up to a total."""
+    whole = sum(times[row] for row in rows)
+    for row in rows:
+        times[row] = times[row] * total / whole if whole else total / len(rows)

@@ -1,0 +1,73 @@
+"""One Kalman update with non-negative amounts: the observations of an interval are z = H a + noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import mul
+
+Vector = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Estimated amounts and what is needed for their variance."""
+
+    amounts: list[float]
+    columns: Sequence[Vector]
+    """H, by column."""
+    variances: list[float]
+    """Diagonal of the prior covariance P; 0 for amounts fixed at zero."""
+    inverse: list[list[float]]
+    """S^-1, where S = H P H^T + R is the covariance of the observations."""
+
+    def residuals(self, observed: Vector) -> list[float]:
+        """Observed minus estimated: z - H a."""
+        rows = zip(*self.columns, strict=True)
+        return [number - sum(map(mul, row, self.amounts)) for number, row in zip(observed, rows, strict=True)]
+
+    def variance_reduction(self, gradient: Vector) -> float:
+        """g^T S^-1 g: how much the observations reduce the variance of a function with gradient g."""
+        product: list[float] = [sum(map(mul, row, gradient)) for row in self.inverse]
+        return float(sum(map(mul, gradient, product)))
+
+
+def update(observed: Vector, noise: Vector, columns: Sequence[Vector], prior: Vector, variances: Vector) -> Estimate:
+    """Kalman update with a >= 0: a = prior + P H^T S^-1 (z - H prior), S = H P H^T + R.
+
+    `noise` and `variances` are the diagonals of R and P. The most negative amount is fixed at zero and the update
+    repeated until all amounts are non-negative. S has the size of the observations, so the cost is linear in the
+    number of processes.
+    """
+    free = list(variances)
+    start = list(prior)
+    while True:
+        rows = list(zip(*columns, strict=True))
+        weighted = [list(map(mul, row, free)) for row in rows]
+        covariance = [[sum(map(mul, a, b)) for b in rows] for a in weighted]
+        for i, variance in enumerate(noise):
+            covariance[i][i] += variance
+        inverse = invert(covariance)
+        innovation = [m - sum(map(mul, row, start)) for m, row in zip(observed, rows, strict=True)]
+        gain = [sum(map(mul, row, innovation)) for row in inverse]
+        amounts = [
+            amount + variance * sum(map(mul, column, gain)) if variance else 0.0
+            for amount, variance, column in zip(start, free, columns, strict=True)
+        ]
+        lowest = min(range(len(amounts)), key=amounts.__getitem__)
+        if amounts[lowest] >= 0:
+            return Estimate(amounts=amounts, columns=columns, variances=free, inverse=inverse)
+        free[lowest] = start[lowest] = 0.0
+
+
+def invert(matrix: list[list[float]]) -> list[list[float]]:
+    """Inverse of a symmetric, well-conditioned matrix (Gauss-Jordan elimination)."""
+    size = len(matrix)
+    rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
+    for i in range(size):
+        pivot = rows[i][i]
+        rows[i] = pivot_row = [value / pivot for value in rows[i]]
+        for j in range(size):
+            if j != i and (factor := rows[j][i]):
+                rows[j] = [value - factor * other for value, other in zip(rows[j], pivot_row, strict=True)]
+    return [row[size:] for row in rows]

@@ -1,0 +1,189 @@
+"""Processes that were never observed alone, next to processes that were: how much of the GPU the known ones had.
+
+The activity that the known processes do not explain is that of the strangers. So the known processes can have had only
+as much of the engine as leaves a plausible activity for the strangers: not negative, not above what a unit can do, and
+zero in units that many programs do not use at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, pi, sqrt
+
+from gpuledger.books.fingerprint import UNITS, Activities
+from gpuledger.books.kalman import update
+
+UNUSED = dict(zip(UNITS, (0.02, 0.2, 0.5, 0.1, 0.9, 0.4, 0.7, 0.05), strict=True))
+"""Prior probability that a program does not use a unit."""
+HIGHEST = dict(zip(UNITS, (1.0, 0.7, 0.95, 0.7, 0.9, 0.5, 0.4, 0.95), strict=True))
+"""Highest activity of a unit, by any program."""
+UNUSED_SD = 0.015
+"""Standard deviation of the activity of an unused unit."""
+SM, SM_SD, SM_ANY = 0.9, 0.08, 0.3
+"""Most programs keep this part of the SMs active while on the engine; with the last probability it may be any."""
+TEMPER = 0.2
+"""Weight of the plausibility: units do not vary independently."""
+POINTS = 24
+"""Points of the grid on which the time of the known processes is estimated."""
+EXPLAINED = 0.03
+"""Activity counts as explained if no unit differs by more."""
+MOST_AMOUNT = 1.15
+"""Known processes cannot explain activity with more than this amount of time."""
+CLOCK_POWER = 1.0
+"""Power per unit of work grows with this power of the clock."""
+POWER_SD = 0.12
+"""Relative standard deviation of the power of known processes when they share."""
+STRANGER_SD = 0.35
+"""Relative standard deviation of the power of a program on the engine, without any knowledge of it."""
+SYSTEMATIC_SD = 0.2
+"""Relative standard deviation that more data would not reduce: caches, clocks and phases of a program."""
+LEAST_POWER = 0.05
+"""Least part of the power that strangers get while they work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A known process in one of its behaviours."""
+
+    number: int
+    """Number of the process."""
+    shape: Sequence[float]
+    """Activity while on the engine."""
+    watts: float
+    """Power above parked power while on the engine."""
+    clock: float
+    """Relative SM clock at which it was observed."""
+    seconds: float
+    """How long it was observed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Powers:
+    """Power above parked power by process, in watts; the last is that of all strangers."""
+
+    known_w: list[float]
+    strangers_w: float
+    known_sd_w: float = 0.0
+    """Standard deviation of the sum of `known_w`."""
+    strangers_sd_w: float = 0.0
+
+
+def explained(columns: Sequence[Column], activity: Activities) -> list[float] | None:
+    """The amounts with which known processes alone explain an activity; None if they do not."""
+    used = [i for i, amount in enumerate(activity) if amount or any(column.shape[i] for column in columns)]
+    observed = [activity[i] for i in used]
+    shapes = [[column.shape[i] for i in used] for column in columns]
+    if len(shapes) == 1:
+        (shape,) = shapes
+        amounts = [sum(a * b for a, b in zip(observed, shape, strict=True)) / (sum(a * a for a in shape) or 1.0)]
+    else:
+        estimate = update(observed, [1e-4] * len(used), shapes, [0.0] * len(shapes), [1.0] * len(shapes))
+        amounts = estimate.amounts
+    if sum(amounts) > MOST_AMOUNT:
+        return None
+    for i, number in enumerate(observed):
+        if abs(number - sum(amount * shape[i] for amount, shape in zip(amounts, shapes, strict=True))) > EXPLAINED:
+            return None
+    return amounts
+
+
+def separate(
+    columns: Sequence[Column],
+    times: Sequence[float],
+    time_sd: float,
+    *,
+    activity: Activities,
+    power_w: float,
+    busy: float,
+    clock: float,
+) -> Powers:
+    """Split power above parked power into that of each known process and that of all strangers.
+
+    `times` are the expected parts of the interval that each known process had the engine, `time_sd` the standard
+    deviation of their sum, `busy` the part in which the engine was busy, and `clock` the relative SM clock.
+    """
+    known_time = sum(times)
+    works = _works(columns, times, activity, clock)
+    units = [i for i, amount in enumerate(activity) if amount or any(column.shape[i] for column in columns)]
+    per_time = [sum(work * column.shape[i] for work, column in zip(works, columns, strict=True)) for i in units]
+    per_time = [amount / known_time for amount in per_time]
+    names, observed = [UNITS[i] for i in units], [activity[i] for i in units]
+    grid = [busy * (i + 0.5) / POINTS for i in range(POINTS)]
+    logs = [
+        TEMPER * _plausibility(names, observed, per_time, time, busy - time)
+        - 0.5 * ((time - known_time) / time_sd) ** 2
+        for time in grid
+    ]
+    highest = max(logs)
+    weights = [exp(value - highest) for value in logs]
+    whole = sum(weights)
+    mean = sum(weight * time for weight, time in zip(weights, grid, strict=True)) / whole
+    variance = sum(weight * (time - mean) ** 2 for weight, time in zip(weights, grid, strict=True)) / whole
+    known_w = [0.0] * (max(column.number for column in columns) + 1)
+    now_w = 0.0
+    for column, work in zip(columns, works, strict=True):
+        watts = work / known_time * mean * column.watts
+        known_w[column.number] += watts
+        now_w += watts * (clock / column.clock) ** CLOCK_POWER
+    rest_w, rest_variance = power_w - now_w, (POWER_SD * now_w) ** 2 + variance * (now_w / mean) ** 2
+    usual_w = power_w * (busy - mean) / busy
+    usual_variance = (STRANGER_SD * usual_w) ** 2
+    total_variance = rest_variance + usual_variance or 1.0
+    strangers_w = (rest_w * usual_variance + usual_w * rest_variance) / total_variance
+    return Powers(
+        known_w=known_w,
+        strangers_w=max(LEAST_POWER * power_w, strangers_w),
+        known_sd_w=sqrt(variance / mean**2 + SYSTEMATIC_SD**2) * sum(known_w),
+        strangers_sd_w=sqrt(rest_variance * usual_variance / total_variance + (SYSTEMATIC_SD * strangers_w) ** 2),
+    )
+
+
+def _works(columns: Sequence[Column], times: Sequence[float], activity: Activities, clock: float) -> list[float]:
+    """Expected work of each column: a process is rather in a behaviour that the activity allows."""
+    weights = [column.seconds * _bound(column.shape, activity) for column in columns]
+    sums = [0.0] * len(times)
+    for column, weight in zip(columns, weights, strict=True):
+        sums[column.number] += weight
+    return [
+        times[column.number] * weight / sums[column.number] * clock / column.clock
+        for column, weight in zip(columns, weights, strict=True)
+    ]
+
+
+def _bound(shape: Sequence[float], activity: Activities) -> float:
+    """The largest amount of a shape that an activity can contain, at most 1."""
+    bounds = [(amount + 0.01) / part for amount, part in zip(activity, shape, strict=True) if part > 0.03]
+    return min([1.0, *bounds])
+
+
+def _plausibility(
+    names: Sequence[str], observed: Sequence[float], per_time: Sequence[float], known: float, rest: float
+) -> float:
+    """Log density of the activity, if known processes had the engine for `known` and strangers for `rest`."""
+    result = -len(names) * log(rest)  # Jacobian: activity = known part + rest x activity of the strangers
+    for name, amount, part in zip(names, observed, per_time, strict=True):
+        result += log_density(name, (amount - known * part) / rest)
+    return result
+
+
+def log_density(name: str, activity: float) -> float:
+    """Log prior density of a program's activity on the engine in one unit."""
+    unused, highest = UNUSED[name], HIGHEST[name]
+    density = 1.0
+    if activity < 0:
+        density = _bell(activity, UNUSED_SD)
+    elif activity > highest:
+        density = _bell(activity - highest, 0.05)
+    if name == "sm_pct":
+        density = (1 - SM_ANY) * _bell(activity - SM, SM_SD) / (sqrt(2 * pi) * SM_SD) + SM_ANY * density
+    else:
+        density /= highest
+    density *= 1 - unused
+    if abs(activity) < 6 * UNUSED_SD:
+        density += unused * 2 * _bell(activity, UNUSED_SD) / (sqrt(2 * pi) * UNUSED_SD)
+    return log(density + 1e-12)
+
+
+def _bell(distance: float, sd: float) -> float:
+    return exp(-0.5 * (distance / sd) ** 2)
