@@ -22,7 +22,9 @@ UNUSED_SD = 0.015
 """Standard deviation of the activity of an unused unit."""
 SM, SM_SD, SM_ANY = 0.9, 0.08, 0.3
 """Most programs keep this part of the SMs active while on the engine; with the last probability it may be any."""
-TEMPER = 0.2
+USUAL_POWER = dict(zip(UNITS, (0.5, 0.0, 0.6, 0.1, 0.6, 0.4, 0.4, 0.3), strict=True))
+"""Power above parked power per activity of a unit, relative to the power limit: a fit to many programs on an H200."""
+TEMPER = 0.1
 """Weight of the plausibility: units do not vary independently."""
 POINTS = 24
 """Points of the grid on which the time of the known processes is estimated."""
@@ -32,12 +34,14 @@ MOST_AMOUNT = 1.15
 """Known processes cannot explain activity with more than this amount of time."""
 CLOCK_POWER = 1.0
 """Power per unit of work grows with this power of the clock."""
-POWER_SD = 0.12
+POWER_SD = 0.15
 """Relative standard deviation of the power of known processes when they share."""
-STRANGER_SD = 0.35
+STRANGER_SD = 0.3
 """Relative standard deviation of the power of a program on the engine, without any knowledge of it."""
-SYSTEMATIC_SD = 0.2
+SYSTEMATIC_SD = 0.17
 """Relative standard deviation that more data would not reduce: caches, clocks and phases of a program."""
+USUAL_SD = 0.2
+"""Relative standard deviation of the power that an activity usually draws."""
 LEAST_POWER = 0.05
 """Least part of the power that strangers get while they work."""
 
@@ -127,8 +131,8 @@ def separate(
         known_w[column.number] += watts
         now_w += watts * (clock / column.clock) ** CLOCK_POWER
     rest_w, rest_variance = power_w - now_w, (POWER_SD * now_w) ** 2 + variance * (now_w / mean) ** 2
-    usual_w = power_w * (busy - mean) / busy
-    usual_variance = (STRANGER_SD * usual_w) ** 2
+    usual_w = power_w * _usual(names, observed, per_time, mean)
+    usual_variance = (USUAL_SD * usual_w) ** 2
     total_variance = rest_variance + usual_variance or 1.0
     strangers_w = (rest_w * usual_variance + usual_w * rest_variance) / total_variance
     return Powers(
@@ -137,6 +141,15 @@ def separate(
         known_sd_w=sqrt(variance / mean**2 + SYSTEMATIC_SD**2) * sum(known_w),
         strangers_sd_w=sqrt(rest_variance * usual_variance / total_variance + (SYSTEMATIC_SD * strangers_w) ** 2),
     )
+
+
+def _usual(names: Sequence[str], observed: Sequence[float], per_time: Sequence[float], known: float) -> float:
+    """The part of the power that the activity of the strangers usually draws."""
+    total = rest = 0.0
+    for name, amount, part in zip(names, observed, per_time, strict=True):
+        total += USUAL_POWER[name] * amount
+        rest += USUAL_POWER[name] * max(0.0, amount - known * part)
+    return rest / total if total else 0.5
 
 
 def _works(columns: Sequence[Column], times: Sequence[float], activity: Activities, clock: float) -> list[float]:
