@@ -145,7 +145,7 @@ def test_a_stranger_has_what_is_left() -> None:
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 0)})
     gpu.alone(1)
 
-    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 50, 2: 50})[2] < 0.3  # a half, if nothing were known
+    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 50, 2: 50})[2] < 0.4  # a half, if nothing were known
 
 
 def test_strangers_are_split_by_samples() -> None:
