@@ -1,4 +1,4 @@
-"""`python -m bench.journal`: CPU time that the journal adds to a tick, and its size."""
+"""`python -m bench.journal`: CPU time that the journal and the fingerprints add to a tick, and their sizes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import TypeVar
 
 from bench.bigtick import BigNode
 from bench.table import table
 
+from gpuledger.books import fingerprintstate
+from gpuledger.books.fingerprint import MOST_BEHAVIOURS, UNITS, Behaviour, Fingerprint, Fingerprints, Workload
 from gpuledger.books.journal import decode, encode
 from gpuledger.journalfile import JournalFile
 
 SIZES = (32, 256, 1024)
+WORKLOADS = (30, 1000)
 REPEATS = 30
 T = TypeVar("T")
 
@@ -37,6 +41,33 @@ def main() -> None:
             file.close()
             rows.append([f"8 GPUs, {processes} processes", keep, pack, write, read, f"{len(data) / 1000:.1f} kB"])
     print(table(["node", "keep", "encode", "encode and write", "read again", "size"], rows))
+    print()
+    print(
+        table(
+            ["fingerprints", "copy in the tick", "encode", "read again", "size"],
+            [fingerprints(count) for count in WORKLOADS],
+        )
+    )
+
+
+def fingerprints(workloads: int) -> list[str]:
+    """Costs with this number of workloads, each with all behaviours."""
+    random, learned = Random(1), Fingerprints()
+    for number in range(workloads):
+        labels: Workload = (
+            ("gpu_model", "NVIDIA H200"), ("process_name", "python3"), ("container", "main"),
+            ("image", f"registry.example.com/team/train-{number}:v1"), ("namespace", "ml"),
+            ("workload_kind", "Deployment"), ("workload_name", f"train-{number}"),
+        )  # fmt: skip
+        behaviours = [
+            Behaviour(60.0, engine_s, engine_s * 500, 55.0, [engine_s * random.random() for _ in UNITS], 0.01)
+            for engine_s in (random.uniform(10, 60) for _ in range(MOST_BEHAVIOURS))
+        ]
+        learned.restore([(labels, Fingerprint(behaviours, 0.9))])
+    snapshot, copy = measure(learned.snapshot)
+    data, pack = measure(lambda: fingerprintstate.encode(fingerprintstate.pack(snapshot)))
+    _, read = measure(lambda: fingerprintstate.unpack(fingerprintstate.decode(data)))
+    return [f"{workloads} workloads", copy, pack, read, f"{len(data) / 1000:.1f} kB"]
 
 
 def measure(action: Callable[[], T]) -> tuple[T, str]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from gpuledger import journalfile
+from gpuledger.books import fingerprintstate
 from gpuledger.books.book import Books
-from gpuledger.books.journal import LARGEST_BYTES, State, encode
+from gpuledger.books.journal import LARGEST_BYTES, State, encode, zipped
 from gpuledger.errors import ConfigError
 from gpuledger.journalfile import JournaledBooks, JournalFile
-from gpuledger.model import Tick
+from gpuledger.model import Activity, Tick
 from tests.books.worlds import GPU, S, World, accounts
 
 BOOT = "8a6f3c52"
@@ -224,3 +225,269 @@ def test_it_is_written_every_interval_and_at_the_end(opened: Open, path: Path) -
     state = JournalFile(str(path)).read(BOOT)
     assert state is not None
     assert state.time_ns == world.now_ns
+
+
+WORK = {
+    "train": (Activity(sm_pct=95.0, tensor_pct=93.0, dram_pct=17.0), 570_000),
+    "copy": (Activity(sm_pct=99.0, dram_pct=88.0), 360_000),
+}
+"""Activity and millijoules a second above parked power, by program."""
+PARKED_MJ = 100_000
+
+
+def alone(world: World, pid: int) -> Tick:
+    """A second in which only this process works."""
+    activity, mj = WORK[world.names[pid]]
+    return world.tick(pid, mj=PARKED_MJ + mj, work={pid: 100}, activity=activity, utilization_pct=100)
+
+
+def together(world: World, *pids: int) -> Tick:
+    """A second in which two processes have half of the compute engine each."""
+    both = [WORK[world.names[pid]] for pid in pids]
+    sm, tensor, dram = (
+        sum((getattr(activity, unit) or 0.0) / 2 for activity, _ in both)
+        for unit in ("sm_pct", "tensor_pct", "dram_pct")
+    )
+    return world.tick(
+        *pids, mj=PARKED_MJ + sum(mj for _, mj in both) // 2, work=dict.fromkeys(pids, 50),
+        activity=Activity(sm_pct=sm, tensor_pct=tensor, dram_pct=dram), utilization_pct=100,
+    )  # fmt: skip
+
+
+def learn(books: JournaledBooks, *, world: World | None = None, seconds: int = 6) -> World:
+    """Two workloads, each alone for a while."""
+    world = world or World(names={1: "train", 2: "copy"})
+    for pid in (1, 2):
+        for _ in range(2):
+            books.book(world.tick(pid, mj=PARKED_MJ, activity=Activity(sm_pct=0.0), utilization_pct=0))
+        for _ in range(seconds):
+            books.book(alone(world, pid))
+        books.book(world.tick())
+    return world
+
+
+def methods(books: JournaledBooks) -> set[str]:
+    """The methods by which two new processes of these workloads, which are never alone, get energy."""
+    world = World(names={11: "train", 12: "copy"})
+    for _ in range(6):
+        booked = books.book(together(world, 11, 12))
+    return {method for use in booked.processes for method, _ in use.energy_mj}
+
+
+def beside(path: Path) -> Path:
+    """The file of the fingerprints."""
+    return path.with_name(f"{path.name}.fingerprints")
+
+
+def known(path: Path) -> list[str]:
+    """The programs in the file."""
+    workloads = JournalFile(str(path)).read_fingerprints()
+    assert workloads is not None
+    return [dict(workload.labels)["process_name"] for workload in workloads]
+
+
+@pytest.mark.parametrize("boot_id", [BOOT, "another"])
+def test_workloads_are_known_after_a_restart(
+    boot_id: str, opened: Open, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also after a reboot: shared energy of new processes is split by fingerprints from the start."""
+    first = opened()
+    learn(first)
+    first.close()
+    assert known(path) == ["train", "copy"]
+    caplog.clear()
+
+    again = opened(boot_id=boot_id)
+
+    assert f"fingerprints restored from {beside(path)}, number of workloads: 2" in caplog.messages
+    assert "fingerprint" in methods(again)
+    again.close()
+    beside(path).unlink()
+    assert "fingerprint" not in methods(opened(boot_id="third"))
+
+
+def cut(path: Path) -> None:
+    """The last byte is missing."""
+    path.write_bytes(fingerprintstate.encode([])[:-1])
+
+
+def newer(path: Path) -> None:
+    """A file of a later version."""
+    path.write_bytes(zipped(b'{"gpuledger":"fingerprints","version":2}'))
+
+
+def large(path: Path) -> None:
+    """A file that is larger than the limit."""
+    with path.open("wb") as file:
+        file.truncate(fingerprintstate.LARGEST_BYTES + 1)
+
+
+UNUSABLE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (cut, "truncated"),
+    "empty": (Path.touch, "truncated"),
+    "newer": (newer, "format version 2, but this gpuledger reads version 1"),
+    "another file": (write_state, "not a file of gpuledger fingerprints"),
+    "large": (large, "larger than 4 MiB"),
+    "directory": (Path.mkdir, "not a regular file"),
+    "pipe": (os.mkfifo, "not a regular file"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_unusable_fingerprints_are_logged_once(
+    case: str, opened: Open, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The fingerprints start empty, and the file is overwritten; a directory or a pipe is not."""
+    make, reason = UNUSABLE[case]
+    make(beside(path))
+
+    books = opened()
+
+    line = f"cannot restore fingerprints from {beside(path)}: {reason}; fingerprints start empty"
+    assert caplog.messages[1:] == [line]  # the first line is about the journal
+    caplog.clear()
+    learn(books)
+    books.close()
+    if case in ("directory", "pipe"):
+        (message,) = caplog.messages
+        assert message.startswith(f"fingerprints are not written: cannot write {beside(path)}: ")
+    else:
+        assert caplog.messages == []
+        assert known(path) == ["train", "copy"]
+
+
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the files of fingerprints that are written from now on."""
+    sizes: list[int] = []
+    write = JournalFile.write_fingerprints
+
+    def count(file: JournalFile, workloads: Sequence[fingerprintstate.WorkloadState]) -> int:
+        sizes.append(write(file, workloads))
+        return sizes[-1]
+
+    monkeypatch.setattr(JournalFile, "write_fingerprints", count)
+    return sizes
+
+
+def test_fingerprints_are_written_once_a_minute_and_at_the_end(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first observation, once within the next minute, and the rest when the exporter stops."""
+    written, world, books = writes(monkeypatch), World(names={1: "train"}), opened()
+    for _ in range(100):
+        books.book(alone(world, 1))
+        books._collect(10.0)  # a second passes
+
+    assert len(written) == 2
+    books.close()
+    assert len(written) == 3
+
+
+def test_fingerprints_are_not_written_without_a_change(
+    opened: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle hours, and a restart after which nothing was learned."""
+    books = opened()
+    world = learn(books)
+    books.close()
+    written, before = writes(monkeypatch), beside(path).stat().st_mtime_ns
+
+    again = opened()
+    for _ in range(5):
+        again.book(world.tick(mj=100, after_s=3600))
+    again.close()
+
+    assert written == []
+    assert beside(path).stat().st_mtime_ns == before
+
+
+def test_a_nameless_process_leaves_no_file(opened: Open, path: Path) -> None:
+    """Nothing was learned of a workload, so there is nothing to write."""
+    world, books = World(), opened()
+    for _ in range(20):
+        books.book(world.tick(7, mj=500_000, work={7: 100}, activity=Activity(sm_pct=90.0)))
+    books.close()
+
+    assert not beside(path).exists()
+
+
+def test_a_disk_that_hangs_on_fingerprints_delays_nothing(
+    opened: Open, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ticks continue without their journal, one line reports it, and both files are written afterwards."""
+    released, written = threading.Event(), writes(monkeypatch)
+    write = JournalFile.write_fingerprints
+
+    def hang(file: JournalFile, workloads: Sequence[fingerprintstate.WorkloadState]) -> int:
+        released.wait()
+        return write(file, workloads)
+
+    monkeypatch.setattr(JournalFile, "write_fingerprints", hang)
+    monkeypatch.setattr(journalfile, "HANGS_S", 0.0)
+    books = opened()
+    caplog.clear()
+
+    world = learn(books)
+
+    assert written == []
+    assert caplog.messages == [f"fingerprints are not written: writing {beside(path)} takes longer than 0 s"]
+    released.set()
+    books.close()
+    assert caplog.messages[1:] == [f"fingerprints {beside(path)} are written again"]
+    assert known(path) == ["train", "copy"]
+    state = JournalFile(str(path)).read(BOOT)
+    assert state is not None
+    assert state.time_ns == world.now_ns
+
+
+class SlowWorker:
+    """A writer whose jobs are never done within the tick that starts them."""
+
+    def __init__(self, _name: str) -> None:
+        self.busy = False
+        self._is_done = False
+
+    def start(self, job: Callable[[], int]) -> None:
+        """The next result is too early."""
+        self.busy, self._is_done, self._job = True, False, job
+
+    def result(self, _timeout_s: float) -> int | None:
+        """None, and at the next call the size."""
+        if not self._is_done:
+            self._is_done = True
+            return None
+        self.busy = False
+        return self._job()
+
+    def close(self) -> None:
+        """There is no thread."""
+
+
+def test_a_slow_journal_does_not_starve_the_fingerprints(
+    opened: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If each journal takes longer than a tick waits, the fingerprints replace the journal of one tick."""
+    monkeypatch.setattr(journalfile, "Worker", SlowWorker)
+    world, books, written = World(names={1: "train"}), opened(), writes(monkeypatch)
+    shown = [books.book(alone(world, 1)) for _ in range(20)]
+
+    assert len(written) == 1
+    assert known(path) == ["train"]
+    assert len({tick.journal and tick.journal.written_ns for tick in shown}) == 19
+
+
+def test_a_lock_created_by_root_belongs_to_the_owner_of_the_directory(path: Path) -> None:
+    """An exporter that runs as that user can open it; a link to another file is not touched."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(path.parent, 65534, 65534)
+    other = path.with_name("other")
+    other.touch()
+    link = path.with_name("linked.lock")
+    link.symlink_to(other)
+
+    for name in (path, path.with_name("linked")):
+        file = JournalFile(str(name))
+        file.lock()
+        file.close()
+
+    assert path.with_name("journal.lock").stat().st_uid == 65534
+    assert other.stat().st_uid == 0

@@ -6,7 +6,7 @@ GpuledgerError
 │   ├── ConfigError       a flag, variable, key or value
 │   ├── RecordingError    a recording that cannot be read or written
 │   └── ListenError       an address that cannot be listened on
-├── JournalError          a journal that cannot be read or written; the books continue without it
+├── JournalError          a journal or fingerprints that cannot be read or written; the books continue without
 ├── SnapshotError         JSON that is not a snapshot, or of an unsupported version
 ├── DriverGoneError       the driver was unloaded or replaced; retried later
 ├── GpuLostError          one GPU fell off the bus or needs a reset; retried later
@@ -56,7 +56,7 @@ class ListenError(UsageError):
 
 
 class JournalError(GpuledgerError):
-    """A journal is damaged, too large, or from another boot or version."""
+    """A journal, or the file of fingerprints, is damaged, too large, or from another boot or version."""
 
 
 class SnapshotError(GpuledgerError):

@@ -1,6 +1,7 @@
 """The journal's file: read once at the start, then written by a thread of its own, each tick before it is published.
 
-It is never synced to disk: the page cache survives the exporter, and a journal is invalid after a reboot anyway.
+It is never synced to disk: the page cache survives the exporter, and a journal is invalid after a reboot anyway. The
+same thread writes the workload fingerprints to a second file, which is valid across boots.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
 
 from gpuledger.atomicfile import replacing
+from gpuledger.books import fingerprintstate
 from gpuledger.books.book import Books
+from gpuledger.books.fingerprintstate import WorkloadState, pack, unpack
 from gpuledger.books.journal import LARGEST_BYTES, State, decode, encode
 from gpuledger.errors import ConfigError, JournalError, UsageError
 from gpuledger.model import JournalHealth, Tick
+from gpuledger.net.deadline import Deadline
 from gpuledger.sources.worker import Worker
 from gpuledger.statelog import StateLog
 
@@ -31,21 +36,40 @@ CLOSE_TIMEOUT_S = 0.5
 """The same when the exporter stops."""
 HANGS_S = 10.0
 """A write that takes longer is reported in the log."""
+FINGERPRINTS_NS = 60_000_000_000
+"""Minimum time between two writes of the fingerprints."""
+JOURNAL, FINGERPRINTS = "journal", "fingerprints"
+
+
+def _read(path: Path, most_bytes: int) -> bytes | None:
+    """The content of a file; None if there is no file. JournalError if it cannot be read or is too large."""
+    try:
+        if path.exists() and not path.is_file():
+            raise JournalError("not a regular file", kind="damaged")
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise JournalError(f"{error.strerror}", kind="unreadable") from None
+    if len(data) > most_bytes:
+        raise JournalError(f"larger than {most_bytes >> 20} MiB", kind="too_large")
+    return data
 
 
 class JournalFile:
-    """A journal on disk. A lock file prevents two exporters from writing it."""
+    """A journal on disk, and the fingerprints beside it. A lock file prevents two exporters from writing them."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(os.path.realpath(path))
+        self.fingerprints_path = self.path.with_name(f"{self.path.name}.fingerprints")
         self._lock: int | None = None
 
     def lock(self) -> None:
         """Acquire the lock; ConfigError if another exporter has it, OSError if the lock file cannot be opened."""
         if self._lock is not None:
             return
-        name = self.path.with_name(f"{self.path.name}.lock")
-        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = self._open_lock(self.path.with_name(f"{self.path.name}.lock"))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -61,19 +85,28 @@ class JournalFile:
             with suppress(OSError):
                 partial.unlink()
 
+    def _open_lock(self, name: Path) -> int:
+        """Open or create the lock file.
+
+        A lock file that root creates is given to the owner of the directory: root can import fingerprints before the
+        first start of an exporter that runs as another user.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            lock = os.open(name, flags | os.O_EXCL, 0o644)
+        except FileExistsError:  # perhaps a link to another file, whose owner must not change
+            return os.open(name, flags, 0o644)
+        with suppress(OSError):
+            directory = name.parent.stat()
+            if os.geteuid() == 0 and directory.st_uid:
+                os.fchown(lock, directory.st_uid, directory.st_gid)
+        return lock
+
     def read(self, boot_id: str) -> State | None:
         """The state in the file; None if there is no file. JournalError if it cannot be used."""
-        try:
-            if self.path.exists() and not self.path.is_file():
-                raise JournalError("not a regular file", kind="damaged")
-            with self.path.open("rb") as file:
-                data = file.read(LARGEST_BYTES + 1)
-        except FileNotFoundError:
+        data = _read(self.path, LARGEST_BYTES)
+        if data is None:
             return None
-        except OSError as error:
-            raise JournalError(f"{error.strerror}", kind="unreadable") from None
-        if len(data) > LARGEST_BYTES:
-            raise JournalError(f"larger than {LARGEST_BYTES >> 20} MiB", kind="too_large")
         state = decode(data)
         if not boot_id:
             raise JournalError("the boot id cannot be read", kind="boot")
@@ -83,14 +116,23 @@ class JournalFile:
 
     def write(self, state: State) -> int:
         """Replace the file atomically; its size in bytes."""
-        data = encode(state)
+        return self._replace(self.path, encode(state))
+
+    def read_fingerprints(self) -> tuple[WorkloadState, ...] | None:
+        """The workload fingerprints in the second file; None if there is no file. JournalError if it cannot be used."""
+        data = _read(self.fingerprints_path, fingerprintstate.LARGEST_BYTES)
+        return None if data is None else fingerprintstate.decode(data)
+
+    def write_fingerprints(self, workloads: Sequence[WorkloadState]) -> int:
+        """Replace the second file atomically; its size in bytes."""
+        return self._replace(self.fingerprints_path, fingerprintstate.encode(workloads))
+
+    def _replace(self, path: Path, data: bytes) -> int:
         try:
             self.lock()
         except OSError as error:
-            raise UsageError(
-                f"cannot write {self.path}: {error.strerror}", "choose a writable file", "unwritable"
-            ) from None
-        with replacing(self.path) as file:
+            raise UsageError(f"cannot write {path}: {error.strerror}", "choose a writable file", "unwritable") from None
+        with replacing(path) as file:
             file.write(data)
         return len(data)
 
@@ -116,12 +158,23 @@ class JournaledBooks:
         """Time of the last booked tick."""
         self._submitted_ns: int | None = None
         """Time of the last tick that was passed to the writer."""
-        self._submitted_at = 0.0
-        """The same on the monotonic clock."""
+        self._fingerprints_ns: int | None = None
+        """Time of the last tick whose fingerprints were passed to the writer."""
+        self._is_late = False
+        """Whether the fingerprints were due, but the writer was busy."""
+        self._written_revision = 0
+        """Revision of the fingerprints in their file."""
+        self._writing = JOURNAL
+        """What the writer writes, or wrote last."""
+        self._submitted_revision = 0
+        """Revision of the fingerprints that the writer writes, or wrote last."""
+        self._started_at = 0.0
+        """When the writer started, on the monotonic clock."""
         self._closed = False
         with suppress(OSError):  # the first write reports it
             self._file.lock()
         self._resume()
+        self._restore_fingerprints()
         self._writer: Worker[int] = Worker("journal")
 
     def _resume(self) -> None:
@@ -138,25 +191,41 @@ class JournaledBooks:
         self._books.resume(state, now_ns)
         log.info("totals continue from journal %s, written %.1f s ago", path, (now_ns - state.time_ns) / 1e9)
 
+    def _restore_fingerprints(self) -> None:
+        path = self._file.fingerprints_path
+        try:
+            workloads = self._file.read_fingerprints()
+        except JournalError as error:
+            log.warning("cannot restore fingerprints from %s: %s; fingerprints start empty", path, error)
+            return
+        if workloads:
+            self._books.restore_fingerprints(unpack(workloads))
+            log.info("fingerprints restored from %s, number of workloads: %d", path, len(workloads))
+
     def book(self, tick: Tick) -> Tick:
-        """The booked tick; the journal is written if it is due."""
+        """The booked tick; the journal is written if it is due, and then the fingerprints if they are due."""
         with self._guard:
             tick = self._books.book(tick)
             self._booked_ns = tick.time_ns
             self._collect(0.0)
-            since_ns = None if self._submitted_ns is None else tick.time_ns - self._submitted_ns
-            if since_ns is None or not 0 <= since_ns < self._interval_ns:  # negative if the clock was set back
+            if self._is_late:  # the disk is slow; without this, the journal would always come first
+                self._submit_fingerprints(0.0)
+            if _is_due(tick.time_ns, self._submitted_ns, self._interval_ns):
                 self._submit(WRITE_TIMEOUT_S)
+            if _is_due(tick.time_ns, self._fingerprints_ns, FINGERPRINTS_NS):
+                self._submit_fingerprints(0.0)
             return replace(tick, journal=self._health)
 
     def close(self) -> None:
-        """Write the last tick if it is not written yet; takes at most a second."""
+        """Write the last tick and the fingerprints if they are not written yet; takes at most a second."""
+        deadline = Deadline(2 * CLOSE_TIMEOUT_S)
         if not self._guard.acquire(timeout=CLOSE_TIMEOUT_S):
             return
         try:
-            self._collect(CLOSE_TIMEOUT_S)
+            self._collect(min(CLOSE_TIMEOUT_S, deadline.remaining_s))
             if self._booked_ns != self._submitted_ns:
-                self._submit(CLOSE_TIMEOUT_S)
+                self._submit(min(CLOSE_TIMEOUT_S, deadline.remaining_s))
+            self._submit_fingerprints(deadline.remaining_s)
             self._closed = True
             self._writer.close()
             self._file.close()
@@ -168,27 +237,60 @@ class JournaledBooks:
         if self._closed or self._writer.busy or self._booked_ns is None:
             return
         state = self._books.state(self._boot_id, self._booked_ns)
-        self._submitted_ns, self._submitted_at = self._booked_ns, time.monotonic()
-        self._writer.start(lambda: self._file.write(state))
+        self._submitted_ns = self._booked_ns
+        self._start(JOURNAL, lambda: self._file.write(state), timeout_s)
+
+    def _submit_fingerprints(self, timeout_s: float) -> None:
+        """Pass the fingerprints to the writer, unless it is still busy or nothing was learned."""
+        revision = self._books.fingerprint_revision
+        if self._closed or revision == self._written_revision:
+            return
+        self._is_late = self._writer.busy
+        if self._is_late:
+            return
+        snapshot = self._books.fingerprints()
+        self._fingerprints_ns, self._submitted_revision = self._booked_ns, revision
+        self._start(FINGERPRINTS, lambda: self._file.write_fingerprints(pack(snapshot)), timeout_s)
+
+    def _start(self, write: str, job: Callable[[], int], timeout_s: float) -> None:
+        self._writing, self._started_at = write, time.monotonic()
+        self._writer.start(job)
         self._collect(timeout_s)
 
     def _collect(self, timeout_s: float) -> None:
         """Take the result of the last write if it is done."""
         if not self._writer.busy:
             return
+        path = self._file.path if self._writing == JOURNAL else self._file.fingerprints_path
         reason = ""
         try:
             size_bytes = self._writer.result(timeout_s)
         except Exception as error:  # noqa: BLE001 - the tick is published anyway
             reason = str(error) or type(error).__name__
-            self._health = replace(self._health, failures=self._health.failures + 1)
+            if self._writing == JOURNAL:
+                self._health = replace(self._health, failures=self._health.failures + 1)
         else:
             if size_bytes is not None:
-                self._health = replace(self._health, written_ns=self._submitted_ns, size_bytes=size_bytes)
-            elif time.monotonic() - self._submitted_at < HANGS_S:
+                self._written(size_bytes)
+            elif time.monotonic() - self._started_at < HANGS_S:
                 return
             else:
-                reason = f"writing {self._file.path} takes longer than {HANGS_S:.0f} s"
+                reason = f"writing {path} takes longer than {HANGS_S:.0f} s"
+        verb = "is" if self._writing == JOURNAL else "are"
         self._state_log.change(
-            "journal", reason, f"journal is not written: {reason}", f"journal {self._file.path} is written again"
+            self._writing,
+            reason,
+            f"{self._writing} {verb} not written: {reason}",
+            f"{self._writing} {path} {verb} written again",
         )
+
+    def _written(self, size_bytes: int) -> None:
+        if self._writing == JOURNAL:
+            self._health = replace(self._health, written_ns=self._submitted_ns, size_bytes=size_bytes)
+        else:
+            self._written_revision = self._submitted_revision
+
+
+def _is_due(now_ns: int, last_ns: int | None, interval_ns: int) -> bool:
+    """Whether the interval has passed, or the clock was set back."""
+    return last_ns is None or not 0 <= now_ns - last_ns < interval_ns

@@ -34,10 +34,10 @@ def _value(value: Any) -> Any:
     return plain(value) if hasattr(value, "__dataclass_fields__") else value
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse(text: str, name: str = "the line") -> dict[str, Any]:
     """The JSON object in a text; ValueError or TypeError if it is not one."""
     try:
-        return fields_of(json.loads(text, parse_constant=_refuse_constant), "the line")
+        return fields_of(json.loads(text, parse_constant=_refuse_constant), name)
     except json.JSONDecodeError:
         raise ValueError("not JSON") from None
     except RecursionError:

@@ -8,6 +8,7 @@ import pytest
 
 from gpuledger.books import fingerprint as module
 from gpuledger.books.fingerprint import (
+    LABELS,
     MOST_BEHAVIOURS,
     RELIABLE_S,
     UNITS,
@@ -145,6 +146,18 @@ def test_a_process_goes_before_its_workload() -> None:
 def test_a_nameless_process_is_no_workload() -> None:
     """Its facts could not be read."""
     assert workload_of(GPU, None, Owner(container="main")) is None
+
+
+def test_the_labels_of_a_workload_are_in_one_order() -> None:
+    """The file of fingerprints accepts no others, so that damaged labels are found."""
+    named = replace(GPU, name="H200")
+    pod = Owner(container="a", image="b", namespace="c", workload_kind="d", workload_name="e")
+    facts = Facts(7, 1, 0, "train", 0)
+    kinds = [workload_of(named, facts, pod), workload_of(named, facts, Owner(container="a", unit="b"))]
+
+    names = [[name for name, _ in labels or ()] for labels in kinds]
+    assert all(found == [name for name in LABELS if name in found] for found in names)
+    assert {name for found in names for name in found} == set(LABELS)
 
 
 def test_workloads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,7 +233,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert main([name, "--help"]) == 0
 
     shown = capsys.readouterr().out
-    assert re.match(rf"usage: gpuledger {name}( [A-Z]+)? \[FLAGS\]\n\n{re.escape(COMMANDS[name])}\.\n", shown)
+    assert re.match(rf"usage: gpuledger {name}( [A-Z]+)* \[FLAGS\]\n\n{re.escape(COMMANDS[name])}\.\n", shown)
     text = " ".join(shown.split())
     own = {"fleet": FLEET_OPTIONS, "report": REPORT_OPTIONS, "completion": ()}
     for option in own.get(name, OPTIONS):

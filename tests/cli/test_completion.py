@@ -34,6 +34,8 @@ def offered(line: str) -> list[str]:
         ("gpuledger once --format ", ["text", "openmetrics", "json"]),
         ("gpuledger fleet --in-use ", ["busy", "allocated", "resident"]),
         ("gpuledger completion z", ["zsh"]),
+        ("gpuledger fingerprints e", ["export"]),
+        ("gpuledger fingerprints export some-file", []),
         ("gpuledger fleet --journal.", []),
         ("gpuledger record some-file", []),
     ],

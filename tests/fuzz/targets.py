@@ -14,8 +14,9 @@ from functools import cache
 from pathlib import Path
 
 from gpuledger import yamlfile
-from gpuledger.books import journal
+from gpuledger.books import exchange, fingerprintstate, journal
 from gpuledger.books.book import Books
+from gpuledger.books.fingerprint import UNITS, Behaviour, Fingerprint
 from gpuledger.catalog.dialects import counters
 from gpuledger.config import read_file
 from gpuledger.durations import parse as parse_duration
@@ -103,6 +104,25 @@ def _read_journal(data: bytes) -> None:
     for packed in _as_it_is_and_packed(data):
         with suppress(JournalError):
             journal.decode(packed)
+
+
+def _workloads() -> list[fingerprintstate.WorkloadState]:
+    behaviour = Behaviour(60.0, 30.0, 17_000.0, 54.0, [0.5 * number for number in range(len(UNITS))], 0.01)
+    labels = (("gpu_model", "NVIDIA H200"), ("process_name", "train"), ("image", "train:v1"))
+    return fingerprintstate.pack(
+        [(labels, Fingerprint([behaviour, behaviour], 0.9)), (labels[:2], Fingerprint([behaviour]))]
+    )
+
+
+def _fingerprints() -> list[bytes]:
+    packed = fingerprintstate.encode(_workloads())
+    return [packed, gzip.decompress(packed)]
+
+
+def _read_fingerprints(data: bytes) -> None:
+    for packed in _as_it_is_and_packed(data):
+        with suppress(JournalError):
+            fingerprintstate.decode(packed)
 
 
 @contextmanager
@@ -230,6 +250,10 @@ TARGETS: dict[str, Target] = {
     "device id": Target(lambda data: devices.parse(_text(data)), _device_ids),
     "recording": Target(_read_recording, _recording),
     "journal": Target(_read_journal, _journal),
+    "fingerprints": Target(_read_fingerprints, _fingerprints),
+    "exported fingerprints": Target(
+        exchange.parse_export, lambda: [exchange.export(_workloads())], (ValueError, TypeError)
+    ),
     "http request": Target(
         _converse,
         lambda: [b"GET /metrics?dialect=dcgm HTTP/1.1\r\nHost: a:9400\r\nAccept-Encoding: gzip\r\n\r\n" * 2],

@@ -6,9 +6,11 @@ Each book keeps its own state and returns values; `Books` passes them on. Only `
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuledger.books import journal
+from gpuledger.books.fingerprint import Fingerprint, Workload
 from gpuledger.books.interval import Policy
 from gpuledger.books.journal import State
 from gpuledger.books.ledger import EnergyBook
@@ -101,3 +103,16 @@ class Books:
             if gpu.ledger is not None:
                 alone = None if gpu.ledger.alone is None else rows[gpu.ledger.alone]
                 self._energy.ledger(gpu.uuid).resume(gpu.ledger, alone)
+
+    @property
+    def fingerprint_revision(self) -> int:
+        """Increases with every observation of a workload."""
+        return self._energy.fingerprints.revision
+
+    def fingerprints(self) -> list[tuple[Workload, Fingerprint]]:
+        """A snapshot of the workload fingerprints."""
+        return self._energy.fingerprints.snapshot()
+
+    def restore_fingerprints(self, workloads: Iterable[tuple[Workload, Fingerprint]]) -> None:
+        """Restore workload fingerprints, before the first tick."""
+        self._energy.fingerprints.restore(workloads)

@@ -6,6 +6,7 @@ All values are relative to the time on the compute engine, so that they do not d
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter, mul
 from weakref import WeakKeyDictionary
@@ -15,6 +16,7 @@ from gpuledger.model import Activity, Device, Facts, Labelled, Learned, LearnedB
 
 UNITS = ("sm_pct", "occupancy_pct", "tensor_pct", "integer_pct", "fp64_pct", "fp32_pct", "fp16_pct", "dram_pct")
 """The compared activities. Not `graphics_pct`: it also counts an idle context on the engine."""
+UNIT_NAMES = tuple(unit.removesuffix("_pct") for unit in UNITS)
 CLOCKED = len(UNITS) - 1
 """All units but DRAM are counted in cycles of the SM clock, which falls at the power limit."""
 HALF_LIFE_S = 600.0
@@ -26,11 +28,17 @@ NEW_DISTANCE = 0.1
 MOST_BEHAVIOURS = 3
 MOST_WORKLOADS = 1000
 """Size of the LRU of workload fingerprints."""
+RESTORED_S = 60.0
+"""Most seconds of a restored behaviour, so that a minute of new observations outweighs it."""
+LABELS = (
+    "gpu_model", "process_name", "container", "image", "namespace", "workload_kind", "workload_name", "unit", "uid",
+)  # fmt: skip
+"""Names of the labels that identify a workload, in their order."""
 
 Activities = tuple[float, ...]
 """Activity of each of UNITS, from 0 to 1."""
 Workload = tuple[tuple[str, str], ...]
-"""Labels that identify a workload, without empty values."""
+"""Labels that identify a workload, in the order of LABELS and without empty values."""
 
 _units = attrgetter(*UNITS)
 
@@ -117,6 +125,20 @@ class Behaviour:
         """Mean SM clock relative to its highest value."""
         return self.clock_s / self.seconds
 
+    def cap(self, most_s: float) -> None:
+        """Reduce the weight of the observations to that of `most_s` seconds; the means do not change."""
+        if self.seconds > most_s:
+            factor = most_s / self.seconds
+            self.seconds = most_s
+            self.engine_s *= factor
+            self.joules *= factor
+            self.clock_s *= factor
+            self.activity_s = [amount * factor for amount in self.activity_s]
+
+    def copy(self) -> Behaviour:
+        """A copy that later observations do not change."""
+        return Behaviour(self.seconds, self.engine_s, self.joules, self.clock_s, list(self.activity_s), self.spread)
+
     def variance(self) -> float:
         """Relative variance of the shape; larger while there are few observations."""
         return self.spread + 0.1 / self.seconds
@@ -141,6 +163,10 @@ class Fingerprint:
         nearest.learn(alone)
         self.peak = max(self.peak * 0.5 ** (alone.seconds / HALF_LIFE_S), min(1.0, alone.engine_s / alone.seconds))
 
+    def copy(self) -> Fingerprint:
+        """A copy that later observations do not change."""
+        return Fingerprint([behaviour.copy() for behaviour in self.behaviours], self.peak)
+
     def demand(self) -> float:
         """Mean part of the time in which it had the compute engine while alone."""
         return min(1.0, sum(b.engine_s for b in self.behaviours) / sum(b.seconds for b in self.behaviours))
@@ -157,6 +183,8 @@ class Fingerprints:
         self._processes: WeakKeyDictionary[Row, Fingerprint] = WeakKeyDictionary()
         self._workloads: OrderedDict[Workload, Fingerprint] = OrderedDict()
         self._learned: dict[Workload, Learned] = {}
+        self.revision = 0
+        """Increases with every observation of a workload."""
 
     def learn(self, row: Row, alone: Alone) -> None:
         """Add an interval in which only this process worked."""
@@ -164,13 +192,30 @@ class Fingerprints:
         workload = workload_of(row.device, row.facts, row.owner)
         if workload is None:
             return
-        fingerprint = self._workloads.setdefault(workload, Fingerprint())
+        fingerprint = self._workloads.get(workload) or Fingerprint()
         fingerprint.learn(alone)
+        self.revision += 1
+        self._put(workload, fingerprint)
+
+    def _put(self, workload: Workload, fingerprint: Fingerprint) -> None:
+        """Make a workload the most recently learned one."""
+        self._workloads[workload] = fingerprint
         self._workloads.move_to_end(workload)
         behaviours = tuple(_learned(behaviour) for behaviour in fingerprint.behaviours)
         self._learned[workload] = Learned(workload=workload, behaviours=behaviours)
         if len(self._workloads) > MOST_WORKLOADS:
             del self._learned[self._workloads.popitem(last=False)[0]]
+
+    def snapshot(self) -> list[tuple[Workload, Fingerprint]]:
+        """A copy of the workload fingerprints, the least recently learned first."""
+        return [(workload, fingerprint.copy()) for workload, fingerprint in self._workloads.items()]
+
+    def restore(self, workloads: Iterable[tuple[Workload, Fingerprint]]) -> None:
+        """Add fingerprints that were learned before a restart, the least recently learned first."""
+        for workload, fingerprint in workloads:
+            for behaviour in fingerprint.behaviours:
+                behaviour.cap(RESTORED_S)
+            self._put(workload, fingerprint)
 
     def get(self, row: Row) -> Fingerprint | None:
         """The fingerprint of a process, or else that of its workload; None if neither is reliable."""
@@ -204,9 +249,9 @@ def workload_of(device: Device, facts: Facts | None, owner: Owner) -> Workload |
 
 
 def _learned(behaviour: Behaviour) -> LearnedBehaviour:
-    shape = zip(UNITS, behaviour.shape(), strict=True)
+    shape = zip(UNIT_NAMES, behaviour.shape(), strict=True)
     return LearnedBehaviour(
         seconds=round(behaviour.seconds, 1),
         power_mw=round(behaviour.watts() * 1000),
-        activity=tuple((name.removesuffix("_pct"), round(amount, 4)) for name, amount in shape),
+        activity=tuple((name, round(amount, 4)) for name, amount in shape),
     )

@@ -197,6 +197,11 @@ def encode(state: State) -> bytes:
             "lower --metric-retention",
             "too_large",
         )
+    return zipped(text)
+
+
+def zipped(text: bytes) -> bytes:
+    """The text in gzip format."""
     packer = zlib.compressobj(1, wbits=GZIP)
     return packer.compress(text) + packer.flush()
 
@@ -211,7 +216,7 @@ def _plain_row(row: RowState) -> dict[str, Any]:
 def decode(data: bytes) -> State:
     """The state in a journal; JournalError if it cannot be used."""
     try:
-        fields = parse(_unpacked(data))
+        fields = parse(unzipped(data, LARGEST_BYTES))
         if fields.pop("gpuledger", None) != "journal":
             raise JournalError("not a gpuledger journal", kind="damaged")
         version = fields.pop("version", None)
@@ -226,14 +231,15 @@ def decode(data: bytes) -> State:
     return state
 
 
-def _unpacked(data: bytes) -> str:
+def unzipped(data: bytes, most_bytes: int) -> str:
+    """The text in gzip format; JournalError if it is damaged or longer than `most_bytes`."""
     unpacker = zlib.decompressobj(wbits=GZIP)
     try:
-        text = unpacker.decompress(data, LARGEST_BYTES + 1)
+        text = unpacker.decompress(data, most_bytes + 1)
     except zlib.error as error:
-        raise JournalError(f"damaged or not a journal: {error}", kind="damaged") from None
-    if len(text) > LARGEST_BYTES:
-        raise JournalError(f"unpacks to more than {LARGEST_BYTES >> 20} MiB", kind="too_large")
+        raise JournalError(f"damaged or not in gzip format: {error}", kind="damaged") from None
+    if len(text) > most_bytes:
+        raise JournalError(f"unpacks to more than {most_bytes >> 20} MiB", kind="too_large")
     if not unpacker.eof:
         raise JournalError("truncated", kind="damaged")
     if unpacker.unused_data:

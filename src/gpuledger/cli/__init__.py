@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": "check this host and explain how to fix problems",
     "explain": "show step by step how a process gets its owner",
     "record": "write driver readings to a file for replay",
+    "fingerprints": "share learned fingerprints between nodes: export FILE, import FILE",
     "fleet": "expose utilization of the GPUs in use, across a cluster, for autoscaling",
     "report": "report energy, GPU-hours and cost by owner, from Prometheus",
     "completion": "print a completion script for bash, zsh or fish",

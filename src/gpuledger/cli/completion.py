@@ -63,6 +63,12 @@ def words(command: str) -> tuple[str, ...]:
     return tuple(str(word) for action in parser._get_positional_actions() for word in action.choices or ())  # noqa: SLF001
 
 
+def takes_file(command: str) -> bool:
+    """Whether a command has a positional argument whose values are not known."""
+    _, _, parser = prepare(command)
+    return any(not action.choices for action in parser._get_positional_actions())  # noqa: SLF001
+
+
 def bash() -> str:
     """For `source <(gpuledger completion bash)`."""
     lines = [
@@ -107,10 +113,12 @@ def zsh() -> str:
         "  case $command in",
     ]
     for command in COMMANDS:
-        positional = f":word:({' '.join(words(command))})" if words(command) else "*:file:_files"
+        positional = [f":word:({' '.join(words(command))})"] if words(command) else []
+        if takes_file(command) or not positional:
+            positional.append("*:file:_files")
         lines += [f"    {command}) _arguments \\"]
         lines += [f"      {_quoted(_argument(name, flag))} \\" for flag in flags(command) for name in flag.names]
-        lines += [f"      {_quoted(positional)} ;;"]
+        lines += [f"      {' '.join(map(_quoted, positional))} ;;"]
     lines += [
         "  esac",
         "}",
@@ -134,8 +142,9 @@ def fish() -> str:
     ]
     for command in COMMANDS:
         when = f"-n '__fish_seen_subcommand_from {command}'"
-        if words(command):
-            lines.append(f"complete -c gpuledger {when} -f -a {_quoted(' '.join(words(command)))}")
+        if known := " ".join(words(command)):
+            first = f"{when[:-1]}; and not __fish_seen_subcommand_from {known}'" if takes_file(command) else when
+            lines.append(f"complete -c gpuledger {first} -f -a {_quoted(known)}")
         for flag in flags(command):
             names = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in flag.names)
             value = " -r" if flag.takes_value else ""
