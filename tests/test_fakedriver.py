@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -358,6 +359,18 @@ def test_gpm(path: Path, ask: Client) -> None:
     scenario.gpus[0].extra["gpm"] = 0
     scenario.write(path)
     assert ask("gpm(h(), n.nvmlGpmSampleGet, 2)") == {"error": NOT_SUPPORTED}
+
+
+@pytest.mark.parametrize("misuse", ["n.nvmlGpmSampleFree(freed)", "n.nvmlGpmSampleGet(h(), freed)"])
+def test_sample_that_was_freed(path: Path, ask: Client, misuse: str) -> None:
+    """The program ends, so that no test passes by luck."""
+    Scenario(gpus=[Gpu(index=0)]).write(path)
+    ask("n.nvmlInit()")
+    ask("globals().update(freed=n.nvmlGpmSampleAlloc()) or n.nvmlGpmSampleFree(freed) and None")
+
+    ask.send(misuse)
+
+    assert ask.child.wait(10) == -signal.SIGABRT
 
 
 def test_xid_delivered_once(path: Path, ask: Client) -> None:

@@ -1066,7 +1066,24 @@ EXPORT int nvmlDeviceGetGpuInstanceProfileInfoV(Handle h, u32 profile, ProfileIn
 
 /* ---------------------------------------------------------------- 2k. GPM */
 
-typedef struct { int filled; double value[GPM_COUNT]; int supported[GPM_COUNT]; } GpmSample;
+typedef struct GpmSample {
+    u64 number; /* among the samples of this device; 0 before it is filled */
+    double value[GPM_COUNT], sum[GPM_COUNT]; /* sum: of this sample and all before */
+    int supported[GPM_COUNT];
+    struct GpmSample *next;
+} GpmSample;
+static GpmSample last_sample[MAX_GPUS][1 + MAX_MIGS], *allocated_samples; /* under lock */
+
+/* NVIDIA's library reads and frees whatever it is given. Returns the link to the sample; the caller has the lock. */
+static GpmSample **allocated(const char *function, const GpmSample *sample) {
+    GpmSample **link = &allocated_samples;
+    while (*link && *link != sample) link = &(*link)->next;
+    if (!*link) {
+        fprintf(stderr, "%s: a sample that is not allocated\n", function);
+        abort();
+    }
+    return link;
+}
 typedef struct {
     u32 id;
     int code;
@@ -1081,20 +1098,43 @@ EXPORT int nvmlGpmQueryDeviceSupport(Handle h, GpmSupport *out) {
     if (number32(call.s, gpu, K_gpm, &out->supported)) out->supported = 0;
     return OK;
 }
-EXPORT int nvmlGpmSampleAlloc(GpmSample **out) { SYSTEM_CALL; return *out = calloc(1, sizeof **out), OK; }
-EXPORT int nvmlGpmSampleFree(GpmSample *sample) { BEGIN(0, NULL); free(sample); return OK; }
+EXPORT int nvmlGpmSampleAlloc(GpmSample **out) {
+    SYSTEM_CALL;
+    *out = calloc(1, sizeof **out);
+    pthread_mutex_lock(&lock);
+    (*out)->next = allocated_samples;
+    allocated_samples = *out;
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+EXPORT int nvmlGpmSampleFree(GpmSample *sample) {
+    BEGIN(0, NULL);
+    pthread_mutex_lock(&lock);
+    GpmSample **link = allocated(__func__, sample);
+    *link = sample->next;
+    pthread_mutex_unlock(&lock);
+    free(sample);
+    return OK;
+}
 
 static int gpm_sample(const Call *c, const Device *d, GpmSample *out) {
     const Device *gpu = d->parent ? d->parent : d;
     u64 on, busy = 0;
     if (number(c->s, gpu, K_gpm, &on) || !on) return NOT_SUPPORTED;
     if (number(c->s, d, K_util, &busy)) busy = 0;
+    pthread_mutex_lock(&lock);
+    allocated(c->counter->name, out);
+    GpmSample *last = &last_sample[gpu->gpu][d->parent ? 1 + (int)(d - gpu->migs) : 0], *next = out->next;
     for (int i = 0; i < GPM_COUNT; i++) {
         const char *v = d->gpm[i];
-        out->supported[i] = !v || strcmp(v, "none");
-        out->value[i] = v ? strtod(v, NULL) : GPM[i].id <= 2 ? (double)busy : 0;
+        last->supported[i] = !v || strcmp(v, "none");
+        last->value[i] = v ? strtod(v, NULL) : GPM[i].id <= 2 ? (double)busy : 0;
+        last->sum[i] += last->value[i];
     }
-    out->filled = 1;
+    last->number++;
+    *out = *last;
+    out->next = next;
+    pthread_mutex_unlock(&lock);
     return OK;
 }
 EXPORT int nvmlGpmSampleGet(Handle h, GpmSample *out) {
@@ -1109,22 +1149,30 @@ EXPORT int nvmlGpmMigSampleGet(Handle h, u32 id, GpmSample *out) {
             return gpm_sample(&call, &call.d->migs[m], out);
     return NOT_FOUND;
 }
-/* A metric is what the scenario said when the second sample was taken: a test changes the file,
- * lets time pass, samples. Later library versions lengthen the array of metrics only. */
+/* Between two samples a metric is what the scenario said when the second was taken: a test changes the
+ * file, lets time pass, samples. With samples between the two it is the mean, as if all were equally far
+ * apart. Later library versions lengthen the array of metrics only. */
 typedef struct { u32 version, count; GpmSample *first, *second; GpmMetric metrics[]; } GpmRequest;
 EXPORT int nvmlGpmMetricsGet(GpmRequest *io) {
     SYSTEM_CALL;
     if (io->version != 1) return VERSION_MISMATCH;
-    if (!io->first || !io->second || io->first == io->second || !io->first->filled || !io->second->filled)
-        return INVALID_ARGUMENT;
+    const GpmSample *first = io->first, *second = io->second;
+    if (!first || !second) return INVALID_ARGUMENT;
+    pthread_mutex_lock(&lock);
+    allocated(__func__, first);
+    allocated(__func__, second);
+    pthread_mutex_unlock(&lock);
+    if (first == second || !first->number || !second->number) return INVALID_ARGUMENT;
     for (u32 m = 0; m < io->count; m++) {
         GpmMetric *metric = &io->metrics[m];
         metric->code = NOT_SUPPORTED;
         metric->value = 0;
         for (int i = 0; i < GPM_COUNT; i++)
-            if (GPM[i].id == metric->id && io->second->supported[i]) {
+            if (GPM[i].id == metric->id && second->supported[i]) {
                 metric->code = OK;
-                metric->value = io->second->value[i];
+                metric->value = second->number <= first->number + 1
+                                    ? second->value[i]
+                                    : (second->sum[i] - first->sum[i]) / (double)(second->number - first->number);
                 metric->short_name = metric->long_name = GPM[i].name;
                 metric->unit = metric->id < 20 ? "%" : "MiB/s";
             }

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.errors import RecordingError, UsageError
-from gpuledger.model import Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
+from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
 from gpuledger.sources import recording as module
 from gpuledger.sources.recording import Decoder, Encoder, check_header, header, load, read_packed, recording
 from tests.sources.random_ticks import recordings
@@ -68,6 +68,21 @@ def test_what_is_written_is_read_again(ticks: list[Tick]) -> None:
 
     assert [decoder.tick(encoder.line(tick)) for tick in ticks] == ticks
     assert list(load(packed(ticks), HERE)) == ticks
+
+
+def test_slots_are_recorded() -> None:
+    """The activity within a tick is in a recording; a recording without it has no slots."""
+    reading = replace(
+        TICKS[0].readings[0],
+        activity=Activity(sm_pct=30.0, pcie_receive_bytes_per_s=7),
+        slots=(Activity(sm_pct=20.5), Activity(), Activity(sm_pct=39.5, pcie_receive_bytes_per_s=14)),
+    )
+    tick = replace(TICKS[0], readings=(reading,))
+
+    assert list(load(packed([tick]), HERE)) == [tick]
+    row = json.loads(Encoder().line(tick))
+    assert row["readings"][0].pop("slots") == [{"sm_pct": 20.5}, {}, {"sm_pct": 39.5, "pcie_receive_bytes_per_s": 14}]
+    assert next(load(pack(row), HERE)).readings == (replace(reading, slots=()),)
 
 
 def test_a_device_twice_in_one_tick_does_not_shift_the_others() -> None:

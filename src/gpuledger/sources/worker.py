@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Worker(Generic[T]):
-    """Runs a job passed to `start`; it is `busy` until `result` has returned the outcome."""
+    """Runs a job passed to `start`; it is `busy` until `result` has returned the outcome.
 
-    def __init__(self, name: str) -> None:
+    `idle` runs in the same thread after each job, and again after the seconds that it returns unless a job comes first;
+    None means only after the next job. `end` runs last in the thread.
+    """
+
+    def __init__(
+        self, name: str, *, idle: Callable[[], float | None] | None = None, end: Callable[[], None] | None = None
+    ) -> None:
         self._jobs: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
         self._outcomes: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
+        self._idle = idle
+        self._end = end
         self.busy = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -43,11 +56,31 @@ class Worker(Generic[T]):
         """End the thread after its current job; does not wait."""
         self._jobs.put(None)
 
+    def ended(self, timeout_s: float) -> bool:
+        """Whether the thread ends in time; `close` comes first."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                outcome: tuple[T | None, Exception | None] = (job(), None)
-            except Exception as error:  # noqa: BLE001 - `result` raises it
-                outcome = (None, error)
-            self._outcomes.put(outcome)
-            del job, outcome
+        wait_s: float | None = None
+        while True:
+            with suppress(Empty):
+                job = self._jobs.get(timeout=wait_s)
+                if job is None:
+                    break
+                try:
+                    outcome: tuple[T | None, Exception | None] = (job(), None)
+                except Exception as error:  # noqa: BLE001 - `result` raises it
+                    outcome = (None, error)
+                self._outcomes.put(outcome)
+                del job, outcome
+            wait_s = self._guarded(self._idle)
+        self._guarded(self._end)
+
+    def _guarded(self, call: Callable[[], R] | None) -> R | None:
+        """The result of the call. No caller waits for it, so an exception is logged: it must not end the thread."""
+        try:
+            return call() if call is not None else None
+        except Exception:
+            log.exception("thread %s: call between jobs failed", self._thread.name)
+            return None

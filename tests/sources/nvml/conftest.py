@@ -21,6 +21,7 @@ class Bench:
         self.path = path
         self.scenario = Scenario(gpus=[Gpu(index=0)])
         self.monotonic_s = 1000.0
+        self.slot_s = 0.2
         self._source: NvmlSource | None = None
         self.write()
         fakedriver.load(path)
@@ -29,8 +30,12 @@ class Bench:
     def source(self) -> NvmlSource:
         """Made when first asked for, so that the scenario can be set before."""
         if self._source is None:
-            self._source = NvmlSource(timeout_s=0.25, monotonic=self._monotonic)
+            self._source = NvmlSource(timeout_s=0.25, slot_s=self.slot_s, monotonic=self._monotonic)
         return self._source
+
+    def restart(self) -> None:
+        """Make another source when it is next asked for; the old one is closed."""
+        self._source = None
 
     def _monotonic(self) -> float:
         # Turned by hand for backoff, but running as well, so that deadlines within a tick pass.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from math import isfinite
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
+from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Activity
 from gpuledger.sources.nvml.call import UNSUPPORTED, Calls, Handle
 
@@ -31,68 +35,164 @@ METRICS = (*PERCENTAGES, *RATES_MIB)
 METRIC = Struct("=Iid24x")  # id, return code, value, three pointers to names
 
 
+SLOT_S = 0.2
+"""Length of a slot of a shared GPU; the driver's utilization samples of processes are as long."""
+MOST_SLOTS = 9
+"""Most slots of one reading. If readings are further apart, slots are longer."""
+SHORTEST_SLOT, LONGEST_SLOT = 0.5, 1.75
+"""Limits of a slot, relative to the planned length: the books take slots to be equally long."""
+SHORTEST_TICK = 2.4
+"""Shortest time between two readings that is divided, in slots. With 0.2 s: readings every 0.5 s, with some jitter."""
+
+
+class Sample(NamedTuple):
+    """A buffer of the driver that was filled at `time_s`."""
+
+    buffer: Any
+    time_s: float
+
+
 class Gpm:
-    """Measures activity since the previous sample, of the GPU or of a MIG instance (`gpu_instance_id`)."""
+    """Measures activity since the previous reading, of the GPU or of a MIG instance (`gpu_instance_id`).
 
-    def __init__(self, gpu_instance_id: int | None = None) -> None:
+    Samples between two readings divide the time between them into slots.
+    """
+
+    def __init__(
+        self,
+        gpu_instance_id: int | None = None,
+        *,
+        slot_s: float = SLOT_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._gpu_instance_id = gpu_instance_id
-        self._request: Any = None
-        self._before: Any = None
-        self._now: Any = None
-        self._primed = False
+        self._slot_s = slot_s
+        self._monotonic = monotonic
         self._supported: bool | None = None
+        self._request: Any = None
+        self._samples: list[Sample] = []
+        """The sample of the previous reading, then the samples since."""
+        self._spare: list[Any] = []
+        """Buffers not in use. A buffer is allocated when it is first needed and freed by `close`."""
+        self._tick_s = 0.0
+        """Time between the last two readings; 0 if unknown."""
+        self._length_s = 0.0
+        """Planned length of the slots until the next reading."""
 
-    def read(self, calls: Calls, handle: Handle) -> Activity | None:
-        """Activity since the last call; None the first time and if GPM is not supported."""
+    def read(self, calls: Calls, handle: Handle) -> dict[str, Any]:
+        """Activity and slots since the last call, as fields of a reading.
+
+        None the first time and if GPM is not supported.
+        """
         if self._supported is None:
             support = calls.get(pynvml.nvmlGpmQueryDeviceSupport, handle)
             self._supported = support is not None and bool(support.isSupportedDevice)
         if not self._supported:
-            return None
+            return {}
+        self._tick_s = 0.0
         try:
-            return self._read(calls, handle)
+            first, last = self._take(calls, handle)
+            if first is last:
+                return {}
+            activity = self._between(calls, first, last)
         except pynvml.NVMLError as error:
-            self._primed = False
-            if error.value in UNSUPPORTED:
-                self._supported = False
-            else:
-                calls.failed(calls.current, error)
-            return None
+            self._keep()
+            self._failed(calls, error)
+            return {}
+        slots = self._slots(calls)
+        self._keep(last)
+        self._tick_s = last.time_s - first.time_s
+        return {"activity": activity, "slots": slots}
+
+    def plan(self) -> list[float]:
+        """When to call `sample` before the next reading; never if readings follow each other too fast.
+
+        Assumes that the next reading comes after the same time as the last one. The times go on after it, because it
+        may be late.
+        """
+        if self._tick_s < SHORTEST_TICK * self._slot_s:
+            return []
+        self._length_s = self._tick_s / min(round(self._tick_s / self._slot_s), MOST_SLOTS)
+        return [self._samples[-1].time_s + i * self._length_s for i in range(1, MOST_SLOTS)]
+
+    def sample(self, calls: Calls, handle: Handle) -> bool:
+        """Take a sample between two readings. False if it failed; the next reading then has no slots."""
+        try:
+            self._take(calls, handle)
+        except pynvml.NVMLError as error:
+            self._keep(*self._samples[:1])
+            self._failed(calls, error)
+            return False
+        except (GpuLostError, DriverGoneError):  # the next reading reports it
+            self._keep()
+            return False
+        return True
 
     def close(self) -> None:
         """Free the samples."""
-        for sample in (self._before, self._now):
-            if sample is not None:
-                with suppress(pynvml.NVMLError):
-                    pynvml.nvmlGpmSampleFree(sample)
-        self._request = self._before = self._now = None
-        self._primed = False
+        self._keep()
+        for buffer in self._spare:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlGpmSampleFree(buffer)
+        self._spare, self._tick_s = [], 0.0
 
-    def _read(self, calls: Calls, handle: Handle) -> Activity | None:
-        if self._request is None:
-            self._prepare(calls)
-        self._before, self._now = self._now, self._before
+    def _take(self, calls: Calls, handle: Handle) -> tuple[Sample, Sample]:
+        """Take a sample; returns the first and the last sample."""
+        if not self._spare:
+            self._spare.append(calls.require(pynvml.nvmlGpmSampleAlloc))
+        buffer, time_s = self._spare[-1], self._monotonic()
         if self._gpu_instance_id is None:
-            calls.require(pynvml.nvmlGpmSampleGet, handle, self._now)
+            calls.require(pynvml.nvmlGpmSampleGet, handle, buffer)
         else:
-            calls.require(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, self._now)
-        if not self._primed:
-            self._primed = True
-            return None
-        self._request.sample1, self._request.sample2 = self._before, self._now
+            calls.require(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, buffer)
+        self._spare.pop()  # only now: the buffer of a failed call stays spare
+        self._samples.append(Sample(buffer, time_s))
+        return self._samples[0], self._samples[-1]
+
+    def _keep(self, *kept: Sample) -> None:
+        """Forget all other samples and reuse their buffers."""
+        self._spare += [sample.buffer for sample in self._samples if sample not in kept]
+        self._samples = list(kept)
+
+    def _failed(self, calls: Calls, error: pynvml.NVMLError) -> None:
+        if error.value in UNSUPPORTED:
+            self._supported = False
+        else:
+            calls.failed(calls.current, error)
+
+    def _slots(self, calls: Calls) -> tuple[Activity, ...]:
+        """Activity between consecutive samples; none unless all slots are about as long as planned."""
+        first, *between, last = self._samples
+        ends = [first]
+        for sample in between:
+            if min(sample.time_s - ends[-1].time_s, last.time_s - sample.time_s) >= SHORTEST_SLOT * self._length_s:
+                ends.append(sample)
+        slots = list(pairwise([*ends, last]))
+        if len(slots) == 1 or any(end.time_s - start.time_s > LONGEST_SLOT * self._length_s for start, end in slots):
+            return ()
+        try:
+            return tuple(self._between(calls, start, end) for start, end in slots)
+        except pynvml.NVMLError as error:  # activity was measured, so GPM is supported
+            calls.failed(calls.current, error)
+            return ()
+
+    def _between(self, calls: Calls, start: Sample, end: Sample) -> Activity:
+        """Activity between two samples."""
+        if self._request is None:
+            self._request = _new_request()
+        self._request.sample1, self._request.sample2 = start.buffer, end.buffer
         calls.require(pynvml.nvmlGpmMetricsGet, self._request)
         return _activity(self._request)
 
-    def _prepare(self, calls: Calls) -> None:
-        """Allocate two samples and one request, once: the request alone has 14 kB."""
-        request = pynvml.c_nvmlGpmMetricsGet_t()
-        request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = len(METRICS)
-        for i, metric in enumerate(METRICS):
-            request.metrics[i].metricId = metric
-        self._before = calls.require(pynvml.nvmlGpmSampleAlloc)
-        self._now = calls.require(pynvml.nvmlGpmSampleAlloc)
-        self._request = request
+
+def _new_request() -> Any:
+    """A request for all metrics. It is reused, because it has 14 kB."""
+    request = pynvml.c_nvmlGpmMetricsGet_t()
+    request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    request.numMetrics = len(METRICS)
+    for i, metric in enumerate(METRICS):
+        request.metrics[i].metricId = metric
+    return request
 
 
 def _activity(request: Any) -> Activity:

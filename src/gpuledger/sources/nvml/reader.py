@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from gpuledger.sources.nvml import device as fast
 from gpuledger.sources.nvml import slow
 from gpuledger.sources.nvml.call import LOOK, NO_ANSWER, Calls, Failures, Handle
 from gpuledger.sources.nvml.events import XidWatch
-from gpuledger.sources.nvml.gpm import Gpm
+from gpuledger.sources.nvml.gpm import SLOT_S, Gpm
 from gpuledger.sources.nvml.processes import Accounts, ResidentLists, UtilizationSamples
 
 SLOW_EVERY = 10
@@ -36,8 +37,8 @@ class MigInstance:
         try:
             return Reading(
                 device=self.device,
-                activity=self.gpm.read(calls, parent),
                 residents=self._lists.read(calls, self.handle),
+                **self.gpm.read(calls, parent),
                 **fast.memory(calls, self.handle),
             )
         finally:
@@ -55,16 +56,24 @@ class GpuReader:
         now_ns: Callable[[], int],
         *,
         pcie_throughput: bool = False,
+        slot_s: float = SLOT_S,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.index = index
         self.calls = Calls(failures, index)
         self._xids = xids
         self._now_ns = now_ns
         self._pcie_throughput = pcie_throughput
+        self._slot_s = slot_s
+        self._monotonic = monotonic
         self.device: Device | None = None
         self.handle: Handle = None
-        self._gpm = Gpm()
+        self._gpm = self._new_gpm()
         self._migs: list[MigInstance] = []
+        self._due_s: list[float] = []
+        """When to take the remaining GPM samples before the next reading; empty unless the GPU is shared."""
+        self._sampling_ns = 0
+        """Time spent in driver calls since the last reading."""
         self.opened = 0
         """How often the GPU was opened; the handle changes each time."""
 
@@ -77,9 +86,8 @@ class GpuReader:
         self._lists = ResidentLists()
         self._samples = UtilizationSamples()
         self._accounts = Accounts()
-        for gpm in (self._gpm, *(mig.gpm for mig in self._migs)):
-            gpm.close()
-        self._gpm = Gpm()
+        self.close()
+        self._gpm = self._new_gpm()
         self._migs = []
         self._constants: fast.Fields = {}
         self._rare: fast.Fields = {}
@@ -87,10 +95,21 @@ class GpuReader:
         self._ticks = 0
         self.opened += 1
 
+    def close(self) -> None:
+        """Free what the driver allocated for this GPU."""
+        for gpm in (self._gpm, *(mig.gpm for mig in self._migs)):
+            gpm.close()
+        self._due_s = []
+
+    def _new_gpm(self) -> Gpm:
+        return Gpm(slot_s=self._slot_s, monotonic=self._monotonic)
+
     def read(self) -> list[Reading]:
         """The reading of the GPU, then those of its MIG instances."""
         calls, handle = self.calls, self.handle
-        calls.spent_ns = calls.answered = 0
+        calls.spent_ns, self._sampling_ns = self._sampling_ns, 0
+        calls.answered = 0
+        self._due_s = []  # no further sample of a GPU that cannot be read
         if self._ticks % SLOW_EVERY == 0:
             self._read_slow()
         fields: fast.Fields = dict(self._rare)
@@ -101,7 +120,7 @@ class GpuReader:
         utilization = fast.utilization(calls, handle)
         if self._ticks > 0:  # the first value after nvmlInit may be a wrong 100 %
             fields.update(utilization)
-        fields["activity"] = self._gpm.read(calls, handle)
+        fields.update(self._gpm.read(calls, handle))
         if self._pcie_throughput:
             fields.update(slow.pcie_throughput(calls, handle))
         migs = [mig.read(calls, handle) for mig in self._migs]
@@ -112,7 +131,20 @@ class GpuReader:
         assert self.device is not None  # noqa: S101 - open() came first
         xids, last_xid = self._xids.counts(self.device.uuid), self._xids.last(self.device.uuid)
         spent_ns = calls.spent_ns
+        if len({resident.pid for resident in fields["residents"] or ()}) > 1 and not fields["mig_enabled"]:
+            self._due_s = self._gpm.plan()
         return [Reading(device=self.device, xids=xids, last_xid=last_xid, driver_ns=spent_ns, **fields), *migs]
+
+    def sample(self) -> float | None:
+        """Take a GPM sample if one is due; returns the seconds until the next, None if none comes before a reading."""
+        now_s = self._monotonic()
+        if self._due_s and self._due_s[0] <= now_s:
+            spent_ns = self.calls.spent_ns
+            taken = self._gpm.sample(self.calls, self.handle)
+            self._sampling_ns += self.calls.spent_ns - spent_ns
+            now_s = self._monotonic()
+            self._due_s = [due_s for due_s in self._due_s if due_s > now_s] if taken else []
+        return self._due_s[0] - now_s if self._due_s else None
 
     def _read_slow(self) -> None:
         was_mig = self._rare.get("mig_enabled")

@@ -18,11 +18,13 @@ import pynvml
 
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Device, Driver, Reading, Tick
+from gpuledger.net.deadline import Deadline
 from gpuledger.net.poller import Backoff
 from gpuledger.problem import WARNING, Problem
 from gpuledger.sources import REPORT
 from gpuledger.sources.nvml.call import LOOK, NO_ANSWER, NO_GPU, VERSION_MISMATCH, Failures, hang, problem_of
 from gpuledger.sources.nvml.events import END_S, XidWatch
+from gpuledger.sources.nvml.gpm import SLOT_S
 from gpuledger.sources.nvml.reader import GpuReader
 from gpuledger.sources.worker import Worker
 from gpuledger.statelog import StateLog
@@ -66,11 +68,13 @@ class NvmlSource:
         *,
         timeout_s: float = 2.0,
         pcie_throughput: bool = False,
+        slot_s: float = SLOT_S,
         monotonic: Callable[[], float] = time.monotonic,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._timeout_s = timeout_s
         self._pcie_throughput = pcie_throughput
+        self._slot_s = slot_s
         self._monotonic = monotonic
         self._now_ns = now_ns
         self._failures: Failures = Counter()
@@ -115,9 +119,7 @@ class NvmlSource:
     def close(self) -> None:
         """Stop all threads; one that hangs in the driver ends with the process."""
         self._xids.stop()
-        for gpu in self._gpus:
-            gpu.worker.close()
-        if self._driver.up and not any(gpu.worker.busy for gpu in self._gpus):
+        if not self._close_gpus() and self._driver.up:
             self._shut_down()
         self._control.close()
 
@@ -212,7 +214,7 @@ class NvmlSource:
             except pynvml.NVMLError:
                 pass
         if not self._control.busy:
-            self._stuck = [gpu for gpu in self._stuck if gpu.hangs()]
+            self._stuck = [gpu for gpu in self._stuck if not gpu.worker.ended(0.0)]
             if self._stuck:
                 call = self._stuck[0].reader.calls.current
                 self._set_driver(Driver(up=False, problem=hang(f"an earlier {call}")))
@@ -245,9 +247,18 @@ class NvmlSource:
         self._set_driver(Driver(up=False, problem=problem))
 
     def _gpu(self, index: int) -> Gpu:
-        reader = GpuReader(index, self._failures, self._xids, self._now_ns, pcie_throughput=self._pcie_throughput)
+        reader = GpuReader(
+            index,
+            self._failures,
+            self._xids,
+            self._now_ns,
+            pcie_throughput=self._pcie_throughput,
+            slot_s=self._slot_s,
+            monotonic=self._monotonic,
+        )
+        worker: Worker[list[Reading]] = Worker(f"gpu {index}", idle=reader.sample, end=reader.close)
         self._known.setdefault(index, Device(index=index, uuid=""))  # shown as down, not missing, until it answers
-        return Gpu(reader=reader, worker=Worker(f"gpu {index}"), backoff=Backoff(self._monotonic))
+        return Gpu(reader=reader, worker=worker, backoff=Backoff(self._monotonic))
 
     def _count(self) -> None:
         """Reopen the driver if GPUs were added or removed (hotplug, passthrough)."""
@@ -265,15 +276,20 @@ class NvmlSource:
     def _lose(self, problem: Problem) -> None:
         """Stop all readers after the driver is gone; the next tick opens it again."""
         self._xids.stop()
-        for gpu in self._gpus:
-            gpu.worker.close()
-        self._stuck += [gpu for gpu in self._gpus if gpu.worker.busy]
+        self._stuck += self._close_gpus()
         self._gpus, self._watched = [], []
         self._set_driver(Driver(up=False, problem=problem))
         if not self._stuck:
             self._shut_down()
         self._outdated = problem.kind == VERSION_MISMATCH
         self._silent_ticks = 0
+
+    def _close_gpus(self) -> list[Gpu]:
+        """End the threads of the GPUs; returns the GPUs whose threads hang in a call."""
+        for gpu in self._gpus:
+            gpu.worker.close()
+        deadline = Deadline(END_S)
+        return [gpu for gpu in self._gpus if gpu.worker.busy or not gpu.worker.ended(deadline.remaining_s)]
 
     def _shut_down(self) -> None:
         """Call nvmlShutdown, unless a thread still hangs in another call."""
