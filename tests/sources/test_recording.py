@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.errors import RecordingError, UsageError
-from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
+from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Slot, Tick
 from gpuledger.sources import recording as module
 from gpuledger.sources.recording import Decoder, Encoder, check_header, header, load, read_packed, recording
 from tests.sources.random_ticks import recordings
@@ -75,13 +75,17 @@ def test_slots_are_recorded() -> None:
     reading = replace(
         TICKS[0].readings[0],
         activity=Activity(sm_pct=30.0, pcie_receive_bytes_per_s=7),
-        slots=(Activity(sm_pct=20.5), Activity(), Activity(sm_pct=39.5, pcie_receive_bytes_per_s=14)),
+        slots=(Slot(Activity(sm_pct=20.5), 1980), Slot(Activity()), Slot(Activity(pcie_receive_bytes_per_s=14))),
     )
     tick = replace(TICKS[0], readings=(reading,))
 
     assert list(load(packed([tick]), HERE)) == [tick]
     row = json.loads(Encoder().line(tick))
-    assert row["readings"][0].pop("slots") == [{"sm_pct": 20.5}, {}, {"sm_pct": 39.5, "pcie_receive_bytes_per_s": 14}]
+    assert row["readings"][0].pop("slots") == [
+        {"activity": {"sm_pct": 20.5}, "sm_clock_mhz": 1980},
+        {"activity": {}},
+        {"activity": {"pcie_receive_bytes_per_s": 14}},
+    ]
     assert next(load(pack(row), HERE)).readings == (replace(reading, slots=()),)
 
 

@@ -89,7 +89,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench) -> Call
 
 def sm(reading: Reading) -> list[float | None]:
     """SM activity in the slots of a reading."""
-    return [slot.sm_pct for slot in reading.slots]
+    return [slot.activity.sm_pct for slot in reading.slots]
 
 
 def test_shared_gpu_is_sampled_five_times_a_second(hand: Hand) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pynvml
 
 from gpuledger.errors import DriverGoneError, GpuLostError
-from gpuledger.model import Activity
+from gpuledger.model import Activity, Slot
 from gpuledger.sources.nvml.call import UNSUPPORTED, Calls, Handle
 
 PERCENTAGES = {
@@ -50,6 +50,8 @@ class Sample(NamedTuple):
 
     buffer: Any
     time_s: float
+    sm_clock_mhz: int | None = None
+    """Only of samples that end a slot."""
 
 
 class Gpm:
@@ -91,7 +93,7 @@ class Gpm:
             return {}
         self._tick_s = 0.0
         try:
-            first, last = self._take(calls, handle)
+            first, last = self._take(calls, handle, with_clock=len(self._samples) > 1)
             if first is last:
                 return {}
             activity = self._between(calls, first, last)
@@ -118,7 +120,7 @@ class Gpm:
     def sample(self, calls: Calls, handle: Handle) -> bool:
         """Take a sample between two readings. False if it failed; the next reading then has no slots."""
         try:
-            self._take(calls, handle)
+            self._take(calls, handle, with_clock=True)
         except pynvml.NVMLError as error:
             self._keep(*self._samples[:1])
             self._failed(calls, error)
@@ -136,7 +138,7 @@ class Gpm:
                 pynvml.nvmlGpmSampleFree(buffer)
         self._spare, self._tick_s = [], 0.0
 
-    def _take(self, calls: Calls, handle: Handle) -> tuple[Sample, Sample]:
+    def _take(self, calls: Calls, handle: Handle, *, with_clock: bool) -> tuple[Sample, Sample]:
         """Take a sample; returns the first and the last sample."""
         if not self._spare:
             self._spare.append(calls.require(pynvml.nvmlGpmSampleAlloc))
@@ -146,7 +148,8 @@ class Gpm:
         else:
             calls.require(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, buffer)
         self._spare.pop()  # only now: the buffer of a failed call stays spare
-        self._samples.append(Sample(buffer, time_s))
+        clock_mhz = calls.get(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM) if with_clock else None
+        self._samples.append(Sample(buffer, time_s, clock_mhz))
         return self._samples[0], self._samples[-1]
 
     def _keep(self, *kept: Sample) -> None:
@@ -160,7 +163,7 @@ class Gpm:
         else:
             calls.failed(calls.current, error)
 
-    def _slots(self, calls: Calls) -> tuple[Activity, ...]:
+    def _slots(self, calls: Calls) -> tuple[Slot, ...]:
         """Activity between consecutive samples; none unless all slots are about as long as planned."""
         first, *between, last = self._samples
         ends = [first]
@@ -171,7 +174,7 @@ class Gpm:
         if len(slots) == 1 or any(end.time_s - start.time_s > LONGEST_SLOT * self._length_s for start, end in slots):
             return ()
         try:
-            return tuple(self._between(calls, start, end) for start, end in slots)
+            return tuple(Slot(self._between(calls, start, end), end.sm_clock_mhz) for start, end in slots)
         except pynvml.NVMLError as error:  # activity was measured, so GPM is supported
             calls.failed(calls.current, error)
             return ()
