@@ -10,7 +10,8 @@ import pytest
 
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
-from gpuledger.books.ledger import CHECKED_MW_NS, Meter, Rise, resting_power
+from gpuledger.books.ledger import CHECKED_MW_NS, Meter, Rise
+from gpuledger.books.resting import resting_power
 from gpuledger.model import Accounting, Driver, Facts, Owner, Owners, Reading, Resident, Tick
 from tests.books.worlds import CUT, GPU, START_NS, S, World, account, cut, energy, run
 

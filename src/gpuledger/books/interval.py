@@ -79,6 +79,12 @@ class Interval:
     """Used memory shows that an unlisted process is on the GPU."""
     mig_busy: dict[str, int] = field(default_factory=dict)
     """SM activity x multiprocessors x time, by MIG instance."""
+    mig_activity: dict[str, list[float]] = field(default_factory=dict)
+    """Activity of each unit x seconds, by MIG instance."""
+    mig_engine_s: dict[str, float] = field(default_factory=dict)
+    """Time in which a kernel ran, by MIG instance."""
+    mig_sizes: dict[str, int] = field(default_factory=dict)
+    """Multiprocessors, by MIG instance."""
     mig_missing: set[str] = field(default_factory=set)
     """MIG instances that did not report their activity in at least one tick."""
     activity_s: list[float] = field(default_factory=list)
@@ -114,7 +120,7 @@ class Interval:
         for row, busy_ns in work.busy_ns.items():
             self.busy_ns[row] = self.busy_ns.get(row, 0) + busy_ns
         for mig in migs:
-            self._observe_mig(mig, elapsed_ns)
+            self._observe_mig(mig, relative_clock(reading), elapsed_ns)
         if self.restarted and self._names_other_process(reading):
             self.at_start = None
         self._observe_activity(reading, elapsed_ns / 1e9)
@@ -132,14 +138,20 @@ class Interval:
         slots = zip(reading.slots, clocks, strict=False)  # without slots there is the clock of the tick
         self.slots += [units for slot, mhz in slots if (units := activities(slot.activity, mhz)) is not None]
 
-    def _observe_mig(self, mig: Reading, elapsed_ns: int) -> None:
-        sm_pct = mig.activity.sm_pct if mig.activity is not None else None
+    def _observe_mig(self, mig: Reading, clock: float, elapsed_ns: int) -> None:
         uuid, multiprocessors = mig.device.uuid, mig.device.multiprocessors
-        if sm_pct is None or multiprocessors is None:
+        units = activities(mig.activity, clock)
+        if mig.activity is None or mig.activity.sm_pct is None or units is None or not multiprocessors:
             self.mig_missing.add(uuid)
-        else:
-            busy = int(max(0.0, sm_pct) * 1000) * multiprocessors * (elapsed_ns // 1_000_000 + 1)
-            self.mig_busy[uuid] = self.mig_busy.get(uuid, 0) + busy
+            return
+        busy = int(max(0.0, mig.activity.sm_pct) * 1000) * multiprocessors * (elapsed_ns // 1_000_000 + 1)
+        self.mig_busy[uuid] = self.mig_busy.get(uuid, 0) + busy
+        self.mig_sizes[uuid] = multiprocessors
+        seconds = elapsed_ns / 1e9
+        sums = self.mig_activity.get(uuid) or [0.0] * len(units)
+        self.mig_activity[uuid] = [old + new * seconds for old, new in zip(sums, units, strict=True)]
+        engine_pct = mig.activity.graphics_pct or mig.activity.sm_pct
+        self.mig_engine_s[uuid] = self.mig_engine_s.get(uuid, 0.0) + engine_pct / 100 * seconds
 
     def _names_other_process(self, reading: Reading) -> bool:
         """Whether samples or accounting, which cover the recent past, name a process outside the interval."""
@@ -178,6 +190,16 @@ class Interval:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Estimated shares of the energy above parked power."""
+
+    method: str
+    rows: Mapping[Row, int]
+    unseen: int = 0
+    """Weight of MIG instances that are busy without a process."""
+
+
 @dataclass(slots=True)
 class Split:
     """The accounts to which an interval's energy is booked."""
@@ -211,9 +233,9 @@ def split(
     idle_mw: int | None,
     parked_mw: int | None,
     policy: Policy,
-    weights: tuple[str, Mapping[Row, int]] | None = None,
+    weights: Weights | None = None,
 ) -> Split:
-    """Split the interval's energy, all of it, once. `weights` are estimated shares and their method."""
+    """Split the interval's energy, all of it, once. `weights` are estimated shares, if there are any."""
     result = Split()
     energy_mj, rows, at_start = interval.energy_mj, interval.rows, interval.at_start
     alone = len(rows) == 1 and bool(at_start) and at_start == at_end
@@ -259,15 +281,18 @@ def _split_partial(result: Split, interval: Interval, idle_mj: int) -> None:
         result.attribute(apportion(interval.energy_mj - idle_mj, busy_ns), "sm_time")
 
 
-def _split_shared(
-    result: Split, interval: Interval, parked_mj: int, policy: Policy, weights: tuple[str, Mapping[Row, int]] | None
-) -> None:
+def _split_shared(result: Split, interval: Interval, parked_mj: int, policy: Policy, weights: Weights | None) -> None:
     """Split parked power equally, and the rest by work."""
     rows = interval.rows
     servers, clients = mps(interval)
     migs = {row.device.uuid for row in rows if row.device.parent_uuid}
     active_mj = interval.energy_mj - parked_mj
-    if migs:
+    if weights is not None:
+        whole = sum(weights.rows.values()) + weights.unseen
+        unseen_mj = (2 * active_mj * weights.unseen + whole) // (2 * whole)
+        result.leave(unseen_mj, "unseen")
+        result.attribute(apportion(active_mj - unseen_mj, weights.rows), weights.method)
+    elif migs:
         instances = _mig_weights(interval, migs)
         if sum(instances.values()):
             _attribute_instances(result, interval, active_mj, instances)
@@ -275,9 +300,6 @@ def _split_shared(
             parked_mj = interval.energy_mj
     elif not interval.has_samples:
         result.leave(active_mj, "shared")
-    elif weights is not None:
-        method, shares = weights
-        result.attribute(apportion(active_mj, shares), method)
     else:
         busy_ns = {row: ns for row, ns in interval.busy_ns.items() if row in rows}
         if sum(busy_ns.values()):

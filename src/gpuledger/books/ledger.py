@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from gpuledger.books.fingerprint import Fingerprints
 from gpuledger.books.interval import NS_MW_PER_MJ, Interval, Policy, Split, split
-from gpuledger.books.mixture import Mixture
+from gpuledger.books.resting import ParkedPower, resting_power
 from gpuledger.books.rows import Present, Row, Work
+from gpuledger.books.sharing import Sharing
 from gpuledger.books.time import BUFFER_NS, GpuTime
 from gpuledger.model import Account, Labelled, Reading, Tick
 
@@ -23,8 +24,6 @@ SLACK_NS = 1_000_000_000
 """The counter moves in steps of 0.1 s on data-center boards and 0.5 s on others, and may be read late."""
 CHECKED_MW_NS = 10**18
 """Both sums of the cross-check are halved at this power x time, about an hour at 280 W."""
-FALL_NS = 4_000_000_000
-RISE_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +103,6 @@ class Meter:
             self.checked_mw_ns //= 2
 
 
-def resting_power(known_mw: int | None, power_mw: int, elapsed_ns: int) -> int:
-    """Update the power of a GPU at rest with that of one quiet interval: falls within 4 s, rises within 60 s.
-
-    Not the minimum: the counter moves every 0.1 s, so a single interval may be 10 % off, and new clock settings change
-    the power at rest.
-    """
-    if known_mw is None:
-        return power_mw
-    step_mw = power_mw - known_mw
-    pace_ns = RISE_NS if step_mw > 0 else FALL_NS
-    return known_mw + step_mw * min(elapsed_ns, pace_ns) // pace_ns
-
-
 @dataclass(frozen=True, slots=True)
 class Booked:
     """The entries of a booked interval."""
@@ -155,9 +141,11 @@ class Ledger:
 
     def __init__(self, policy: Policy, longest_ns: int, fingerprints: Fingerprints) -> None:
         self._policy = policy
-        self._mixture = Mixture(fingerprints, by_fingerprint=policy.method == "fingerprint")
+        self._sharing = Sharing(fingerprints, by_fingerprint=policy.method == "fingerprint")
         self._longest_ns = longest_ns
         self._state = LedgerState(Meter(), 0)
+        self._parked = ParkedPower()
+        self._parked_source = ""
         self._open: Interval | None = None
         """None before the first reading of energy."""
         self.booked_mj = 0
@@ -176,11 +164,13 @@ class Ledger:
             since_ns=interval.start_ns,
             open_mj=interval.energy_mj,
             alone=_alone(interval, numbers),
+            parked_power_mw=self._parked.learned_mw(self._state.meter.limit_mw),
         )
 
     def resume(self, state: LedgerState, alone: Row | None) -> None:
         """Continue from a journal. The first reading books the energy used since then."""
         self._state = replace(state, meter=replace(state.meter))
+        self._parked.earlier_mw = state.parked_power_mw
         at_start = None if alone is None else frozenset({alone})
         self._open = Interval(state.since_ns, at_start, energy_mj=state.open_mj, restarted=True)
 
@@ -236,14 +226,11 @@ class Ledger:
 
     def _close(self, interval: Interval, reading: Reading, present: frozenset[Row] | None, now_ns: int) -> Booked:
         elapsed_ns, state = now_ns - interval.start_ns, self._state
-        if interval.is_quiet(reading, present, elapsed_ns):
-            powers = [interval.energy_mj * NS_MW_PER_MJ // elapsed_ns, interval.power_mw, reading.power_mw]
-            power_mw = min(mw for mw in powers if mw is not None)
-            if interval.rows:
-                state.parked_power_mw = resting_power(state.parked_power_mw, power_mw, elapsed_ns)
-            else:
-                state.idle_power_mw = resting_power(state.idle_power_mw, power_mw, elapsed_ns)
-        shares = self._mixture.close(interval, present, now_ns, state.parked_power_mw or 0)
+        limit_mw = state.meter.limit_mw
+        self._learn_rest(interval, reading, present, elapsed_ns)
+        parked_mw, self._parked_source = self._parked.best(reading.device.name, limit_mw)
+        state.parked_power_mw = parked_mw
+        shares = self._sharing.close(interval, present, now_ns, parked_mw or 0, limit_mw)
         errors = shares.errors if shares is not None and not self._policy.strict else {}
         accounts = split(
             interval,
@@ -251,11 +238,27 @@ class Ledger:
             elapsed_ns,
             longest_ns=self._longest_ns,
             idle_mw=state.idle_power_mw,
-            parked_mw=state.parked_power_mw,
+            parked_mw=parked_mw,
             policy=self._policy,
             weights=shares.weights if shares is not None else None,
         )
         return replace(self._add(accounts), share_errors={row: errors.get(row) for row in interval.rows})
+
+    def _learn_rest(
+        self, interval: Interval, reading: Reading, present: frozenset[Row] | None, elapsed_ns: int
+    ) -> None:
+        """Learn the power at rest from a finished interval."""
+        if elapsed_ns <= 0 or not interval.energy_mj:
+            return
+        mean_mw = interval.energy_mj * NS_MW_PER_MJ // elapsed_ns
+        if interval.is_quiet(reading, present, elapsed_ns):
+            power_mw = min(mw for mw in (mean_mw, interval.power_mw, reading.power_mw) if mw is not None)
+            if interval.rows:
+                self._parked.rest(power_mw, elapsed_ns)
+            else:
+                self._state.idle_power_mw = resting_power(self._state.idle_power_mw, power_mw, elapsed_ns)
+        elif interval.rows and elapsed_ns >= SHARED_NS and not interval.failed and not interval.restarted:
+            self._parked.work(interval.activities(elapsed_ns / 1e9), mean_mw, elapsed_ns / 1e9)
 
     def _add(self, accounts: Split) -> Booked:
         state = self._state
@@ -301,6 +304,7 @@ class Ledger:
             residual_mj=state.energy_mj - sum_mj,
             idle_power_mw=state.idle_power_mw,
             parked_power_mw=state.parked_power_mw,
+            parked_power_source=self._parked_source,
             checked_counter_mj=state.meter.checked_counter_mj,
             checked_power_mj=state.meter.checked_power_mj,
             busy_ns=time.busy_ns,

@@ -107,7 +107,7 @@ def separate(
     `times` are the expected parts of the interval that each known process had the engine, `time_sd` the standard
     deviation of their sum, `busy` the part in which the engine was busy, and `clock` the relative SM clock.
     """
-    known_time = sum(times)
+    known_time = max(1e-6, sum(times))
     works = _works(columns, times, activity, clock)
     units = [i for i, amount in enumerate(activity) if amount or any(column.shape[i] for column in columns)]
     per_time = [sum(work * column.shape[i] for work, column in zip(works, columns, strict=True)) for i in units]

@@ -74,6 +74,10 @@ def _energy_source(account: Account) -> Series:
     return (((account.source,), 1),) if account.source else ()
 
 
+def _parked_source(account: Account) -> Series:
+    return (((account.parked_power_source,), 1),) if account.parked_power_source else ()
+
+
 def _counter_power(account: Account) -> Value | None:
     if not account.checked_power_mj:
         return None
@@ -137,8 +141,12 @@ GPUS: tuple[Family, ...] = (
     Family("gpu_idle_power_watts", G, GPU_ACCOUNT, "Power draw with no process on the GPU; absent until observed.",
            LEDGER, at("idle_power_mw", 1000), unit="watts"),
     Family("gpu_parked_power_watts", G, GPU_ACCOUNT,
-           "Power draw with only waiting processes on the GPU; absent until observed.",
+           "Power draw with only waiting processes on the GPU, as used for the energy of waiting processes.",
            LEDGER, at("parked_power_mw", 1000), unit="watts"),
+    Family("gpu_parked_power_source_info", I, GPU_ACCOUNT,
+           "Source of the parked power: measured at rest, fitted to power and activity, earlier (from the journal), "
+           "or model (usual for the GPU model).",
+           LEDGER, series=_parked_source, labels=("source",)),
     Family("gpu_energy_over_power_ratio", G, GPU_ACCOUNT,
            "Increase of the energy counter divided by integrated power, over the last hours; close to 1.",
            LEDGER, _counter_power, unit="ratio"),

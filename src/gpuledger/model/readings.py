@@ -143,7 +143,9 @@ class Account:
     idle_power_mw: int | None = None
     """Power without a process on the GPU, as learned."""
     parked_power_mw: int | None = None
-    """Power with only waiting processes on the GPU, as learned."""
+    """Power with only waiting processes on the GPU."""
+    parked_power_source: str = ""
+    """`measured`, `fitted`, `earlier` (from the journal) or `model` (usual for the GPU model)."""
     checked_counter_mj: int = 0
     """Energy by counter in the ticks of the cross-check."""
     checked_power_mj: int = 0

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
-from gpuledger.books.kalman import invert, update
 from gpuledger.model import Activity, ProcessUse, Slot, Tick
 from tests.books.worlds import World
 
@@ -344,92 +343,3 @@ def test_always_true_with_fingerprints(shapes: Any, known: set[int], steps: Any,
         if 4 not in known:  # no sample ever named it
             assert active(booked)[4] == 0
         before = now
-
-
-NUMBER = st.floats(0, 1)
-PRIORS = st.lists(NUMBER, min_size=1, max_size=6)
-COLUMN = st.lists(NUMBER, min_size=5, max_size=5)
-
-
-def whole(columns: list[list[float]], amounts: list[float]) -> list[float]:
-    """What these amounts add up to."""
-    return [sum(a * column[place] for a, column in zip(amounts, columns, strict=True)) for place in range(5)]
-
-
-@given(PRIORS, st.data())
-def test_a_sure_guess_stays(amounts: list[float], data: st.DataObject) -> None:
-    """Whatever is measured, if nothing of it can be believed."""
-    columns = [data.draw(COLUMN) for _ in amounts]
-
-    estimate = update(data.draw(COLUMN), [1e12] * 5, columns, amounts, [0.01] * len(amounts))
-
-    assert estimate.amounts == pytest.approx(amounts, abs=1e-6)
-
-
-@given(PRIORS, st.data())
-def test_a_right_guess_stays(amounts: list[float], data: st.DataObject) -> None:
-    """The measurement has nothing to add, however sure it is and however alike the columns are."""
-    columns = [data.draw(COLUMN) for _ in amounts]
-
-    estimate = update(whole(columns, amounts), [1e-4] * 5, columns, amounts, [0.1] * len(amounts))
-
-    assert estimate.amounts == pytest.approx(amounts, abs=1e-6)
-
-
-@given(PRIORS, st.data())
-def test_nothing_is_below_zero(amounts: list[float], data: st.DataObject) -> None:
-    """For any measurement, the only thing there is included."""
-    columns = [data.draw(COLUMN) for _ in amounts]
-
-    estimate = update(data.draw(COLUMN), [1e-3] * 5, columns, amounts, [0.1] * len(amounts))
-
-    assert min(estimate.amounts) >= 0
-
-
-def test_a_wrong_guess_is_put_right() -> None:
-    """Two that differ: 0.2 and 0.7 are found though 0.9 and 0.1 were guessed."""
-    columns = [[0.9, 0.1, 0.9, 0.2, 0.0], [1.0, 0.8, 0.0, 0.9, 0.0]]
-
-    estimate = update(whole(columns, [0.2, 0.7]), [1e-6] * 5, columns, [0.9, 0.1], [0.1, 0.1])
-
-    assert estimate.amounts == pytest.approx([0.2, 0.7], abs=1e-3)
-
-
-def test_of_two_alike_only_the_sum_is_found() -> None:
-    """The difference stays as guessed."""
-    columns = [[0.9, 0.1, 0.9, 0.2, 0.0]] * 2
-
-    estimate = update(whole(columns, [0.5, 0.5]), [1e-6] * 5, columns, [0.2, 0.6], [0.1, 0.1])
-
-    assert estimate.amounts == pytest.approx([0.3, 0.7], abs=1e-3)
-
-
-def test_what_is_not_in_it_is_left_out() -> None:
-    """A measurement that would need less than none of one thing: none of it, and the other as it fits best."""
-    columns = [[1.0, 0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0, 0.0]]
-
-    estimate = update([0.2, 0.6, 0.0, 0.0, 0.0], [1e-6] * 5, columns, [0.5, 0.5], [0.1, 0.1])
-
-    assert estimate.amounts == pytest.approx([0.0, 0.4], abs=1e-2)
-    assert estimate.variances[0] == 0
-
-
-def test_a_measurement_makes_surer() -> None:
-    """By nearly all of the doubt, of what it sees alone; by nothing, of what it does not see."""
-    estimate = update([0.5, 0.0], [1e-6, 1e-6], [[1.0, 0.0], [0.0, 0.0]], [0.1, 0.1], [0.09, 0.09])
-
-    assert estimate.variance_reduction([0.09, 0.0]) == pytest.approx(0.09, rel=1e-3)
-    assert estimate.variance_reduction([0.0, 0.0]) == 0
-
-
-@given(st.lists(COLUMN, min_size=5, max_size=5))
-def test_an_inverse_is_one(rows: list[list[float]]) -> None:
-    """Times the matrix: of any that is made as ours are."""
-    matrix = [[sum(x * y for x, y in zip(a, b, strict=True)) + (a is b) for b in rows] for a in rows]
-    for place in range(5):
-        matrix[place][place] += 1e-3
-    inverse = invert(matrix)
-
-    for i in range(5):
-        for j in range(5):
-            assert sum(matrix[i][k] * inverse[k][j] for k in range(5)) == pytest.approx(float(i == j), abs=1e-6)

@@ -1,0 +1,386 @@
+"""The shares of processes that use one GPU at the same time: which estimate applies, and what is learned.
+
+In the order of what is known (docs/accuracy.md explains them):
+
+- Every process that works was observed alone before: `mixture.py`.
+- Some were, others (strangers) were not: `strangers.py`.
+- None was: by the expected time on the compute engine (`engine.py`), as if all drew the same power.
+- Clients of MPS have no samples: by activity where they were observed alone, else in equal parts.
+- MIG instances have their own activity: `instances.py`. Processes in one instance are handled like clients of MPS.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+
+from gpuledger.books.engine import SAMPLES_PER_S, EngineTime
+from gpuledger.books.fingerprint import Activities, Alone, Fingerprint, Fingerprints
+from gpuledger.books.instances import Instance, InstancePower
+from gpuledger.books.interval import Interval, Weights, mps
+from gpuledger.books.mixture import (
+    KNOWN_SD,
+    SAMPLES_SD,
+    UNKNOWN_SD,
+    WEIGHT_UNIT,
+    Part,
+    by_activity,
+    by_samples,
+    share_errors,
+    weights_of,
+)
+from gpuledger.books.rows import Row
+from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Column, explained, separate
+from gpuledger.books.time import BUFFER_NS
+
+VISIBLE = 1.5
+"""Strangers are visible for at least this multiple of their sampled time, or visibility does not count."""
+MPS_SD = 0.5
+"""Standard deviation of the time of a process without samples."""
+LEAST_W = 20.0
+"""Least power above parked power while strangers work."""
+LEAST_TOTAL_W = 1e-6
+"""With less power above parked power there is nothing to divide."""
+MOST_PENDING = 100
+"""Limit of intervals not yet learned from; reached only if the clock is set back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of the energy above parked power in one interval."""
+
+    errors: dict[Row, float]
+    """Standard deviation of each share."""
+    weights: Weights | None = None
+    """None if there is no better estimate than the samples of the interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was measured of the whole GPU in one interval."""
+
+    seconds: float
+    busy: float
+    """Part of the interval in which the compute engine was busy."""
+    activity: Activities
+    slots: Sequence[Activities]
+    clock: float
+    """SM clock relative to its highest value."""
+    power_w: float
+    """Above parked power."""
+
+
+Times = Callable[[bool], tuple[Mapping[Row, float], float]]
+"""Expected time on the engine by process and the standard deviation of the known sum; by visibility, or not."""
+
+
+@dataclass(slots=True)
+class _Watts:
+    """Mean power above parked power of each process in an interval, and what its errors are made of."""
+
+    known: dict[Row, float] = field(default_factory=dict)
+    strangers: dict[Row, float] = field(default_factory=dict)
+    known_sd: float = 0.0
+    strangers_sd: float = 0.0
+
+
+class Sharing:
+    """The processes of one GPU: learns fingerprints while one process works alone, and estimates shares otherwise."""
+
+    def __init__(self, fingerprints: Fingerprints, *, by_fingerprint: bool = True) -> None:
+        self._fingerprints = fingerprints
+        self._by_fingerprint = by_fingerprint
+        self._engine = EngineTime()
+        self._instances = InstancePower()
+        self._pending: deque[tuple[int, Row, Alone]] = deque(maxlen=MOST_PENDING)
+
+    def close(
+        self,
+        interval: Interval,
+        at_end: frozenset[Row] | None,
+        now_ns: int,
+        parked_mw: int,
+        limit_mw: int | None = None,
+    ) -> Shares | None:
+        """Learn from a finished interval; its shares if several processes may have worked."""
+        elapsed_s = (now_ns - interval.start_ns) / 1e9
+        if interval.failed or interval.restarted or not 0 < elapsed_s <= BUFFER_NS / 1e9:
+            return None
+        joules = interval.energy_mj / 1000 - parked_mw / 1000 * elapsed_s
+        is_steady = interval.at_start == at_end and len(interval.rows) == len(at_end or ())
+        if any(row.device.parent_uuid for row in interval.rows):
+            return self._instance_shares(interval, elapsed_s, joules, limit_mw, is_steady=is_steady)
+        if interval.has_samples:
+            unchanged = self._engine.update(interval, elapsed_s, now_ns) and is_steady
+            if not interval.hidden and not interval.unlisted:
+                return self._sampled_shares(interval, elapsed_s, joules, now_ns, unchanged=unchanged)
+        return None
+
+    def _sampled_shares(
+        self, interval: Interval, elapsed_s: float, joules: float, now_ns: int, *, unchanged: bool
+    ) -> Shares | None:
+        servers, clients = mps(interval)
+        if servers:
+            return self._mps_shares(interval, servers, clients, elapsed_s, joules, unchanged=unchanged)
+        self._learn(interval, elapsed_s, joules, now_ns, unchanged=unchanged)
+        if len(interval.rows) < 2 or not any(interval.busy_ns.get(row) for row in self._engine.working):
+            return None
+        return self._shares(interval, elapsed_s, max(0.0, joules) / elapsed_s)
+
+    def _learn(self, interval: Interval, elapsed_s: float, joules: float, now_ns: int, *, unchanged: bool) -> None:
+        """Learn from intervals in which one process worked alone.
+
+        Delayed if other processes are present: they may work without having been sampled yet. Not right after a change:
+        samples and joules of other processes may still arrive.
+        """
+        working = self._engine.working
+        if len(working) > 1:
+            self._pending.clear()
+        elif working and unchanged:
+            (row,) = working
+            alone = _alone(interval, elapsed_s, interval.busy_ns.get(row, 0) / 1e9, joules)
+            others = [recent.quiet_ns for other, recent in self._engine.recent.items() if other is not row]
+            if alone is not None:
+                self._pending.append((now_ns + max(others, default=0), row, alone))
+        while self._pending and self._pending[0][0] <= now_ns:
+            self._fingerprints.learn(*self._pending.popleft()[1:])
+
+    def _shares(self, interval: Interval, elapsed_s: float, power_w: float) -> Shares:
+        recent = self._engine.recent
+        fingerprints = {row: self._fingerprints.get(row) for row in self._engine.working}
+        known = {row: fingerprint for row, fingerprint in fingerprints.items() if fingerprint is not None}
+        strangers = [row for row in fingerprints if row not in known and recent[row].engine_s]
+        activity = interval.activities(elapsed_s) if self._by_fingerprint else None
+        if activity is None:
+            engine = {row: ns / 1e9 / elapsed_s for row, ns in interval.busy_ns.items() if ns and row in recent}
+            parts = [Part(row=row, prior=prior, watts=1.0, power_sd=UNKNOWN_SD) for row, prior in engine.items()]
+            return Shares(errors=share_errors(parts, by_samples(parts), self._unsampled(len(engine))))
+        busy = min(1.0, sum(interval.busy_ns.values()) / 1e9 / elapsed_s)
+        observed = Observed(elapsed_s, busy, activity, interval.slots, interval.clock(), power_w)
+        if not strangers:
+            return self._known_shares(known, observed)
+
+        def times(by_visibility: bool) -> tuple[Mapping[Row, float], float]:
+            return self._engine.expected(known, strangers, busy, by_visibility=by_visibility)
+
+        if not known:
+            return self._weighted(_Watts(strangers=dict(times(False)[0])), "sm_time")
+        return self._weighted(self._company(known, strangers, observed, times))
+
+    def _known_shares(self, known: Mapping[Row, Fingerprint], observed: Observed) -> Shares:
+        """Every process that worked lately was observed alone."""
+        parts = [
+            Part(
+                row=row,
+                prior=self._engine.recent[row].short_share() * behaviour.seconds / total_s,
+                watts=behaviour.watts(),
+                power_sd=KNOWN_SD,
+                behaviour=behaviour,
+            )
+            for row, fingerprint in known.items()
+            for total_s in [sum(behaviour.seconds for behaviour in fingerprint.reliable())]
+            for behaviour in fingerprint.reliable()
+        ]
+        estimate = by_activity(parts, observed.activity, observed.power_w, SAMPLES_SD)
+        weights = weights_of(parts, estimate)
+        if not any(weights.values()):
+            return Shares(errors={})
+        return Shares(share_errors(parts, estimate, self._unsampled(len(known))), Weights("fingerprint", weights))
+
+    def _unsampled(self, sampled: int) -> float:
+        """The share that processes without a sample may have had: 1 / (n + 2) after n samples (rule of succession)."""
+        if sampled == len(self._engine.recent):
+            return 0.0
+        return 1 / (2 + SAMPLES_PER_S * max(recent.short_seconds for recent in self._engine.recent.values()))
+
+    def _company(
+        self, known: Mapping[Row, Fingerprint], strangers: Sequence[Row], observed: Observed, times: Times
+    ) -> _Watts:
+        """Known processes and strangers. In a slot that the known ones explain, the strangers paused."""
+        rows = list(known)
+        columns = [
+            Column(number, behaviour.shape(), behaviour.watts(), behaviour.clock(), behaviour.seconds)
+            for number, fingerprint in enumerate(known.values())
+            for behaviour in fingerprint.reliable()
+        ]
+        slots = observed.slots if _vary(observed.slots) else [observed.activity]
+        amounts = [explained(columns, slot) for slot in slots]
+        visible = amounts.count(None) / len(slots)
+        recent = [self._engine.recent[row] for row in strangers]
+        for stranger in recent:
+            stranger.see(visible, observed.seconds)
+        by_visibility = all(stranger.visible() >= VISIBLE * stranger.share() for stranger in recent)
+        if not by_visibility:
+            amounts, visible = [None] * len(slots), 1.0
+        watts = _Watts(known=dict.fromkeys(known, 0.0), strangers=dict.fromkeys(strangers, 0.0))
+        for slot_amounts in amounts:
+            for column, amount in zip(columns, slot_amounts or (), strict=False):
+                watts.known[rows[column.number]] += amount * column.watts / len(slots)
+        if not visible:
+            return watts
+        shown = [slot for slot, slot_amounts in zip(slots, amounts, strict=True) if slot_amounts is None]
+        mean = tuple(sum(unit) / len(shown) for unit in zip(*shown, strict=True))
+        power_w = max(LEAST_W, (observed.power_w - sum(watts.known.values())) / visible)
+        expected, time_sd = times(by_visibility)
+        powers = separate(
+            columns,
+            [expected[row] for row in rows],
+            time_sd,
+            activity=mean,
+            power_w=power_w,
+            busy=observed.busy,
+            clock=observed.clock,
+        )
+        for row, power in zip(rows, powers.known_w, strict=True):
+            watts.known[row] += power * visible
+        strangers_time = sum(expected[row] for row in strangers)
+        for row in strangers:
+            watts.strangers[row] = powers.strangers_w * visible * expected[row] / strangers_time
+        watts.known_sd, watts.strangers_sd = powers.known_sd_w * visible, powers.strangers_sd_w * visible
+        return watts
+
+    def _weighted(self, watts: _Watts, method: str = "fingerprint") -> Shares:
+        """Shares by power. The errors combine those of known power, strangers' power and each stranger's part."""
+        known_w, strangers_w = sum(watts.known.values()), sum(watts.strangers.values())
+        total_w = known_w + strangers_w
+        if total_w < LEAST_TOTAL_W:
+            return Shares(errors={})
+        error = sqrt((strangers_w * watts.known_sd) ** 2 + (known_w * watts.strangers_sd) ** 2) / total_w**2
+        errors = {row: error * power / known_w for row, power in watts.known.items()} if known_w else {}
+        relative = {
+            row: self._engine.recent[row].variance() / max(0.05, self._engine.recent[row].share() ** 2) + STRANGER_SD**2
+            for row in watts.strangers
+        }
+        for row, power in watts.strangers.items():
+            part = power / strangers_w if strangers_w else 1 / len(relative)
+            others = [relative[other] for other in relative if other is not row]
+            own = part * (1 - part) * sqrt(relative[row] + sum(others) / len(others)) if others else 0.0
+            errors[row] = sqrt((error * part) ** 2 + (own * strangers_w / total_w) ** 2)
+        unsampled = self._unsampled(len(errors))
+        errors = {row: min(1.0, round(sqrt(e * e + unsampled * unsampled), 3)) for row, e in errors.items()}
+        weights = {row: round(power * WEIGHT_UNIT) for row, power in (watts.known | watts.strangers).items()}
+        return Shares(errors, Weights(method, weights))
+
+    def _mps_shares(
+        self,
+        interval: Interval,
+        servers: set[Row],
+        clients: set[Row],
+        elapsed_s: float,
+        joules: float,
+        *,
+        unchanged: bool,
+    ) -> Shares | None:
+        """Clients of MPS. The samples name only the server, so activity and power are the only inputs."""
+        self._pending.clear()
+        engine_s = sum(interval.busy_ns.get(server, 0) for server in servers) / 1e9
+        if len(clients) == 1 and unchanged and interval.rows == servers | clients:
+            alone = _alone(interval, elapsed_s, engine_s, joules)
+            if alone is not None:
+                (client,) = clients
+                self._fingerprints.learn(client, alone)
+            return None
+        activity = interval.activities(elapsed_s) if self._by_fingerprint else None
+        others = interval.rows - servers - clients
+        if activity is None or not engine_s or any(interval.busy_ns.get(row) for row in others):
+            return Shares(dict.fromkeys(clients, _any_split(len(clients))))
+        busy, power_w = min(1.0, engine_s / elapsed_s), max(0.0, joules) / elapsed_s
+        observed = Observed(elapsed_s, busy, activity, interval.slots, interval.clock(), power_w)
+        return self._without_samples(sorted(clients), observed, "mps")
+
+    def _without_samples(self, rows: Sequence[Row], observed: Observed, method: str) -> Shares:
+        """Processes of which no samples exist: by activity where some were observed alone, else in equal parts."""
+        fingerprints = {row: self._fingerprints.get(row) for row in rows}
+        known = {row: fingerprint for row, fingerprint in fingerprints.items() if fingerprint is not None}
+        times = dict.fromkeys(rows, observed.busy / len(rows))
+        if not known or not observed.busy:
+            return Shares(dict.fromkeys(rows, _any_split(len(rows))), Weights(method, dict.fromkeys(rows, 1)))
+        if len(known) < len(rows):
+            times |= {row: min(times[row], fingerprint.demand()) for row, fingerprint in known.items()}
+            time_sd = MPS_SD * sum(times[row] for row in known)
+            strangers = [row for row in rows if row not in known]
+            return self._weighted(self._company(known, strangers, observed, lambda _: (times, time_sd)), method)
+        parts = [
+            Part(row, times[row], behaviour.watts(), KNOWN_SD, behaviour)
+            for row, fingerprint in known.items()
+            for behaviour in fingerprint.reliable()
+        ]
+        estimate = by_activity(parts, observed.activity, observed.power_w, MPS_SD)
+        weights = weights_of(parts, estimate)
+        if not any(weights.values()):
+            return Shares(dict.fromkeys(rows, _any_split(len(rows))), Weights(method, dict.fromkeys(rows, 1)))
+        return Shares(share_errors(parts, estimate, 0.0), Weights(method, weights))
+
+    def _instance_shares(
+        self, interval: Interval, elapsed_s: float, joules: float, limit_mw: int | None, *, is_steady: bool
+    ) -> Shares | None:
+        """Processes in MIG instances: the power of each instance, then that of its processes."""
+        by_instance: dict[str, list[Row]] = {}
+        for row in sorted(interval.rows):
+            by_instance.setdefault(row.device.uuid, []).append(row)
+        measured = interval.mig_activity
+        if not self._by_fingerprint or interval.mig_missing & set(by_instance) or not set(by_instance) <= set(measured):
+            return None
+        whole = sum(interval.mig_sizes.values())
+        instances = {
+            uuid: Instance(
+                activity=tuple(unit / elapsed_s for unit in units),
+                size=interval.mig_sizes[uuid] / whole,
+                program=tuple((row.pid, row.start_ticks) for row in by_instance.get(uuid, ())) or uuid,
+            )
+            for uuid, units in measured.items()
+        }
+        limit_w = limit_mw / 1000 if limit_mw else None
+        watts = self._instances.divide(instances, max(0.0, joules) / elapsed_s, elapsed_s, limit_w)
+        total_w = sum(power for power, _ in watts.values())
+        if total_w < LEAST_TOTAL_W:
+            return None
+        sum_variance = sum(sd * sd for _, sd in watts.values())
+        weights: dict[Row, int] = {}
+        errors: dict[Row, float] = {}
+        unseen = 0.0
+        for uuid, (power_w, sd_w) in watts.items():
+            rows = by_instance.get(uuid, [])
+            if not rows:
+                unseen += power_w
+                continue
+            share = power_w / total_w
+            variance = ((1 - 2 * share) * sd_w * sd_w + share * share * sum_variance) / total_w**2
+            busy = min(1.0, interval.mig_engine_s[uuid] / elapsed_s)
+            observed = Observed(elapsed_s, busy, instances[uuid].activity, (), interval.clock(), power_w)
+            if len(rows) == 1:
+                if is_steady and busy and any(observed.activity):
+                    alone = Alone(observed.activity, elapsed_s, busy * elapsed_s, power_w * elapsed_s, interval.clock())
+                    self._fingerprints.learn(rows[0], alone)
+                inside = Shares({rows[0]: 0.0}, Weights("mig", {rows[0]: 1}))
+            else:
+                inside = self._without_samples(rows, observed, "mig")
+            assert inside.weights is not None  # noqa: S101 - rows are not empty
+            whole_weight = sum(inside.weights.rows.values()) or 1
+            for row, weight in inside.weights.rows.items():
+                part = weight / whole_weight
+                weights[row] = round(part * power_w * WEIGHT_UNIT)
+                errors[row] = min(1.0, round(sqrt(part * part * variance + (share * inside.errors[row]) ** 2), 3))
+        if not any(weights.values()):
+            return None
+        return Shares(errors, Weights("mig", weights, round(unseen * WEIGHT_UNIT)))
+
+
+def _any_split(count: int) -> float:
+    """Standard deviation of a share if any split among so many processes is as likely as another."""
+    return round(sqrt((count - 1) / (count + 1)) / count, 3)
+
+
+def _alone(interval: Interval, elapsed_s: float, engine_s: float, joules: float) -> Alone | None:
+    """What an interval in which one process worked tells about it; None if that is nothing."""
+    activity = interval.activities(elapsed_s)
+    if activity is None or not any(activity) or not engine_s:
+        return None
+    return Alone(activity, elapsed_s, engine_s, joules, interval.clock())
+
+
+def _vary(slots: Sequence[Activities]) -> bool:
+    """Whether the activity of a unit differs between slots."""
+    return any(max(unit) - min(unit) > EXPLAINED for unit in zip(*slots, strict=True))
