@@ -82,7 +82,7 @@ class InstancePower:
         return result
 
     def _start(self, limit_w: float) -> None:
-        self._weights_w = [USUAL_POWER[unit] * limit_w for unit in UNITS]
+        self._weights_w = [usual * limit_w for usual in USUAL_POWER]
         self._prior = [(WEIGHT_SD * weight + LEAST_SD * limit_w) ** 2 for weight in self._weights_w]
         size = len(UNITS)
         self._covariance = [[self._prior[i] if i == j else 0.0 for j in range(size)] for i in range(size)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import exp, sqrt
+from operator import mul
 
-from gpuledger.books.fingerprint import UNITS, Activities
+from gpuledger.books.fingerprint import Activities
 from gpuledger.books.strangers import USUAL_POWER
 
 FALL_NS = 4_000_000_000
@@ -58,7 +59,7 @@ class ParkedPower:
         self.lowest_mw = power_mw if self.lowest_mw is None else min(self.lowest_mw, power_mw)
         if activity is None:
             return
-        model = sum(USUAL_POWER[unit] * amount for unit, amount in zip(UNITS, activity, strict=True))
+        model = sum(map(mul, USUAL_POWER, activity))
         decay, power = exp(-seconds / FIT_S), power_mw / 1000
         terms = (1.0, model, power, model * model, model * power, power * power)
         self.sums = [old * decay + term * seconds for old, term in zip(self.sums, terms, strict=True)]

@@ -32,7 +32,7 @@ from gpuledger.books.mixture import (
     weights_of,
 )
 from gpuledger.books.rows import Row
-from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Column, explained, separate
+from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Column, Explanation, separate
 from gpuledger.books.time import BUFFER_NS
 
 VISIBLE = 1.5
@@ -206,7 +206,8 @@ class Sharing:
             for behaviour in fingerprint.reliable()
         ]
         slots = observed.slots if _vary(observed.slots) else [observed.activity]
-        amounts = [explained(columns, slot) for slot in slots]
+        explanation = Explanation(columns)
+        amounts = [explanation.amounts(slot) for slot in slots]
         visible = amounts.count(None) / len(slots)
         recent = [self._engine.recent[row] for row in strangers]
         for stranger in recent:

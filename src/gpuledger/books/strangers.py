@@ -10,23 +10,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, pi, sqrt
+from operator import mul
 
-from gpuledger.books.fingerprint import UNITS, Activities
-from gpuledger.books.kalman import update
+from gpuledger.books.fingerprint import Activities
+from gpuledger.books.kalman import invert
 
-UNUSED = dict(zip(UNITS, (0.02, 0.2, 0.5, 0.1, 0.9, 0.4, 0.7, 0.05), strict=True))
-"""Prior probability that a program does not use a unit."""
-HIGHEST = dict(zip(UNITS, (1.0, 0.7, 0.95, 0.7, 0.9, 0.5, 0.4, 0.95), strict=True))
+UNUSED = (0.02, 0.2, 0.5, 0.1, 0.9, 0.4, 0.7, 0.05)
+"""Prior probability that a program does not use a unit, in the order of UNITS."""
+HIGHEST = (1.0, 0.7, 0.95, 0.7, 0.9, 0.5, 0.4, 0.95)
 """Highest activity of a unit, by any program."""
+LOG_USED = tuple(log((1 - unused) / highest) for unused, highest in zip(UNUSED, HIGHEST, strict=True))
 UNUSED_SD = 0.015
 """Standard deviation of the activity of an unused unit."""
+FAR = 6 * UNUSED_SD
+"""A higher activity is not that of an unused unit."""
+ROOT = sqrt(2 * pi)
+RIDGE = 1e-4
+"""Keeps the least-squares problem of similar columns well-conditioned."""
 SM, SM_SD, SM_ANY = 0.9, 0.08, 0.3
 """Most programs keep this part of the SMs active while on the engine; with the last probability it may be any."""
-USUAL_POWER = dict(zip(UNITS, (0.5, 0.0, 0.6, 0.1, 0.6, 0.4, 0.4, 0.3), strict=True))
+USUAL_POWER = (0.5, 0.0, 0.6, 0.1, 0.6, 0.4, 0.4, 0.3)
 """Power above parked power per activity of a unit, relative to the power limit: a fit to many programs on an H200."""
 TEMPER = 0.1
 """Weight of the plausibility: units do not vary independently."""
-POINTS = 24
+POINTS = 16
 """Points of the grid on which the time of the known processes is estimated."""
 EXPLAINED = 0.03
 """Activity counts as explained if no unit differs by more."""
@@ -73,23 +80,38 @@ class Powers:
     strangers_sd_w: float = 0.0
 
 
-def explained(columns: Sequence[Column], activity: Activities) -> list[float] | None:
-    """The amounts with which known processes alone explain an activity; None if they do not."""
-    used = [i for i, amount in enumerate(activity) if amount or any(column.shape[i] for column in columns)]
-    observed = [activity[i] for i in used]
-    shapes = [[column.shape[i] for i in used] for column in columns]
-    if len(shapes) == 1:
-        (shape,) = shapes
-        amounts = [sum(a * b for a, b in zip(observed, shape, strict=True)) / (sum(a * a for a in shape) or 1.0)]
-    else:
-        estimate = update(observed, [1e-4] * len(used), shapes, [0.0] * len(shapes), [1.0] * len(shapes))
-        amounts = estimate.amounts
-    if sum(amounts) > MOST_AMOUNT:
-        return None
-    for i, number in enumerate(observed):
-        if abs(number - sum(amount * shape[i] for amount, shape in zip(amounts, shapes, strict=True))) > EXPLAINED:
+class Explanation:
+    """Explains activity by known processes alone: a = (H^T H + e I)^-1 H^T z = H^T (H H^T + e I)^-1 z.
+
+    Of the two forms, the one with the smaller matrix is used.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._shapes = [column.shape for column in columns]
+        units = list(zip(*self._shapes, strict=True))
+        if len(columns) <= len(units):
+            self._gains = [[sum(map(mul, row, unit)) for unit in units] for row in _inverse(self._shapes)]
+        else:
+            inverse = _inverse(units)
+            self._gains = [[sum(map(mul, row, shape)) for row in inverse] for shape in self._shapes]
+
+    def amounts(self, activity: Activities) -> list[float] | None:
+        """The amount of each column; None if known processes do not explain the activity."""
+        amounts = [max(0.0, sum(map(mul, row, activity))) for row in self._gains]
+        if sum(amounts) > MOST_AMOUNT:
             return None
-    return amounts
+        for number, *unit in zip(activity, *self._shapes, strict=True):
+            if abs(number - sum(map(mul, amounts, unit))) > EXPLAINED:
+                return None
+        return amounts
+
+
+def _inverse(vectors: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Inverse of the matrix of all inner products, with a ridge."""
+    gram = [[sum(map(mul, a, b)) for b in vectors] for a in vectors]
+    for i in range(len(gram)):
+        gram[i][i] += RIDGE
+    return invert(gram)
 
 
 def separate(
@@ -112,10 +134,10 @@ def separate(
     units = [i for i, amount in enumerate(activity) if amount or any(column.shape[i] for column in columns)]
     per_time = [sum(work * column.shape[i] for work, column in zip(works, columns, strict=True)) for i in units]
     per_time = [amount / known_time for amount in per_time]
-    names, observed = [UNITS[i] for i in units], [activity[i] for i in units]
+    observed = [activity[i] for i in units]
     grid = [busy * (i + 0.5) / POINTS for i in range(POINTS)]
     logs = [
-        TEMPER * _plausibility(names, observed, per_time, time, busy - time)
+        TEMPER * _plausibility(units, observed, per_time, time, busy - time)
         - 0.5 * ((time - known_time) / time_sd) ** 2
         for time in grid
     ]
@@ -131,7 +153,7 @@ def separate(
         known_w[column.number] += watts
         now_w += watts * (clock / column.clock) ** CLOCK_POWER
     rest_w, rest_variance = power_w - now_w, (POWER_SD * now_w) ** 2 + variance * (now_w / mean) ** 2
-    usual_w = power_w * _usual(names, observed, per_time, mean)
+    usual_w = power_w * _usual(units, observed, per_time, mean)
     usual_variance = (USUAL_SD * usual_w) ** 2
     total_variance = rest_variance + usual_variance or 1.0
     strangers_w = (rest_w * usual_variance + usual_w * rest_variance) / total_variance
@@ -143,12 +165,12 @@ def separate(
     )
 
 
-def _usual(names: Sequence[str], observed: Sequence[float], per_time: Sequence[float], known: float) -> float:
+def _usual(units: Sequence[int], observed: Sequence[float], per_time: Sequence[float], known: float) -> float:
     """The part of the power that the activity of the strangers usually draws."""
     total = rest = 0.0
-    for name, amount, part in zip(names, observed, per_time, strict=True):
-        total += USUAL_POWER[name] * amount
-        rest += USUAL_POWER[name] * max(0.0, amount - known * part)
+    for unit, amount, part in zip(units, observed, per_time, strict=True):
+        total += USUAL_POWER[unit] * amount
+        rest += USUAL_POWER[unit] * max(0.0, amount - known * part)
     return rest / total if total else 0.5
 
 
@@ -171,30 +193,31 @@ def _bound(shape: Sequence[float], activity: Activities) -> float:
 
 
 def _plausibility(
-    names: Sequence[str], observed: Sequence[float], per_time: Sequence[float], known: float, rest: float
+    units: Sequence[int], observed: Sequence[float], per_time: Sequence[float], known: float, rest: float
 ) -> float:
     """Log density of the activity, if known processes had the engine for `known` and strangers for `rest`."""
-    result = -len(names) * log(rest)  # Jacobian: activity = known part + rest x activity of the strangers
-    for name, amount, part in zip(names, observed, per_time, strict=True):
-        result += log_density(name, (amount - known * part) / rest)
+    result = -len(units) * log(rest)  # Jacobian: activity = known part + rest x activity of the strangers
+    for unit, amount, part in zip(units, observed, per_time, strict=True):
+        result += log_density(unit, (amount - known * part) / rest)
     return result
 
 
-def log_density(name: str, activity: float) -> float:
+def log_density(unit: int, activity: float) -> float:
     """Log prior density of a program's activity on the engine in one unit."""
-    unused, highest = UNUSED[name], HIGHEST[name]
+    if unit and FAR < activity <= HIGHEST[unit]:
+        return LOG_USED[unit]
     density = 1.0
     if activity < 0:
         density = _bell(activity, UNUSED_SD)
-    elif activity > highest:
-        density = _bell(activity - highest, 0.05)
-    if name == "sm_pct":
-        density = (1 - SM_ANY) * _bell(activity - SM, SM_SD) / (sqrt(2 * pi) * SM_SD) + SM_ANY * density
+    elif activity > HIGHEST[unit]:
+        density = _bell(activity - HIGHEST[unit], 0.05)
+    if unit == 0:
+        density = (1 - SM_ANY) * _bell(activity - SM, SM_SD) / (ROOT * SM_SD) + SM_ANY * density
     else:
-        density /= highest
-    density *= 1 - unused
-    if abs(activity) < 6 * UNUSED_SD:
-        density += unused * 2 * _bell(activity, UNUSED_SD) / (sqrt(2 * pi) * UNUSED_SD)
+        density /= HIGHEST[unit]
+    density *= 1 - UNUSED[unit]
+    if abs(activity) < FAR:
+        density += UNUSED[unit] * 2 * _bell(activity, UNUSED_SD) / (ROOT * UNUSED_SD)
     return log(density + 1e-12)
 
 
