@@ -47,6 +47,8 @@ SHOWN_S = 5.0
 """Default window length of the summary, in seconds."""
 BETWEEN_S = 30.0
 BUFFER_S = 10.0
+ROUNDING_S = 0.001
+"""Times in seconds and in nanoseconds differ by less."""
 IDLE_MW = 80_000
 """Idle power of the recorded GPU in watts. All estimators use it, so it hardly affects the shares."""
 
@@ -120,7 +122,7 @@ def _booked(tick: Tick, pids: list[int]) -> Shares:
 
 def _kepler(recording: Any, now: float) -> Shares:
     """Power above idle, split by utilization at one instant; equal if the driver reports none."""
-    rows = [row for row in recording["rows"] if now - BUFFER_S < row["t"] <= now]
+    rows = [row for row in recording["rows"] if now - BUFFER_S < row["t"] <= now + ROUNDING_S]
     pct: Shares = {}
     for pid, _, sm_pct, _ in (sample for row in rows for sample in row.get("proc_util") or ()):
         pct[pid] = pct.get(pid, 0.0) + sm_pct

@@ -27,7 +27,7 @@ DRIFT_S = 300.0
 """Time in which a weight or a correction becomes as uncertain as before, without observations."""
 MODEL_SD, POWER_SD, LEAST_W = 0.1, 0.03, 5.0
 """Standard deviation of the power: of the model with weights only, and with corrections, relative and in watts."""
-SYSTEMATIC_SD = 0.06
+SYSTEMATIC_SD = 0.04
 """Relative standard deviation of the power of an instance that more data would not reduce."""
 MOST_PROGRAMS = 1000
 """Size of the LRU of corrections."""

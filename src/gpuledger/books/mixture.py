@@ -25,6 +25,8 @@ KNOWN_SD, UNKNOWN_SD = 0.1, 0.5
 """Relative standard deviation of a process's power, with and without a fingerprint."""
 SURPRISE = 9.0
 """A residual of more than this many variances (three standard deviations) means that the model does not fit."""
+OVER_5_S = 0.75
+"""Standard deviation of a share over 5 s, for which errors are published, relative to that of one interval."""
 FULL_W = 1000.0
 """Scales power to the range of activities."""
 WEIGHT_UNIT = 1_000_000_000
@@ -86,7 +88,7 @@ class _Moments:
 
 
 def share_errors(parts: Sequence[Part], estimate: Estimate, unsampled: float) -> dict[Row, float]:
-    """Standard deviation of each share s_i = p_i / P, where p_i is the power of process i and P the sum of all.
+    """Standard deviation over 5 s of each share s_i = p_i / P: p_i is the power of process i, P the sum of all.
 
     Prior: var(s_i) = ((1 - s_i)^2 var(p_i) + s_i^2 sum_{j != i} var(p_j)) / P^2. The observations reduce it by
     g^T S^-1 g; the share of processes without samples adds (s_i x `unsampled`)^2.
@@ -109,7 +111,7 @@ def share_errors(parts: Sequence[Part], estimate: Estimate, unsampled: float) ->
         variance = own.variance * (1 - 2 * own.share) + own.share**2 * total.variance
         gradient = [g - own.share * sum_g for g, sum_g in zip(own.gradient, total.gradient, strict=True)]
         variance = max(0.0, variance - estimate.variance_reduction(gradient)) + (own.share * unsampled) ** 2
-        errors[row] = min(1.0, round(sqrt(variance), 3))
+        errors[row] = min(1.0, round(OVER_5_S * sqrt(variance), 3))
     return errors
 
 

@@ -39,6 +39,8 @@ VISIBLE = 1.5
 """Strangers are visible for at least this multiple of their sampled time, or visibility does not count."""
 MPS_SD = 0.5
 """Standard deviation of the time of a process without samples."""
+UNSAMPLED = 2.0
+"""Errors of processes without samples are larger by this factor."""
 LEAST_W = 20.0
 """Least power above parked power while strangers work."""
 LEAST_TOTAL_W = 1e-6
@@ -242,22 +244,25 @@ class Sharing:
         watts.known_sd, watts.strangers_sd = powers.known_sd_w * visible, powers.strangers_sd_w * visible
         return watts
 
-    def _weighted(self, watts: _Watts, method: str = "fingerprint") -> Shares:
+    def _weighted(self, watts: _Watts, method: str = "fingerprint", *, sampled: bool = True) -> Shares:
         """Shares by power. The errors combine those of known power, strangers' power and each stranger's part."""
         known_w, strangers_w = sum(watts.known.values()), sum(watts.strangers.values())
         total_w = known_w + strangers_w
         if total_w < LEAST_TOTAL_W:
             return Shares(errors={})
         error = sqrt((strangers_w * watts.known_sd) ** 2 + (known_w * watts.strangers_sd) ** 2) / total_w**2
+        error *= 1 if sampled else UNSAMPLED
         errors = {row: error * power / known_w for row, power in watts.known.items()} if known_w else {}
         relative = {
             row: self._engine.recent[row].variance() / max(0.05, self._engine.recent[row].share() ** 2) + STRANGER_SD**2
+            if sampled
+            else 1.0
             for row in watts.strangers
         }
         for row, power in watts.strangers.items():
             part = power / strangers_w if strangers_w else 1 / len(relative)
             others = [relative[other] for other in relative if other is not row]
-            own = part * (1 - part) * sqrt(relative[row] + sum(others) / len(others)) if others else 0.0
+            own = 0.5 * sqrt(part * (1 - part) * (relative[row] + sum(others) / len(others))) if others else 0.0
             errors[row] = sqrt((error * part) ** 2 + (own * strangers_w / total_w) ** 2)
         unsampled = self._unsampled(len(errors))
         errors = {row: min(1.0, round(sqrt(e * e + unsampled * unsampled), 3)) for row, e in errors.items()}
@@ -302,7 +307,9 @@ class Sharing:
             times |= {row: min(times[row], fingerprint.demand()) for row, fingerprint in known.items()}
             time_sd = MPS_SD * sum(times[row] for row in known)
             strangers = [row for row in rows if row not in known]
-            return self._weighted(self._company(known, strangers, observed, lambda _: (times, time_sd)), method)
+            return self._weighted(
+                self._company(known, strangers, observed, lambda _: (times, time_sd)), method, sampled=False
+            )
         parts = [
             Part(row, times[row], behaviour.watts(), KNOWN_SD, behaviour)
             for row, fingerprint in known.items()
