@@ -32,7 +32,7 @@ from gpuledger.books.mixture import (
     weights_of,
 )
 from gpuledger.books.rows import Row
-from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Column, Explanation, separate
+from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Column, Explanation, in_slots, separate
 from gpuledger.books.time import BUFFER_NS
 
 VISIBLE = 1.5
@@ -207,7 +207,9 @@ class Sharing:
             for number, fingerprint in enumerate(known.values())
             for behaviour in fingerprint.reliable()
         ]
-        slots = observed.slots if _vary(observed.slots) else [observed.activity]
+        slots = [in_slots(slot) for slot in observed.slots]
+        if not _vary(slots):
+            slots = [in_slots(observed.activity)]
         explanation = Explanation(columns)
         amounts = [explanation.amounts(slot) for slot in slots]
         visible = amounts.count(None) / len(slots)
@@ -218,20 +220,21 @@ class Sharing:
         if not by_visibility:
             amounts, visible = [None] * len(slots), 1.0
         watts = _Watts(known=dict.fromkeys(known, 0.0), strangers=dict.fromkeys(strangers, 0.0))
+        shown = list(observed.activity)  # the activity while strangers work: all but that of the explained slots
         for slot_amounts in amounts:
             for column, amount in zip(columns, slot_amounts or (), strict=False):
                 watts.known[rows[column.number]] += amount * column.watts / len(slots)
+                part = amount / len(slots)
+                shown = [unit - part * own for unit, own in zip(shown, column.shape, strict=True)]
         if not visible:
             return watts
-        shown = [slot for slot, slot_amounts in zip(slots, amounts, strict=True) if slot_amounts is None]
-        mean = tuple(sum(unit) / len(shown) for unit in zip(*shown, strict=True))
         power_w = max(LEAST_W, (observed.power_w - sum(watts.known.values())) / visible)
         expected, time_sd = times(by_visibility)
         powers = separate(
             columns,
             [expected[row] for row in rows],
             time_sd,
-            activity=mean,
+            activity=tuple(max(0.0, unit) / visible for unit in shown),
             power_w=power_w,
             busy=observed.busy,
             clock=observed.clock,
