@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from bench import attribution
+from bench import accuracy, attribution
 
 from gpuledger.books.book import Books
 from gpuledger.model import Account, Tick
@@ -128,6 +129,50 @@ def test_shares_of_real_work_are_near_the_truth() -> None:
     assert found["ours"]["mean"] <= 0.06
     assert found["ours"]["p95"] <= 0.15
     assert found["sm_time"]["mean"] > 2 * found["ours"]["mean"]
+
+
+def test_the_accuracy_table_is_fresh() -> None:
+    """docs/accuracy.md has the table that `python -m bench.accuracy` prints."""
+    table = accuracy.table(accuracy.measure())
+
+    assert f"{accuracy.BEGIN}\n{table}\n{accuracy.END}" in accuracy.PAGE.read_text(), (
+        "run python -m bench.accuracy --write"
+    )
+
+
+def test_shares_while_processes_come_and_go() -> None:
+    """Nothing is known before; better than SM time in sum, and never much worse."""
+    known, normal, unseen, bursts, mps, mig = (regime.scores for regime in accuracy.measure())
+    found = {name: attribution.summary(scores, 5.0) for name, scores in (("normal", normal), ("unseen", unseen))}
+
+    assert found["normal"]["ours"]["mean"] < 0.095
+    assert found["normal"]["ours"]["mean"] < 0.75 * found["normal"]["sm_time"]["mean"]
+    assert found["unseen"]["ours"]["mean"] < 0.8 * found["unseen"]["sm_time"]["mean"]
+    for score in normal:
+        means = {name: attribution.figures(score.errors[name])["mean"] for name in ("ours", "sm_time")}
+        assert means["ours"] <= means["sm_time"] + 0.01, score.name
+    assert attribution.summary(mps, 5.0)["ours"]["mean"] < 0.6 * attribution.summary(mps, 5.0)["equal"]["mean"]
+    assert attribution.summary(mig, 5.0)["ours"]["mean"] < 0.03
+    for scores in (known, normal, unseen, bursts, mps, mig):
+        assert 0.6 <= (attribution.covered(scores, 5.0) or 0) <= 0.9
+
+
+def test_the_command_reports_timelines_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """One object as the last line, with the figures of each estimator."""
+    solo = h200.FOLDER / "work" / "solo-conv.json.gz"
+    timeline = h200.FOLDER / "timelines" / "tl-fft-conv30.json.gz"
+    mig = next((h200.FOLDER / "mig").glob("*.gz"))
+
+    assert attribution.main(["--json", "--window", "5", "--solo", str(solo), "--timeline", str(timeline)]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert attribution.main(["--json", "--mig", str(mig)]) == 0
+    of_mig = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert attribution.main(["--solo", str(solo)]) == 1
+
+    for told in (found, of_mig):
+        assert set(told["summary"]) == {"equal", "kepler", "sm_time", "ours"}
+        assert all(set(figures) == {"mean", "p95", "worst"} for figures in told["summary"].values())
+        assert 0 <= told["covered"] <= 1
 
 
 def test_errors_are_as_large_as_they_are_said_to_be() -> None:

@@ -24,7 +24,7 @@ JUMP = 0.2
 """The long means start again if the short mean of a process differs from its long mean by more."""
 KEPT = 0.1
 """Weight of the long means after they start again, or after a process began or stopped to work."""
-FAIR = 0.2
+FAIR = 0.1
 """Prior probability that a process has its fair share of a busy engine."""
 FAIR_SD = 0.08
 """Standard deviation of a share around the fair share: work differs in how well it shares caches."""

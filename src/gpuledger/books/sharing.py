@@ -162,7 +162,7 @@ class Sharing:
         busy = min(1.0, sum(interval.busy_ns.values()) / 1e9 / elapsed_s)
         observed = Observed(elapsed_s, busy, activity, interval.slots, interval.clock(), power_w)
         if not strangers:
-            return self._known_shares(known, observed)
+            return self._known_shares(known, observed) if known else Shares(errors={})
 
         def times(by_visibility: bool) -> tuple[Mapping[Row, float], float]:
             return self._engine.expected(known, strangers, busy, by_visibility=by_visibility)

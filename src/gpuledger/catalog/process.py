@@ -47,8 +47,8 @@ PROCESSES: tuple[Family, ...] = (
            "Energy of the process, by method. exclusive is measured; all other methods are estimates.",
            LEDGER, series=named("energy_mj", 1000), labels=("method",), unit="joules"),
     Family("gpu_process_energy_share_error_ratio", G, PROCESS,
-           "Estimated standard deviation of the process's last share of the GPU's energy above parked power; absent if "
-           "the energy was not shared.",
+           "Standard deviation of the process's share of the GPU's energy above parked power, over the last seconds; "
+           "absent if the energy was not shared.",
            LEDGER, at("energy_share_error"), unit="ratio"),
     Family("gpu_process_busy_seconds_total", C, PROCESS, "Time in which the process used the compute engine.",
            SAMPLES, at("busy_ns", 1e9), unit="seconds"),
