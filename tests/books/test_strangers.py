@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.books.fingerprint import UNITS, Activities
-from gpuledger.books.strangers import Column, Explanation, in_slots, log_density, separate
+from gpuledger.books.strangers import Column, Explanation, log_density, separate
 
 MATMUL = (0.95, 0.14, 0.93, 0.0, 0.0, 0.0, 0.0, 0.17)
 COPY = (0.99, 0.8, 0.0, 0.0, 0.0, 0.0, 0.0, 0.88)
@@ -26,22 +26,17 @@ def mixed(*parts: tuple[Activities, float]) -> Activities:
     return tuple(sum(shape[i] * part for shape, part in parts) for i in range(len(UNITS)))
 
 
-def slot(*parts: tuple[Activities, float]) -> Activities:
-    """The same, as measured in a slot."""
-    return in_slots(mixed(*parts))
-
-
 @pytest.mark.parametrize("amount", [0.2, 0.97])
 def test_a_known_process_alone_explains_the_activity(amount: float) -> None:
     """Strangers paused."""
-    assert Explanation([column(MATMUL)]).amounts(slot((MATMUL, amount))) == pytest.approx([amount], rel=1e-3)
+    assert Explanation([column(MATMUL)]).amounts(mixed((MATMUL, amount))) == pytest.approx([amount], rel=1e-3)
 
 
 def test_more_known_processes_than_units() -> None:
     """Any of many amounts explains the activity."""
     columns = [column(shape, number=number) for number, shape in enumerate([MATMUL, COPY, LIGHT] * 4)]
 
-    amounts = Explanation(columns).amounts(slot((MATMUL, 0.3), (COPY, 0.6)))
+    amounts = Explanation(columns).amounts(mixed((MATMUL, 0.3), (COPY, 0.6)))
 
     assert amounts is not None
     assert sum(amounts[0::3]) == pytest.approx(0.3, abs=0.1)
@@ -49,7 +44,7 @@ def test_more_known_processes_than_units() -> None:
 
 def test_two_known_processes_explain_their_sum() -> None:
     """Each with its amount."""
-    amounts = Explanation([column(MATMUL), column(COPY, number=1)]).amounts(slot((MATMUL, 0.3), (COPY, 0.6)))
+    amounts = Explanation([column(MATMUL), column(COPY, number=1)]).amounts(mixed((MATMUL, 0.3), (COPY, 0.6)))
 
     assert amounts == pytest.approx([0.3, 0.6], abs=0.02)
 
@@ -57,7 +52,7 @@ def test_two_known_processes_explain_their_sum() -> None:
 @pytest.mark.parametrize("activity", [mixed((MATMUL, 0.5), (COPY, 0.5)), mixed((MATMUL, 1.3))])
 def test_a_stranger_is_visible(activity: Activities) -> None:
     """In units that the known process does not use, or because it cannot work that much."""
-    assert Explanation([column(MATMUL)]).amounts(in_slots(activity)) is None
+    assert Explanation([column(MATMUL)]).amounts(activity) is None
 
 
 def test_a_known_process_cannot_have_more_than_the_activity() -> None:

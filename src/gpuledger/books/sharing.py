@@ -32,7 +32,7 @@ from gpuledger.books.mixture import (
     weights_of,
 )
 from gpuledger.books.rows import Row
-from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Column, Explanation, in_slots, separate
+from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Column, Explanation, separate
 from gpuledger.books.time import BUFFER_NS
 
 VISIBLE = 1.5
@@ -207,9 +207,7 @@ class Sharing:
             for number, fingerprint in enumerate(known.values())
             for behaviour in fingerprint.reliable()
         ]
-        slots = [in_slots(slot) for slot in observed.slots]
-        if not _vary(slots):
-            slots = [in_slots(observed.activity)]
+        slots = observed.slots if _vary(observed.slots) else [observed.activity]
         explanation = Explanation(columns)
         amounts = [explanation.amounts(slot) for slot in slots]
         visible = amounts.count(None) / len(slots)
@@ -220,21 +218,19 @@ class Sharing:
         if not by_visibility:
             amounts, visible = [None] * len(slots), 1.0
         watts = _Watts(known=dict.fromkeys(known, 0.0), strangers=dict.fromkeys(strangers, 0.0))
-        shown = list(observed.activity)  # the activity while strangers work: all but that of the explained slots
         for slot_amounts in amounts:
             for column, amount in zip(columns, slot_amounts or (), strict=False):
                 watts.known[rows[column.number]] += amount * column.watts / len(slots)
-                part = amount / len(slots)
-                shown = [unit - part * own for unit, own in zip(shown, column.shape, strict=True)]
         if not visible:
             return watts
+        shown = [slot for slot, slot_amounts in zip(slots, amounts, strict=True) if slot_amounts is None]
         power_w = max(LEAST_W, (observed.power_w - sum(watts.known.values())) / visible)
         expected, time_sd = times(by_visibility)
         powers = separate(
             columns,
             [expected[row] for row in rows],
             time_sd,
-            activity=tuple(max(0.0, unit) / visible for unit in shown),
+            activity=tuple(sum(unit) / len(shown) for unit in zip(*shown, strict=True)),
             power_w=power_w,
             busy=observed.busy,
             clock=observed.clock,
@@ -358,7 +354,7 @@ class Sharing:
                 unseen += power_w
                 continue
             share = power_w / total_w
-            variance = ((1 - 2 * share) * sd_w * sd_w + share * share * sum_variance) / total_w**2
+            variance = max(0.0, (1 - 2 * share) * sd_w * sd_w + share * share * sum_variance) / total_w**2
             busy = min(1.0, interval.mig_engine_s[uuid] / elapsed_s)
             observed = Observed(elapsed_s, busy, instances[uuid].activity, (), interval.clock(), power_w)
             if len(rows) == 1:
@@ -368,12 +364,13 @@ class Sharing:
                 inside = Shares({rows[0]: 0.0}, Weights("mig", {rows[0]: 1}))
             else:
                 inside = self._without_samples(rows, observed, "mig")
-            assert inside.weights is not None  # noqa: S101 - rows are not empty
-            whole_weight = sum(inside.weights.rows.values()) or 1
-            for row, weight in inside.weights.rows.items():
-                part = weight / whole_weight
+            inner = inside.weights.rows if inside.weights is not None else dict.fromkeys(rows, 1)
+            for row, weight in inner.items():
+                part = weight / (sum(inner.values()) or 1)
                 weights[row] = round(part * power_w * WEIGHT_UNIT)
-                errors[row] = min(1.0, round(sqrt(part * part * variance + (share * inside.errors[row]) ** 2), 3))
+                errors[row] = min(
+                    1.0, round(sqrt(part * part * variance + (share * inside.errors.get(row, 0.0)) ** 2), 3)
+                )
         if not any(weights.values()):
             return None
         return Shares(errors, Weights("mig", weights, round(unseen * WEIGHT_UNIT)))

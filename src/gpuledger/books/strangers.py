@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from math import exp, log, pi, sqrt
 from operator import mul
 
-from gpuledger.books.fingerprint import UNITS, Activities
+from gpuledger.books.fingerprint import Activities
 from gpuledger.books.kalman import invert
 
-SLOT_UNITS = tuple(UNITS.index(unit) for unit in ("sm_pct", "tensor_pct", "dram_pct"))
-"""Units that are measured in slots: each metric of a slot costs 0.2 ms of driver time on an H200."""
 UNUSED = (0.02, 0.2, 0.5, 0.1, 0.9, 0.4, 0.7, 0.05)
 """Prior probability that a program does not use a unit, in the order of UNITS."""
 HIGHEST = (1.0, 0.7, 0.95, 0.7, 0.9, 0.5, 0.4, 0.95)
@@ -82,19 +80,14 @@ class Powers:
     strangers_sd_w: float = 0.0
 
 
-def in_slots(activity: Sequence[float]) -> Activities:
-    """The activity of the units that are measured in slots."""
-    return tuple(activity[i] for i in SLOT_UNITS)
-
-
 class Explanation:
-    """Explains the activity of slots by known processes alone: a = (H^T H + e I)^-1 H^T z = H^T (H H^T + e I)^-1 z.
+    """Explains activity by known processes alone: a = (H^T H + e I)^-1 H^T z = H^T (H H^T + e I)^-1 z.
 
     Of the two forms, the one with the smaller matrix is used.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        self._shapes = [in_slots(column.shape) for column in columns]
+        self._shapes = [column.shape for column in columns]
         units = list(zip(*self._shapes, strict=True))
         if len(columns) <= len(units):
             self._gains = [[sum(map(mul, row, unit)) for unit in units] for row in _inverse(self._shapes)]

@@ -103,7 +103,7 @@ def test_shared_gpu_is_sampled_five_times_a_second(hand: Hand) -> None:
 
     reading = hand.read(102)
 
-    assert sm(reading) == pytest.approx([10, 20, 30, 40, 50], abs=0.5)
+    assert sm(reading) == [10, 20, 30, 40, 50]
     assert reading.activity is not None
     assert reading.activity.sm_pct == 30
 
@@ -115,7 +115,7 @@ def test_slots_begin_anew_with_each_tick(hand: Hand) -> None:
     for second in range(102, 105):
         hand.sample_until_tick(second - 1)
         hand.activity(50)
-        assert sm(hand.read(second)) == pytest.approx([10, 20, 30, 40, 50], abs=0.5)
+        assert sm(hand.read(second)) == [10, 20, 30, 40, 50]
 
 
 def test_process_alone_is_not_sampled(hand: Hand) -> None:
@@ -172,8 +172,7 @@ def test_tick_right_after_a_sample(hand: Hand) -> None:
 
     reading = hand.read(102.01)
 
-    assert sm(reading)[:4] == [10, 20, 30, 40]
-    assert len(reading.slots) == 5
+    assert sm(reading) == [10, 20, 30, 40, 55]
     assert reading.activity is not None
     assert reading.activity.sm_pct == 35
 
