@@ -318,6 +318,21 @@ def test_mig(activity: tuple[float | None, ...], expected: dict[int, int]) -> No
     assert {use.device.uuid for use in last.processes} == {"MIG-1", "MIG-2"}
 
 
+def test_a_process_that_joins_another_in_a_mig_instance() -> None:
+    """The first is known from its time alone in the instance and explains all of its activity; the sum is exact."""
+    books, world = Books(), World(names={1: "one", 2: "two", 3: "three"})
+    for second in range(30):
+        inside = (1,) if second < 15 else (1, 2)
+        last = books.book(cut(world, inside, (3,), activity=(50.0, 75.0)))
+        world.now_ns += S
+        world.energy_mj += 400_000
+
+    (gpu,) = last.accounts.values()
+    assert gpu.residual_mj == 0
+    assert all(energy(last)[pid]["mig"] > 0 for pid in (1, 3))
+    assert all(0 <= (use.energy_share_error or 0) < 0.6 for use in last.processes)
+
+
 def test_work_in_a_mig_instance_without_processes() -> None:
     """It has its share, and nobody to put it down to."""
     books, world = Books(), World()

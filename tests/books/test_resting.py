@@ -77,3 +77,12 @@ def test_usual_power_is_below_the_lowest_observed() -> None:
     parked.work(None, 60_000, 1.0)
 
     assert parked.best("NVIDIA H200", LIMIT_MW) == (54_000, "model")
+
+
+def test_a_low_reading_long_ago_does_not_bound_for_good() -> None:
+    """The lowest power rises again within minutes."""
+    parked = ParkedPower()
+    parked.work(None, 60_000, 1.0)
+    loaded(parked, [0.8] * 900)
+
+    assert parked.best("NVIDIA H200", LIMIT_MW) == (122_000, "model")

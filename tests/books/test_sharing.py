@@ -201,6 +201,24 @@ def test_clients_of_mps_are_told_apart_by_activity() -> None:
     assert {method for use in last.processes for method, _ in use.energy_mj if use.resident.pid < 4} >= {"mps"}
 
 
+def test_behaviours_of_a_client_are_not_counted_twice() -> None:
+    """One client was observed in two behaviours, the other in one; together they have equal parts all the same."""
+    gpu = Shared({1: (MATMUL, 300_000), 2: (MATMUL, 300_000)})
+    gpu.world.names[4] = "nvidia-cuda-mps-server"
+    for pid, shapes in ((1, [MATMUL]), (2, [MATMUL, COPY])):
+        for shape in shapes:
+            gpu.shapes[pid] = (shape, 300_000)
+            for _ in range(7):
+                gpu.tick([4, pid], {pid: 1.0}, {4: 99})
+    gpu.shapes[2] = (MATMUL, 300_000)
+    before = last = gpu.tick([4, 1, 2], {1: 0.5, 2: 0.5}, {4: 99})
+    for _ in range(3):
+        before, last = last, gpu.tick([4, 1, 2], {1: 0.5, 2: 0.5}, {4: 99})
+    got = active(last, before)
+
+    assert got[1] / sum(got.values()) == pytest.approx(0.5, abs=0.15)
+
+
 def test_unknown_clients_of_mps_have_equal_parts_and_a_wide_error() -> None:
     """Nothing tells them apart."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})

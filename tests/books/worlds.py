@@ -129,7 +129,7 @@ def sequences(draw: st.DrawFn) -> list[tuple[Tick, int | None]]:
             Reading(
                 mig,
                 residents=draw(st.none() | RESIDENTS.map(lambda rows: tuple(Resident(p, k, None, 1) for p, k in rows))),
-                activity=draw(st.none() | st.floats(0, 100).map(lambda pct: Activity(sm_pct=pct))),
+                activity=draw(st.none() | ACTIVITY | st.floats(0, 100).map(lambda pct: Activity(sm_pct=pct))),
             )
             for mig in MIGS
         ]

@@ -95,7 +95,7 @@ DEMO = {"trainer", "triton", "vllm"}
 def power_by_pod(hosts: Hosts) -> None:
     """Everybody is there, and together they draw what the device does."""
     watts = hosts.demo.by_container("power-by-pod")
-    assert set(watts) == DEMO
+    assert set(watts) == {*DEMO, ""}
     assert sum(watts.values()) == pytest.approx(hosts.demo.one("rate(gpu_energy_joules_total[1m])"))
     assert {labels.get("pod") for labels, _ in hosts.demo.page("power-by-pod")} >= {"llama-finetune-0"}
 
@@ -106,6 +106,7 @@ def energy_by_pod(hosts: Hosts) -> None:
     assert set(joules) == DEMO
     nobody = [hosts.demo.one(f"sum(increase(gpu_{n}_energy_joules_total[1h]))") for n in ("idle", "retired")]
     nobody += [hosts.demo.one("sum(increase(gpu_unattributed_energy_joules_total[1h]))")]
+    nobody += [hosts.demo.one('sum(increase(gpu_process_energy_joules_total{container=""}[1h]))')]
     device = hosts.demo.one("sum(increase(gpu_energy_joules_total[1h]))")
     assert sum(joules.values()) + sum(nobody) == pytest.approx(device)
     assert device > 1000
@@ -139,7 +140,7 @@ def top_consumers(hosts: Hosts) -> None:
     top = hosts.demo.page("top-consumers")
     watts = [value for _, value in top]
     assert watts == sorted(watts, reverse=True)
-    assert {labels["process_name"] for labels, _ in top} == {"python3", "triton", "vllm"}
+    assert {labels["process_name"] for labels, _ in top} == {"ollama", "python3", "triton", "vllm"}
     assert sum(watts) == pytest.approx(sum(hosts.demo.by_container("power-by-pod").values()))
 
 
@@ -152,8 +153,8 @@ def joules_per_busy_second(hosts: Hosts) -> None:
 
 
 def working_share(hosts: Hosts) -> None:
-    """All in the demo, whose GPU was never seen at rest; on the small host one works, the other only waits."""
-    assert hosts.demo.by_container("working-share") == dict.fromkeys(DEMO, 1)
+    """Most in the demo, where all work; on the small host one works, the other only waits."""
+    assert hosts.demo.by_container("working-share") == dict.fromkeys(DEMO, pytest.approx(0.75, abs=0.24))
     by_id = re.sub("namespace, pod, container", "container_id", QUERIES["working-share"])
     shares = {labels["container_id"]: share for labels, share in hosts.small.ask(by_id)}
     assert shares["c8"] < 0.3  # what it has beyond that is of the edges, where it was alone at one end

@@ -22,8 +22,8 @@ LONG_S, SHORT_S = 15.0, 3.0
 """Time constants of the long and the short mean."""
 JUMP = 0.2
 """The long means start again if the short mean of a process differs from its long mean by more."""
-KEPT = 0.1
-"""Weight of the long means after they start again, or after a process began or stopped to work."""
+REMAINING = 0.1
+"""Weight of the long means after they start again, or after a process started or stopped working."""
 FAIR = 0.1
 """Prior probability that a process has its fair share of a busy engine."""
 FAIR_SD = 0.08
@@ -34,7 +34,7 @@ MISSED = 0.001
 """Probability with which the samples of a working process may be missing until it counts as paused."""
 LEAST_QUIET_S = 3.0
 CHANGED = 0.05
-"""Least change of an activity when a process stops to work."""
+"""Least change of an activity when a process stops working."""
 IDLE, FULL = 0.9, 0.98
 """Below the first, the engine has time for all; above the second, processes compete for it."""
 TIME_SD = 0.1
@@ -86,10 +86,10 @@ class Recent:
 
     def forget(self) -> None:
         """Keep only a little of the past."""
-        self.engine_s *= KEPT
-        self.seconds *= KEPT
-        self.visible_s *= KEPT
-        self.observed_s *= KEPT
+        self.engine_s *= REMAINING
+        self.seconds *= REMAINING
+        self.visible_s *= REMAINING
+        self.observed_s *= REMAINING
 
     def add(self, engine_s: float, seconds: float, activity: Activities | None, now_ns: int) -> None:
         """Add an interval."""
@@ -113,7 +113,7 @@ class Recent:
         changed = any(abs(now - then) > CHANGED for now, then in zip(activity, self.activity, strict=True))
         return self.quiet_ns if changed else BUFFER_NS
 
-    def see(self, visible: float, seconds: float) -> None:
+    def add_visible(self, visible: float, seconds: float) -> None:
         """Add the part of an interval in which the known processes did not explain the activity."""
         decay = exp(-seconds / LONG_S)
         self.visible_s = self.visible_s * decay + visible * seconds
@@ -178,7 +178,7 @@ class EngineTime:
         sampled = self.recent[row].variance()
         variance = sampled + FAIR_SD**2
         likelihood = probability * exp(-0.5 * (time - fair) ** 2 / variance) / sqrt(2 * pi * variance)
-        weight = likelihood / (likelihood + 1 - FAIR)
+        weight = likelihood / (likelihood + 1 - probability)
         return weight * (time * FAIR_SD**2 + fair * sampled) / variance + (1 - weight) * time
 
 

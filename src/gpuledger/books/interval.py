@@ -85,6 +85,10 @@ class Interval:
     """Time in which a kernel ran, by MIG instance."""
     mig_sizes: dict[str, int] = field(default_factory=dict)
     """Multiprocessors, by MIG instance."""
+    mig_clock: float = 1.0
+    """SM clock of the GPU in the last tick, relative to its highest value."""
+    gpu_size: int | None = None
+    """Multiprocessors of the whole GPU."""
     mig_missing: set[str] = field(default_factory=set)
     """MIG instances that did not report their activity in at least one tick."""
     activity_s: list[float] = field(default_factory=list)
@@ -119,8 +123,9 @@ class Interval:
         self.hidden |= hidden
         for row, busy_ns in work.busy_ns.items():
             self.busy_ns[row] = self.busy_ns.get(row, 0) + busy_ns
+        self.mig_clock, self.gpu_size = relative_clock(reading), reading.device.multiprocessors
         for mig in migs:
-            self._observe_mig(mig, relative_clock(reading), elapsed_ns)
+            self._observe_mig(mig, self.mig_clock, elapsed_ns)
         if self.restarted and self._names_other_process(reading):
             self.at_start = None
         self._observe_activity(reading, elapsed_ns / 1e9)
@@ -162,6 +167,7 @@ class Interval:
         """Drop the processes of an interval that is too long to be split; this bounds its memory."""
         self.at_start, self.failed = None, True
         self.rows, self.busy_ns, self.unlisted = set(), {}, set()
+        self.slots = []
 
     def activities(self, elapsed_s: float) -> Activities | None:
         """Mean activity of each unit; None if it was measured for less than 80 % of the interval."""
@@ -172,6 +178,16 @@ class Interval:
     def clock(self) -> float:
         """Mean SM clock relative to its highest value."""
         return self.clock_s / self.activity_measured_s if self.activity_measured_s else 1.0
+
+    def has_worked(self, present: frozenset[Row] | None) -> bool:
+        """Whether a process worked while none came or left."""
+        return (
+            not self.failed
+            and not self.restarted
+            and bool(self.rows)
+            and self.at_start == present
+            and (any(self.busy_ns.values()) or any(self.mig_busy.values()))
+        )
 
     def is_quiet(self, reading: Reading, present: frozenset[Row] | None, elapsed_ns: int) -> bool:
         """Whether no process came, left or worked, so that the interval's power is that of a GPU at rest."""

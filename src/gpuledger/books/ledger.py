@@ -5,7 +5,7 @@ processes + retired + idle + unattributed = energy of the GPU, after every tick,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuledger.books.fingerprint import Fingerprints
@@ -257,7 +257,7 @@ class Ledger:
                 self._parked.rest(power_mw, elapsed_ns)
             else:
                 self._state.idle_power_mw = resting_power(self._state.idle_power_mw, power_mw, elapsed_ns)
-        elif interval.rows and elapsed_ns >= SHARED_NS and not interval.failed and not interval.restarted:
+        elif interval.has_worked(present) and elapsed_ns >= SHARED_NS:
             self._parked.work(interval.activities(elapsed_ns / 1e9), mean_mw, elapsed_ns / 1e9)
 
     def _add(self, accounts: Split) -> Booked:
@@ -336,8 +336,8 @@ class EnergyBook:
         """The ledger of a GPU; opened on first use."""
         return self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns, self.fingerprints))
 
-    def book(self, tick: Tick, present: Present, work: Mapping[str, Work], hidden: frozenset[str]) -> list[Booked]:
-        """Book one tick; the completed intervals. `hidden` are the GPUs with an unlisted process."""
+    def book(self, tick: Tick, present: Present, work: Mapping[str, Work], hidden: frozenset[str]) -> Iterator[Booked]:
+        """Book one tick, GPU by GPU; the completed intervals. `hidden` are the GPUs with an unlisted process."""
         elapsed_ns = 0 if self._previous_ns is None else max(0, tick.time_ns - self._previous_ns)
         self._previous_ns = tick.time_ns
         migs: dict[str, list[Reading]] = {}
@@ -350,8 +350,8 @@ class EnergyBook:
         for uuid, ledger in self.ledgers.items():
             if uuid not in up:
                 ledger.miss()
-        booked = [
-            self.ledger(uuid).book(
+        for uuid, reading in up.items():
+            booked = self.ledger(uuid).book(
                 reading,
                 migs.get(uuid, []),
                 present.get(uuid),
@@ -360,9 +360,8 @@ class EnergyBook:
                 now_ns=tick.time_ns,
                 elapsed_ns=elapsed_ns,
             )
-            for uuid, reading in up.items()
-        ]
-        return [entries for entries in booked if entries is not None]
+            if booked is not None:
+                yield booked
 
     def booked_rows(self) -> dict[Row, int]:
         """The energy of each process in the last booked interval of its GPU."""

@@ -46,7 +46,7 @@ class ParkedPower:
     earlier_mw: int | None = None
     """From the journal."""
     lowest_mw: int | None = None
-    """Lowest power of an interval in which a process worked."""
+    """Lowest power of an interval in which a process worked, over the last minutes."""
     sums: list[float] = field(default_factory=lambda: [0.0] * 6)
     """Of 1, m, p, m^2, m p and p^2 x seconds, with exponential decay: m is the modelled power, p the measured one."""
 
@@ -56,7 +56,9 @@ class ParkedPower:
 
     def work(self, activity: Activities | None, power_mw: int, seconds: float) -> None:
         """Learn from an interval in which a process worked."""
-        self.lowest_mw = power_mw if self.lowest_mw is None else min(self.lowest_mw, power_mw)
+        lowest_mw = power_mw if self.lowest_mw is None else self.lowest_mw
+        rise_mw = int((power_mw - lowest_mw) * min(1.0, seconds / FIT_S))
+        self.lowest_mw = min(power_mw, lowest_mw + max(0, rise_mw))
         if activity is None:
             return
         model = sum(map(mul, USUAL_POWER, activity))

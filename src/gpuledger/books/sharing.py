@@ -43,6 +43,8 @@ UNSAMPLED = 2.0
 """Errors of processes without samples are larger by this factor."""
 LEAST_W = 20.0
 """Least power above parked power while strangers work."""
+LEAST_BUSY = 1e-6
+"""Below this, the compute engine counts as idle."""
 LEAST_TOTAL_W = 1e-6
 """With less power above parked power there is nothing to divide."""
 MOST_PENDING = 100
@@ -75,7 +77,8 @@ class Observed:
 
 
 Times = Callable[[bool], tuple[Mapping[Row, float], float]]
-"""Expected time on the engine by process and the standard deviation of the known sum; by visibility, or not."""
+"""Expected time on the engine by process, and the standard deviation of the known sum. The argument selects times of
+the part of the interval in which strangers are visible."""
 
 
 @dataclass(slots=True)
@@ -138,9 +141,9 @@ class Sharing:
         samples and joules of other processes may still arrive.
         """
         working = self._engine.working
-        if len(working) > 1:
+        if self._pending and any(row is not self._pending[0][1] for row in working):
             self._pending.clear()
-        elif working and unchanged:
+        if len(working) == 1 and unchanged:
             (row,) = working
             alone = _alone(interval, elapsed_s, interval.busy_ns.get(row, 0) / 1e9, joules)
             others = [recent.quiet_ns for other, recent in self._engine.recent.items() if other is not row]
@@ -153,7 +156,7 @@ class Sharing:
         recent = self._engine.recent
         fingerprints = {row: self._fingerprints.get(row) for row in self._engine.working}
         known = {row: fingerprint for row, fingerprint in fingerprints.items() if fingerprint is not None}
-        strangers = [row for row in fingerprints if row not in known and recent[row].engine_s]
+        strangers = [row for row in fingerprints if row not in known]
         activity = interval.activities(elapsed_s) if self._by_fingerprint else None
         if activity is None:
             engine = {row: ns / 1e9 / elapsed_s for row, ns in interval.busy_ns.items() if ns and row in recent}
@@ -162,29 +165,18 @@ class Sharing:
         busy = min(1.0, sum(interval.busy_ns.values()) / 1e9 / elapsed_s)
         observed = Observed(elapsed_s, busy, activity, interval.slots, interval.clock(), power_w)
         if not strangers:
-            return self._known_shares(known, observed) if known else Shares(errors={})
+            return self._known_shares(known, observed)
 
         def times(by_visibility: bool) -> tuple[Mapping[Row, float], float]:
             return self._engine.expected(known, strangers, busy, by_visibility=by_visibility)
 
         if not known:
             return self._weighted(_Watts(strangers=dict(times(False)[0])), "sm_time")
-        return self._weighted(self._company(known, strangers, observed, times))
+        return self._weighted(self._known_and_strangers(known, strangers, observed, times))
 
     def _known_shares(self, known: Mapping[Row, Fingerprint], observed: Observed) -> Shares:
         """Every process that worked lately was observed alone."""
-        parts = [
-            Part(
-                row=row,
-                prior=self._engine.recent[row].short_share() * behaviour.seconds / total_s,
-                watts=behaviour.watts(),
-                power_sd=KNOWN_SD,
-                behaviour=behaviour,
-            )
-            for row, fingerprint in known.items()
-            for total_s in [sum(behaviour.seconds for behaviour in fingerprint.reliable())]
-            for behaviour in fingerprint.reliable()
-        ]
+        parts = _parts(known, {row: self._engine.recent[row].short_share() for row in known})
         estimate = by_activity(parts, observed.activity, observed.power_w, SAMPLES_SD)
         weights = weights_of(parts, estimate)
         if not any(weights.values()):
@@ -197,10 +189,16 @@ class Sharing:
             return 0.0
         return 1 / (2 + SAMPLES_PER_S * max(recent.short_seconds for recent in self._engine.recent.values()))
 
-    def _company(
-        self, known: Mapping[Row, Fingerprint], strangers: Sequence[Row], observed: Observed, times: Times
+    def _known_and_strangers(
+        self,
+        known: Mapping[Row, Fingerprint],
+        strangers: Sequence[Row],
+        observed: Observed,
+        times: Times,
+        *,
+        sampled: bool = True,
     ) -> _Watts:
-        """Known processes and strangers. In a slot that the known ones explain, the strangers paused."""
+        """Known processes and strangers. In a slot that known processes explain, the strangers paused."""
         rows = list(known)
         columns = [
             Column(number, behaviour.shape(), behaviour.watts(), behaviour.clock(), behaviour.seconds)
@@ -211,9 +209,9 @@ class Sharing:
         explanation = Explanation(columns)
         amounts = [explanation.amounts(slot) for slot in slots]
         visible = amounts.count(None) / len(slots)
-        recent = [self._engine.recent[row] for row in strangers]
+        recent = [self._engine.recent[row] for row in strangers] if sampled else []
         for stranger in recent:
-            stranger.see(visible, observed.seconds)
+            stranger.add_visible(visible, observed.seconds)
         by_visibility = all(stranger.visible() >= VISIBLE * stranger.share() for stranger in recent)
         if not by_visibility:
             amounts, visible = [None] * len(slots), 1.0
@@ -263,7 +261,7 @@ class Sharing:
             others = [relative[other] for other in relative if other is not row]
             own = 0.5 * sqrt(part * (1 - part) * (relative[row] + sum(others) / len(others))) if others else 0.0
             errors[row] = sqrt((error * part) ** 2 + (own * strangers_w / total_w) ** 2)
-        unsampled = self._unsampled(len(errors))
+        unsampled = self._unsampled(len(errors)) if sampled else 0.0
         errors = {row: min(1.0, round(sqrt(e * e + unsampled * unsampled), 3)) for row, e in errors.items()}
         weights = {row: round(power * WEIGHT_UNIT) for row, power in (watts.known | watts.strangers).items()}
         return Shares(errors, Weights(method, weights))
@@ -300,24 +298,23 @@ class Sharing:
         fingerprints = {row: self._fingerprints.get(row) for row in rows}
         known = {row: fingerprint for row, fingerprint in fingerprints.items() if fingerprint is not None}
         times = dict.fromkeys(rows, observed.busy / len(rows))
-        if not known or not observed.busy:
-            return Shares(dict.fromkeys(rows, _any_split(len(rows))), Weights(method, dict.fromkeys(rows, 1)))
+        equal = Shares(dict.fromkeys(rows, _any_split(len(rows))), Weights(method, dict.fromkeys(rows, 1)))
+        if not known or observed.busy < LEAST_BUSY:
+            return equal
         if len(known) < len(rows):
             times |= {row: min(times[row], fingerprint.demand()) for row, fingerprint in known.items()}
             time_sd = MPS_SD * sum(times[row] for row in known)
             strangers = [row for row in rows if row not in known]
             return self._weighted(
-                self._company(known, strangers, observed, lambda _: (times, time_sd)), method, sampled=False
+                self._known_and_strangers(known, strangers, observed, lambda _: (times, time_sd), sampled=False),
+                method,
+                sampled=False,
             )
-        parts = [
-            Part(row, times[row], behaviour.watts(), KNOWN_SD, behaviour)
-            for row, fingerprint in known.items()
-            for behaviour in fingerprint.reliable()
-        ]
+        parts = _parts(known, times)
         estimate = by_activity(parts, observed.activity, observed.power_w, MPS_SD)
         weights = weights_of(parts, estimate)
         if not any(weights.values()):
-            return Shares(dict.fromkeys(rows, _any_split(len(rows))), Weights(method, dict.fromkeys(rows, 1)))
+            return equal
         return Shares(share_errors(parts, estimate, 0.0), Weights(method, weights))
 
     def _instance_shares(
@@ -330,19 +327,19 @@ class Sharing:
         measured = interval.mig_activity
         if not self._by_fingerprint or interval.mig_missing & set(by_instance) or not set(by_instance) <= set(measured):
             return None
-        whole = sum(interval.mig_sizes.values())
+        whole = interval.gpu_size or sum(interval.mig_sizes.values())
         instances = {
             uuid: Instance(
                 activity=tuple(unit / elapsed_s for unit in units),
                 size=interval.mig_sizes[uuid] / whole,
-                program=tuple((row.pid, row.start_ticks) for row in by_instance.get(uuid, ())) or uuid,
+                program=tuple(row.number for row in by_instance.get(uuid, ())) or uuid,
             )
             for uuid, units in measured.items()
         }
         limit_w = limit_mw / 1000 if limit_mw else None
         watts = self._instances.divide(instances, max(0.0, joules) / elapsed_s, elapsed_s, limit_w)
         total_w = sum(power for power, _ in watts.values())
-        if total_w < LEAST_TOTAL_W:
+        if len(interval.rows) < 2 or total_w < LEAST_TOTAL_W:
             return None
         sum_variance = sum(sd * sd for _, sd in watts.values())
         weights: dict[Row, int] = {}
@@ -356,10 +353,10 @@ class Sharing:
             share = power_w / total_w
             variance = max(0.0, (1 - 2 * share) * sd_w * sd_w + share * share * sum_variance) / total_w**2
             busy = min(1.0, interval.mig_engine_s[uuid] / elapsed_s)
-            observed = Observed(elapsed_s, busy, instances[uuid].activity, (), interval.clock(), power_w)
+            observed = Observed(elapsed_s, busy, instances[uuid].activity, (), interval.mig_clock, power_w)
             if len(rows) == 1:
                 if is_steady and busy and any(observed.activity):
-                    alone = Alone(observed.activity, elapsed_s, busy * elapsed_s, power_w * elapsed_s, interval.clock())
+                    alone = Alone(observed.activity, elapsed_s, busy * elapsed_s, power_w * elapsed_s, observed.clock)
                     self._fingerprints.learn(rows[0], alone)
                 inside = Shares({rows[0]: 0.0}, Weights("mig", {rows[0]: 1}))
             else:
@@ -368,12 +365,24 @@ class Sharing:
             for row, weight in inner.items():
                 part = weight / (sum(inner.values()) or 1)
                 weights[row] = round(part * power_w * WEIGHT_UNIT)
-                errors[row] = min(
-                    1.0, round(sqrt(part * part * variance + (share * inside.errors.get(row, 0.0)) ** 2), 3)
-                )
+                own = share * inside.errors.get(row, _any_split(len(rows)))
+                errors[row] = min(1.0, round(sqrt(part * part * variance + own * own), 3))
         if not any(weights.values()):
             return None
         return Shares(errors, Weights("mig", weights, round(unseen * WEIGHT_UNIT)))
+
+
+def _parts(known: Mapping[Row, Fingerprint], times: Mapping[Row, float]) -> list[Part]:
+    """Each process in each of its behaviours; the expected time is divided in proportion to their observed time."""
+    parts = []
+    for row, fingerprint in known.items():
+        behaviours = fingerprint.reliable()
+        total_s = sum(behaviour.seconds for behaviour in behaviours)
+        parts += [
+            Part(row, times[row] * behaviour.seconds / total_s, behaviour.watts(), KNOWN_SD, behaviour)
+            for behaviour in behaviours
+        ]
+    return parts
 
 
 def _any_split(count: int) -> float:

@@ -45,7 +45,7 @@ POWER_SD = 0.15
 """Relative standard deviation of the power of known processes when they share."""
 STRANGER_SD = 0.3
 """Relative standard deviation of the power of a program on the engine, without any knowledge of it."""
-SYSTEMATIC_SD = 0.22
+SYSTEMATIC_SD = 0.27
 """Relative standard deviation that more data would not reduce: caches, clocks and phases of a program."""
 USUAL_SD = 0.2
 """Relative standard deviation of the power that an activity usually draws."""
@@ -71,7 +71,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Powers:
-    """Power above parked power by process, in watts; the last is that of all strangers."""
+    """Power above parked power, in watts: of each known process, and of all strangers together."""
 
     known_w: list[float]
     strangers_w: float
@@ -149,17 +149,19 @@ def separate(
     known_w = [0.0] * (max(column.number for column in columns) + 1)
     now_w = 0.0
     for column, work in zip(columns, works, strict=True):
+        # Known power at the clock alone, as for other shares; only the rest is what the strangers draw at this clock.
         watts = work / known_time * mean * column.watts
         known_w[column.number] += watts
         now_w += watts * (clock / column.clock) ** CLOCK_POWER
     rest_w, rest_variance = power_w - now_w, (POWER_SD * now_w) ** 2 + variance * (now_w / mean) ** 2
     usual_w = power_w * _usual(units, observed, per_time, mean)
     usual_variance = (USUAL_SD * usual_w) ** 2
-    total_variance = rest_variance + usual_variance or 1.0
+    total_variance = (rest_variance + usual_variance) or 1.0  # both are 0 without power
     strangers_w = (rest_w * usual_variance + usual_w * rest_variance) / total_variance
+    strangers_w = max(LEAST_POWER * power_w, strangers_w)
     return Powers(
         known_w=known_w,
-        strangers_w=max(LEAST_POWER * power_w, strangers_w),
+        strangers_w=strangers_w,
         known_sd_w=sqrt(variance / mean**2 + SYSTEMATIC_SD**2) * sum(known_w),
         strangers_sd_w=sqrt(rest_variance * usual_variance / total_variance + (SYSTEMATIC_SD * strangers_w) ** 2),
     )

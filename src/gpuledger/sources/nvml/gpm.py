@@ -150,8 +150,8 @@ class Gpm:
             calls.require(pynvml.nvmlGpmSampleGet, handle, buffer)
         else:
             calls.require(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, buffer)
-        self._spare.pop()  # only now: the buffer of a failed call stays spare
         clock_mhz = calls.get(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM) if with_clock else None
+        self._spare.pop()  # only now: the buffer of a failed call stays spare
         self._samples.append(Sample(buffer, time_s, clock_mhz))
         return self._samples[0], self._samples[-1]
 
