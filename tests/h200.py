@@ -95,8 +95,12 @@ def _activities(rows: list[Any]) -> list[dict[str, float] | None]:
 
 def _slots(rows: list[Any]) -> tuple[Slot, ...]:
     """The recorded activities that end in a tick; none if there is only one."""
-    slots = [(_activity([row["gpm"]]), row.get("sm_mhz")) for row in rows if "gpm" in row]
-    return tuple(Slot(activity, mhz) for activity, mhz in slots if activity is not None) if len(slots) > 2 else ()
+    slots = []
+    for row in rows:
+        if (activity := _activity([row.get("gpm")])) is not None:
+            ended_ms = max(0, round((rows[-1]["t"] - row.get("t_gpm", row["t"])) * 1000))
+            slots.append(Slot(activity, row.get("sm_mhz"), row["power_mw"], ended_ms))
+    return tuple(slots) if len(slots) > 2 else ()
 
 
 def _activity(parts: list[dict[str, float] | None]) -> Activity | None:

@@ -34,7 +34,7 @@ class Engine:
         """Samples of `one` and `two`."""
         interval = Interval(self.now_ns, frozenset({ONE, TWO}))
         interval.busy_ns = {ONE: int(busy.get("one", 0) * SECOND), TWO: int(busy.get("two", 0) * SECOND)}
-        interval._observe_activity(Reading(GPU, activity=activity), 1.0)
+        interval._observe_activity(Reading(GPU, activity=activity), 1.0, self.now_ns)
         self.now_ns += SECOND
         self.time.update(interval, 1.0, self.now_ns)
 

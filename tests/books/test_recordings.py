@@ -145,9 +145,9 @@ def test_shares_while_processes_come_and_go() -> None:
     known, normal, unseen, bursts, mps, mig = (regime.scores for regime in accuracy.measure())
     found = {name: attribution.summary(scores, 5.0) for name, scores in (("normal", normal), ("unseen", unseen))}
 
-    assert found["normal"]["ours"]["mean"] < 0.095
+    assert found["normal"]["ours"]["mean"] < 0.085
     assert found["normal"]["ours"]["mean"] < 0.75 * found["normal"]["sm_time"]["mean"]
-    assert found["unseen"]["ours"]["mean"] < 0.8 * found["unseen"]["sm_time"]["mean"]
+    assert found["unseen"]["ours"]["mean"] < 0.7 * found["unseen"]["sm_time"]["mean"]
     for score in normal:
         means = {name: attribution.figures(score.errors[name])["mean"] for name in ("ours", "sm_time")}
         assert means["ours"] <= means["sm_time"] + 0.01, score.name

@@ -98,6 +98,10 @@ class Interval:
     """SM clock relative to its highest value x seconds, while activity was measured."""
     slots: list[Activities] = field(default_factory=list)
     """Activity of the GPU in parts of the interval of about 0.2 s."""
+    slot_ends: list[tuple[int, int | None]] = field(default_factory=list)
+    """Time and power (mW) at the end of each slot."""
+    sampled_ns: dict[int, int] = field(default_factory=dict)
+    """Time of the last sample of each process, by pid."""
 
     def __post_init__(self) -> None:
         self.rows |= self.at_start or frozenset()
@@ -110,6 +114,7 @@ class Interval:
         work: Work,
         *,
         hidden: bool,
+        now_ns: int,
         elapsed_ns: int,
     ) -> None:
         """Add the observations of one tick."""
@@ -128,9 +133,13 @@ class Interval:
             self._observe_mig(mig, self.mig_clock, elapsed_ns)
         if self.restarted and self._names_other_process(reading):
             self.at_start = None
-        self._observe_activity(reading, elapsed_ns / 1e9)
+        self._observe_activity(reading, elapsed_ns / 1e9, now_ns)
+        if self.slots:
+            self.sampled_ns |= {
+                sample.pid: sample.timestamp_us * 1000 for sample in reading.samples or () if sample.sm_pct
+            }
 
-    def _observe_activity(self, reading: Reading, seconds: float) -> None:
+    def _observe_activity(self, reading: Reading, seconds: float, now_ns: int) -> None:
         clocks = [relative_clock(reading, slot.sm_clock_mhz) for slot in reading.slots] or [relative_clock(reading)]
         clock = sum(clocks) / len(clocks)
         activity = activities(reading.activity, clock)
@@ -140,8 +149,9 @@ class Interval:
         self.activity_s = [old + new * seconds for old, new in zip(sums, activity, strict=True)]
         self.activity_measured_s += seconds
         self.clock_s += clock * seconds
-        slots = zip(reading.slots, clocks, strict=False)  # without slots there is the clock of the tick
-        self.slots += [units for slot, mhz in slots if (units := activities(slot.activity, mhz)) is not None]
+        for slot, slot_clock in zip(reading.slots, clocks, strict=False):  # without slots there is the tick's clock
+            self.slots.append(activities(slot.activity, slot_clock) or activity)
+            self.slot_ends.append((now_ns - slot.ended_ms * 1_000_000, slot.power_mw))
 
     def _observe_mig(self, mig: Reading, clock: float, elapsed_ns: int) -> None:
         uuid, multiprocessors = mig.device.uuid, mig.device.multiprocessors
@@ -167,7 +177,7 @@ class Interval:
         """Drop the processes of an interval that is too long to be split; this bounds its memory."""
         self.at_start, self.failed = None, True
         self.rows, self.busy_ns, self.unlisted = set(), {}, set()
-        self.slots = []
+        self.slots, self.slot_ends, self.sampled_ns = [], [], {}
 
     def activities(self, elapsed_s: float) -> Activities | None:
         """Mean activity of each unit; None if it was measured for less than 80 % of the interval."""

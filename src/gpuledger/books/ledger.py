@@ -198,7 +198,7 @@ class Ledger:
                 return None
             self._open = Interval(now_ns, present, reading.power_mw)
             return self._add(Split(unattributed_mj={"before": rise.mj}))
-        interval.observe(reading, migs, present, work, hidden=hidden, elapsed_ns=elapsed_ns)
+        interval.observe(reading, migs, present, work, hidden=hidden, now_ns=now_ns, elapsed_ns=elapsed_ns)
         if rise is None:
             if now_ns - interval.start_ns > self._longest_ns:
                 interval.forget_processes()

@@ -31,6 +31,7 @@ from gpuledger.books.mixture import (
     share_errors,
     weights_of,
 )
+from gpuledger.books.pauses import Pauses, PowerSlot
 from gpuledger.books.rows import Row
 from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Column, Explanation, separate
 from gpuledger.books.time import BUFFER_NS
@@ -99,6 +100,7 @@ class Sharing:
         self._by_fingerprint = by_fingerprint
         self._engine = EngineTime()
         self._instances = InstancePower()
+        self._pauses = Pauses()
         self._pending: deque[tuple[int, Row, Alone]] = deque(maxlen=MOST_PENDING)
 
     def close(
@@ -170,9 +172,32 @@ class Sharing:
         def times(by_visibility: bool) -> tuple[Mapping[Row, float], float]:
             return self._engine.expected(known, strangers, busy, by_visibility=by_visibility)
 
+        self._learn_pauses(interval, strangers, observed)
         if not known:
             return self._weighted(_Watts(strangers=dict(times(False)[0])), "sm_time")
         return self._weighted(self._known_and_strangers(known, strangers, observed, times))
+
+    def _learn_pauses(self, interval: Interval, strangers: Sequence[Row], observed: Observed) -> None:
+        """Learn strangers from slots in which only one of the processes worked."""
+        powers_w = [mw / 1000 for _, mw in interval.slot_ends if mw is not None]
+        if len(strangers) < 2 or not powers_w or len(powers_w) < len(interval.slots):
+            return
+        resting_w = sum(powers_w) / len(powers_w) - observed.power_w
+        seconds = observed.seconds / len(powers_w)
+        rows = {row: interval.sampled_ns[row.pid] for row in self._engine.working if row.pid in interval.sampled_ns}
+        slots = []
+        before_ns = interval.start_ns
+        last_ns = interval.slot_ends[-1][0]
+        rows = {row: min(at_ns, last_ns) for row, at_ns in rows.items()}
+        for activity, (end_ns, _), power_w in zip(interval.slots, interval.slot_ends, powers_w, strict=True):
+            sampled = frozenset(row for row, at_ns in rows.items() if before_ns < at_ns <= end_ns)
+            missed = frozenset(row for row, at_ns in rows.items() if at_ns <= before_ns)
+            slots.append(PowerSlot(activity, max(0.0, power_w - resting_w), seconds, sampled, missed))
+            before_ns = end_ns
+        for row, singles in self._pauses.observe(slots, self._engine.working).items():
+            for slot in singles if row in strangers else ():
+                joules, engine_s = slot.power_w * slot.seconds, observed.busy * slot.seconds
+                self._fingerprints.learn(row, Alone(slot.activity, slot.seconds, engine_s, joules, observed.clock))
 
     def _known_shares(self, known: Mapping[Row, Fingerprint], observed: Observed) -> Shares:
         """Every process that worked lately was observed alone."""

@@ -62,6 +62,10 @@ class Slot:
     activity: Activity
     sm_clock_mhz: int | None = None
     """At its end."""
+    power_mw: int | None = None
+    """At its end."""
+    ended_ms: int = 0
+    """How long before the reading it ended."""
 
 
 @dataclass(frozen=True, slots=True)

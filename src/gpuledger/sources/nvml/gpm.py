@@ -15,6 +15,7 @@ import pynvml
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Activity, Slot
 from gpuledger.sources.nvml.call import UNSUPPORTED, Calls, Handle
+from gpuledger.sources.nvml.device import field_values
 
 PERCENTAGES = {
     pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL: "graphics_pct",
@@ -53,7 +54,8 @@ class Sample(NamedTuple):
     buffer: Any
     time_s: float
     sm_clock_mhz: int | None = None
-    """Only of samples that end a slot."""
+    power_mw: int | None = None
+    """Clock and power are read only with samples that end a slot."""
 
 
 class Gpm:
@@ -96,7 +98,7 @@ class Gpm:
             return {}
         self._tick_s = 0.0
         try:
-            first, last = self._take(calls, handle, with_clock=len(self._samples) > 1)
+            first, last = self._take(calls, handle, ends_slot=len(self._samples) > 1)
             if first is last:
                 return {}
             activity = self._between(calls, first, last)
@@ -123,7 +125,7 @@ class Gpm:
     def sample(self, calls: Calls, handle: Handle) -> bool:
         """Take a sample between two readings. False if it failed; the next reading then has no slots."""
         try:
-            self._take(calls, handle, with_clock=True)
+            self._take(calls, handle, ends_slot=True)
         except pynvml.NVMLError as error:
             self._keep(*self._samples[:1])
             self._failed(calls, error)
@@ -141,7 +143,7 @@ class Gpm:
                 pynvml.nvmlGpmSampleFree(buffer)
         self._spare, self._tick_s = [], 0.0
 
-    def _take(self, calls: Calls, handle: Handle, *, with_clock: bool) -> tuple[Sample, Sample]:
+    def _take(self, calls: Calls, handle: Handle, *, ends_slot: bool) -> tuple[Sample, Sample]:
         """Take a sample; returns the first and the last sample."""
         if not self._spare:
             self._spare.append(calls.require(pynvml.nvmlGpmSampleAlloc))
@@ -150,9 +152,13 @@ class Gpm:
             calls.require(pynvml.nvmlGpmSampleGet, handle, buffer)
         else:
             calls.require(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, buffer)
-        clock_mhz = calls.get(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM) if with_clock else None
+        sample = Sample(buffer, time_s)
+        if ends_slot:
+            clock_mhz = calls.get(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
+            power = field_values(calls, handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
+            sample = Sample(buffer, time_s, clock_mhz, power.get(pynvml.NVML_FI_DEV_POWER_INSTANT))
         self._spare.pop()  # only now: the buffer of a failed call stays spare
-        self._samples.append(Sample(buffer, time_s, clock_mhz))
+        self._samples.append(sample)
         return self._samples[0], self._samples[-1]
 
     def _keep(self, *kept: Sample) -> None:
@@ -181,7 +187,10 @@ class Gpm:
         except pynvml.NVMLError as error:  # activity was measured, so GPM is supported
             calls.failed(calls.current, error)
             return ()
-        return tuple(Slot(part, end.sm_clock_mhz) for part, (_, end) in zip(parts, slots, strict=True))
+        return tuple(
+            Slot(part, end.sm_clock_mhz, end.power_mw, round(1000 * (last.time_s - end.time_s)))
+            for part, (_, end) in zip(parts, slots, strict=True)
+        )
 
     def _between(self, calls: Calls, start: Sample, end: Sample, metrics: tuple[int, ...] = METRICS) -> Activity:
         """Activity between two samples."""
