@@ -26,6 +26,8 @@ REMAINING = 0.1
 """Weight of the long means after they start again, or after a process started or stopped working."""
 FAIR = 0.1
 """Prior probability that a process has its fair share of a busy engine."""
+FAIR_STRANGERS = 0.5
+"""The same if no process is known, so that nothing but samples would tell otherwise."""
 FAIR_SD = 0.08
 """Standard deviation of a share around the fair share: work differs in how well it shares caches."""
 ALIAS_SD = 0.08
@@ -161,7 +163,9 @@ class EngineTime:
         limits = {row: known[row].peak if row in known else 1.0 for row in times}
         whole = sum(limits.values())
         for row, limit in limits.items():
-            times[row] = self._towards_fair(row, times[row], busy * limit / whole, FAIR * competition)
+            times[row] = self._towards_fair(
+                row, times[row], busy * limit / whole, (FAIR if known else FAIR_STRANGERS) * competition
+            )
         variance = 0.0
         for row, fingerprint in known.items():
             demand = fingerprint.demand()
