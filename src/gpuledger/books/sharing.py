@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import sqrt
 
 from gpuledger.books.engine import SAMPLES_PER_S, EngineTime
@@ -33,6 +32,7 @@ from gpuledger.books.mixture import (
 )
 from gpuledger.books.pauses import Pauses, PowerSlot
 from gpuledger.books.rows import Row
+from gpuledger.books.shares import LEAST_TOTAL_W, Observed, Shares, Watts, any_split, equal_shares
 from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Column, Explanation, separate
 from gpuledger.books.time import BUFFER_NS
 
@@ -46,50 +46,13 @@ LEAST_W = 20.0
 """Least power above parked power while strangers work."""
 LEAST_BUSY = 1e-6
 """Below this, the compute engine counts as idle."""
-LEAST_TOTAL_W = 1e-6
-"""With less power above parked power there is nothing to divide."""
 MOST_PENDING = 100
 """Limit of intervals not yet learned from; reached only if the clock is set back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Shares of the energy above parked power in one interval."""
-
-    errors: dict[Row, float]
-    """Standard deviation of each share."""
-    weights: Weights | None = None
-    """None if there is no better estimate than the samples of the interval."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What was measured of the whole GPU in one interval."""
-
-    seconds: float
-    busy: float
-    """Part of the interval in which the compute engine was busy."""
-    activity: Activities
-    slots: Sequence[Activities]
-    clock: float
-    """SM clock relative to its highest value."""
-    power_w: float
-    """Above parked power."""
 
 
 Times = Callable[[bool], tuple[Mapping[Row, float], float]]
 """Expected time on the engine by process, and the standard deviation of the known sum. The argument selects times of
 the part of the interval in which strangers are visible."""
-
-
-@dataclass(slots=True)
-class _Watts:
-    """Mean power above parked power of each process in an interval, and what its errors are made of."""
-
-    known: dict[Row, float] = field(default_factory=dict)
-    strangers: dict[Row, float] = field(default_factory=dict)
-    known_sd: float = 0.0
-    strangers_sd: float = 0.0
 
 
 class Sharing:
@@ -174,7 +137,7 @@ class Sharing:
 
         self._learn_pauses(interval, strangers, observed)
         if not known:
-            return self._weighted(_Watts(strangers=dict(times(False)[0])), "sm_time")
+            return self._weighted(Watts(strangers=dict(times(False)[0])), "sm_time")
         return self._weighted(self._known_and_strangers(known, strangers, observed, times))
 
     def _learn_pauses(self, interval: Interval, strangers: Sequence[Row], observed: Observed) -> None:
@@ -222,7 +185,7 @@ class Sharing:
         times: Times,
         *,
         sampled: bool = True,
-    ) -> _Watts:
+    ) -> Watts:
         """Known processes and strangers. In a slot that known processes explain, the strangers paused."""
         rows = list(known)
         columns = [
@@ -240,7 +203,7 @@ class Sharing:
         by_visibility = all(stranger.visible() >= VISIBLE * stranger.share() for stranger in recent)
         if not by_visibility:
             amounts, visible = [None] * len(slots), 1.0
-        watts = _Watts(known=dict.fromkeys(known, 0.0), strangers=dict.fromkeys(strangers, 0.0))
+        watts = Watts(known=dict.fromkeys(known, 0.0), strangers=dict.fromkeys(strangers, 0.0))
         for slot_amounts in amounts:
             for column, amount in zip(columns, slot_amounts or (), strict=False):
                 watts.known[rows[column.number]] += amount * column.watts / len(slots)
@@ -266,30 +229,15 @@ class Sharing:
         watts.known_sd, watts.strangers_sd = powers.known_sd_w * visible, powers.strangers_sd_w * visible
         return watts
 
-    def _weighted(self, watts: _Watts, method: str = "fingerprint", *, sampled: bool = True) -> Shares:
-        """Shares by power. The errors combine those of known power, strangers' power and each stranger's part."""
-        known_w, strangers_w = sum(watts.known.values()), sum(watts.strangers.values())
-        total_w = known_w + strangers_w
-        if total_w < LEAST_TOTAL_W:
-            return Shares(errors={})
-        error = sqrt((strangers_w * watts.known_sd) ** 2 + (known_w * watts.strangers_sd) ** 2) / total_w**2
-        error *= 1 if sampled else UNSAMPLED
-        errors = {row: error * power / known_w for row, power in watts.known.items()} if known_w else {}
+    def _weighted(self, watts: Watts, method: str = "fingerprint") -> Shares:
+        """Shares by power, with the errors of sampled processes."""
+        recent = self._engine.recent
         relative = {
-            row: self._engine.recent[row].variance() / max(0.05, self._engine.recent[row].share() ** 2) + STRANGER_SD**2
-            if sampled
-            else 1.0
+            row: recent[row].variance() / max(0.05, recent[row].share() ** 2) + STRANGER_SD**2
             for row in watts.strangers
         }
-        for row, power in watts.strangers.items():
-            part = power / strangers_w if strangers_w else 1 / len(relative)
-            others = [relative[other] for other in relative if other is not row]
-            own = 0.5 * sqrt(part * (1 - part) * (relative[row] + sum(others) / len(others))) if others else 0.0
-            errors[row] = sqrt((error * part) ** 2 + (own * strangers_w / total_w) ** 2)
-        unsampled = self._unsampled(len(errors)) if sampled else 0.0
-        errors = {row: min(1.0, round(sqrt(e * e + unsampled * unsampled), 3)) for row, e in errors.items()}
-        weights = {row: round(power * WEIGHT_UNIT) for row, power in (watts.known | watts.strangers).items()}
-        return Shares(errors, Weights(method, weights))
+        unsampled = self._unsampled(len(watts.known) + len(watts.strangers))
+        return watts.shares(method, relative, scale=1.0, unsampled=unsampled)
 
     def _mps_shares(
         self,
@@ -313,7 +261,7 @@ class Sharing:
         activity = interval.activities(elapsed_s) if self._by_fingerprint else None
         others = interval.rows - servers - clients
         if activity is None or not engine_s or any(interval.busy_ns.get(row) for row in others):
-            return Shares(dict.fromkeys(clients, _any_split(len(clients))))
+            return Shares(dict.fromkeys(clients, any_split(len(clients))))
         busy, power_w = min(1.0, engine_s / elapsed_s), max(0.0, joules) / elapsed_s
         observed = Observed(elapsed_s, busy, activity, interval.slots, interval.clock(), power_w)
         return self._without_samples(sorted(clients), observed, "mps")
@@ -323,23 +271,19 @@ class Sharing:
         fingerprints = {row: self._fingerprints.get(row) for row in rows}
         known = {row: fingerprint for row, fingerprint in fingerprints.items() if fingerprint is not None}
         times = dict.fromkeys(rows, observed.busy / len(rows))
-        equal = Shares(dict.fromkeys(rows, _any_split(len(rows))), Weights(method, dict.fromkeys(rows, 1)))
         if not known or observed.busy < LEAST_BUSY:
-            return equal
+            return equal_shares(rows, method)
         if len(known) < len(rows):
             times |= {row: min(times[row], fingerprint.demand()) for row, fingerprint in known.items()}
             time_sd = MPS_SD * sum(times[row] for row in known)
             strangers = [row for row in rows if row not in known]
-            return self._weighted(
-                self._known_and_strangers(known, strangers, observed, lambda _: (times, time_sd), sampled=False),
-                method,
-                sampled=False,
-            )
+            watts = self._known_and_strangers(known, strangers, observed, lambda _: (times, time_sd), sampled=False)
+            return watts.shares(method, dict.fromkeys(strangers, 1.0), scale=UNSAMPLED, unsampled=0.0)
         parts = _parts(known, times)
         estimate = by_activity(parts, observed.activity, observed.power_w, MPS_SD)
         weights = weights_of(parts, estimate)
         if not any(weights.values()):
-            return equal
+            return equal_shares(rows, method)
         return Shares(share_errors(parts, estimate, 0.0), Weights(method, weights))
 
     def _instance_shares(
@@ -390,7 +334,7 @@ class Sharing:
             for row, weight in inner.items():
                 part = weight / (sum(inner.values()) or 1)
                 weights[row] = round(part * power_w * WEIGHT_UNIT)
-                own = share * inside.errors.get(row, _any_split(len(rows)))
+                own = share * inside.errors.get(row, any_split(len(rows)))
                 errors[row] = min(1.0, round(sqrt(part * part * variance + own * own), 3))
         if not any(weights.values()):
             return None
@@ -408,11 +352,6 @@ def _parts(known: Mapping[Row, Fingerprint], times: Mapping[Row, float]) -> list
             for behaviour in behaviours
         ]
     return parts
-
-
-def _any_split(count: int) -> float:
-    """Standard deviation of a share if any split among so many processes is as likely as another."""
-    return round(sqrt((count - 1) / (count + 1)) / count, 3)
 
 
 def _alone(interval: Interval, elapsed_s: float, engine_s: float, joules: float) -> Alone | None:

@@ -1,0 +1,82 @@
+"""Shares of the energy of one interval, and their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+
+from gpuledger.books.fingerprint import Activities
+from gpuledger.books.interval import Weights
+from gpuledger.books.mixture import WEIGHT_UNIT
+from gpuledger.books.rows import Row
+
+LEAST_TOTAL_W = 1e-6
+"""With less power above parked power there is nothing to divide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of the energy above parked power in one interval."""
+
+    errors: dict[Row, float]
+    """Standard deviation of each share."""
+    weights: Weights | None = None
+    """None if there is no better estimate than the samples of the interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was measured of a GPU or MIG instance in one interval."""
+
+    seconds: float
+    busy: float
+    """Part of the interval in which the compute engine was busy."""
+    activity: Activities
+    slots: Sequence[Activities]
+    clock: float
+    """SM clock relative to its highest value."""
+    power_w: float
+    """Above parked power."""
+
+
+@dataclass(slots=True)
+class Watts:
+    """Mean power above parked power of each process in an interval, and what its errors are made of."""
+
+    known: dict[Row, float] = field(default_factory=dict)
+    strangers: dict[Row, float] = field(default_factory=dict)
+    known_sd: float = 0.0
+    """Standard deviation of the sum of `known`."""
+    strangers_sd: float = 0.0
+
+    def shares(self, method: str, relative: Mapping[Row, float], *, scale: float, unsampled: float) -> Shares:
+        """Shares by power. The errors combine those of known power, strangers' power and each stranger's part.
+
+        `relative` is the relative variance of each stranger's power, `scale` a factor for the errors of the sums, and
+        `unsampled` the share that other processes may have had.
+        """
+        known_w, strangers_w = sum(self.known.values()), sum(self.strangers.values())
+        total_w = known_w + strangers_w
+        if total_w < LEAST_TOTAL_W:
+            return Shares(errors={})
+        error = scale * sqrt((strangers_w * self.known_sd) ** 2 + (known_w * self.strangers_sd) ** 2) / total_w**2
+        errors = {row: error * power / known_w for row, power in self.known.items()} if known_w else {}
+        for row, power in self.strangers.items():
+            part = power / strangers_w if strangers_w else 1 / len(self.strangers)
+            others = [relative[other] for other in self.strangers if other is not row]
+            own = 0.5 * sqrt(part * (1 - part) * (relative[row] + sum(others) / len(others))) if others else 0.0
+            errors[row] = sqrt((error * part) ** 2 + (own * strangers_w / total_w) ** 2)
+        errors = {row: min(1.0, round(sqrt(e * e + unsampled * unsampled), 3)) for row, e in errors.items()}
+        weights = {row: round(power * WEIGHT_UNIT) for row, power in (self.known | self.strangers).items()}
+        return Shares(errors, Weights(method, weights))
+
+
+def any_split(count: int) -> float:
+    """Standard deviation of a share if any split among so many processes is as likely as another."""
+    return round(sqrt((count - 1) / (count + 1)) / count, 3)
+
+
+def equal_shares(rows: Sequence[Row], method: str) -> Shares:
+    """Equal parts, with the error of any split."""
+    return Shares(dict.fromkeys(rows, any_split(len(rows))), Weights(method, dict.fromkeys(rows, 1)))
