@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, pi, sqrt
 
-from gpuledger.books.fingerprint import Activities, Fingerprint
+from gpuledger.books.fingerprint import Activities, Fingerprint, largest_difference
 from gpuledger.books.interval import Interval
 from gpuledger.books.rows import Row
 from gpuledger.books.time import BUFFER_NS
@@ -112,8 +112,7 @@ class Recent:
         """If the activity of the GPU has not changed, the process may still work unsampled: samples alias."""
         if activity is None or self.activity is None:
             return BUFFER_NS
-        changed = any(abs(now - then) > CHANGED for now, then in zip(activity, self.activity, strict=True))
-        return self.quiet_ns if changed else BUFFER_NS
+        return self.quiet_ns if largest_difference(activity, self.activity) > CHANGED else BUFFER_NS
 
     def add_visible(self, visible: float, seconds: float) -> None:
         """Add the part of an interval in which the known processes did not explain the activity."""

@@ -55,6 +55,11 @@ def activities(activity: Activity | None, clock: float) -> Activities | None:
     return tuple(units)
 
 
+def largest_difference(a: Activities, b: Activities) -> float:
+    """Between two activities, over all units."""
+    return max(abs(x - y) for x, y in zip(a, b, strict=True))
+
+
 def relative_clock(reading: Reading, clock_mhz: int | None = None) -> float:
     """The SM clock, or a given clock, relative to its highest value; 1 if unknown."""
     clock_mhz = clock_mhz or _sm_clock(reading.clocks_mhz)

@@ -19,7 +19,7 @@ from gpuledger.books.fingerprint import (
     Fingerprint,
     Workload,
 )
-from gpuledger.books.journal import unzipped, zipped
+from gpuledger.books.journal import check_header, unzipped, zipped
 from gpuledger.errors import JournalError
 from gpuledger.records import parse, plain, record
 
@@ -136,13 +136,7 @@ def decode(data: bytes) -> tuple[WorkloadState, ...]:
     """The fingerprints in a file, the least recently learned first; JournalError if it cannot be used."""
     try:
         fields = parse(unzipped(data, LARGEST_BYTES))
-        if fields.pop("gpuledger", None) != "fingerprints":
-            raise JournalError("not a file of gpuledger fingerprints", kind="damaged")
-        version = fields.pop("version", None)
-        if version != VERSION:
-            raise JournalError(
-                f"format version {version!r}, but this gpuledger reads version {VERSION}", kind="version"
-            )
+        check_header(fields, "fingerprints", VERSION, "not a file of gpuledger fingerprints")
         workloads = record(State, fields).workloads
         check(workloads)
     except (ValueError, TypeError) as error:

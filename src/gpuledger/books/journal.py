@@ -217,18 +217,21 @@ def decode(data: bytes) -> State:
     """The state in a journal; JournalError if it cannot be used."""
     try:
         fields = parse(unzipped(data, LARGEST_BYTES))
-        if fields.pop("gpuledger", None) != "journal":
-            raise JournalError("not a gpuledger journal", kind="damaged")
-        version = fields.pop("version", None)
-        if version != VERSION:
-            raise JournalError(
-                f"format version {version!r}, but this gpuledger reads version {VERSION}", kind="version"
-            )
+        check_header(fields, "journal", VERSION, "not a gpuledger journal")
         state = record(State, fields)
         _check(state)
     except (ValueError, TypeError) as error:
         raise JournalError(f"damaged: {error}", kind="damaged") from None
     return state
+
+
+def check_header(fields: dict[str, Any], kind: str, version: int, other: str) -> None:
+    """Remove kind and version from the fields of a file; JournalError (`other`) if it is another kind or version."""
+    if fields.pop("gpuledger", None) != kind:
+        raise JournalError(other, kind="damaged")
+    found = fields.pop("version", None)
+    if found != version:
+        raise JournalError(f"format version {found!r}, but this gpuledger reads version {version}", kind="version")
 
 
 def unzipped(data: bytes, most_bytes: int) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpuledger.books.fingerprint import Activities
+from gpuledger.books.fingerprint import Activities, largest_difference
 from gpuledger.books.rows import Row
 from gpuledger.books.strangers import EXPLAINED
 
@@ -76,7 +76,8 @@ class Pauses:
             if (single := _single(state, rows)) is not None:
                 new = recent[-EVERY * len(slots) :] if single in self._found else recent
                 # Power is measured at the end of a slot, so the next slot must be in the same state.
-                result[single] = [slot for slot, after in pairwise(new) if slot in state and after in state]
+                inside = set(state)
+                result[single] = [slot for slot, after in pairwise(new) if slot in inside and after in inside]
         self._found |= set(result)
         return result
 
@@ -84,13 +85,15 @@ class Pauses:
 def _states(newest: Sequence[PowerSlot], slots: Sequence[PowerSlot]) -> list[list[PowerSlot]]:
     """The slots of both states (2-means clustering), without slots in between; none if the newest are similar."""
     pairs = [(a.activity, b.activity) for i, a in enumerate(newest) for b in newest[:i]]
-    centres = list(max(pairs, key=lambda pair: distance(*pair), default=((0.0,), (0.0,))))
+    centres = list(max(pairs, key=lambda pair: largest_difference(*pair), default=((0.0,), (0.0,))))
     states: list[list[PowerSlot]] = []
     for _ in range(ROUNDS):
-        apart = distance(*centres)
+        apart = largest_difference(*centres)
         if apart < LEAST_DISTANCE:
             return []
-        states = [[slot for slot in slots if distance(slot.activity, centre) <= NEAR * apart] for centre in centres]
+        states = [
+            [slot for slot in slots if largest_difference(slot.activity, centre) <= NEAR * apart] for centre in centres
+        ]
         if not all(states):
             return []
         centres = [_mean(state) for state in states]
@@ -110,8 +113,3 @@ def _single(slots: Sequence[PowerSlot], rows: Sequence[Row]) -> Row | None:
         if missed[row] < LEAST_MISSED or sampled[row] > MOST_SAMPLED * (sampled[row] + missed[row])
     ]  # fmt: skip
     return present[0] if len(present) == 1 and sampled[present[0]] >= LEAST_SAMPLED else None
-
-
-def distance(a: Activities, b: Activities) -> float:
-    """The largest difference between two activities, over all units."""
-    return max(abs(x - y) for x, y in zip(a, b, strict=True))

@@ -147,11 +147,14 @@ class Sharing:
             return
         resting_w = sum(powers_w) / len(powers_w) - observed.power_w
         seconds = observed.seconds / len(powers_w)
-        rows = {row: interval.sampled_ns[row.pid] for row in self._engine.working if row.pid in interval.sampled_ns}
+        last_ns = interval.slot_ends[-1][0]  # a sample after the end of the last slot counts as in it
+        rows = {
+            row: min(interval.sampled_ns[row.pid], last_ns)
+            for row in self._engine.working
+            if row.pid in interval.sampled_ns
+        }
         slots = []
         before_ns = interval.start_ns
-        last_ns = interval.slot_ends[-1][0]
-        rows = {row: min(at_ns, last_ns) for row, at_ns in rows.items()}
         for activity, (end_ns, _), power_w in zip(interval.slots, interval.slot_ends, powers_w, strict=True):
             sampled = frozenset(row for row, at_ns in rows.items() if before_ns < at_ns <= end_ns)
             missed = frozenset(row for row, at_ns in rows.items() if at_ns <= before_ns)

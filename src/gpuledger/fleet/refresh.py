@@ -95,7 +95,9 @@ class Refresh:
             )
             self._state_log.change(NAME, "", "", "Prometheus responds again")
             warnings = "; ".join(state.warnings)
-            self._state_log.change("warnings", warnings, f"Prometheus warns: {warnings}", "no more warnings")
+            self._state_log.change(
+                "warnings", warnings, f"Prometheus warns: {warnings}", "Prometheus no longer returns warnings"
+            )
         self._tried_at = self._monotonic()
         self._took_s = self._tried_at - started
 
