@@ -145,9 +145,12 @@ def top_consumers(hosts: Hosts) -> None:
 
 
 def joules_per_busy_second(hosts: Hosts) -> None:
-    """More than an idle GPU draws and less than the limit of the board; alone at 300 W it is 300 and the waiting."""
+    """More than an idle GPU draws; alone at 300 W it is 300 and the waiting.
+
+    A container may exceed the board's limit of 700 W: its energy and its sampled time are estimated separately.
+    """
     for cost in hosts.demo.by_container("joules-per-busy-second").values():
-        assert 80 < cost < 900
+        assert 80 < cost < 2 * 700
     ((_, alone),) = hosts.small.page("joules-per-busy-second")
     assert alone > 300
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ UUID = "GPU-00000000-0000-4000-8000-000000000000"
 GIB = 1 << 30
 NOBODY, SOMEBODY, DOCKERS = 65534, 54321, 54322
 """Users and a group that own nothing else here."""
-LISTED, MAPS, ENVIRON = "11" * 32, "22" * 32, "33" * 32
+LISTED, MAPS, ENVIRON = (secrets.token_hex(32) for _ in range(3))
 SECRET = "hunter2-do-not-tell"
 
 WORKLOAD = """
