@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.owners.cgroup import CgroupRef, parse, parse_path
+from gpuledger.owners.cgroup import Bounds, CgroupRef, parse, parse_path
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "cgroup.json").read_text())
 
@@ -22,7 +22,8 @@ P = "df2feb9d3803fd610ae68511303014414cbbed504e132e67487896ec929c82b6"
 U = "2c9f8a79-5391-454b-88cb-86190881cb96"
 u = U.replace("-", "_")
 S = "13a4855d71cbbf718962270ad801737a"
-USER = "/user.slice/user-1000.slice/user@1000.service"
+MANAGER = "user@1000.service"
+USER = f"/user.slice/user-1000.slice/{MANAGER}"
 SLICE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{u}.slice"
 STEPD = "/system.slice/slurmstepd.scope"
 NOTHING: dict[str, Any] = CgroupRef().to_dict()
@@ -51,7 +52,7 @@ def test_file_vectors(vector: dict[str, Any]) -> None:
     ("path", "expect"),
     [
         # Docker: rootless, sub-cgroups, systemd inside, a dead cgroup.
-        (f"{USER}/user.slice/docker-{C}.scope", {"runtime": "docker", "container_id": C, "unit": "user@1000.service"}),
+        (f"{USER}/user.slice/docker-{C}.scope", {"container_id": C, "claimed_by": 1000, "unit": "user@1000.service"}),
         (f"/system.slice/docker-{C}.scope/init.scope/x.service", {"container_id": C, "unit": None}),
         (f"/system.slice/docker-{C}.scope/sensor.falcon", {"runtime": "docker", "container_id": C}),
         (f"/docker/{C}/exec", {"runtime": "docker", "container_id": C}),
@@ -64,12 +65,12 @@ def test_file_vectors(vector: dict[str, Any]) -> None:
         (f"/k8s.io/{C}", {"runtime": "containerd", "container_id": C}),
         (f"/moby/{C}", {"runtime": "containerd", "container_id": C}),
         # Podman: quadlet, split cgroups, pods under both drivers, whose own id is no container.
-        (f"/system.slice/llm.service/libpod-payload-{C}", {"runtime": "podman", "unit": "llm.service", "outer": []}),
-        (f"{USER}/app.slice/llm.service/libpod-payload-{C}/x", {"container_id": C, "unit": "llm.service"}),
-        (f"/machine.slice/libpod-{C}.scope/container/libpod-payload-{C}", {"container_id": C, "outer": []}),
-        (f"{USER}/user.slice/user-libpod_pod_{P}.slice/libpod-{C}.scope", {"container_id": C, "outer": []}),
-        (f"/libpod_parent/{P}/libpod-{C}", {"runtime": "podman", "container_id": C, "outer": []}),
-        (f"/mine/{P}/libpod-{C}", {"runtime": "podman", "container_id": C, "outer": []}),
+        (f"/system.slice/llm.service/libpod-payload-{C}", {"runtime": "podman", "unit": "llm.service"}),
+        (f"{USER}/app.slice/llm.service/libpod-payload-{C}/x", {"container_id": C, "unit": f"{MANAGER}/llm.service"}),
+        (f"/machine.slice/libpod-{C}.scope/container/libpod-payload-{C}", {"container_id": C}),
+        (f"{USER}/user.slice/user-libpod_pod_{P}.slice/libpod-{C}.scope", {"container_id": C}),
+        (f"/libpod_parent/{P}/libpod-{C}", {"runtime": "podman", "container_id": C}),
+        (f"/mine/{P}/libpod-{C}", {"runtime": "podman", "container_id": C}),
         (f"/libpod_parent/{P}", {"container_id": None}),
         (f"/libpod_parent/{P}/conmon", {"container_id": None, "monitor": True}),
         (f"/machine.slice/machine-libpod_pod_{P}.slice", {"container_id": None, "pod_uid": None}),
@@ -101,14 +102,14 @@ def test_file_vectors(vector: dict[str, Any]) -> None:
         (f"{SLICE}/crio-{C}", {"container_id": None, "pod_uid": U}),
         (f"{SLICE}", {"container_id": None, "pod_uid": U, "qos": "burstable"}),
         (f"/kubepods/pod{U}/crio-conmon-{C}", {"container_id": None, "monitor": True, "pod_uid": U}),
-        (f"{USER}/k3s-rootless.service/kubepods/pod{U}/{C}", {"pod_uid": U, "unit": "k3s-rootless.service"}),
+        (f"{USER}/k3s-rootless.service/kubepods/pod{U}/{C}", {"pod_uid": None, "container_id": C, "claimed_by": 1000}),
         (f"/kata_overhead/{C}", {"container_id": None}),
-        # Nesting: k3d, minikube, DinD in a pod, Docker in LXC, three levels.
-        (f"/docker/{O}/kubepods/besteffort/pod{U}/{C}", {"container_id": C, "outer": [O], "pod_uid": U}),
-        (f"/docker/{O}/system.slice/docker-{C}.scope", {"runtime": "docker", "container_id": C, "outer": [O]}),
-        (f"{SLICE}/cri-containerd-{O}.scope/docker/{C}", {"container_id": C, "outer": [O], "pod_uid": U}),
-        (f"/lxc.payload.web1/system.slice/docker-{C}.scope", {"runtime": "docker", "outer": ["web1"]}),
-        (f"/docker/{P}/docker/{O}/docker/{C}", {"container_id": C, "outer": [P, O]}),
+        # Nesting: k3d, minikube, DinD in a pod, Docker in LXC, three levels. The outermost container counts.
+        (f"/docker/{O}/kubepods/besteffort/pod{U}/{C}", {"container_id": O, "pod_uid": None}),
+        (f"/docker/{O}/system.slice/docker-{C}.scope", {"runtime": "docker", "container_id": O}),
+        (f"{SLICE}/cri-containerd-{O}.scope/docker/{C}", {"container_id": O, "pod_uid": U}),
+        (f"/lxc.payload.web1/system.slice/docker-{C}.scope", {"runtime": "lxc", "container_id": "web1"}),
+        (f"/docker/{P}/docker/{O}/docker/{C}", {"container_id": P}),
         (f"/docker/{O}/system.slice/containerd.service", {"container_id": O, "unit": None}),
         # Elsewhere: ECS, garden, LXC, nspawn.
         (f"/ecstasks.slice/ecstasks-{S}.slice/docker-{C}.scope", {"runtime": "docker", "job": ["ecs", S]}),
@@ -116,12 +117,15 @@ def test_file_vectors(vector: dict[str, Any]) -> None:
         ("/garden/good/016b5740-120b-42b7-562f-3c62/init", {"runtime": "garden"}),
         ("/lxc/web.1", {"runtime": "lxc", "container_id": "web.1"}),
         ("/lxc.payload/web1/init.scope", {"runtime": "lxc", "container_id": "web1"}),
-        ("/lxc.payload.a/lxc.payload.b", {"runtime": "lxc", "container_id": "b", "outer": ["a"]}),
+        ("/lxc.payload.a/lxc.payload.b", {"runtime": "lxc", "container_id": "a"}),
         ("/lxc.monitor/102", {"container_id": None, "monitor": True}),
         (r"/machine.slice/machine-my\x2dbox.scope/payload", {"runtime": "nspawn", "container_id": "my-box"}),
         ("/machine.slice/systemd-nspawn@box.service/payload/a.service", {"runtime": "nspawn", "container_id": "box"}),
         ("/machine.slice/systemd-nspawn@box.service/supervisor", {"container_id": None, "monitor": True}),
-        (f"{USER}/app.slice/machine-learning.scope", {"container_id": None, "unit": "machine-learning.scope"}),
+        (
+            f"{USER}/app.slice/machine-learning.scope",
+            {"container_id": None, "unit": f"{MANAGER}/machine-learning.scope"},
+        ),
         # Slurm: any slice, node names, het steps, other ids, its own processes.
         ("/gpu.slice/node0_slurmstepd.scope/job_7/step_3+1/user/task_2", {"job": ["slurm", "7"], "step": "3+1"}),
         (f"{STEPD}/job_7/step_interactive/user/task_special", {"step": "interactive", "task": "special"}),
@@ -141,7 +145,7 @@ def test_file_vectors(vector: dict[str, Any]) -> None:
             "/system.slice/condor.service/htcondor/scratch_slot2@ep1.slice/scratch_slot2@ep1.scope",
             {"job": ["htcondor", "slot2"]},
         ),
-        (f"{USER}/user.slice/apptainer-77.scope", {"job": ["apptainer", "77"], "unit": "apptainer-77.scope"}),
+        (f"{USER}/user.slice/apptainer-77.scope", {"job": None, "unit": f"{MANAGER}/apptainer-77.scope"}),
         ("/oar/alice_b_4242", {"job": ["oar", "4242"]}),
         ("/oar.slice/oar-u1000.slice/oar-u1000-j42.slice/oar-u1000-j42-s1.scope", {"job": ["oar", "42"]}),
         ("/pbs_jobs.service/jobid/2404743.opbs", {"job": ["pbs", "2404743.opbs"], "unit": "pbs_jobs.service"}),
@@ -153,7 +157,7 @@ def test_file_vectors(vector: dict[str, Any]) -> None:
         (r"/system.slice/a\x2fb\x00.service", {"unit": r"a\x2fb\x00.service"}),
         ("/system.slice/system-getty.slice/getty@tty1.service", {"unit": "getty@tty1.service"}),
         ("/a:b/c:d.service", {"unit": "c:d.service"}),
-        (f"{USER}/app.slice/vte-spawn-{U}.scope", {"container_id": None, "unit": f"vte-spawn-{U}.scope"}),
+        (f"{USER}/app.slice/vte-spawn-{U}.scope", {"container_id": None, "unit": f"{MANAGER}/vte-spawn-{U}.scope"}),
         ("/init.scope", {"unit": "init.scope"}),
     ],
 )
@@ -229,16 +233,15 @@ anything = st.one_of(
 
 def well_formed(ref: CgroupRef) -> None:
     """What later stages rely on: ids from known alphabets, one line of text, no path inside."""
-    for container_id in (*ref.outer, *([ref.container_id] if ref.container_id else [])):
-        assert CONTAINER_ID.fullmatch(container_id)
+    assert ref.container_id is None or CONTAINER_ID.fullmatch(ref.container_id)
     assert (ref.container_id is None) == (ref.runtime is None)
-    assert not ref.outer or ref.container_id
+    assert ref.claimed_by is None or ref.container_id
     assert ref.pod_uid is None or POD_UID.fullmatch(ref.pod_uid)
     assert ref.qos in (None, "guaranteed", "burstable", "besteffort")
     assert ref.pod_uid or ref.qos is None
     for text in (ref.unit, ref.step, ref.task, *(ref.job or ())):
         assert text is None or (text and "\n" not in text and "\x00" not in text)
-    assert ref.unit is None or "/" not in ref.unit
+    assert ref.unit is None or ref.unit.count("/") <= 1
     assert ref.job or ref.step is None
     assert ref.step or ref.task is None
     json.dumps(ref.to_dict())
@@ -261,17 +264,26 @@ def test_cut_off_prefix_changes_nothing(path: str, depth: int) -> None:
 
 
 @given(real_paths)
-def test_nesting_keeps_the_inner_owner(path: str) -> None:
-    """Inside an outer container the same container, pod and job are found, and the outer one is told."""
-    inner, nested = parse_path(path), parse_path(f"/system.slice/docker-{P}.scope{path}")
-    assert (nested.pod_uid, nested.qos, nested.job, nested.step, nested.task) == (
-        inner.pod_uid, inner.qos, inner.job, inner.step, inner.task,
-    )  # fmt: skip
-    if inner.container_id is None:
-        assert (nested.container_id, nested.outer) == (P, ())
-    else:
-        assert (nested.runtime, nested.container_id) == (inner.runtime, inner.container_id)
-        assert nested.outer == (P, *inner.outer)
+def test_names_inside_a_container_do_not_count(path: str) -> None:
+    """Processes of a container can create any cgroup below its own."""
+    expected = parse_path(f"/system.slice/docker-{P}.scope")
+    assert parse_path(f"/system.slice/docker-{P}.scope{path}") == expected
+
+
+@given(real_paths)
+def test_names_that_a_user_can_choose_are_claims(path: str) -> None:
+    """Below the user's manager, a pod or a job never counts, and a container only as a claim."""
+    ref = parse_path(f"{USER}{path}")
+    assert (ref.pod_uid, ref.qos, ref.job, ref.step, ref.task) == (None,) * 5
+    assert ref.claimed_by == (1000 if ref.container_id else None)
+    assert ref.unit is not None
+    assert ref.unit.startswith(MANAGER)
+
+
+@given(real_paths)
+def test_containers_of_a_node_that_is_a_container(path: str) -> None:
+    """Inside a node of kind, the container of the node is the host."""
+    assert parse_path(f"/docker/{P}{path}", Bounds(start=2)) == parse_path(path, Bounds())
 
 
 @given(st.lists(real_paths, min_size=1, max_size=6), st.randoms(use_true_random=False))

@@ -17,7 +17,7 @@ import pytest
 from gpuledger.errors import ProviderError
 from gpuledger.owners import docker as docker_module
 from gpuledger.owners.docker import DockerProvider, Endpoint, default_urls
-from gpuledger.owners.names import Container
+from gpuledger.owners.names import Container, PodLabels
 from gpuledger.owners.provider import PolledProvider
 from tests.owners.docker_server import Answer, FakeDocker, chunked, http, listed
 
@@ -74,12 +74,13 @@ def test_a_container_is_known_by_its_id(serve: Serve) -> None:
 
 
 def test_a_pod_of_cri_dockerd(serve: Serve) -> None:
-    """The kubelet writes down whose container it is."""
+    """The kubelet's labels are kept apart, because anyone who starts a container can write them."""
     labels = {"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "n", "io.kubernetes.pod.uid": "u",
               "io.kubernetes.container.name": "c"}  # fmt: skip
     _, provider = serve(containers=http([listed(A, "k8s_c_p_n_u_0", Labels=labels)]))
     found = provider.fetch().containers[A]
-    assert (found.name, found.pod, found.namespace, found.pod_uid, found.labels) == ("c", "p", "n", "u", ())
+    assert (found.name, found.pod, found.pod_uid, found.labels) == ("k8s_c_p_n_u_0", "", "", ())
+    assert found.pod_labels == PodLabels("u", "n", "p", "c")
 
 
 def test_the_version_is_the_daemons_own(serve: Serve) -> None:

@@ -30,6 +30,16 @@ def test_jobs(tmp_path: Path) -> None:
     assert HpcProvider(tmp_path).fetch().jobs == {(0, None): ("job1", "job2"), (1, 3): ("211", "212")}
 
 
+def test_accounts(tmp_path: Path) -> None:
+    """The account of a job is the first line of its file; an empty file has none."""
+    write(tmp_path / "account.211", "physics\nx\n", 1)
+    write(tmp_path / "account.212", "\n", 1)
+    write(tmp_path / "account.x", "chemistry", 1)
+
+    names = HpcProvider(tmp_path).fetch()
+    assert (names.accounts, names.jobs) == ({"211": "physics"}, {})
+
+
 def test_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read again when a file came, changed or went, and only then."""
     directory = HpcProvider(tmp_path)

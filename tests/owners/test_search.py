@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpuledger.owners import cgroup
+from gpuledger.owners.cgroup import CgroupRef
 from gpuledger.owners.procfs import MAPS_CHUNK, Procfs
 from gpuledger.owners.search import APART_S, VALID_S, Clue, Search
 from tests.owners.fakeproc import Proc
@@ -43,9 +45,11 @@ def add(proc: Proc, pid: int, *, maps: str = "", environ: bytes = b"", cgroup: s
     (proc.root / str(pid) / "environ").write_bytes(environ)
 
 
-def clues(proc: Proc) -> list[tuple[int, tuple[int, ...], str]]:
+def clues(
+    proc: Proc, parse_cgroup: Callable[[str], CgroupRef] = cgroup.parse
+) -> list[tuple[int, tuple[int, ...], str]]:
     """What one search finds: pid, GPUs in its map, and the environment's."""
-    looking = Search(Procfs(proc.root))
+    looking = Search(Procfs(proc.root), parse_cgroup)
     looking.start()
     looking.wait(10)
     return [(clue.facts.pid, clue.minors, clue.visible) for clue in looking.clues]
@@ -134,15 +138,14 @@ def test_a_search_that_hangs_is_left_alone(proc: Proc) -> None:
     assert procfs.searches == 2
 
 
-def test_a_search_that_fails_finds_nothing(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_fails_finds_nothing(proc: Proc) -> None:
     """A bug in it costs the guess, nothing else."""
     add(proc, 7, maps=MAPPED.format(0))
 
-    def fail(_: str) -> None:
+    def fail(_: str) -> CgroupRef:
         raise RuntimeError("bug")
 
-    monkeypatch.setattr(cgroup, "parse", fail)
-    assert clues(proc) == []
+    assert clues(proc, fail) == []
 
 
 def test_a_real_process(tmp_path: Path) -> None:

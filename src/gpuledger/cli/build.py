@@ -28,10 +28,11 @@ from gpuledger.loop import Bookkeeper, Loop, ReadFacts
 from gpuledger.model import Health, Tick
 from gpuledger.net.deadline import Deadline
 from gpuledger.owners.access import announce, in_host_pid_namespace, probe
+from gpuledger.owners.cgroupfs import CgroupTree
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
 from gpuledger.owners.search import Search
-from gpuledger.owners.slurm import SlurmResolver
+from gpuledger.owners.slurm import SlurmNumbers
 from gpuledger.sources import Collector
 from gpuledger.view.history import History
 
@@ -139,8 +140,10 @@ def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:
         provider.start()
     access = probe(root)
     announce(access, root)
-    jobs = SlurmResolver(root) if {"auto", "slurm"} & set(settings.environment) else None
-    return Resolver(name_providers, jobs=jobs, access=access, search=Search(procfs))
+    cgroups = CgroupTree(root)
+    slurm = SlurmNumbers(cgroups, root) if {"auto", "slurm"} & set(settings.environment) else None
+    search = Search(procfs, cgroups.parse)
+    return Resolver(name_providers, parse_cgroup=cgroups.parse, slurm=slurm, access=access, search=search)
 
 
 def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | None:

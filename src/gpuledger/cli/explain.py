@@ -22,10 +22,11 @@ from gpuledger.net.address import Address
 from gpuledger.net.http import Client
 from gpuledger.owners import cgroup, devices
 from gpuledger.owners.access import probe
+from gpuledger.owners.cgroupfs import CgroupTree
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.provider import PolledProvider
 from gpuledger.owners.resolver import Resolver
-from gpuledger.owners.slurm import SlurmResolver
+from gpuledger.owners.slurm import SlurmNumbers
 
 MAX_CGROUP_BYTES = 1 << 20
 EXPORTER_TIMEOUT_S = 1.0
@@ -87,7 +88,8 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     name_providers = providers(settings, os.environ)
     for provider in name_providers:
         provider.once()
-    resolver = Resolver(name_providers, jobs=SlurmResolver(root))
+    cgroups = CgroupTree(root)
+    resolver = Resolver(name_providers, parse_cgroup=cgroups.parse, slurm=SlurmNumbers(cgroups, root))
     ref, owner = resolver.explain(facts)
     for provider in name_providers:
         provider.stop()

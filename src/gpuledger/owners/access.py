@@ -83,5 +83,6 @@ def announce(access: Access, root: Path) -> None:
         log.info("cannot read memory maps of other processes; add the capability SYS_PTRACE to infer memory holders")
     if not access.environ:
         log.info(
-            "cannot read environments of other processes; add SYS_PTRACE and DAC_READ_SEARCH for accounts of Slurm jobs"
+            "cannot read environments of other processes; add SYS_PTRACE and DAC_READ_SEARCH to infer memory holders "
+            "from NVIDIA_VISIBLE_DEVICES"
         )

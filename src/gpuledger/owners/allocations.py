@@ -56,7 +56,9 @@ def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> All
                     replica=ref.replica or "",
                 )
                 to_pods[grant] = None
-        for container in provider_names.containers.values():
+        # A user's daemon could name the containers of others.
+        containers = provider_names.containers.values() if provider_names.uid is None else ()
+        for container in containers:
             for ids, allocated in ((container.device_ids, to_containers), (container.visible_ids, by_environment)):
                 for device_id in ids:
                     for uuid in index.resolve(devices.parse(device_id)):

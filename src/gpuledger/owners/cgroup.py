@@ -3,14 +3,21 @@ r"""The container, pod, unit and batch job of a process, from the text of /proc/
 Pure; any text gives a `CgroupRef`. A path is read from the root down, one directory name at a time. `FORMS` recognizes
 a name by its shape, `UNDER` by its parent directory. No pattern starts at the root, because inside a private cgroup
 namespace the path lacks its first part (`/../../cri-containerd-….scope`).
+
+A user can name a cgroup like the container of another user. Two rules prevent that such a name counts: reading ends at
+the first container, because its processes choose the names below; and below a directory that a user owns (`Bounds`)
+only units and containers are read, as claims of that user.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 
+NOBODY = -1
+"""No user has this uid."""
 NAME_MAX = 255
 """The longest directory name. Bounds the work of the regular expressions."""
 
@@ -32,6 +39,8 @@ COLON = re.compile(rf"^([^:]*):([a-z0-9_-]+):({ID})\Z")
 """runc's notation for SLICE/PREFIX-ID.scope. It becomes a directory name if runc and the kubelet use different cgroup
 drivers."""
 QOS = {"burstable": "burstable", "besteffort": "besteffort", "kubepods": "guaranteed"}
+USER_MANAGER = re.compile(r"user@(\d{1,10})\.service", re.ASCII)
+"""systemd's manager of a user, who owns the cgroup."""
 POD_HOLDERS = ("libpod_parent", "kata_overhead")
 """Parent directories of pods and sandboxes with a bare id; Podman's containers are below them as libpod-ID."""
 
@@ -42,12 +51,13 @@ class CgroupRef:
 
     runtime: str | None = None
     container_id: str | None = None
-    outer: tuple[str, ...] = ()
-    """Ids of the containers around this one, outermost first: nodes of kind or Docker-in-Docker."""
+    claimed_by: int | None = None
+    """The uid of the user who could choose the container's id freely; None if only root could."""
     pod_uid: str | None = None
     qos: str | None = None
     unit: str | None = None
-    """The systemd unit around the container, or of the process."""
+    """The systemd unit around the container, or of the process; a unit of a user follows that user's manager, as in
+    `user@1000.service/ollama.service`."""
     job: tuple[str, str] | None = None
     """Scheduler and job id; for `slurm-sluid` the SLUID, for which `slurm.py` finds the number."""
     step: str | None = None
@@ -57,40 +67,79 @@ class CgroupRef:
 
     def to_dict(self) -> dict[str, object]:
         """As JSON: tuples become lists."""
-        return asdict(self) | {"outer": list(self.outer), "job": None if self.job is None else list(self.job)}
+        return asdict(self) | {"job": None if self.job is None else list(self.job)}
 
 
-def parse(text: str) -> CgroupRef:
-    """Parse the most specific of all lines: on hybrid hosts the v2 line may name only the runtime's own service."""
-    paths = {_path(line) for line in text.split("\n")}  # a set: the dozen lines of v1 mostly have one path
-    return max((_specificity(path, parse_path(path)) for path in paths), key=lambda pair: pair[0])[1]
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The part of a path that only root can choose, by index of its directory names."""
+
+    start: int = 0
+    """The names before it lead to the container in which this host itself runs, such as a node of kind."""
+    end: int = sys.maxsize
+    """From this name on, a user could choose the names."""
+    uid: int = NOBODY
+    """That user."""
 
 
-def _path(line: str) -> str:
-    """The path in `HIERARCHY:CONTROLLERS:PATH`, which may contain colons; a bare path is returned unchanged."""
-    if line.startswith("/"):
-        return line
-    hierarchy, _, controllers_and_path = line.partition(":")
-    return controllers_and_path.partition(":")[2] if hierarchy.isdigit() else ""
+def bounds_by_name(_controllers: str, _path: str, names: Sequence[str]) -> Bounds:
+    """The bounds according to the names alone: systemd's manager of a user owns everything below it."""
+    for index, name in enumerate(names):
+        if match := USER_MANAGER.fullmatch(name):
+            return Bounds(end=index + 1, uid=int(match[1])) if int(match[1]) else Bounds()
+    return Bounds()
+
+
+def parse(text: str, bounds: Callable[[str, str, Sequence[str]], Bounds] = bounds_by_name) -> CgroupRef:
+    """Parse the most specific of all lines: on hybrid hosts the v2 line may name only the runtime's own service.
+
+    `bounds` takes the controllers of a line, which are empty for v2, its path, and the directory names of the path.
+    """
+    # A set, because the dozen lines of v1 mostly have one path.
+    paths = {(path, bounds(controllers, path, split_path(path))) for controllers, path in split_lines(text)}
+    refs = (_specificity(path, parse_path(path, limits)) for path, limits in paths)
+    return max(refs, key=lambda pair: pair[0], default=((), CgroupRef()))[1]
+
+
+def split_lines(text: str) -> Iterator[tuple[str, str]]:
+    """Controllers and path of each line `HIERARCHY:CONTROLLERS:PATH`. A path may contain colons, or be a whole line."""
+    for line in text.split("\n"):
+        if line.startswith("/"):
+            yield "", line
+        else:
+            hierarchy, _, controllers_and_path = line.partition(":")
+            controllers, _, path = controllers_and_path.partition(":")
+            if hierarchy.isdigit():
+                yield controllers, path
+
+
+def split_path(path: str) -> list[str]:
+    """The directory names of a path without `..`; ` (deleted)` of a removed cgroup is ignored."""
+    names = path.removesuffix(" (deleted)").split("/")
+    if names[0] or any(len(name) > NAME_MAX for name in names):
+        return []
+    return [name for name in names if name not in ("", ".", "..")]
 
 
 def _specificity(path: str, ref: CgroupRef) -> tuple[tuple[object, ...], CgroupRef]:
-    levels = len(ref.outer) + (ref.container_id is not None)
-    parts = (ref.pod_uid, ref.job, ref.step, ref.task, ref.unit, ref.qos)
+    is_claimed = ref.claimed_by is not None
+    parts = (ref.pod_uid, ref.job, ref.step, ref.task, ref.container_id, ref.unit, ref.qos)
+    is_proven = ref.container_id is not None and not is_claimed
     # The path is the last criterion, so that the result does not depend on the order of lines.
-    return (levels, *(value is not None for value in parts), ref.monitor, path.count("/"), path), ref
+    return (is_proven, *(value is not None for value in parts), ref.monitor, path.count("/"), path), ref
 
 
-def parse_path(path: str) -> CgroupRef:
-    """Parse one path; ` (deleted)` of a removed cgroup is ignored."""
-    names = path.removesuffix(" (deleted)").split("/")
-    if names[0] or any(len(name) > NAME_MAX for name in names):
-        return CgroupRef()
-    if ":" in path:
-        names = [part for name in names for part in COLON.sub(r"\1/\2-\3.scope", name).split("/")]
-    names = [name for name in names if name not in ("", ".", "..")]
-    walk = _Walk(["", "", *names, "", ""])
-    while walk.at < len(names) + 2 and not walk.monitor:
+def parse_path(path: str, bounds: Bounds | None = None) -> CgroupRef:
+    """Parse one path."""
+    raw = split_path(path)
+    bounds = bounds or bounds_by_name("", path, raw)
+    names: list[str] = []
+    proven = 0
+    for index, name in enumerate(raw[bounds.start :], bounds.start):
+        names += COLON.sub(r"\1/\2-\3.scope", name).lstrip("/").split("/")
+        proven = len(names) if index < bounds.end else proven
+    walk = _Walk(["", "", *names, "", ""], proven + 2, bounds.uid)
+    while walk.at < len(names) + 2 and not walk.monitor and walk.container_id is None:
         walk.read()
         walk.at += 1
     return walk.result()
@@ -101,15 +150,21 @@ class _Walk:
     """The state while reading a path downwards; `names` is padded by two, so each name has a parent and a child."""
 
     names: list[str]
+    end: int
+    """From here on, a user could choose the names."""
+    uid: int
+    """That user."""
     at: int = 2
     parent: str = ""
     child: str = ""
-    containers: list[tuple[str, str]] = field(default_factory=list)
+    runtime: str | None = None
+    container_id: str | None = None
     pod_uid: str | None = None
     pod_at: int = 0
     qos: str | None = None
     unit: str | None = None
-    unit_outside: str | None = None
+    user_unit: str | None = None
+    """The innermost unit among the names that a user could choose."""
     job: tuple[str, str] | None = None
     step: str | None = None
     task: str | None = None
@@ -119,37 +174,44 @@ class _Walk:
     def read(self) -> None:
         self.parent, raw, self.child = self.names[self.at - 1 : self.at + 2]
         name = _unescape(raw) if "\\" in raw else raw
-        levels = len(self.containers)
         under = UNDER.get(self.parent)
         if under is not None and (match := under[0].fullmatch(name)):
             under[1](self, match)
         elif match := FORM.fullmatch(name):
             READERS[match.lastgroup or ""](self, match)
         is_unit = name.endswith((".service", ".scope")) and name[0] != "." and name.isprintable()
-        if is_unit and len(self.containers) == levels:
-            self.unit = name
+        if is_unit and self.container_id is None:
+            if self.is_claim:
+                self.user_unit = name
+            else:
+                self.unit = name
+
+    @property
+    def is_claim(self) -> bool:
+        """Whether a user could choose the current name."""
+        return self.at >= self.end
 
     def contain(self, runtime: str, container_id: str) -> None:
-        if self.containers and self.containers[-1][1] == container_id:
-            self.containers.pop()  # some runtimes repeat the id in a child cgroup
-        self.containers.append((runtime, container_id))
-        self.unit_outside = self.unit
+        self.runtime, self.container_id = runtime, container_id
 
     def pod(self, uid: str, qos: str | None) -> None:
-        self.pod_uid, self.qos, self.pod_at = uid.replace("_", "-"), qos, self.at
+        if not self.is_claim:
+            self.pod_uid, self.qos, self.pod_at = uid.replace("_", "-"), qos, self.at
 
     def work(self, kind: str, job_id: str) -> None:
-        self.job, self.step, self.task = (kind, job_id), None, None
+        if not self.is_claim:
+            self.job, self.step, self.task = (kind, job_id), None, None
 
     def result(self) -> CgroupRef:
-        runtime, container_id = self.containers[-1] if self.containers else (None, None)
+        # After the loop, `at` is behind the container's name.
+        is_claimed = self.container_id is not None and self.at > self.end
         return CgroupRef(
-            runtime=runtime,
-            container_id=container_id,
-            outer=tuple(outer_id for _, outer_id in self.containers[:-1]),
+            runtime=self.runtime,
+            container_id=self.container_id,
+            claimed_by=self.uid if is_claimed else None,
             pod_uid=self.pod_uid,
             qos=self.qos,
-            unit=self.unit_outside if self.containers else self.unit,
+            unit=f"{self.unit}/{self.user_unit}" if self.unit and self.user_unit else self.unit,
             job=self.job,
             step=self.step,
             task=self.task,
@@ -231,7 +293,7 @@ def _slurm_job(walk: _Walk, match: Match) -> None:
 
 
 def _slurm_part(walk: _Walk, match: Match) -> None:
-    if walk.job is not None and walk.job[0].startswith("slurm"):
+    if walk.job is not None and walk.job[0].startswith("slurm") and not walk.is_claim:
         if match["part"] == "step":
             walk.step, walk.task = match["part_id"], None
         elif walk.step is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import threading
 import time
@@ -80,6 +81,8 @@ class DockerProvider:
         self._state_log = StateLog(log)
         self._api = ""
         """The API version; empty until the daemon reports it."""
+        self._peer_uid: int | None = None
+        """The user that runs the daemon; None for a network address."""
         self._inspected: dict[str, Inspected] = {}
         self._refused: set[str] = set()
         """Ids of containers that could not be inspected; they are tried after the others."""
@@ -96,6 +99,7 @@ class DockerProvider:
             listed = self._get(f"/v{self._api}/containers/json", self._timeout_s, LIST_LIMIT)
         except ProviderError:
             self._api = ""  # after an upgrade the daemon has another version
+            self._inspected.clear()  # and another daemon may listen there
             raise
         if not isinstance(listed, list):
             raise self._format_error("did not return a list of containers")
@@ -105,8 +109,9 @@ class DockerProvider:
         entries = read_list(listed)
         gone = self._inspect(entries.keys())
         self._listed_at_s = listed_at_s
-        return Names({i: read_container(i, entry, self._inspected.get(i, Inspected()))
-                      for i, entry in entries.items() if i not in gone})  # fmt: skip
+        containers = {i: read_container(i, entry, self._inspected.get(i, Inspected()))
+                      for i, entry in entries.items() if i not in gone}  # fmt: skip
+        return Names(containers, uid=None if self._peer_uid in (0, os.geteuid()) else self._peer_uid)
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         """Wait for an event; without the event stream, for the time."""
@@ -160,7 +165,12 @@ class DockerProvider:
     def _get(self, target: str, timeout_s: float, limit: int) -> Any:
         name = self._client.name
         try:
-            status, body = self._client.get(target, timeout_s, limit)
+            with self._client.stream(target, timeout_s, limit) as response:
+                if not self._api:
+                    self._peer_uid = response.peer_uid
+                elif response.peer_uid != self._peer_uid:  # the owner of the socket's directory has replaced it
+                    raise self._format_error(f"now belongs to uid {response.peer_uid}")
+                status, body = response.status, response.body()
         except HttpError as error:
             fix = self._fixes.get(error.kind, OTHER_API)
             raise ProviderError(error.problem.what, fix, error.kind) from error

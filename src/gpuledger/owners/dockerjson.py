@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuledger.owners.devices import CDI
 from gpuledger.owners.jsonvalues import as_dict, as_list, as_text, as_texts
-from gpuledger.owners.names import Container
+from gpuledger.owners.names import Container, PodLabels
 
 MOST_DEVICES = 128
 ID = re.compile(r"[0-9a-f]{64}")
@@ -49,19 +49,24 @@ def read_container(i: str, entry: dict[str, Any], inspected: Inspected) -> Conta
     names = [as_text(name).removeprefix("/") for name in as_list(entry.get("Names"))]
     names.sort(key=lambda name: "/" in name or not name)  # --link adds an alias: other/alias
     image = as_text(entry.get("Image"))
-    pod = as_text(labels.get("io.kubernetes.pod.name"))
-    name_in_pod = as_text(labels.get("io.kubernetes.container.name")) if pod else ""
     return Container(
         id=i,
-        name=name_in_pod or (names[0] if names else ""),
+        name=names[0] if names else "",
         image=inspected.image if inspected.image and image.startswith("sha256:") else image,
-        namespace=as_text(labels.get("io.kubernetes.pod.namespace")),
-        pod=pod,
-        pod_uid=as_text(labels.get("io.kubernetes.pod.uid")),
+        pod_labels=_pod_labels(labels),
         labels=tuple((label, value) for label in COMPOSE_LABELS if (value := as_text(labels.get(label)))),
         device_ids=inspected.device_ids,
         visible_ids=inspected.visible_ids,
     )
+
+
+def _pod_labels(labels: dict[str, Any]) -> PodLabels | None:
+    """The labels that cri-dockerd sets."""
+    uid, namespace, pod, container = (
+        as_text(labels.get(f"io.kubernetes.{part}"))
+        for part in ("pod.uid", "pod.namespace", "pod.name", "container.name")
+    )
+    return PodLabels(uid, namespace, pod, container) if uid and pod else None
 
 
 def read_inspected(answer: object) -> Inspected:

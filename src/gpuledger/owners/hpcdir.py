@@ -2,6 +2,8 @@
 
 The scheduler's prolog and epilog write it. A file is named after the index of a GPU, or after the index and the id of a
 MIG instance as in `0.3`, and contains one job per line. For clusters whose cgroups do not identify jobs.
+
+A file `account.211`, which dcgm-exporter ignores, contains the account of job 211.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from gpuledger.owners.names import Names
 from gpuledger.owners.provider import SilentProvider
 
 FILE_NAME = re.compile(r"(0|[1-9]\d{0,3})(?:\.(0|[1-9]\d{0,3}))?", re.ASCII)
+ACCOUNT_FILE = re.compile(r"account\.(\d{1,10})", re.ASCII)
 MOST_ENTRIES = 4096
 FILE_LIMIT = 64 * 1024
 MOST_JOBS = 256
-LONGEST_JOB = 128
+LONGEST_LINE = 128
 SETTLED_NS = 2_000_000_000
 """A file may change twice within one tick of the kernel's clock and keep its time stamp."""
 
@@ -40,11 +43,12 @@ class HpcProvider(SilentProvider):
         self._path = path
         self._signature: Signature | None = None
         self._jobs: dict[Slot, tuple[str, ...]] = {}
+        self._accounts: dict[str, str] = {}
         self.ignored = 0
         """Entries with another name or type, or that could not be read."""
 
     def fetch(self) -> Names:
-        """The jobs of each GPU; raises ProviderError."""
+        """The jobs of each GPU and the accounts of jobs; raises ProviderError."""
         try:
             signature = self._stat()
         except OSError as error:
@@ -56,7 +60,7 @@ class HpcProvider(SilentProvider):
             self._read(signature)
             newest_ns = max(mtime_ns for _, _, mtime_ns, _ in signature)
             self._signature = signature if time.time_ns() - newest_ns > SETTLED_NS else None
-        return Names(jobs=self._jobs)
+        return Names(jobs=self._jobs, accounts=self._accounts)
 
     def _stat(self) -> Signature:
         """The directory's time changes when a file is added or removed, a file's time when its jobs change."""
@@ -77,15 +81,18 @@ class HpcProvider(SilentProvider):
 
     def _read(self, signature: Signature) -> None:
         jobs: dict[Slot, tuple[str, ...]] = {}
+        accounts: dict[str, str] = {}
         ignored = 0
         for name, inode, _, size in signature[1:]:
-            match = FILE_NAME.fullmatch(name)
-            lines = self._lines(name) if match and inode >= 0 and size <= FILE_LIMIT else None
-            if match is None or lines is None:
+            gpu, account = FILE_NAME.fullmatch(name), ACCOUNT_FILE.fullmatch(name)
+            lines = self._lines(name) if (gpu or account) and inode >= 0 and size <= FILE_LIMIT else None
+            if lines is None:
                 ignored += 1
-            elif lines:
-                jobs[int(match[1]), int(match[2]) if match[2] else None] = lines
-        self._jobs, self.ignored = jobs, ignored
+            elif lines and gpu:
+                jobs[int(gpu[1]), int(gpu[2]) if gpu[2] else None] = lines
+            elif lines and account:
+                accounts[account[1]] = lines[0]
+        self._jobs, self._accounts, self.ignored = jobs, accounts, ignored
 
     def _lines(self, name: str) -> tuple[str, ...] | None:
         try:
@@ -95,5 +102,5 @@ class HpcProvider(SilentProvider):
         except OSError:
             return None
         lines = (line.strip() for line in data.decode("utf-8", "replace").split("\n"))
-        jobs = dict.fromkeys(line for line in lines if line and line.isprintable() and len(line) <= LONGEST_JOB)
-        return tuple(jobs)[:MOST_JOBS]
+        unique = dict.fromkeys(line for line in lines if line and line.isprintable() and len(line) <= LONGEST_LINE)
+        return tuple(unique)[:MOST_JOBS]

@@ -14,6 +14,16 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class PodLabels:
+    """The pod that labels of a container name. Whoever starts a container in Docker can choose them."""
+
+    uid: str
+    namespace: str
+    pod: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
 class Container:
     """A running container, as its runtime reports it."""
 
@@ -24,6 +34,8 @@ class Container:
     namespace: str = ""
     pod: str = ""
     pod_uid: str = ""
+    pod_labels: PodLabels | None = None
+    """Used only if the container's cgroup has the same pod uid."""
     labels: Labels = ()
     device_ids: tuple[str, ...] = ()
     """Ids of GPUs passed to it, for `devices.parse`. They grant access and do not prove use."""
@@ -68,6 +80,11 @@ class Names:
     allocations: tuple[Allocation, ...] = ()
     jobs: Mapping[tuple[int, int | None], tuple[str, ...]] = field(default_factory=dict)
     """Batch jobs by GPU index and MIG instance id, or None for the whole GPU."""
+    accounts: Mapping[str, str] = field(default_factory=dict)
+    """The account to which the scheduler bills a job, by the id of the job."""
+    uid: int | None = None
+    """The user whose daemon reported the names, which count only for containers in cgroups of that user. None if they
+    count for all containers: the daemon belongs to root or to the exporter's own user, or has a network address."""
 
 
 class NamesIndex:
@@ -80,10 +97,11 @@ class NamesIndex:
         """Whether the index was built from these same objects."""
         return len(names) == len(self.names) and all(a is b for a, b in zip(names, self.names, strict=True))
 
-    def named(self, owner: Owner) -> Owner:
-        """The owner with the names of its container and its pod."""
-        container = self._container(owner.container_id)
+    def named(self, owner: Owner, uid: int | None = None) -> Owner:
+        """The owner with the names of its container and its pod; `uid` is the user who owns the container's cgroup."""
+        container = self.container(owner.container_id, uid)
         if container is not None:
+            container = _in_labelled_pod(container, owner.pod_uid)
             owner = replace(
                 owner,
                 container=container.name,
@@ -105,9 +123,14 @@ class NamesIndex:
             )
         return owner
 
-    def _container(self, container_id: str) -> Container | None:
-        """The most complete report of a container, its empty fields filled from the other reports."""
-        reports = [names.containers[container_id] for names in self.names if container_id in names.containers]
+    def account(self, job_id: str) -> str:
+        """The account to which a job is billed; empty if it is not known."""
+        return next((names.accounts[job_id] for names in self.names if job_id in names.accounts), "")
+
+    def container(self, container_id: str, uid: int | None = None) -> Container | None:
+        """The most complete report of a container of this user, its empty fields filled from the other reports."""
+        reports = [names.containers[container_id] for names in self.names
+                   if container_id in names.containers and names.uid == uid]  # fmt: skip
         if not reports:
             return None
         best = max(reports, key=lambda report: (bool(report.pod), bool(report.name), bool(report.image)))
@@ -119,6 +142,7 @@ class NamesIndex:
                 namespace=best.namespace or other.namespace,
                 pod=best.pod or other.pod,
                 pod_uid=best.pod_uid or other.pod_uid,
+                pod_labels=best.pod_labels or other.pod_labels,
                 labels=best.labels or other.labels,
             )
         return best
@@ -128,3 +152,17 @@ class NamesIndex:
             return None
         reports = [names.pods[uid] for names in self.names if uid in names.pods]
         return max(reports, key=lambda pod: bool(pod.workload_kind), default=None)
+
+
+def _in_labelled_pod(container: Container, pod_uid: str) -> Container:
+    """The container in the pod that its labels name, if the cgroup has the uid of that pod."""
+    labels = container.pod_labels
+    if labels is None or container.pod_uid or labels.uid != pod_uid:
+        return container
+    return replace(
+        container,
+        name=labels.container or container.name,
+        namespace=labels.namespace,
+        pod=labels.pod,
+        pod_uid=labels.uid,
+    )

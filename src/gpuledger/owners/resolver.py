@@ -7,7 +7,7 @@ devices, and processes that may hold memory which the driver attributes to no pr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -18,11 +18,14 @@ from gpuledger.owners.allocations import Allocations, find_allocations, holders_
 from gpuledger.owners.cgroup import CgroupRef
 from gpuledger.owners.names import Names, NamesIndex
 from gpuledger.owners.search import Clue, Search
-from gpuledger.owners.slurm import SlurmResolver
+from gpuledger.owners.slurm import SlurmNumbers
 
 GONE = "process is gone"
 NO_NAME = "container has no name yet"
 NO_POD = "pod has no name yet"
+UNCONFIRMED = "container is not listed by a daemon of its user"
+WAITING = (NO_NAME, NO_POD, UNCONFIRMED)
+"""Reasons that the next answer of a provider may remove."""
 MOST_OWNERS = 10_000
 FIRST_DELAY_NS, LONGEST_DELAY_NS = 2_000_000_000, 60_000_000_000
 SETTLED_NS = 30_000_000_000
@@ -56,17 +59,19 @@ class Resolver:
         self,
         sources: Sequence[NameSource] = (),
         *,
-        jobs: SlurmResolver | None = None,
+        parse_cgroup: Callable[[str], CgroupRef] = cgroup.parse,
+        slurm: SlurmNumbers | None = None,
         access: Access | None = None,
         search: Search | None = None,
     ) -> None:
         self._sources = tuple(sources)
-        self._jobs = jobs
+        self._parse_cgroup = parse_cgroup
+        self._slurm = slurm
         self._access = access
         self._search = search
         self._names = NamesIndex()
         self._owners: dict[tuple[object, ...], Owner] = {}
-        """Owners by cgroup and user, and for batch jobs by process too."""
+        """Owners by cgroup and user."""
         self._unnamed = _UnnamedIds()
         self._conflicts = _Conflicts()
         self._inventory: tuple[Device, ...] = ()
@@ -118,7 +123,7 @@ class Resolver:
     def explain(self, facts: Facts) -> tuple[CgroupRef, Owner]:
         """The parsed cgroup of one process, and its owner."""
         self._refresh()
-        return cgroup.parse(facts.cgroup), self._owner(facts)
+        return self._parse_cgroup(facts.cgroup), self._owner(facts)
 
     def _refresh(self) -> None:
         names = tuple(source.names for source in self._sources)
@@ -127,42 +132,52 @@ class Resolver:
             self._owners.clear()
 
     def _nudge(self, owners: Collection[Owner], time_ns: int) -> None:
-        unnamed = {owner.container_id or owner.pod_uid for owner in owners if owner.reason in (NO_NAME, NO_POD)}
+        unnamed = {owner.container_id or owner.pod_uid or owner.unit for owner in owners if owner.reason in WAITING}
         if self._unnamed.is_due(unnamed, time_ns):
             for source in self._sources:
                 source.nudge()
 
     def _owner(self, facts: Facts) -> Owner:
-        """The owner of a process. Processes of one cgroup and user share it, unless they belong to a batch job."""
-        key: tuple[object, ...] = (facts.cgroup, facts.user)
-        owner = self._owners.get(key) or self._owners.get((*key, facts.pid, facts.start_ticks))
+        """The owner of a process. Processes of one cgroup and user share it."""
+        key = (facts.cgroup, facts.user)
+        owner = self._owners.get(key)
         if owner is None:
-            ref = cgroup.parse(facts.cgroup)
+            ref = self._parse_cgroup(facts.cgroup)
             owner = self._resolve_owner(facts, ref)
             if len(self._owners) >= MOST_OWNERS:
                 self._owners.clear()
-            self._owners[(*key, facts.pid, facts.start_ticks) if ref.job else key] = owner
+            self._owners[key] = owner
         return owner
 
     def _resolve_owner(self, facts: Facts, ref: CgroupRef) -> Owner:
+        kind, job_id = self._job(facts, ref)
         owner = Owner(
             container_id=ref.container_id or "",
             pod_uid=ref.pod_uid or "",
             runtime=ref.runtime or "",
             unit=ref.unit or "",
-            job="/".join(ref.job) if ref.job else "",
+            job=f"{kind}/{job_id}" if kind else "",
             step=ref.step or "",
             task=ref.task or "",
             user=facts.user,
+            account=self._names.account(job_id) if kind == "slurm" else "",
         )
-        if self._jobs is not None and ref.job:
-            owner = self._jobs.describe(facts, ref, owner)
+        if ref.claimed_by is not None and self._names.container(owner.container_id, ref.claimed_by) is None:
+            # Without the word of its user's daemon, the id may be that of another container, or invented.
+            return replace(owner, container_id="", runtime="", reason=UNCONFIRMED)
         if not ref.container_id and not ref.pod_uid:
             return replace(owner, reason="" if owner.job else OUTSIDE)
-        owner = self._names.named(owner)
+        owner = self._names.named(owner, ref.claimed_by)
         if owner.pod_uid and not owner.pod:
             return replace(owner, reason=NO_POD)
         return replace(owner, reason="" if owner.container else NO_NAME)
+
+    def _job(self, facts: Facts, ref: CgroupRef) -> tuple[str, str]:
+        """Scheduler and id of the process's job; both empty if there is none."""
+        if ref.job is not None and ref.job[0] == "slurm-sluid" and self._slurm is not None:
+            number = self._slurm.number(facts.cgroup, ref.job[1])
+            return ("slurm", number) if number else ref.job
+        return ref.job or ("", "")
 
     def _allocated(self, tick: Tick) -> Allocations:
         """The allocations, computed only when names or devices change: a kubelet may list hundreds."""

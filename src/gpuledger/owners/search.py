@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from gpuledger.model import Facts
 from gpuledger.owners import cgroup
+from gpuledger.owners.cgroup import CgroupRef
 from gpuledger.owners.procfs import Procfs
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,15 @@ class Clue:
 class Search:
     """Searches in a thread, one search at a time."""
 
-    def __init__(self, procfs: Procfs, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        procfs: Procfs,
+        parse_cgroup: Callable[[str], CgroupRef] = cgroup.parse,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._procfs = procfs
+        self._parse_cgroup = parse_cgroup
         self._monotonic = monotonic
         self._thread: threading.Thread | None = None
         self._started_at: float | None = None
@@ -85,13 +93,16 @@ class Search:
         self._clues = clues
 
     def _find(self) -> Iterator[Clue]:
-        containers: set[str] = set()
+        containers: set[tuple[str | None, int | None]] = set()
+        parsed: dict[str, CgroupRef] = {}
         count = 0
         for pid in self._procfs.pids()[:MOST_PROCESSES]:
             minors = self._procfs.mapped_gpus(pid) or ()
-            container = cgroup.parse(self._procfs.cgroup(pid)).container_id
+            text = self._procfs.cgroup(pid)
+            ref = parsed[text] = parsed.get(text) or self._parse_cgroup(text)
+            container = (ref.container_id, ref.claimed_by)
             visible = ""
-            if container and container not in containers:
+            if ref.container_id and container not in containers:
                 visible = self._procfs.visible_devices(pid)
                 containers.add(container)
             facts = self._procfs.look(pid) if minors or visible else None

@@ -1,0 +1,1 @@
+"""Attacks on a running exporter: by tenants of the GPUs, by clients, and by the servers that it reads."""
