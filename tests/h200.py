@@ -57,7 +57,8 @@ def ticks(recording: Any, every: int = 10, most_s: float | None = None, later_s:
         )
         samples, answers, since = {}, 0, number
         # Processes that did no work of ours: the server of MPS.
-        facts = {pid: Facts(pid, start_ticks, 0, told.get(pid, "nvidia-cuda-mps")) for pid in pids}
+        facts = {pid: Facts(pid, start_ticks, 0, told.get(pid, ""), mps_server="" if pid in told else "root")
+                 for pid in pids}  # fmt: skip
         made.append(Tick(int((row["t"] + later_s) * 1e9), Driver(up=True), (reading,), facts=facts))
     return made
 

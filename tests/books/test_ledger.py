@@ -270,7 +270,7 @@ def test_a_counter_slower_than_the_ticks() -> None:
 @pytest.mark.parametrize("kind", ["compute", "mps"])
 def test_mps(kind: str) -> None:
     """The server's work is its clients', equally; a process beside them has its own."""
-    world = World(names={1: "nvidia-cuda-mps"})
+    world = World(mps_servers={1: "root"})
     residents = (Resident(1, "compute"), Resident(2, kind), Resident(3, kind), Resident(4, "compute"))
 
     last = run({"residents": residents}, {"residents": residents, "mj": 1000, "work": {1: 60, 4: 40}}, world=world)
@@ -278,9 +278,27 @@ def test_mps(kind: str) -> None:
     assert energy(last) == {1: {}, 2: {"mps": 300}, 3: {"mps": 300}, 4: {"sm_time": 400}}
 
 
+def test_mps_server_of_a_tenant() -> None:
+    """A server that root did not start hands its energy only to processes of its own container."""
+    world = World(mps_servers={1: "user"}, containers={1: "c1", 2: "c1", 3: "c2"})
+
+    last = run({"pids": (1, 2, 3)}, {"pids": (1, 2, 3), "mj": 1000, "work": {1: 100}}, world=world)
+
+    assert energy(last) == {1: {}, 2: {"mps": 1000}, 3: {}}
+
+
+def test_mps_servers_of_two_tenants() -> None:
+    """Each keeps its energy: the driver does not tell whose clients worked."""
+    world = World(mps_servers={1: "user", 3: "user"}, containers={1: "c1", 2: "c1", 3: "c2"})
+
+    last = run({"pids": (1, 2, 3)}, {"pids": (1, 2, 3), "mj": 1000, "work": {1: 50, 3: 50}}, world=world)
+
+    assert energy(last) == {1: {"sm_time": 500}, 2: {}, 3: {"sm_time": 500}}
+
+
 def test_a_server_of_mps_without_clients_is_a_process_as_any_other() -> None:
     """There is nobody to whom its work could be given."""
-    world = World(names={1: "nvidia-cuda-mps"})
+    world = World(mps_servers={1: "root"})
 
     last = run({"pids": [1, 2]}, {"pids": [1, 2], "mj": 1000, "work": {1: 60, 2: 40}}, world=world)
 
@@ -289,7 +307,7 @@ def test_a_server_of_mps_without_clients_is_a_process_as_any_other() -> None:
 
 def test_who_is_in_the_list_of_mps_is_a_client() -> None:
     """Where the driver has such a list, a process that waits beside it is none."""
-    world = World(names={1: "nvidia-cuda-mps"})
+    world = World(mps_servers={1: "root"})
     residents = (Resident(1, "compute"), Resident(2, "mps"), Resident(3, "compute"))
 
     last = run({"residents": residents}, {"residents": residents, "mj": 1000, "work": {1: 60}}, world=world)
@@ -479,9 +497,9 @@ def test_a_hidden_process_with_a_reused_pid() -> None:
 
 def test_a_client_of_mps_that_was_glimpsed_first() -> None:
     """Sampled before it is listed: it waits like the others once it is."""
-    books, world = Books(), World(names={1: "nvidia-cuda-mps"})
+    books, world = Books(), World(mps_servers={1: "root"})
     books.book(world.tick(1))
-    both = {1: Facts(1, 1, 0, "nvidia-cuda-mps"), 2: Facts(2, 1, 0)}
+    both = {1: Facts(1, 1, 0, mps_server="root"), 2: Facts(2, 1, 0)}
     books.book(replace(world.tick(1, mj=50, after_s=0.3, work={2: 10}), facts=both))
     listed = (Resident(1, "compute"), Resident(2, "mps"))
     done = books.book(world.tick(1, 2, mj=50, after_s=0.7, residents=listed))

@@ -186,7 +186,7 @@ def test_a_stranger_that_pauses_gets_nothing_meanwhile() -> None:
 def test_clients_of_mps_are_told_apart_by_activity() -> None:
     """Samples name only the server. Both clients were alone with it before; one copies, one multiplies."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
-    gpu.world.names[4] = "nvidia-cuda-mps-server"
+    gpu.world.mps_servers[4] = "root"
     for pid in (1, 2):
         gpu.tick([4, pid], {})
         for _ in range(6):
@@ -204,7 +204,7 @@ def test_clients_of_mps_are_told_apart_by_activity() -> None:
 def test_behaviours_of_a_client_are_not_counted_twice() -> None:
     """One client was observed in two behaviours, the other in one; together they have equal parts all the same."""
     gpu = Shared({1: (MATMUL, 300_000), 2: (MATMUL, 300_000)})
-    gpu.world.names[4] = "nvidia-cuda-mps-server"
+    gpu.world.mps_servers[4] = "root"
     for pid, shapes in ((1, [MATMUL]), (2, [MATMUL, COPY])):
         for shape in shapes:
             gpu.shapes[pid] = (shape, 300_000)
@@ -222,7 +222,7 @@ def test_behaviours_of_a_client_are_not_counted_twice() -> None:
 def test_unknown_clients_of_mps_have_equal_parts_and_a_wide_error() -> None:
     """Nothing tells them apart."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
-    gpu.world.names[4] = "nvidia-cuda-mps-server"
+    gpu.world.mps_servers[4] = "root"
     before = last = gpu.tick([4, 1, 2], {1: 0.8, 2: 0.2}, {4: 99})
     for _ in range(3):
         before, last = last, gpu.tick([4, 1, 2], {1: 0.8, 2: 0.2}, {4: 99})

@@ -34,6 +34,7 @@ class World:
     energy_mj: int = 1_000_000
     starts: dict[int, int | None] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    mps_servers: dict[int, str] = field(default_factory=dict)
     containers: dict[int, str] = field(default_factory=dict)
 
     def tick(
@@ -60,7 +61,8 @@ class World:
         """A tick of these readings, with facts and owners of everybody in it."""
         pids = {r.pid for reading in readings for r in reading.residents or ()}
         starts = {pid: self.starts.get(pid, 1) for pid in pids}
-        facts = {pid: Facts(pid, n, 0, self.names.get(pid, "")) for pid, n in starts.items() if n is not None}
+        facts = {pid: Facts(pid, n, 0, self.names.get(pid, ""), mps_server=self.mps_servers.get(pid, ""))
+                 for pid, n in starts.items() if n is not None}  # fmt: skip
         owners = {pid: Owner(container_id=self.containers[pid]) for pid in pids if pid in self.containers}
         return Tick(self.now_ns, Driver(up=True), readings, facts=facts, owners=Owners(by_pid=owners))
 
@@ -93,7 +95,7 @@ def sequences(draw: st.DrawFn) -> list[tuple[Tick, int | None]]:
     for _ in range(draw(st.integers(1, 12))):
         world.now_ns += int(draw(STEPS) * S)
         world.starts = draw(st.dictionaries(PIDS, st.none() | st.integers(1, 2)))
-        world.names = dict.fromkeys(draw(st.sets(PIDS, max_size=1)), "nvidia-cuda-mps")
+        world.mps_servers = draw(st.dictionaries(PIDS, st.sampled_from(["root", "user"]), max_size=2))
         world.containers = draw(st.dictionaries(PIDS, st.sampled_from(["c1", "c2"])))
         if not draw(st.integers(0, 9)):
             made.append((Tick(world.now_ns, Driver(up=False)), counted))

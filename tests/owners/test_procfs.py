@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -288,3 +289,46 @@ def test_a_mere_process_maps_no_gpu(sleeper: subprocess.Popen[bytes]) -> None:
     assert procfs.mapped_gpus(sleeper.pid) == ()
     assert procfs.mapped_gpus(2**22 + 1) is None
     assert len(procfs.boot_id()) == 36
+
+
+def test_cgroup_that_the_kernel_does_not_print(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older kernels refuse to print a path of more than 4096 bytes; the other facts of the process remain."""
+    proc.add(7)
+    read_bytes = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == "cgroup":
+            raise OSError(errno.ENAMETOOLONG, "File name too long")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    facts = Procfs(proc.root).facts([7])[7]
+
+    assert (facts.uid, facts.cgroup) == (1000, "")
+
+
+def mps(
+    proc: Proc, pid: int, *, uid: int = 0, parent: int = 1, capabilities: int = 0x1FFFFFFFFFF, users: int = 2**32 - 1
+) -> None:
+    """A process with the name of the MPS server."""
+    proc.add(pid, name=b"nvidia-cuda-mps", uid=uid)
+    status = f"Name:\tnvidia-cuda-mps\nPPid:\t{parent}\nUid:" + f"\t{uid}" * 4 + f"\nCapEff:\t{capabilities:016x}\n"
+    (proc.root / str(pid) / "status").write_text(status)
+    (proc.root / str(pid) / "uid_map").write_text(f"         0          0 {users:10}\n")
+
+
+def test_mps_server(proc: Proc) -> None:
+    """Root's server, a user's server that root's control daemon has started, and servers that only have the name."""
+    mps(proc, 2)
+    mps(proc, 3, uid=1000, parent=2)
+    mps(proc, 4, uid=1000, parent=3)
+    mps(proc, 5, capabilities=0xA80425FB)
+    mps(proc, 6, users=1)
+    proc.add(7, name=b"nvidia-cuda-mps", uid=0)
+    proc.add(8, name=b"python3", uid=0)
+
+    facts = Procfs(proc.root).facts(range(2, 9))
+
+    assert {pid: facts[pid].mps_server for pid in facts} == {
+        2: "root", 3: "root", 4: "user", 5: "user", 6: "user", 7: "user", 8: "",
+    }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from gpuledger.books.fingerprint import Activities, activities, relative_clock
 from gpuledger.books.rows import Row, Work
-from gpuledger.model import Reading
+from gpuledger.model import MPS_OF_ROOT, Reading
 
 NS_MW_PER_MJ = 1_000_000_000
 QUIET_NS = 50_000_000
@@ -357,12 +357,17 @@ def mps(interval: Interval) -> tuple[set[Row], set[Row]]:
     """MPS servers and their clients. The driver's samples name only the server.
 
     Clients are the processes in the driver's MPS list. If that list is empty (as on the H200), they are the processes
-    without samples of their own.
+    without samples of their own. A server that root started serves every process; the name of another server proves
+    nothing, so its clients are of its own user and container.
     """
-    servers = {row for row in interval.rows if row.is_mps_server}
-    if not servers:
-        return set(), set()
+    servers = {row for row in interval.rows if row.mps_server == MPS_OF_ROOT}
     others = interval.rows - servers
+    if not servers:
+        servers = {row for row in interval.rows if row.mps_server}
+        tenants = {row.tenant for row in servers}
+        if len(tenants) != 1:  # none, or several, each of which keeps the energy of its server
+            return set(), set()
+        others = {row for row in interval.rows - servers if row.tenant in tenants}
     listed = {row for row in others if "mps" in row.resident.kind}
     clients = listed or {row for row in others if not interval.busy_ns.get(row)}
     return (servers, clients) if clients else (set(), set())

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from gpuledger.books.time import Busy
 from gpuledger.model import NOBODY, Device, Facts, Owner, Reading, Resident, Tick
 
-MPS_SERVER = "nvidia-cuda-mps"
-"""The kernel truncates nvidia-cuda-mps-server to 15 characters."""
-
 
 @dataclass(eq=False)  # no slots, because fingerprints have weak references to rows
 class Row:
@@ -48,9 +45,14 @@ class Row:
         return self.resident.kind == "unlisted"
 
     @property
-    def is_mps_server(self) -> bool:
-        """Whether the process works on behalf of MPS clients."""
-        return self.facts is not None and self.facts.name.startswith(MPS_SERVER)
+    def mps_server(self) -> str:
+        """`Facts.mps_server`; empty if the process is no server of MPS clients."""
+        return "" if self.facts is None else self.facts.mps_server
+
+    @property
+    def tenant(self) -> tuple[int | None, str]:
+        """The user and the container of the process."""
+        return None if self.facts is None else self.facts.uid, self.owner.container_id or self.owner.pod_uid
 
     def __lt__(self, other: Row) -> bool:
         """The order in which remainders are rounded up; independent of the driver's order."""

@@ -4,6 +4,8 @@
 """
 
 from gpuledger.model.owners import EVIDENCE as EVIDENCE
+from gpuledger.model.owners import MPS_OF_ROOT as MPS_OF_ROOT
+from gpuledger.model.owners import MPS_OF_USER as MPS_OF_USER
 from gpuledger.model.owners import NOBODY as NOBODY
 from gpuledger.model.owners import OUTSIDE as OUTSIDE
 from gpuledger.model.owners import SHORT_ID as SHORT_ID

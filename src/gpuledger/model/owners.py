@@ -25,8 +25,12 @@ class Facts:
     """Name of the uid on the host."""
     inner_pid: int | None = None
     """Its pid inside its container, if different."""
+    mps_server: str = ""
+    """MPS_OF_ROOT or MPS_OF_USER if it has the name of an MPS server, which any process can choose; else empty."""
 
 
+MPS_OF_ROOT, MPS_OF_USER = "root", "user"
+"""Whether the process, or the control daemon that started it, has root's privileges on the host."""
 SHORT_ID = 12
 """Characters of a container id that stand in for a missing name, as in `docker ps`."""
 HOST = "host"

@@ -7,6 +7,7 @@ read again at every tick: `Pidfds` reports for all processes at once which of th
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -18,7 +19,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from gpuledger.model import Facts
+from gpuledger.model import MPS_OF_ROOT, MPS_OF_USER, Facts
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_FIELD = 19
@@ -29,6 +30,11 @@ MAPPED_GPU = re.compile(rb"/dev/nvidia(\d+)\b")
 MAPS_CHUNK, MAPS_MAX = 1 << 16, 1 << 26
 VISIBLE = b"NVIDIA_VISIBLE_DEVICES="
 ENVIRON_MAX, VISIBLE_MAX = 1 << 17, 4096
+MPS_NAME = "nvidia-cuda-mps"
+"""The kernel truncates nvidia-cuda-mps-server and nvidia-cuda-mps-control to 15 characters."""
+SYS_ADMIN = 1 << 21
+ALL_USERS = ["0", "0", "4294967295"]
+"""The only line of /proc/PID/uid_map in the host's user namespace."""
 SPARE_FDS = 256
 """File descriptors left for sockets and files."""
 MOST_FDS = 65_536
@@ -85,7 +91,7 @@ class Procfs:
     def cgroup(self, pid: int) -> str:
         """The text of the process's cgroup file; empty if it has ended."""
         try:
-            return self._text(f"{pid}/cgroup")
+            return self._cgroup(pid)
         except OSError:
             return ""
 
@@ -131,14 +137,14 @@ class Procfs:
         if facts.name != name:
             return True
         is_due = (self._ticks + facts.pid) % REREAD_EVERY == 0
-        return is_due and self._text(f"{facts.pid}/cgroup") != facts.cgroup and not self._is_zombie(facts.pid)
+        return is_due and self._cgroup(facts.pid) != facts.cgroup and not self._is_zombie(facts.pid)
 
     def _is_zombie(self, pid: int) -> bool:
         return "\nState:\tZ" in self._text(f"{pid}/status")
 
     def _read(self, pid: int, name: str, start_ticks: int) -> Facts | None:
         uid, inner_pid = self._status(pid)
-        cgroup = sys.intern(self._text(f"{pid}/cgroup"))  # the processes of a container share it
+        cgroup = sys.intern(self._cgroup(pid))  # the processes of a container share it
         if self._stat(pid)[1] != start_ticks:  # the pid was reused between two reads
             return None
         return Facts(
@@ -150,7 +156,41 @@ class Procfs:
             user=_user(uid),
             cgroup=cgroup,
             inner_pid=inner_pid,
+            mps_server=self._mps_server(pid) if name.startswith(MPS_NAME) else "",
         )
+
+    def _cgroup(self, pid: int) -> str:
+        """The text of the process's cgroup file; empty if the path is so deep that the kernel does not print it."""
+        try:
+            return self._text(f"{pid}/cgroup")
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return ""
+            raise
+
+    def _mps_server(self, pid: int) -> str:
+        """Who started a server. It may run as its clients' user if a control daemon of root has started it."""
+        try:
+            parent = int(self._fields(pid)["PPid"][0])
+            if self._is_root(pid) or (self._stat(parent)[0].startswith(MPS_NAME) and self._is_root(parent)):
+                return MPS_OF_ROOT
+        except (OSError, ValueError, LookupError):  # ended meanwhile, or the kernel does not report it
+            pass
+        return MPS_OF_USER
+
+    def _is_root(self, pid: int) -> bool:
+        """Whether a process has root's privileges on the host.
+
+        Root in a container lacks the capability, and root in a user namespace lacks the other users.
+        """
+        fields = self._fields(pid)
+        is_privileged = set(fields["Uid"]) == {"0"} and int(fields["CapEff"][0], 16) & SYS_ADMIN
+        return bool(is_privileged) and self._text(f"{pid}/uid_map").split() == ALL_USERS
+
+    def _fields(self, pid: int) -> dict[str, list[str]]:
+        """The values of /proc/PID/status by name. Only newlines separate lines: a name may contain other breaks."""
+        lines = (line.partition(":") for line in self._text(f"{pid}/status").split("\n"))
+        return {name: value.split() for name, _, value in lines}
 
     def _stat(self, pid: int) -> tuple[str, int]:
         with open(f"{self._root}/{pid}/stat", "rb") as file:  # noqa: PTH123 - half the cost of pathlib, for each process
@@ -159,13 +199,9 @@ class Procfs:
 
     def _status(self, pid: int) -> tuple[int | None, int | None]:
         """The uid, and the pid in the innermost PID namespace if it differs."""
-        uid = inner_pid = None
-        # Split at "\n" alone: the name of a process may be "x\fUid:\t0", which splitlines would cut.
-        for line in self._text(f"{pid}/status").split("\n"):
-            if line.startswith("Uid:"):
-                uid = int(line.split()[1])
-            elif line.startswith("NSpid:"):
-                inner_pid = int(line.split()[-1])
+        fields = self._fields(pid)
+        uid = int(fields["Uid"][0]) if "Uid" in fields else None
+        inner_pid = int(fields["NSpid"][-1]) if "NSpid" in fields else None
         return uid, inner_pid if inner_pid != pid else None
 
     def _text(self, name: str) -> str:
