@@ -59,14 +59,15 @@ def _memory(prefix: str, of: Kind, account: Kind) -> list[Family]:
             for part, text in booked.items()
         ),
         Family(f"{prefix}_inference_active", G, account, "1 if used memory exceeds what the listed processes hold.",
-               MEMORY, _is_unknown),
+               MEMORY, has_unknown_memory),
         Family(f"{prefix}_inference_candidates", G, account,
                "Owners with the best evidence for holding the unknown memory, which is split equally among them.",
                MEMORY, at("candidates")),
     ]  # fmt: skip
 
 
-def _is_unknown(memory: MemoryAccount) -> Value | None:
+def has_unknown_memory(memory: MemoryAccount) -> Value | None:
+    """1 if used memory exceeds what the listed processes hold."""
     return None if memory.unknown_bytes is None else int(memory.unknown_bytes > 0)
 
 

@@ -9,7 +9,7 @@ from gpuledger.model import Device, Driver, Facts, Owner, ProcessUse, Resident, 
 
 
 def test_a_process_and_one_that_exited() -> None:
-    """Measured energy apart from estimated, in joules; an exited process keeps its energy and is not active."""
+    """Energy in joules, in one series and by its origin; an exited process keeps its energy and is not active."""
     owner = Owner("main", "a" * 64, "ml", "train", "uid-1")
     energy = (("exclusive", 1500), ("parked", 200), ("sm_time", 300))
     gpu, facts = Device(0, "GPU-1"), Facts(7, 1, 1_700_000_000_500, "python3")
@@ -29,7 +29,8 @@ def test_a_process_and_one_that_exited() -> None:
         f'{{{two},energy_estimated="true"}} 0.007',
     ]
     assert [line for line in body.splitlines() if not line.startswith("#")] == [
-        *(f"my_gpu_process_energy_joules{line}" for line in energies),
+        f"my_gpu_process_energy_joules{{{one}}} 2.0",
+        f"my_gpu_process_energy_joules{{{two}}} 0.007",
         *(f"my_gpu_process_energy_joules_total{line}" for line in energies),
         f"my_gpu_process_sm_utilization_ratio{{{one}}} 0.4",
         f"my_gpu_process_memory_utilization_ratio{{{one}}} 0.1",

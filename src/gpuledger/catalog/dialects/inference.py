@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from gpuledger.books.division import ContainerMemory, container_memory
 from gpuledger.catalog.dialects import Choices
-from gpuledger.catalog.family import Family, G, Kind, Series, Thing, Value, at
-from gpuledger.model import MemoryAccount, Tick
+from gpuledger.catalog.family import Family, G, Kind, Series, Thing, at
+from gpuledger.catalog.gpu import has_unknown_memory
+from gpuledger.catalog.kinds import ACCESS
+from gpuledger.model import Tick
 
 
 def _containers(tick: Tick) -> list[Thing]:
@@ -25,23 +27,23 @@ def _memory(memory: ContainerMemory) -> Series:
     return [((method,), amount) for method, amount in methods if amount is not None]
 
 
-def _detected(memory: ContainerMemory) -> Value | None:
-    return 1 if memory.processes or memory.inferred_bytes else None
-
-
-def _active(memory: MemoryAccount) -> Value | None:
-    return int(memory.inferred_bytes > 0)
+def _access(tick: Tick) -> list[Thing]:
+    """Every container that is or may be on a GPU, as in the native metrics."""
+    wanted = [ACCESS.labels.index(label) for label in ("container", "container_id", "gpu")]
+    containers = dict.fromkeys(tuple(labels[i] for i in wanted) for labels, _ in ACCESS.things(tick))
+    return [(labels, None) for labels in containers]
 
 
 CONTAINERS = Kind(("container_name", "container_id", "gpu"), _containers)
+DETECTED = Kind(CONTAINERS.labels, _access)
 GPUS = Kind(("gpu",), _gpus)
 GPU_MEMORY = Kind(("gpu",), _gpu_memory)
 
 FAMILIES: tuple[Family, ...] = (
     Family("container_gpu_memory_bytes", G, CONTAINERS, "GPU memory of the container, listed or inferred.",
            "container_gpu_memory_bytes", series=_memory, labels=("method",), unit="bytes"),
-    Family("container_gpu_detected", G, CONTAINERS, "1 for a container that uses the GPU.", "container_gpu_processes",
-           _detected),
+    Family("container_gpu_detected", G, DETECTED, "1 for each container that is or may be on the GPU.",
+           "container_gpu_detected", lambda _: 1),
     Family("gpu_memory_total_bytes", G, GPUS, "Total memory of the GPU.", "gpu_memory_total_bytes",
            at("memory_total_bytes"), unit="bytes"),
     Family("gpu_memory_used_bytes", G, GPUS, "Used memory of the GPU.", "gpu_memory_used_bytes",
@@ -52,8 +54,8 @@ FAMILIES: tuple[Family, ...] = (
            at("known_bytes"), unit="bytes"),
     Family("gpu_memory_unknown_bytes", G, GPU_MEMORY, "Used memory that no listed process holds.",
            "gpu_memory_unknown_bytes", at("unknown_bytes"), unit="bytes"),
-    Family("gpu_inference_active", G, GPU_MEMORY, "1 if unknown memory is inferred to containers.",
-           "gpu_inference_active", _active),
+    Family("gpu_inference_active", G, GPU_MEMORY, "1 if used memory exceeds what the listed processes hold.",
+           "gpu_inference_active", has_unknown_memory),
     Family("gpu_inference_candidates", G, GPU_MEMORY, "Containers that may hold the unknown memory.",
            "gpu_inference_candidates", at("candidates")),
 )  # fmt: skip

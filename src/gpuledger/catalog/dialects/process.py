@@ -1,12 +1,13 @@
 """Names of exporters of energy by process, under a configurable prefix.
 
-Some of them use `_energy_joules` and some `_energy_joules_total`; both are exposed, with the same values.
+`_energy_joules` is one series per process, as in these exporters; `_energy_joules_total` has measured and estimated
+energy apart.
 """
 
 from __future__ import annotations
 
 from gpuledger.catalog.dialects import Choices
-from gpuledger.catalog.family import C, Family, G, Kind, Series, Thing, at, flag
+from gpuledger.catalog.family import C, Family, G, Kind, Series, Thing, Value, at, flag
 from gpuledger.model import ProcessUse, Tick
 
 MEASURED = "exclusive"
@@ -24,7 +25,11 @@ def _label(use: ProcessUse) -> tuple[str, ...]:
     return (str(use.resident.pid), str(device.index), device.uuid, name, *names)
 
 
-def _energy(use: ProcessUse) -> Series:
+def _energy(use: ProcessUse) -> Value | None:
+    return sum(mj for _, mj in use.energy_mj) / 1000 if use.energy_mj else None
+
+
+def _energy_by_origin(use: ProcessUse) -> Series:
     """Energy measured while the process was alone on the GPU, and estimated energy."""
     sums: dict[str, int] = {}
     for method, mj in use.energy_mj:
@@ -36,13 +41,11 @@ def _energy(use: ProcessUse) -> Series:
 def families(choices: Choices) -> tuple[Family, ...]:
     """One series per process and device."""
     prefix, of = choices.prefix, Kind(LABELS, _processes)
-    energy = [
-        Family(f"{prefix}_energy_joules{suffix}", C, of, "Energy of the process in joules, measured or estimated.",
-               "gpu_process_energy_joules_total", series=_energy, labels=("energy_estimated",))
-        for suffix in ("", "_total")
-    ]  # fmt: skip
     return (
-        *energy,
+        Family(f"{prefix}_energy_joules", C, of, "Energy of the process in joules.",
+               "gpu_process_energy_joules_total", _energy),
+        Family(f"{prefix}_energy_joules_total", C, of, "Energy of the process in joules, measured or estimated.",
+               "gpu_process_energy_joules_total", series=_energy_by_origin, labels=("energy_estimated",)),
         Family(f"{prefix}_sm_utilization_ratio", G, of, "Share of time in which the process used the compute engine.",
                "gpu_process_sm_utilization_ratio", at("sample.sm_pct", 100)),
         Family(f"{prefix}_memory_utilization_ratio", G, of, "Share of time in which the process used the memory.",
