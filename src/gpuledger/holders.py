@@ -126,7 +126,9 @@ def holdings(tick: Tick, *, pod_uid: bool) -> list[Holding]:
     for holding in result.values():
         uuid = holding.reading.device.uuid
         claims = allocated.get(uuid, [])
-        _add_uses(holding, uses.get(uuid, []), claims, pod_uid=pod_uid)
+        for use in uses.get(uuid, []):
+            holding.has_unnamed |= _is_unnamed(use.owner) and use.processes > 0
+            holding.uses.setdefault(holder_labels(use.owner, pod_uid=pod_uid), []).append(use)
         _find_holder(holding, claims, unknown=uuid in with_unknown, outsiders=uuid in with_outsiders)
     return list(result.values())
 
@@ -138,26 +140,6 @@ def _allocated_labels(tick: Tick, by_device: Mapping[str, Holding]) -> dict[str,
             holder = holder_labels(owner, pod_uid=False)
             labels.setdefault(by_device[uuid].reading.device.uuid, {})[holder] = None
     return {uuid: list(holders) for uuid, holders in labels.items()}
-
-
-def _add_uses(holding: Holding, uses: Sequence[ContainerUse], claims: Sequence[HolderLabels], *, pod_uid: bool) -> None:
-    """Assign a container of an unnamed pod to the only pod to which the device is allocated."""
-    pods = {(claim.namespace, claim.pod) for claim in claims}
-    uids = {
-        use.owner.pod_uid
-        for use in uses
-        if use.processes and (_is_unnamed(use.owner) or (use.owner.namespace, use.owner.pod) in pods)
-    }
-    # A container left by an earlier pod has another uid and does not belong to the new pod.
-    is_known = len(pods) == 1 and claims[0].pod != "" and len(uids) == 1
-    for use in uses:
-        labels = holder_labels(use.owner, pod_uid=pod_uid)
-        if _is_unnamed(use.owner) and is_known and use.owner.pod_uid in uids:
-            container = claims[0].container if len(claims) == 1 else labels.container
-            labels = claims[0]._replace(container=container, pod_uid=labels.pod_uid)
-        elif _is_unnamed(use.owner) and use.processes:
-            holding.has_unnamed = True
-        holding.uses.setdefault(labels, []).append(use)
 
 
 def _find_holder(holding: Holding, claims: Iterable[HolderLabels], *, unknown: bool, outsiders: bool) -> None:

@@ -376,43 +376,11 @@ def granted_to(*pods: str) -> tuple[Granted, ...]:
     return tuple(Granted(GPU, "ml", pod, "main") for pod in pods)
 
 
-def test_a_pod_known_by_its_grant_alone() -> None:
-    """The kubelet says who was given the GPU, nobody what the container is called: it is that pod's, and alone."""
-    tick = node(
-        use(X, memory_bytes=10 * MIB, sm_pct=30), given=granted_to("train-a"), utilization_pct=40, power_mw=300_000
-    )
-
-    assert values(tick, "utilization_pct") == {OF_A: 40}
-    assert values(tick, "power_mw", pod_uid=True) == {OF_A._replace(pod_uid="uid-a"): 300_000}
-
-
-def test_what_an_earlier_pod_left_is_not_the_new_ones() -> None:
-    """Its energy would come up in the other's counter, and fall from it when the row goes."""
-    tick = node(
-        use(X, processes=0, energy_mj=(("exclusive", 70),)),
-        use(Y, energy_mj=(("exclusive", 5),)),
-        given=granted_to("train-b"),
-        account=Account(energy_mj=100, unowned_mj=25),
-    )
-
-    assert values(tick, "energy_mj") == {OF_X: 70, OF_B: 5, NO_HOLDER: 25}
-
-
 def test_two_unnamed_pods_where_one_was_given_the_gpu() -> None:
     """Which of them it is nobody knows; that it has nothing nobody knows either."""
     tick = node(use(X, sm_pct=30), use(Y, sm_pct=20), given=granted_to("train-a"), utilization_pct=60)
 
     assert values(tick, "utilization_pct") == {OF_X: 30, HolderLabels(container="d" * 12): 20, NO_HOLDER: 10}
-
-
-def test_a_second_container_without_a_name_yet() -> None:
-    """Of a pod that is there by name: it is the pod's if the uid is."""
-    given = (*granted_to("train-a"), Granted(GPU, "ml", "train-a", "side"))
-    mine = node(use(A, sm_pct=30), use(X, sm_pct=20), given=given, utilization_pct=60)
-    other = node(use(A, sm_pct=30), use(Y, sm_pct=20), given=given, utilization_pct=60)
-
-    assert values(mine, "utilization_pct")[OF_A._replace(container="c" * 12)] == 20
-    assert values(other, "utilization_pct")[HolderLabels(container="d" * 12)] == 20
 
 
 def test_nobody_waits_beside_an_unnamed_pod() -> None:

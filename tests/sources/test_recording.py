@@ -100,7 +100,7 @@ def test_a_device_twice_in_one_tick_does_not_shift_the_others() -> None:
 def test_nothing_is_kept_that_could_be_a_secret() -> None:
     """Of a process: command name, uid, user, start and cgroup. A new field of Facts must be thought about here."""
     assert [field.name for field in fields(Facts)] == [
-        "pid", "start_ticks", "start_time_ms", "name", "uid", "cgroup", "user", "inner_pid",
+        "pid", "start_ticks", "start_time_ms", "name", "uid", "cgroup", "user", "inner_pid", "mps_server",
     ]  # fmt: skip
     row = json.loads(Encoder().line(TICKS[0]))
     assert set(row) == {"t", "driver", "devices", "facts", "alive", "readings"}

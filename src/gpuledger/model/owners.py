@@ -48,6 +48,8 @@ class Owner:
     namespace: str = ""
     pod: str = ""
     pod_uid: str = ""
+    pod_match: str = ""
+    """How the pod's name was found: `device` if it is the only pod that holds the device; empty if it was reported."""
     runtime: str = ""
     image: str = ""
     workload_kind: str = ""

@@ -17,6 +17,7 @@ from gpuledger.owners.access import Access
 from gpuledger.owners.allocations import Allocations, find_allocations, holders_by_allocation, holders_by_clues
 from gpuledger.owners.cgroup import CgroupRef
 from gpuledger.owners.names import Names, NamesIndex
+from gpuledger.owners.podmatch import PodMatches
 from gpuledger.owners.search import Clue, Search
 from gpuledger.owners.slurm import SlurmNumbers
 
@@ -72,6 +73,7 @@ class Resolver:
         self._names = NamesIndex()
         self._owners: dict[tuple[object, ...], Owner] = {}
         """Owners by cgroup and user."""
+        self._pods = PodMatches()
         self._unnamed = _UnnamedIds()
         self._conflicts = _Conflicts()
         self._inventory: tuple[Device, ...] = ()
@@ -93,6 +95,8 @@ class Resolver:
         # A recording contains its owners.
         by_pid = {pid: self._owner(facts) for pid, facts in tick.facts.items()} | dict(tick.owners.by_pid)
         granted = self._allocated(tick)
+        matched = self._pods.name(tick, by_pid, granted.to_pods, self._listed_ns())
+        by_pid |= {pid: replace(owner, reason=_name_reason(owner)) for pid, owner in matched.items()}
         self._nudge(by_pid.values(), tick.time_ns)
         reasons = Counter(owner.reason for owner in by_pid.values() if owner.reason and owner.reason != OUTSIDE)
         reasons[GONE] += len(tick.resident_pids() - by_pid.keys())
@@ -168,9 +172,12 @@ class Resolver:
         if not ref.container_id and not ref.pod_uid:
             return replace(owner, reason="" if owner.job else OUTSIDE)
         owner = self._names.named(owner, ref.claimed_by)
-        if owner.pod_uid and not owner.pod:
-            return replace(owner, reason=NO_POD)
-        return replace(owner, reason="" if owner.container else NO_NAME)
+        return replace(owner, reason=_name_reason(owner))
+
+    def _listed_ns(self) -> int:
+        """When the kubelet was last read; 0 if no allocation is known."""
+        sources = [source for source in self._sources if source.names.allocations]
+        return min((source.health.last_success_ns for source in sources), default=0)
 
     def _job(self, facts: Facts, ref: CgroupRef) -> tuple[str, str]:
         """Scheduler and id of the process's job; both empty if there is none."""
@@ -194,6 +201,13 @@ class Resolver:
         if clues is not self._clues:
             self._clues, self._suspected = clues, holders_by_clues(clues, self._inventory, self._owner)
         return self._suspected
+
+
+def _name_reason(owner: Owner) -> str:
+    """Which name of a container is missing; empty if none is."""
+    if owner.pod_uid and not owner.pod:
+        return NO_POD
+    return "" if owner.container else NO_NAME
 
 
 def _has_unknown_memory(tick: Tick) -> bool:

@@ -1,0 +1,84 @@
+"""Names of pods from the kubelet alone, which reports names and devices of pods, but not their uids.
+
+The cgroup of a process has the uid of its pod. The pod is the only one that holds every device on which the uid has
+processes. If two pods remain, or two uids fit one pod, there is no match: a name is never a guess. A match assumes that
+a pod uses only devices that the kubelet allocated to it; `Owner.pod_match` marks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gpuledger.model import Granted, Owner, Tick
+
+BY_DEVICE = "device"
+START_SLACK_NS = 2_000_000_000
+"""The start of a process is known to the second."""
+PodName = tuple[str, str]
+"""Namespace and name."""
+
+
+class PodMatches:
+    """Pods by uid. A match is kept while processes of the pod are on a GPU."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, PodName] = {}
+
+    def name(
+        self, tick: Tick, by_pid: Mapping[int, Owner], granted: Iterable[Granted], listed_ns: int
+    ) -> dict[int, Owner]:
+        """The owners of processes whose pod had no name, with the name of the pod.
+
+        `listed_ns` is the time of the kubelet's answer. A list from before the start of a process may lack its pod.
+        """
+        unnamed = {pid: owner for pid, owner in by_pid.items() if owner.pod_uid and not owner.pod}
+        if not unnamed:
+            self._pods.clear()
+            return {}
+        grants: dict[str, dict[PodName, set[str]]] = {}
+        for grant in granted:
+            pod = (grant.namespace, grant.pod)
+            grants.setdefault(grant.device.uuid, {}).setdefault(pod, set()).add(grant.container)
+        devices = _devices(tick, unnamed)
+        reported = {owner.pod_uid: (owner.namespace, owner.pod) for owner in by_pid.values() if owner.pod}
+        kept = {uid: pod for uid, pod in self._pods.items() if uid in devices and pod not in reported.values()}
+        late = {owner.pod_uid for pid, owner in unnamed.items() if _start_ns(tick, pid) + START_SLACK_NS > listed_ns}
+        found = {uid: _only_pod(held, grants) for uid, held in devices.items() if uid not in late | kept.keys()}
+        pods = [*kept.values(), *reported.values(), *found.values()]
+        self._pods = kept | {uid: pod for uid, pod in found.items() if pod is not None and pods.count(pod) == 1}
+        matched = {}
+        for pid, owner in unnamed.items():
+            uid = owner.pod_uid
+            if uid in reported:
+                matched[pid] = replace(owner, namespace=reported[uid][0], pod=reported[uid][1])
+            elif uid in self._pods:
+                matched[pid] = _in_pod(owner, self._pods[uid], devices[uid], grants)
+        return matched
+
+
+def _start_ns(tick: Tick, pid: int) -> int:
+    facts = tick.facts.get(pid)
+    return 0 if facts is None else facts.start_time_ms * 1_000_000
+
+
+def _devices(tick: Tick, unnamed: Mapping[int, Owner]) -> dict[str, set[str]]:
+    """The devices on which each pod uid has processes."""
+    devices: dict[str, set[str]] = {}
+    for reading in tick.readings:
+        for resident in reading.residents or ():
+            if resident.pid in unnamed:
+                devices.setdefault(unnamed[resident.pid].pod_uid, set()).add(reading.device.uuid)
+    return devices
+
+
+def _only_pod(held: Iterable[str], grants: Mapping[str, Mapping[PodName, set[str]]]) -> PodName | None:
+    pods = set.intersection(*(set(grants.get(uuid, {})) for uuid in held))
+    return pods.pop() if len(pods) == 1 else None
+
+
+def _in_pod(owner: Owner, pod: PodName, held: Iterable[str], grants: Mapping[str, Mapping[PodName, set[str]]]) -> Owner:
+    """The owner in this pod, with the name of the container if the devices are allocated to only one of the pod."""
+    containers = set().union(*(grants.get(uuid, {}).get(pod, set()) for uuid in held))
+    container = owner.container or (containers.pop() if len(containers) == 1 else "")
+    return replace(owner, namespace=pod[0], pod=pod[1], container=container, pod_match=BY_DEVICE)
