@@ -55,6 +55,8 @@ class Option:
     @property
     def default_text(self) -> str:
         """The default as a user would write it; empty if there is none."""
+        if self.default is None:
+            return ""
         if isinstance(self.default, tuple):
             return ", ".join(self.default)
         if isinstance(self.default, bool):
@@ -100,7 +102,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("dcgm.library", "", "Path of libdcgm.so.4 or libdcgm.so.3; searched for if not set.", str, "PATH"),
     Option("source", "nvml", "Source of the readings: nvml, or replay:FILE for a recording.", checks.source, "SOURCE"),
     Option("path.procfs", "/proc", "Mount point of the host's procfs.", checks.path, "PATH"),
-    Option("log.level", "info", f"Lowest level to log: {', '.join(LOG_LEVELS)}.", checks.OneOf(*LOG_LEVELS), "LEVEL"),
+    Option("log.level", "info", f"Lowest level to log: {', '.join(LOG_LEVELS)}.", checks.OneOf(*LOG_LEVELS), "LEVEL",
+           ("log-level",)),
     Option("log.format", "logfmt", f"Log format: {', '.join(LOG_FORMATS)}.", checks.OneOf(*LOG_FORMATS), "FORMAT"),
     Option("collector.process", True, "Expose series per process. Containers are summed either way.", checks.switch),
     Option("process.max", 1000, "Maximum number of processes to expose; those with the most memory are chosen.",
@@ -113,7 +116,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("cri.socket", "", "Socket of containerd or CRI-O; searched for if not set.", str, "PATH"),
     Option("pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock",
            "Socket of the kubelet's pod-resources API.", checks.path, "PATH", ("pod-resources-kubelet-socket",)),
-    Option("kubernetes-enabled", False, "Same as adding kubernetes to the environment.", checks.switch),
+    Option("kubernetes-enabled", None,
+           "true adds kubernetes to the environment; false uses neither the kubelet nor the API server.",
+           checks.switch),
     Option("kubernetes.resource-names", (), "Resources besides nvidia.com/* whose devices are GPUs. Can be repeated.",
            str, "RESOURCE", ("nvidia-resource-names",), many=True),
     Option("kubernetes.api", False, "Watch the pods of this node at the API server, for workloads and labels.",
@@ -194,7 +199,7 @@ class Config:
     docker_host: tuple[str, ...]
     cri_socket: str
     pod_resources_socket: str
-    kubernetes_enabled: bool
+    kubernetes_enabled: bool | None
     kubernetes_resource_names: tuple[str, ...]
     kubernetes_api: bool
     kubernetes_kubeconfig: str
@@ -327,6 +332,8 @@ def dump(config: object, options: Sequence[Option] = OPTIONS) -> str:
     tree: dict[str, Any] = {}
     for option in options:
         value = getattr(config, option.name)
+        if value is None:
+            continue
         if isinstance(value, float):
             value = durations.show(value)
         elif isinstance(value, tuple):

@@ -65,3 +65,15 @@ def test_once_in_the_names_of_others(tmp_path: Path) -> None:
     assert "\ndcgm_power_usage{" in done.stdout
     assert '\nmy_gpu_memory_used_bytes{pid="4"' in done.stdout
     assert "\ngpu_power_watts{" not in done.stdout
+
+
+def test_paths_of_dialects_and_the_original_flags(tmp_path: Path) -> None:
+    """Each dialect has its path; the flags of a per-process exporter work, and an unused prefix is logged."""
+    env = surroundings(Scenario([Gpu(index=0)], [Process(gpu=0, pid=7)]).write(tmp_path / "scenario"))
+    flags = ("--metric-prefix=my_gpu_process", "--log-level=info", "--kubernetes-enabled=false")
+
+    with serving(*flags, env=env) as server:
+        server.metrics("^my_gpu_process_active", "/process/metrics")
+        server.metrics("^gpu_memory_used_bytes", "/inference/metrics")
+        assert "my_gpu_process" not in server.get("/metrics")
+        assert "--metric-prefix has an effect only under /process/metrics" in server.log.read_text()

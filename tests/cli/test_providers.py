@@ -152,6 +152,15 @@ def test_several_environments(host: Host) -> None:
     assert host.asks(environment="none", kubernetes_enabled="true") == kubernetes
 
 
+def test_kubernetes_disabled(host: Host) -> None:
+    """On a node, neither the kubelet nor the CRI is used, unless containerd itself is named."""
+    host.listen(DOCKER, CONTAINERD, KUBELET)
+
+    assert host.asks(kubernetes_enabled="false") == [("docker", DOCKER)]
+    assert host.asks(environment=["docker", "kubernetes"], kubernetes_enabled="false") == [("docker", DOCKER)]
+    assert host.asks(environment="containerd", kubernetes_enabled="false") == [("cri", CONTAINERD)]
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

@@ -14,7 +14,7 @@ from gpuledger import selfstats
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
 from gpuledger.books.time import BUFFER_NS
-from gpuledger.catalog.dialects import Choices
+from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.catalog.dialects.counters import Counter, duplicates
 from gpuledger.catalog.dialects.counters import parse as parse_counters
 from gpuledger.cli import web
@@ -175,6 +175,10 @@ def upstream_source(settings: Config) -> Source:
 def choices(settings: Config, environment: Mapping[str, str]) -> Choices:
     """The options of the dialects. Logs which counters of a list are unknown."""
     counters = _counters(settings.dcgm_counters) if settings.dcgm_counters else None
+    if settings.metric_prefix != Choices().prefix and "process" not in settings.web_dialect:
+        path = DIALECTS["process"].path
+        log.warning("--metric-prefix has an effect only under %s; add --web.dialect=process to use it under %s",
+                    path, settings.web_telemetry_path)  # fmt: skip
     hostname = settings.kubernetes_node_name or environment.get("NODE_NAME", "") or os.uname().nodename
     return Choices(hostname, settings.dcgm_pod_uid, counters, settings.metric_prefix)
 

@@ -19,11 +19,14 @@ def providers(settings: Config, environment: Mapping[str, str]) -> list[PolledPr
     """
     named = set(settings.environment) | ({"kubernetes"} if settings.kubernetes_enabled else set())
     auto = "auto" in named
+    is_node = settings.kubernetes_enabled is not False
+    if not is_node:
+        named.discard("kubernetes")
     chosen: list[Provider] = [
         *_docker(settings, environment, named, auto=auto),
-        *_cri(settings, named, auto=auto),
-        *_kubelet(settings, named, auto=auto),
-        *_kubernetes(settings, environment),
+        *_cri(settings, named, auto=auto and is_node),
+        *_kubelet(settings, named, auto=auto and is_node),
+        *(_kubernetes(settings, environment) if is_node else ()),
         *_job_directory(settings),
     ]
     return [PolledProvider(provider) for provider in _numbered(chosen)]

@@ -49,8 +49,8 @@ DIALECTS = {
         Dialect("native", "", "gpuledger's own names, in docs/metrics.md"),
         Dialect("dcgm", "/dcgm/metrics", "NVIDIA's dcgm-exporter, 2.0 and newer"),
         Dialect("dcgm1", "/gpu/metrics", "the pod exporter of dcgm-exporter 1.x"),
-        Dialect("inference", "", "exporters that infer containers' memory"),
-        Dialect("process", "", "exporters of energy by process"),
+        Dialect("inference", "/inference/metrics", "exporters that infer containers' memory"),
+        Dialect("process", "/process/metrics", "exporters of energy by process"),
     )
 }
 
