@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,6 +139,7 @@ def test_a_known_process_costs_one_file(proc: Proc) -> None:
     """Its status and cgroup are read once: they may even be gone."""
     proc.add(7)
     procfs = Procfs(proc.root)
+    procfs.look(7, timeout_s=10)
     first = procfs.facts([7])[7]
 
     (proc.root / "7" / "status").unlink()
@@ -190,6 +192,20 @@ def test_the_real_proc_agrees_with_what_we_know_of_ourselves() -> None:
     assert facts.name == Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
     assert facts.cgroup == Path(f"/proc/{pid}/cgroup").read_text()
     assert 0 <= time.time() - facts.start_time_ms / 1000 < 3600
+
+
+def test_the_name_of_the_user_comes_later(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick does not wait for it; the facts of a living process get it when it is there."""
+    answer = threading.Event()
+    monkeypatch.setattr(procfs_module, "_user", lambda uid: (answer.wait(20) and f"user{uid}") or "")
+    procfs = Procfs(proc.root)
+    proc.add(7, uid=4000)
+    assert procfs.facts([7])[7].user == ""
+
+    answer.set()
+    procfs.look(7, timeout_s=20)
+
+    assert procfs.facts([7])[7].user == "user4000"
 
 
 @pytest.fixture
@@ -253,6 +269,7 @@ def test_facts_cost_no_reading_while_a_process_lives(
 ) -> None:
     """Its files are read once, then again after a while; when it has ended and was waited for, it is unknown."""
     procfs = Procfs()
+    procfs.look(sleeper.pid, timeout_s=10)
     facts = procfs.facts([sleeper.pid])[sleeper.pid]
     reads = []
     stat = Procfs._stat
@@ -273,6 +290,7 @@ def test_facts_cost_no_reading_while_a_process_lives(
 def test_zombie_keeps_its_owner(sleeper: subprocess.Popen[bytes]) -> None:
     """The driver may list a killed process until its memory is freed; it is still the same one."""
     procfs = Procfs()
+    procfs.look(sleeper.pid, timeout_s=10)
     facts = procfs.facts([sleeper.pid])[sleeper.pid]
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)

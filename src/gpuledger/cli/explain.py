@@ -22,6 +22,7 @@ from gpuledger.net.address import Address
 from gpuledger.net.http import Client
 from gpuledger.owners import cgroup, devices
 from gpuledger.owners.access import probe
+from gpuledger.owners.lookups import Lookups
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.provider import PolledProvider
 from gpuledger.owners.resolver import Resolver
@@ -29,6 +30,8 @@ from gpuledger.owners.slurm import SlurmResolver
 
 MAX_CGROUP_BYTES = 1 << 20
 EXPORTER_TIMEOUT_S = 1.0
+LOOKUP_S = 5.0
+"""How long to wait for the name of the user, the batch job and the memory map: each may block."""
 MAX_RESPONSE_BYTES = 8 << 20
 MAX_PID_DIGITS = 10
 """The kernel's pids have seven digits at most."""
@@ -80,7 +83,7 @@ def _show(parsed: dict[str, object], *, as_json: bool) -> int:
 def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     root = Path(settings.path_procfs)
     procfs = Procfs(root)
-    facts = procfs.facts([pid]).get(pid)
+    facts = procfs.look(pid, timeout_s=LOOKUP_S)
     if facts is None:
         print(f"gpuledger: there is no process {pid} in {root}", file=sys.stderr)
         return 1
@@ -88,14 +91,16 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     for provider in name_providers:
         provider.once()
     resolver = Resolver(name_providers, jobs=SlurmResolver(root))
-    ref, owner = resolver.explain(facts)
+    ref, owner = resolver.explain(facts, timeout_s=LOOKUP_S)
     for provider in name_providers:
         provider.stop()
     readings, driver_problem = _on_gpus(pid, settings)
+    maps: Lookups[int, tuple[int, ...] | None] = Lookups("maps")
+    mapped = maps.get(pid, pid, lambda: procfs.mapped_gpus(pid), timeout_s=LOOKUP_S)
     fingerprints = fetch_fingerprints(settings.web_listen_address)
     if as_json:
         terminal.write_line(json.dumps({
-            "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": procfs.mapped_gpus(pid),
+            "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": mapped,
             "cgroup": ref.to_dict(), "owner": {**asdict(owner), "display_name": owner.display_name},
             "gpus": [reading.device.uuid for reading in readings],
             "alone": _describe_fingerprint(facts, owner, [reading.device for reading in readings], fingerprints),
@@ -103,7 +108,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
         }))  # fmt: skip
         return 0
     _print_process(facts, owner)
-    _print_driver(readings, driver_problem, procfs.mapped_gpus(pid), root)
+    _print_driver(readings, driver_problem, mapped, root)
     _print_cgroup(facts, ref.to_dict())
     _print_providers(name_providers, owner)
     _print_owner(owner)

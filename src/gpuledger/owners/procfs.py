@@ -15,10 +15,11 @@ import select
 import sys
 import time
 from collections.abc import Iterable
-from functools import lru_cache
+from dataclasses import replace
 from pathlib import Path
 
 from gpuledger.model import Facts
+from gpuledger.owners.lookups import Lookups
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_FIELD = 19
@@ -43,6 +44,8 @@ class Procfs:
         self._facts: dict[int, Facts] = {}
         self._living = Pidfds() if root == Path("/proc") else None  # another /proc may have another PID namespace
         self._ticks = 0
+        self._users: Lookups[int, str] = Lookups("users")
+        self._user_changes = 0
 
     def facts(self, pids: Iterable[int]) -> dict[int, Facts]:
         """Facts by pid. A process that has ended is left out; a reused pid has the facts of the new process."""
@@ -52,11 +55,12 @@ class Procfs:
             living = self._living
             living.keep(wanted)
         self._ticks += 1
+        user_changes, self._user_changes = self._user_changes, self._users.changes
         current = {}
         for pid in wanted:
             facts = self._facts.get(pid)
             if facts is not None and pid in living and (self._ticks + pid) % REREAD_EVERY:
-                current[pid] = facts
+                current[pid] = facts if user_changes == self._user_changes else self._named(facts)
                 continue
             try:
                 if self._living is not None:
@@ -67,16 +71,20 @@ class Procfs:
             except (OSError, ValueError, IndexError):
                 continue
             if facts is not None:
-                current[pid] = facts
+                current[pid] = self._named(facts)
         self._facts = current
         return current
 
-    def look(self, pid: int) -> Facts | None:
-        """One process without the cache; None if it has ended. May be called from any thread."""
+    def look(self, pid: int, *, timeout_s: float = 0.0) -> Facts | None:
+        """One process without the cache; None if it has ended. May be called from any thread.
+
+        Waits for the name of its user, up to `timeout_s`.
+        """
         try:
-            return self._read(pid, *self._stat(pid))
+            facts = self._read(pid, *self._stat(pid))
         except (OSError, ValueError, IndexError):
             return None
+        return self._named(facts, timeout_s) if facts is not None else None
 
     def pids(self) -> list[int]:
         """All processes."""
@@ -147,10 +155,17 @@ class Procfs:
             start_time_ms=self._boot_time_s * 1000 + start_ticks * 1000 // TICKS_PER_S,
             name=name,
             uid=uid,
-            user=_user(uid),
             cgroup=cgroup,
             inner_pid=inner_pid,
         )
+
+    def _named(self, facts: Facts, timeout_s: float = 0.0) -> Facts:
+        """The process with the name of its user, once that is known."""
+        uid = facts.uid
+        if facts.user or uid is None:
+            return facts
+        user = self._users.get(uid, uid, lambda: _user(uid), timeout_s=timeout_s)
+        return replace(facts, user=user) if user else facts
 
     def _stat(self, pid: int) -> tuple[str, int]:
         with open(f"{self._root}/{pid}/stat", "rb") as file:  # noqa: PTH123 - half the cost of pathlib, for each process
@@ -187,10 +202,9 @@ def parse_stat(data: bytes) -> tuple[str, int]:
     return before.partition(b"(")[2].decode("utf-8", "replace"), int(after.split()[START_FIELD])
 
 
-@lru_cache(maxsize=1024)
-def _user(uid: int | None) -> str:
+def _user(uid: int) -> str:
     try:
-        return "" if uid is None else pwd.getpwuid(uid).pw_name
+        return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return ""
 

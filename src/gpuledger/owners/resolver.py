@@ -16,6 +16,7 @@ from gpuledger.owners import cgroup
 from gpuledger.owners.access import Access
 from gpuledger.owners.allocations import Allocations, find_allocations, holders_by_allocation, holders_by_clues
 from gpuledger.owners.cgroup import CgroupRef
+from gpuledger.owners.lookups import Lookups
 from gpuledger.owners.names import Names, NamesIndex
 from gpuledger.owners.search import Clue, Search
 from gpuledger.owners.slurm import SlurmResolver
@@ -62,6 +63,9 @@ class Resolver:
     ) -> None:
         self._sources = tuple(sources)
         self._jobs = jobs
+        self._described: Lookups[tuple[int, int, str], Owner] = Lookups("jobs")
+        """Owners with the fields of their jobs, by pid, start time and cgroup. The files they come from may block."""
+        self._described_changes = 0
         self._access = access
         self._search = search
         self._names = NamesIndex()
@@ -115,15 +119,19 @@ class Resolver:
         for source in self._sources:
             source.stop()
 
-    def explain(self, facts: Facts) -> tuple[CgroupRef, Owner]:
-        """The parsed cgroup of one process, and its owner."""
+    def explain(self, facts: Facts, *, timeout_s: float = 0.0) -> tuple[CgroupRef, Owner]:
+        """The parsed cgroup of one process, and its owner. Waits for the fields of its job, up to `timeout_s`."""
         self._refresh()
-        return cgroup.parse(facts.cgroup), self._owner(facts)
+        ref = cgroup.parse(facts.cgroup)
+        return ref, self._resolve_owner(facts, ref, timeout_s)
 
     def _refresh(self) -> None:
         names = tuple(source.names for source in self._sources)
         if not self._names.is_of(names):
             self._names, self._grants = NamesIndex(names), None
+            self._owners.clear()
+        if self._described_changes != self._described.changes:
+            self._described_changes = self._described.changes
             self._owners.clear()
 
     def _nudge(self, owners: Collection[Owner], time_ns: int) -> None:
@@ -144,7 +152,7 @@ class Resolver:
             self._owners[(*key, facts.pid, facts.start_ticks) if ref.job else key] = owner
         return owner
 
-    def _resolve_owner(self, facts: Facts, ref: CgroupRef) -> Owner:
+    def _resolve_owner(self, facts: Facts, ref: CgroupRef, timeout_s: float = 0.0) -> Owner:
         owner = Owner(
             container_id=ref.container_id or "",
             pod_uid=ref.pod_uid or "",
@@ -156,13 +164,23 @@ class Resolver:
             user=facts.user,
         )
         if self._jobs is not None and ref.job:
-            owner = self._jobs.describe(facts, ref, owner)
+            owner = self._describe_job(self._jobs, facts, ref, owner, timeout_s)
         if not ref.container_id and not ref.pod_uid:
             return replace(owner, reason="" if owner.job else OUTSIDE)
         owner = self._names.named(owner)
         if owner.pod_uid and not owner.pod:
             return replace(owner, reason=NO_POD)
         return replace(owner, reason="" if owner.container else NO_NAME)
+
+    def _describe_job(self, jobs: SlurmResolver, facts: Facts, ref: CgroupRef, owner: Owner, timeout_s: float) -> Owner:
+        """The owner with the fields of its job, once they are known. The name of its user may come later."""
+        described = self._described.get(
+            (facts.pid, facts.start_ticks, facts.cgroup),
+            facts.cgroup,
+            lambda: jobs.describe(facts, ref, owner),
+            timeout_s=timeout_s,
+        )
+        return replace(described, user=owner.user or described.user) if described is not None else owner
 
     def _allocated(self, tick: Tick) -> Allocations:
         """The allocations, computed only when names or devices change: a kubelet may list hundreds."""

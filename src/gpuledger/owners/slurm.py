@@ -54,7 +54,7 @@ class SlurmJob:
 
 
 class SlurmResolver:
-    """Finds jobs and caches them."""
+    """Finds jobs and caches them. The files of a process may block, so no tick calls it; several threads do."""
 
     def __init__(self, procfs_root: Path = Path("/proc"), cgroup_root: Path = Path("/sys/fs/cgroup")) -> None:
         self._procfs = procfs_root
@@ -184,5 +184,5 @@ def _is_pid(text: bytes) -> bool:
 
 def _cache(cache: dict[K, V], key: K, value: V) -> None:
     if key not in cache and len(cache) >= CACHE_MAX:
-        del cache[next(iter(cache))]
+        cache.pop(next(iter(tuple(cache))), None)  # several threads use the cache
     cache[key] = value
