@@ -7,13 +7,15 @@ import os
 import stat
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.running import COMMAND, gpuledger, serving, surroundings
-from tests.fakedriver import Gpu, Scenario
+from tests.fakedriver import Gpu, Process, Scenario
+from tests.owners.fakeproc import Proc
 
 EVE = 54321
 FAST = "--tick.interval=100ms"
@@ -159,3 +161,25 @@ def test_directory_of_another_user_is_no_reason_to_refuse(env: dict[str, str], f
     assert gpuledger(*commands(path)["once"], env=env).returncode == 0
     status = path.stat()
     assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o644)
+
+
+SEPARATORS = ["\f", "\v", "\r", "\x1c", "\x85", "\u2028"]
+
+
+def test_bundle_redacts_names_with_separators(tmp_path: Path) -> None:
+    """Eve puts separators of lines into the names of her processes: the archive has no name in clear text."""
+    (tmp_path / "proc").mkdir()
+    proc = Proc(tmp_path / "proc")
+    for pid, separator in enumerate(SEPARATORS, 71):
+        proc.add(pid, name=f"x{separator}payroll".encode(), cgroup="0::/system.slice/payroll.service\n")
+    processes = [Process(0, pid) for pid in range(71, 71 + len(SEPARATORS))]
+    env = surroundings(Scenario([Gpu(0, uuid="GPU-a")], processes).write(tmp_path / "scenario"))
+    path = tmp_path / "bundle.tar.gz"
+
+    gpuledger(*commands(path)["doctor"], f"--path.procfs={proc.root}", env=env)
+
+    with tarfile.open(path) as archive:
+        texts = {member.name: archive.extractfile(member) for member in archive.getmembers()}
+        for name, file in texts.items():
+            assert file is not None
+            assert b"payroll" not in file.read(), name
