@@ -20,6 +20,7 @@ from gpuledger.owners.lookups import Lookups
 from gpuledger.owners.names import Names, NamesIndex
 from gpuledger.owners.search import Clue, Search
 from gpuledger.owners.slurm import SlurmResolver
+from gpuledger.plaintext import plain
 
 GONE = "process is gone"
 NO_NAME = "container has no name yet"
@@ -158,7 +159,7 @@ class Resolver:
             pod_uid=ref.pod_uid or "",
             runtime=ref.runtime or "",
             unit=ref.unit or "",
-            job="/".join(ref.job) if ref.job else "",
+            job=plain("/".join(ref.job)) if ref.job else "",
             step=ref.step or "",
             task=ref.task or "",
             user=facts.user,
