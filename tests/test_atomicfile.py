@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from gpuledger.atomicfile import replacing
+from gpuledger.atomicfile import replacing, resolve
 from gpuledger.errors import UsageError
 
 
 def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    """Readers see one or the other; afterwards nothing else is left, and everybody may read it."""
+    """Readers see one or the other; afterwards nothing else is left, and the same users may read it as before."""
     path = tmp_path / "gpu.prom"
     path.write_text("old")
-    path.chmod(0o600)
+    path.chmod(0o640)
 
     with replacing(path) as file:
         file.write(b"new")
@@ -24,7 +25,7 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path) -> Non
         assert list(tmp_path.glob("*.prom")) == [path]  # what node_exporter would read
 
     assert path.read_text() == "new"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -75,6 +76,37 @@ def test_what_cannot_be_written_is_refused_before_anything_is_done(name: str, re
         pytest.fail("there is nothing to write to")
 
     assert str(caught.value) == f"cannot write {path}: {reason}"
+
+
+def test_private_file(tmp_path: Path) -> None:
+    """Only its owner may read it, also while it is written and if others could read the old one."""
+    path = tmp_path / "journal"
+    path.touch(0o644)
+    with replacing(path, private=True) as file:
+        assert {stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir() if p != path} == {0o600}
+        file.write(b"new")
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    """They are refused, not followed for ever."""
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+
+    with pytest.raises(UsageError, match="too many symbolic links"):
+        resolve(tmp_path / "a")
+
+
+def test_relative_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path from the working directory, over links and .., leads where the kernel says; the end need not exist."""
+    (tmp_path / "one" / "two").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("one/two")
+    (tmp_path / "one" / "two" / "back").symlink_to("../../link")
+    monkeypatch.chdir(tmp_path)
+
+    for name in ("link/../file", "link/back/x/y", "./link", "one/two/back/../new"):
+        assert str(resolve(name)) == os.path.realpath(name)
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

@@ -159,6 +159,7 @@ def tick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tick]:
     for pid in (*range(1000, 1016), 3000):
         proc(root, pid, "python3" if pid % 2 else 'bad "name"\\')
     procfs = Procfs(root)
+    procfs.look(1000, timeout_s=10)  # the name of root
     source = NvmlSource(now_ns=lambda: int(scenario.clock or 0) * 10**9)
     loop = Loop(
         source,

@@ -6,9 +6,11 @@ same thread writes the workload fingerprints to a second file, which is valid ac
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +19,7 @@ from dataclasses import replace
 from glob import escape
 from pathlib import Path
 
-from gpuledger.atomicfile import replacing
+from gpuledger.atomicfile import PRIVATE, give_to_owner, open_directory, replacing, resolve
 from gpuledger.books import fingerprintstate
 from gpuledger.books.book import Books
 from gpuledger.books.fingerprintstate import WorkloadState, pack, unpack
@@ -42,11 +44,18 @@ JOURNAL, FINGERPRINTS = "journal", "fingerprints"
 
 
 def _read(path: Path, most_bytes: int) -> bytes | None:
-    """The content of a file; None if there is no file. JournalError if it cannot be read or is too large."""
+    """The content of a file; None if there is no file.
+
+    JournalError if it cannot be read, is too large, or was put into a shared directory by another user.
+    """
     try:
-        if path.exists() and not path.is_file():
+        if not stat.S_ISREG(path.lstat().st_mode):
             raise JournalError("not a regular file", kind="damaged")
-        with path.open("rb") as file:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+            owner = os.fstat(descriptor).st_uid
+            if owner not in (0, os.geteuid(), path.parent.stat().st_uid):
+                raise JournalError(f"belongs to another user (uid {owner})", kind="unreadable")
             data = file.read(most_bytes + 1)
     except FileNotFoundError:
         return None
@@ -61,7 +70,7 @@ class JournalFile:
     """A journal on disk, and the fingerprints beside it. A lock file prevents two exporters from writing them."""
 
     def __init__(self, path: str) -> None:
-        self.path = Path(os.path.realpath(path))
+        self.path = resolve(path)
         self.fingerprints_path = self.path.with_name(f"{self.path.name}.fingerprints")
         self._lock: int | None = None
 
@@ -86,20 +95,31 @@ class JournalFile:
                 partial.unlink()
 
     def _open_lock(self, name: Path) -> int:
-        """Open or create the lock file.
+        """Open or create the lock file. It is private: any user who can open it can lock it.
 
         A lock file that root creates is given to the owner of the directory: root can import fingerprints before the
         first start of an exporter that runs as another user.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        directory = open_directory(name.parent)
         try:
-            lock = os.open(name, flags | os.O_EXCL, 0o644)
-        except FileExistsError:  # perhaps a link to another file, whose owner must not change
-            return os.open(name, flags, 0o644)
-        with suppress(OSError):
-            directory = name.parent.stat()
-            if os.geteuid() == 0 and directory.st_uid:
-                os.fchown(lock, directory.st_uid, directory.st_gid)
+            lock = os.open(name.name, flags | os.O_CREAT | os.O_EXCL, PRIVATE, dir_fd=directory)
+        except FileExistsError:
+            try:
+                lock = os.open(name.name, flags | os.O_NONBLOCK, dir_fd=directory)
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise ConfigError(
+                        f"--journal.path: {name} is a symbolic link", "delete the link, or choose another directory"
+                    ) from None
+                raise
+            with suppress(OSError):
+                os.fchmod(lock, PRIVATE)
+        else:
+            with suppress(OSError):
+                give_to_owner(lock, directory)
+        finally:
+            os.close(directory)
         return lock
 
     def read(self, boot_id: str) -> State | None:
@@ -132,7 +152,7 @@ class JournalFile:
             self.lock()
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}", "choose a writable file", "unwritable") from None
-        with replacing(path) as file:
+        with replacing(path, private=True) as file:
             file.write(data)
         return len(data)
 

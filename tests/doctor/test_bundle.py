@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from gpuledger import config
 from gpuledger.catalog import CATALOG
 from gpuledger.doctor.bundle import PLAIN_LABELS, Redactor
+from gpuledger.export.text import escape
 
 UUID = "GPU-0f1e2d3c-0000-4000-8000-000000000000"
 C = "a42d519714d616e9411dbceec4b52808bd6b1ee53e6f6497a281d655357d8b71"
@@ -67,6 +69,16 @@ def test_names_of_metrics_are_known_in_texts() -> None:
 def test_what_looks_like_a_name(name: str) -> None:
     """Is one, whether it was met or not."""
     assert name not in Redactor().text(f"answered 500 to /containers/{name}/json: no")
+
+
+@pytest.mark.parametrize("name", ["x\fpayroll", "x\vpayroll", "x\u2028payroll", 'x"payroll', "x\\payroll", "größe"])
+def test_odd_names(name: str) -> None:
+    """A separator of lines does not end a label; escapes of labels and of the log do not hide a name."""
+    redactor = Redactor()
+    line = f'gpu_process_info{{process_name="{escape(name)}"}} 1\n'
+
+    assert redactor.metrics(line + line) == f'gpu_process_info{{process_name="{redactor.token(name)}"}} 1\n' * 2
+    assert redactor.text(f"msg={json.dumps(f'process {name} ended')}") == f'msg="process {redactor.token(name)} ended"'
 
 
 def test_homes_and_accounts() -> None:

@@ -80,13 +80,85 @@ def test_default_permissions() -> None:
 
 
 def test_disabled_features_need_no_permissions() -> None:
-    """With everything disabled there is no role, token, volume or service."""
+    """With everything disabled there is no role, token, volume, service or egress, and the user is nobody."""
     objects = render("-f", str(CHART / "ci/minimal-values.yaml"))
     pod, container = exporter(objects)
 
-    assert [item["kind"] for item in objects] == ["DaemonSet"]
+    assert [item["kind"] for item in objects] == ["NetworkPolicy", "DaemonSet"]
+    assert only(objects, "NetworkPolicy")["spec"]["egress"] == []
+    assert (container["securityContext"]["runAsUser"], "initContainers" in pod) == (65534, False)
     assert pod["automountServiceAccountToken"] is False
     assert ("volumes" in pod, "volumeMounts" in container) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "uid"),
+    [
+        ([], 0),
+        (["podResources.enabled=false"], 65534),
+        (["podResources.enabled=false", "cri.enabled=true"], 0),
+        (["podResources.enabled=false", "proc.maps=true"], 0),
+        (["podResources.enabled=false", "driver.migMonitor=true"], 0),
+        (["podResources.enabled=false", "driver.hostLibraries=/lib64"], 0),
+        (["podResources.enabled=false", "containerSecurityContext.runAsUser=1000650000"], 1000650000),
+        (["containerSecurityContext.runAsUser=0"], 0),
+    ],
+)
+def test_uid_0_only_where_it_is_needed(flags: list[str], uid: int) -> None:
+    """Otherwise the user is nobody; a short-lived container with one capability gives it its journal."""
+    objects = render(*(f"--set={flag}" for flag in flags), "--set=openshift.scc.create=true")
+    pod, container = exporter(objects)
+    context = container["securityContext"]
+    (journal,) = [volume["hostPath"]["path"] for volume in pod["volumes"] if volume["name"] == "journal"]
+
+    assert (context["runAsUser"], context["runAsGroup"], context.get("runAsNonRoot", False)) == (uid, uid, uid != 0)
+    assert journal == (f"/run/gpuledger/{uid}" if uid else "/run/gpuledger")
+    assert len(pod.get("initContainers", [])) == (uid != 0)
+    for owner in pod.get("initContainers", []):
+        assert f'os.chown("/run/gpuledger", {uid}, {uid})' in owner["command"][-1]
+        assert owner["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+        assert only(objects, "SecurityContextConstraints")["allowedCapabilities"] == ["CHOWN"]
+
+
+def ports(rule: dict[str, Any]) -> list[int]:
+    """TCP ports of a rule of a network policy."""
+    return [port["port"] for port in rule["ports"] if port["protocol"] == "TCP"]
+
+
+def test_egress_of_the_exporter() -> None:
+    """Only to the API server, by default on its ports and with its addresses if they are given; not to DNS."""
+    (by_default,) = only(render(), "NetworkPolicy")["spec"]["egress"]
+    to_address, to_dns = only(render("-f", str(CHART / "ci/non-root-values.yaml")), "NetworkPolicy")["spec"]["egress"]
+
+    assert (ports(by_default), by_default.get("to")) == ([443, 6443], None)
+    assert ports(to_address) == [6443]
+    assert [peer["ipBlock"]["cidr"] for peer in to_address["to"]] == ["10.0.0.1/32", "fd00::1/128"]
+    assert (ports(to_dns), len(to_dns["to"])) == ([53, 5353], 2)
+
+
+@pytest.mark.parametrize(
+    ("url", "namespace", "port"),
+    [
+        ("http://prometheus-operated.monitoring.svc:9090", "monitoring", None),
+        ("https://prometheus.obs.svc.cluster.local", "obs", None),
+        ("http://prometheus.gpuledger:9090/prefix", "gpuledger", None),
+        ("https://mimir.example.com/prometheus", None, 443),
+        ("http://10.0.0.7", None, 80),
+        ("http://[fd00::7]:9091", None, 9091),
+    ],
+)
+def test_egress_of_the_fleet(url: str, namespace: str | None, port: int | None) -> None:
+    """Only to DNS, and to the namespace or the port of Prometheus."""
+    objects = render("--set=fleet.enabled=true", f"--set=fleet.prometheusUrl={url}", "--show-only=templates/fleet.yaml")
+    to_dns, to_prometheus = only(objects, "NetworkPolicy")["spec"]["egress"]
+
+    assert ports(to_dns) == [53, 5353]
+    assert len(to_dns["to"]) == 2
+    if namespace is None:
+        assert (ports(to_prometheus), "to" in to_prometheus) == ([port], False)
+    else:
+        labels = {"kubernetes.io/metadata.name": namespace}
+        assert to_prometheus == {"to": [{"namespaceSelector": {"matchLabels": labels}}]}
 
 
 @pytest.mark.parametrize(

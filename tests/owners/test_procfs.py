@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +39,7 @@ def test_a_process_is_known_with_all_its_facts(proc: Proc) -> None:
     ("name", "shown"),
     [
         (b"a b", "a b"), (b"(sd-pam)", "(sd-pam)"), (b"a) S 1 (b", "a) S 1 (b"), (b")))", ")))"), (b"", ""),
-        (b"x\xff\xfe", "x\ufffd\ufffd"), ("größe".encode(), "größe"), (b"a\nb", "a\nb"), (b"7 (x", "7 (x"),
+        (b"x\xff\xfe", "x\ufffd\ufffd"), ("größe".encode(), "größe"), (b"a\nb", "a\ufffdb"), (b"7 (x", "7 (x"),
     ],
 )  # fmt: skip
 def test_any_name_is_read_whole_and_hides_nothing(name: bytes, shown: str, proc: Proc) -> None:
@@ -139,6 +140,7 @@ def test_a_known_process_costs_one_file(proc: Proc) -> None:
     """Its status and cgroup are read once: they may even be gone."""
     proc.add(7)
     procfs = Procfs(proc.root)
+    procfs.look(7, timeout_s=10)
     first = procfs.facts([7])[7]
 
     (proc.root / "7" / "status").unlink()
@@ -191,6 +193,20 @@ def test_the_real_proc_agrees_with_what_we_know_of_ourselves() -> None:
     assert facts.name == Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
     assert facts.cgroup == Path(f"/proc/{pid}/cgroup").read_text()
     assert 0 <= time.time() - facts.start_time_ms / 1000 < 3600
+
+
+def test_the_name_of_the_user_comes_later(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick does not wait for it; the facts of a living process get it when it is there."""
+    answer = threading.Event()
+    monkeypatch.setattr(procfs_module, "_user", lambda uid: (answer.wait(20) and f"user{uid}") or "")
+    procfs = Procfs(proc.root)
+    proc.add(7, uid=4000)
+    assert procfs.facts([7])[7].user == ""
+
+    answer.set()
+    procfs.look(7, timeout_s=20)
+
+    assert procfs.facts([7])[7].user == "user4000"
 
 
 @pytest.fixture
@@ -254,6 +270,7 @@ def test_facts_cost_no_reading_while_a_process_lives(
 ) -> None:
     """Its files are read once, then again after a while; when it has ended and was waited for, it is unknown."""
     procfs = Procfs()
+    procfs.look(sleeper.pid, timeout_s=10)
     facts = procfs.facts([sleeper.pid])[sleeper.pid]
     reads = []
     stat = Procfs._stat
@@ -274,6 +291,7 @@ def test_facts_cost_no_reading_while_a_process_lives(
 def test_zombie_keeps_its_owner(sleeper: subprocess.Popen[bytes]) -> None:
     """The driver may list a killed process until its memory is freed; it is still the same one."""
     procfs = Procfs()
+    procfs.look(sleeper.pid, timeout_s=10)
     facts = procfs.facts([sleeper.pid])[sleeper.pid]
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
@@ -294,14 +312,14 @@ def test_a_mere_process_maps_no_gpu(sleeper: subprocess.Popen[bytes]) -> None:
 def test_cgroup_that_the_kernel_does_not_print(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older kernels refuse to print a path of more than 4096 bytes; the other facts of the process remain."""
     proc.add(7)
-    read_bytes = Path.read_bytes
+    read_text = Procfs._text
 
-    def refuse(path: Path) -> bytes:
-        if path.name == "cgroup":
+    def refuse(procfs: Procfs, name: str) -> str:
+        if name.endswith("cgroup"):
             raise OSError(errno.ENAMETOOLONG, "File name too long")
-        return read_bytes(path)
+        return read_text(procfs, name)
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Procfs, "_text", refuse)
     facts = Procfs(proc.root).facts([7])[7]
 
     assert (facts.uid, facts.cgroup) == (1000, "")

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from gpuledger.cli.providers import providers
 from gpuledger.config import Config
 from gpuledger.errors import ConfigError, HttpError
 from gpuledger.export.listen import parse_address
-from gpuledger.model import Device, Facts, Owner, Reading
+from gpuledger.model import Device, Facts, Owner, Reading, Tick
 from gpuledger.net.address import Address
 from gpuledger.net.http import Client
 from gpuledger.owners import cgroup, devices
 from gpuledger.owners.access import probe
 from gpuledger.owners.cgroupfs import CgroupTree
+from gpuledger.owners.lookups import Lookups
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.provider import PolledProvider
 from gpuledger.owners.resolver import Resolver
@@ -30,6 +31,8 @@ from gpuledger.owners.slurm import SlurmNumbers
 
 MAX_CGROUP_BYTES = 1 << 20
 EXPORTER_TIMEOUT_S = 1.0
+LOOKUP_S = 5.0
+"""How long to wait for the name of the user and for the memory map: each may block."""
 MAX_RESPONSE_BYTES = 8 << 20
 MAX_PID_DIGITS = 10
 """The kernel's pids have seven digits at most."""
@@ -81,7 +84,7 @@ def _show(parsed: dict[str, object], *, as_json: bool) -> int:
 def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     root = Path(settings.path_procfs)
     procfs = Procfs(root)
-    facts = procfs.facts([pid]).get(pid)
+    facts = procfs.look(pid, timeout_s=LOOKUP_S)
     if facts is None:
         print(f"gpuledger: there is no process {pid} in {root}", file=sys.stderr)
         return 1
@@ -90,14 +93,19 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
         provider.once()
     cgroups = CgroupTree(root)
     resolver = Resolver(name_providers, parse_cgroup=cgroups.parse, slurm=SlurmNumbers(cgroups, root))
-    ref, owner = resolver.explain(facts)
+    tick = _read_driver(settings)
+    tick = replace(tick, facts=procfs.facts(tick.resident_pids()) | {pid: facts})
+    ref, owner = resolver.explain(tick, pid)
     for provider in name_providers:
         provider.stop()
-    readings, driver_problem = _on_gpus(pid, settings)
+    readings = [r for r in tick.readings if any(resident.pid == pid for resident in r.residents or ())]
+    driver_problem = "" if tick.driver.up else tick.driver.reason
+    maps: Lookups[int, tuple[int, ...] | None] = Lookups("maps")
+    mapped = maps.get(pid, lambda: procfs.mapped_gpus(pid), timeout_s=LOOKUP_S)
     fingerprints = fetch_fingerprints(settings.web_listen_address)
     if as_json:
         terminal.write_line(json.dumps({
-            "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": procfs.mapped_gpus(pid),
+            "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": mapped,
             "cgroup": ref.to_dict(), "owner": {**asdict(owner), "display_name": owner.display_name},
             "gpus": [reading.device.uuid for reading in readings],
             "alone": _describe_fingerprint(facts, owner, [reading.device for reading in readings], fingerprints),
@@ -105,7 +113,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
         }))  # fmt: skip
         return 0
     _print_process(facts, owner)
-    _print_driver(readings, driver_problem, procfs.mapped_gpus(pid), root)
+    _print_driver(readings, driver_problem, mapped, root)
     _print_cgroup(facts, ref.to_dict())
     _print_providers(name_providers, owner)
     _print_owner(owner)
@@ -115,15 +123,14 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     return 0
 
 
-def _on_gpus(pid: int, settings: Config) -> tuple[list[Reading], str]:
-    """The devices on which the driver lists the process, and why the driver cannot be read, if so."""
+def _read_driver(settings: Config) -> Tick:
     from gpuledger.sources.nvml.source import NvmlSource
 
     source = NvmlSource(timeout_s=settings.driver_timeout)
-    tick = source.read()
-    source.close()
-    readings = [r for r in tick.readings if any(resident.pid == pid for resident in r.residents or ())]
-    return readings, "" if tick.driver.up else tick.driver.reason
+    try:
+        return source.read()
+    finally:
+        source.close()
 
 
 def _print_process(facts: Facts, owner: Owner) -> None:

@@ -118,7 +118,8 @@ class Redactor:
 
     def metrics(self, text: str) -> str:
         """Metrics in the text format, with all labels hashed except PLAIN_LABELS."""
-        return "".join(line if line.startswith("#") else self._series(line) for line in text.splitlines(keepends=True))
+        # Split at "\n" alone: a label may contain other separators, at which splitlines would cut it in two.
+        return "\n".join(line if line.startswith("#") else self._series(line) for line in text.split("\n"))
 
     def text(self, text: str) -> str:
         """Free text without secrets, known names, and text that looks like a name."""
@@ -126,10 +127,12 @@ class Redactor:
             text = text.replace(secret, HIDDEN)
         for pattern, replacement in SECRETS:
             text = pattern.sub(replacement, text)
-        known = sorted((name for name in self._tokens if len(name) >= MIN_NAME), key=len, reverse=True)
+        names = {name: token for name, token in self._tokens.items() if len(name) >= MIN_NAME}
+        known = {json.dumps(name)[1:-1]: token for name, token in names.items()} | names  # the log has JSON's escapes
         if known:
-            pattern = re.compile(rf"(?<![\w])(?:{'|'.join(map(re.escape, known))})(?![\w])")
-            text = pattern.sub(lambda match: self._tokens[match[0]], text)
+            forms = sorted(known, key=len, reverse=True)
+            pattern = re.compile(rf"(?<![\w])(?:{'|'.join(map(re.escape, forms))})(?![\w])")
+            text = pattern.sub(lambda match: known[match[0]], text)
         tokens = {token[1:] for token in self._tokens.values()}
         return NAMES.sub(lambda match: match[0] if match[0][1:] in tokens else self.token(match[0]), text)
 
@@ -145,7 +148,12 @@ class Redactor:
         return replace(settings, **changed)
 
     def _series(self, line: str) -> str:
-        return LABEL.sub(lambda m: m[0] if m[1] in PLAIN_LABELS else f'{m[1]}="{self.token(m[2])}"', line)
+        return LABEL.sub(lambda m: m[0] if m[1] in PLAIN_LABELS else f'{m[1]}="{self.token(_unescape(m[2]))}"', line)
+
+
+def _unescape(value: str) -> str:
+    """The text of a label value."""
+    return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], value)
 
 
 def secret_parts(address: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import pynvml
 
 from gpuledger.doctor.finding import Finding, explained, ok, problem, unused, warning
-from gpuledger.errors import ConfigError, JournalError, ListenError, UpstreamError
+from gpuledger.errors import ConfigError, JournalError, ListenError, UpstreamError, UsageError
 from gpuledger.export.listen import listen, parse_address
 from gpuledger.journalfile import JournalFile
 from gpuledger.model import Reading
@@ -85,12 +85,15 @@ def journal(path: str, boot_id: str, *, is_running: bool) -> list[Finding]:
     """
     if not path:
         return [unused(JOURNAL, "--journal.path is not set")]
-    file = JournalFile(path)
+    try:
+        file = JournalFile(path)
+    except UsageError as error:
+        return [explained(JOURNAL, error.problem)]
     return [_locked(file, is_running=is_running) or _unwritable(file) or _restorable(file, boot_id)]
 
 
 def _locked(file: JournalFile, *, is_running: bool) -> Finding | None:
-    if not _is_locked(file.path.with_name(f"{file.path.name}.lock")):
+    if not _is_locked(file.path.with_name(f"{file.path.name}.lock"), is_running=is_running):
         return None
     if is_running:
         return ok(JOURNAL, f"{file.path} is in use by the running gpuledger")
@@ -98,12 +101,15 @@ def _locked(file: JournalFile, *, is_running: bool) -> Finding | None:
     return problem(JOURNAL, f"{file.path} is in use by another gpuledger", fix)
 
 
-def _is_locked(path: Path) -> bool:
+def _is_locked(path: Path, *, is_running: bool) -> bool:
+    """Whether another process has the lock. If this user may not open the file, a running gpuledger has it."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except PermissionError:
+        return is_running
     except OSError:
         return False
     return False

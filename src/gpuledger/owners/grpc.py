@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from gpuledger.errors import ProviderError
 from gpuledger.net.deadline import Deadline
 from gpuledger.net.http import http_error
+from gpuledger.plaintext import plain
 
 ANSWER_LIMIT = 64 << 20
 """Bytes. The default of gRPC, 4 MiB, is too little for nodes with many pods."""
@@ -206,11 +207,11 @@ class Message:
     def text(self, number: int) -> str:
         """A text; empty if there is none. The last value counts, as in protobuf."""
         values = self._fields.get(number)
-        return values[-1].decode() if values else ""
+        return plain(values[-1].decode()) if values else ""
 
     def texts(self, number: int) -> list[str]:
         """The texts of a repeated field."""
-        return [value.decode() for value in self._fields.get(number, ())]
+        return [plain(value.decode()) for value in self._fields.get(number, ())]
 
     def message(self, number: int) -> Message:
         """A message; empty if there is none. Joining the bytes of all values merges them, as in protobuf."""

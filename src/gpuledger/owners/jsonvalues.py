@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gpuledger.plaintext import plain
+
 LONGEST_TEXT = 512
 """Characters. The longest text is the name of an image with its tag and digest."""
 LONGEST_LINE = 200
@@ -26,9 +28,8 @@ def as_dicts(value: object) -> list[dict[str, Any]]:
 
 
 def as_text(value: object) -> str:
-    """The text as a label value: short, and printable (half a surrogate pair is not)."""
-    text = value[:LONGEST_TEXT] if isinstance(value, str) else ""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
+    """The text as a label value: short and printable."""
+    return plain(value[:LONGEST_TEXT]) if isinstance(value, str) else ""
 
 
 def as_texts(values: Iterable[object]) -> list[str]:

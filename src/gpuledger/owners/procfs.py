@@ -13,19 +13,23 @@ import pwd
 import re
 import resource
 import select
-import sys
 import time
 from collections.abc import Iterable
-from functools import lru_cache
+from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 
 from gpuledger.model import MPS_OF_ROOT, MPS_OF_USER, Facts
+from gpuledger.owners.lookups import Lookups
+from gpuledger.plaintext import plain
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_FIELD = 19
 """Index of the start time in /proc/PID/stat after the command name, which may contain spaces and brackets."""
 REREAD_EVERY = 30
 """Ticks after which a living process is read again, because its name or cgroup may have changed."""
+MOST_ENDED = 256
+"""Cgroups without a process that are kept. They are not interned: an interned text is never freed in Python 3.12."""
 MAPPED_GPU = re.compile(rb"/dev/nvidia(\d+)\b")
 MAPS_CHUNK, MAPS_MAX = 1 << 16, 1 << 26
 VISIBLE = b"NVIDIA_VISIBLE_DEVICES="
@@ -49,6 +53,9 @@ class Procfs:
         self._facts: dict[int, Facts] = {}
         self._living = Pidfds() if root == Path("/proc") else None  # another /proc may have another PID namespace
         self._ticks = 0
+        self._users: Lookups[int, str] = Lookups("users")
+        self._user_changes = 0
+        self._cgroups: dict[str, str] = {}
 
     def facts(self, pids: Iterable[int]) -> dict[int, Facts]:
         """Facts by pid. A process that has ended is left out; a reused pid has the facts of the new process."""
@@ -58,11 +65,12 @@ class Procfs:
             living = self._living
             living.keep(wanted)
         self._ticks += 1
+        user_changes, self._user_changes = self._user_changes, self._users.changes
         current = {}
         for pid in wanted:
             facts = self._facts.get(pid)
             if facts is not None and pid in living and (self._ticks + pid) % REREAD_EVERY:
-                current[pid] = facts
+                current[pid] = facts if user_changes == self._user_changes else self._named(facts)
                 continue
             try:
                 if self._living is not None:
@@ -73,16 +81,22 @@ class Procfs:
             except (OSError, ValueError, IndexError):
                 continue
             if facts is not None:
-                current[pid] = facts
+                current[pid] = self._named(facts)
         self._facts = current
+        if len(self._cgroups) > MOST_ENDED + len(current):
+            self._cgroups = {facts.cgroup: facts.cgroup for facts in current.values()}
         return current
 
-    def look(self, pid: int) -> Facts | None:
-        """One process without the cache; None if it has ended. May be called from any thread."""
+    def look(self, pid: int, *, timeout_s: float = 0.0) -> Facts | None:
+        """One process without the cache; None if it has ended. May be called from any thread.
+
+        Waits for the name of its user, up to `timeout_s`.
+        """
         try:
-            return self._read(pid, *self._stat(pid))
+            facts = self._read(pid, *self._stat(pid))
         except (OSError, ValueError, IndexError):
             return None
+        return self._named(facts, timeout_s) if facts is not None else None
 
     def pids(self) -> list[int]:
         """All processes."""
@@ -110,7 +124,7 @@ class Procfs:
         minors: set[int] = set()
         partial = b""
         try:
-            with (self._root / str(pid) / "maps").open("rb", buffering=0) as file:
+            with self._open(f"{pid}/maps") as file:
                 for _ in range(MAPS_MAX // MAPS_CHUNK):
                     chunk = file.read(MAPS_CHUNK)
                     lines, _, partial = (partial + chunk).rpartition(b"\n") if chunk else (partial, b"", b"")
@@ -124,7 +138,7 @@ class Procfs:
     def visible_devices(self, pid: int) -> str:
         """NVIDIA_VISIBLE_DEVICES in the environment; empty if it is not set or may not be read."""
         try:
-            with (self._root / str(pid) / "environ").open("rb") as file:
+            with self._open(f"{pid}/environ") as file:
                 entries = file.read(ENVIRON_MAX).split(b"\0")
         except OSError:
             return ""
@@ -144,7 +158,8 @@ class Procfs:
 
     def _read(self, pid: int, name: str, start_ticks: int) -> Facts | None:
         uid, inner_pid = self._status(pid)
-        cgroup = sys.intern(self._cgroup(pid))  # the processes of a container share it
+        cgroup = self._cgroup(pid)
+        cgroup = self._cgroups.setdefault(cgroup, cgroup)  # the processes of a container share it
         if self._stat(pid)[1] != start_ticks:  # the pid was reused between two reads
             return None
         return Facts(
@@ -153,7 +168,6 @@ class Procfs:
             start_time_ms=self._boot_time_s * 1000 + start_ticks * 1000 // TICKS_PER_S,
             name=name,
             uid=uid,
-            user=_user(uid),
             cgroup=cgroup,
             inner_pid=inner_pid,
             mps_server=self._mps_server(pid) if name.startswith(MPS_NAME) else "",
@@ -192,10 +206,17 @@ class Procfs:
         lines = (line.partition(":") for line in self._text(f"{pid}/status").split("\n"))
         return {name: value.split() for name, _, value in lines}
 
+    def _named(self, facts: Facts, timeout_s: float = 0.0) -> Facts:
+        """The process with the name of its user, once that is known."""
+        uid = facts.uid
+        if facts.user or uid is None:
+            return facts
+        user = self._users.get(uid, lambda: _user(uid), timeout_s=timeout_s)
+        return replace(facts, user=user) if user else facts
+
     def _stat(self, pid: int) -> tuple[str, int]:
-        with open(f"{self._root}/{pid}/stat", "rb") as file:  # noqa: PTH123 - half the cost of pathlib, for each process
-            data = file.read()
-        return parse_stat(data)
+        with self._open(f"{pid}/stat") as file:
+            return parse_stat(file.read())
 
     def _status(self, pid: int) -> tuple[int | None, int | None]:
         """The uid, and the pid in the innermost PID namespace if it differs."""
@@ -205,7 +226,11 @@ class Procfs:
         return uid, inner_pid if inner_pid != pid else None
 
     def _text(self, name: str) -> str:
-        return (self._root / name).read_bytes().decode("utf-8", "replace")
+        with self._open(name) as file:
+            return file.read().decode("utf-8", "replace")
+
+    def _open(self, name: str) -> FileIO:
+        return FileIO(f"{self._root}/{name}")  # pathlib would intern the pid, and takes twice as long
 
     def _read_boot_time(self) -> int:
         try:
@@ -220,13 +245,12 @@ class Procfs:
 def parse_stat(data: bytes) -> tuple[str, int]:
     """Command name and start time of a /proc/PID/stat; the name may contain brackets."""
     before, _, after = data.rpartition(b")")
-    return before.partition(b"(")[2].decode("utf-8", "replace"), int(after.split()[START_FIELD])
+    return plain(before.partition(b"(")[2].decode("utf-8", "replace")), int(after.split()[START_FIELD])
 
 
-@lru_cache(maxsize=1024)
-def _user(uid: int | None) -> str:
+def _user(uid: int) -> str:
     try:
-        return "" if uid is None else pwd.getpwuid(uid).pw_name
+        return plain(pwd.getpwuid(uid).pw_name)
     except (KeyError, OverflowError):
         return ""
 

@@ -20,6 +20,7 @@ from gpuledger.owners.names import Names, NamesIndex
 from gpuledger.owners.podmatch import PodMatches
 from gpuledger.owners.search import Clue, Search
 from gpuledger.owners.slurm import SlurmNumbers
+from gpuledger.plaintext import plain
 
 GONE = "process is gone"
 NO_NAME = "container has no name yet"
@@ -124,10 +125,9 @@ class Resolver:
         for source in self._sources:
             source.stop()
 
-    def explain(self, facts: Facts) -> tuple[CgroupRef, Owner]:
-        """The parsed cgroup of one process, and its owner."""
-        self._refresh()
-        return self._parse_cgroup(facts.cgroup), self._owner(facts)
+    def explain(self, tick: Tick, pid: int) -> tuple[CgroupRef, Owner]:
+        """The parsed cgroup of one process of the tick, and its owner."""
+        return self._parse_cgroup(tick.facts[pid].cgroup), self.resolve(tick).owners.by_pid[pid]
 
     def _refresh(self) -> None:
         names = tuple(source.names for source in self._sources)
@@ -160,7 +160,7 @@ class Resolver:
             pod_uid=ref.pod_uid or "",
             runtime=ref.runtime or "",
             unit=ref.unit or "",
-            job=f"{kind}/{job_id}" if kind else "",
+            job=plain(f"{kind}/{job_id}") if kind else "",
             step=ref.step or "",
             task=ref.task or "",
             user=facts.user,

@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 APART_S = 15.0
 FIRST_WAIT_S = 0.25
 VALID_S = 60.0
-"""How long clues are used if no new search ends; a search may hang in the memory map of a blocked process."""
+"""How long clues are used if no new search ends."""
+BLOCKED_S = 2.0
+"""A search that reads one process for longer is blocked: the map of a process waits for a lock that it can hold."""
+MOST_BLOCKED = 8
 MOST_PROCESSES = 20_000
 MOST_CLUES = 1_000
 
@@ -38,8 +41,20 @@ class Clue:
     """Its NVIDIA_VISIBLE_DEVICES; read for one process of each container."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The process that a search reads, and since when."""
+
+    pid: int
+    cgroup: str
+    since: float
+
+
 class Search:
-    """Searches in a thread, one search at a time."""
+    """Searches in a thread, one search at a time.
+
+    A blocked search is left alone, and the next one skips the cgroup of the process that blocks it.
+    """
 
     def __init__(
         self,
@@ -53,6 +68,8 @@ class Search:
         self._monotonic = monotonic
         self._thread: threading.Thread | None = None
         self._started_at: float | None = None
+        self._places: dict[threading.Thread, _Place] = {}
+        """Of the running search, and of blocked ones."""
         self._clues: tuple[Clue, ...] = ()
         self._ended_at = 0.0
 
@@ -69,8 +86,12 @@ class Search:
         Waits for a moment, and only for the first search, so that a command of two ticks gets its clues.
         """
         now = self._monotonic()
-        is_recent = self._started_at is not None and now - self._started_at < APART_S
-        if is_recent or (self._thread is not None and self._thread.is_alive()):
+        if self._thread is not None and self._thread.is_alive():
+            place = self._places.get(self._thread)
+            if place is None or now - place.since < BLOCKED_S or len(self._places) > MOST_BLOCKED:
+                return
+            log.debug("search: process %d blocks; its cgroup is skipped", place.pid)
+        elif self._started_at is not None and now - self._started_at < APART_S:
             return
         is_first, self._started_at = self._started_at is None, now
         self._thread = threading.Thread(target=self._run, name="search", daemon=True)
@@ -89,17 +110,28 @@ class Search:
         except Exception:  # without clues the memory remains unknown; nothing else depends on them
             log.debug("search", exc_info=True)
             clues = ()
-        self._ended_at = self._monotonic()  # set before the clues, so that a reader does not drop them as expired
-        self._clues = clues
+        finally:
+            self._places.pop(threading.current_thread(), None)
+        if self._thread is threading.current_thread():
+            self._ended_at = self._monotonic()  # set before the clues, so that a reader does not drop them as expired
+            self._clues = clues
 
     def _find(self) -> Iterator[Clue]:
         containers: set[tuple[str | None, int | None]] = set()
         parsed: dict[str, CgroupRef] = {}
         count = 0
+        thread = threading.current_thread()
+        places = tuple(self._places.values())
+        blocked = {place.pid for place in places} | {place.cgroup for place in places}
         for pid in self._procfs.pids()[:MOST_PROCESSES]:
+            if self._thread is not thread:
+                return
+            path = self._procfs.cgroup(pid)
+            if pid in blocked or path in blocked:
+                continue
+            self._places[thread] = _Place(pid, path, self._monotonic())
             minors = self._procfs.mapped_gpus(pid) or ()
-            text = self._procfs.cgroup(pid)
-            ref = parsed[text] = parsed.get(text) or self._parse_cgroup(text)
+            ref = parsed[path] = parsed.get(path) or self._parse_cgroup(path)
             container = (ref.container_id, ref.claimed_by)
             visible = ""
             if ref.container_id and container not in containers:

@@ -7,6 +7,7 @@ import io
 import json
 from typing import Any
 
+from gpuledger.plaintext import plain
 from gpuledger.report.queries import Column
 from gpuledger.report.report import JOULES_PER_KWH, Report, ShownColumn, columns, facts, row_name, show_number
 from gpuledger.report.rows import Kind, Row
@@ -33,7 +34,7 @@ def table(report: Report, *, colour: bool = False) -> str:
         aligned = [first.ljust(widths[0]), *(text.rjust(width) for text, width in zip(others, widths[1:], strict=True))]
         line = "  ".join(aligned).rstrip()
         lines.append(f"{style}{line}{END}" if colour and style else line)
-    lines += ["", *(f"{name}: {_printable(text)}" for name, text in facts(report))]
+    lines += ["", *(f"{name}: {plain(text)}" for name, text in facts(report))]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -44,12 +45,8 @@ def _cell(key: str, value: float | None, decimals: int) -> str:
 
 
 def _short(text: str) -> str:
-    text = _printable(text)
+    text = plain(text)
     return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "�" for c in text)
 
 
 def to_csv(report: Report) -> str:

@@ -76,8 +76,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- concat $add $given | uniq | toJson -}}
 {{- end -}}
 
+{{/* User of the exporter. Capabilities take effect only for uid 0; a privileged container gains nothing by another uid. */}}
+{{- define "gpuledger.uid" -}}
+{{- $needsRoot := or .Values.podResources.enabled .Values.cri.enabled .Values.driver.hostLibraries -}}
+{{- if hasKey .Values.containerSecurityContext "runAsUser" -}}
+{{- int64 .Values.containerSecurityContext.runAsUser -}}
+{{- else if or $needsRoot (include "gpuledger.capabilities" . | fromJsonArray) -}}
+0
+{{- else -}}
+65534
+{{- end -}}
+{{- end -}}
+
 {{- define "gpuledger.containerSecurityContext" -}}
+{{- $uid := include "gpuledger.uid" . | int64 -}}
 {{- $context := deepCopy .Values.containerSecurityContext -}}
+{{- $context = merge $context (dict "runAsUser" $uid "runAsGroup" $uid) -}}
+{{- if $uid -}}
+{{- $context = merge $context (dict "runAsNonRoot" true) -}}
+{{- end -}}
 {{- if .Values.driver.hostLibraries -}}
 {{- $context = omit $context "capabilities" "allowPrivilegeEscalation" -}}
 {{- $_ := set $context "privileged" true -}}
@@ -87,6 +104,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $_ := set $context "capabilities" $capabilities -}}
 {{- end -}}
 {{- toYaml $context -}}
+{{- end -}}
+
+{{/* Whether an init container has to give the directory of the journal to the exporter. */}}
+{{- define "gpuledger.givesJournal" -}}
+{{- if and .Values.journal.enabled (include "gpuledger.uid" . | int64) }}true{{ end -}}
+{{- end -}}
+
+{{- define "gpuledger.dnsEgress" -}}
+- ports:
+    {{- range list 53 5353 }}
+    - port: {{ . }}
+      protocol: UDP
+    - port: {{ . }}
+      protocol: TCP
+    {{- end }}
+  to: {{- toYaml .Values.networkPolicy.dnsServers | nindent 4 }}
 {{- end -}}
 
 {{/* Driver environment of the exporter and of the init container that enables accounting mode. */}}
@@ -211,7 +244,7 @@ metricRelabelings: {{- toYaml . | nindent 2 }}
 {{- if .Values.journal.enabled }}
 - name: journal
   hostPath:
-    path: {{ .Values.journal.hostPath }}
+    path: {{ .Values.journal.hostPath }}{{ if include "gpuledger.givesJournal" . }}/{{ include "gpuledger.uid" . }}{{ end }}
     type: DirectoryOrCreate
 {{- end }}
 {{- if .Values.driver.hostLibraries }}
