@@ -37,6 +37,13 @@ def test_generated_pages_are_fresh(name: str) -> None:
     assert page == docs.PAGES[name](page), "run `make docs`"
 
 
+def test_every_attack_has_an_outcome() -> None:
+    """The docstrings of tests/hostile are rows of docs/security.md: `attack: outcome.`."""
+    page = docs.security((ROOT / "docs" / "security.md").read_text())
+
+    assert "|  |" not in page
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link names a file that is there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 from gpuledger.books.book import Books
@@ -20,7 +21,8 @@ from gpuledger.top.keys import KEYS
 from gpuledger.top.pages import once
 from gpuledger.view.schema import Snapshot
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 BEGIN, END = "<!-- settings: written by `make docs` -->", "<!-- end of settings -->"
 DIALECTS_BEGIN, DIALECTS_END = "<!-- dialects: written by `make docs` -->", "<!-- end of dialects -->"
 NAMES_BEGIN, NAMES_END = "<!-- names: written by `make docs` -->", "<!-- end of names -->"
@@ -33,6 +35,7 @@ REPORT_BEGIN, REPORT_END = "<!-- report settings: written by `make docs` -->", "
 TOP_BEGIN, TOP_END = "<!-- top settings: written by `make docs` -->", "<!-- end of top settings -->"
 KEYS_BEGIN, KEYS_END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
 COLUMNS_BEGIN, COLUMNS_END = "<!-- columns: written by `make docs` -->", "<!-- end of columns -->"
+ATTACKS_BEGIN, ATTACKS_END = "<!-- attacks: written by `make docs` -->", "<!-- end of attacks -->"
 SCREEN_BEGIN, SCREEN_END = "<!-- screen: written by `make docs` -->", "<!-- end of screen -->"
 KINDS = {
     kinds.EXPORTER: ("Exporter", "One series per exporter, except for metrics with additional labels."),
@@ -140,6 +143,17 @@ def top(page: str) -> str:
     return _between(page, TOP_BEGIN, [*rows, *(_setting(option) for option in TOP_OPTIONS)], TOP_END)
 
 
+def security(page: str) -> str:
+    """One row per test in tests/hostile, whose docstring is `attack: outcome.`."""
+    rows = ["", "| attack | outcome | test |", "|---|---|---|"]
+    for path in sorted((ROOT / "tests" / "hostile").glob("test_*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                attack, _, outcome = (ast.get_docstring(node) or "").replace("\n", " ").partition(": ")
+                rows.append(f"| {attack} | {outcome.removesuffix('.')} | `{path.stem}.{node.name}` |")
+    return _between(page, ATTACKS_BEGIN, [*rows, ""], ATTACKS_END)
+
+
 def _demo(ticks: int) -> Snapshot:
     replay, books = Replay(RECORDING, paced=False), Books()
     source = Ticks(lambda: books.book(replay.read()), "")
@@ -163,6 +177,7 @@ PAGES = {
     "dialects.md": dialects,
     "fleet.md": fleet,
     "report.md": report,
+    "security.md": security,
     "top.md": top,
 }
 

@@ -70,7 +70,7 @@ def commands(path: Path) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("command", ["once", "record", "doctor", "journal"])
 def test_link_in_place_of_the_file(command: str, env: dict[str, str], folder: Path, foreign: Path) -> None:
-    """Eve puts a link to a file of root where root writes: the command refuses with one line."""
+    """A user puts a link to a file of root where root writes: the command refuses with one line."""
     path = link(folder / "file", foreign)
 
     done = gpuledger(*commands(path)[command], env=env)
@@ -81,7 +81,7 @@ def test_link_in_place_of_the_file(command: str, env: dict[str, str], folder: Pa
 
 
 def test_link_in_place_of_a_directory(env: dict[str, str], folder: Path, tmp_path: Path) -> None:
-    """Eve puts a link to a directory of root on the way: nothing is created there."""
+    """A user puts a link to a directory of root on the way: nothing is created there."""
     (tmp_path / "cron.d").mkdir()
     link(folder / "sub", tmp_path / "cron.d")
 
@@ -92,7 +92,7 @@ def test_link_in_place_of_a_directory(env: dict[str, str], folder: Path, tmp_pat
 
 
 def test_links_in_place_of_the_temporary_file(env: dict[str, str], folder: Path, foreign: Path) -> None:
-    """Eve guesses the name of the temporary file, which was made of the pid: the guess is useless."""
+    """A user guesses the name of the temporary file, which was made of the pid: the guess is useless."""
     path = folder / "gpu.prom"
     code = "import os, sys; open('/dev/stdin').read(1); os.execv(sys.argv[1], sys.argv[1:])"
     argv = [sys.executable, "-c", code, *COMMAND, *commands(path)["once"]]
@@ -107,7 +107,7 @@ def test_links_in_place_of_the_temporary_file(env: dict[str, str], folder: Path,
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_link_in_place_of_the_lock(exists: bool, env: dict[str, str], folder: Path, foreign: Path) -> None:
-    """Eve puts a link where the journal's lock is created: the exporter refuses, and creates no file."""
+    """A user puts a link where the journal's lock is created: the exporter refuses, and creates no file."""
     target = foreign if exists else foreign.with_name("nologin")
     link(folder / "journal.lock", target)
 
@@ -118,7 +118,7 @@ def test_link_in_place_of_the_lock(exists: bool, env: dict[str, str], folder: Pa
 
 
 def test_journal_is_private(env: dict[str, str], tmp_path: Path) -> None:
-    """Another user can neither read the journal nor take its lock, which would stop the next start."""
+    """Another user opens the journal or takes its lock, which would stop the next start: both are private."""
     path = tmp_path / "journal"
     with serving("serve", FAST, f"--journal.path={path}", env=env) as server:
         server.metrics(r"^gpuledger_journal_size_bytes [1-9]")
@@ -127,7 +127,7 @@ def test_journal_is_private(env: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_lock_of_an_older_version(env: dict[str, str], tmp_path: Path) -> None:
-    """A lock file that every user can open becomes private at the next start."""
+    """A lock file of an older version can be opened by every user: it becomes private at the next start."""
     path, lock = tmp_path / "journal", tmp_path / "journal.lock"
     lock.touch(0o644)
     with serving("serve", FAST, f"--journal.path={path}", env=env) as server:
@@ -138,7 +138,7 @@ def test_lock_of_an_older_version(env: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_forged_journal(env: dict[str, str], tmp_path: Path) -> None:
-    """Eve puts a journal of her own into a directory like /tmp before the first start: it is not used."""
+    """A user puts an own journal into a directory like /tmp before the first start: it is not used."""
     path = tmp_path / "journal"
     scenario = Scenario([Gpu(0, uuid="GPU-a", watts=1000.0)])
     with serving("serve", FAST, f"--journal.path={path}", env=surroundings(scenario.write(tmp_path / "s"))) as server:
@@ -153,7 +153,7 @@ def test_forged_journal(env: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_directory_of_another_user_is_no_reason_to_refuse(env: dict[str, str], folder: Path) -> None:
-    """The directory of the textfile collector often belongs to node_exporter; a file of its user keeps no mode."""
+    """The directory of the textfile collector belongs to node_exporter: files there are written, and keep no mode."""
     path = folder / "gpu.prom"
     path.touch(0o666)
     os.chown(path, EVE, EVE)
@@ -167,7 +167,7 @@ SEPARATORS = ["\f", "\v", "\r", "\x1c", "\x85", "\u2028"]
 
 
 def test_bundle_redacts_names_with_separators(tmp_path: Path) -> None:
-    """Eve puts separators of lines into the names of her processes: the archive has no name in clear text."""
+    """A user puts separators of lines into the names of processes: the archive has no name in clear text."""
     (tmp_path / "proc").mkdir()
     proc = Proc(tmp_path / "proc")
     for pid, separator in enumerate(SEPARATORS, 71):

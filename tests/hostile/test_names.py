@@ -77,7 +77,7 @@ def test_names_on_every_page(tmp_path: Path, proc: Proc, docker: FakeDocker) -> 
 
 
 def test_names_from_the_container_runtime() -> None:
-    """The same names in an answer of the CRI or the kubelet."""
+    """The CRI or the kubelet reports such names: they are made harmless where they are read."""
     data = NAMES[0].encode()
     message = Message(bytes([10, len(data)]) + data)
 
@@ -85,7 +85,7 @@ def test_names_from_the_container_runtime() -> None:
 
 
 def test_user_names(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same name as that of a user in a directory."""
+    """A user in a directory has such a name: it is made harmless, too."""
     monkeypatch.setattr(pwd, "getpwuid", lambda _: type("Entry", (), {"pw_name": NAMES[0]}))
 
     facts = Procfs(proc.root).look(71, timeout_s=20)
@@ -117,7 +117,7 @@ def test_cgroups_are_not_kept(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_processes_of_a_container_share_the_text(proc: Proc) -> None:
-    """What interning was for: a thousand processes of a container have one text."""
+    """A container has a thousand processes: they share one text."""
     facts = Procfs(proc.root).facts([71, 73])
 
     assert facts[71].cgroup is facts[73].cgroup

@@ -63,7 +63,7 @@ def daemon(uid: int, *containers: dict[str, Any]) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", ["user", "root in a container", "root in a user namespace"])
 def test_mps_server_by_name(kind: str) -> None:
-    """A process with the name of the MPS server keeps its energy; idle neighbours of other tenants get none of it."""
+    """A process takes the name of the MPS server: it keeps its energy, and other tenants get none of it."""
     dropped = (program("setpriv"), "--bounding-set=-sys_admin", "--inh-caps=-all")
     in_namespace = (*dropped, program("unshare"), "--user", "--map-root-user")
     uid, prefix = {"user": (ATTACKER, ()), "root in a container": (0, dropped)}.get(kind, (0, in_namespace))
@@ -80,7 +80,7 @@ def test_mps_server_by_name(kind: str) -> None:
 
 
 def test_mps_server_of_root() -> None:
-    """A server that root started without a container hands its energy to its clients."""
+    """Root starts an MPS server: its clients get its energy."""
     with (
         process(name=SERVER) as server,
         process(uid=VICTIM) as client,
@@ -153,7 +153,7 @@ def test_cgroup_too_deep_to_print() -> None:
 
 
 def test_daemon_of_a_user_renames_a_container() -> None:
-    """A user's daemon lists the container of another user, with more fields: the daemon of root names it."""
+    """A user's daemon lists the container of another user, with more fields: only the daemon of root names it."""
     victim = secrets.token_hex(32)
     evil = listed(victim, "evil", Labels={"com.docker.compose.project": "evil"})
     with (
@@ -171,7 +171,7 @@ def test_daemon_of_a_user_renames_a_container() -> None:
 
 
 def test_daemon_of_a_user_confirms_its_own_containers() -> None:
-    """In a user's directories, the user's own daemon decides which cgroups are containers, and what their names are."""
+    """A user invents a container next to a real one: it counts only if the user's own daemon lists it."""
     own, hidden, delegated = secrets.token_hex(32), secrets.token_hex(32), f"delegated-{secrets.token_hex(4)}"
     with (
         daemon(ATTACKER, listed(own, "mine")) as theirs,
@@ -190,7 +190,7 @@ def test_daemon_of_a_user_confirms_its_own_containers() -> None:
 
 
 def test_docker_labels_of_a_pod() -> None:
-    """A container that has the labels of a pod, but not its cgroup, is a container of Docker."""
+    """A container gets the labels of a pod without its cgroup: it is a container of Docker."""
     container = secrets.token_hex(32)
     labels = {"io.kubernetes.pod.name": "victim-0", "io.kubernetes.pod.namespace": "victims",
               "io.kubernetes.pod.uid": POD, "io.kubernetes.container.name": "main"}  # fmt: skip
