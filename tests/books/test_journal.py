@@ -17,7 +17,7 @@ from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
 from gpuledger.books.journal import State, decode, encode
 from gpuledger.errors import JournalError
-from gpuledger.model import Account, Accounting, Owner, Tick
+from gpuledger.model import Account, Accounting, Driver, Owner, Tick
 from tests.books.worlds import (
     BOOT,
     GPU,
@@ -246,7 +246,7 @@ def test_a_gpu_that_answers_late_still_goes_on() -> None:
     books.book(world.tick(7))
     books = reopened(books, world.now_ns)
     world.now_ns += S
-    books.book(replace(world.around(), readings=()))
+    books.book(replace(world.around(), readings=(), driver=Driver(up=False)))
     assert books._rows.all()[0].active is None
 
     booked = reopened(books, world.now_ns).book(world.tick(7, mj=900, samples=False))
@@ -381,8 +381,8 @@ def changed(state: State, **fields: object) -> bytes:
     ("fields", "reason"),
     [
         ({"gpuledger": "recording"}, "not a gpuledger journal"),
-        ({"version": 3}, "format version 3, but this gpuledger reads version 2"),
-        ({"version": None}, "format version None, but this gpuledger reads version 2"),
+        ({"version": 2}, "format version 2, but this gpuledger reads version 3"),
+        ({"version": None}, "format version None, but this gpuledger reads version 3"),
         ({"more": 1}, "damaged: State has no field 'more'"),
         ({"time_ns": "now"}, "damaged: time_ns is not of type int"),
         ({"devices": []}, "damaged: a reference is invalid"),

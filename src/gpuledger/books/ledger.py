@@ -328,7 +328,6 @@ class EnergyBook:
     def __init__(self, policy: Policy | None = None, longest_ns: int = BUFFER_NS) -> None:
         self._policy = policy or Policy()
         self._longest_ns = longest_ns
-        self._previous_ns: int | None = None
         self.fingerprints = Fingerprints()
         self.ledgers: dict[str, Ledger] = {}
 
@@ -336,10 +335,10 @@ class EnergyBook:
         """The ledger of a GPU; opened on first use."""
         return self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns, self.fingerprints))
 
-    def book(self, tick: Tick, present: Present, work: Mapping[str, Work], hidden: frozenset[str]) -> Iterator[Booked]:
+    def book(
+        self, tick: Tick, present: Present, work: Mapping[str, Work], hidden: frozenset[str], elapsed_ns: int
+    ) -> Iterator[Booked]:
         """Book one tick, GPU by GPU; the completed intervals. `hidden` are the GPUs with an unlisted process."""
-        elapsed_ns = 0 if self._previous_ns is None else max(0, tick.time_ns - self._previous_ns)
-        self._previous_ns = tick.time_ns
         migs: dict[str, list[Reading]] = {}
         up: dict[str, Reading] = {}
         for reading in tick.readings:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpuledger.books.rows import Row, Rows
+from gpuledger.books.rows import ProcessLists, Row, Rows
 from gpuledger.model import Device, Owner
 
 Place = tuple[str, str]
@@ -21,7 +21,8 @@ class Total:
 
     device: Device
     owner: Owner
-    seen_ns: int
+    gone_ns: int = 0
+    """How long the container is known to have left the device and to have no process."""
     energy_mj: dict[str, int] = field(default_factory=dict)
     """By method."""
     busy_ns: int | None = None
@@ -37,7 +38,7 @@ class Total:
         return Total(
             device=self.device,
             owner=self.owner,
-            seen_ns=self.seen_ns,
+            gone_ns=self.gone_ns,
             energy_mj=dict(self.energy_mj),
             busy_ns=self.busy_ns,
             booked_mj=self.booked_mj,
@@ -80,7 +81,10 @@ class Retired:
 
 
 class Retention:
-    """Keeps exited processes for `keep_ns`, and containers for `keep_ns` after their last process exited."""
+    """Keeps processes for `keep_ns` after they left the device, and containers for `keep_ns` after they ended.
+
+    An entry does not age while its state is unknown.
+    """
 
     def __init__(self, keep_ns: int) -> None:
         self._keep_ns = keep_ns
@@ -94,11 +98,11 @@ class Retention:
         """Start with the totals of a journal."""
         self._totals = {(total.owner.container_id, total.device.uuid): total for total in totals}
 
-    def retire(self, rows: Rows, now_ns: int) -> Retired:
-        """Retire the processes and containers whose retention has ended."""
-        self._update_containers(rows.all(), now_ns)
-        gone = sorted((row for row in rows.current() if row.active is not True), key=lambda row: (-row.seen_ns, row))
-        exited = [row for row in gone if self._is_recent(row.seen_ns, now_ns)][:MOST_EXITED]
+    def retire(self, rows: Rows, lists: ProcessLists, running: frozenset[str], elapsed_ns: int) -> Retired:
+        """Retire the processes and containers whose retention has ended; `running` containers have not ended."""
+        self._update_containers(rows.all(), lists, running, elapsed_ns)
+        gone = sorted((row for row in rows.current() if row.active is not True), key=lambda row: (row.gone_ns, row))
+        exited = [row for row in gone if row.gone_ns < self._keep_ns][:MOST_EXITED]
         shown = set(exited)
         retired = [*rows.replaced, *(row for row in gone if row not in shown)]
         retired_mj: Counter[str] = Counter()
@@ -107,7 +111,7 @@ class Retention:
             if (total := self._totals.get((row.owner.container_id, row.device.uuid))) is not None:
                 total.add(row)
         gone_mj: Counter[str] = Counter()
-        for place in [place for place, total in self._totals.items() if not self._is_recent(total.seen_ns, now_ns)]:
+        for place in [place for place, total in self._totals.items() if total.gone_ns >= self._keep_ns]:
             total = self._totals.pop(place)
             gone_mj[total.device.gpu_uuid] += self._pass_on(total)
         return Retired(rows=tuple(retired), exited=tuple(exited), retired_mj=retired_mj, gone_mj=gone_mj)
@@ -121,17 +125,19 @@ class Retention:
                 total.booked_mj += booked_mj.get(row, 0)
         return totals
 
-    def _is_recent(self, seen_ns: int, now_ns: int) -> bool:
-        return 0 <= now_ns - seen_ns < self._keep_ns
-
-    def _update_containers(self, rows: Iterable[Row], now_ns: int) -> None:
+    def _update_containers(
+        self, rows: Iterable[Row], lists: ProcessLists, running: frozenset[str], elapsed_ns: int
+    ) -> None:
+        for total in self._totals.values():
+            if total.owner.container_id in running:
+                total.gone_ns = 0
+            elif lists.are_known(total.device):
+                total.gone_ns += elapsed_ns
         for row in rows:
-            place = (row.owner.container_id, row.device.uuid)
-            if not row.owner.container_id or (row.seen_ns != now_ns and place not in self._totals):
-                continue
-            total = self._totals.setdefault(place, Total(device=row.device, owner=row.owner, seen_ns=row.seen_ns))
-            if row.seen_ns == now_ns:
-                total.device, total.owner, total.seen_ns = row.device, row.owner, now_ns
+            if not row.gone_ns and row.owner.container_id:
+                place = (row.owner.container_id, row.device.uuid)
+                total = self._totals.setdefault(place, Total(device=row.device, owner=row.owner))
+                total.device, total.owner, total.gone_ns = row.device, row.owner, 0
 
     def _pass_on(self, total: Total) -> int:
         """Add a container's energy to a shown container of the same name; returns it if there is none."""

@@ -30,6 +30,7 @@ from gpuledger.net.deadline import Deadline
 from gpuledger.owners.access import announce, in_host_pid_namespace, probe
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
+from gpuledger.owners.running import RunningContainers
 from gpuledger.owners.search import Search
 from gpuledger.owners.slurm import SlurmResolver
 from gpuledger.sources import Collector
@@ -140,7 +141,7 @@ def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:
     access = probe(root)
     announce(access, root)
     jobs = SlurmResolver(root) if {"auto", "slurm"} & set(settings.environment) else None
-    return Resolver(name_providers, jobs=jobs, access=access, search=Search(procfs))
+    return Resolver(name_providers, jobs=jobs, access=access, search=Search(procfs), running=RunningContainers(procfs))
 
 
 def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | None:

@@ -17,6 +17,7 @@ from gpuledger.owners.access import Access
 from gpuledger.owners.allocations import Allocations, find_allocations, holders_by_allocation, holders_by_clues
 from gpuledger.owners.cgroup import CgroupRef
 from gpuledger.owners.names import Names, NamesIndex
+from gpuledger.owners.running import RunningContainers
 from gpuledger.owners.search import Clue, Search
 from gpuledger.owners.slurm import SlurmResolver
 
@@ -59,11 +60,13 @@ class Resolver:
         jobs: SlurmResolver | None = None,
         access: Access | None = None,
         search: Search | None = None,
+        running: RunningContainers | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._jobs = jobs
         self._access = access
         self._search = search
+        self._running = running
         self._names = NamesIndex()
         self._owners: dict[tuple[object, ...], Owner] = {}
         """Owners by cgroup and user, and for batch jobs by process too."""
@@ -80,7 +83,8 @@ class Resolver:
     def resolve(self, tick: Tick, previous: Tick | None = None) -> Tick:
         """The tick with the owner of every process and the allocation of every device.
 
-        If memory of the previous tick belongs to no listed process, the search for its holders starts.
+        If memory of the previous tick belongs to no listed process, the search for its holders starts. Containers of
+        the previous tick that have left their GPUs are checked for processes.
         """
         if self._search is not None and previous is not None and _has_unknown_memory(previous):
             self._search.start()
@@ -93,6 +97,7 @@ class Resolver:
         reasons[GONE] += len(tick.resident_pids() - by_pid.keys())
         owners = Owners(
             by_pid=by_pid,
+            running=self._still_running(previous),
             granted=granted.to_pods,
             granted_jobs=granted.to_jobs,
             given=(*granted.to_containers, *granted.by_environment),
@@ -105,6 +110,12 @@ class Resolver:
             readable=self._access.readable if self._access is not None else (),
         )
         return replace(tick, owners=owners)
+
+    def _still_running(self, previous: Tick | None) -> frozenset[str]:
+        if self._running is None or previous is None:
+            return frozenset()
+        gone = frozenset(use.owner.container_id for use in previous.containers if not use.processes)
+        return self._running.among(gone)
 
     def has_names(self) -> bool:
         """Whether each provider has answered, or failed, at least once."""

@@ -116,7 +116,8 @@ class NvmlSource:
                 self._lose(gone.problem)
         if not self._driver.up:
             readings = tuple(self._down(device, self._driver.problem) for device in self._known.values())
-        return Tick(time_ns=self._now_ns(), driver=self._driver, readings=readings)
+        monotonic_ns = int(self._monotonic() * 1e9)
+        return Tick(time_ns=self._now_ns(), driver=self._driver, readings=readings, monotonic_ns=monotonic_ns)
 
     def close(self) -> None:
         """Stop all threads; one that hangs in the driver ends with the process."""
