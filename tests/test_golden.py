@@ -159,7 +159,7 @@ def tick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tick]:
     for pid in (*range(1000, 1016), 3000):
         proc(root, pid, "python3" if pid % 2 else 'bad "name"\\')
     procfs = Procfs(root)
-    source = NvmlSource(now_ns=lambda: int(scenario.clock or 0) * 10**9)
+    source = NvmlSource(now_ns=lambda: int(scenario.clock or 0) * 10**9, monotonic=lambda: scenario.clock or 0.0)
     loop = Loop(
         source,
         lambda tick: procfs.facts(tick.resident_pids()),

@@ -26,6 +26,7 @@ from tests.books.worlds import (
     S,
     World,
     accounts,
+    never_falls,
     parts_mj,
     published,
     reopened,
@@ -40,12 +41,6 @@ FATES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=12, max_size=
 def account(tick: Tick) -> Account:
     """Of the one GPU."""
     return accounts(tick)[GPU.uuid]
-
-
-def never_falls(steps: list[tuple[Tick, int | None]]) -> bool:
-    """Whether the counter of the whole GPU was never set back."""
-    told = [r.energy_mj for tick, _ in steps for r in tick.readings if r.device == GPU and r.energy_mj is not None]
-    return told == sorted(told)
 
 
 @settings(max_examples=300)
@@ -69,7 +64,8 @@ def test_killed_at_any_point(
             ledger = books._energy.ledgers[GPU.uuid]
             assert ledger._open is not None
             known_mj = (account(booked).energy_mj or 0) + ledger._open.energy_mj
-            assert known_mj == counted if never_falls(steps) else known_mj <= counted
+            is_doubtful = ledger._state.meter.suspect_mj is not None
+            assert known_mj <= counted if is_doubtful or not never_falls(steps) else known_mj == counted
         if written:
             state = decode(encode(books.state(BOOT, tick.time_ns)))
         if state is not None and killed:
@@ -234,7 +230,7 @@ def test_a_counter_that_went_elsewhere(counter_mj: int, reason: str, mj: int) ->
     books = reopened(books, world.now_ns)
     world.energy_mj = counter_mj
 
-    booked = books.book(world.tick(7, after_s=10))
+    booked = [books.book(world.tick(7, after_s=10)) for _ in range(3)][-1]
 
     assert account(booked).unattributed_mj == (("before", 1_000_000), *([(reason, mj)] if reason else []))
     assert account(booked).energy_mj == 1_000_000 + mj

@@ -137,6 +137,12 @@ def sequences(draw: st.DrawFn) -> list[tuple[Tick, int | None]]:
     return made
 
 
+def never_falls(steps: list[tuple[Tick, int | None]], device: Device = GPU) -> bool:
+    """Whether the counter of a device only rises."""
+    told = [r.energy_mj for tick, _ in steps for r in tick.readings if r.device == device and r.energy_mj is not None]
+    return told == sorted(told)
+
+
 def account(tick: Tick) -> Account:
     """That of the first GPU."""
     return tick.accounts[tick.readings[0].device.uuid]
