@@ -12,16 +12,31 @@ from hypothesis import strategies as st
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
 from gpuledger.model import Device, Tick
-from tests.books.worlds import CUT, GPU, KEEP, POLICIES, World, accounts, never_falls, parts_mj, published, sequences
+from tests.books.worlds import (
+    CUT,
+    GPU,
+    KEEP,
+    MOST,
+    POLICIES,
+    World,
+    accounts,
+    never_falls,
+    parts_mj,
+    published,
+    sequences,
+)
 
 
 @settings(max_examples=300)
-@given(sequences(), POLICIES, KEEP)
-def test_parts_and_accounts_are_the_device(steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int) -> None:
+@given(sequences(), POLICIES, KEEP, MOST)
+def test_parts_and_accounts_are_the_device(
+    steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int, most: int | None
+) -> None:
     """After every tick, to the millijoule, from what is published alone; so no joule can be counted twice."""
-    books = Books(policy=policy, keep_ns=keep_ns)
+    books = Books(max_containers=most, policy=policy, keep_ns=keep_ns)
     for tick, _ in steps:
         booked = books.book(tick)
+        assert most is None or len({use for use in booked.containers if use.owner.container_id}) <= most
         for uuid, account in accounts(booked).items():
             assert parts_mj(booked, uuid) == (account.energy_mj or 0)
             assert account.residual_mj == 0
@@ -72,12 +87,12 @@ def booked_mj(books: Books, device: Device) -> int:
 
 
 @settings(max_examples=300)
-@given(sequences(), POLICIES, KEEP)
+@given(sequences(), POLICIES, KEEP, MOST)
 def test_nothing_falls_and_nothing_is_negative(
-    steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int
+    steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int, most: int | None
 ) -> None:
     """Every counter of every GPU, process and container, as long as it is there."""
-    books = Books(policy=policy, keep_ns=keep_ns)
+    books = Books(max_containers=most, policy=policy, keep_ns=keep_ns)
     before: dict[object, int] = {}
     for tick, _ in steps:
         now = counters(books, books.book(tick))
@@ -125,10 +140,10 @@ def test_order_does_not_matter(steps: list[tuple[Tick, int | None]], policy: Pol
 
 
 @settings(max_examples=200)
-@given(sequences(), KEEP)
-def test_series_are_unique(steps: list[tuple[Tick, int | None]], keep_ns: int) -> None:
+@given(sequences(), KEEP, MOST)
+def test_series_are_unique(steps: list[tuple[Tick, int | None]], keep_ns: int, most: int | None) -> None:
     """No two rows of a process and device, or of a container and device: their labels would be the same."""
-    books = Books(keep_ns=keep_ns)
+    books = Books(max_containers=most, keep_ns=keep_ns)
     for tick, _ in steps:
         booked = books.book(tick)
         places = [(use.resident.pid, use.device.uuid) for use in booked.processes]

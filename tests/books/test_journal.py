@@ -22,6 +22,7 @@ from tests.books.worlds import (
     BOOT,
     GPU,
     KEEP,
+    MOST,
     POLICIES,
     S,
     World,
@@ -69,16 +70,20 @@ def test_killed_at_any_point(
         if written:
             state = decode(encode(books.state(BOOT, tick.time_ns)))
         if state is not None and killed:
-            books = resumed(state, tick.time_ns, policy, keep_ns)
+            books = resumed(state, tick.time_ns, policy, keep_ns=keep_ns)
 
 
 @settings(max_examples=300)
-@given(sequences(), POLICIES, KEEP, FATES)
+@given(sequences(), POLICIES, KEEP, MOST, FATES)
 def test_nothing_falls(
-    steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int, fates: list[tuple[bool, bool]]
+    steps: list[tuple[Tick, int | None]],
+    policy: Policy,
+    keep_ns: int,
+    most: int | None,
+    fates: list[tuple[bool, bool]],
 ) -> None:
     """When every tick is written before it is shown, no number that was shown is smaller after a restart."""
-    books = Books(policy=policy, keep_ns=keep_ns)
+    books = Books(max_containers=most, policy=policy, keep_ns=keep_ns)
     before: dict[tuple[object, ...], int] = {}
     for (tick, _), (_, killed) in zip(steps, fates, strict=False):
         now = shown(books, books.book(tick))
@@ -86,7 +91,7 @@ def test_nothing_falls(
         gone = {key: value for key, value in before.items() if key[0] == "gpu" and key not in now}
         before = now | gone
         if killed:
-            books = reopened(books, tick.time_ns, policy, keep_ns)
+            books = reopened(books, tick.time_ns, policy, keep_ns=keep_ns, max_containers=most)
 
 
 def shown(books: Books, tick: Tick) -> dict[tuple[object, ...], int]:

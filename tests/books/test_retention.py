@@ -8,7 +8,7 @@ from typing import Any
 from gpuledger.books.book import Books
 from gpuledger.books.retention import MOST_EXITED
 from gpuledger.model import Reading, Resident, Tick
-from tests.books.worlds import CUT, S, World, account, cut
+from tests.books.worlds import CUT, S, World, account, cut, reopened
 
 
 def shown(tick: Tick) -> dict[int, tuple[bool | None, int]]:
@@ -186,3 +186,52 @@ def test_an_instance_that_was_removed_is_not_waited_for() -> None:
         booked = books.book(world.around(Reading(CUT, energy_mj=world.energy_mj, residents=())))
 
     assert (booked.processes, booked.containers) == ((), ())
+
+
+def joules(tick: Tick) -> dict[str, int]:
+    """Energy by container name or id."""
+    return {
+        use.owner.container or use.owner.container_id: sum(mj for _, mj in use.energy_mj) for use in tick.containers
+    }
+
+
+def test_more_containers_than_the_limit() -> None:
+    """Who left first makes room; while all are there, who comes last is summed with the others."""
+    books, world = Books(max_containers=2), World(containers={pid: f"c{pid}" for pid in range(1, 6)})
+    books.book(world.tick(1))
+    books.book(world.tick(1, mj=100))
+    books.book(world.tick(2))
+    books.book(world.tick(2, mj=50))
+    books.book(world.tick(2, 3))
+    assert joules(books.book(world.tick(2, 3))) == {"c2": 50, "c3": 0, "other": 100}
+    assert shown(books.book(world.tick(2, 3))) == {2: (True, 50), 3: (True, 0)}  # what the first did is retired
+
+    books.book(world.tick(2, 3, 4))
+    booked = books.book(world.tick(2, 3, 4, mj=300, work={2: 50, 3: 50, 4: 50}))
+    assert joules(booked) == {"c2": 150, "c3": 100, "other": 200}
+    assert [use.processes for use in booked.containers] == [1, 1, 1]
+
+    books = reopened(books, world.now_ns, max_containers=2)
+    assert joules(books.book(world.tick(4))) == {"c2": 150, "c3": 100, "other": 200}
+
+
+def test_a_container_that_made_room_may_come_back() -> None:
+    """It begins at 0; what it used before stays with the others."""
+    books, world = Books(max_containers=1), World(containers={1: "c1", 2: "c2"})
+    for pid, mj in ((1, 0), (1, 100), (2, 0), (1, 0)):
+        booked = books.book(world.tick(pid, mj=mj))
+
+    assert joules(booked) == {"c1": 0, "other": 100}
+
+
+def test_what_did_not_change_is_not_built_again() -> None:
+    """Neither an exited process nor a container: their number must not make a tick slower."""
+    books, world = Books(), World(containers={1: "c1", 2: "c2"})
+    books.book(world.tick(1, 2))
+    books.book(world.tick(2, mj=100))
+    books.book(world.tick(2, mj=100))
+    one, other = books.book(world.tick(2, mj=100)), books.book(world.tick(2, mj=100))
+
+    assert one.containers[1] is other.containers[1]
+    assert one.processes[1] is other.processes[1]
+    assert one.containers[0] != other.containers[0]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import Running, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.owners.fakeproc import Proc
@@ -88,3 +90,35 @@ def test_a_container_leaves_the_gpu_to_shed_its_total(tmp_path: Path) -> None:
         while total(server) is not None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+def test_the_number_of_containers_is_limited(tmp_path: Path) -> None:
+    """A tenant starts ever new containers: those that left first are summed as one, and no joule is lost."""
+    node, most = Node(tmp_path), 3
+    with node.serving(f"--container.max={most}", "--metric-retention=1h") as server:
+        before = 0.0
+        for number in range(10):
+            pid, container_id = 1000 + number, f"{number:064x}"
+            node.proc.add(pid, cgroup=DOCKER.format(container_id))
+            node.scenario.processes = [Process(gpu=0, pid=pid, sm=50)]
+            node.change()
+            body = server.metrics(rf'^gpu_process_energy_joules_total{{.*container_id="{container_id}".*}} [1-9]')
+            containers = joules(body, "container_gpu_energy_joules_total")
+            assert len([labels for labels in containers if 'container_id=""' not in labels]) <= most
+            assert sum(containers.values()) >= before
+            before = sum(containers.values())
+    (others,) = [value for labels, value in containers.items() if 'container="other",container_id=""' in labels]
+    accounts = ("gpu_idle_energy_joules_total", "gpu_unattributed_energy_joules_total")
+    outside = sum(sum(joules(body, name).values()) for name in accounts)
+
+    assert others > 0
+    assert sum(containers.values()) + outside == pytest.approx(sum(joules(body, "gpu_energy_joules_total").values()))
+
+
+def joules(body: str, name: str) -> dict[str, float]:
+    """The series of a metric without the method, by labels."""
+    found: dict[str, float] = {}
+    for labels, value in re.findall(rf"^{name}{{(.*)}} (\S+)$", body, re.MULTILINE):
+        place = labels.partition(',method="')[0]
+        found[place] = found.get(place, 0.0) + float(value)
+    return found

@@ -23,11 +23,15 @@ from gpuledger.model import Account, Tick
 
 
 class Books:
-    """All books. A tick has at most `max_processes` process rows, and none without `show_processes`."""
+    """All books. A tick has at most `max_processes` process rows, and none without `show_processes`.
+
+    It has at most `max_containers` containers on devices, and one more for the rest on each device.
+    """
 
     def __init__(
         self,
         max_processes: int | None = None,
+        max_containers: int | None = None,
         *,
         show_processes: bool = True,
         policy: Policy | None = None,
@@ -38,7 +42,7 @@ class Books:
         self._memory = MemoryBook()
         self._time = TimeBook(longest_ns)
         self._energy = EnergyBook(policy, longest_ns)
-        self._retention = Retention(keep_ns)
+        self._retention = Retention(keep_ns, max_containers)
         self._uses = UseBook(max_processes, show_processes=show_processes)
         self._previous_ns: int | None = None
         """When the previous tick was booked; on the monotonic clock, if the ticks have it."""
@@ -104,7 +108,7 @@ class Books:
         rows = journal.unpack_rows(state, now_ns)
         self._rows.resume(rows)
         self._time.resume({gpu.uuid: GpuTime(busy_ns=gpu.busy_ns, in_use_ns=gpu.in_use_ns) for gpu in state.gpus})
-        self._retention.resume(journal.unpack_totals(state))
+        self._retention.resume(journal.unpack_totals(state), rows)
         for gpu in state.gpus:
             if gpu.ledger is not None:
                 alone = None if gpu.ledger.alone is None else rows[gpu.ledger.alone]

@@ -57,9 +57,10 @@ class Row:
 
     def __lt__(self, other: Row) -> bool:
         """The order in which remainders are rounded up; independent of the driver's order."""
-        return self._key() < other._key()
+        return self.key() < other.key()
 
-    def _key(self) -> tuple[int, str, int, int]:
+    def key(self) -> tuple[int, str, int, int]:
+        """The same order, for sorting many rows."""
         return self.pid, self.device.uuid, -1 if self.start_ticks is None else self.start_ticks, self.number
 
 

@@ -120,6 +120,7 @@ def _collectors(settings: Config) -> list[Collector]:
 def _books(settings: Config) -> Books:
     return Books(
         settings.process_max,
+        settings.container_max,
         show_processes=settings.collector_process,
         policy=Policy(settings.energy_strict, settings.energy_parked == "separate", settings.energy_method),
         keep_ns=int(settings.metric_retention * 1e9),
