@@ -25,7 +25,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,8 @@ class Player:
     """Replays recordings one after another through the same books."""
 
     now_s: float = 0.0
+    counter_mj: int = 0
+    """Where the counter of the next recording continues; it would jump otherwise."""
     ours: Books = field(default_factory=Books)
     by_time: Books = field(default_factory=lambda: Books(policy=Policy(method="sm_time")))
 
@@ -92,7 +94,11 @@ class Player:
         pids = truth.pids(recording)
         steps = []
         kepler = dict.fromkeys(pids, 0.0)
-        for tick in ticks:
+        earlier_mj = self.counter_mj - recording["rows"][0]["energy_mj"]
+        for original in ticks:
+            gpu, *instances = original.readings
+            self.counter_mj = (gpu.energy_mj or 0) + earlier_mj
+            tick = replace(original, readings=(replace(gpu, energy_mj=self.counter_mj), *instances))
             self.now_s = tick.time_ns / 1e9
             now = self.now_s - later_s
             for pid, mj in kepler_mj(now).items():

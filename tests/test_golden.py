@@ -160,7 +160,7 @@ def tick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tick]:
         proc(root, pid, "python3" if pid % 2 else 'bad "name"\\')
     procfs = Procfs(root)
     procfs.look(1000, timeout_s=10)  # the name of root
-    source = NvmlSource(now_ns=lambda: int(scenario.clock or 0) * 10**9)
+    source = NvmlSource(now_ns=lambda: int(scenario.clock or 0) * 10**9, monotonic=lambda: scenario.clock or 0.0)
     loop = Loop(
         source,
         lambda tick: procfs.facts(tick.resident_pids()),

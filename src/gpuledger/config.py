@@ -108,6 +108,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("collector.process", True, "Expose series per process. Containers are summed either way.", checks.switch),
     Option("process.max", 1000, "Maximum number of processes to expose; those with the most memory are chosen.",
            checks.count, "N"),
+    Option("container.max", 1000,
+           "Maximum number of containers to expose, counted on each device; the others are summed as one.",
+           checks.count, "N"),
     Option("environment", ("auto",),
            f"Sources of container, pod and job names: {', '.join(ENVIRONMENTS)}. Can be repeated.",
            checks.OneOf(*ENVIRONMENTS), "ENVIRONMENT", many=True),
@@ -195,6 +198,7 @@ class Config:
     log_format: str
     collector_process: bool
     process_max: int
+    container_max: int
     environment: tuple[str, ...]
     docker_host: tuple[str, ...]
     cri_socket: str

@@ -12,16 +12,31 @@ from hypothesis import strategies as st
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
 from gpuledger.model import Device, Tick
-from tests.books.worlds import CUT, GPU, KEEP, POLICIES, World, accounts, parts_mj, published, sequences
+from tests.books.worlds import (
+    CUT,
+    GPU,
+    KEEP,
+    MOST,
+    POLICIES,
+    World,
+    accounts,
+    never_falls,
+    parts_mj,
+    published,
+    sequences,
+)
 
 
 @settings(max_examples=300)
-@given(sequences(), POLICIES, KEEP)
-def test_parts_and_accounts_are_the_device(steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int) -> None:
+@given(sequences(), POLICIES, KEEP, MOST)
+def test_parts_and_accounts_are_the_device(
+    steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int, most: int | None
+) -> None:
     """After every tick, to the millijoule, from what is published alone; so no joule can be counted twice."""
-    books = Books(policy=policy, keep_ns=keep_ns)
+    books = Books(max_containers=most, policy=policy, keep_ns=keep_ns)
     for tick, _ in steps:
         booked = books.book(tick)
+        assert most is None or len({use for use in booked.containers if use.owner.container_id}) <= most
         for uuid, account in accounts(booked).items():
             assert parts_mj(booked, uuid) == (account.energy_mj or 0)
             assert account.residual_mj == 0
@@ -30,7 +45,10 @@ def test_parts_and_accounts_are_the_device(steps: list[tuple[Tick, int | None]],
 @settings(max_examples=300)
 @given(sequences(), POLICIES)
 def test_nothing_is_lost_or_invented(steps: list[tuple[Tick, int | None]], policy: Policy) -> None:
-    """The device's total is what its counter counted, whatever failed: all of it once two good ticks have passed."""
+    """The device's total is what its counter counted, whatever failed: all of it once two good ticks have passed.
+
+    A counter that falls or jumps is believed after two more readings; one that falls and comes back did not fall.
+    """
     books = Books(policy=policy)
     now_ns, counted = 0, None
     cut_mj, cut_counted_mj = 0, 0
@@ -38,19 +56,27 @@ def test_nothing_is_lost_or_invented(steps: list[tuple[Tick, int | None]], polic
         booked = accounts(books.book(tick))
         now_ns = max(now_ns, tick.time_ns)
         if counted is not None and GPU.uuid in booked:
-            assert booked_mj(books, GPU) == counted
+            check_counted(books, GPU, counted, falls=not never_falls(steps))
         for reading in tick.readings:
             if reading.device == CUT and reading.energy_mj is not None:
                 cut_counted_mj += reading.energy_mj - (cut_mj if reading.energy_mj >= cut_mj else 0)
                 cut_mj = reading.energy_mj
-                assert booked_mj(books, CUT) == cut_counted_mj
+                check_counted(books, CUT, cut_counted_mj, falls=not never_falls(steps, CUT))
     if counted is None:
         return
+    before_mj = booked_mj(books, GPU)
     counter = books._energy.ledgers[GPU.uuid]._state.meter.counter_mj
     world = World(now_ns, counter)
     for _ in range(3):
         last = accounts(books.book(world.tick(9, mj=7000)))[GPU.uuid]
-    assert last.energy_mj == counted + 21_000
+    assert last.energy_mj == before_mj + 21_000
+
+
+def check_counted(books: Books, device: Device, counted_mj: int, *, falls: bool) -> None:
+    """All that was counted is booked, unless the last reading is not believed yet; never more."""
+    is_doubtful = books._energy.ledgers[device.uuid]._state.meter.suspect_mj is not None
+    known_mj = booked_mj(books, device)
+    assert known_mj <= counted_mj if falls or is_doubtful else known_mj == counted_mj
 
 
 def booked_mj(books: Books, device: Device) -> int:
@@ -61,12 +87,12 @@ def booked_mj(books: Books, device: Device) -> int:
 
 
 @settings(max_examples=300)
-@given(sequences(), POLICIES, KEEP)
+@given(sequences(), POLICIES, KEEP, MOST)
 def test_nothing_falls_and_nothing_is_negative(
-    steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int
+    steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int, most: int | None
 ) -> None:
     """Every counter of every GPU, process and container, as long as it is there."""
-    books = Books(policy=policy, keep_ns=keep_ns)
+    books = Books(max_containers=most, policy=policy, keep_ns=keep_ns)
     before: dict[object, int] = {}
     for tick, _ in steps:
         now = counters(books, books.book(tick))
@@ -114,10 +140,10 @@ def test_order_does_not_matter(steps: list[tuple[Tick, int | None]], policy: Pol
 
 
 @settings(max_examples=200)
-@given(sequences(), KEEP)
-def test_series_are_unique(steps: list[tuple[Tick, int | None]], keep_ns: int) -> None:
+@given(sequences(), KEEP, MOST)
+def test_series_are_unique(steps: list[tuple[Tick, int | None]], keep_ns: int, most: int | None) -> None:
     """No two rows of a process and device, or of a container and device: their labels would be the same."""
-    books = Books(keep_ns=keep_ns)
+    books = Books(max_containers=most, keep_ns=keep_ns)
     for tick, _ in steps:
         booked = books.book(tick)
         places = [(use.resident.pid, use.device.uuid) for use in booked.processes]

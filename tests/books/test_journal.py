@@ -17,15 +17,17 @@ from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
 from gpuledger.books.journal import State, decode, encode
 from gpuledger.errors import JournalError
-from gpuledger.model import Account, Accounting, Owner, Tick
+from gpuledger.model import Account, Accounting, Driver, Owner, Tick
 from tests.books.worlds import (
     BOOT,
     GPU,
     KEEP,
+    MOST,
     POLICIES,
     S,
     World,
     accounts,
+    never_falls,
     parts_mj,
     published,
     reopened,
@@ -40,12 +42,6 @@ FATES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=12, max_size=
 def account(tick: Tick) -> Account:
     """Of the one GPU."""
     return accounts(tick)[GPU.uuid]
-
-
-def never_falls(steps: list[tuple[Tick, int | None]]) -> bool:
-    """Whether the counter of the whole GPU was never set back."""
-    told = [r.energy_mj for tick, _ in steps for r in tick.readings if r.device == GPU and r.energy_mj is not None]
-    return told == sorted(told)
 
 
 @settings(max_examples=300)
@@ -69,20 +65,25 @@ def test_killed_at_any_point(
             ledger = books._energy.ledgers[GPU.uuid]
             assert ledger._open is not None
             known_mj = (account(booked).energy_mj or 0) + ledger._open.energy_mj
-            assert known_mj == counted if never_falls(steps) else known_mj <= counted
+            is_doubtful = ledger._state.meter.suspect_mj is not None
+            assert known_mj <= counted if is_doubtful or not never_falls(steps) else known_mj == counted
         if written:
             state = decode(encode(books.state(BOOT, tick.time_ns)))
         if state is not None and killed:
-            books = resumed(state, tick.time_ns, policy, keep_ns)
+            books = resumed(state, tick.time_ns, policy, keep_ns=keep_ns)
 
 
 @settings(max_examples=300)
-@given(sequences(), POLICIES, KEEP, FATES)
+@given(sequences(), POLICIES, KEEP, MOST, FATES)
 def test_nothing_falls(
-    steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int, fates: list[tuple[bool, bool]]
+    steps: list[tuple[Tick, int | None]],
+    policy: Policy,
+    keep_ns: int,
+    most: int | None,
+    fates: list[tuple[bool, bool]],
 ) -> None:
     """When every tick is written before it is shown, no number that was shown is smaller after a restart."""
-    books = Books(policy=policy, keep_ns=keep_ns)
+    books = Books(max_containers=most, policy=policy, keep_ns=keep_ns)
     before: dict[tuple[object, ...], int] = {}
     for (tick, _), (_, killed) in zip(steps, fates, strict=False):
         now = shown(books, books.book(tick))
@@ -90,7 +91,7 @@ def test_nothing_falls(
         gone = {key: value for key, value in before.items() if key[0] == "gpu" and key not in now}
         before = now | gone
         if killed:
-            books = reopened(books, tick.time_ns, policy, keep_ns)
+            books = reopened(books, tick.time_ns, policy, keep_ns=keep_ns, max_containers=most)
 
 
 def shown(books: Books, tick: Tick) -> dict[tuple[object, ...], int]:
@@ -234,7 +235,7 @@ def test_a_counter_that_went_elsewhere(counter_mj: int, reason: str, mj: int) ->
     books = reopened(books, world.now_ns)
     world.energy_mj = counter_mj
 
-    booked = books.book(world.tick(7, after_s=10))
+    booked = [books.book(world.tick(7, after_s=10)) for _ in range(3)][-1]
 
     assert account(booked).unattributed_mj == (("before", 1_000_000), *([(reason, mj)] if reason else []))
     assert account(booked).energy_mj == 1_000_000 + mj
@@ -246,7 +247,7 @@ def test_a_gpu_that_answers_late_still_goes_on() -> None:
     books.book(world.tick(7))
     books = reopened(books, world.now_ns)
     world.now_ns += S
-    books.book(replace(world.around(), readings=()))
+    books.book(replace(world.around(), readings=(), driver=Driver(up=False)))
     assert books._rows.all()[0].active is None
 
     booked = reopened(books, world.now_ns).book(world.tick(7, mj=900, samples=False))
@@ -381,8 +382,8 @@ def changed(state: State, **fields: object) -> bytes:
     ("fields", "reason"),
     [
         ({"gpuledger": "recording"}, "not a gpuledger journal"),
-        ({"version": 3}, "format version 3, but this gpuledger reads version 2"),
-        ({"version": None}, "format version None, but this gpuledger reads version 2"),
+        ({"version": 2}, "format version 2, but this gpuledger reads version 3"),
+        ({"version": None}, "format version None, but this gpuledger reads version 3"),
         ({"more": 1}, "damaged: State has no field 'more'"),
         ({"time_ns": "now"}, "damaged: time_ns is not of type int"),
         ({"devices": []}, "damaged: a reference is invalid"),

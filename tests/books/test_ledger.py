@@ -10,7 +10,7 @@ import pytest
 
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
-from gpuledger.books.ledger import CHECKED_MW_NS, Meter, Rise
+from gpuledger.books.ledger import CHECKED_MW_NS, CONFIRMATIONS, Meter, Rise
 from gpuledger.books.resting import resting_power
 from gpuledger.model import Accounting, Driver, Facts, Owner, Owners, Reading, Resident, Tick
 from tests.books.worlds import CUT, GPU, START_NS, S, World, account, cut, energy, run
@@ -170,7 +170,9 @@ def test_a_counter_that_falls_adds() -> None:
     """The driver was loaded anew: its new reading is nobody's, and the total goes on."""
     books, world = Books(), World()
     books.book(world.tick(1))
-    world.energy_mj = 300
+    world.energy_mj = 100
+    for _ in range(2):
+        assert account(books.book(world.tick(1, mj=100))).energy_mj == 1_000_000  # it may have been misread
     books.book(world.tick(1))
 
     last = books.book(world.tick(1, mj=50))
@@ -240,7 +242,8 @@ def test_a_gpu_that_never_lists_processes() -> None:
 @pytest.mark.parametrize(("mj", "reason"), [(1_750_000, None), (1_750_001, "jump")])
 def test_a_jump_is_nobodys(mj: int, reason: str | None) -> None:
     """More than 1.5 times the limit, and a second's slack, cannot have been used."""
-    last = run({"pids": [1], "power_limit_mw": 700_000}, {"pids": [1], "mj": mj})
+    same = {"pids": [1], "after_s": 0}
+    last = run({"pids": [1], "power_limit_mw": 700_000}, {"pids": [1], "mj": mj}, {**same}, {**same})
 
     assert nobody(last) == ({} if reason is None else {reason: mj})
 
@@ -625,8 +628,32 @@ def test_a_limit_stays_known() -> None:
     """It is read only now and then. The default limit does where there is no other."""
     meter = Meter()
     meter.read(Reading(GPU, energy_mj=0, power_default_limit_mw=700_000), START_NS)
-    assert meter.read(reading(1_750_001), START_NS + S) == Rise(1_750_001, "jump")
-    assert meter.read(reading(1_750_001 + 25_001, limit_mw=10_000), START_NS + 2 * S) == Rise(25_001, "jump")
+    assert believed(meter, reading(1_750_001), START_NS + S) == Rise(1_750_001, "jump")
+    assert believed(meter, reading(1_750_001 + 25_001, limit_mw=10_000), START_NS + 2 * S) == Rise(25_001, "jump")
+
+
+def believed(meter: Meter, told: Reading, now_ns: int) -> Rise | None:
+    """What is booked after the same reading came often enough."""
+    return next((rise for _ in range(CONFIRMATIONS + 1) if (rise := meter.read(told, now_ns)) is not None), None)
+
+
+@pytest.mark.parametrize("wrong_mj", [0, 999_999, 10**15, 2**63 - 1, 2**64 - 1])
+def test_a_wrong_reading_is_not_believed(wrong_mj: int) -> None:
+    """Once or twice too low or too high: what comes next is what was used since the last good one."""
+    meter = Meter()
+    meter.read(reading(1_000_000, limit_mw=700_000), START_NS)
+
+    assert [meter.read(reading(wrong_mj), START_NS + second * S) for second in (1, 2)] == [None, None]
+    assert meter.read(reading(1_000_300), START_NS + 3 * S) == Rise(300)
+
+
+def test_a_counter_that_is_always_wrong_is_none() -> None:
+    """Its first value would be booked, and no journal could hold what comes of it."""
+    meter = Meter()
+    readings = [meter.read(reading(2**63 + second, 1000), START_NS + second * S) for second in range(3)]
+
+    assert readings == [Rise(0), Rise(1000), Rise(1000)]
+    assert meter.source == "power"
 
 
 @pytest.mark.parametrize(("after_ns", "reason"), [(0, "jump"), (-1, "")])
@@ -635,7 +662,7 @@ def test_a_jump_in_no_time(after_ns: int, reason: str) -> None:
     meter = Meter()
     meter.read(reading(0, limit_mw=700_000), START_NS)
 
-    assert meter.read(reading(700_001), START_NS + after_ns) == Rise(700_001, reason)
+    assert believed(meter, reading(700_001), START_NS + after_ns) == Rise(700_001, reason)
 
 
 def test_a_counter_that_comes_late_takes_the_place_of_power() -> None:

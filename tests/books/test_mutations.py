@@ -39,7 +39,7 @@ MUTANTS: list[tuple[str, str, str, Test]] = [
     ("rows", "return self.pid, self", "return -self.pid, self", ledger.test_the_example_of_the_page),
     ("rows", "return self.pid, self.device.uuid, -1 if", 'return 0, "", -1 if',
      partial(ledger.test_ties_go_to_the_lowest_pid, (2, 1))),
-    ("retention", "(-row.seen_ns, row)", "(row.seen_ns, row)", retention.test_the_last_to_exit_are_kept),
+    ("retention", "(row.gone_ns, row.key())", "(-row.gone_ns, row.key())", retention.test_the_last_to_exit_are_kept),
     # parked power
     ("interval", "parked = rows - servers - interval.unlisted", "parked = rows - interval.unlisted",
      recordings.test_clients_of_mps_share_what_their_server_did),

@@ -24,6 +24,8 @@ S = 10**9
 BOOT = "8a6f3c52"
 POLICIES = st.builds(Policy, st.booleans(), st.booleans(), st.sampled_from(["fingerprint", "fingerprint", "sm_time"]))
 KEEP = st.sampled_from([1, 5, 300]).map(lambda seconds: seconds * S)
+MOST = st.sampled_from([None, 0, 1, 2])
+"""Of containers."""
 
 
 @dataclass
@@ -139,6 +141,12 @@ def sequences(draw: st.DrawFn) -> list[tuple[Tick, int | None]]:
     return made
 
 
+def never_falls(steps: list[tuple[Tick, int | None]], device: Device = GPU) -> bool:
+    """Whether the counter of a device only rises."""
+    told = [r.energy_mj for tick, _ in steps for r in tick.readings if r.device == device and r.energy_mj is not None]
+    return told == sorted(told)
+
+
 def account(tick: Tick) -> Account:
     """That of the first GPU."""
     return tick.accounts[tick.readings[0].device.uuid]
@@ -168,14 +176,14 @@ def cut(world: World, *residents: tuple[int, ...], activity: tuple[float | None,
     return world.around(whole, *migs)
 
 
-def reopened(books: Books, world_ns: int, policy: Policy | None = None, keep_ns: int = 300 * S) -> Books:
+def reopened(books: Books, world_ns: int, policy: Policy | None = None, **settings: Any) -> Books:
     """New books that go on from the journal of these, through its bytes, as after a kill."""
-    return resumed(decode(encode(books.state(BOOT, world_ns))), world_ns, policy, keep_ns)
+    return resumed(decode(encode(books.state(BOOT, world_ns))), world_ns, policy, **settings)
 
 
-def resumed(state: State, now_ns: int, policy: Policy | None = None, keep_ns: int = 300 * S) -> Books:
+def resumed(state: State, now_ns: int, policy: Policy | None = None, **settings: Any) -> Books:
     """Books that go on from there."""
-    books = Books(policy=policy, keep_ns=keep_ns)
+    books = Books(policy=policy, **settings)
     books.resume(state, now_ns)
     return books
 

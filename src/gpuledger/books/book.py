@@ -16,18 +16,22 @@ from gpuledger.books.journal import State
 from gpuledger.books.ledger import EnergyBook
 from gpuledger.books.memory import MemoryBook
 from gpuledger.books.retention import Retention, energy_by_gpu
-from gpuledger.books.rows import Rows
+from gpuledger.books.rows import ProcessLists, Rows
 from gpuledger.books.time import BUFFER_NS, GpuTime, TimeBook
 from gpuledger.books.uses import UseBook
 from gpuledger.model import Account, Tick
 
 
 class Books:
-    """All books. A tick has at most `max_processes` process rows, and none without `show_processes`."""
+    """All books. A tick has at most `max_processes` process rows, and none without `show_processes`.
+
+    It has at most `max_containers` containers on devices, and one more for the rest on each device.
+    """
 
     def __init__(
         self,
         max_processes: int | None = None,
+        max_containers: int | None = None,
         *,
         show_processes: bool = True,
         policy: Policy | None = None,
@@ -38,19 +42,25 @@ class Books:
         self._memory = MemoryBook()
         self._time = TimeBook(longest_ns)
         self._energy = EnergyBook(policy, longest_ns)
-        self._retention = Retention(keep_ns)
+        self._retention = Retention(keep_ns, max_containers)
         self._uses = UseBook(max_processes, show_processes=show_processes)
+        self._previous_ns: int | None = None
+        """When the previous tick was booked; on the monotonic clock, if the ticks have it."""
 
     def book(self, tick: Tick) -> Tick:
         """The tick with its processes, containers and accounts."""
-        present = self._rows.update(tick)
+        now_ns = tick.time_ns if tick.monotonic_ns is None else tick.monotonic_ns
+        elapsed_ns = 0 if self._previous_ns is None else max(0, now_ns - self._previous_ns)
+        self._previous_ns = now_ns
+        lists = ProcessLists(tick)
+        present = self._rows.update(tick, lists, elapsed_ns)
         memory = self._memory.book(tick)
         in_use = {gpu: None if rows is None else bool(rows) or gpu in memory.hidden for gpu, rows in present.items()}
         work = self._rows.add_work(tick, self._time.book(tick, in_use))
-        for booked in self._energy.book(tick, present, work, memory.hidden):
+        for booked in self._energy.book(tick, present, work, memory.hidden, elapsed_ns):
             self._rows.add_energy(booked.entries, booked.share_errors)
 
-        retired = self._retention.retire(self._rows, tick.time_ns)
+        retired = self._retention.retire(self._rows, lists, tick.owners.running, elapsed_ns)
         self._rows.remove(retired.rows)
         totals = self._retention.totals(self._rows.all(), self._energy.booked_rows())
         containers_mj = energy_by_gpu(totals.values())
@@ -98,7 +108,7 @@ class Books:
         rows = journal.unpack_rows(state, now_ns)
         self._rows.resume(rows)
         self._time.resume({gpu.uuid: GpuTime(busy_ns=gpu.busy_ns, in_use_ns=gpu.in_use_ns) for gpu in state.gpus})
-        self._retention.resume(journal.unpack_totals(state, now_ns))
+        self._retention.resume(journal.unpack_totals(state), rows)
         for gpu in state.gpus:
             if gpu.ledger is not None:
                 alone = None if gpu.ledger.alone is None else rows[gpu.ledger.alone]

@@ -20,7 +20,7 @@ from gpuledger.errors import JournalError
 from gpuledger.model import Device, Facts, Labelled, Owner, Resident
 from gpuledger.records import parse, plain, record
 
-VERSION = 2
+VERSION = 3
 LARGEST_BYTES = 1 << 24
 """Limit of the unpacked size, for writing and reading. A process takes about 300 bytes."""
 GZIP = 31
@@ -52,6 +52,7 @@ class RowState:
     busy_ns: int | None = None
     active: bool | None = True
     seen_ns: int = 0
+    gone_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class TotalState:
 
     device: int
     owner: int
-    seen_ns: int
+    gone_ns: int = 0
     energy_mj: Labelled = ()
     busy_ns: int | None = None
     earlier_mj: int = 0
@@ -116,6 +117,7 @@ def pack(
             busy_ns=row.busy_ns,
             active=row.active,
             seen_ns=row.seen_ns,
+            gone_ns=row.gone_ns,
         )
         for row in rows
     ]
@@ -123,7 +125,7 @@ def pack(
         TotalState(
             device=devices.of(total.device),
             owner=owners.of(total.owner),
-            seen_ns=total.seen_ns,
+            gone_ns=total.gone_ns,
             energy_mj=tuple(total.energy_mj.items()),
             busy_ns=total.busy_ns,
             earlier_mj=total.earlier_mj,
@@ -147,7 +149,7 @@ def pack(
 
 
 def unpack_rows(state: State, now_ns: int) -> list[Row]:
-    """The rows. Retention excludes the time in which the exporter did not run, so `seen_ns` moves by that time."""
+    """The rows. `seen_ns` moves by the time in which the exporter did not run, so that no sample seems to be newer."""
     pause_ns = now_ns - state.time_ns
     return [
         Row(
@@ -163,20 +165,20 @@ def unpack_rows(state: State, now_ns: int) -> list[Row]:
             busy_ns=saved.busy_ns,
             active=False if saved.active is False else None,
             seen_ns=saved.seen_ns + pause_ns,
+            gone_ns=saved.gone_ns,
             resumed=True,
         )
         for number, saved in enumerate(state.rows, start=1)
     ]
 
 
-def unpack_totals(state: State, now_ns: int) -> list[Total]:
-    """The totals of containers; `seen_ns` moves as in `unpack_rows`."""
-    pause_ns = now_ns - state.time_ns
+def unpack_totals(state: State) -> list[Total]:
+    """The totals of containers."""
     return [
         Total(
             device=state.devices[saved.device],
             owner=state.owners[saved.owner],
-            seen_ns=saved.seen_ns + pause_ns,
+            gone_ns=saved.gone_ns,
             energy_mj=dict(saved.energy_mj),
             busy_ns=saved.busy_ns,
             earlier_mj=saved.earlier_mj,

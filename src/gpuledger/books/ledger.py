@@ -22,6 +22,10 @@ STILL_NS = 1_000_000_000
 """Least length of an interval without energy: the counter may be slower than the ticks."""
 SLACK_NS = 1_000_000_000
 """The counter moves in steps of 0.1 s on data-center boards and 0.5 s on others, and may be read late."""
+CONFIRMATIONS = 2
+"""Further readings that must confirm a counter that decreased or jumped; a single wrong reading is ignored."""
+LARGEST_MJ = 10**15
+"""A larger counter is wrong: it would be 45 years at 700 W."""
 CHECKED_MW_NS = 10**18
 """Both sums of the cross-check are halved at this power x time, about an hour at 280 W."""
 
@@ -44,6 +48,10 @@ class Meter:
     at_ns: int = 0
     counter_mj: int = 0
     booked_mj: int = 0
+    suspect_mj: int | None = None
+    """The last reading, if it does not follow from `counter_mj`."""
+    confirmations: int = 0
+    """Readings that confirm it."""
     power_mw: int | None = None
     limit_mw: int | None = None
     mw_ns: int = 0
@@ -59,14 +67,17 @@ class Meter:
         return self.checked_mw_ns // NS_MW_PER_MJ
 
     def read(self, reading: Reading, now_ns: int, longest_ns: int = BUFFER_NS) -> Rise | None:
-        """Energy since the previous reading; None if the GPU reports neither energy nor power."""
+        """Energy since the previous reading; None if the GPU reports neither energy nor power, or a wrong counter."""
         self.limit_mw = reading.power_limit_mw or reading.power_default_limit_mw or self.limit_mw
         elapsed_ns = now_ns - self.at_ns
         mw_ns = 0  # (p0 + p1) x elapsed: twice the trapezoid, an integer
         if reading.power_mw is not None and self.power_mw is not None and 0 < elapsed_ns <= longest_ns:
             mw_ns = (self.power_mw + reading.power_mw) * elapsed_ns
-        if reading.energy_mj is not None:
-            rise = self._read_counter(reading.energy_mj, elapsed_ns)
+        if reading.energy_mj is not None and reading.energy_mj <= LARGEST_MJ:
+            counted = self._read_counter(reading.energy_mj, elapsed_ns)
+            if counted is None:
+                return None
+            rise = counted
             if not rise.reason and mw_ns:
                 self._check(rise.mj, mw_ns // 2)
         elif self.source != "counter" and reading.power_mw is not None:
@@ -80,20 +91,31 @@ class Meter:
         self.booked_mj += rise.mj
         return rise
 
-    def _read_counter(self, counter_mj: int, elapsed_ns: int) -> Rise:
-        previous_mj, self.counter_mj = self.counter_mj, counter_mj
+    def _read_counter(self, counter_mj: int, elapsed_ns: int) -> Rise | None:
+        """Energy since the last reading that was booked; None while a reset or a jump is not confirmed."""
+        mj = counter_mj - self.counter_mj
         if self.source != "counter":
             self.source = "counter"
             # The counter includes the energy that was booked from power until now.
-            return Rise(max(0, counter_mj - self.booked_mj), "before")
-        if counter_mj < previous_mj:
-            return Rise(counter_mj, "reset")
-        mj = counter_mj - previous_mj
-        if self.limit_mw is not None and elapsed_ns >= 0:
-            most_mj = (3 * elapsed_ns // 2 + SLACK_NS) * self.limit_mw // NS_MW_PER_MJ
-            if mj > most_mj:
-                return Rise(mj, "jump")
-        return Rise(mj)
+            rise = Rise(max(0, counter_mj - self.booked_mj), "before")
+        elif mj < 0:
+            rise = Rise(counter_mj, "reset")
+        else:
+            rise = Rise(mj, "jump") if self._is_jump(mj, elapsed_ns) else Rise(mj)
+        if rise.reason in ("reset", "jump") and not self._is_confirmed(counter_mj):
+            return None
+        self.counter_mj, self.suspect_mj, self.confirmations = counter_mj, None, 0
+        return rise
+
+    def _is_jump(self, mj: int, elapsed_ns: int) -> bool:
+        if self.limit_mw is None or elapsed_ns < 0:
+            return False
+        return mj > (3 * elapsed_ns // 2 + SLACK_NS) * self.limit_mw // NS_MW_PER_MJ
+
+    def _is_confirmed(self, counter_mj: int) -> bool:
+        is_in_order = self.suspect_mj is not None and self.suspect_mj <= counter_mj
+        self.suspect_mj, self.confirmations = counter_mj, self.confirmations + 1 if is_in_order else 0
+        return self.confirmations >= CONFIRMATIONS
 
     def _check(self, counter_mj: int, mw_ns: int) -> None:
         self.checked_counter_mj += counter_mj
@@ -328,7 +350,6 @@ class EnergyBook:
     def __init__(self, policy: Policy | None = None, longest_ns: int = BUFFER_NS) -> None:
         self._policy = policy or Policy()
         self._longest_ns = longest_ns
-        self._previous_ns: int | None = None
         self.fingerprints = Fingerprints()
         self.ledgers: dict[str, Ledger] = {}
 
@@ -336,10 +357,10 @@ class EnergyBook:
         """The ledger of a GPU; opened on first use."""
         return self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns, self.fingerprints))
 
-    def book(self, tick: Tick, present: Present, work: Mapping[str, Work], hidden: frozenset[str]) -> Iterator[Booked]:
+    def book(
+        self, tick: Tick, present: Present, work: Mapping[str, Work], hidden: frozenset[str], elapsed_ns: int
+    ) -> Iterator[Booked]:
         """Book one tick, GPU by GPU; the completed intervals. `hidden` are the GPUs with an unlisted process."""
-        elapsed_ns = 0 if self._previous_ns is None else max(0, tick.time_ns - self._previous_ns)
-        self._previous_ns = tick.time_ns
         migs: dict[str, list[Reading]] = {}
         up: dict[str, Reading] = {}
         for reading in tick.readings:

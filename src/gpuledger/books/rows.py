@@ -32,6 +32,9 @@ class Row:
     active: bool | None = True
     """False once the process has left the device; None while the driver does not list processes."""
     seen_ns: int = 0
+    """Unix time; comparable with samples."""
+    gone_ns: int = 0
+    """How long the process is known to have left the device. Stands still while the driver does not list processes."""
     retired: bool = False
     """Whether the row was removed, and its energy moved to the GPU's retired account."""
     resumed: bool = False
@@ -56,9 +59,10 @@ class Row:
 
     def __lt__(self, other: Row) -> bool:
         """The order in which remainders are rounded up; independent of the driver's order."""
-        return self._key() < other._key()
+        return self.key() < other.key()
 
-    def _key(self) -> tuple[int, str, int, int]:
+    def key(self) -> tuple[int, str, int, int]:
+        """The same order, for sorting many rows."""
         return self.pid, self.device.uuid, -1 if self.start_ticks is None else self.start_ticks, self.number
 
 
@@ -77,6 +81,29 @@ class Work:
     """Processes that worked but are not listed: they came and went between two ticks, or are hidden."""
 
 
+class ProcessLists:
+    """Which process lists a tick contains."""
+
+    def __init__(self, tick: Tick) -> None:
+        self.partitioned = partitioned_gpus(tick)
+        self._readings = {reading.device.uuid: reading for reading in tick.readings}
+        self._has_all_gpus = tick.driver.up and "" not in self._readings
+        self._known: dict[str, bool] = {}
+
+    def are_known(self, device: Device) -> bool:
+        """Whether it is known which processes are on a device; a device that was removed has none."""
+        known = self._known.get(device.uuid)
+        if known is None:
+            known = self._known[device.uuid] = self._is_known(device)
+        return known
+
+    def _is_known(self, device: Device) -> bool:
+        reading, gpu = self._readings.get(device.uuid), self._readings.get(device.parent_uuid)
+        if reading is not None:  # with MIG, the instances have the lists
+            return reading.up and (reading.residents is not None or device.uuid in self.partitioned)
+        return gpu.up if gpu is not None else self._has_all_gpus
+
+
 class Rows:
     """All rows that are not retired, and the only writer of them."""
 
@@ -86,28 +113,26 @@ class Rows:
         self.replaced: list[Row] = []
         """Rows whose pid was reused; retired at once, because the new row has the same labels."""
 
-    def update(self, tick: Tick) -> Present:
+    def update(self, tick: Tick, lists: ProcessLists, elapsed_ns: int) -> Present:
         """Match the driver's process lists with the rows: add new processes and mark those that left."""
-        partitioned = partitioned_gpus(tick)
         present: dict[str, set[Row] | None] = {}
-        listed_devices: set[str] = set()
         listed_rows: set[Row] = set()
         for reading in tick.readings:
             gpu = reading.device.gpu_uuid
             on_gpu = present.setdefault(gpu, set())
-            has_migs = reading.device.uuid in partitioned
-            if not reading.up or (reading.residents is None and not has_migs):  # with MIG, the instances have the lists
+            if not lists.are_known(reading.device):
                 present[gpu] = None
                 continue
-            listed_devices.add(reading.device.uuid)
+            has_migs = reading.device.uuid in lists.partitioned
             rows = {self._find(tick, reading, resident) for resident in own_residents(reading, has_migs=has_migs)}
             listed_rows |= rows
             if on_gpu is not None:
                 on_gpu |= rows
         for row in self._rows.values():
             if row not in listed_rows:
-                if row.device.uuid in listed_devices:
+                if lists.are_known(row.device):
                     row.active = False
+                    row.gone_ns += elapsed_ns
                 elif row.active:
                     row.active = None
         return {gpu: None if rows is None else frozenset(rows) for gpu, rows in present.items()}
@@ -135,7 +160,7 @@ class Rows:
             )
             self._rows[place] = row
         row.device, row.resident, row.active, row.seen_ns = reading.device, resident, True, tick.time_ns
-        row.resumed = False
+        row.resumed, row.gone_ns = False, 0
         if facts is not None:
             row.start_ticks, row.facts = start_ticks, facts
         if row.owner.container_id in ("", owner.container_id):  # keep a known container if a provider loses it
@@ -187,7 +212,7 @@ class Rows:
             return row
         if row is None or facts is not None or not is_same:
             row = self._find(tick, reading, Resident(pid=pid, kind="unlisted"))
-        row.seen_ns, row.active = tick.time_ns, False if facts is None else None
+        row.seen_ns, row.gone_ns, row.active = tick.time_ns, 0, False if facts is None else None
         return row
 
     def add_energy(self, entries: Iterable[tuple[Row, str, int]], share_errors: Mapping[Row, float | None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.books.memory import Inferred, is_same_container
-from gpuledger.books.retention import Place, Total
+from gpuledger.books.retention import OTHERS, Place, Total
 from gpuledger.books.rows import Row, Rows, own_residents, partitioned_gpus
 from gpuledger.model import NOBODY, ContainerUse, Device, Facts, Labelled, Owner, ProcessUse, Reading, Sample, Tick
 
@@ -70,6 +70,10 @@ class UseBook:
         self._show_processes = show_processes
         self._dropped = 0
         self._recent = RecentSamples()
+        self._gone: dict[Place, tuple[Total, ContainerUse]] = {}
+        """Containers without processes on their device; built again only if the total is another object."""
+        self._exited: dict[Row, tuple[tuple[object, ...], ProcessUse]] = {}
+        """Exited processes; built again only if a value changes."""
 
     def book(
         self,
@@ -87,14 +91,53 @@ class UseBook:
         for reading in tick.readings:
             if reading.up:
                 uses += self._device_uses(tick, reading, rows, now_us, has_migs=reading.device.uuid in partitioned)
-        containers = _containers(uses, totals or {}, inferred)
+        containers = self._containers(uses, totals or {}, inferred)
         if not self._show_processes:
             return Uses(processes=(), containers=containers, dropped=self._dropped)
         largest = self._largest(uses)
         self._dropped += len(uses) - len(largest)
         room = len(exited) if self._max_processes is None else max(0, self._max_processes - len(largest))
-        processes = (*largest, *(_exited(row) for row in exited[:room]))
+        processes = (*largest, *self._exited_uses(exited[:room]))
         return Uses(processes=processes, containers=containers, dropped=self._dropped)
+
+    def _containers(
+        self, uses: Iterable[ProcessUse], totals: Mapping[Place, Total], inferred: Iterable[Inferred]
+    ) -> tuple[ContainerUse, ...]:
+        """Containers with processes, with inferred memory, or with exited processes only."""
+        groups: dict[Place, list[ProcessUse]] = {}
+        for use in uses:
+            if use.owner.container_id:
+                groups.setdefault(_shown_place(use, totals), []).append(use)
+        members = [(group[0].device, group[0].owner if place[0] else OTHERS, group) for place, group in groups.items()]
+        inferred_bytes: dict[int, int] = {}
+        for holder in inferred:
+            number = _number_of(holder, members)
+            if number is None:
+                number = len(members)
+                members.append((holder.device, holder.owner, []))
+            inferred_bytes[number] = holder.memory_bytes
+        places = [(owner.container_id, device.uuid) for device, owner, _ in members]
+        containers = [
+            _container(device, owner, group, totals.get(place), inferred_bytes.get(number))
+            for number, (place, (device, owner, group)) in enumerate(zip(places, members, strict=True))
+        ]
+        shown = set(places)
+        known, self._gone = self._gone, {}
+        for place, total in totals.items():
+            if place not in shown:
+                last = known.get(place)
+                if last is None or last[0] is not total:
+                    last = (total, _container(total.device, total.owner, [], total, None))
+                self._gone[place] = last
+        return (*containers, *(container for _, container in self._gone.values()))
+
+    def _exited_uses(self, rows: Sequence[Row]) -> list[ProcessUse]:
+        known, self._exited = self._exited, {}
+        for row in rows:
+            values = (row.active, row.busy_ns, row.resident, row.facts, row.owner, *row.energy_mj.items())
+            last = known.get(row)
+            self._exited[row] = last if last is not None and last[0] == values else (values, _exited(row))
+        return [use for _, use in self._exited.values()]
 
     def _largest(self, uses: list[ProcessUse]) -> list[ProcessUse]:
         """The processes with the most memory; the pid breaks ties, so that the choice is stable between ticks."""
@@ -137,28 +180,10 @@ def _exited(row: Row) -> ProcessUse:
     )
 
 
-def _containers(
-    uses: Iterable[ProcessUse], totals: Mapping[Place, Total], inferred: Iterable[Inferred]
-) -> tuple[ContainerUse, ...]:
-    """Containers with processes, with inferred memory, or with exited processes only."""
-    groups: dict[Place, list[ProcessUse]] = {}
-    for use in uses:
-        if use.owner.container_id:
-            groups.setdefault((use.owner.container_id, use.device.uuid), []).append(use)
-    members = [(group[0].device, group[0].owner, group) for group in groups.values()]
-    inferred_bytes: dict[int, int] = {}
-    for holder in inferred:
-        number = _number_of(holder, members)
-        if number is None:
-            number = len(members)
-            members.append((holder.device, holder.owner, []))
-        inferred_bytes[number] = holder.memory_bytes
-    gone = dict(totals)
-    containers = [
-        _container(device, owner, group, gone.pop((owner.container_id, device.uuid), None), inferred_bytes.get(number))
-        for number, (device, owner, group) in enumerate(members)
-    ]
-    return (*containers, *(_container(total.device, total.owner, [], total, None) for total in gone.values()))
+def _shown_place(use: ProcessUse, totals: Mapping[Place, Total]) -> Place:
+    """The place of the total that includes a process."""
+    place, others = (use.owner.container_id, use.device.uuid), (OTHERS.container_id, use.device.uuid)
+    return others if place not in totals and others in totals else place
 
 
 def _number_of(holder: Inferred, members: Sequence[tuple[Device, Owner, list[ProcessUse]]]) -> int | None:

@@ -31,6 +31,7 @@ from gpuledger.owners.access import announce, in_host_pid_namespace, probe
 from gpuledger.owners.cgroupfs import CgroupTree
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
+from gpuledger.owners.running import RunningContainers
 from gpuledger.owners.search import Search
 from gpuledger.owners.slurm import SlurmNumbers
 from gpuledger.sources import Collector
@@ -120,6 +121,7 @@ def _collectors(settings: Config) -> list[Collector]:
 def _books(settings: Config) -> Books:
     return Books(
         settings.process_max,
+        settings.container_max,
         show_processes=settings.collector_process,
         policy=Policy(settings.energy_strict, settings.energy_parked == "separate", settings.energy_method),
         keep_ns=int(settings.metric_retention * 1e9),
@@ -141,9 +143,14 @@ def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:
     access = probe(root)
     announce(access, root)
     cgroups = CgroupTree(root)
-    slurm = SlurmNumbers(cgroups, root) if {"auto", "slurm"} & set(settings.environment) else None
-    search = Search(procfs, cgroups.parse)
-    return Resolver(name_providers, parse_cgroup=cgroups.parse, slurm=slurm, access=access, search=search)
+    return Resolver(
+        name_providers,
+        parse_cgroup=cgroups.parse,
+        slurm=SlurmNumbers(cgroups, root) if {"auto", "slurm"} & set(settings.environment) else None,
+        access=access,
+        search=Search(procfs, cgroups.parse),
+        running=RunningContainers(procfs, cgroups.parse),
+    )
 
 
 def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | None:

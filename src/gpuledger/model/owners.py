@@ -142,6 +142,8 @@ class Owners:
     """The result of the resolve stage."""
 
     by_pid: Mapping[int, Owner] = field(default_factory=dict)
+    running: frozenset[str] = frozenset()
+    """Ids of containers that have left their GPUs, and have processes or are not checked yet."""
     granted: tuple[Granted, ...] = ()
     granted_jobs: tuple[tuple[Device, str], ...] = ()
     """Devices allocated to jobs, from the prolog of a scheduler."""

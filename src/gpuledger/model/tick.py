@@ -194,6 +194,8 @@ class Tick:
     driver: Driver
     readings: tuple[Reading, ...] = ()
     source: str = "nvml"
+    monotonic_ns: int | None = None
+    """The same moment on a clock that is never set; None in a recording."""
     facts: Mapping[int, Facts] = field(default_factory=dict)
     """By pid, for every process in the readings that still runs."""
     owners: Owners = NO_OWNERS

@@ -18,6 +18,7 @@ from gpuledger.owners.allocations import Allocations, find_allocations, holders_
 from gpuledger.owners.cgroup import CgroupRef
 from gpuledger.owners.names import Names, NamesIndex
 from gpuledger.owners.podmatch import PodMatches
+from gpuledger.owners.running import RunningContainers
 from gpuledger.owners.search import Clue, Search
 from gpuledger.owners.slurm import SlurmNumbers
 from gpuledger.plaintext import plain
@@ -65,12 +66,14 @@ class Resolver:
         slurm: SlurmNumbers | None = None,
         access: Access | None = None,
         search: Search | None = None,
+        running: RunningContainers | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._parse_cgroup = parse_cgroup
         self._slurm = slurm
         self._access = access
         self._search = search
+        self._running = running
         self._names = NamesIndex()
         self._owners: dict[tuple[object, ...], Owner] = {}
         """Owners by cgroup and user."""
@@ -88,7 +91,8 @@ class Resolver:
     def resolve(self, tick: Tick, previous: Tick | None = None) -> Tick:
         """The tick with the owner of every process and the allocation of every device.
 
-        If memory of the previous tick belongs to no listed process, the search for its holders starts.
+        If memory of the previous tick belongs to no listed process, the search for its holders starts. Containers of
+        the previous tick that have left their GPUs are checked for processes.
         """
         if self._search is not None and previous is not None and _has_unknown_memory(previous):
             self._search.start()
@@ -103,6 +107,7 @@ class Resolver:
         reasons[GONE] += len(tick.resident_pids() - by_pid.keys())
         owners = Owners(
             by_pid=by_pid,
+            running=self._still_running(previous),
             granted=granted.to_pods,
             granted_jobs=granted.to_jobs,
             given=(*granted.to_containers, *granted.by_environment),
@@ -115,6 +120,12 @@ class Resolver:
             readable=self._access.readable if self._access is not None else (),
         )
         return replace(tick, owners=owners)
+
+    def _still_running(self, previous: Tick | None) -> frozenset[str]:
+        if self._running is None or previous is None:
+            return frozenset()
+        gone = frozenset(use.owner.container_id for use in previous.containers if not use.processes)
+        return self._running.among(gone)
 
     def has_names(self) -> bool:
         """Whether each provider has answered, or failed, at least once."""

@@ -35,6 +35,7 @@ COUNT_EVERY = 10
 """Ticks between two counts of the GPUs."""
 REOPEN_AFTER = 30
 """Ticks without an answer from any GPU after which the driver is opened again."""
+SAME_UUID = Problem("the driver reports the uuid of another GPU", LOOK, "same_uuid")
 
 
 @dataclass(slots=True)
@@ -87,6 +88,7 @@ class NvmlSource:
         self._watched: list[tuple[int, int]] = []
         self._backoff = Backoff(monotonic)
         self._known: dict[int, Device] = {}
+        """By index; no uuid occurs twice."""
         self._state_log = StateLog(log)
         self._state_log.assume("driver", str(self._driver.problem))
         self._ticks = 0
@@ -114,7 +116,8 @@ class NvmlSource:
                 self._lose(gone.problem)
         if not self._driver.up:
             readings = tuple(self._down(device, self._driver.problem) for device in self._known.values())
-        return Tick(time_ns=self._now_ns(), driver=self._driver, readings=readings)
+        monotonic_ns = int(self._monotonic() * 1e9)
+        return Tick(time_ns=self._now_ns(), driver=self._driver, readings=readings, monotonic_ns=monotonic_ns)
 
     def close(self) -> None:
         """Stop all threads; one that hangs in the driver ends with the process."""
@@ -152,13 +155,13 @@ class NvmlSource:
             else:
                 gpu.backoff.reset()
                 self._set_problem(gpu, None)
-                self._known[gpu.reader.index] = result[0].device
                 readings[gpu.reader.index] = result
         if gone is not None:
             try:
                 raise gone
             finally:
                 del gone  # as in Worker.result
+        self._identify(readings)
         self._watch_xids(readings)
         self._silent_ticks = 0 if readings else self._silent_ticks + 1
         if self._gpus and self._silent_ticks == REOPEN_AFTER:
@@ -168,6 +171,28 @@ class NvmlSource:
         return tuple(
             reading for gpu in self._gpus for reading in readings.get(gpu.reader.index) or [self._down_gpu(gpu)]
         )
+
+    def _identify(self, readings: dict[int, list[Reading]]) -> None:
+        """Assign each uuid to one index. A driver reload may renumber the GPUs, so a reading precedes what was known.
+
+        A second reading of the same uuid is removed.
+        """
+        claims: list[tuple[int, Device | None]] = [(index, parts[0].device) for index, parts in readings.items()]
+        claims += [(gpu.reader.index, gpu.reader.device) for gpu in self._gpus]
+        claims += self._known.items()
+        known: dict[int, Device] = {}
+        uuids: set[str] = set()
+        for index, device in claims:
+            if device is not None and index not in known and device.uuid not in uuids:
+                known[index] = device
+                uuids |= {device.uuid} - {""}
+        for gpu in self._gpus:
+            index = gpu.reader.index
+            device = known.setdefault(index, Device(index=index, uuid=""))
+            if index in readings and readings[index][0].device is not device:
+                del readings[index]
+                self._fail(gpu, SAME_UUID)
+        self._known = dict(sorted(known.items()))
 
     def _watch_xids(self, readings: Mapping[int, list[Reading]]) -> None:
         """Watch the GPUs that are up; a lost GPU would fail the wait for all."""
@@ -194,9 +219,7 @@ class NvmlSource:
         self._state_log.change(f"gpu {index}", text, f"GPU {index} is down: {text}", f"GPU {index} is up again")
 
     def _down_gpu(self, gpu: Gpu) -> Reading:
-        index = gpu.reader.index
-        device = gpu.reader.device or self._known.get(index) or Device(index=index, uuid="")
-        return self._down(device, gpu.problem)
+        return self._down(self._known[gpu.reader.index], gpu.problem)
 
     def _down(self, device: Device, problem: Problem | None) -> Reading:
         xids, last_xid = self._xids.counts(device.uuid), self._xids.last(device.uuid)
@@ -237,6 +260,7 @@ class NvmlSource:
         self._opening = False
         driver, count = opened
         self._gpus = [self._gpu(index) for index in range(count)]
+        self._known = {index: self._known.get(index, Device(index=index, uuid="")) for index in range(count)}
         self._backoff.reset()
         self._set_driver(driver if count else replace(driver, problem=NO_GPU))
 
@@ -257,7 +281,6 @@ class NvmlSource:
             monotonic=self._monotonic,
         )
         worker: Worker[list[Reading]] = Worker(f"gpu {index}", idle=reader.sample, end=reader.close)
-        self._known.setdefault(index, Device(index=index, uuid=""))  # shown as down, not missing, until it answers
         return Gpu(reader=reader, worker=worker, backoff=Backoff(self._monotonic))
 
     def _count(self) -> None:

@@ -1,0 +1,94 @@
+"""A driver and GPUs that report wrong values: renumbered, reset, lost or slow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.cli.running import Running, serving, surroundings
+from tests.fakedriver import Gpu, Scenario
+
+TICKS = r"^gpuledger_ticks_total \d+$"
+A, B = (f"GPU-{letter * 8}-0000-0000-0000-000000000000" for letter in "ab")
+
+
+def numbers(body: str, name: str) -> dict[str, float]:
+    """The series of a metric, by labels."""
+    return {labels: float(value) for labels, value in re.findall(rf"^{name}{{(.*)}} (\S+)$", body, re.MULTILINE)}
+
+
+def after_ticks(server: Running, count: int) -> str:
+    """The metrics, once so many more ticks have passed."""
+    ticks = int(re.findall(r"^gpuledger_ticks_total (\d+)$", server.metrics(TICKS), re.MULTILINE)[0])
+    later = "|".join(str(ticks + more) for more in range(count, count + 1000))
+    return server.metrics(rf"^gpuledger_ticks_total ({later})$")
+
+
+def test_a_driver_reload_renumbers_the_gpus(tmp_path: Path) -> None:
+    """The driver is reloaded with the GPUs in the other order, and one of them does not answer: each uuid once."""
+    scenario = Scenario(gpus=[Gpu(index=0, uuid=A), Gpu(index=1, uuid=B)])
+    path = scenario.write(tmp_path / "scenario")
+    with serving("serve", "--tick.interval=100ms", env=surroundings(path)) as server:
+        server.metrics(rf'^gpu_up{{gpu="1",uuid="{B}"}} 1$')
+        scenario.extra = ["unloaded"]
+        scenario.write(path)
+        server.metrics("^gpuledger_up 0$")
+        scenario.gpus = [Gpu(index=0, uuid=B), Gpu(index=1, uuid=A)]
+        scenario.extra = ["lost 1"]
+        scenario.write(path)
+        renumbered = server.metrics(rf'^gpu_up{{gpu="0",uuid="{B}"}} 1$')
+        scenario.extra = []
+        scenario.write(path)
+        answers = server.metrics(rf'^gpu_up{{gpu="1",uuid="{A}"}} 1$')
+
+    assert numbers(renumbered, "gpu_up") == {f'gpu="0",uuid="{B}"': 1, 'gpu="1",uuid=""': 0}
+    assert numbers(answers, "gpu_up") == {f'gpu="0",uuid="{B}"': 1, f'gpu="1",uuid="{A}"': 1}
+    assert len(numbers(renumbered, "gpu_energy_joules_total")) == 1
+
+
+def test_two_gpus_with_one_uuid(tmp_path: Path) -> None:
+    """The driver reports the same uuid for two GPUs: one of them is down, and no total counts twice."""
+    path = Scenario(gpus=[Gpu(index=0, uuid=A), Gpu(index=1, uuid=A)]).write(tmp_path / "scenario")
+    with serving("serve", "--tick.interval=100ms", env=surroundings(path)) as server:
+        body = server.metrics("^gpu_up")
+
+    assert numbers(body, "gpu_up") == {f'gpu="0",uuid="{A}"': 1, 'gpu="1",uuid=""': 0}
+
+
+def test_a_counter_that_is_misread_once(tmp_path: Path) -> None:
+    """The energy counter is near 0 in one tick: the total of the device goes on where it was."""
+    gpu = Gpu(index=0, uuid=A, watts=100, energy_mj=10**9)
+    scenario = Scenario(gpus=[gpu])
+    path = scenario.write(tmp_path / "scenario")
+    with serving("serve", "--tick.interval=1s", env=surroundings(path)) as server:
+        before = numbers(after_ticks(server, 2), "gpu_energy_joules_total")
+        scenario.gpus = [Gpu(index=0, uuid=A, watts=0, energy_mj=5)]
+        scenario.write(path)
+        after_ticks(server, 1)
+        scenario.gpus = [gpu]
+        scenario.write(path)
+        after = numbers(after_ticks(server, 2), "gpu_energy_joules_total")
+
+    (was,), (now,) = before.values(), after.values()
+    assert was >= 10**6
+    assert 0 < now - was < 10**5
+
+
+def test_a_counter_that_no_journal_can_hold(tmp_path: Path) -> None:
+    """The counter of one GPU is near 2^63 and is reset twice: the journal is read again, for all GPUs."""
+    other = Gpu(index=1, uuid=B, watts=100, energy_mj=10**6)
+    scenario = Scenario(gpus=[Gpu(index=0, uuid=A, watts=0, energy_mj=2**63 - 1), other])
+    path = scenario.write(tmp_path / "scenario")
+    journal = f"--journal.path={tmp_path / 'journal'}"
+    with serving("serve", "--tick.interval=100ms", journal, env=surroundings(path)) as server:
+        for counter_mj in (1, 2**63 - 1, 2, 2**63 - 1):
+            scenario.gpus = [Gpu(index=0, uuid=A, watts=0, energy_mj=counter_mj), other]
+            scenario.write(path)
+            before = numbers(after_ticks(server, 5), "gpu_energy_joules_total")
+        server.stop()
+    with serving("serve", "--tick.interval=100ms", journal, env=surroundings(path)) as server:
+        after = numbers(server.metrics("^gpu_energy_joules_total"), "gpu_energy_joules_total")
+        assert "totals continue from journal" in server.log.read_text()
+
+    assert all(after[labels] >= joules for labels, joules in before.items())
+    assert max(after.values()) < 2**53
