@@ -81,7 +81,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("web.dialect", ("native",),
            f"Metric names to use under the telemetry path: {', '.join(DIALECTS)}. Can be repeated.",
            checks.OneOf(*DIALECTS), "DIALECT", many=True),
-    Option("web.max-connections", 64, "Maximum number of open HTTP connections.", checks.count, "N",
+    Option("web.max-connections", 64, "Maximum number of HTTP connections served at a time.", checks.count, "N",
            ("web.max-requests",)),
     Option("web.config.file", "", "Web configuration file that enables TLS and basic authentication.", str, "PATH"),
     Option("web.systemd-socket", False, "Listen on the sockets passed by systemd instead of the listen address.",

@@ -405,7 +405,7 @@ def test_full() -> None:
         release.wait(5)
         return Response.text(200, "done")
 
-    with serving(wait, limits=Limits(), max_connections=2) as server, contextlib.ExitStack() as stack:
+    with serving(wait, limits=Limits(queue_s=0.01), max_connections=2) as server, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(connect(server, get("/", "Connection: close"))) for _ in range(2)]
         assert entered.acquire(timeout=3)
         assert entered.acquire(timeout=3)
@@ -470,8 +470,6 @@ def test_abuse() -> None:
 
         assert max(took) < 1.0
         assert peak <= threads + len(abusers) + most + 4  # the accept thread, and those that are just ending
-        assert server.statistics.open <= most
-        assert server.statistics.evicted >= 200 - most
         assert server.statistics.rejected == 0
 
 

@@ -23,6 +23,9 @@ REASONS = {
     505: "HTTP Version Not Supported",
 }
 
+PROBES = ("/healthz", "/readyz")
+"""Paths of health checks."""
+
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VISIBLE = re.compile(r"[!-~]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # a tab is allowed in a header value
@@ -53,6 +56,7 @@ class Limits:
     idle_s: float = 75.0  # between two requests
     write_s: float = 30.0  # for the whole response
     live_s: float = 5.0  # for one part of a live response
+    queue_s: float = 5.0  # in which a request waits for a thread
 
 
 DEFAULT_LIMITS = Limits()

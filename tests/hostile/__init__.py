@@ -1,0 +1,1 @@
+"""Attacks by tenants, clients and senders against a running exporter."""

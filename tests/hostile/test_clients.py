@@ -1,0 +1,61 @@
+"""Clients that try to lock out probes, scrapers and users."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests import fakedriver
+from tests.cli.running import Running, serving, surroundings
+from tests.hostile.slow import slow_readers
+
+PROBE_S = 1.0
+"""The default timeout of a probe in Kubernetes."""
+SCRAPE_S = 10.0
+"""The default timeout of a scrape in Prometheus."""
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[Running]:
+    """An exporter with a page of several hundred kilobytes."""
+    scenario = fakedriver.h200_node(gpus=8, processes=256).write(tmp_path / "scenario")
+    with serving("serve", env=surroundings(scenario)) as exporter:
+        body = exporter.metrics("^gpu_process_energy_joules_total")
+        assert len(body) > 150_000
+        yield exporter
+
+
+def port(exporter: Running) -> int:
+    """Of the listener."""
+    return urlsplit(exporter.url).port or 0
+
+
+def status(exporter: Running, path: str, timeout_s: float, source: str = "127.0.0.1", **headers: str) -> int:
+    """Status of a complete response on a new connection; 0 if there is none."""
+    client = http.client.HTTPConnection("127.0.0.1", port(exporter), timeout=timeout_s, source_address=(source, 0))
+    try:
+        client.request("GET", path, headers=headers)
+        response = client.getresponse()
+        response.read()
+    except (OSError, http.client.HTTPException):
+        return 0
+    else:
+        return response.status
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("sources", [("127.0.0.1",), ("127.0.0.2",), ("127.0.0.2", "127.0.0.3")])
+def test_slow_readers(busy: Running, sources: tuple[str, ...]) -> None:
+    """400 clients do not read their responses and reconnect when evicted; every probe and every scrape succeeds."""
+    with ExitStack() as stack:
+        for source in sources:
+            stack.enter_context(slow_readers(port(busy), source, 400 // len(sources)))
+        for _ in range(8):
+            assert [status(busy, "/healthz", PROBE_S) for _ in range(3)] == [200] * 3
+            assert status(busy, "/metrics", SCRAPE_S) == 200
