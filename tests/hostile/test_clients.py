@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import http.client
+import itertools
+import json
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import bcrypt
 import pytest
 
 from tests import fakedriver
 from tests.cli.running import Running, serving, surroundings
+from tests.export.logins import basic
 from tests.hostile.slow import slow_readers
 
 PROBE_S = 1.0
@@ -59,3 +65,45 @@ def test_slow_readers(busy: Running, sources: tuple[str, ...]) -> None:
         for _ in range(8):
             assert [status(busy, "/healthz", PROBE_S) for _ in range(3)] == [200] * 3
             assert status(busy, "/metrics", SCRAPE_S) == 200
+
+
+def guess(exporter: Running, source: str, stop: threading.Event) -> None:
+    """Try one password after the other."""
+    for number in itertools.count():
+        if stop.is_set():
+            return
+        password = f"{source} {threading.get_ident()} {number}"
+        status(exporter, "/metrics", 10, source, Authorization=basic("user0", password))
+
+
+def test_password_guessing(tmp_path: Path) -> None:
+    """Two addresses guess passwords in 16 threads; each first login from another address succeeds."""
+    users = {f"user{number}": bcrypt.hashpw(b"wonder", bcrypt.gensalt(10)).decode() for number in range(8)}
+    (tmp_path / "web.yml").write_text(json.dumps({"basic_auth_users": users}))
+    scenario = fakedriver.h200_node(gpus=1, processes=0).write(tmp_path / "scenario")
+    stop = threading.Event()
+    with serving("serve", f"--web.config.file={tmp_path}/web.yml", env=surroundings(scenario)) as exporter:
+        guesses = [
+            threading.Thread(target=guess, args=(exporter, source, stop))
+            for source in ("127.0.0.2", "127.0.0.3")
+            for _ in range(8)
+        ]
+        for thread in guesses:
+            thread.start()
+        try:
+            until_busy(exporter)
+            right = [basic(user, "wonder") for user in users]
+            logins = [status(exporter, "/healthz", SCRAPE_S, Authorization=header) for header in right * 2]
+        finally:
+            stop.set()
+            for thread in guesses:
+                thread.join()
+
+    assert logins == [200] * 16
+
+
+def until_busy(exporter: Running) -> None:
+    """Return when a guess is refused because of other guesses."""
+    deadline = time.monotonic() + 20
+    while status(exporter, "/healthz", 10, "127.0.0.2", Authorization=basic("user0", str(time.monotonic()))) != 503:
+        assert time.monotonic() < deadline
