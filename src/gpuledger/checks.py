@@ -73,6 +73,13 @@ def url_path(text: str) -> str:
     return text
 
 
+def domain(text: str) -> str:
+    """A domain, or the name of a host."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text):
+        raise ValueError("is not a domain; write it as example.com, without a port")
+    return text
+
+
 def source(text: str) -> str:
     """A source of readings."""
     kind, _, path = text.partition(":")

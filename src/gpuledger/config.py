@@ -83,6 +83,9 @@ OPTIONS: tuple[Option, ...] = (
            checks.OneOf(*DIALECTS), "DIALECT", many=True),
     Option("web.max-connections", 64, "Maximum number of HTTP connections served at a time.", checks.count, "N",
            ("web.max-requests",)),
+    Option("web.allowed-hosts", (),
+           "Domain under which browsers may open the pages, besides the names of this network. Can be repeated.",
+           checks.domain, "DOMAIN", many=True),
     Option("web.config.file", "", "Web configuration file that enables TLS and basic authentication.", str, "PATH"),
     Option("web.systemd-socket", False, "Listen on the sockets passed by systemd instead of the listen address.",
            checks.switch),
@@ -176,6 +179,7 @@ class Config:
     web_telemetry_path: str
     web_dialect: tuple[str, ...]
     web_max_connections: int
+    web_allowed_hosts: tuple[str, ...]
     web_config_file: str
     web_systemd_socket: bool
     tick_interval: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -107,3 +108,47 @@ def until_busy(exporter: Running) -> None:
     deadline = time.monotonic() + 20
     while status(exporter, "/healthz", 10, "127.0.0.2", Authorization=basic("user0", str(time.monotonic()))) != 503:
         assert time.monotonic() < deadline
+
+
+BROWSER = {"User-Agent": "Mozilla/5.0", "Accept-Encoding": "gzip, deflate", "Accept-Language": "en-US,en;q=0.5"}
+HTTPS_BROWSER = BROWSER | {"Sec-Fetch-Site": "same-origin"}
+"""Browsers send Sec-Fetch headers only to https and to localhost, and no script can add them."""
+PROMETHEUS = {"User-Agent": "Prometheus/3.0.0", "Accept-Encoding": "gzip"}
+
+
+def test_dns_rebinding(tmp_path: Path) -> None:
+    """A site points its own name to the exporter and lets a browser read it; it gets no page, and others get all."""
+    scenario = fakedriver.h200_node(gpus=1, processes=0).write(tmp_path / "scenario")
+    flags = ("--web.allowed-hosts=gpus.example.com", "--web.allowed-hosts=example.org")
+    with serving("serve", *flags, env=surroundings(scenario)) as exporter:
+        exporter.metrics("^gpuledger_up 1")
+        pages = ("/", "/metrics", "/dcgm/metrics", "/api/v1/snapshot", "/api/v1/history", "/api/v1/fingerprints")
+        rebound = {
+            status(exporter, path, 10, **BROWSER | extra, Host=host)
+            for path in pages
+            for extra in ({}, {"X-Forwarded-For": "10.0.0.1"}, {"Accept-Language": ""}, {"User-Agent": "Prometheus/3"})
+            for host in ("evil.example", "evil.example:9400", "localhost.evil.example", "10.0.0.1.evil.example.")
+        }
+        names = (
+            "127.0.0.1:9400",
+            "10.1.2.3",
+            "[::1]:9400",
+            "localhost:9400",
+            "gpuledger",
+            "gpu-node-1:9400",
+            os.uname().nodename,
+            "gpuledger.monitoring.svc:9400",
+            "gpuledger.monitoring.svc.cluster.local",
+            "ip-10-0-0-1.ec2.internal",
+            "gpus.example.com",
+            "node1.example.org:9400",
+            "Localhost.",
+        )
+        named = {name: status(exporter, "/api/v1/snapshot", 10, **BROWSER, Host=name) for name in names}
+        behind_https = status(exporter, "/api/v1/snapshot", 10, **HTTPS_BROWSER, Host="gpus.anywhere.example")
+        scraped = status(exporter, "/metrics", 10, **PROMETHEUS, Host="gpu-node-1.anywhere.example:9400")
+
+    assert rebound == {403}
+    assert named == dict.fromkeys(names, 200)
+    assert behind_https == 200
+    assert scraped == 200
