@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gpuledger import durations
 from gpuledger.export.listen import parse_address
+from gpuledger.net.address import has_credentials
 from gpuledger.net.address import parse_address as parse_docker_address
 
 
@@ -112,6 +113,8 @@ def seconds(text: str) -> float:
 
 def docker_host(text: str) -> str:
     """The address of a Docker daemon, as in DOCKER_HOST."""
+    if has_credentials(text):
+        raise ValueError("contains a user name or password, which is not supported; use certificates")
     try:
         parse_docker_address(text)
     except ValueError:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpuledger import checks, durations
 from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.errors import ConfigError
+from gpuledger.net.address import redacted
 from gpuledger.sources.dcgm import parse_hostengine
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def _parse(parse: Callable[[str], Any], origin: str, text: str) -> Any:
             raise ValueError("contains a control character; remove it")
         return parse(text)
     except ValueError as error:
-        raise ConfigError(f"{origin}: {text!r} {error}") from None
+        raise ConfigError(f"{origin}: {redacted(text)!r} {error}") from None
 
 
 def check_environment(environment: Mapping[str, str], more: Iterable[Option] = ()) -> None:
