@@ -515,7 +515,7 @@ def test_stop_closes_idle_connections() -> None:
     with serving(limits=Limits()) as server, connect(server, get("/healthz")) as idle, connect(server, b"GE") as half:
         address = server.addresses[0]
         assert idle.recv(1000).endswith(b"ok\n")
-        assert until(lambda: server.statistics.open == 2)
+        assert until(lambda: server.statistics.accepted == 2)
         started = time.monotonic()
         server.stop(grace_s=5)
 
@@ -560,7 +560,7 @@ def test_stop_cuts_hanging_answers() -> None:
         connect(server, get("/hang")) as hanging,
         connect(server, get("/endless")),
     ):
-        assert until(lambda: server.statistics.open == 2)
+        assert until(lambda: server.statistics.accepted == 2)
         started = time.monotonic()
         server.stop(grace_s=0.3)
 

@@ -171,8 +171,9 @@ class Server:
                         self._accept(key.data)
                 self._serve_ready()
                 self._expire(monotonic())
-            for connection in (*self._silent, *self._ready):
-                connection.sock.close()
+            for pending in (self._silent, self._ready):
+                while pending:
+                    pending.popitem()[0].sock.close()
         self._close_lingering(float("inf"))
 
     def _pause_s(self) -> float | None:
