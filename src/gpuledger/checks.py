@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gpuledger import durations
 from gpuledger.export.listen import parse_address
+from gpuledger.net.address import has_credentials
 from gpuledger.net.address import parse_address as parse_docker_address
 
 
@@ -73,6 +74,13 @@ def url_path(text: str) -> str:
     return text
 
 
+def domain(text: str) -> str:
+    """A domain, or the name of a host."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text):
+        raise ValueError("is not a domain; write it as example.com, without a port")
+    return text
+
+
 def source(text: str) -> str:
     """A source of readings."""
     kind, _, path = text.partition(":")
@@ -105,6 +113,8 @@ def seconds(text: str) -> float:
 
 def docker_host(text: str) -> str:
     """The address of a Docker daemon, as in DOCKER_HOST."""
+    if has_credentials(text):
+        raise ValueError("contains a user name or password, which is not supported; use certificates")
     try:
         parse_docker_address(text)
     except ValueError:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpuledger import checks, durations
 from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.errors import ConfigError
+from gpuledger.net.address import redacted
 from gpuledger.sources.dcgm import parse_hostengine
 
 if TYPE_CHECKING:
@@ -83,8 +84,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("web.dialect", ("native",),
            f"Metric names to use under the telemetry path: {', '.join(DIALECTS)}. Can be repeated.",
            checks.OneOf(*DIALECTS), "DIALECT", many=True),
-    Option("web.max-connections", 64, "Maximum number of open HTTP connections.", checks.count, "N",
+    Option("web.max-connections", 64, "Maximum number of HTTP connections served at a time.", checks.count, "N",
            ("web.max-requests",)),
+    Option("web.allowed-hosts", (),
+           "Domain under which browsers may open the pages, besides the names of this network. Can be repeated.",
+           checks.domain, "DOMAIN", many=True),
     Option("web.config.file", "", "Web configuration file that enables TLS and basic authentication.", str, "PATH"),
     Option("web.systemd-socket", False, "Listen on the sockets passed by systemd instead of the listen address.",
            checks.switch),
@@ -184,6 +188,7 @@ class Config:
     web_telemetry_path: str
     web_dialect: tuple[str, ...]
     web_max_connections: int
+    web_allowed_hosts: tuple[str, ...]
     web_config_file: str
     web_systemd_socket: bool
     tick_interval: float
@@ -269,7 +274,7 @@ def _parse(parse: Callable[[str], Any], origin: str, text: str) -> Any:
             raise ValueError("contains a control character; remove it")
         return parse(text)
     except ValueError as error:
-        raise ConfigError(f"{origin}: {text!r} {error}") from None
+        raise ConfigError(f"{origin}: {redacted(text)!r} {error}") from None
 
 
 def check_environment(environment: Mapping[str, str], more: Iterable[Option] = ()) -> None:

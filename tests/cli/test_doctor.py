@@ -504,7 +504,8 @@ def test_bundle_tells_no_secrets_and_no_names(folder: Path, tmp_path: Path) -> N
     scenario = healthy()
     scenario.gpus[0].uuid = "GPU-5eed5eed"
     scenario.extra.append("lost 1")
-    env = surroundings(scenario.write(tmp_path / "scenario"), MY_PASSWORD="in-the-environment")
+    env = surroundings(scenario.write(tmp_path / "scenario"), MY_PASSWORD="in-the-environment",
+                       DOCKER_HOST="tcp://me:hunter2@127.0.0.1:9")  # fmt: skip
     bundle = tmp_path / "bundle.tar.gz"
     with (
         contextlib.closing(FakeDocker(folder, names)) as docker,
@@ -513,7 +514,7 @@ def test_bundle_tells_no_secrets_and_no_names(folder: Path, tmp_path: Path) -> N
         api.answers.extend([status(403, "User system:serviceaccount:payroll-llm:x, token=kube-token-77")] * 20)
         done = gpuledger(
             "doctor", *FAST, f"--bundle={bundle}", f"--path.procfs={put_proc(tmp_path / 'proc')}",
-            f"--docker.host={docker.path}", "--docker.host=tcp://me:hunter2@127.0.0.1:9",
+            f"--docker.host={docker.path}",
             "--dcgm-exporter.url=http://127.0.0.1:9/metrics?key=s3cr3t-query", "--kubernetes.api",
             f"--kubernetes.kubeconfig={write_kubeconfig(folder, api, 'kube-token-77')}",
             "--kubernetes.node-name=node-of-acme", env=env,

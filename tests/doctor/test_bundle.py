@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -128,7 +129,7 @@ def test_query_of_a_setting_is_nowhere(value: str) -> None:
 
 def test_settings() -> None:
     """Secrets are gone, the rest is as it was."""
-    settings = config.load({"docker.host": ["tcp://me:hunter2@h:1", "/run/docker.sock"]}, {})
+    settings = replace(config.load({}, {}), docker_host=("tcp://me:hunter2@h:1", "/run/docker.sock"))
 
     shown = Redactor().settings(settings)
 

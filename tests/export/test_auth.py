@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from gpuledger.export.auth import (
     BUSY,
     CACHE_SIZE,
+    FAILURES_SIZE,
     QUEUE_PER_ADDRESS,
     QUEUE_SIZE,
     UNAUTHORIZED,
@@ -146,11 +148,12 @@ def test_a_crowd_of_guesses() -> None:
     assert logins.refusal(USERS, basic("alice", "wonder")) is None
     begun.acquire()
     answers: list[Response | None] = []
-    threads = [
+    threads = [_in_thread(lambda: logins.refusal(USERS, basic("alice", "first"), "a"), answers)]
+    assert begun.acquire(timeout=10)
+    threads += [
         _in_thread(lambda guess=str(guess): logins.refusal(USERS, basic("alice", guess), "a"), answers)  # type: ignore[misc]
         for guess in range(QUEUE_PER_ADDRESS)
     ]
-    assert begun.acquire(timeout=10)
     while len(logins._queue) < QUEUE_PER_ADDRESS:
         threading.Event().wait(0.01)
     assert logins.refusal(USERS, basic("alice", "one more"), "a") is BUSY
@@ -161,25 +164,78 @@ def test_a_crowd_of_guesses() -> None:
     while len(logins._queue) < QUEUE_SIZE:
         threading.Event().wait(0.01)
 
-    assert logins.refusal(USERS, basic("alice", "one more")) is BUSY
     assert logins.refusal(USERS, basic("alice", "wonder")) is None
     go_on.set()
     for thread in threads:
         thread.join()
-    assert answers == [UNAUTHORIZED] * QUEUE_SIZE
+    assert answers == [UNAUTHORIZED] * (1 + QUEUE_SIZE)
     assert most == 1
     assert logins.refusal(USERS, basic("alice", "one more")) is UNAUTHORIZED
+
+
+def test_addresses_with_wrong_passwords_come_last() -> None:
+    """A client of another address is compared next, and displaces a guess if the queue is full."""
+    turns: queue.Queue[bytes] = queue.Queue()
+    go_on = threading.Semaphore(0)
+
+    def slow(password: bytes, _: bytes) -> bool:
+        turns.put(password)
+        assert go_on.acquire(timeout=10)
+        return password == b"wonder"
+
+    logins = Logins(slow)
+    go_on.release(2)
+    for address in "ab":
+        assert logins.refusal(USERS, basic("alice", f"first of {address}"), address) is UNAUTHORIZED
+    answers: list[Response | None] = []
+    threads = [_in_thread(lambda: logins.refusal(USERS, basic("alice", "blocks"), "a"), answers)]
+    while turns.get(timeout=10) != b"blocks":
+        pass
+    for number in range(QUEUE_PER_ADDRESS):
+        for address in "ab":
+            guess = basic("alice", f"{address}{number}")
+            threads.append(_in_thread(lambda a=address, g=guess: logins.refusal(USERS, g, a), answers))  # type: ignore[misc]
+    while len(logins._queue) < QUEUE_SIZE:
+        threading.Event().wait(0.01)
+    threads.append(_in_thread(lambda: logins.refusal(USERS, basic("alice", "wonder"), "c"), answers))
+    while not answers:
+        threading.Event().wait(0.01)
+
+    assert answers == [BUSY]
+    go_on.release()
+    assert turns.get(timeout=10) == b"wonder"
+    go_on.release(QUEUE_SIZE)
+    for thread in threads:
+        thread.join()
+    assert answers.count(None) == 1
+    assert answers.count(UNAUTHORIZED) == QUEUE_SIZE
+
+
+def test_the_counted_addresses_are_bounded() -> None:
+    """However many addresses guess."""
+    logins = Logins(Compared())
+    for number in range(FAILURES_SIZE + 10):
+        logins.refusal(USERS, basic("alice", str(number)), str(number))
+
+    assert len(logins._failures) == FAILURES_SIZE
 
 
 def test_the_same_password_at_the_same_time() -> None:
     """Two who ask the same cost one comparison."""
     compared = Compared()
-    logins = Logins(compared)
-    with logins._compare_lock:
-        answers: list[Response | None] = []
-        threads = [_in_thread(lambda: logins.refusal(USERS, basic("alice", "wonder")), answers) for _ in range(2)]
-        while len(logins._queue) < 2:
-            threading.Event().wait(0.01)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(password: bytes, hashed: bytes) -> bool:
+        begun.set()
+        assert go_on.wait(10)
+        return compared(password, hashed)
+
+    logins = Logins(slow)
+    answers: list[Response | None] = []
+    threads = [_in_thread(lambda: logins.refusal(USERS, basic("alice", "wonder")), answers) for _ in range(2)]
+    while not begun.is_set() or len(logins._queue) < 1:
+        threading.Event().wait(0.01)
+    go_on.set()
     for thread in threads:
         thread.join()
 

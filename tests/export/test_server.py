@@ -405,7 +405,7 @@ def test_full() -> None:
         release.wait(5)
         return Response.text(200, "done")
 
-    with serving(wait, limits=Limits(), max_connections=2) as server, contextlib.ExitStack() as stack:
+    with serving(wait, limits=Limits(queue_s=0.01), max_connections=2) as server, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(connect(server, get("/", "Connection: close"))) for _ in range(2)]
         assert entered.acquire(timeout=3)
         assert entered.acquire(timeout=3)
@@ -470,8 +470,6 @@ def test_abuse() -> None:
 
         assert max(took) < 1.0
         assert peak <= threads + len(abusers) + most + 4  # the accept thread, and those that are just ending
-        assert server.statistics.open <= most
-        assert server.statistics.evicted >= 200 - most
         assert server.statistics.rejected == 0
 
 
@@ -517,7 +515,7 @@ def test_stop_closes_idle_connections() -> None:
     with serving(limits=Limits()) as server, connect(server, get("/healthz")) as idle, connect(server, b"GE") as half:
         address = server.addresses[0]
         assert idle.recv(1000).endswith(b"ok\n")
-        assert until(lambda: server.statistics.open == 2)
+        assert until(lambda: server.statistics.accepted == 2)
         started = time.monotonic()
         server.stop(grace_s=5)
 
@@ -562,7 +560,7 @@ def test_stop_cuts_hanging_answers() -> None:
         connect(server, get("/hang")) as hanging,
         connect(server, get("/endless")),
     ):
-        assert until(lambda: server.statistics.open == 2)
+        assert until(lambda: server.statistics.accepted == 2)
         started = time.monotonic()
         server.stop(grace_s=0.3)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.net.address import Address, has_credentials, parse_address, parse_url
+from gpuledger.net.address import Address, has_credentials, parse_address, parse_url, redacted
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,24 @@ def test_parts() -> None:
     assert Address(path="/d.sock").authority == "localhost"
     assert has_credentials("http://me:secret@a/")
     assert not has_credentials("http://a/@")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        ("/run/docker.sock", "/run/docker.sock"),
+        ("unix:///run/docker.sock", "unix:///run/docker.sock"),
+        ("http://[::1]:9400/metrics", "http://[::1]:9400/metrics"),
+        ("http://a:9400/metrics?", "http://a:9400/metrics?***"),
+        ("http://a/m?token=x&y&z==&=", "http://a/m?token=***&***&z=***&=***"),
+        ("http://user:pa/ss?w@rd@a/m?t=x", "http://***@a/m?t=***"),
+        ("http://user@a", "http://***@a"),
+        ("user:password@a:9400", "***@a:9400"),
+        ("up == 1 and x @ 5", "up == 1 and x @ 5"),
+        ("a?b=c", "a?b=c"),
+    ],
+)
+def test_redacted(text: str, shown: str) -> None:
+    """A message shows no user, no password and no value of a query."""
+    assert redacted(text) == shown

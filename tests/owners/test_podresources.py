@@ -262,11 +262,11 @@ def test_answers_beyond_the_usual_limit(kubelet: KubeletServer) -> None:
 
 
 def test_answers_beyond_our_limit(kubelet: KubeletServer) -> None:
-    """64 MiB are too many; just below they are read."""
+    """16 MiB are too many; just below they are read."""
     kubelet.raw = _padded(client.ANSWER_LIMIT)
     assert asked(kubelet, timeout_s=30) == []
     kubelet.raw = _padded(client.ANSWER_LIMIT + 1)
-    assert "longer than 64 MiB" in refusal(kubelet.path, timeout_s=30)
+    assert "longer than 16 MiB" in refusal(kubelet.path, timeout_s=30)
 
 
 def _padded(size: int) -> bytes:

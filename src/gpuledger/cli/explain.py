@@ -19,6 +19,7 @@ from gpuledger.errors import ConfigError, HttpError
 from gpuledger.export.listen import parse_address
 from gpuledger.model import Device, Facts, Owner, Reading, Tick
 from gpuledger.net.address import Address
+from gpuledger.net.elements import load_json
 from gpuledger.net.http import Client
 from gpuledger.owners import cgroup, devices
 from gpuledger.owners.access import probe
@@ -194,7 +195,7 @@ def fetch_fingerprints(addresses: Sequence[str]) -> list[dict[str, Any]] | None:
         try:
             status, body = _client(address).get("/api/v1/fingerprints", EXPORTER_TIMEOUT_S, MAX_RESPONSE_BYTES)
             if status == 200:
-                return list(json.loads(body)["fingerprints"])
+                return list(load_json(body)["fingerprints"])
         except (HttpError, ValueError, KeyError, TypeError):
             continue  # another program, or no program
     return None

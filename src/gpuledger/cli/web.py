@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuledger import __version__
 from gpuledger.errors import ConfigError
 from gpuledger.export.connection import Handler
+from gpuledger.export.hosts import HostCheck, own_domains
 from gpuledger.export.listen import passed_sockets
 from gpuledger.export.server import Server, Wrap
 
@@ -20,10 +22,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+RESOLV_CONF = Path("/etc/resolv.conf")
+
 
 def create_server(settings: Config | FleetSettings, pages: Handler) -> Server:
     """A server that is not bound yet. Raises ConfigError if its files are invalid."""
     wrap, middleware = None, None
+    pages = HostCheck(pages, (*settings.web_allowed_hosts, *own_domains(os.uname().nodename, _resolv_conf())))
     if settings.web_config_file:
         from gpuledger.export.auth import BasicAuth, Logins  # memory that few users need
 
@@ -41,6 +46,13 @@ def create_server(settings: Config | FleetSettings, pages: Handler) -> Server:
         middleware=middleware,
         sockets=passed_sockets(os.environ) if settings.web_systemd_socket else [],
     )
+
+
+def _resolv_conf() -> str:
+    try:
+        return RESOLV_CONF.read_text()
+    except (OSError, ValueError):
+        return ""
 
 
 def load_web_file(path: str) -> tuple[WebFile, Wrap | None]:

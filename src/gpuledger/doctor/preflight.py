@@ -18,6 +18,7 @@ from gpuledger.errors import ConfigError, JournalError, ListenError, UpstreamErr
 from gpuledger.export.listen import listen, parse_address
 from gpuledger.journalfile import JournalFile
 from gpuledger.model import Reading
+from gpuledger.net.address import redacted
 from gpuledger.net.deadline import Deadline
 from gpuledger.sources.nvml.processes import NewSamples, OldSamples
 from gpuledger.sources.worker import Worker
@@ -147,7 +148,7 @@ def upstream(url: str, source: Callable[[], Source]) -> list[Finding]:
         return [explained(UPSTREAM, error.problem)]
     except UpstreamError as error:
         cause = explained(UPSTREAM, error.problem)
-        look = f"`ls -l {url}`" if url.startswith(("/", "file://")) else f"`curl -i {url}`"
+        look = f"`ls -l {url}`" if url.startswith(("/", "file://")) else f"`curl -i {redacted(url)}`"
         return [problem(UPSTREAM, cause.text, f"{cause.fix}; see {look}")]
     return [ok(UPSTREAM, f"responds with {len(families)} metrics")]
 

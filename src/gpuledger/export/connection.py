@@ -1,10 +1,14 @@
 """The connection of one client: reading requests, sending responses and closing, each under a deadline."""
 
 import contextlib
+import fcntl
 import logging
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator
+import sys
+import termios
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from time import monotonic
 from typing import Protocol, runtime_checkable
 
@@ -17,9 +21,12 @@ Handler = Callable[[Request], Response]
 log = logging.getLogger(__name__)
 
 LINGER_S = 0.5  # closing with unread bytes resets the connection, and the client loses the response
-SLOW_S = 1.0  # a scrape takes milliseconds; a client that is still reading after this may be evicted
+SLOW_S = 0.25  # a client that sends or takes no bytes for this long may be evicted
+_IDLE = 4  # an idle client may be evicted after this many times SLOW_S
 _READ_BYTES = 4096
+_PEEK_BYTES = 64
 _SEND_BYTES = 256 * 1024  # the deadline is checked after this many bytes, also if a send blocks (TLS)
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, and drop what the client has not read
 
 
 @runtime_checkable
@@ -33,11 +40,11 @@ class Closable(Protocol):
 class Connection:
     """One client, served by its own thread.
 
-    `waiting_since` is None while a request is being handled. `sending_since` is the start of the current send: of the
-    response, or of one part of a live response.
+    `waiting_since` is None while a request is being handled. `sending_since` is the start of a send that the client
+    has not taken yet. `requests` counts the requests that were read.
     """
 
-    __slots__ = ("address", "buffer", "evicted", "limits", "sending_since", "sock", "waiting_since")
+    __slots__ = ("address", "buffer", "evicted", "limits", "requests", "sending_since", "sock", "waiting_since")
 
     def __init__(self, sock: socket.socket, limits: Limits, now: float, address: str = "") -> None:
         self.sock = sock
@@ -46,6 +53,7 @@ class Connection:
         self.waiting_since: float | None = now
         self.sending_since: float | None = None
         self.evicted = False
+        self.requests = 0
         self.buffer = bytearray()
 
     def read_request(self, *, fresh: bool) -> Request | None:
@@ -60,6 +68,7 @@ class Connection:
             if end:
                 head = bytes(self.buffer[:end])
                 del self.buffer[:end]
+                self.requests += 1
                 return http.parse_head(head, self.limits, self.address)
             try:
                 self.sock.settimeout(deadline.left_s())
@@ -86,17 +95,12 @@ class Connection:
         deadline = Deadline(self.limits.write_s)
         try:
             for piece in _until_failure(pieces, request):
-                if response.live or self.sending_since is None:
-                    self.sending_since = monotonic()
                 self.send(piece, Deadline(self.limits.live_s) if response.live else deadline)
-                if response.live:  # the client has everything and waits for the next part
-                    self.sending_since = None
         except OSError:
-            # A reset cannot be mistaken for the end of the body, and the kernel drops its send buffer.
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # A reset cannot be mistaken for the end of the body.
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             raise
         finally:
-            self.sending_since = None
             if isinstance(response.body, Closable):
                 response.body.close()
         return keep
@@ -109,9 +113,13 @@ class Connection:
     def send(self, data: bytes, deadline: Deadline) -> None:
         """Send all data, or raise TimeoutError."""
         unsent = memoryview(data)
-        while unsent:
-            self.sock.settimeout(deadline.left_s())
-            unsent = unsent[self.sock.send(unsent[:_SEND_BYTES]) :]
+        try:
+            while unsent:
+                self.sock.settimeout(deadline.left_s())
+                self.sending_since = monotonic()
+                unsent = unsent[self.sock.send(unsent[:_SEND_BYTES]) :]
+        finally:
+            self.sending_since = None
 
     def linger(self) -> None:
         """Close our side and read until the client closes too, so that it can read the response."""
@@ -125,23 +133,59 @@ class Connection:
         while self.sock.recv(_READ_BYTES):
             self.sock.settimeout(deadline.left_s())
 
-    def eviction_key(self, now: float) -> tuple[int, float] | None:
-        """Sort key for eviction, smallest first; None if the connection must not be evicted.
+    def is_probe(self) -> bool:
+        """Whether the bytes received so far are the start of a health check."""
+        try:
+            words = self.sock.recv(_PEEK_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT).split(b" ", 2)
+        except OSError:
+            return False
+        return len(words) == 3 and words[1].partition(b"?")[0].decode("latin-1") in http.PROBES
 
-        Clients that send nothing come first, then clients that are slow to read their response.
+    def eviction_key(self, now: float, slow_s: float) -> tuple[int, int, float] | None:
+        """Sort key for eviction, smallest first; None if the client has not been slow for `slow_s`, or idle for longer.
+
+        Clients without a complete request come first, then clients that do not read their response, then idle clients:
+        those with the fewest requests, so that a scraper stays connected.
         """
-        if self.evicted:
+        waiting_since, sending_since = self.waiting_since, self.sending_since
+        if waiting_since is not None:
+            key, patience_s = (0, 0, waiting_since), slow_s
+            if self.requests:
+                key, patience_s = (2, self.requests, waiting_since), _IDLE * slow_s
+        elif sending_since is not None:
+            key, patience_s = (1, 0, sending_since), slow_s
+        else:
             return None
-        if self.waiting_since is not None:
-            return 0, self.waiting_since
-        sending_since = self.sending_since
-        return None if sending_since is None or now - sending_since < SLOW_S else (1, sending_since)
+        return key if now - key[-1] >= patience_s else None
 
     def cut(self) -> None:
         """Shut the socket down, which ends its thread. Called with the server's lock held, so that it is open."""
         self.evicted = True
-        with contextlib.suppress(OSError):  # not the method of TLS sockets, which would continue in clear text
-            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+        with contextlib.suppress(OSError, ValueError):  # its socket may be closed, or being wrapped in TLS
+            if self._unread_bytes():  # otherwise they would stay in kernel memory after the connection is closed
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # that of TLS sockets would continue in clear text
+
+    def _unread_bytes(self) -> int:
+        """Bytes in the send buffer."""
+        size = fcntl.ioctl(self.sock.fileno(), termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(size, sys.byteorder)
+
+
+def choose_victim(connections: Collection[Connection], address: str, now: float) -> Connection | None:
+    """The connection to evict for a client with this address: one of the address with the most connections.
+
+    An address with fewer connections than the client's loses none. An address with at least two more may lose one at
+    any time, other addresses only one that is slow.
+    """
+    counts = Counter(connection.address for connection in connections)
+    keys: dict[Connection, tuple[int, int, int, float]] = {}
+    for connection in connections:
+        count = counts[connection.address]
+        key = connection.eviction_key(now, 0.0 if count > counts[address] + 1 else SLOW_S)
+        if key is not None and count >= counts[address]:
+            keys[connection] = -count, *key
+    return min(keys, key=keys.__getitem__, default=None)
 
 
 def _until_failure(pieces: Iterable[bytes], request: Request) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ REASONS = {
     304: "Not Modified",
     400: "Bad Request",
     401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
@@ -22,6 +23,9 @@ REASONS = {
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
+
+PROBES = ("/healthz", "/readyz")
+"""Paths of health checks."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VISIBLE = re.compile(r"[!-~]+")
@@ -53,6 +57,7 @@ class Limits:
     idle_s: float = 75.0  # between two requests
     write_s: float = 30.0  # for the whole response
     live_s: float = 5.0  # for one part of a live response
+    queue_s: float = 5.0  # in which a request waits for a thread
 
 
 DEFAULT_LIMITS = Limits()

@@ -1,8 +1,12 @@
 """A small threaded HTTP server that slow clients cannot starve.
 
-One thread accepts connections; one daemon thread per connection reads requests, calls the handler and writes responses.
-When all connections are in use, a new client evicts the client that has been silent longest, or else the one that has
-been reading its response longest. Any number of such clients costs at most `max_connections` threads.
+One thread accepts connections. With its first bytes, a client gets a thread that reads requests, calls the handler and
+writes responses. There are at most `max_connections` threads; a quarter of them is reserved for clients whose first
+request is a health check.
+
+When no thread is free, a client evicts a client of the address with the most threads: one that does not complete its
+request, does not read its response, or is idle. If none can be evicted, it waits. Clients of the address with the
+fewest threads come first.
 """
 
 import contextlib
@@ -12,16 +16,16 @@ import os
 import selectors
 import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import takewhile
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from gpuledger.errors import ListenError
 from gpuledger.export import http
-from gpuledger.export.connection import LINGER_S, Connection, Handler
+from gpuledger.export.connection import LINGER_S, Connection, Handler, choose_victim
 from gpuledger.export.http import BadRequest, Limits, Response
 from gpuledger.export.listen import check_address, listen
 
@@ -34,6 +38,11 @@ Middleware = Callable[[Handler], Handler]
 log = logging.getLogger(__name__)
 
 _LINGERING = 16  # rejected connections that are kept open for LINGER_S
+_PENDING = 512  # connections without a thread
+_ENDING = 4  # threads of evicted clients
+_POLL_S = 0.05  # while clients wait for a thread: another one may have become slow
+_SEND_BUFFER = 256 * 1024  # kernel memory of a client that does not read; the kernel's own limit is 4 MB
+_FULL = Response.text(503, "all connections are in use; try again in a second", ("Retry-After", "1"))
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -73,12 +82,19 @@ class Server:
         handler = _with_refusals(handler)
         self._handler = handler if middleware is None else middleware(handler)
         self._wrap, self._limits, self._max_connections = wrap, limits, max_connections
+        self._reserved = max_connections // 4 if wrap is None else 0  # with TLS, health checks cannot be recognized
         self._listeners = list(sockets)
         self._stopping = threading.Event()
         self._changed = threading.Condition()  # guards the connections, their states and the count
-        self._connections: set[Connection] = set()
+        self._connections: set[Connection] = set()  # with a thread
+        self._ending: set[Connection] = set()  # evicted
         self._accepted = self._evicted = self._rejected = 0
-        self._lingering: deque[tuple[float, socket.socket]] = deque()  # this and the next belong to the accept thread
+        # The following belong to the accept thread.
+        self._selector: selectors.BaseSelector
+        # Clients that have sent nothing, and clients that wait for a thread: whether for a health check. Oldest first.
+        self._silent: dict[Connection, None] = {}
+        self._ready: dict[Connection, bool] = {}
+        self._lingering: deque[tuple[float, socket.socket]] = deque()
         self._exhausted = False
         self._thread: threading.Thread | None = None
         self._wake: socket.socket | None = None
@@ -97,7 +113,8 @@ class Server:
     def statistics(self) -> Statistics:
         """Counts for the exporter's own metrics."""
         with self._changed:
-            return Statistics(len(self._connections), self._accepted, self._evicted, self._rejected)
+            pending = len(self._silent) + len(self._ready)
+            return Statistics(len(self._connections) + pending, self._accepted, self._evicted, self._rejected)
 
     def bind(self) -> None:
         """Open all listeners, or none. Raises ListenError."""
@@ -138,16 +155,31 @@ class Server:
 
     def _accept_all(self, woken: socket.socket) -> None:
         with woken, selectors.DefaultSelector() as selector:
+            self._selector = selector
+            woken.setblocking(False)
             selector.register(woken, selectors.EVENT_READ)
             for listener in self._listeners:
                 listener.setblocking(False)
                 selector.register(listener, selectors.EVENT_READ, listener)
             while not self._stopping.is_set():
-                for key, _ in selector.select(LINGER_S if self._lingering else None):
-                    if key.data is not None:
+                for key, _ in selector.select(self._pause_s()):
+                    if key.data is None:
+                        woken.recv(4096)
+                    elif isinstance(key.data, Connection):
+                        self._receive(key.data)
+                    else:
                         self._accept(key.data)
-                self._close_lingering(monotonic())
+                self._serve_ready()
+                self._expire(monotonic())
+            for pending in (self._silent, self._ready):
+                while pending:
+                    pending.popitem()[0].sock.close()
         self._close_lingering(float("inf"))
+
+    def _pause_s(self) -> float | None:
+        if self._ready:
+            return _POLL_S
+        return min(LINGER_S, self._limits.head_s) if self._lingering or self._silent else None
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -158,45 +190,102 @@ class Server:
             if not self._exhausted:
                 log.warning("cannot accept connections: %s; raise the open file limit", os.strerror(error.errno))
             self._exhausted = True
-            with self._changed:
-                self._evict()
+            if not self._drop_pending():
+                with self._changed:
+                    self._evict("", float("inf"))  # any client that is not being served
             self._stopping.wait(0.1)  # the listener stays readable, so that without a pause this would spin
             return
         self._exhausted = False
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = self._admit(sock, address)
-        try:
-            if connection is not None:
-                threading.Thread(target=self._serve, args=(connection,), name="http", daemon=True).start()
-                return
-        except RuntimeError:  # the host refused another thread
-            with self._changed:
-                self._connections.discard(connection)
-        self._reject(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        if len(self._silent) + len(self._ready) >= _PENDING:
+            self._drop_pending()
+        connection = Connection(sock, self._limits, monotonic(), address)
+        self._silent[connection] = None
+        self._selector.register(sock, selectors.EVENT_READ, connection)
 
-    def _admit(self, sock: socket.socket, address: str) -> Connection | None:
-        """The connection of a new client, after evicting another one if needed; None if no client can be evicted."""
+    def _receive(self, connection: Connection) -> None:
+        """Note that a client has sent its first bytes, or has disconnected."""
+        if connection not in self._silent:  # dropped since the call of select
+            return
+        self._forget_silent(connection)
+        connection.waiting_since = monotonic()
+        self._ready[connection] = connection.is_probe()
+
+    def _forget_silent(self, connection: Connection) -> None:
+        del self._silent[connection]
+        self._selector.unregister(connection.sock)
+
+    def _drop_pending(self) -> bool:
+        """Drop the oldest pending client of the address with the most; False if there is none."""
+        pending = (*self._silent, *self._ready)
+        counts = Counter(connection.address for connection in pending)
+        dropped = max(pending, key=lambda connection: counts[connection.address], default=None)
+        if dropped is None:
+            return False
+        if dropped in self._silent:
+            self._forget_silent(dropped)
+        else:
+            del self._ready[dropped]
+        self._reject(dropped.sock)
+        return True
+
+    def _expire(self, now: float) -> None:
+        self._close_lingering(now)
+        for connection in list(takewhile(lambda c: _waited_s(c, now) >= self._limits.head_s, self._silent)):
+            self._forget_silent(connection)
+            connection.sock.close()
+        for connection in list(takewhile(lambda c: _waited_s(c, now) >= self._limits.queue_s, self._ready)):
+            del self._ready[connection]
+            self._reject(connection.sock)
+
+    def _serve_ready(self) -> None:
+        """Start the threads of clients that have sent bytes, as long as threads are free or can be freed."""
+        if not self._ready:
+            return
         with self._changed:
-            if len(self._connections) >= self._max_connections and self._evict():  # its thread ends shortly
-                self._changed.wait_for(
-                    lambda: len(self._connections) < self._max_connections or self._stopping.is_set(), 1.0
-                )
-            if len(self._connections) >= self._max_connections or self._stopping.is_set():
-                return None
-            connection = Connection(sock, self._limits, monotonic(), address)
+            counts = Counter(connection.address for connection in self._connections)
+        refused: set[tuple[str, bool]] = set()
+        for connection in sorted(self._ready, key=lambda c: (not self._ready[c], counts[c.address])):
+            kind = connection.address, self._ready[connection]
+            if kind in refused:
+                continue
+            if not self._admit(connection, is_probe=self._ready[connection]):
+                refused.add(kind)
+                continue
+            del self._ready[connection]
+            try:
+                threading.Thread(target=self._serve, args=(connection,), name="http", daemon=True).start()
+            except RuntimeError:  # the host refused another thread
+                with self._changed:
+                    self._connections.discard(connection)
+                    self._accepted -= 1
+                self._reject(connection.sock)
+
+    def _admit(self, connection: Connection, *, is_probe: bool) -> bool:
+        """Whether the client may have a thread, after evicting another client if needed."""
+        with self._changed:
+            free = self._max_connections - len(self._connections) - (0 if is_probe else self._reserved)
+            if free <= 0 and not self._evict(connection.address, monotonic()):
+                return False
+            connection.waiting_since = monotonic()
             self._connections.add(connection)
             self._accepted += 1
-            return connection
+            return True
 
-    def _evict(self) -> bool:
-        """Evict one client if possible. The caller holds the lock."""
-        now = monotonic()
-        candidates = [(key, c) for c in self._connections if (key := c.eviction_key(now)) is not None]
-        if candidates:
-            min(candidates, key=itemgetter(0))[1].cut()
-            self._evicted += 1
-        return bool(candidates)
+    def _evict(self, address: str, now: float) -> bool:
+        """Evict a client for another one with this address, if possible. The caller holds the lock."""
+        victim = None
+        if len(self._ending) < _ENDING:
+            victim = choose_victim(self._connections, address, now)
+        if victim is None:
+            return False
+        victim.cut()
+        self._connections.discard(victim)
+        self._ending.add(victim)
+        self._evicted += 1
+        return True
 
     def _reject(self, sock: socket.socket) -> None:
         if self._stopping.is_set():
@@ -204,8 +293,7 @@ class Server:
             return
         with self._changed:
             self._rejected += 1
-        message = "all connections are in use; try again in a second"
-        pieces, _ = http.frame(Response.text(503, message, ("Retry-After", "1")), None, keep_alive=False)
+        pieces, _ = http.frame(_FULL, None, keep_alive=False)
         with contextlib.suppress(OSError):
             sock.setblocking(False)
             if self._wrap is None:  # TLS clients could not read it
@@ -237,8 +325,12 @@ class Server:
         finally:
             with self._changed:
                 self._connections.discard(connection)
+                self._ending.discard(connection)
                 self._changed.notify_all()
             connection.sock.close()
+            if self._ready and self._wake is not None:
+                with contextlib.suppress(OSError):  # the server stops
+                    self._wake.send(b"\0")
 
     def _handshake(self, connection: Connection) -> bool:
         """Perform the TLS handshake, if any; False if it failed. The client may still read the reason."""
@@ -280,6 +372,10 @@ class Server:
         with self._changed:
             connection.waiting_since = monotonic()
             return not self._stopping.is_set()
+
+
+def _waited_s(connection: Connection, now: float) -> float:
+    return now - (connection.waiting_since or now)
 
 
 def _with_refusals(handler: Handler) -> Handler:

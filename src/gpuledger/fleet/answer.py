@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any, NamedTuple, TypeGuard
 
 from gpuledger.errors import PrometheusError
+from gpuledger.net.elements import ElementsError, load_json
 
 LONGEST_QUOTE = 300
 """Characters of a query or of a server message that an error quotes."""
@@ -112,7 +112,9 @@ def _data(tree: dict[str, Any], query: str) -> dict[str, Any]:
 def _tree(body: bytes, shrink: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
     """The parsed JSON; `shrink` replaces each object as soon as it is parsed, to save memory."""
     try:
-        tree = json.loads(body, object_hook=shrink)
+        tree = load_json(body, object_hook=shrink)
+    except ElementsError as error:
+        raise size_error(error) from None
     except (ValueError, RecursionError):
         content = "HTML" if body.lstrip()[:1] == b"<" else "text that is not JSON"
         raise PrometheusError(f"responds with {content}", "check whether it shows a login page", "format") from None
@@ -158,6 +160,11 @@ def _time_s(points: Any) -> float | None:
 def format_error(query: str) -> PrometheusError:
     """The error for a response that is not in the format of Prometheus."""
     return PrometheusError(f"the response to {query!r} is not in the format of Prometheus", "check the URL", "format")
+
+
+def size_error(error: ElementsError) -> PrometheusError:
+    """The error for a response with too many elements."""
+    return PrometheusError(f"responds with {error}", "query fewer series or fewer labels", "size")
 
 
 def _raise_error(tree: dict[str, Any], query: str) -> None:

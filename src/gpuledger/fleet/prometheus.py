@@ -21,7 +21,9 @@ from gpuledger.net.http import Client, Response
 from gpuledger.net.tls import TlsSettings
 
 LARGEST_ANSWER = 128 << 20
-"""Bytes. 80,000 series with one label are 9 MB; with all labels of dcgm-exporter, 45 MB."""
+"""Bytes, read as they arrive. 80,000 series with one label are 9 MB; with all labels of dcgm-exporter, 45 MB."""
+LARGEST_BODY = 32 << 20
+"""Bytes of an answer that is parsed as a whole."""
 LARGEST_SECRET = 64 << 10
 T = TypeVar("T")
 API = "/api/v1"
@@ -88,7 +90,7 @@ class Prometheus:
         with self._post(f"{API}/query", parameters) as response:
             if response.status == 200 and sink is not None:
                 return self._parsed(response.status, lambda: read(response.pieces(), promql, sink))
-            body = response.body()
+            body = response.body(LARGEST_BODY)
         self._check(response.status, body)
         return self._parsed(response.status, lambda: parse(body, promql))
 
@@ -103,7 +105,7 @@ class Prometheus:
             "nocache": "1",  # VictoriaMetrics would align the times
         }
         with self._post(f"{API}/query_range", parameters) as response:
-            body = response.body()
+            body = response.body(LARGEST_BODY)
         self._check(response.status, body)
         return self._parsed(response.status, lambda: parse_range(body, promql))
 
@@ -111,6 +113,8 @@ class Prometheus:
         try:
             return answer()
         except PrometheusError as error:
+            if error.kind == "size":
+                raise PrometheusError(f"{self._access.url} {error.problem.what}", error.problem.fix, "size") from None
             if error.kind != "format":
                 raise
             if status != 200:

@@ -90,7 +90,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("max-age", 60.0, "Maximum age of the exposed result, and of its newest sample.",
            checks.between("1s", "1h"), "DURATION"),
     *[replace(option, default=(":9401",), variables={}) for option in _shared("web.listen-address")],
-    *_shared("web.telemetry-path", "web.max-connections", "web.config.file", "web.systemd-socket"),
+    *_shared("web.telemetry-path", "web.max-connections", "web.allowed-hosts", "web.config.file", "web.systemd-socket"),
     *_shared("log.level", "log.format"),
 )  # fmt: skip
 
@@ -153,6 +153,7 @@ class Settings(PrometheusSettings):
     web_listen_address: tuple[str, ...]
     web_telemetry_path: str
     web_max_connections: int
+    web_allowed_hosts: tuple[str, ...]
     web_config_file: str
     web_systemd_socket: bool
     log_level: str

@@ -6,18 +6,22 @@ ordinary response. A response with other white space cannot be cut and is parsed
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import isfinite
 
-from gpuledger.fleet.answer import Answer, MalformedError, Series, format_error, parse, series_of
+from gpuledger.errors import PrometheusError
+from gpuledger.fleet.answer import Answer, MalformedError, Series, format_error, parse, series_of, size_error
+from gpuledger.net.elements import Elements, ElementsError, load_json
 
 START, BETWEEN, END = b'[{"metric":', b'},{"metric":', b"}]"
 """Text around series, the same for all servers. Cannot occur in a label value, where quotes are escaped."""
 PART_BYTES = 256 << 10
 """About 2,000 series."""
+LARGEST_PART = 16 << 20
+"""Bytes without a complete series."""
+MOST_SERIES = 200_000
 PLAIN = re.compile(
     r'\{"metric":\{([^{}\\]*?),?"uuid":"([^"\\]+)"(?:,([^{}\\]*))?\},"value":\[[^"\[\]{}]+,"([^"\\]+)"\]\}'
 )
@@ -44,11 +48,15 @@ def identity(labels: Labels) -> GpuId:
 def read(pieces: Iterable[bytes], query: str, sink: Sink) -> Answer:
     """Parse a response like `answer.parse`, but pass the samples to `sink` in parts."""
     remainder, count, dropped, is_broken = b"", 0, 0, False
+    elements = Elements(MOST_SERIES)
     for head, middle, rest in _cut(pieces):
         remainder = head + rest
         if middle and not is_broken:
             try:
+                elements.add(middle.count(BETWEEN) + 1)
                 series, without_number = _part(middle)
+            except ElementsError as error:
+                raise size_error(error) from None
             except (ValueError, RecursionError, MalformedError):
                 is_broken = True  # the remainder may contain the reason
                 continue
@@ -72,6 +80,9 @@ def _cut(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, bytes]]:
         whole, separator, remainder = b"".join(buffer).rpartition(BETWEEN)
         buffer, size = [remainder], len(remainder)
         if not separator:
+            if size > LARGEST_PART:
+                what = f"responds with more than {LARGEST_PART >> 20} MiB that are not series"
+                raise PrometheusError(what, "check whether it is a Prometheus", "size")
             threshold *= 2  # do not search the same text again for every piece
             continue
         if not head:
@@ -87,7 +98,7 @@ def _part(middle: bytes) -> tuple[list[GpuSample], int]:
     plain = PLAIN.findall(whole.decode())  # a quarter of the time of JSON, but not for all series
     size = middle.count(BETWEEN) + 1
     if len(plain) < size or b'"GPU_I_ID"' in middle:
-        series, without_number = series_of(json.loads(whole))
+        series, without_number = series_of(load_json(whole))
         return _identified(series), without_number
     label_sets: dict[tuple[str, str], Labels] = {("", ""): NO_LABELS}
     samples: list[GpuSample] = []

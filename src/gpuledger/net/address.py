@@ -9,6 +9,7 @@ DOCKER_TLS_PORT = 2376
 URL = re.compile(
     r"(https?)://(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253}))(?::([0-9]{1,5}))?((?:/[!-~]*)?)", re.ASCII
 )
+REDACTED = re.compile(r"([^:/@]*://|)(\S*@)?([^?\s]*)(\?\S*)?")  # an @ after the host hides too much, not too little
 PORTS = {"http": 80, "https": 443}
 
 
@@ -38,9 +39,11 @@ def parse_address(url: str) -> Address:
     if path.startswith("/") and "\0" not in path:
         return Address(path=path)
     host, colon, port = location.rstrip("/").rpartition(":")
-    is_host = scheme in ("tcp", "http", "https") and host and host.isascii() and host.isprintable()
+    is_host = scheme in ("tcp", "http", "https") and host and host.isascii() and host.isprintable() and "@" not in host
     if not is_host or not colon or not port.isdecimal() or not 0 < int(port[:6]) < 1 << 16 or len(port) > 5:
-        raise ValueError(f"{url!r} is not an address: give unix:///path, tcp://host:port or https://host:port")
+        raise ValueError(
+            f"{redacted(url)!r} is not an address: give unix:///path, tcp://host:port or https://host:port"
+        )
     return Address(host=host.strip("[]"), port=int(port), tls=scheme == "https" or int(port) == DOCKER_TLS_PORT)
 
 
@@ -57,3 +60,15 @@ def parse_url(text: str, port: int | None = None) -> tuple[Address, str] | None:
 def has_credentials(url: str) -> bool:
     """Whether the URL contains a user name or a password."""
     return "@" in url.partition("://")[2].partition("/")[0]
+
+
+def redacted(text: str) -> str:
+    """A URL for messages: without user name, password and the values of its query. Other text is unchanged."""
+    match = REDACTED.fullmatch(text)
+    if match is None:
+        return text
+    scheme, login, place, query = match.groups("")
+    if scheme and query:
+        pairs = (pair.partition("=") for pair in query[1:].split("&"))
+        query = "?" + "&".join(f"{name}=***" if equals else "***" for name, equals, _ in pairs)
+    return f"{scheme}{login and '***@'}{place}{query}"

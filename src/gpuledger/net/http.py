@@ -190,9 +190,14 @@ class Response:
         while not self.done:
             yield self._next()
 
-    def body(self) -> bytes:
-        """The whole body, which arrives before the deadline."""
-        return b"".join(self.pieces())
+    def body(self, limit: int | None = None) -> bytes:
+        """The whole body, which arrives before the deadline; of at most `limit` bytes."""
+        body = bytearray()
+        for piece in self.pieces():
+            body += piece
+            if limit is not None and len(body) > limit:
+                raise HttpError(f"{self._name} sent an answer of more than {limit >> 20} MiB", kind="size")
+        return bytes(body)
 
     def poll(self, timeout_s: float) -> bytes | None:
         """Body bytes that arrive within this time, regardless of the deadline; None if nothing arrives."""

@@ -6,7 +6,6 @@ container cannot change, so it is inspected once; its name can change, and comes
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -20,10 +19,11 @@ from typing import Any
 from gpuledger.errors import HttpError, ProviderError
 from gpuledger.net.address import parse_address
 from gpuledger.net.deadline import Deadline
+from gpuledger.net.elements import ElementsError, load_json
 from gpuledger.net.http import Client, Response
 from gpuledger.net.tls import TlsSettings
 from gpuledger.owners.dockerjson import Inspected, read_container, read_inspected, read_list
-from gpuledger.owners.jsonvalues import as_dict, as_line, as_text
+from gpuledger.owners.jsonvalues import LONGEST_TEXT, as_dict, as_line, as_text
 from gpuledger.owners.names import Names
 from gpuledger.statelog import StateLog
 
@@ -174,10 +174,12 @@ class DockerProvider:
         except HttpError as error:
             fix = self._fixes.get(error.kind, OTHER_API)
             raise ProviderError(error.problem.what, fix, error.kind) from error
-        text = body.decode("utf-8", "replace")
         try:
-            answer = json.loads(text)
+            answer = load_json(body, errors="replace")
+        except ElementsError as error:
+            raise ProviderError(f"{name} sent {error}", OTHER_API, "size") from None
         except (ValueError, RecursionError) as error:
+            text = body[:LONGEST_TEXT].decode("utf-8", "replace")
             if status == 200:
                 raise self._format_error(f"did not return JSON but {as_text(text[:60])!r}") from error
             answer = {"message": text}

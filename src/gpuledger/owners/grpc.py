@@ -14,11 +14,14 @@ from urllib.parse import unquote
 
 from gpuledger.errors import ProviderError
 from gpuledger.net.deadline import Deadline
+from gpuledger.net.elements import Elements
 from gpuledger.net.http import http_error
 from gpuledger.plaintext import plain
 
-ANSWER_LIMIT = 64 << 20
+ANSWER_LIMIT = 16 << 20
 """Bytes. The default of gRPC, 4 MiB, is too little for nodes with many pods."""
+MOST_FIELDS = 200_000
+"""Of an answer, with up to 380 bytes each. A container of a runtime has about 100."""
 LARGEST_WINDOW = 2**31 - 1
 """No answer within the limit fills it, so the server never waits for a window update."""
 LONGEST_MESSAGE = 200
@@ -197,11 +200,13 @@ class Message:
     Other fields are skipped, so the messages of newer servers can be read too.
     """
 
-    __slots__ = ("_fields",)
+    __slots__ = ("_elements", "_fields")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, elements: Elements | None = None) -> None:
+        self._elements = elements or Elements(MOST_FIELDS)  # all messages of an answer are counted together
         self._fields: dict[int, list[bytes]] = {}
         for number, value in _fields(data):
+            self._elements.add()
             self._fields.setdefault(number, []).append(value)
 
     def text(self, number: int) -> str:
@@ -215,11 +220,11 @@ class Message:
 
     def message(self, number: int) -> Message:
         """A message; empty if there is none. Joining the bytes of all values merges them, as in protobuf."""
-        return Message(b"".join(self._fields.get(number, ())))
+        return Message(b"".join(self._fields.get(number, ())), self._elements)
 
     def messages(self, number: int) -> list[Message]:
         """The messages of a repeated field."""
-        return [Message(value) for value in self._fields.get(number, ())]
+        return [Message(value, self._elements) for value in self._fields.get(number, ())]
 
     def text_map(self, number: int) -> dict[str, str]:
         """A map from text to text, which is a list of pairs on the wire."""

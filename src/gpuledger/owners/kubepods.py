@@ -5,12 +5,12 @@ Pure. Malformed JSON raises AnswerError and nothing else.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuledger.errors import AnswerError
+from gpuledger.net.elements import ElementsError, load_json
 from gpuledger.owners.jsonvalues import as_dict, as_dicts, as_line, as_text, as_text_map
 from gpuledger.owners.names import Container, Names, Pod
 
@@ -122,7 +122,9 @@ class Pods:
 def read_json(body: bytes) -> dict[str, Any]:
     """A JSON object; empty for other JSON."""
     try:
-        return as_dict(json.loads(body))
+        return as_dict(load_json(body))
+    except ElementsError as error:
+        raise AnswerError(f"sent {error}", kind="size") from None
     except (ValueError, RecursionError):
         raise AnswerError(f"did not return JSON but {body[:60]!r}", kind="format") from None
 

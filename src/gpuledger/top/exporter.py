@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 from gpuledger import checks
@@ -11,6 +10,7 @@ from gpuledger.config import Config, Option
 from gpuledger.errors import ConfigError, HttpError, LostError, PrometheusError
 from gpuledger.fleet.prometheus import Access, login
 from gpuledger.net.address import Address, has_credentials, parse_url
+from gpuledger.net.elements import ElementsError, load_json
 from gpuledger.net.http import Client
 from gpuledger.view.codec import decode
 from gpuledger.view.schema import Snapshot
@@ -18,7 +18,7 @@ from gpuledger.view.schema import Snapshot
 PATH = "/api/v1/snapshot"
 PORT = 9400
 TIMEOUT_S = 5.0
-MAX_BYTES = 64 << 20
+MAX_BYTES = 16 << 20
 """A thousand processes take one megabyte."""
 OTHER_SERVER = "check whether it is a gpuledger"
 FIXES = {
@@ -115,11 +115,13 @@ class Exporter:
             with self._client.stream(self._prefix + PATH, self._access.timeout_s, MAX_BYTES, *headers) as response:
                 if response.status != 200:
                     raise self._refused(response.status)
-                return decode(json.loads(response.body()))
+                return decode(load_json(response.body()))
         except PrometheusError as error:  # a secret that cannot be read
             raise LostError(error.problem.what, error.problem.fix, error.kind) from error
         except HttpError as error:
             raise LostError(error.problem.what, FIXES.get(error.kind, OTHER_SERVER), error.kind) from error
+        except ElementsError as error:
+            raise LostError(f"{self.name} responds with {error}", OTHER_SERVER, "size") from None
         except (ValueError, RecursionError) as error:
             raise LostError(f"{self.name} does not respond with JSON", OTHER_SERVER, "format") from error
 

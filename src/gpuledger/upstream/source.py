@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gpuledger.errors import HttpError, UpstreamError
-from gpuledger.net.address import Address, has_credentials, parse_url
+from gpuledger.net.address import Address, has_credentials, parse_url, redacted
 from gpuledger.net.http import Client
 from gpuledger.upstream.exposition import DEFAULT_LIMITS, Family, Limits, Parser
 
@@ -47,7 +47,9 @@ class Place:
     path: str = ""
 
     def __str__(self) -> str:
-        return self.path or f"http{'s' * bool(self.address and self.address.tls)}://{self.address}{self.target}"
+        return self.path or redacted(
+            f"http{'s' * bool(self.address and self.address.tls)}://{self.address}{self.target}"
+        )
 
 
 def parse_place(text: str) -> Place:
