@@ -14,7 +14,8 @@ import pytest
 from gpuledger import config
 from gpuledger.cli.providers import providers
 from gpuledger.errors import ConfigError
-from gpuledger.owners import cri, docker
+from gpuledger.owners import containerd, cri, docker
+from gpuledger.owners.containerd import ContainerdProvider
 from gpuledger.owners.cri import CriProvider
 from gpuledger.owners.docker import DockerProvider
 from gpuledger.owners.kubernetes import KubernetesProvider
@@ -59,7 +60,7 @@ def ask(environ: Mapping[str, str], **settings: str | list[str]) -> Asked:
 def _place(provider: object) -> str:
     if isinstance(provider, DockerProvider):
         return str(provider._client.address)
-    if isinstance(provider, CriProvider | PodResourcesProvider):
+    if isinstance(provider, ContainerdProvider | CriProvider | PodResourcesProvider):
         return provider._server.path
     assert isinstance(provider, KubernetesProvider)
     return str(provider._api)
@@ -71,6 +72,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         monkeypatch.setattr(docker, "default_urls", partial(docker.default_urls, root=root))
+        monkeypatch.setattr(containerd, "SOCKET", f"{root}/{CONTAINERD}")
         monkeypatch.setattr(cri, "SOCKETS", tuple(f"{root}{path}" for path in cri.SOCKETS))
         yield Host(root)
 
@@ -124,7 +126,7 @@ def test_docker_host_of_the_environment(host: Host) -> None:
     [
         ("docker", [("docker", DOCKER)]),
         ("podman", [("podman", PODMAN)]),
-        ("containerd", [("cri", CONTAINERD)]),
+        ("containerd", [("containerd", CONTAINERD), ("cri", CONTAINERD)]),
         ("kubernetes", [("cri", CONTAINERD), ("podresources", KUBELET)]),
         ("slurm", []),
         ("none", []),
@@ -158,7 +160,15 @@ def test_kubernetes_disabled(host: Host) -> None:
 
     assert host.asks(kubernetes_enabled="false") == [("docker", DOCKER)]
     assert host.asks(environment=["docker", "kubernetes"], kubernetes_enabled="false") == [("docker", DOCKER)]
-    assert host.asks(environment="containerd", kubernetes_enabled="false") == [("cri", CONTAINERD)]
+    both = [("containerd", CONTAINERD), ("cri", CONTAINERD)]
+    assert host.asks(environment="containerd", kubernetes_enabled="false") == both
+
+
+def test_containerd_alone(host: Host) -> None:
+    """A host without Docker and kubelet is asked through containerd's own API."""
+    host.listen(CONTAINERD)
+
+    assert host.asks(pod_resources_socket=MISSING) == [("containerd", CONTAINERD)]
 
 
 @pytest.mark.parametrize(
@@ -166,14 +176,14 @@ def test_kubernetes_disabled(host: Host) -> None:
     [
         ("docker", [("docker", "/var/run/docker.sock")]),
         ("podman", [("podman", "/run/podman/podman.sock")]),
-        ("containerd", [("cri", "/run/containerd/containerd.sock")]),
+        ("containerd", [(name, "/run/containerd/containerd.sock") for name in ("containerd", "cri")]),
         ("kubernetes", [("cri", "/run/containerd/containerd.sock"), ("podresources", MISSING)]),
     ],
 )
-@pytest.mark.usefixtures("host")
-def test_what_is_named_is_asked_though_missing(environment: str, expected: Asked) -> None:
+def test_what_is_named_is_asked_though_missing(host: Host, environment: str, expected: Asked) -> None:
     """So that log and metrics say that it is down, instead of nothing."""
-    assert ask({}, environment=environment, pod_resources_socket=MISSING) == expected
+    asked = ask({}, environment=environment, pod_resources_socket=MISSING)
+    assert [(name, place.removeprefix(str(host.root))) for name, place in asked] == expected
 
 
 def test_sockets_that_are_given(host: Host) -> None:

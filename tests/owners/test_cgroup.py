@@ -180,14 +180,30 @@ def test_forms_beyond_the_vectors(path: str, expect: dict[str, Any]) -> None:
         f"/kubepods.slice/foo-pod{u}.slice",
         f"/podX{U}",
         f"/{C}-rootfs",
-        "/default/redis",
         "/.service",
         "/" + "x" * 256 + f"/docker/{C}",
     ],
 )
 def test_nothing_is_guessed(path: str) -> None:
     """What only looks like an owner proves nothing, so nothing is said."""
-    assert parse_path(path).to_dict() == NOTHING
+    assert parse_path(path).to_dict() | {"candidate": None} == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("path", "candidate"),
+    [
+        ("/default/redis", "default/redis"),
+        ("/team-a/web.1", "team-a/web.1"),
+        ("/default", None),
+        ("/default/a/b", None),
+        ("/../default/redis", "default/redis"),
+        ("/system.slice/ssh.service", None),
+    ],
+)
+def test_path_that_only_containerd_can_confirm(path: str, candidate: str | None) -> None:
+    """A path of two names may be a container of `ctr run`."""
+    ref = parse_path(path)
+    assert (ref.candidate, ref.container_id) == (candidate, None)
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", ":", "::", "0:", "x:y:z", f"x:y:/docker/{C}", "0::relative", "0::/\n"])

@@ -372,7 +372,7 @@ def conversation() -> bytes:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(kubelet.path))
             recorded = _Recorded(connection)
-            client._exchange(recorded, "/v1.PodResourcesLister/List", b"", Deadline(10))  # type: ignore[arg-type]
+            client._exchange(recorded, "/v1.PodResourcesLister/List", b"", Deadline(10), ())  # type: ignore[arg-type]
         return recorded.heard
 
 

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import tarfile
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,22 @@ class Containerd:
         """Of what was made."""
         return str(CRI.ById.FromString(self.call(method, request)).id)
 
-    def ctr(self, *argv: str) -> str:
-        """In the namespace of Kubernetes."""
-        return daemons.run("ctr", "--address", str(self.socket), "--namespace", "k8s.io", *argv)
+    def ctr(self, *argv: str, namespace: str = "k8s.io") -> str:
+        """In a namespace."""
+        return daemons.run("ctr", "--address", str(self.socket), "--namespace", namespace, *argv)
+
+    @contextmanager
+    def task(self, namespace: str, container_id: str, *labels: str) -> Iterator[int]:
+        """A container that no kubelet made: the pid of its process."""
+        self.ctr("images", "import", "--snapshotter", "native", str(self.folder / "image.tar"), namespace=namespace)
+        flags = [f"--label={label}" for label in labels]
+        self.ctr("run", "--detach", "--snapshotter", "native", *flags, IMAGE, container_id, namespace=namespace)
+        try:
+            rows = [line.split() for line in self.ctr("tasks", "list", namespace=namespace).splitlines()]
+            yield next(int(pid) for name, pid, *_ in rows if name == container_id)
+        finally:
+            self.ctr("tasks", "delete", "--force", container_id, namespace=namespace)
+            self.ctr("containers", "delete", container_id, namespace=namespace)
 
     def pod(self, namespace: str, name: str) -> tuple[str, Any]:
         """A running sandbox and its config, as the kubelet would have it with cgroupfs."""

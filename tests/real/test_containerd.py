@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from gpuledger.errors import ProviderError
+from gpuledger.model import Facts
 from gpuledger.owners import cgroup
+from gpuledger.owners.containerd import ContainerdProvider
 from gpuledger.owners.cri import CriProvider
 from gpuledger.owners.names import Container, Names, Pod
+from gpuledger.owners.resolver import Resolver
 from tests.owners.kubelet_server import pod_labels
+from tests.owners.processes import Source, tick_of
 from tests.real.containerds import CRI, IMAGE, Containerd
 
 
@@ -50,3 +54,28 @@ def test_names_from_containerd(containerd: Containerd) -> None:
     assert set(provider.fetch().containers) == {main}
     containerd.call("StopContainer", CRI.ById(id=main))
     assert provider.fetch() == Names()
+
+
+def test_names_of_nerdctl_and_ctr(containerd: Containerd) -> None:
+    """Containers of several namespaces; those of Kubernetes are left to the CRI. The cgroup leads to the same ids."""
+    provider = ContainerdProvider(str(containerd.socket), timeout_s=5)
+    assert provider.fetch() == Names()
+
+    with (
+        containerd.task("default", "d1" * 32, "nerdctl/name=web", "com.docker.compose.project=shop") as nerdctl,
+        containerd.task("default", "by-hand") as ctr,
+        containerd.task("team-a", "a2" * 32, "nerdctl/name=job"),
+    ):
+        names = provider.fetch()
+        facts = [Facts(pid, 1, 0, cgroup=Path(f"/proc/{pid}/cgroup").read_text()) for pid in (nerdctl, ctr)]
+
+    assert names.containers == {
+        "d1" * 32: Container("d1" * 32, "web", IMAGE, labels=(("com.docker.compose.project", "shop"),)),
+        "default/by-hand": Container("default/by-hand", "by-hand", IMAGE),
+        "a2" * 32: Container("a2" * 32, "job", IMAGE),
+    }
+    owners = Resolver([Source(containers=names.containers)]).resolve(tick_of(*facts)).owners.by_pid
+    assert {(owner.container, owner.container_id) for owner in owners.values()} == {
+        ("web", "d1" * 32),
+        ("by-hand", "default/by-hand"),
+    }

@@ -53,6 +53,8 @@ class CgroupRef:
     container_id: str | None = None
     claimed_by: int | None = None
     """The uid of the user who could choose the container's id freely; None if only root could."""
+    candidate: str | None = None
+    """`NAMESPACE/ID` of a path that may be that of a container; only containerd can confirm it."""
     pod_uid: str | None = None
     qos: str | None = None
     unit: str | None = None
@@ -123,7 +125,7 @@ def split_path(path: str) -> list[str]:
 
 def _specificity(path: str, ref: CgroupRef) -> tuple[tuple[object, ...], CgroupRef]:
     is_claimed = ref.claimed_by is not None
-    parts = (ref.pod_uid, ref.job, ref.step, ref.task, ref.container_id, ref.unit, ref.qos)
+    parts = (ref.pod_uid, ref.job, ref.step, ref.task, ref.container_id, ref.unit, ref.qos, ref.candidate)
     is_proven = ref.container_id is not None and not is_claimed
     # The path is the last criterion, so that the result does not depend on the order of lines.
     return (is_proven, *(value is not None for value in parts), ref.monitor, path.count("/"), path), ref
@@ -142,7 +144,10 @@ def parse_path(path: str, bounds: Bounds | None = None) -> CgroupRef:
     while walk.at < len(names) + 2 and not walk.monitor and walk.container_id is None:
         walk.read()
         walk.at += 1
-    return walk.result()
+    ref = walk.result()
+    is_unknown = ref == CgroupRef() and len(raw) <= bounds.end
+    place = "/".join(raw[bounds.start :])
+    return CgroupRef(candidate=place) if is_unknown and CTR_PLACE.fullmatch(place) else ref
 
 
 @dataclass(slots=True)
@@ -352,6 +357,8 @@ FORMS: dict[str, tuple[str, Reader]] = {
 FORM = re.compile("|".join(f"(?P<{form}>{shape})" for form, (shape, _) in FORMS.items()), re.ASCII)
 READERS = {form: reader for form, (_, reader) in FORMS.items()}
 LIBVIRT = re.compile(rf"(qemu|lxc)-(?:\d+-)?({TEXT})", re.ASCII)
+CTR_PLACE = re.compile(r"[A-Za-z0-9][\w.-]{0,75}/[A-Za-z0-9][\w.-]{0,75}", re.ASCII)
+"""The path of a container of `ctr run`: the namespace and an id that the user chose."""
 PBS_ID = re.compile(r"\d[\w.\[\]-]*", re.ASCII)
 UNDER: dict[str, tuple[re.Pattern[str], Reader]] = {
     "lxc": (NAME, _container("lxc")),

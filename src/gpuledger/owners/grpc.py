@@ -7,7 +7,7 @@ connection takes less than a millisecond, and survives restarts of the server.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -52,7 +52,7 @@ class UnixServer:
     start: str
     """The command that starts it."""
 
-    def call(self, method: str, request: bytes, deadline: Deadline) -> bytes:
+    def call(self, method: str, request: bytes, deadline: Deadline, *headers: tuple[str, str]) -> bytes:
         """The answer; raises ProviderError, with the kind UNIMPLEMENTED if the server lacks the method."""
         try:
             from h2.exceptions import H2Error
@@ -65,7 +65,7 @@ class UnixServer:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(deadline.left_s())
                 connection.connect(self.path)
-                answer = _exchange(connection, method, request, deadline)
+                answer = _exchange(connection, method, request, deadline, headers)
         except OSError as error:
             raise self._socket_error(error, deadline) from None
         except (H2Error, HPACKError, HyperframeError, WireError) as error:
@@ -133,7 +133,9 @@ class _Answer:
         self.grpc_message = fields.get(b"grpc-message", self.grpc_message)
 
 
-def _exchange(connection: socket.socket, method: str, request: bytes, deadline: Deadline) -> _Answer:
+def _exchange(
+    connection: socket.socket, method: str, request: bytes, deadline: Deadline, metadata: Iterable[tuple[str, str]]
+) -> _Answer:
     from h2.config import H2Configuration
     from h2.connection import H2Connection
     from h2.settings import SettingCodes, Settings
@@ -153,6 +155,7 @@ def _exchange(connection: socket.socket, method: str, request: bytes, deadline: 
         ("te", "trailers"),
         ("content-type", "application/grpc"),
         ("user-agent", "gpuledger"),
+        *metadata,
     ]
     http.send_headers(stream, headers)
     http.send_data(stream, b"\x00" + len(request).to_bytes(4, "big") + request, end_stream=True)

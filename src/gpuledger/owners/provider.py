@@ -35,7 +35,7 @@ class Provider(Protocol):
     """A source of names. All calls but `close` come from one thread, and each ends within a few seconds."""
 
     name: str
-    """The label `provider`: docker, podman, cri, podresources, kubernetes, hpcdir."""
+    """The label `provider`: docker, podman, containerd, cri, podresources, kubernetes, hpcdir."""
     interval_s: float
     """Seconds between polls if there are no events."""
 

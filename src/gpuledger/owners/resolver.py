@@ -165,6 +165,8 @@ class Resolver:
         return owner
 
     def _resolve_owner(self, facts: Facts, ref: CgroupRef) -> Owner:
+        if ref.candidate and self._names.container(ref.candidate) is not None:
+            ref = replace(ref, container_id=ref.candidate, runtime="containerd")
         kind, job_id = self._job(facts, ref)
         owner = Owner(
             container_id=ref.container_id or "",

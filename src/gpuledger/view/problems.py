@@ -22,6 +22,7 @@ UNRESOLVED, UNKNOWN_MEMORY, SLOW = "unresolved", "unknown_memory", "slow"
 PROVIDER_NAMES = {
     "docker": "docker",
     "podman": "podman",
+    "containerd": "containerd",
     "cri": "container runtime",
     "podresources": "kubelet",
     "kubernetes": "api server",
