@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")
 ENVIRONMENTS = ("auto", "docker", "podman", "containerd", "kubernetes", "slurm", "none")
+SHOWN = ("all", "containers", "pods")
 PARKED = ("equal", "separate")
 METHODS = ("fingerprint", "sm_time")
 T = TypeVar("T")
@@ -110,6 +111,9 @@ OPTIONS: tuple[Option, ...] = (
            ("log-level",)),
     Option("log.format", "logfmt", f"Log format: {', '.join(LOG_FORMATS)}.", checks.OneOf(*LOG_FORMATS), "FORMAT"),
     Option("collector.process", True, "Expose series per process. Containers are summed either way.", checks.switch),
+    Option("process.only", "all",
+           f"Processes to expose, by their owners: {', '.join(SHOWN)}. Containers are summed either way.",
+           checks.OneOf(*SHOWN), "OWNERS"),
     Option("process.max", 1000, "Maximum number of processes to expose; those with the most memory are chosen.",
            checks.count, "N"),
     Option("container.max", 1000,
@@ -202,6 +206,7 @@ class Config:
     log_level: str
     log_format: str
     collector_process: bool
+    process_only: str
     process_max: int
     container_max: int
     environment: tuple[str, ...]

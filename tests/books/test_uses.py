@@ -9,8 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.books.rows import Rows
-from gpuledger.books.uses import IDLE, WINDOW_US, UseBook
-from gpuledger.model import Accounting, Device, Driver, Facts, ProcessUse, Reading, Resident, Sample, Tick
+from gpuledger.books.uses import IDLE, SHOWN, WINDOW_US, UseBook
+from gpuledger.config import SHOWN as SHOWN_CHOICES
+from gpuledger.model import (
+    Accounting,
+    Device,
+    Driver,
+    Facts,
+    Owner,
+    Owners,
+    ProcessUse,
+    Reading,
+    Resident,
+    Sample,
+    Tick,
+)
 
 GPU = Device(0, "GPU-0")
 NOW_US = 1_700_000_000_000_000
@@ -41,6 +54,18 @@ def test_a_row_joins_what_is_known_of_a_process() -> None:
 
     assert (seven.facts, seven.sample, seven.accounting) == (Facts(7, 70, 0), Sample(7, NOW_US, 40, 10), account)
     assert (eight.facts, eight.sample, eight.accounting) == (None, IDLE, None)
+
+
+@pytest.mark.parametrize(("shown", "pids"), [("all", [7, 8, 9]), ("containers", [8, 9]), ("pods", [9]), ("none", [])])
+def test_processes_by_owner(shown: str, pids: list[int]) -> None:
+    """Processes that are not shown have no rows and are not dropped; containers are complete."""
+    owners = Owners(by_pid={8: Owner(container_id="c"), 9: Owner(container_id="d", pod_uid="u")})
+
+    uses = UseBook(shown=shown).book(replace(tick(reading(7, 8, 9)), owners=owners), Rows())
+
+    assert [use.resident.pid for use in uses.processes] == pids
+    assert ([use.processes for use in uses.containers], uses.dropped) == ([1, 1], 0)
+    assert set(SHOWN) == {*SHOWN_CHOICES, "none"}
 
 
 def test_where_the_driver_does_not_tell_utilization_there_is_none() -> None:

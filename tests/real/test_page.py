@@ -119,7 +119,7 @@ def test_the_demo_on_the_page_is_what_metrics_say(browser: Browser) -> None:
         assert all(url.startswith(server.url) for url in watched.asked)
 
 
-@pytest.mark.parametrize("books", [Books(5), Books(show_processes=False)], ids=["some", "none"])
+@pytest.mark.parametrize("books", [Books(5), Books(shown="none")], ids=["some", "none"])
 def test_sums_have_those_in_them_who_are_not_shown_one_by_one(browser: Browser, books: Books) -> None:
     """The ledger of a card balances, no memory that is used is drawn as free, and the table adds up to the cards."""
     made = Node(1, 20, books=books)

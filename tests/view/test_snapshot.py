@@ -113,7 +113,7 @@ def test_power_that_a_gpu_does_not_tell_is_not_known() -> None:
     assert shown.process_count is None
 
 
-@pytest.mark.parametrize("books", [Books(), Books(1), Books(show_processes=False)], ids=["all", "one", "none"])
+@pytest.mark.parametrize("books", [Books(), Books(1), Books(shown="none")], ids=["all", "one", "none"])
 def test_sums_have_those_in_them_who_are_not_shown_one_by_one(books: Books) -> None:
     """How many processes there are and what they used in all do not depend on how many are shown."""
     world = World()

@@ -23,7 +23,7 @@ from gpuledger.model import Account, Tick
 
 
 class Books:
-    """All books. A tick has at most `max_processes` process rows, and none without `show_processes`.
+    """All books. A tick has at most `max_processes` process rows, of the processes that `shown` includes.
 
     It has at most `max_containers` containers on devices, and one more for the rest on each device.
     """
@@ -33,7 +33,7 @@ class Books:
         max_processes: int | None = None,
         max_containers: int | None = None,
         *,
-        show_processes: bool = True,
+        shown: str = "all",
         policy: Policy | None = None,
         keep_ns: int = 300_000_000_000,
         longest_ns: int = BUFFER_NS,
@@ -43,7 +43,7 @@ class Books:
         self._time = TimeBook(longest_ns)
         self._energy = EnergyBook(policy, longest_ns)
         self._retention = Retention(keep_ns, max_containers)
-        self._uses = UseBook(max_processes, show_processes=show_processes)
+        self._uses = UseBook(max_processes, shown)
         self._previous_ns: int | None = None
         """When the previous tick was booked; on the monotonic clock, if the ticks have it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.books.memory import Inferred, is_same_container
@@ -59,15 +59,24 @@ class Uses:
     """Process rows left out since the start."""
 
 
+SHOWN: Mapping[str, Callable[[Owner], bool]] = {
+    "all": lambda _: True,
+    "containers": lambda owner: bool(owner.container_id),
+    "pods": lambda owner: bool(owner.pod_uid or owner.pod),
+    "none": lambda _: False,
+}
+"""Which processes have rows, by their owners."""
+
+
 class UseBook:
     """Builds the rows of a tick: at most `max_processes` processes, and all containers.
 
-    Without `show_processes` there are no process rows, and none count as dropped.
+    Processes that `shown`, a key of SHOWN, excludes have no rows, and do not count as dropped.
     """
 
-    def __init__(self, max_processes: int | None = None, *, show_processes: bool = True) -> None:
+    def __init__(self, max_processes: int | None = None, shown: str = "all") -> None:
         self._max_processes = max_processes
-        self._show_processes = show_processes
+        self._is_shown = SHOWN[shown]
         self._dropped = 0
         self._recent = RecentSamples()
         self._gone: dict[Place, tuple[Total, ContainerUse]] = {}
@@ -92,8 +101,8 @@ class UseBook:
             if reading.up:
                 uses += self._device_uses(tick, reading, rows, now_us, has_migs=reading.device.uuid in partitioned)
         containers = self._containers(uses, totals or {}, inferred)
-        if not self._show_processes:
-            return Uses(processes=(), containers=containers, dropped=self._dropped)
+        uses = [use for use in uses if self._is_shown(use.owner)]
+        exited = [row for row in exited if self._is_shown(row.owner)]
         largest = self._largest(uses)
         self._dropped += len(uses) - len(largest)
         room = len(exited) if self._max_processes is None else max(0, self._max_processes - len(largest))
