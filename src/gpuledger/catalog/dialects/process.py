@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from gpuledger.catalog.dialects import Choices
 from gpuledger.catalog.family import C, Family, G, Kind, Series, Thing, Value, at, flag
-from gpuledger.model import ProcessUse, Tick
+from gpuledger.catalog.kinds import GPU, GPU_ACCOUNT
+from gpuledger.model import Account, ProcessUse, Reading, Tick
 
 MEASURED = "exclusive"
 LABELS = ("pid", "gpu", "uuid", "process_name", "pod", "namespace", "container", "pod_uid", "container_id")
@@ -38,8 +39,19 @@ def _energy_by_origin(use: ProcessUse) -> Series:
     return [((estimated,), mj / 1000) for estimated, mj in sorted(sums.items())]
 
 
+def _processes_energy(account: Account) -> Value | None:
+    """Energy of all processes, running or exited."""
+    if account.energy_mj is None:
+        return None
+    return (account.energy_mj - account.idle_mj - sum(mj for _, mj in account.unattributed_mj)) / 1000
+
+
+def _process_count(reading: Reading) -> Value | None:
+    return None if reading.residents is None else len(reading.residents)
+
+
 def families(choices: Choices) -> tuple[Family, ...]:
-    """One series per process and device."""
+    """One series per process and device, and two per GPU."""
     prefix, of = choices.prefix, Kind(LABELS, _processes)
     return (
         Family(f"{prefix}_energy_joules", C, of, "Energy of the process in joules.",
@@ -56,4 +68,7 @@ def families(choices: Choices) -> tuple[Family, ...]:
                "gpu_process_start_time_seconds", at("facts.start_time_ms", 1000)),
         Family(f"{prefix}_active", G, of, "1 while the process is on the GPU, 0 after it has left.",
                "gpu_process_active", flag("active")),
+        Family(f"{prefix}_gpu_energy_joules_total", C, GPU_ACCOUNT, "Energy of all processes of the GPU in joules.",
+               "gpu_energy_joules_total", _processes_energy),
+        Family(f"{prefix}_gpu_process_count", G, GPU, "Processes on the GPU.", "gpu_processes", _process_count),
     )  # fmt: skip

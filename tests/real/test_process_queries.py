@@ -1,0 +1,79 @@
+"""The queries of a per-process energy exporter's README, in a real Prometheus that scraped /process/metrics."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.checkout import ROOT
+from tests.cli.running import serving, surroundings
+from tests.real.prometheus import Found, Prometheus, prometheus
+
+P = "my_gpu_process"
+JOULES = f"{P}_energy_joules"
+POD = '{pod="llama-finetune-0"}'
+MANY = {
+    "power": f"rate({JOULES}[1m])",
+    "energy of a pod": f"increase({JOULES}{POD}[1h])",
+    "power of a namespace": f'rate({JOULES}{{namespace="ml"}}[1m])',
+    "power of all pods": f"sum(rate({JOULES}[1m]))",
+    "power by namespace": f"sum by (namespace) (rate({JOULES}[5m]))",
+    "kWh": f"increase({JOULES}{POD}[1h]) / 3600000",
+    "cost": f"(increase({JOULES}[1h]) / 3600000) * 0.10",
+    "efficiency": f"{P}_sm_utilization_ratio / rate({JOULES}[1m])",
+    "most power-hungry": f"topk(10, rate({JOULES}[5m]))",
+    "active processes": f"sum({P}_active)",
+    "active processes by namespace": f"sum by (namespace) ({P}_active)",
+    "time-slicing": f"{P}_gpu_process_count > 1",
+    "power by GPU": f"rate({P}_gpu_energy_joules_total[1m])",
+    "estimated": f'{JOULES}_total{{energy_estimated="true"}}',
+}
+"""By what they ask for."""
+RULES = ROOT / "mixin" / "rules" / "gpuledger-processes.yml"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Prometheus]:
+    """Half a minute of the demo, under the original prefix and natively."""
+    with serving("demo", f"--metric-prefix={P}", env=surroundings()) as exporter:
+        exporter.metrics(f"^{JOULES}", "/process/metrics")
+        address = exporter.url.removeprefix("http://")
+        jobs = {"process": (address, "/process/metrics"), "native": (address, "/metrics")}
+        with prometheus(jobs, "1s") as running:
+            running.wait_until_scraped(28)
+            time.sleep(0.5)
+            yield running
+
+
+def ask(server: Prometheus, promql: str) -> Found:
+    """A query over the last seconds."""
+    return server.query(re.sub(r"\[(1h|5m|1m)\]", "[12s]", promql))
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_query_returns_data(name: str, server: Prometheus) -> None:
+    """Each query has a positive result."""
+    found = ask(server, MANY[name])
+
+    assert found
+    assert sum(value for _, value in found if value == value) > 0  # noqa: PLR0124 - NaN where a process draws nothing
+
+
+def test_sum_of_processes_is_the_gpu(server: Prometheus) -> None:
+    """The original's own check: the power of the GPU's processes."""
+    processes = ask(server, f"sum(rate({JOULES}[1m]))")[0][1]
+
+    assert ask(server, f"sum(rate({P}_gpu_energy_joules_total[1m]))")[0][1] == pytest.approx(processes, rel=0.05)
+
+
+def test_native_join(server: Prometheus) -> None:
+    """The recording rule has the labels of the utilization, so that they join without `ignoring`."""
+    (rule,) = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+
+    found = ask(server, f"gpu_process_sm_utilization_ratio / ({rule['expr']})")
+
+    assert {labels["process_name"] for labels, _ in found} >= {"python3", "vllm"}
