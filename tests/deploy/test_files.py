@@ -47,6 +47,16 @@ def test_the_chart_has_the_mixin_and_the_version() -> None:
     assert (manifests.OUT / "prometheus-rules.yaml").read_text() == manifests.rules(), "run `make manifests`"
 
 
+def test_exporter_runs_only_on_gpu_nodes() -> None:
+    """Otherwise the alert GpuDriverDown fires on nodes without GPUs."""
+    (daemonset,) = [item for item in objects(manifests.OUT / "gpuledger.yaml") if item["kind"] == "DaemonSet"]
+    affinity = daemonset["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+
+    assert {"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]} in terms[0]["matchExpressions"]
+    assert len(terms) > 5
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     """Manifests and docs have the version of `src/gpuledger/__init__.py`."""
     pages = [*manifests.OUT.glob("*.yaml"), *(ROOT / "docs").glob("*.md")]

@@ -261,3 +261,17 @@ def test_the_release_test_can_start() -> None:
 
     assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
     assert (closed.returncode, "tests/answers.yaml" in closed.stdout) == (0, False)
+
+
+def test_nodes() -> None:
+    """Nodes with a label of GPUs by default; all nodes, or those of an own affinity, if set."""
+
+    def affinity(*flags: str) -> Any:
+        return exporter(render(*flags))[0].get("affinity")
+
+    required = affinity()["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    keys = [term["matchExpressions"][0] for term in required]
+    assert {"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]} in keys
+    assert {"key": "cloud.google.com/gke-accelerator", "operator": "Exists"} in keys
+    assert affinity("--set=gpuNodes.only=false") is None
+    assert affinity("--set=affinity.podAffinity.x=1") == {"podAffinity": {"x": 1}}
