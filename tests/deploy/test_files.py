@@ -47,6 +47,26 @@ def test_the_chart_has_the_mixin_and_the_version() -> None:
     assert (manifests.OUT / "prometheus-rules.yaml").read_text() == manifests.rules(), "run `make manifests`"
 
 
+@pytest.mark.parametrize("is_commented", [True, False])
+def test_configuration_to_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str], is_commented: bool) -> None:
+    """The commented file has the defaults; without the signs of comments, every setting in it is valid."""
+    text = (DEPLOY / "gpuledger.yml").read_text()
+    assert re.search(r"^[^#\n]", text, re.MULTILINE).group() == "e"  # type: ignore[union-attr]  # environment
+    if not is_commented:
+        text = re.sub(r"^# environment: .*\n", "", text, flags=re.MULTILINE)
+        text = re.sub(r"^# (?= *[a-z.-]+:(?: |$)(?!.*`))", "", text, flags=re.MULTILINE)
+    path = tmp_path / "gpuledger.yml"
+    path.write_text(text)
+    main(["serve", "--print-config"])
+    defaults = capsys.readouterr().out
+
+    main(["serve", "--print-config", f"--config.file={path}"])
+
+    printed = capsys.readouterr().out
+    assert (printed == defaults) == is_commented
+    assert is_commented or yaml.safe_load(printed)["slurm"] == {"job-mapping-dir": "/run/gpu-jobs"}
+
+
 def test_exporter_runs_only_on_gpu_nodes() -> None:
     """Otherwise the alert GpuDriverDown fires on nodes without GPUs."""
     (daemonset,) = [item for item in objects(manifests.OUT / "gpuledger.yaml") if item["kind"] == "DaemonSet"]
@@ -184,7 +204,7 @@ def test_compose_mounts_existing_files() -> None:
 def test_dockerignore_includes_the_copied_files() -> None:
     """.dockerignore includes every path that the Dockerfile copies, and the paths exist."""
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     names = {word.rstrip("*") for line in copied for word in line.split()}
 
     assert {"src", "pyproject.toml", "NOTICE"} <= names

@@ -60,9 +60,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def image(clean_debian: Engine, sources: Path) -> str:
-    """Image built from deploy/Dockerfile like in the docs, without a package index."""
+    """Image built from the Dockerfile like in the docs, without a package index."""
     docker(
-        clean_debian, "build", "--network", "host", "--file", f"{sources}/deploy/Dockerfile", "--tag", "gpuledger:test",
+        clean_debian, "build", "--network", "host", "--file", f"{sources}/Dockerfile", "--tag", "gpuledger:test",
         "--build-arg", f"BASE={BASE}", "--build-arg", "WHEELS=--no-index", "--build-arg", "COMMIT=c0ffee",
         "--build-arg", "VERSION=test", str(sources),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""deploy/Dockerfile, built on a clean Debian: the image works, is small and needs few permissions."""
+"""The Dockerfile, built on a clean Debian: the image works, is small and needs few permissions."""
 
 from __future__ import annotations
 

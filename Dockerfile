@@ -1,9 +1,10 @@
 # Image of the exporter: Debian, Python and the wheel, without build tools, not root.
 #
-#   docker build -f deploy/Dockerfile --build-arg BASE=debian@sha256:... --build-arg COMMIT=$(git rev-parse HEAD) .
+#   docker build -t gpuledger .
 #
-# BASE is any Debian 12 or newer; pin it by digest for reproducible images. WHEELS=--no-index installs dependencies only
-# from wheels/, for builds without a package index. See docs/docker.md.
+# BASE is any Debian 12 or newer; pin it by digest for reproducible images. COMMIT is shown by `gpuledger --version`.
+# WHEELS=--no-index installs dependencies only from deploy/wheels/, for builds without a package index. See
+# docs/docker.md.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
