@@ -123,7 +123,7 @@ def test_the_way_from_other_exporters_leads_somewhere() -> None:
     page = (ROOT / "docs" / "migrating.md").read_text()
     ours = _ours(page)
     families = {family.name for family in _all_families()}
-    flags = {name for option in (*OPTIONS, CONFIG_FILE) for name in (option.key, *option.aliases)}
+    flags = {name for option in (*OPTIONS, *FLEET_OPTIONS, CONFIG_FILE) for name in (option.key, *option.aliases)}
     pages = App(lambda: None, lambda: None, interval_s=1.0)._pages
 
     metric = re.compile(r"(?<!:)\b(?:\w+_)?(?:gpu|gpuledger|dcgm|DCGM)_\w+\b")  # a colon is in names of recording rules
