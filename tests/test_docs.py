@@ -239,7 +239,7 @@ def test_every_line_of_the_doctor_is_explained() -> None:
 
     assert fixed <= named
     assert {name.lower() for name in named - fixed} == {
-        "gpu n", "mig of gpu n", "listen address", "reading", *PROVIDER_NAMES.values(), "dcgm", "dcgm-exporter",
+        "gpu n", "mig of gpu n", "listen address", "reading", *PROVIDER_NAMES.values(), "dcgm",
     } - {"job directory"}  # fmt: skip
 
 

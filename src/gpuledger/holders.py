@@ -195,8 +195,11 @@ def device_pods(tick: Tick) -> DevicePods:
         uuid = reading.device.uuid
         if uuid not in held and uuid not in with_instances and (labels := _resident_pod(tick, reading)):
             held[uuid] = labels
+    devices = {reading.device.uuid: reading.device for reading in tick.readings}
+    for grant in tick.owners.granted:  # on a machine without a driver
+        devices.setdefault(grant.device.uuid, grant.device)
     return DevicePods(
-        devices=tuple(reading.device for reading in tick.readings),
+        devices=tuple(devices.values()),
         holders=tuple((uuid, tuple(sorted(held[uuid]))) for uuid in sorted(held)),
     )
 

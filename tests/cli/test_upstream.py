@@ -151,3 +151,33 @@ def test_settings_that_cannot_work(flags: list[str], words: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_machine_without_a_driver(flags: list[str]) -> None:
+    """The uuids of the dcgm-exporter and the kubelet's list are enough."""
+    with (
+        upstream(page(EVERYTHING)) as dcgm,
+        serving(*flags, f"--dcgm-exporter.url={dcgm.url}", env=surroundings()) as server,
+    ):
+        body = with_pods(server)
+        own = server.metrics("^gpuledger_up 0$")
+
+    assert pods(body, "DCGM_FI_DEV_GPU_TEMP", *ABOUT)[:2] == [
+        ("0", "ml", "llama-0", "main", "61"),
+        ("1", "", "", "", "33"),
+    ]
+    assert 'gpu_pod_allocation_info{gpu="",uuid="' in own
+
+
+def test_pods_cannot_be_attached(env: dict[str, str]) -> None:
+    """Without a kubelet, one line of the log and one problem say so."""
+    with upstream(page(EVERYTHING)) as dcgm:
+        url = f"--dcgm-exporter.url={dcgm.url}"
+        with serving("--tick.interval=100ms", "--environment=none", url, env=env) as server:
+            server.metrics("^DCGM_FI_DEV_GPU_TEMP", "/gpu/metrics")
+            time.sleep(2.5)
+            snapshot = server.get("/api/v1/snapshot")
+            log = server.log.read_text()
+
+    assert log.count("its series get no pods, because the kubelet is not read") == 1
+    assert snapshot.count("its series get no pods, because the kubelet is not read") == 1

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpuledger.errors import UpstreamError
-from gpuledger.model import Driver, ProviderHealth, Tick
+from gpuledger.model import Driver, Owners, ProviderHealth, Tick
 from gpuledger.upstream.exposition import Family
 from gpuledger.upstream.poll import Poll, Polling
 from gpuledger.upstream.source import Answer, Page, parse_place
@@ -80,14 +80,17 @@ def test_another_holder_means_other_labels_at_once() -> None:
 
 
 def test_a_driver_that_is_down_takes_no_labels_away() -> None:
-    """It lists no devices, but their holders hold them."""
+    """It lists no devices, but the kubelet does; if neither does, the last holders stay."""
     world = World()
     world.at(1000)
-    world.tick = replace(OTHER, driver=Driver(up=False), readings=())
+    world.tick = replace(OTHER, driver=Driver(up=False), readings=(), owners=Owners())
     world.at(1016)
-
-    assert world.reads == 2
     assert world.poll.served == labelled(body("whole"), LLAMA)
+
+    world.tick = replace(OTHER, driver=Driver(up=False), readings=())
+    world.at(1032)
+    assert world.poll.served == labelled(body("whole"), OTHER)
+    assert world.reads == 3
 
 
 def test_nothing_before_the_first_tick() -> None:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpuledger.catalog.family import Kind, Thing
-from gpuledger.model import EVIDENCE, Account, Device, Granted, MemoryAccount, Owner, ProcessUse, Reading, Tick
+from gpuledger.model import (
+    EVIDENCE,
+    NO_INDEX,
+    Account,
+    Device,
+    Granted,
+    MemoryAccount,
+    Owner,
+    ProcessUse,
+    Reading,
+    Tick,
+)
 
 DEVICE = ("gpu", "uuid")
 MIG_DEVICE = (*DEVICE, "parent_uuid")
@@ -13,7 +24,7 @@ OWNER_LABELS = ("container", "container_id", "namespace", "pod", "pod_uid")
 
 
 def _device(device: Device) -> tuple[str, str]:
-    return str(device.index), device.uuid
+    return str(device.index) if device.index != NO_INDEX else "", device.uuid
 
 
 def _mig_device(device: Device) -> tuple[str, str, str]:

@@ -15,6 +15,7 @@ from gpuledger.model.owners import Holder as Holder
 from gpuledger.model.owners import Owner as Owner
 from gpuledger.model.owners import Owners as Owners
 from gpuledger.model.owners import ProviderHealth as ProviderHealth
+from gpuledger.model.readings import NO_INDEX as NO_INDEX
 from gpuledger.model.readings import Account as Account
 from gpuledger.model.readings import Accounting as Accounting
 from gpuledger.model.readings import Activity as Activity

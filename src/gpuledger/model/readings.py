@@ -10,6 +10,10 @@ Labelled = tuple[tuple[str, int], ...]
 """Numbers by name, such as `(("gpu", 45), ("memory", 50))`; immutable."""
 
 
+NO_INDEX = -1
+"""The index of a device that only a kubelet reports, on a machine without a driver."""
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """The identity of a GPU or MIG instance; constant while the driver is loaded."""

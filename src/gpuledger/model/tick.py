@@ -144,6 +144,8 @@ class Upstream:
     """Series dropped since the start because another one has the same labels."""
     failures: Labelled = ()
     """Failures since the start, by kind."""
+    pods_problem: Problem | None = None
+    """Why no series gets a pod; None if devices are known to be allocated to pods, or not."""
 
     @property
     def reason(self) -> str:

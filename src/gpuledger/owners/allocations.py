@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpuledger.model import EVIDENCE, Device, Facts, Granted, Holder, Owner
+from gpuledger.model import EVIDENCE, NO_INDEX, Device, Facts, Granted, Holder, Owner
 from gpuledger.owners import devices
 from gpuledger.owners.names import Container, Names
 from gpuledger.owners.search import Clue
@@ -32,8 +32,11 @@ class Allocations:
 
 
 def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> Allocations:
-    """The allocations of these devices according to all providers, without duplicates."""
-    known = tuple(inventory)
+    """The allocations of these devices according to all providers, without duplicates.
+
+    If there are none, because this machine has no driver, the allocations themselves tell which devices it has.
+    """
+    known = tuple(inventory) or _allocated_devices(names)
     index = devices.DeviceIndex(known)
     by_uuid = {device.uuid: device for device in known}
     by_index = {(device.index, device.gpu_instance_id): device for device in known}
@@ -73,6 +76,12 @@ def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> All
         to_jobs=tuple(to_jobs),
         unknown_ids=unknown_ids,
     )
+
+
+def _allocated_devices(names: Sequence[Names]) -> tuple[Device, ...]:
+    refs = (devices.parse(allocation.device_id) for known in names for allocation in known.allocations)
+    uuids = dict.fromkeys(ref.uuid for ref in refs if ref.form in ("gpu-uuid", "mig-uuid") and ref.uuid)
+    return tuple(Device(NO_INDEX, uuid) for uuid in uuids)
 
 
 def holders_by_allocation(

@@ -28,7 +28,8 @@ COMPARE_S = 1.0
 PROVIDERS_NS = 10 * 10**9
 """How long to wait for the first names from providers: a series without its pod would be a different series."""
 NAME = "dcgm-exporter"
-DUPLICATES = "duplicates"
+DUPLICATES, PODS = "duplicates", "pods"
+PODS_FIX = "mount /var/lib/kubelet/pod-resources, run as uid 0, and set --environment=kubernetes"
 NOT_READ = Problem("not read yet", kind="starting")
 
 
@@ -62,6 +63,7 @@ class Poll:
         self._read_at: float | None = None
         self._due = monotonic()
         self._problem: Problem | None = NOT_READ
+        self._pods_problem: Problem | None = None
         self._last_success_ns = self._duration_ns = self._duplicates = 0
         self._failures: Counter[str] = Counter()
         self._poller = Poller(NAME, self._guarded_step, lambda: COMPARE_S)
@@ -89,6 +91,7 @@ class Poll:
         return Upstream(
             up=self._problem is None and served is not None,
             problem=self._problem,
+            pods_problem=self._pods_problem,
             last_success_ns=self._last_success_ns,
             duration_ns=self._duration_ns,
             series=served.series if served else 0,
@@ -107,8 +110,10 @@ class Poll:
         if started >= self._due:
             self._due = started + self._polling.interval_s
             families = self._read()
-        # A driver that is down lists no devices, but pods still hold them.
-        held = self._held if self._held is not None and not tick.driver.up else device_pods(tick)
+        held = device_pods(tick)
+        if self._held is not None and not held.devices:
+            held = self._held  # a driver that is down lists no devices, but pods still hold them
+        self._report_pods(tick)
         if families is not None:
             self._families = families
             self._label(held)
@@ -130,6 +135,11 @@ class Poll:
     def _label(self, held: DevicePods) -> None:
         self._held = held
         self._served = enrich(self._families, held, copied=self._polling.copied)
+
+    def _report_pods(self, tick: Tick) -> None:
+        self._pods_problem = _pods_problem(tick)
+        text = "" if self._pods_problem is None else f"{NAME}: {self._pods_problem}"
+        self._state_log.change(PODS, text, text, f"{NAME}: the kubelet lists pods again")
 
     def _count_duplicates(self, count: int) -> None:
         self._duplicates += count
@@ -153,6 +163,14 @@ class Poll:
         self._failures[problem.kind] += 1
         self._problem = problem
         self._state_log.change(NAME, problem.kind, f"{NAME}: {problem}", "")
+
+
+def _pods_problem(tick: Tick) -> Problem | None:
+    """Why no series can get a pod; None if a provider reports to which pods devices are allocated."""
+    kubelets = [health for health in tick.owners.providers if health.name.startswith("podresources")]
+    if any(health.up for health in kubelets) or tick.owners.granted:
+        return None
+    return Problem("its series get no pods, because the kubelet is not read", PODS_FIX, "pods")
 
 
 def _is_resolved(tick: Tick) -> bool:

@@ -166,6 +166,8 @@ def _exporter(tick: Tick) -> Iterator[Problem]:
         yield Problem(what, "raise `--tick.interval`", SLOW, severity=WARNING, about="exporter")
     if health.upstream is not None and not health.upstream.up:
         yield _component(health.upstream.problem, "dcgm-exporter", LOG_FIX)
+    elif health.upstream is not None and health.upstream.pods_problem is not None:
+        yield replace(health.upstream.pods_problem, about="dcgm-exporter")
     if tick.dcgm is not None and not tick.dcgm.up:
         yield _component(tick.dcgm.problem, "DCGM", "check whether nv-hostengine hangs")
     if tick.journal is not None and tick.journal.failures:
