@@ -10,7 +10,7 @@ import yaml
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "autoscaling"
 SCHEMAS = yaml.safe_load((Path(__file__).parent / "schemas.yaml").read_text())
-TYPES = {"string": str, "integer": int, "object": dict}
+TYPES = {"string": str, "integer": int, "boolean": bool, "object": dict}
 TOLERANCE = 0.1
 """Kubernetes does not scale if the ratio differs from 1 by at most this."""
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from gpuledger.export.scaling import PATH
+from gpuledger.fleet.pages import families as fleet_families
 from tests.autoscaling.manifests import FOLDER, SCHEMAS, check, manifest, replicas
 from tests.export.scaling_node import numbers
 from tests.real.daemons import run
@@ -21,8 +22,15 @@ RECORDED = {rule["record"] for group in RULES["groups"] for rule in group["rules
 SERIES = "namespace:gpu_in_use_utilization:resident"
 
 
-@pytest.mark.parametrize(("name", "schema"), [("hpa", "HorizontalPodAutoscaler"), *[(n, "ScaledObject") for n in KEDA],
-                                              ("prometheus-adapter", "MetricsDiscoveryConfig")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [
+        ("hpa", "HorizontalPodAutoscaler"),
+        ("hpa-fleet", "HorizontalPodAutoscaler"),
+        *((name, "ScaledObject") for name in KEDA),
+        ("prometheus-adapter", "MetricsDiscoveryConfig"),
+    ],
+)
 def test_the_schema_accepts_it(name: str, schema: str) -> None:
     """No field is unknown, missing or of the wrong type."""
     check(manifest(name), SCHEMAS[schema], name)
@@ -69,23 +77,28 @@ def test_no_answer_is_not_zero() -> None:
 def test_the_queries_are_promql_about_a_recorded_series(tmp_path: Path) -> None:
     """Promtool accepts the queries, and the series is recorded."""
     (trigger,) = manifest("keda-prometheus")["spec"]["triggers"]
-    (rule,) = manifest("prometheus-adapter")["rules"]
+    rule, memory = manifest("prometheus-adapter")["rules"]
+    (fleet,) = manifest("prometheus-adapter")["externalRules"]
     query = rule["metricsQuery"].replace("<<.Series>>", SERIES).replace("<<.LabelMatchers>>", 'namespace="ml"')
     queries = [trigger["metadata"]["query"], query.replace("<<.GroupBy>>", "namespace"), rule["seriesQuery"]]
+    others = [memory["seriesQuery"], fleet["metricsQuery"].replace("<<.Series>>", fleet["seriesQuery"])]
     path = tmp_path / "rules.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "a", "rules": [
-        {"record": f"a:{n}", "expr": text} for n, text in enumerate(queries)]}]}))  # fmt: skip
+        {"record": f"a:{n}", "expr": text} for n, text in enumerate(queries + others)]}]}))  # fmt: skip
 
     assert "SUCCESS" in run("promtool", "check", "rules", str(path))
-    assert SERIES in RECORDED
+    assert {SERIES, memory["seriesQuery"].partition("{")[0]} <= RECORDED
+    assert fleet["seriesQuery"] in {family.name for family in fleet_families(())}
     assert all(SERIES in text for text in queries)
 
 
 def test_the_hpa_uses_the_metric_of_the_adapter() -> None:
     """The HPA uses the metric name of the adapter, for a namespace."""
-    (rule,), (metric,) = manifest("prometheus-adapter")["rules"], manifest("hpa")["spec"]["metrics"]
+    adapter, (metric,) = manifest("prometheus-adapter"), manifest("hpa")["spec"]["metrics"]
+    (fleet,) = manifest("hpa-fleet")["spec"]["metrics"]
 
-    assert metric["object"]["metric"]["name"] == rule["name"]["as"]
+    assert metric["object"]["metric"]["name"] == adapter["rules"][0]["name"]["as"]
+    assert fleet["external"]["metric"]["name"] == adapter["externalRules"][0]["name"]["as"]
     assert metric["object"]["describedObject"]["kind"] == "Namespace"
     assert metric["object"]["target"]["type"] == "Value"
 

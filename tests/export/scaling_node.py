@@ -41,11 +41,13 @@ def given_to(owner: Owner, device: Device) -> Granted:
 def node() -> Tick:
     """GPU 0 at 80 % and 1 at 40 %, of the workload; 2 given to web, which has left it; 3 cut, an instance at 50 %."""
     percents = (80, 40, 0, None)
-    readings = [Reading(device, utilization_pct=percent) for device, percent in zip(GPUS, percents, strict=True)]
+    memory = (40, 20, 0, None)
+    readings = [Reading(device, utilization_pct=percent, memory_utilization_pct=memory_percent)
+                for device, percent, memory_percent in zip(GPUS, percents, memory, strict=True)]  # fmt: skip
     return Tick(
         time_ns=1_700_000_000_000_000_000,
         driver=Driver(up=True),
-        readings=(*readings, Reading(INSTANCE, activity=Activity(sm_pct=50.0))),
+        readings=(*readings, Reading(INSTANCE, activity=Activity(sm_pct=50.0, dram_pct=20.0))),
         processes=(on(LLM, GPUS[0]), on(LLM, GPUS[1]), on(WEB, GPUS[2], active=False), on(WEB, INSTANCE)),
         owners=Owners(granted=(given_to(LLM, GPUS[0]), given_to(WEB, GPUS[2])), providers=(KUBELET,)),
     )

@@ -33,7 +33,18 @@ def test_the_whole_answer() -> None:
         "busy_gpus": 1.2,
         "utilization_ratio": 0.6,
         "utilization_percent": 60.0,
+        "memory_busy_gpus": 0.6,
+        "memory_utilization_ratio": 0.3,
+        "memory_utilization_percent": 30.0,
     }
+
+
+def test_memory_that_is_not_reported() -> None:
+    """A GPU in use without a value leaves the mean unknown; one that is not in use does not."""
+    readings = tuple(replace(reading, memory_utilization_pct=None) for reading in node().readings)
+
+    assert count(replace(node(), readings=readings), Selection())["memory_utilization_ratio"] is None
+    assert count(replace(node(), readings=readings), Selection(namespace="nowhere"))["memory_busy_gpus"] == 0
 
 
 @pytest.mark.parametrize(

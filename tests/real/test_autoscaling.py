@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Load, Ru
 
 def adapter_query() -> str:
     """What prometheus-adapter makes of its rule for namespace `ml`, over two seconds for a test that has no minutes."""
-    (rule,) = manifest("prometheus-adapter")["rules"]
+    rule, _ = manifest("prometheus-adapter")["rules"]
     query = str(rule["metricsQuery"]).replace("<<.Series>>", SERIES).replace("<<.LabelMatchers>>", 'namespace="ml"')
     return query.replace("<<.GroupBy>>", "namespace").replace("[2m]", "[2s]")
 

@@ -80,7 +80,8 @@ def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
     allocated_uuids = {uuid for uuid, owner in allocated_to if selection.matches(owner)}
     all_owners = not any(getattr(selection, name) for name in SELECTORS)
     gpus = in_use = allocated = 0
-    percent = 0.0
+    percent = memory_percent = 0.0
+    has_memory = True
     for reading in tick.readings:
         uuid, busy = reading.device.uuid, _busy_percent(reading)
         if busy is None or not (all_owners or uuid in resident or uuid in allocated_uuids):
@@ -90,7 +91,11 @@ def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
         if {"busy": busy > 0, "allocated": uuid in allocated_uuids, "resident": uuid in resident}[selection.in_use]:
             in_use += 1
             percent += busy
+            memory = _memory_percent(reading)
+            memory_percent += memory or 0.0
+            has_memory = has_memory and memory is not None
     mean = percent / in_use if in_use else 0.0
+    memory_mean = memory_percent / in_use if in_use else 0.0
     is_reported = bool(allocated_to) or any(p.up and p.name in ALLOCATION_PROVIDERS for p in tick.owners.providers)
     return {
         "gpus": gpus,
@@ -99,6 +104,9 @@ def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
         "busy_gpus": round(percent / 100, 6),
         "utilization_ratio": round(mean / 100, 6),
         "utilization_percent": round(mean, 4),
+        "memory_busy_gpus": round(memory_percent / 100, 6) if has_memory else None,
+        "memory_utilization_ratio": round(memory_mean / 100, 6) if has_memory else None,
+        "memory_utilization_percent": round(memory_mean, 4) if has_memory else None,
     }
 
 
@@ -125,3 +133,10 @@ def _busy_percent(reading: Reading) -> float | None:
     if not reading.device.parent_uuid:
         return reading.utilization_pct
     return reading.activity.sm_pct if reading.activity is not None else None
+
+
+def _memory_percent(reading: Reading) -> float | None:
+    """Memory activity in percent."""
+    if not reading.device.parent_uuid:
+        return reading.memory_utilization_pct
+    return reading.activity.dram_pct if reading.activity is not None else None
