@@ -12,7 +12,7 @@ import pytest
 
 from tests import fakedriver
 from tests.cli.running import Running, serving, surroundings
-from tests.fakedriver import Gpu, Scenario
+from tests.fakedriver import Gpu, Mig, Scenario
 
 TICKS = r"^gpuledger_ticks_total \d+$"
 A, B = (f"GPU-{letter * 8}-0000-0000-0000-000000000000" for letter in "ab")
@@ -149,3 +149,23 @@ def test_driver_reloads_take_no_memory(tmp_path: Path, trouble: str) -> None:
 
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 2000
+
+
+def test_slow_samples_of_instances_delay_no_tick(tmp_path: Path) -> None:
+    """Seven MIG instances take 0.1 s each to sample: neither the first tick nor any other waits for them."""
+    scenario = Scenario(
+        gpus=[Gpu(index=0, uuid=A, mig=1), Gpu(index=1, uuid=B)],
+        migs=[Mig(gpu=0, gi=gi, uuid=f"MIG-{gi}", extra={"gpm.sm": 10.0 * gi}) for gi in range(1, 8)],
+        extra=["latency nvmlGpmMigSampleGet us=100000"],
+    )
+    path = scenario.write(tmp_path / "scenario")
+    durations = []
+    with serving("serve", "--tick.interval=1s", env=surroundings(path)) as server:
+        for _ in range(40):
+            body = after_ticks(server, 1)
+            durations += [float(s) for s in re.findall(r"^gpuledger_tick_duration_seconds (\S+)$", body, re.MULTILINE)]
+            if len(numbers(body, "gpu_mig_sm_active_ratio")) == 7:
+                break
+
+    assert len(numbers(body, "gpu_mig_sm_active_ratio")) == 7
+    assert max(durations) < 0.5
