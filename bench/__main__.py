@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from bench import beside, enrichment, exporters, fleet, growth, owners, page, rendering, sharing, ticks
+from bench import beside, enrichment, exporters, fleet, growth, mig, owners, page, rendering, sharing, ticks
 from bench.table import Budget, table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -52,6 +52,8 @@ def _measure(*, quick: bool) -> tuple[str, int]:
     cases = beside.measure(theirs, quick=quick)
     _say("tick")
     ticked = ticks.measure(quick=quick)
+    _say("MIG")
+    with_mig = mig.measure(quick=quick)
     _say("growth")
     sizes = growth.measure(quick=quick)
     _say("owners")
@@ -68,6 +70,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         *beside.budgets(cases),
         *rendering.budgets(rendered),
         *ticks.budgets(ticked),
+        *mig.budgets(with_mig),
         *owners.budgets(owned),
         *enrichment.budgets(enriched),
         *sharing.budgets(shared),
@@ -81,6 +84,7 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         beside.report(cases, why_not),
         rendering.report(rendered),
         ticks.report(ticked),
+        mig.report(with_mig),
         growth.report(sizes),
         owners.report(owned),
         enrichment.report(enriched),

@@ -24,8 +24,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ from tests import h200
 
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
-from gpuledger.model import Tick
+from gpuledger.model import Activity, Tick
+from gpuledger.sources.nvml.rounds import Plan, Rounds
 
 ESTIMATED = ("sm_time", "mps", "mig", "fingerprint", "edge")
 """Methods for energy above parked power."""
@@ -46,6 +47,8 @@ WHOLE_S = 1e9
 SHOWN_S = 5.0
 """Default window length of the summary, in seconds."""
 BETWEEN_S = 30.0
+MIG_SAMPLE_S = 0.015
+"""Time of a GPM sample with two MIG instances."""
 BUFFER_S = 10.0
 ROUNDING_S = 0.001
 """Times in seconds and in nanoseconds differ by less."""
@@ -86,7 +89,8 @@ class Player:
     def play_mig(self, recording: Any) -> list[Step]:
         """Replay a recording of MIG instances. Kepler splits equally there: the driver has no samples."""
         pids = truth.pids(recording)
-        return self._steps(recording, h200.mig_ticks(recording), 0.0, lambda _: dict.fromkeys(pids, 1.0))
+        ticks = _in_rounds(h200.mig_ticks(recording))
+        return self._steps(recording, ticks, 0.0, lambda _: dict.fromkeys(pids, 1.0))
 
     def _steps(
         self, recording: Any, ticks: Iterable[Tick], later_s: float, kepler_mj: Callable[[float], Shares]
@@ -115,6 +119,36 @@ class Player:
             }
             steps.append(Step(now, joules, errors))
         return steps
+
+
+def _in_rounds(ticks: Iterable[Tick]) -> Iterator[Tick]:
+    """Ticks with the activity of MIG instances as the exporter measures it; the recording has it for every second."""
+    rounds, plan = Rounds(), Plan(at_once=True, late=False, outdated=False)
+    since: dict[str, list[Activity]] = {}
+    measured: dict[str, Activity | None] = {}
+    for tick in ticks:
+        gpu, *instances = tick.readings
+        since = {} if plan.at_once else since
+        for reading in instances:
+            uuid = reading.device.uuid
+            since.setdefault(uuid, []).extend([reading.activity] if reading.activity else [])
+            if plan.late:
+                measured[uuid], since[uuid] = _mean(since[uuid]), []
+        is_held = not plan.late
+        processes = {r.device.uuid: frozenset(resident.pid for resident in r.residents or ()) for r in instances}
+        plan = rounds.plan(processes, gpu.power_mw, len(instances) * MIG_SAMPLE_S, tick.time_ns / 1e9)
+        yield replace(tick, readings=(gpu, *(
+            replace(r, activity=measured.get(r.device.uuid), activity_held=is_held, activity_outdated=plan.outdated)
+            for r in instances
+        )))  # fmt: skip
+
+
+def _mean(activities: list[Activity]) -> Activity | None:
+    """The activity over several seconds."""
+    if not activities:
+        return None
+    names = [unit.name for unit in fields(Activity) if getattr(activities[0], unit.name) is not None]
+    return Activity(**{name: sum(getattr(a, name) for a in activities) / len(activities) for name in names})
 
 
 def _booked(tick: Tick, pids: list[int]) -> Shares:

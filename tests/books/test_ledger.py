@@ -354,6 +354,27 @@ def test_a_process_that_joins_another_in_a_mig_instance() -> None:
     assert all(0 <= (use.energy_share_error or 0) < 0.6 for use in last.processes)
 
 
+def test_outdated_activity_of_a_mig_instance_is_waited_for() -> None:
+    """Power has changed, so the next tick has the activity by which both are booked; it is not waited for long."""
+    books, world = Books(), World()
+    books.book(cut(world, (1,), (2,), activity=(50.0, 0.0)))
+
+    def booked(activity: tuple[float, float], *, outdated: bool) -> Tick:
+        world.now_ns, world.energy_mj = world.now_ns + S, world.energy_mj + 100_000
+        whole, *migs = cut(world, (1,), (2,), activity=activity).readings
+        made = [replace(mig, activity_held=outdated, activity_outdated=outdated) for mig in migs]
+        return books.book(world.around(whole, *made))
+
+    assert energy(booked((50.0, 0.0), outdated=True)) == {1: {}, 2: {}}
+    done = energy(booked((0.0, 50.0), outdated=False))
+    assert sum(sum(by_method.values()) for by_method in done.values()) == 200_000
+    assert done[2]["mig"] > 190_000
+
+    for _ in range(4):
+        last = booked((0.0, 50.0), outdated=True)
+    assert account(last).energy_mj == 1_500_000
+
+
 def test_work_in_a_mig_instance_without_processes() -> None:
     """It has its share, and nobody to put it down to."""
     books, world = Books(), World()

@@ -153,8 +153,9 @@ def test_shares_while_processes_come_and_go() -> None:
         assert means["ours"] <= means["sm_time"] + 0.03, score.name
     assert attribution.summary(mps, 5.0)["ours"]["mean"] < 0.6 * attribution.summary(mps, 5.0)["equal"]["mean"]
     assert attribution.summary(mig, 5.0)["ours"]["mean"] < 0.03
-    for scores in (known, normal, unseen, bursts, mps, mig):
+    for scores in (known, normal, unseen, bursts, mps):
         assert 0.6 <= (attribution.covered(scores, 5.0) or 0) <= 0.9
+    assert (attribution.covered(mig, 5.0) or 0) >= 0.6  # eight windows of one recording: too few for an upper limit
 
 
 def test_the_command_reports_timelines_as_json(capsys: pytest.CaptureFixture[str]) -> None:

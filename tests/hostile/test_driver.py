@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
+from tests import fakedriver
 from tests.cli.running import Running, serving, surroundings
-from tests.fakedriver import Gpu, Scenario
+from tests.fakedriver import Gpu, Mig, Scenario
 
 TICKS = r"^gpuledger_ticks_total \d+$"
 A, B = (f"GPU-{letter * 8}-0000-0000-0000-000000000000" for letter in "ab")
@@ -92,3 +98,74 @@ def test_a_counter_that_no_journal_can_hold(tmp_path: Path) -> None:
 
     assert all(after[labels] >= joules for labels, joules in before.items())
     assert max(after.values()) < 2**53
+
+
+MISMATCH = "error nvmlDeviceGet* code=18\nerror nvmlInitWithFlags code=18 count=1"
+RELOADS = """
+import sys, time
+from pathlib import Path
+import pynvml
+from gpuledger.sources.nvml.source import NvmlSource
+scenario, trouble = Path(sys.argv[1]), sys.argv[2]
+healthy, later_s = scenario.read_text(), 0.0
+source = NvmlSource(monotonic=lambda: time.monotonic() + later_s)
+def put(text):
+    scenario.with_suffix(".new").write_text(text)
+    scenario.with_suffix(".new").replace(scenario)
+    time.sleep(0.004)  # the library looks once a millisecond
+def reload():
+    global later_s
+    put(healthy + trouble)
+    while source.read().driver.up:
+        pass
+    put(healthy)
+    while not source.read().driver.up:
+        later_s += 60
+    source.read()
+def pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+for _ in range(10):
+    reload()
+library, before = pynvml.nvmlLib, pages()
+for _ in range(30):
+    reload()
+assert pynvml.nvmlLib is library, "the library was unmapped"
+print((pages() - before) * 4)
+"""
+
+
+@pytest.mark.parametrize(
+    "trouble", ["unloaded", "error nvmlDeviceGet* code=18\nerror nvmlInitWithFlags code=18 count=1"]
+)
+def test_driver_reloads_take_no_memory(tmp_path: Path, trouble: str) -> None:
+    """The driver is reloaded again and again, also with a version that does not match: memory stays as it is."""
+    path = fakedriver.h200_node().write(tmp_path / "scenario")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | fakedriver.environment(path)
+
+    done = subprocess.run(
+        [sys.executable, "-c", RELOADS, str(path), f"{trouble}\n"],
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 2000
+
+
+def test_slow_samples_of_instances_delay_no_tick(tmp_path: Path) -> None:
+    """Seven MIG instances take 0.1 s each to sample: neither the first tick nor any other waits for them."""
+    scenario = Scenario(
+        gpus=[Gpu(index=0, uuid=A, mig=1), Gpu(index=1, uuid=B)],
+        migs=[Mig(gpu=0, gi=gi, uuid=f"MIG-{gi}", extra={"gpm.sm": 10.0 * gi}) for gi in range(1, 8)],
+        extra=["latency nvmlGpmMigSampleGet us=100000"],
+    )
+    path = scenario.write(tmp_path / "scenario")
+    durations = []
+    with serving("serve", "--tick.interval=1s", env=surroundings(path)) as server:
+        for _ in range(40):
+            body = after_ticks(server, 1)
+            durations += [float(s) for s in re.findall(r"^gpuledger_tick_duration_seconds (\S+)$", body, re.MULTILINE)]
+            if len(numbers(body, "gpu_mig_sm_active_ratio")) == 7:
+                break
+
+    assert len(numbers(body, "gpu_mig_sm_active_ratio")) == 7
+    assert max(durations) < 0.5

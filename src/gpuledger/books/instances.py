@@ -67,7 +67,7 @@ class InstancePower:
     def divide(
         self, instances: Mapping[str, Instance], power_w: float, seconds: float, limit_w: float | None
     ) -> dict[str, tuple[float, float]]:
-        """Learn from one interval; the power of each instance above parked power and its standard deviation."""
+        """The power of each instance above parked power, and its standard deviation. Learns nothing from 0 seconds."""
         if not self._weights_w:
             self._start(limit_w or LIMIT_W)
         if seconds >= SHORTEST_S and any(any(instance.activity) for instance in instances.values()):

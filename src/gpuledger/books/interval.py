@@ -91,6 +91,12 @@ class Interval:
     """Multiprocessors of the whole GPU."""
     mig_missing: set[str] = field(default_factory=set)
     """MIG instances that did not report their activity in at least one tick."""
+    mig_held: bool = False
+    """Whether the activity of an instance is from an earlier tick; then nothing can be learned from it."""
+    mig_outdated: bool = False
+    """Whether the next tick will have the activity that the last one lacks."""
+    mig_measured_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of the activity, by MIG instance."""
     activity_s: list[float] = field(default_factory=list)
     """Activity of each unit of the GPU x seconds."""
     activity_measured_s: float = 0.0
@@ -129,6 +135,7 @@ class Interval:
         for row, busy_ns in work.busy_ns.items():
             self.busy_ns[row] = self.busy_ns.get(row, 0) + busy_ns
         self.mig_clock, self.gpu_size = relative_clock(reading), reading.device.multiprocessors
+        self.mig_outdated = False
         for mig in migs:
             self._observe_mig(mig, self.mig_clock, elapsed_ns)
         if self.restarted and self._names_other_process(reading):
@@ -159,10 +166,15 @@ class Interval:
         if mig.activity is None or mig.activity.sm_pct is None or units is None or not multiprocessors:
             self.mig_missing.add(uuid)
             return
+        self.mig_held |= mig.activity_held
+        if mig.activity_outdated:
+            self.mig_outdated = True
+            return
         busy = int(max(0.0, mig.activity.sm_pct) * 1000) * multiprocessors * (elapsed_ns // 1_000_000 + 1)
         self.mig_busy[uuid] = self.mig_busy.get(uuid, 0) + busy
         self.mig_sizes[uuid] = multiprocessors
         seconds = elapsed_ns / 1e9
+        self.mig_measured_s[uuid] = self.mig_measured_s.get(uuid, 0.0) + seconds
         sums = self.mig_activity.get(uuid) or [0.0] * len(units)
         self.mig_activity[uuid] = [old + new * seconds for old, new in zip(sums, units, strict=True)]
         engine_pct = mig.activity.graphics_pct or mig.activity.sm_pct
@@ -358,16 +370,14 @@ def mps(interval: Interval) -> tuple[set[Row], set[Row]]:
 
     Clients are the processes in the driver's MPS list. If that list is empty (as on the H200), they are the processes
     without samples of their own. A server that root started serves every process; the name of another server proves
-    nothing, so its clients are of its own user and container.
+    nothing, so its clients are of its own user and container. Servers of several tenants keep their energy.
     """
     servers = {row for row in interval.rows if row.mps_server == MPS_OF_ROOT}
     others = interval.rows - servers
     if not servers:
         servers = {row for row in interval.rows if row.mps_server}
         tenants = {row.tenant for row in servers}
-        if len(tenants) != 1:  # none, or several, each of which keeps the energy of its server
-            return set(), set()
-        others = {row for row in interval.rows - servers if row.tenant in tenants}
+        others = {row for row in interval.rows - servers if row.tenant in tenants} if len(tenants) == 1 else set()
     listed = {row for row in others if "mps" in row.resident.kind}
     clients = listed or {row for row in others if not interval.busy_ns.get(row)}
     return (servers, clients) if clients else (set(), set())

@@ -18,6 +18,8 @@ from gpuledger.model import Account, Labelled, Reading, Tick
 
 SHARED_NS = 900_000_000
 """Least length of a shared interval, so that samples of all its processes have arrived."""
+OUTDATED_NS = 3_000_000_000
+"""Least length of an interval that lacks the activity of a MIG instance: the next ticks have it."""
 STILL_NS = 1_000_000_000
 """Least length of an interval without energy: the counter may be slower than the ticks."""
 SLACK_NS = 1_000_000_000
@@ -241,6 +243,8 @@ class Ledger:
             return True
         if present is None and interval.at_start is not None:
             return False  # the next tick may have the process list again
+        if interval.mig_outdated and elapsed_ns < OUTDATED_NS:
+            return False
         if not interval.energy_mj:
             return elapsed_ns >= STILL_NS
         shared = len(interval.rows) > 1 or interval.hidden

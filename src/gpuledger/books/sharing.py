@@ -302,14 +302,15 @@ class Sharing:
         whole = interval.gpu_size or sum(interval.mig_sizes.values())
         instances = {
             uuid: Instance(
-                activity=tuple(unit / elapsed_s for unit in units),
+                activity=tuple(unit / (interval.mig_measured_s[uuid] or elapsed_s) for unit in units),
                 size=interval.mig_sizes[uuid] / whole,
                 program=tuple(row.number for row in by_instance.get(uuid, ())) or uuid,
             )
             for uuid, units in measured.items()
         }
         limit_w = limit_mw / 1000 if limit_mw else None
-        watts = self._instances.divide(instances, max(0.0, joules) / elapsed_s, elapsed_s, limit_w)
+        learned_s = 0.0 if interval.mig_held else elapsed_s
+        watts = self._instances.divide(instances, max(0.0, joules) / elapsed_s, learned_s, limit_w)
         total_w = sum(power for power, _ in watts.values())
         if len(interval.rows) < 2 or total_w < LEAST_TOTAL_W:
             return None
@@ -324,10 +325,10 @@ class Sharing:
                 continue
             share = power_w / total_w
             variance = max(0.0, (1 - 2 * share) * sd_w * sd_w + share * share * sum_variance) / total_w**2
-            busy = min(1.0, interval.mig_engine_s[uuid] / elapsed_s)
+            busy = min(1.0, interval.mig_engine_s[uuid] / (interval.mig_measured_s[uuid] or elapsed_s))
             observed = Observed(elapsed_s, busy, instances[uuid].activity, (), interval.mig_clock, power_w)
             if len(rows) == 1:
-                if is_steady and busy and any(observed.activity):
+                if is_steady and busy and any(observed.activity) and not interval.mig_held:
                     alone = Alone(observed.activity, elapsed_s, busy * elapsed_s, power_w * elapsed_s, observed.clock)
                     self._fingerprints.learn(rows[0], alone)
                 inside = Shares({rows[0]: 0.0}, Weights("mig", {rows[0]: 1}))

@@ -218,6 +218,10 @@ class Reading:
     accounting_enabled: bool | None = None
     vgpu_licensed: bool | None = None
     activity: Activity | None = None
+    activity_held: bool = False
+    """Whether the activity was measured before an earlier reading; only of MIG instances."""
+    activity_outdated: bool = False
+    """Whether power or processes have changed since; a later reading has the new activity."""
     slots: tuple[Slot, ...] = ()
     """Equal parts of the time since the previous reading; only while a GPU is shared."""
     xids: Labelled = ()

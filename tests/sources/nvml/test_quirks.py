@@ -308,9 +308,11 @@ def test_mig_instances_are_devices_with_a_parent(bench: Bench) -> None:
     ]
     bench.scenario.processes = [process(7, memory=300, gi=1, ci=0)]
     bench.write()
-    bench.read()
-
-    gpu, first, second = bench.read().readings
+    for _ in range(100):  # instances are sampled between ticks, one after the other
+        gpu, first, second = bench.read().readings
+        if first.activity is not None and second.activity is not None:
+            break
+        time.sleep(0.02)
 
     assert (gpu.mig_enabled, gpu.utilization_pct, gpu.samples) == (True, None, None)
     assert first.device.parent_uuid == gpu.device.uuid

@@ -287,7 +287,7 @@ def test_gpu_that_fails_in_a_tick_is_not_sampled(hand: Hand) -> None:
     assert hand.sample(102.2) is None
 
 
-def test_mig_gpu_is_not_sampled(hand: Hand) -> None:
+def test_mig_gpu_has_no_slots(hand: Hand) -> None:
     """Also if its instances have many processes, and from the tick on that sees MIG enabled."""
     for second in range(100, 110):
         hand.read(second)
@@ -302,8 +302,8 @@ def test_mig_gpu_is_not_sampled(hand: Hand) -> None:
 
     assert (reading.mig_enabled, reading.slots) == (True, ())
     for second in (111, 112):
-        hand.read(second)
-        assert hand.sample(second + 0.2) is None
+        assert hand.read(second).slots == ()
+        hand.sample(second + 0.8)  # of the instance
 
 
 def test_gpu_without_gpm_is_not_sampled(hand: Hand) -> None:

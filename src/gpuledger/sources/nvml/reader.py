@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import pynvml
 
-from gpuledger.errors import GpuLostError
+from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Device, Reading
 from gpuledger.problem import Problem
 from gpuledger.sources.nvml import device as fast
@@ -17,9 +18,12 @@ from gpuledger.sources.nvml.call import LOOK, NO_ANSWER, Calls, Failures, Handle
 from gpuledger.sources.nvml.events import XidWatch
 from gpuledger.sources.nvml.gpm import SLOT_S, Gpm
 from gpuledger.sources.nvml.processes import Accounts, ResidentLists, UtilizationSamples
+from gpuledger.sources.nvml.rounds import Rounds
 
 SLOW_EVERY = 10
 """Ticks between two readings of the values that change rarely."""
+MIG_SAMPLES_AT = 0.7
+"""When MIG instances are sampled, relative to the time between two readings."""
 
 
 class MigInstance:
@@ -30,19 +34,43 @@ class MigInstance:
         self.device = device
         self.gpm = Gpm(device.gpu_instance_id)
         self._lists = ResidentLists()
+        self._measured: fast.Fields = {}
+        """The last activity."""
+        self._is_new = False
+        """Whether it was measured after the last reading."""
 
-    def read(self, calls: Calls, parent: Handle) -> Reading:
-        """The values of the instance."""
+    def read(self, calls: Calls) -> Reading:
+        """The values of the instance, with the activity that was measured last."""
         calls.about = self.device.uuid
+        is_held, self._is_new = bool(self._measured) and not self._is_new, False
         try:
             return Reading(
                 device=self.device,
                 residents=self._lists.read(calls, self.handle),
-                **self.gpm.read(calls, parent),
+                activity_held=is_held,
+                **self._measured,
                 **fast.memory(calls, self.handle),
             )
         finally:
             calls.about = ""
+
+    def sample(self, calls: Calls, parent: Handle, *, late: bool) -> None:
+        """Take a sample. The activity up to a `late` one is that of the tick; an earlier one only begins its time."""
+        calls.about = self.device.uuid
+        try:
+            measured = self.gpm.read(calls, parent)
+        finally:
+            calls.about = ""
+        if late:
+            self._measured, self._is_new = measured, True
+
+
+class MigSample(NamedTuple):
+    """A planned sample of a MIG instance."""
+
+    instance: MigInstance
+    due_s: float
+    late: bool
 
 
 class GpuReader:
@@ -70,6 +98,15 @@ class GpuReader:
         self.handle: Handle = None
         self._gpm = self._new_gpm()
         self._migs: list[MigInstance] = []
+        self._rounds = Rounds()
+        self._mig_samples: list[MigSample] = []
+        """The samples of MIG instances that are due before the next reading."""
+        self._mig_sample_s = 0.0
+        """Time of one of them."""
+        self._read_s: float | None = None
+        """When the last reading began."""
+        self._tick_s = 0.0
+        """Time between the last two readings; 0 if unknown."""
         self._due_s: list[float] = []
         """When to take the remaining GPM samples before the next reading; empty unless the GPU is shared."""
         self._sampling_ns = 0
@@ -99,7 +136,7 @@ class GpuReader:
         """Free what the driver allocated for this GPU."""
         for gpm in (self._gpm, *(mig.gpm for mig in self._migs)):
             gpm.close()
-        self._due_s = []
+        self._due_s, self._mig_samples, self._rounds = [], [], Rounds()
 
     def _new_gpm(self) -> Gpm:
         return Gpm(slot_s=self._slot_s, monotonic=self._monotonic)
@@ -107,6 +144,8 @@ class GpuReader:
     def read(self) -> list[Reading]:
         """The reading of the GPU, then those of its MIG instances."""
         calls, handle = self.calls, self.handle
+        now_s = self._monotonic()
+        self._tick_s, self._read_s = 0.0 if self._read_s is None else now_s - self._read_s, now_s
         calls.spent_ns, self._sampling_ns = self._sampling_ns, 0
         calls.answered = 0
         self._due_s = []  # no further sample of a GPU that cannot be read
@@ -123,7 +162,7 @@ class GpuReader:
         fields.update(self._gpm.read(calls, handle))
         if self._pcie_throughput:
             fields.update(slow.pcie_throughput(calls, handle))
-        migs = [mig.read(calls, handle) for mig in self._migs]
+        migs = [mig.read(calls) for mig in self._migs]
         self._ticks += 1
         if calls.answered == 0:
             problem = calls.last_problem or Problem("the GPU answers no call", LOOK, NO_ANSWER)
@@ -133,10 +172,14 @@ class GpuReader:
         spent_ns = calls.spent_ns
         if len({resident.pid for resident in fields["residents"] or ()}) > 1 and not fields["mig_enabled"]:
             self._due_s = self._gpm.plan()
+        if migs and not self._mig_samples:
+            migs = self._plan_mig_samples(migs, fields["power_mw"])
         return [Reading(device=self.device, xids=xids, last_xid=last_xid, driver_ns=spent_ns, **fields), *migs]
 
     def sample(self) -> float | None:
         """Take a GPM sample if one is due; returns the seconds until the next, None if none comes before a reading."""
+        if self._mig_samples:
+            return self._sample_mig()
         now_s = self._monotonic()
         if self._due_s and self._due_s[0] <= now_s:
             spent_ns = self.calls.spent_ns
@@ -145,6 +188,41 @@ class GpuReader:
             now_s = self._monotonic()
             self._due_s = [due_s for due_s in self._due_s if due_s > now_s] if taken else []
         return self._due_s[0] - now_s if self._due_s else None
+
+    def _plan_mig_samples(self, migs: list[Reading], power_mw: int | None) -> list[Reading]:
+        """Plan the samples until the next reading; marks activity that is outdated."""
+        read_s = self._read_s or 0.0
+        processes = {mig.device.uuid: frozenset(r.pid for r in mig.residents or ()) for mig in migs}
+        plan = self._rounds.plan(processes, power_mw, len(migs) * self._mig_sample_s, read_s)
+        if plan.at_once:
+            self._mig_samples += [MigSample(mig, read_s, late=False) for mig in self._migs]
+        if plan.late:
+            late_s = read_s + MIG_SAMPLES_AT * self._tick_s
+            self._mig_samples += [MigSample(mig, late_s, late=True) for mig in self._migs]
+        return [replace(mig, activity_outdated=True) for mig in migs] if plan.outdated else migs
+
+    def _sample_mig(self) -> float | None:
+        """Sample a MIG instance if it is due; returns the seconds until the next sample.
+
+        A sample that would delay the next reading comes after it: the first sample of an instance takes up to 0.35 s.
+        """
+        now_s, sample = self._monotonic(), self._mig_samples[0]
+        if now_s < sample.due_s:
+            return sample.due_s - now_s
+        del self._mig_samples[0]
+        if sample.instance in self._migs:
+            spent_ns = self.calls.spent_ns
+            try:
+                sample.instance.sample(self.calls, self.handle, late=sample.late)
+            except (GpuLostError, DriverGoneError):  # the next reading reports it
+                self._mig_samples = []
+            self._sampling_ns += self.calls.spent_ns - spent_ns
+        took_s = self._monotonic() - now_s
+        if sample.late:
+            self._mig_sample_s = took_s
+        if not self._mig_samples or now_s + 2 * took_s > (self._read_s or 0.0) + self._tick_s:
+            return None
+        return 0.0
 
     def _read_slow(self) -> None:
         was_mig = self._rare.get("mig_enabled")

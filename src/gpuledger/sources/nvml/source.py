@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -31,6 +32,9 @@ from gpuledger.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
+LIBRARY = "libnvidia-ml"
+LibraryFile = tuple[int, int, int]
+"""Device, inode and time of the last change, in nanoseconds."""
 COUNT_EVERY = 10
 """Ticks between two counts of the GPUs."""
 REOPEN_AFTER = 30
@@ -94,6 +98,8 @@ class NvmlSource:
         self._ticks = 0
         self._silent_ticks = 0
         self._outdated = False
+        self._library: LibraryFile | None = None
+        """The file of the library when it was loaded."""
         self._opening = False
 
     def errors(self) -> Mapping[tuple[str, str], int]:
@@ -248,6 +254,7 @@ class NvmlSource:
             self._opening = True
         try:
             opened = self._control.result(self._timeout_s)
+            self._library = self._library or _library_file()
         except DriverGoneError as error:
             self._fail_to_open(error.problem)
             return
@@ -266,6 +273,7 @@ class NvmlSource:
 
     def _fail_to_open(self, problem: Problem) -> None:
         self._backoff.failed()
+        self._library = self._library or _library_file()
         self._outdated = problem.kind == VERSION_MISMATCH
         self._opening = False
         self._set_driver(Driver(up=False, problem=problem))
@@ -323,12 +331,14 @@ class NvmlSource:
     def _unload_library(self) -> bool:
         """Unmap the library of a replaced driver, so that nvmlInit loads the new one; False while a thread uses it.
 
-        The readers have ended by then; the XID thread may hang.
+        The readers have ended by then; the XID thread may hang. As long as the file is the same, the library stays: the
+        module may not be replaced for weeks, and a library keeps some memory each time that it is unmapped.
         """
         if not self._xids.ended(0.0):
             return False
-        library = pynvml.nvmlLib
-        if library is not None:
+        library, file = pynvml.nvmlLib, _library_file()
+        if library is not None and (file is None or file != self._library):
+            self._library = None
             pynvml.nvmlLib = None
             pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - the binding cannot reload its library
             _ctypes.dlclose(library._handle)  # noqa: SLF001
@@ -362,6 +372,17 @@ def _initialise() -> tuple[Driver, int]:
         cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}",
     )
     return driver, pynvml.nvmlDeviceGetCount()
+
+
+def _library_file() -> LibraryFile | None:
+    """The file that is loaded as libnvidia-ml: the link beside the mapped file, which an update changes."""
+    try:
+        maps = Path("/proc/self/maps").read_bytes().decode("utf-8", "replace")
+        mapped = next((line.split(maxsplit=5)[5] for line in maps.split("\n") if f"/{LIBRARY}." in line), None)
+        file = None if mapped is None else Path(mapped).with_name(f"{LIBRARY}.so.1").stat()
+    except OSError:
+        return None
+    return None if file is None else (file.st_dev, file.st_ino, file.st_mtime_ns)
 
 
 def _shut_down() -> bool:
