@@ -46,15 +46,11 @@ def billed(running: Running, pid: int, least_j: float = 200.0) -> tuple[dict[str
 
 @contextmanager
 def daemon(uid: int, *containers: dict[str, Any]) -> Iterator[str]:
-    """A Docker daemon of this user that lists these containers: its URL."""
+    """A Docker daemon in a directory of this user that lists these containers: its URL."""
     with tempfile.TemporaryDirectory(prefix="daemon-") as text:
         os.chown(text, uid, uid)
-        os.seteuid(uid)  # the kernel remembers who listens
-        try:
-            lists = {"/version": http({"ApiVersion": "1.45"}), "/containers/json": http(list(containers))}
-            server = FakeDocker(Path(text), lists | {"/json": http({})})
-        finally:
-            os.seteuid(0)
+        lists = {"/version": http({"ApiVersion": "1.45"}), "/containers/json": http(list(containers))}
+        server = FakeDocker(Path(text), lists | {"/json": http({})})
         try:
             yield f"unix://{server.path}"
         finally:
@@ -181,12 +177,52 @@ def test_daemon_of_a_user_confirms_its_own_containers() -> None:
         process(invented, uid=ATTACKER) as second,
         exporter(f"--docker.host={theirs}", **{f"p{first}": 40, f"p{second}": 40}) as running,
     ):
-        running.metrics(r'container="mine"')
+        running.metrics(r'container="\d+/mine"')
         labels, _ = billed(running, first)
         _, body = billed(running, second)
 
-    assert (labels["container"], labels["container_id"]) == ("mine", own)
+    assert (labels["container"], labels["container_id"]) == (f"{ATTACKER}/mine", f"{ATTACKER}/{own}")
     assert hidden not in body
+
+
+def test_daemon_of_a_user_claims_a_container() -> None:
+    """A user creates a cgroup with the id of another user's container, and the own daemon lists it: both stay apart."""
+    victim, delegated = secrets.token_hex(32), f"delegated-{secrets.token_hex(4)}"
+    with (
+        daemon(ATTACKER, listed(victim, "web")) as theirs,
+        daemon(0, listed(victim, "web")) as ours,
+        cgroup(f"{delegated}/docker-{victim}.scope", owned=delegated, uid=ATTACKER) as forged,
+        cgroup(f"docker/{victim}") as folder,
+        process(forged, uid=ATTACKER) as attacker,
+        process(folder) as pid,
+        exporter(f"--docker.host={theirs}", f"--docker.host={ours}", **{f"p{attacker}": 90, f"p{pid}": 0}) as running,
+    ):
+        running.metrics(r'container="\d+/web"')
+        billed(running, attacker)
+        body = running.metrics(rf'^container_gpu_energy_joules_total{{container="web",container_id="{victim}"')
+
+    bills = series(body, "container_gpu_energy_joules_total", container_id=victim)
+    assert {labels["method"] for labels, _ in bills} == {"parked"}
+
+
+def test_link_to_a_socket_of_root() -> None:
+    """A user's socket is a link to a socket of root: its daemon names only containers of the user."""
+    victim = secrets.token_hex(32)
+    with (
+        daemon(0, listed(victim, "evil")) as service,
+        tempfile.TemporaryDirectory(prefix="user-") as text,
+        cgroup(f"docker/{victim}") as folder,
+        process(folder) as pid,
+    ):
+        os.chown(text, ATTACKER, ATTACKER)
+        link = Path(text) / "docker.sock"
+        link.symlink_to(service.removeprefix("unix://"))
+        with exporter(f"--docker.host=unix://{link}", **{f"p{pid}": 90}) as running:
+            running.metrics(r'^gpuledger_provider_up{provider="docker"} 1')
+            labels, body = billed(running, pid)
+
+    assert (labels["container"], labels["container_id"]) == ("", victim)
+    assert "evil" not in body
 
 
 def test_docker_labels_of_a_pod() -> None:

@@ -70,7 +70,7 @@ def test_file_vectors(vector: dict[str, Any]) -> None:
         (f"/machine.slice/libpod-{C}.scope/container/libpod-payload-{C}", {"container_id": C}),
         (f"{USER}/user.slice/user-libpod_pod_{P}.slice/libpod-{C}.scope", {"container_id": C}),
         (f"/libpod_parent/{P}/libpod-{C}", {"runtime": "podman", "container_id": C}),
-        (f"/mine/{P}/libpod-{C}", {"runtime": "podman", "container_id": C}),
+        (f"/mine/{P}/libpod-{C}", {"runtime": "unknown", "container_id": P}),
         (f"/libpod_parent/{P}", {"container_id": None}),
         (f"/libpod_parent/{P}/conmon", {"container_id": None, "monitor": True}),
         (f"/machine.slice/machine-libpod_pod_{P}.slice", {"container_id": None, "pod_uid": None}),

@@ -326,13 +326,21 @@ def test_cgroup_that_the_kernel_does_not_print(proc: Proc, monkeypatch: pytest.M
 
 
 def mps(
-    proc: Proc, pid: int, *, uid: int = 0, parent: int = 1, capabilities: int = 0x1FFFFFFFFFF, users: int = 2**32 - 1
+    proc: Proc,
+    pid: int,
+    *,
+    uid: int = 0,
+    parent: int = 1,
+    capabilities: int = 0x1FFFFFFFFFF,
+    users: int = 2**32 - 1,
+    program: str = "/usr/bin/nvidia-cuda-mps-control",
 ) -> None:
     """A process with the name of the MPS server."""
     proc.add(pid, name=b"nvidia-cuda-mps", uid=uid)
     status = f"Name:\tnvidia-cuda-mps\nPPid:\t{parent}\nUid:" + f"\t{uid}" * 4 + f"\nCapEff:\t{capabilities:016x}\n"
     (proc.root / str(pid) / "status").write_text(status)
     (proc.root / str(pid) / "uid_map").write_text(f"         0          0 {users:10}\n")
+    (proc.root / str(pid) / "exe").symlink_to(program)
 
 
 def test_mps_server(proc: Proc) -> None:
@@ -344,9 +352,29 @@ def test_mps_server(proc: Proc) -> None:
     mps(proc, 6, users=1)
     proc.add(7, name=b"nvidia-cuda-mps", uid=0)
     proc.add(8, name=b"python3", uid=0)
+    mps(proc, 9, program="/usr/bin/sudo")
+    mps(proc, 10, uid=1000, parent=9)
 
-    facts = Procfs(proc.root).facts(range(2, 9))
+    facts = Procfs(proc.root).facts((*range(2, 9), 10))
 
     assert {pid: facts[pid].mps_server for pid in facts} == {
-        2: "root", 3: "root", 4: "user", 5: "user", 6: "user", 7: "user", 8: "",
+        2: "root", 3: "root", 4: "user", 5: "user", 6: "user", 7: "user", 8: "", 10: "user",
     }  # fmt: skip
+
+
+def test_first_thread_that_ended(proc: Proc) -> None:
+    """Cgroup, memory map and environment are those of a living thread; on v1 the first thread has the root's cgroup."""
+    proc.add(7, cgroup="8:pids:/\n0::/a\n")
+    folder = proc.root / "7"
+    status = (folder / "status").read_text()
+    (folder / "status").write_text(status.replace("Umask:", "State:\tZ (zombie)\nUmask:"))
+    (folder / "maps").write_text("")
+    thread = folder / "task" / "8"
+    thread.mkdir(parents=True)
+    (thread / "cgroup").write_text("8:pids:/docker/c\n0::/a\n")
+    (thread / "maps").write_text("7f00-7f01 rw-s 00000000 00:05 612 /dev/nvidia3\n")
+    (thread / "environ").write_text("NVIDIA_VISIBLE_DEVICES=3\0")
+    procfs = Procfs(proc.root)
+
+    assert procfs.facts([7])[7].cgroup == "8:pids:/docker/c\n0::/a\n"
+    assert (procfs.mapped_gpus(7), procfs.visible_devices(7)) == ((3,), "3")

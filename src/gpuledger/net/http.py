@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import socket
-import struct
 import sys
 import threading
 from collections.abc import Generator, Iterator
@@ -24,8 +23,6 @@ READ_SIZE = 256 << 10
 PROTOCOL = b"HTTP/1."
 CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;.*)?", re.DOTALL)
 FORM = "Content-Type: application/x-www-form-urlencoded"
-CREDENTIALS = struct.Struct("3i")
-"""pid, uid and gid of the process at the other end of a unix socket."""
 NO_TLS = TlsSettings()
 
 CONNECT_KINDS: tuple[tuple[type[OSError], str, str], ...] = (
@@ -158,14 +155,6 @@ class Response:
     def status(self) -> int:
         """The status code; 0 until the head has arrived."""
         return self._parser.status
-
-    @property
-    def peer_uid(self) -> int | None:
-        """The user that listens on a unix socket; None for a network address."""
-        if self._connection.family != socket.AF_UNIX:
-            return None
-        credentials = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        return int(CREDENTIALS.unpack(credentials)[1])
 
     @property
     def headers(self) -> dict[str, str]:

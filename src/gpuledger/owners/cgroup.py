@@ -67,6 +67,11 @@ class CgroupRef:
     monitor: bool = False
     """Whether the process is a helper of a container (conmon, lxc.monitor, a mount), not the workload."""
 
+    @property
+    def container_key(self) -> str | None:
+        """The id of the container; with the user who could choose it, so that it is no other user's container."""
+        return self.container_id if self.claimed_by is None else f"{self.claimed_by}/{self.container_id}"
+
     def to_dict(self) -> dict[str, object]:
         """As JSON: tuples become lists."""
         return asdict(self) | {"job": None if self.job is None else list(self.job)}
@@ -257,8 +262,7 @@ def _bare(walk: _Walk, match: Match) -> None:
         runtime = "kubernetes"
     elif walk.names[walk.at - 2] == "ecs" and walk.job is not None:
         runtime = "docker"
-    is_pod = walk.parent in POD_HOLDERS or walk.child.startswith("libpod-")
-    if not (is_pod and runtime == "unknown"):
+    if not (walk.parent in POD_HOLDERS and runtime == "unknown"):  # not by the child, which a container could name
         walk.contain(runtime, match[0])
 
 

@@ -28,13 +28,13 @@ class CgroupTree:
         self, procfs_root: Path = Path("/proc"), root: Path = Path("/sys/fs/cgroup"), uid: int | None = None
     ) -> None:
         self._root = root
-        self._trusted = {ROOT_UID, os.geteuid() if uid is None else uid} - {OVERFLOW_UID}
+        self._trusted = {ROOT_UID, os.geteuid() if uid is None else uid, _namespace_owner()} - {OVERFLOW_UID}
         """Root, and the user that runs the exporter."""
         self._node = _node_of(procfs_root)
 
     def parse(self, text: str) -> CgroupRef:
         """The parts of a /proc/PID/cgroup."""
-        return cgroup.parse(text, self._bounds)
+        return cgroup.parse(text, self.bounds)
 
     def directories(self, controllers: str) -> Iterator[Path]:
         """The possible mount points of a hierarchy: one of v1, or v2 alone or in a hybrid tree."""
@@ -43,7 +43,8 @@ class CgroupTree:
         else:
             yield from (self._root, self._root / "unified")
 
-    def _bounds(self, controllers: str, path: str, names: Sequence[str]) -> Bounds:
+    def bounds(self, controllers: str, path: str, names: Sequence[str]) -> Bounds:
+        """The part of a path that only root could choose."""
         bounds = cgroup.bounds_by_name(controllers, path, names)
         if bounds.uid in self._trusted:
             bounds = Bounds()
@@ -54,7 +55,7 @@ class CgroupTree:
         return replace(bounds, start=len(node)) if node and tuple(names[: len(node)]) == node else bounds
 
     def _delegated(self, directory: str, names: Sequence[str]) -> Bounds:
-        """The bounds by the owners of the directories; none if the first directory is not visible."""
+        """The bounds by the owners of the directories; none if the directories of the host are not visible."""
         for index, name in enumerate(names):
             directory = f"{directory}/{name}"
             try:
@@ -64,6 +65,14 @@ class CgroupTree:
             if uid not in self._trusted:
                 return Bounds(end=index + 1, uid=uid)
         return Bounds()
+
+
+def _namespace_owner() -> int:
+    """The host's uid of root in this user namespace: the user that runs a rootless container."""
+    try:
+        return int(Path("/proc/self/uid_map").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return ROOT_UID
 
 
 def _node_of(procfs_root: Path) -> dict[str, tuple[str, ...]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -49,6 +50,8 @@ PERMISSION = {
     "podman": "run as the owner of the socket, or as root",
 }
 OTHER_API = "is it a Docker API?"
+NO_UID = -1
+"""No user has this uid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,6 @@ class DockerProvider:
         self._state_log = StateLog(log)
         self._api = ""
         """The API version; empty until the daemon reports it."""
-        self._peer_uid: int | None = None
-        """The user that runs the daemon; None for a network address."""
         self._inspected: dict[str, Inspected] = {}
         self._refused: set[str] = set()
         """Ids of containers that could not be inspected; they are tried after the others."""
@@ -99,7 +100,6 @@ class DockerProvider:
             listed = self._get(f"/v{self._api}/containers/json", self._timeout_s, LIST_LIMIT)
         except ProviderError:
             self._api = ""  # after an upgrade the daemon has another version
-            self._inspected.clear()  # and another daemon may listen there
             raise
         if not isinstance(listed, list):
             raise self._format_error("did not return a list of containers")
@@ -111,7 +111,7 @@ class DockerProvider:
         self._listed_at_s = listed_at_s
         containers = {i: read_container(i, entry, self._inspected.get(i, Inspected()))
                       for i, entry in entries.items() if i not in gone}  # fmt: skip
-        return Names(containers, uid=None if self._peer_uid in (0, os.geteuid()) else self._peer_uid)
+        return Names(containers, uid=controlling_uid(self._client.address.path))
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         """Wait for an event; without the event stream, for the time."""
@@ -165,12 +165,7 @@ class DockerProvider:
     def _get(self, target: str, timeout_s: float, limit: int) -> Any:
         name = self._client.name
         try:
-            with self._client.stream(target, timeout_s, limit) as response:
-                if not self._api:
-                    self._peer_uid = response.peer_uid
-                elif response.peer_uid != self._peer_uid:  # the owner of the socket's directory has replaced it
-                    raise self._format_error(f"now belongs to uid {response.peer_uid}")
-                status, body = response.status, response.body()
+            status, body = self._client.get(target, timeout_s, limit)
         except HttpError as error:
             fix = self._fixes.get(error.kind, OTHER_API)
             raise ProviderError(error.problem.what, fix, error.kind) from error
@@ -267,6 +262,28 @@ class _EventStream:
         response, self._response = self._response, None
         if response is not None:
             response.close()
+
+
+def controlling_uid(path: str) -> int | None:
+    """The user who decides which daemon listens at a socket; None if it is root or the exporter's own user.
+
+    It is the first other owner of a directory on the way. The user that listens is no criterion: any user can link to a
+    socket on which root listens for another service.
+    """
+    if not path:
+        return None
+    trusted = {0, os.geteuid()}
+    real = os.path.realpath(path)
+    try:
+        for directory in (*reversed(Path(path).parents), *reversed(Path(real).parents)):
+            info = directory.lstat()
+            is_shared = stat.S_ISDIR(info.st_mode) and info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            uid = Path(real).lstat().st_uid if is_shared else info.st_uid
+            if uid not in trusted:
+                return uid
+    except OSError:  # removed meanwhile
+        return NO_UID
+    return None
 
 
 def default_urls(environment: Mapping[str, str], uid: int, root: Path = Path("/")) -> list[Endpoint]:

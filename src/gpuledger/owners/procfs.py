@@ -36,6 +36,7 @@ VISIBLE = b"NVIDIA_VISIBLE_DEVICES="
 ENVIRON_MAX, VISIBLE_MAX = 1 << 17, 4096
 MPS_NAME = "nvidia-cuda-mps"
 """The kernel truncates nvidia-cuda-mps-server and nvidia-cuda-mps-control to 15 characters."""
+MPS_CONTROL = "nvidia-cuda-mps-control"
 SYS_ADMIN = 1 << 21
 ALL_USERS = ["0", "0", "4294967295"]
 """The only line of /proc/PID/uid_map in the host's user namespace."""
@@ -124,7 +125,7 @@ class Procfs:
         minors: set[int] = set()
         partial = b""
         try:
-            with self._open(f"{pid}/maps") as file:
+            with self._open(f"{self._task(pid)}/maps") as file:
                 for _ in range(MAPS_MAX // MAPS_CHUNK):
                     chunk = file.read(MAPS_CHUNK)
                     lines, _, partial = (partial + chunk).rpartition(b"\n") if chunk else (partial, b"", b"")
@@ -138,7 +139,7 @@ class Procfs:
     def visible_devices(self, pid: int) -> str:
         """NVIDIA_VISIBLE_DEVICES in the environment; empty if it is not set or may not be read."""
         try:
-            with self._open(f"{pid}/environ") as file:
+            with self._open(f"{self._task(pid)}/environ") as file:
                 entries = file.read(ENVIRON_MAX).split(b"\0")
         except OSError:
             return ""
@@ -173,10 +174,22 @@ class Procfs:
             mps_server=self._mps_server(pid) if name.startswith(MPS_NAME) else "",
         )
 
+    def _task(self, pid: int) -> str:
+        """The directory of a living thread.
+
+        The files of a process are those of its first thread. If that has ended, its memory map is empty, and its cgroup
+        on v1 is the root.
+        """
+        if self._is_zombie(pid):
+            tids = (name for name in os.listdir(f"{self._root}/{pid}/task") if name != str(pid))  # noqa: PTH208 - names
+            return next((f"{pid}/task/{tid}" for tid in tids), str(pid))
+        return str(pid)
+
     def _cgroup(self, pid: int) -> str:
         """The text of the process's cgroup file; empty if the path is so deep that the kernel does not print it."""
         try:
-            return self._text(f"{pid}/cgroup")
+            text = self._text(f"{pid}/cgroup")
+            return self._text(f"{self._task(pid)}/cgroup") if ":/\n" in text else text
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return ""
@@ -186,11 +199,16 @@ class Procfs:
         """Who started a server. It may run as its clients' user if a control daemon of root has started it."""
         try:
             parent = int(self._fields(pid)["PPid"][0])
-            if self._is_root(pid) or (self._stat(parent)[0].startswith(MPS_NAME) and self._is_root(parent)):
+            if self._is_root(pid) or (self._is_mps_control(parent) and self._is_root(parent)):
                 return MPS_OF_ROOT
         except (OSError, ValueError, LookupError):  # ended meanwhile, or the kernel does not report it
             pass
         return MPS_OF_USER
+
+    def _is_mps_control(self, pid: int) -> bool:
+        """Whether a process runs the control daemon. Its name proves nothing: that of a link to any setuid program."""
+        program = os.readlink(f"{self._root}/{pid}/exe")  # noqa: PTH115 - no Path of a tenant's name
+        return os.path.basename(program) == MPS_CONTROL  # noqa: PTH119 - as above
 
     def _is_root(self, pid: int) -> bool:
         """Whether a process has root's privileges on the host.

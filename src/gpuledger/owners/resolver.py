@@ -185,7 +185,9 @@ class Resolver:
         if not ref.container_id and not ref.pod_uid:
             return replace(owner, reason="" if owner.job else OUTSIDE)
         owner = self._names.named(owner, ref.claimed_by)
-        return replace(owner, reason=_name_reason(owner))
+        if ref.claimed_by is not None and owner.container:
+            owner = replace(owner, container=f"{ref.claimed_by}/{owner.container}")
+        return replace(owner, container_id=ref.container_key or "", reason=_name_reason(owner))
 
     def _listed_ns(self) -> int:
         """When the kubelet was last read; 0 if no allocation is known."""

@@ -58,7 +58,7 @@ class RunningContainers:
         started_s = time.thread_time()
         try:
             texts = {self._procfs.cgroup(pid) for pid in self._procfs.pids()}
-            self._result = container_ids, frozenset(self._parse_cgroup(text).container_id or "" for text in texts)
+            self._result = container_ids, frozenset(self._parse_cgroup(text).container_key or "" for text in texts)
         except Exception:  # the last result stays valid, and containers not in it do not age
             log.debug("scan", exc_info=True)
         self._due_s = self._monotonic() + max(APART_S, (time.thread_time() - started_s) / LARGEST_SHARE)

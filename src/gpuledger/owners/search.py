@@ -46,14 +46,14 @@ class _Place:
     """The process that a search reads, and since when."""
 
     pid: int
-    cgroup: str
+    tenant: str
     since: float
 
 
 class Search:
     """Searches in a thread, one search at a time.
 
-    A blocked search is left alone, and the next one skips the cgroup of the process that blocks it.
+    A blocked search is left alone, and the next one skips the tenant whose process blocks it.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Search:
             place = self._places.get(self._thread)
             if place is None or now - place.since < BLOCKED_S or len(self._places) > MOST_BLOCKED:
                 return
-            log.debug("search: process %d blocks; its cgroup is skipped", place.pid)
+            log.debug("search: process %d blocks; its tenant is skipped", place.pid)
         elif self._started_at is not None and now - self._started_at < APART_S:
             return
         is_first, self._started_at = self._started_at is None, now
@@ -117,24 +117,25 @@ class Search:
             self._clues = clues
 
     def _find(self) -> Iterator[Clue]:
-        containers: set[tuple[str | None, int | None]] = set()
+        containers: set[str] = set()
         parsed: dict[str, CgroupRef] = {}
         count = 0
         thread = threading.current_thread()
         places = tuple(self._places.values())
-        blocked = {place.pid for place in places} | {place.cgroup for place in places}
+        blocked = {place.pid for place in places} | {place.tenant for place in places}
         for pid in self._procfs.pids()[:MOST_PROCESSES]:
             if self._thread is not thread:
                 return
             path = self._procfs.cgroup(pid)
-            if pid in blocked or path in blocked:
-                continue
-            self._places[thread] = _Place(pid, path, self._monotonic())
-            minors = self._procfs.mapped_gpus(pid) or ()
             ref = parsed[path] = parsed.get(path) or self._parse_cgroup(path)
-            container = (ref.container_id, ref.claimed_by)
+            tenant = _tenant(ref) or path
+            if pid in blocked or tenant in blocked:
+                continue
+            self._places[thread] = _Place(pid, tenant, self._monotonic())
+            minors = self._procfs.mapped_gpus(pid) or ()
+            container = ref.container_key
             visible = ""
-            if ref.container_id and container not in containers:
+            if container and container not in containers:
                 visible = self._procfs.visible_devices(pid)
                 containers.add(container)
             facts = self._procfs.look(pid) if minors or visible else None
@@ -143,3 +144,9 @@ class Search:
                 count += 1
                 if count == MOST_CLUES:
                     return
+
+
+def _tenant(ref: CgroupRef) -> str:
+    """The part of a cgroup that its processes cannot choose: a container, pod, job, unit or the manager of a user."""
+    job = "/".join(ref.job) if ref.job else ""
+    return ref.container_key or ref.pod_uid or job or (ref.unit or "").partition("/")[0]

@@ -55,10 +55,10 @@ class SlurmNumbers:
         return ""
 
     def _job_directories(self, cgroup_text: str, sluid: str) -> Iterator[Path]:
-        """Possible directories of the job's cgroup."""
+        """Possible directories of the job's cgroup, of which root chose the name."""
         for controllers, path in cgroup.split_lines(cgroup_text):
             names = cgroup.split_path(path)
-            if sluid in names:
+            if sluid in names and names.index(sluid) < self._tree.bounds(controllers, path, names).end:
                 job = "/".join(names[: names.index(sluid) + 1])
                 for directory in self._tree.directories(controllers):
                     yield from (directory / prefix / job for prefix in CUT_PREFIXES)
