@@ -91,6 +91,17 @@ def test_directories_that_are_not_visible(tree: Tree) -> None:
     assert tree.parse(f"0::/user.slice/user-0.slice/user@0.service/docker-{A}.scope\n").claimed_by is None
 
 
+def test_step_of_a_user(tree: Tree) -> None:
+    """Slurm gives the directory of a step to the job's user on v1; the job is still proven, and its tasks are read."""
+    tree.add("cpuset/slurm/uid_1/job_7")
+    tree.add("cpuset/slurm/uid_1/job_7/step_0", USER)
+
+    ref = tree.parse("5:cpuset:/slurm/uid_1/job_7/step_0/task_3\n")
+    assert (ref.job, ref.step, ref.task) == (("slurm", "7"), "0", "3")
+    forged = tree.parse("5:cpuset:/slurm/uid_1/job_7/step_0/slurm/uid_2/job_8/step_1\n")
+    assert forged.job == ("slurm", "7")
+
+
 def test_each_hierarchy_has_its_own_owners(tree: Tree) -> None:
     """On v1 a proven container of one hierarchy wins over claims in another one."""
     tree.add("pids/docker")

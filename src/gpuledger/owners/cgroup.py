@@ -302,7 +302,8 @@ def _slurm_job(walk: _Walk, match: Match) -> None:
 
 
 def _slurm_part(walk: _Walk, match: Match) -> None:
-    if walk.job is not None and walk.job[0].startswith("slurm") and not walk.is_claim:
+    # On v1 the directory of a step belongs to the job's user, who can choose the tasks of this job only.
+    if walk.job is not None and walk.job[0].startswith("slurm"):
         if match["part"] == "step":
             walk.step, walk.task = match["part_id"], None
         elif walk.step is not None:
