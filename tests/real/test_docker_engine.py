@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from gpuledger.owners import cgroup
 from gpuledger.owners.docker import DockerProvider
 from gpuledger.owners.dockerjson import Inspected
 from gpuledger.owners.names import Container
+from tests.checkout import ROOT
 from tests.real.daemons import wait_until
 from tests.real.dockers import IMAGE, Engine
 
@@ -137,3 +140,25 @@ def test_killed_and_started_again(engine: Engine, provider: DockerProvider) -> N
     assert not provider.wait(0.5, threading.Event()) or provider.fetch()
     engine.cli("rename", "survivor", "winner")
     wait_until(lambda: provider.wait(SOON_S, threading.Event()) and _names(provider).get(i) == "winner")
+
+
+def test_command_of_the_readme(engine: Engine) -> None:
+    """Docker accepts it; the container sees the host's processes and the socket, and has one capability.
+
+    Without `--gpus` and a port, which this host lacks, and with another image.
+    """
+    found = re.search(r"^docker run .*?gpuledger$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    words = shlex.split(found[0].replace("\\\n", ""))[1:-1]
+    for option in ("--gpus", "-p"):
+        del words[words.index(option) : words.index(option) + 2]
+    words = [word.replace("/var/run/docker.sock:", f"{engine.socket}:", 1) for word in words]
+    engine.cli(*words, "--network=none", "--stop-signal=KILL", IMAGE, "sleep", "1000")
+
+    def inside(*command: str) -> str:
+        return engine.cli("exec", "gpuledger", "/bin/busybox", *command)
+
+    assert inside("id", "-u") == "0"
+    assert inside("sh", "-c", "test -S /var/run/docker.sock && echo there") == "there"
+    assert inside("cat", "/proc/1/comm") == Path("/proc/1/comm").read_text().strip()
+    assert inside("grep", "CapEff", "/proc/self/status").split()[1] == f"{1 << 19:016x}"
