@@ -3,7 +3,8 @@
 A cgroup can be created by the owner of its parent directory. Containers, pods and batch jobs are created by root, in
 directories of root; a user creates cgroups in directories that systemd has delegated to that user.
 
-Inside a private cgroup namespace the directories of the host are not visible. Then `cgroup.bounds_by_name` decides.
+Inside a private cgroup namespace, or with another `--path.procfs`, the directories of the host are not visible. Then
+`cgroup.bounds_by_name` decides.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ UP = "/.."
 class CgroupTree:
     """The cgroup file system of this host."""
 
-    def __init__(
-        self, procfs_root: Path = Path("/proc"), root: Path = Path("/sys/fs/cgroup"), uid: int | None = None
-    ) -> None:
-        self._root = root
+    def __init__(self, procfs_root: Path = Path("/proc"), root: Path | None = None, uid: int | None = None) -> None:
+        self._root = root or Path("/sys/fs/cgroup")
+        self._is_of_procfs = root is not None or procfs_root == Path("/proc")
+        """Whether the processes are in this tree; those of another /proc may not be."""
         self._trusted = {ROOT_UID, os.geteuid() if uid is None else uid, _namespace_owner()} - {OVERFLOW_UID}
         """Root, and the user that runs the exporter."""
         self._node = _node_of(procfs_root)
@@ -48,7 +49,7 @@ class CgroupTree:
         bounds = cgroup.bounds_by_name(controllers, path, names)
         if bounds.uid in self._trusted:
             bounds = Bounds()
-        if not path.startswith(UP):
+        if self._is_of_procfs and not path.startswith(UP):
             for directory in self.directories(controllers):
                 bounds = min(bounds, self._delegated(str(directory), names), key=lambda one: one.end)
         node = self._node.get(controllers, ())
