@@ -13,7 +13,7 @@ import pytest
 from gpuledger.owners import cgroup
 from gpuledger.owners.cgroup import CgroupRef
 from gpuledger.owners.procfs import MAPS_CHUNK, Procfs
-from gpuledger.owners.search import APART_S, VALID_S, Clue, Search
+from gpuledger.owners.search import APART_S, VALID_S, Clue, Search, _tenant
 from tests.owners.fakeproc import Proc
 
 C = "4be1" * 16
@@ -166,3 +166,17 @@ def test_a_real_process(tmp_path: Path) -> None:
         process.kill()
     assert [clue.facts.pid for clue in found] == [process.pid]
     assert isinstance(found[0], Clue)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        (DOCKER, f"0::/system.slice/docker-{C}.scope/a/b\n", True),
+        ("0::/user.slice/user@7.service/a.scope\n", "0::/user.slice/user@7.service/x/b.scope\n", True),
+        ("0::/user.slice/user@7.service/a.scope\n", "0::/user.slice/user@8.service/a.scope\n", False),
+        (DOCKER, "0::/system.slice/ssh.service\n", False),
+    ],
+)
+def test_tenant_of_a_process_that_blocks(first: str, second: str, is_same: bool) -> None:
+    """All cgroups that a container or a user can create belong to one tenant, which a search skips as a whole."""
+    assert (_tenant(cgroup.parse(first)) == _tenant(cgroup.parse(second))) == is_same

@@ -100,6 +100,16 @@ def test_sluid_by_another_step(host: Host) -> None:
     assert host.owner(f"/{SCOPE}/{SLUID}/step_0/user/task_0").job == "slurm/3385"
 
 
+def test_sluid_in_a_directory_of_a_user(host: Host) -> None:
+    """A job that enters a cgroup of its user's own in another hierarchy cannot choose the number."""
+    manager = "user.slice/user-7.slice/user@7.service"
+    host.stepd(50, "slurmstepd: [88.0]", job=f"systemd/{manager}/{SLUID}")
+
+    owner = host.owner(f"4:memory:/slurm/{SLUID}/step_0\n1:name=systemd:/{manager}/{SLUID}/step_0\n")
+
+    assert owner.job == f"slurm-sluid/{SLUID}"
+
+
 def test_sluid_that_is_found_later(host: Host) -> None:
     """Until a slurmstepd shows the number, the SLUID is the id."""
     assert host.owner(f"/{SCOPE}/{SLUID}/step_0").job == f"slurm-sluid/{SLUID}"
