@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-NOBODY = -1
+NO_UID = -1
 """No user has this uid."""
 NAME_MAX = 255
 """The longest directory name. Bounds the work of the regular expressions."""
@@ -85,7 +85,7 @@ class Bounds:
     """The names before it lead to the container in which this host itself runs, such as a node of kind."""
     end: int = sys.maxsize
     """From this name on, a user could choose the names."""
-    uid: int = NOBODY
+    uid: int = NO_UID
     """That user."""
 
 

@@ -7,10 +7,9 @@ which report more.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from gpuledger.net.deadline import Deadline
-from gpuledger.owners.dockerjson import COMPOSE_LABELS, ID
+from gpuledger.owners.dockerjson import ID, compose_labels
 from gpuledger.owners.grpc import Message, UnixServer
 from gpuledger.owners.names import Container, Names
 from gpuledger.owners.provider import SilentProvider
@@ -63,9 +62,5 @@ def _container(namespace: str, message: Message) -> Container:
         id=container_id if ID.fullmatch(container_id) else f"{namespace}/{container_id}",
         name=labels.get(NAME_LABEL) or container_id,
         image=message.text(3),
-        labels=_compose_labels(labels),
+        labels=compose_labels(labels),
     )
-
-
-def _compose_labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((label, labels[label]) for label in COMPOSE_LABELS if labels.get(label))

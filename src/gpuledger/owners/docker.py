@@ -23,6 +23,7 @@ from gpuledger.net.deadline import Deadline
 from gpuledger.net.elements import ElementsError, load_json
 from gpuledger.net.http import Client, Response
 from gpuledger.net.tls import TlsSettings
+from gpuledger.owners.cgroup import NO_UID
 from gpuledger.owners.dockerjson import Inspected, read_container, read_inspected, read_list
 from gpuledger.owners.jsonvalues import LONGEST_TEXT, as_dict, as_line, as_text
 from gpuledger.owners.names import Names
@@ -50,8 +51,6 @@ PERMISSION = {
     "podman": "run as the owner of the socket, or as root",
 }
 OTHER_API = "is it a Docker API?"
-NO_UID = -1
-"""No user has this uid."""
 
 
 @dataclass(frozen=True, slots=True)

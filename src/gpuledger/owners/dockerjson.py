@@ -6,7 +6,7 @@ Pure; accepts any JSON. Of a container's environment only NVIDIA_VISIBLE_DEVICES
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,10 +54,15 @@ def read_container(i: str, entry: dict[str, Any], inspected: Inspected) -> Conta
         name=names[0] if names else "",
         image=inspected.image if inspected.image and image.startswith("sha256:") else image,
         pod_labels=_pod_labels(labels),
-        labels=tuple((label, value) for label in COMPOSE_LABELS if (value := as_text(labels.get(label)))),
+        labels=compose_labels(labels),
         device_ids=inspected.device_ids,
         visible_ids=inspected.visible_ids,
     )
+
+
+def compose_labels(labels: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The project and the service of Compose, which nerdctl labels in the same way."""
+    return tuple((label, value) for label in COMPOSE_LABELS if (value := as_text(labels.get(label))))
 
 
 def _pod_labels(labels: dict[str, Any]) -> PodLabels | None:

@@ -189,7 +189,8 @@ class Procfs:
         """The text of the process's cgroup file; empty if the path is so deep that the kernel does not print it."""
         try:
             text = self._text(f"{pid}/cgroup")
-            return self._text(f"{self._task(pid)}/cgroup") if ":/\n" in text else text
+            task = self._task(pid) if ":/\n" in text else str(pid)
+            return text if task == str(pid) else self._text(f"{task}/cgroup")
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return ""

@@ -42,11 +42,11 @@ class RunningContainers:
 
     def among(self, container_ids: frozenset[str]) -> frozenset[str]:
         """The containers that have processes, or that no scan has looked for yet; starts a scan if one is due."""
+        checked, running = self._result  # before a scan starts, which may end at once
         is_scanning = self._thread is not None and self._thread.is_alive()
         if container_ids and not is_scanning and self._monotonic() >= self._due_s:
             self._thread = threading.Thread(target=self._scan, args=(container_ids,), name="running", daemon=True)
             self._thread.start()
-        checked, running = self._result
         return (container_ids - checked) | (container_ids & running)
 
     def wait(self, timeout_s: float) -> None:
