@@ -90,10 +90,10 @@ def test_the_demo_says_https(tmp_path: Path) -> None:
     flags = (f"--web.config.file={tmp_path}/web.yml", "--web.listen-address=127.0.0.1:0")
     with subprocess.Popen([*COMMAND, "demo", *flags], env=surroundings(), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        lines = process.stdout.readline() + process.stdout.readline()
+        lines = b"".join(process.stdout.readline() for _ in range(3))
         process.kill()
 
-    assert re.search(rb"Open https://localhost:\d+/ or https://", lines)
+    assert re.search(rb"at https://localhost:\d+/, the metrics are at https://localhost:\d+/metrics", lines)
 
 
 @pytest.mark.parametrize("command", ["demo", "fleet"])

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from gpuledger.model import Device, Driver, Facts, Reading, Tick
+from gpuledger.model import Device, Driver, Facts, Granted, Holder, Owners, Reading, Tick
 
 # Few texts and devices, so that they come again; cgroup-like ones, odd ones and any.
 TEXTS = st.sampled_from(["", "a", "NVIDIA H200", "0::/a\n", "größe", "\u2028", '"\\', "\0"]) | st.text(max_size=5)
@@ -60,6 +60,10 @@ def recordings(draw: st.DrawFn) -> list[Tick]:
                 driver=draw(records(Driver)),
                 readings=tuple(draw(st.lists(records(Reading, device=DEVICES), max_size=3))),
                 facts={one.pid: one for one in facts},
+                owners=Owners(
+                    granted=tuple(draw(st.lists(records(Granted, device=DEVICES), max_size=2))),
+                    holders=tuple(draw(st.lists(records(Holder, device=DEVICES), max_size=2))),
+                ),
             )
         )
         time_ns += draw(st.integers(1, 10**10))

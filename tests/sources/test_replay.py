@@ -155,7 +155,7 @@ def test_over_the_seam_no_counter_falls(tmp_path: Path) -> None:
 
 
 def test_over_the_seam_samples_and_processes_are_new(tmp_path: Path) -> None:
-    """Rows carry the times of their lap; a process of the next lap is another one, since it starts at another time."""
+    """Rows carry the times of their lap; a process of the next lap has another pid and start time."""
     player = Player(saved(tmp_path, TEN), looped=True)
 
     first, later = player.at(3), player.at(13)
@@ -163,8 +163,10 @@ def test_over_the_seam_samples_and_processes_are_new(tmp_path: Path) -> None:
     samples = later.readings[0].samples
     assert samples
     assert samples[-1].timestamp_us == NOW_NS // 1000 + 13 * 10**6
-    assert later.facts[7].start_time_ms - first.facts[7].start_time_ms == 10_000
-    assert later.facts[7].start_ticks - first.facts[7].start_ticks == 1000
+    ((pid, facts),) = later.facts.items()
+    assert pid == facts.pid == samples[-1].pid != 7
+    assert facts.start_time_ms - first.facts[7].start_time_ms == 10_000
+    assert facts.start_ticks - first.facts[7].start_ticks == 1000
 
 
 @pytest.mark.parametrize("down", [0, 9])

@@ -132,7 +132,7 @@ def test_a_search_finds_any_name() -> None:
 
 def test_sums_are_those_of_the_picture() -> None:
     """In every grouping, of the demo."""
-    shown = demo(40)
+    shown = demo(20)
     joules = sum(sum(use.joules.values()) for use in shown.processes)
 
     for grouping in GROUPINGS:

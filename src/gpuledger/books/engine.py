@@ -21,9 +21,9 @@ SAMPLES_PER_S = 5
 LONG_S, SHORT_S = 15.0, 3.0
 """Time constants of the long and the short mean."""
 JUMP = 0.2
-"""The long means start again if the short mean of a process differs from its long mean by more."""
+"""The means start again if the short mean of a process differs from its long mean by more."""
 REMAINING = 0.1
-"""Weight of the long means after they start again, or after a process started or stopped working."""
+"""Weight of the means after they start again, or after a process started or stopped working."""
 FAIR = 0.1
 """Prior probability that a process has its fair share of a busy engine."""
 FAIR_STRANGERS = 0.5
@@ -34,7 +34,7 @@ ALIAS_SD = 0.08
 """Standard deviation of a share by many samples, from aliasing."""
 MISSED = 0.001
 """Probability with which the samples of a working process may be missing until it counts as paused."""
-LEAST_QUIET_S = 3.0
+LEAST_QUIET_S = 1.5
 CHANGED = 0.05
 """Least change of an activity when a process stops working."""
 IDLE, FULL = 0.9, 0.98
@@ -90,6 +90,8 @@ class Recent:
         """Keep only a little of the past."""
         self.engine_s *= REMAINING
         self.seconds *= REMAINING
+        self.short_engine_s *= REMAINING
+        self.short_seconds *= REMAINING
         self.visible_s *= REMAINING
         self.observed_s *= REMAINING
 

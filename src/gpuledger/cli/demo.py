@@ -1,4 +1,4 @@
-"""`gpuledger demo`: the exporter on a bundled recording of a real H200."""
+"""`gpuledger demo`: the exporter on a bundled recording of a node with four H200s."""
 
 from __future__ import annotations
 
@@ -8,10 +8,26 @@ from pathlib import Path
 
 from gpuledger.cli import logs, serve, terminal
 from gpuledger.cli.build import Exporter
-from gpuledger.config import Config
+from gpuledger.config import Config, load
 from gpuledger.errors import RecordingError
 
 RECORDING = Path(__file__).parents[1] / "demo.jsonl.gz"
+RETENTION_S = 15.0
+"""Unless the user chooses another: processes that exit are retired within the minute of the recording."""
+GUIDE = """\
+This replays one minute of a node with four H200s, again and again. The measurements are real, the names are invented.
+
+The page is at {url}/, the metrics are at {url}{path}.
+
+GPU 0  Two pods share it: their energy is estimated (fingerprint), with an error for each share. The service ollama
+       only holds memory (parked). After 36 s alice's notebook exits; 15 s later its energy is retired.
+GPU 1  A pod has it to itself: its energy is measured (exclusive).
+GPU 2  It is allocated to research/notebook-dana-0, which does not use it.
+GPU 3  From second 18 to 45, a process that the driver does not list holds memory. It is inferred to the container
+       triton.
+
+Stop with Ctrl-C.
+"""
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
@@ -23,11 +39,10 @@ def run(_: argparse.Namespace, settings: Config) -> int:
     if not RECORDING.exists():
         raise RecordingError(f"the demo's recording {RECORDING} is missing", "reinstall gpuledger")
     logs.set_up(settings.log_level, settings.log_format)
+    if settings.metric_retention == load({}, {}).metric_retention:
+        settings = replace(settings, metric_retention=RETENTION_S)
     settings = replace(settings, source=f"replay:{RECORDING}")
     exporter = Exporter(settings)
     url = f"{exporter.server.scheme}://localhost:{exporter.server.addresses[0][1]}"
-    terminal.write(
-        "This replays one minute of a real H200 with processes of pods, containers and a service.\n"
-        f"Open {url}/ or {url}{settings.web_telemetry_path}; stop with Ctrl-C.\n".encode()
-    )
+    terminal.write(GUIDE.format(url=url, path=settings.web_telemetry_path).encode())
     return serve.serve(exporter, settings)

@@ -97,7 +97,7 @@ class Resolver:
         if self._search is not None and previous is not None and _has_unknown_memory(previous):
             self._search.start()
         self._refresh()
-        # A recording contains its owners.
+        # A recording contains its owners, allocations and holders.
         by_pid = {pid: self._owner(facts) for pid, facts in tick.facts.items()} | dict(tick.owners.by_pid)
         granted = self._allocated(tick)
         matched = self._pods.name(tick, by_pid, granted.to_pods, self._listed_ns())
@@ -108,10 +108,10 @@ class Resolver:
         owners = Owners(
             by_pid=by_pid,
             running=self._still_running(previous),
-            granted=granted.to_pods,
+            granted=(*tick.owners.granted, *granted.to_pods),
             granted_jobs=granted.to_jobs,
             given=(*granted.to_containers, *granted.by_environment),
-            holders=(*self._entitled, *self._suspects()),
+            holders=(*tick.owners.holders, *self._entitled, *self._suspects()),
             providers=tuple(source.health for source in self._sources),
             unresolved=tuple((reason, count) for reason, count in sorted(reasons.items()) if count),
             conflicts=self._conflicts.count(tick, by_pid, granted.to_pods),

@@ -3,7 +3,7 @@
 The first line is the header, `{"gpuledger": "recording", "version": 1, ...}`; each further line is one tick. A device,
 a process and its owner are written in full once and by number afterwards; fields with their default value are left out.
 Of a process a recording contains the command name, uid and user name, start time, cgroup and owner, but never its
-command line or environment.
+command line or environment. Of a device it contains its allocations and the owners that may hold its memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from gpuledger import __version__
 from gpuledger.atomicfile import replacing
 from gpuledger.errors import RecordingError
-from gpuledger.model import Device, Driver, Facts, Owner, Owners, Reading, Tick
+from gpuledger.model import Device, Driver, Facts, Granted, Holder, Owner, Owners, Reading, Tick
 from gpuledger.records import check, fields_of, items, parse, plain, record
 
 VERSION = 1
@@ -73,16 +73,26 @@ class Encoder:
         if tick.driver != self._driver:
             self._driver = tick.driver
             row["driver"] = plain(tick.driver)
-        if devices := _add_new([reading.device for reading in tick.readings], self._devices):
-            row["devices"] = devices
+        granted, holders = tick.owners.granted, tick.owners.holders
+        devices = [r.device for r in tick.readings] + [grant.device for grant in granted] + [h.device for h in holders]
+        if new_devices := _add_new(devices, self._devices):
+            row["devices"] = new_devices
         if facts := _add_new(tick.facts.values(), self._facts):
             row["facts"] = facts
         row["alive"] = [self._facts[facts] for facts in tick.facts.values()]
-        if tick.owners.by_pid:
-            owners = [tick.owners.by_pid.get(pid, Owner()) for pid in tick.facts]
-            if new := _add_new(owners, self._owners):
-                row["owners"] = new
+        by_pid = tick.owners.by_pid
+        owners = [by_pid.get(pid, Owner()) for pid in tick.facts] if by_pid else []
+        if new_owners := _add_new(owners + [holder.owner for holder in holders], self._owners):
+            row["owners"] = new_owners
+        if owners:
             row["owned"] = [self._owners[owner] for owner in owners]
+        if granted:
+            row["granted"] = [{**plain(grant, "device"), "device": self._devices[grant.device]} for grant in granted]
+        if holders:
+            row["holders"] = [
+                {**plain(h, "device", "owner"), "device": self._devices[h.device], "owner": self._owners[h.owner]}
+                for h in holders
+            ]
         row["readings"] = [{**plain(r, "device"), "device": self._devices[r.device]} for r in tick.readings]
         return json.dumps(row, separators=(",", ":"))
 
@@ -125,7 +135,11 @@ class Decoder:
                 driver=self._driver or record(Driver, row["driver"]),
                 readings=tuple(self._reading(reading) for reading in items(row["readings"], "readings")),
                 facts={facts.pid: facts for facts in alive},
-                owners=Owners(by_pid=by_pid) if by_pid else Owners(),
+                owners=Owners(
+                    by_pid=by_pid,
+                    granted=tuple(self._granted(grant) for grant in items(row.get("granted", []), "granted")),
+                    holders=tuple(self._holder(holder) for holder in items(row.get("holders", []), "holders")),
+                ),
             )
         except KeyError as error:
             raise RecordingError(f"{error.args[0]} is missing", kind="damaged") from None
@@ -135,8 +149,17 @@ class Decoder:
             raise RecordingError(str(error), kind="damaged") from None
 
     def _reading(self, data: Any) -> Reading:
-        number = _index(fields_of(data, "a reading")["device"])
-        return record(Reading, _with_problem(data), device=self._devices[number])
+        return record(Reading, _with_problem(data), device=self._device(data, "a reading"))
+
+    def _granted(self, data: Any) -> Granted:
+        return record(Granted, data, device=self._device(data, "granted"))
+
+    def _holder(self, data: Any) -> Holder:
+        device = self._device(data, "a holder")
+        return record(Holder, data, device=device, owner=self._owners[_index(data["owner"])])
+
+    def _device(self, data: Any, name: str) -> Device:
+        return self._devices[_index(fields_of(data, name)["device"])]
 
 
 def _with_problem(data: Any) -> Any:

@@ -16,6 +16,9 @@ from gpuledger.sources.recording import load, read_packed
 NS_PER_TICK = 10_000_000
 """Linux measures the start time of a process in 1/100 s."""
 
+LARGEST_PID = 1 << 22
+PIDS_PER_LAP = 10_007
+
 COUNTERS = ("energy_mj", "pcie_replays", "nvlink_transmit_bytes", "nvlink_receive_bytes")
 NAMED_COUNTERS = ("clock_event_ns", "ecc_errors", "ecc_volatile_errors", "nvlink_errors", "remapped_rows", "xids")
 
@@ -66,7 +69,7 @@ class Replay:
         samples: list[tuple[str, Sample]] = []
         while self._next is not None and self._due_ns(self._next) <= elapsed_ns:
             samples += self._take()
-        return _shifted(self._with_samples(samples), self._shift_ns)
+        return shifted(self._with_samples(samples), self._shift_ns)
 
     def errors(self) -> Mapping[tuple[str, str], int]:
         """None: a recording does not fail."""
@@ -88,7 +91,8 @@ class Replay:
         taken = replace(self._next, source="replay")
         if self._laps:
             readings = tuple(self._lap.after(self._laps, reading) for reading in taken.readings)
-            taken = _shifted(replace(taken, readings=readings), self._laps * self._lap.duration_ns)
+            taken = _renumbered(replace(taken, readings=readings), self._laps)
+            taken = shifted(taken, self._laps * self._lap.duration_ns)
         self._last = taken
         self._next = next(self._ticks, None)
         if self._next is None and self._looped:
@@ -162,7 +166,31 @@ def _increases(first: Reading, last: Reading, duration_ns: int, span_ns: int) ->
     return increases
 
 
-def _shifted(tick: Tick, by_ns: int) -> Tick:
+def _renumbered(tick: Tick, laps: int) -> Tick:
+    """The tick with the process ids of a later lap."""
+
+    def pid(recorded: int) -> int:
+        return 1 + (recorded - 1 + laps * PIDS_PER_LAP) % LARGEST_PID
+
+    readings = tuple(
+        replace(
+            r,
+            samples=r.samples and tuple(replace(row, pid=pid(row.pid)) for row in r.samples),
+            residents=r.residents and tuple(replace(row, pid=pid(row.pid)) for row in r.residents),
+            accounting=r.accounting and tuple(replace(row, pid=pid(row.pid)) for row in r.accounting),
+        )
+        for r in tick.readings
+    )
+    facts = {pid(recorded): replace(f, pid=pid(recorded)) for recorded, f in tick.facts.items()}
+    owners = replace(
+        tick.owners,
+        by_pid={pid(recorded): owner for recorded, owner in tick.owners.by_pid.items()},
+        holders=tuple(replace(h, pid=h.pid and pid(h.pid)) for h in tick.owners.holders),
+    )
+    return replace(tick, readings=readings, facts=facts, owners=owners)
+
+
+def shifted(tick: Tick, by_ns: int) -> Tick:
     """The tick at another time. The start times of processes move too, so that they count as new processes."""
     by_us, by_ms, by_ticks = by_ns // 1000, by_ns // 1_000_000, by_ns // NS_PER_TICK
     readings = tuple(
