@@ -261,10 +261,11 @@ def series(body: str) -> Values:
     return found
 
 
-@pytest.mark.parametrize("dialect", OTHERS)
-def test_golden_scrape_of_a_dialect(tick: Tick, dialect: str) -> None:
+@pytest.mark.parametrize("file", [*OTHERS, "dcgm-divide", "dcgm-copy"])
+def test_golden_scrape_of_a_dialect(tick: Tick, file: str) -> None:
     """A shared GPU with two pods, one cut by MIG, and all the others, in each dialect."""
-    body, path = said(tick, dialect), GOLDEN / f"{dialect}.prom"
+    dialect, _, shared = file.partition("-")
+    body, path = said(tick, dialect, choices=replace(CHOICES, shared=shared or "device")), GOLDEN / f"{file}.prom"
     if os.environ.get("GOLDEN") == "write":
         path.write_text(body)
 
@@ -297,8 +298,8 @@ SHARED = {
 }  # fmt: skip
 """Of a cut GPU the instances have parts of these; all others are an instance's own, or the GPU's."""
 
-NOT_OURS = {"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"}
-"""A last value, and a rate; we count both."""
+NOT_OURS = {"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "gpu_sharing_info"}
+"""A last value, and a rate; we count both. And one series for each pod."""
 
 
 def native(family: Family, values: Values, uuid: str) -> float:
@@ -311,16 +312,18 @@ def native(family: Family, values: Values, uuid: str) -> float:
     return found
 
 
-def test_dcgm_turned_back_is_native(tick: Tick) -> None:
+@pytest.mark.parametrize("shared", ["device", "divide"])
+def test_dcgm_turned_back_is_native(tick: Tick, shared: str) -> None:
     """Each number of each GPU and MIG instance, added up over its series, in our units: so the sum is the device."""
-    ours, theirs = series(said(tick, "native")), series(said(tick, "dcgm", choices=ALL_COUNTERS))
+    choices = replace(ALL_COUNTERS, shared=shared)
+    ours, theirs = series(said(tick, "native")), series(said(tick, "dcgm", choices=choices))
     sums: dict[str, dict[str, float]] = {}
     for (name, labels), value in theirs.items():
         told = dict(labels)
         uuid = f"MIG-7-{told['GPU_I_ID']}" if "GPU_I_ID" in told and name not in SHARED else told["UUID"]
         found = sums.setdefault(name, {})
         found[uuid] = found.get(uuid, 0) + value
-    for family in families_of(["dcgm"], ALL_COUNTERS):
+    for family in families_of(["dcgm"], choices):
         if family.name in NOT_OURS:
             continue
         factor = UNITS.get(family.origin.partition("{")[0], 1)

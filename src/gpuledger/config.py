@@ -13,7 +13,7 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuledger import checks, durations
-from gpuledger.catalog.dialects import DIALECTS
+from gpuledger.catalog.dialects import DEVICE, DIALECTS, SHARED
 from gpuledger.errors import ConfigError
 from gpuledger.net.address import redacted
 from gpuledger.sources.dcgm import parse_hostengine
@@ -177,6 +177,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("dcgm.pod-uid", False, "Add the label pod_uid to the metrics of the dcgm dialect.", checks.switch,
            aliases=("kubernetes-enable-pod-uid",),
            variables={"DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID": checks.switch}),
+    Option("dcgm.shared", DEVICE,
+           "Series of a shared GPU in the dialects dcgm and dcgm1: device (the GPU once, without a pod), "
+           "divide (the part of each pod) or copy (the GPU once for each pod).",
+           checks.OneOf(*SHARED), "MODE"),
     Option("dcgm-update-frequency", 1.0, "Sampling period of DCGM, with --collector.dcgm.",
            checks.between("100ms", "60s"), "DURATION"),
 )  # fmt: skip
@@ -235,6 +239,7 @@ class Config:
     metric_prefix: str
     dcgm_counters: str
     dcgm_pod_uid: bool
+    dcgm_shared: str
     dcgm_update_frequency: float
 
 

@@ -85,6 +85,8 @@ class Holding:
     """Holders of an allocation without a process on the device; their share is 0."""
     has_unnamed: bool = False
     """Whether a container of an unknown pod is on the device."""
+    holders: list[HolderLabels] = field(default_factory=list)
+    """All holders. A container of an unknown pod is one only if no allocation names a pod that it may belong to."""
 
     def present(self) -> list[HolderLabels]:
         """The containers with a process on the device now."""
@@ -149,6 +151,8 @@ def _find_holder(holding: Holding, claims: Iterable[HolderLabels], *, unknown: b
     departed = {labels._replace(pod_uid=""): labels for labels in holding.uses}
     waiting = [departed.get(claim, claim) for claim in claims if claim not in present_without_uid]
     holders = [*present, *waiting]
+    named = [labels for labels in present if not any(_is_unnamed(use.owner) for use in holding.uses[labels])]
+    holding.holders = [*named, *waiting] if waiting else present
     pods = {(labels.namespace, labels.pod) for labels in holders}
     if len(holders) == 1:
         holding.holder = holders[0]

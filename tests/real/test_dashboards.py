@@ -1,4 +1,4 @@
-"""Dashboards written for dcgm-exporter, asked of a real Prometheus that scrapes /dcgm/metrics."""
+"""Dashboards by pod for dcgm-exporter, in a real Prometheus that scrapes /dcgm/metrics with --dcgm.shared=divide."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that has scraped the demo and the node for a while."""
     node = Node(tmp_path_factory.mktemp("node"))
     with ExitStack() as stack:
-        fake = stack.enter_context(node.served())
-        demo = stack.enter_context(serving("demo", "--tick.interval=200ms", env=surroundings()))
+        stack.enter_context(node.named())
+        fake = stack.enter_context(node.exporter("--dcgm.shared=divide"))
+        demo = stack.enter_context(serving("demo", "--tick.interval=200ms", "--dcgm.shared=divide", env=surroundings()))
         fake.metrics('pod="mig-2"', "/dcgm/metrics")
         targets = {"node": (host(fake), "/dcgm/metrics"), "demo": (host(demo), "/dcgm/metrics")}
         targets |= {"native": (host(fake), "/metrics"), "older": (host(fake), "/gpu/metrics")}

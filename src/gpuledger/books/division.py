@@ -58,6 +58,20 @@ def divide(gpu: Holding, instances: Sequence[Holding], *, pod_uid: bool) -> list
     return list(parts.values())
 
 
+def undivided(gpu: Holding, instances: Sequence[Holding]) -> list[Part]:
+    """The values of a GPU and, if it has MIG instances, the memory of each instance instead of the GPU's."""
+    account, reading = gpu.account, gpu.reading
+    part = Part(gpu, gpu.holder, energy_mj=account.energy_mj if account is not None else None)
+    if not reading.up:
+        return [part]
+    part.utilization_pct, part.power_mw = reading.utilization_pct, reading.power_mw
+    parts = [part, *(Part(instance, instance.holder) for instance in instances)]
+    for device in parts[1:] or parts:
+        used = device.holding.reading.memory_used_bytes
+        device.memory_mib = None if used is None else used // MIB
+    return parts
+
+
 def _utilization(gpu: Holding) -> dict[HolderLabels, int]:
     """In proportion to the use of the compute engine."""
     total = gpu.reading.utilization_pct

@@ -61,12 +61,15 @@ def native(groupings: Iterable[Key], window_s: float = 0.0) -> Queries:
 
 
 def dcgm(groupings: Iterable[Key]) -> Queries:
-    """Queries for dcgm-exporter, which reports no processes and repeats the series of a shared GPU for each pod."""
+    """Queries for dcgm-exporter, which reports no processes and repeats the series of a shared GPU for each pod.
+
+    `gpu_sharing_info` names the pods of a shared GPU in gpuledger's dcgm dialect.
+    """
     labels = ("GPU_I_ID", *_sources(groupings))
     return Queries(
         utilization=_max(labels, DCGM, "UUID"),
         memory=_max(labels, "DCGM_FI_DEV_MEM_COPY_UTIL", "UUID"),
-        allocated=_max(labels, f'{DCGM}{{pod!=""}}', "UUID"),
+        allocated=_max(labels, f'{DCGM}{{pod!=""}} >= bool 0 or gpu_sharing_info', "UUID"),
         newest=f"max(timestamp({DCGM}))",
     )
 

@@ -35,6 +35,7 @@ def test_it_selects_and_orders() -> None:
     assert [(f.name, f.type, f.help) for f in families] == [
         ("DCGM_FI_DEV_GPU_TEMP", Type.GAUGE, "Heat, in C."),
         ("DCGM_FI_DEV_DEC_UTIL", Type.COUNTER, 'Of the "decoder", in %'),
+        ("gpu_sharing_info", Type.GAUGE, "1 for each container that shares this device with others."),
     ]
     assert "DCGM_FI_DEV_SERIAL" in families[0].of.labels
     assert "DCGM_FI_DRIVER_VERSION" not in families[0].of.labels
@@ -56,7 +57,7 @@ def test_names_of_1x_are_answered() -> None:
         "dcgm_fi_prof_pcie_tx_bytes, counter, Sent.\ndcgm_retired_pages_sbe, counter, Pages.\n"
     )
 
-    families = families_of(["dcgm"], Choices(counters=chosen))
+    families = families_of(["dcgm"], Choices(counters=chosen, shared="divide"))
 
     assert [(family.name, "pod_name" in family.of.labels, family.help) for family in families] == [
         ("dcgm_gpu_temp", True, "Heat."),

@@ -14,6 +14,10 @@ from gpuledger.catalog import CATALOG
 from gpuledger.catalog.dialects.counters import Counter
 from gpuledger.catalog.family import Family
 
+DEVICE, DIVIDE, COPY = "device", "divide", "copy"
+SHARED = (DEVICE, DIVIDE, COPY)
+"""What the dcgm dialects show for a shared GPU: the whole GPU once, the part of each pod, or the whole GPU per pod."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choices:
@@ -24,6 +28,8 @@ class Choices:
     counters: tuple[Counter, ...] | None = None
     """Families of the dcgm dialect, in this order; None for the default ones."""
     prefix: str = "gpu_process"
+    shared: str = DEVICE
+    """One of SHARED."""
 
 
 @dataclass(frozen=True, slots=True)

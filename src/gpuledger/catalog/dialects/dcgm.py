@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.books.division import Part, divide
-from gpuledger.catalog.dialects import Choices
+from gpuledger.books.division import Part, divide, undivided
+from gpuledger.catalog.dialects import COPY, DEVICE, DIVIDE, Choices
 from gpuledger.catalog.dialects.counters import LABEL, Counter
 from gpuledger.catalog.family import C, Family, G, Kind, Series, Thing, Type, Value, activity, at, flag, pcie
-from gpuledger.holders import HolderLabels, Holding, holdings
+from gpuledger.holders import NO_HOLDER, HolderLabels, Holding, holdings
 from gpuledger.model import Reading, Tick
 
 MIB = 1 << 20
@@ -32,16 +32,21 @@ LabelValues = Callable[[Tick, Holding, HolderLabels], tuple[str, ...]]
 class Kinds:
     """The kinds of things that the families of a dialect describe, with the labels of that dialect."""
 
-    def __init__(self, labels: tuple[str, ...], values: LabelValues, *, pod_uid: bool) -> None:
+    def __init__(
+        self, labels: tuple[str, ...], values: LabelValues, *, pod_uid: bool = False, shared: str = DEVICE
+    ) -> None:
         self._values = values
         self._pod_uid = pod_uid
+        self.shared = shared
         self._last: tuple[Tick, list[list[Holding]]] | None = None
         self.gpus = Kind(labels, self._gpus, sparse=True)
         """Whole GPUs."""
         self.devices = Kind(labels, self._devices, sparse=True)
         """MIG instances of a GPU that has some, else the GPU."""
         self.parts = Kind(labels, self._parts, sparse=True)
-        """The part of each holder in a device."""
+        """Values that can be divided: the part of each holder in a device, or the device."""
+        self.sharers = Kind(labels, self._sharers, sparse=True)
+        """The holders of a device whose series do not name them."""
 
     def _by_gpu(self, tick: Tick) -> list[list[Holding]]:
         """Each GPU with its instances, computed once for all kinds."""
@@ -53,19 +58,39 @@ class Kinds:
         return self._last[1]
 
     def _gpus(self, tick: Tick) -> list[Thing]:
-        return [self._thing(tick, group[0]) for group in self._by_gpu(tick)]
+        return [thing for group in self._by_gpu(tick) for thing in self._things(tick, group[0])]
 
     def _devices(self, tick: Tick) -> list[Thing]:
-        return [self._thing(tick, holding) for group in self._by_gpu(tick) for holding in group[1:] or group]
+        devices = [holding for group in self._by_gpu(tick) for holding in group[1:] or group]
+        return [thing for holding in devices for thing in self._things(tick, holding)]
 
-    def _thing(self, tick: Tick, holding: Holding) -> Thing:
-        return self._values(tick, holding, holding.holder), holding.reading
+    def _things(self, tick: Tick, holding: Holding) -> list[Thing]:
+        return [(self._values(tick, holding, labels), holding.reading) for labels in self._labels(holding)]
+
+    def _labels(self, holding: Holding) -> list[HolderLabels]:
+        """The labels of the series with the value of the whole device, one for each series."""
+        if self.shared == COPY and not holding.has_instances:
+            return holding.holders or [NO_HOLDER]
+        return [holding.holder]
 
     def _parts(self, tick: Tick) -> list[Thing]:
-        parts: list[Part] = []
+        parts: list[tuple[HolderLabels, Part]] = []
         for gpu, *instances in self._by_gpu(tick):
-            parts += divide(gpu, instances, pod_uid=self._pod_uid)
-        return [(self._values(tick, part.holding, part.labels), part) for part in parts]
+            if self.shared == DIVIDE:
+                parts += [(part.labels, part) for part in divide(gpu, instances, pod_uid=self._pod_uid)]
+            else:
+                whole = undivided(gpu, instances)
+                parts += [(labels, part) for part in whole for labels in self._labels(part.holding)]
+        return [(self._values(tick, part.holding, labels), part) for labels, part in parts]
+
+    def _sharers(self, tick: Tick) -> list[Thing]:
+        return [
+            (self._values(tick, holding, labels), 1)
+            for group in self._by_gpu(tick)
+            for holding in group
+            for labels in holding.holders
+            if labels != holding.holder
+        ]
 
 
 def of(path: str, name: str) -> Callable[[Any], Value | None]:
@@ -99,6 +124,7 @@ def _coded_xid(reading: Reading) -> Series:
 def default_families(kinds: Kinds) -> tuple[Family, ...]:
     """The families of a default installation, and those commented out in its list of counters."""
     gpu, device, part = kinds.gpus, kinds.devices, kinds.parts
+    divided = "; on a shared GPU, the part of each owner." if kinds.shared == DIVIDE else "."
     violations = {
         "POWER": "power", "THERMAL": "thermal", "SYNC_BOOST": "sync_boost", "BOARD_LIMIT": "board_limit",
         "LOW_UTIL": "low_utilization", "RELIABILITY": "reliability",
@@ -112,14 +138,15 @@ def default_families(kinds: Kinds) -> tuple[Family, ...]:
                'gpu_temperature_celsius{sensor="memory"}', of("temperatures_c", "memory")),
         Family("DCGM_FI_DEV_GPU_TEMP", G, gpu, "Temperature of the GPU in degrees Celsius.",
                'gpu_temperature_celsius{sensor="gpu"}', of("temperatures_c", "gpu")),
-        Family("DCGM_FI_DEV_POWER_USAGE", G, part, "Power in W; on a shared GPU, the part of each owner.",
+        Family("DCGM_FI_DEV_POWER_USAGE", G, part, f"Power in W{divided}",
                "gpu_power_watts", at("power_mw", 1000)),
         Family("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", C, part,
-               "Energy in mJ by owner; without an owner, energy owned by no container.",
+               "Energy in mJ by owner; without an owner, energy owned by no container." if kinds.shared == DIVIDE
+               else "Energy in mJ.",
                "gpu_energy_joules_total", at("energy_mj")),
         Family("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", C, gpu, "PCIe replays.", "gpu_pcie_replays_total",
                at("pcie_replays")),
-        Family("DCGM_FI_DEV_GPU_UTIL", G, part, "Utilization in percent; on a shared GPU, the part of each owner.",
+        Family("DCGM_FI_DEV_GPU_UTIL", G, part, f"Utilization in percent{divided}",
                "gpu_utilization_ratio", at("utilization_pct")),
         Family("DCGM_FI_DEV_MEM_COPY_UTIL", G, gpu, "Memory activity in percent.", "gpu_memory_utilization_ratio",
                at("memory_utilization_pct")),
@@ -134,7 +161,7 @@ def default_families(kinds: Kinds) -> tuple[Family, ...]:
           for theirs, ours in violations.items()),
         Family("DCGM_FI_DEV_FB_FREE", G, device, "Free memory in MiB.", "gpu_memory_free_bytes",
                mib("memory_free_bytes")),
-        Family("DCGM_FI_DEV_FB_USED", G, part, "Used memory in MiB; on a shared device, the part of each owner.",
+        Family("DCGM_FI_DEV_FB_USED", G, part, f"Used memory in MiB{divided}",
                "gpu_memory_used_bytes", at("memory_mib")),
         Family("DCGM_FI_DEV_FB_RESERVED", G, device, "Memory in MiB reserved by driver and firmware.",
                "gpu_memory_reserved_bytes", mib("memory_reserved_bytes")),
@@ -216,29 +243,40 @@ def optional_families(kinds: Kinds) -> tuple[Family, ...]:
     )  # fmt: skip
 
 
+def sharing_families(kinds: Kinds) -> tuple[Family, ...]:
+    """The family that names the pods of a shared device, if its series do not."""
+    if kinds.shared != DEVICE:
+        return ()
+    return (
+        Family("gpu_sharing_info", G, kinds.sharers, "1 for each container that shares this device with others.",
+               "container_gpu_detected", value=lambda one: one),
+    )  # fmt: skip
+
+
 def families(choices: Choices) -> tuple[Family, ...]:
     """The families of a default installation, or the selected ones."""
     chosen = choices.counters
     labels = USUAL_LABELS if chosen is None else tuple(c.field for c in chosen if c.type == LABEL and c.field in LABELS)
     kinds = kinds_of(choices, labels)
     if chosen is None:
-        return default_families(kinds)
-    known = {family.name: family for family in (*default_families(kinds), *optional_families(kinds), *_older())}
-    return tuple(_as_chosen(known[c.field], c) for c in chosen if c.type != LABEL and c.field in known)
+        return (*default_families(kinds), *sharing_families(kinds))
+    known = {family.name: family for family in (*default_families(kinds), *optional_families(kinds), *_older(choices))}
+    selected = tuple(_as_chosen(known[c.field], c) for c in chosen if c.type != LABEL and c.field in known)
+    return (*selected, *sharing_families(kinds))
 
 
 def unknown_fields(chosen: Iterable[Counter]) -> list[str]:
     """Selected fields that are unknown."""
     kinds = kinds_of(Choices(), ())
-    known = {family.name for family in (*default_families(kinds), *optional_families(kinds), *_older())}
+    known = {family.name for family in (*default_families(kinds), *optional_families(kinds), *_older(Choices()))}
     return [c.field for c in chosen if c.field not in (LABELS if c.type == LABEL else known)]
 
 
-def _older() -> tuple[Family, ...]:
+def _older(choices: Choices) -> tuple[Family, ...]:
     """Families of 1.x: a list of counters may contain them too. Their series have the labels of 1.x."""
     from gpuledger.catalog.dialects import dcgm1
 
-    return dcgm1.families(Choices())
+    return dcgm1.families(choices)
 
 
 def _as_chosen(family: Family, counter: Counter) -> Family:
@@ -262,4 +300,4 @@ def kinds_of(choices: Choices, fields: tuple[str, ...]) -> Kinds:
             holder.container, holder.namespace, holder.pod, holder.pod_uid,
         )  # fmt: skip
 
-    return Kinds(names, values, pod_uid=choices.pod_uid)
+    return Kinds(names, values, pod_uid=choices.pod_uid, shared=choices.shared)

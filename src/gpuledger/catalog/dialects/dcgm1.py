@@ -51,9 +51,9 @@ VIOLATIONS = ("power", "thermal", "sync_boost", "board_limit", "low_util", "reli
 LABELS = ("container_name", "gpu", "pod_name", "pod_namespace", "uuid")
 
 
-def families(_: Choices) -> tuple[Family, ...]:
+def families(choices: Choices) -> tuple[Family, ...]:
     """The families of 1.x, most of them derived from those of 2.0."""
-    kinds = Kinds(LABELS, _label, pod_uid=False)
+    kinds = Kinds(LABELS, _label, shared=choices.shared)
     newer = {family.name: family for family in (*dcgm.default_families(kinds), *dcgm.optional_families(kinds))}
     return (
         *(replace(newer[theirs], name=name) for name, theirs in NAMES.items()),
@@ -61,6 +61,7 @@ def families(_: Choices) -> tuple[Family, ...]:
         _in_kib("dcgm_pcie_rx_throughput", newer["DCGM_FI_PROF_PCIE_RX_BYTES"]),
         replace(newer["DCGM_FI_DEV_XID_ERRORS"], name="dcgm_xid_errors", value=dcgm.last_xid, series=None, labels=()),
         *(_in_us(f"dcgm_{name}_violation", newer[f"DCGM_FI_DEV_{name.upper()}_VIOLATION"]) for name in VIOLATIONS),
+        *dcgm.sharing_families(kinds),
     )
 
 
