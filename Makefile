@@ -15,7 +15,7 @@ serve: $(READY)  ## expose this host's GPUs on port 9400
 test: lint  ## decides whether a change may land
 	$(BIN)/python -m pytest
 
-e2e: $(READY)  ## a real kubelet, API server and Helm, built from source; needs root and the network
+e2e: $(READY)  ## real components of Kubernetes and nerdctl, built from source; needs root and the network
 	$(BIN)/python -m tests.e2e.build
 	$(BIN)/python -m pytest tests/e2e
 

@@ -1,7 +1,7 @@
-"""`python -m tests.e2e.build`: build kubelet, kube-apiserver, etcd and helm from Go's module proxy, and get some CRDs.
+"""`python -m tests.e2e.build`: build Kubernetes, etcd, helm and others from Go's module proxy, and get some CRDs.
 
-`programs/go.mod` pins the versions, `programs/go.sum` the hash of every module, and this file the version of Go. The
-results are in `.e2e/` and are rebuilt only if one of these files changes.
+`programs/go.mod` pins the versions, `programs/go.sum` the hash of every module, and this file the version of Go and of
+programs with a go.mod of their own. The results are in `.e2e/` and are rebuilt only if one of these files changes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,22 @@ PROGRAMS = {
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
     "helm": "helm.sh/helm/v3/cmd/helm",
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
     "etcd": "go.etcd.io/etcd/server/v3",
 }
+ADAPTER = "sigs.k8s.io/prometheus-adapter@v0.12.0"
+NERDCTL = "github.com/containerd/nerdctl/v2@v2.1.2"
+MODULES = {"prometheus-adapter": (ADAPTER, "./cmd/adapter"), "nerdctl": (NERDCTL, "./cmd/nerdctl")}
+"""Programs that are built in their own module, because their dependencies differ from those of Kubernetes."""
 OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 OPENSHIFT = "github.com/openshift/api@v0.0.0-20251015095338-264e80a2b6e7"
 SUMS = {
+    ADAPTER: "h1:e29A6BIwA/NKxPZeuamBMHJsvz0sSUXTb92Obg7RMV4=",
+    NERDCTL: "h1:ykM+PtsTUWplav2vmf/YxyMwiAdEsaLM0FgkM4d95+c=",
     OPERATOR: "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
     OPENSHIFT: "h1:Ot2fbEEPmF3WlPQkyEW/bUCV38GMugH/UmZvxpWceNc=",
 }
-"""Hashes of modules that are not built and therefore not in go.sum."""
+"""Hashes of modules that are not in go.sum."""
 CRDS = {
     **{
         f"{kind}.yaml": (OPERATOR, f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml")
@@ -65,7 +72,7 @@ def build() -> None:
     """Build everything that is missing or older than its pins."""
     pins = "".join((MODULE / name).read_text() for name in ("go.mod", "go.sum")) + Path(__file__).read_text()
     key, stamp = hashlib.sha256(pins.encode()).hexdigest(), BUILT / "pins"
-    wanted = [stamp, *(BUILT / name for name in PROGRAMS), *(BUILT / "crds" / name for name in CRDS)]
+    wanted = [stamp, *(BUILT / name for name in (*PROGRAMS, *MODULES)), *(BUILT / "crds" / name for name in CRDS)]
     if all(path.exists() for path in wanted) and stamp.read_text() == key:
         return
     stamp.unlink(missing_ok=True)
@@ -75,8 +82,12 @@ def build() -> None:
         began = time.monotonic()
         _go(go, "build", "-ldflags", _stamps(versions), "-o", str(BUILT / name), package)
         print(f"{name}: built in {time.monotonic() - began:.0f} s", flush=True)
-    (BUILT / "crds").mkdir(exist_ok=True)
     folders = {module: _module(go, module) for module in SUMS}
+    for name, (module, package) in MODULES.items():
+        began = time.monotonic()
+        _go(go, "build", "-ldflags", "-s -w", "-o", str(BUILT / name), package, folder=folders[module])
+        print(f"{name}: built in {time.monotonic() - began:.0f} s", flush=True)
+    (BUILT / "crds").mkdir(exist_ok=True)
     for name, (module, path) in CRDS.items():
         (BUILT / "crds" / name).write_bytes((folders[module] / path).read_bytes())
     stamp.write_text(key)

@@ -1,4 +1,4 @@
-"""A real API server with etcd, without controllers and scheduler: pods name their node."""
+"""A real API server with etcd, without scheduler and, unless a test starts some, controllers: pods name their node."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class RefusedError(Exception):
 class Cluster:
     """API server and etcd, with all files in one directory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
+        self._flags = flags
         self.log = folder / "api.log"
         self._port, self._store_port, peers_port = free_port(), free_port(), free_port()
         self._store_argv = [
@@ -68,7 +69,7 @@ class Cluster:
             f"--service-account-key-file={self.folder}/accounts.key",
             f"--service-account-signing-key-file={self.folder}/accounts.key",
             # No controller creates the service accounts that this plugin requires.
-            "--disable-admission-plugins=ServiceAccount",
+            "--disable-admission-plugins=ServiceAccount", *self._flags,
         ]  # fmt: skip
         self._api = daemons.start(argv, self.log, self._is_ready, timeout_s=90)
 
@@ -176,10 +177,10 @@ class Cluster:
 
 
 @contextmanager
-def a_cluster() -> Iterator[Cluster]:
-    """A running, empty cluster."""
+def a_cluster(*flags: str) -> Iterator[Cluster]:
+    """A running, empty cluster, with additional flags of the API server."""
     with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
-        cluster = Cluster(Path(folder))
+        cluster = Cluster(Path(folder), *flags)
         try:
             cluster.start()
             yield cluster
