@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.real import images
-from tests.real.containerds import CGROUPS, Containerd, image_archive, pod_folders, remove_tree
+from tests.real.containerds import Containerd, a_containerd
 from tests.real.dockers import Engine, Podman
 
 
@@ -41,18 +39,5 @@ def podman() -> Iterator[Podman]:
 @pytest.fixture
 def containerd(tmp_path: Path) -> Iterator[Containerd]:
     """Running, with one image."""
-    ours = [folder for folder in pod_folders() if not folder.exists()]
-    server = Containerd(tmp_path)
-    try:
-        server.start()
-        archive = tmp_path / "image.tar"
-        archive.write_bytes(image_archive(images.busybox_tar()))
-        server.ctr("images", "import", "--snapshotter", "native", str(archive))
+    with a_containerd(tmp_path) as server:
         yield server
-    finally:
-        server.clean()
-        for root in CGROUPS.glob(f"**/pod{server.uid}"):
-            remove_tree(root)
-        for folder in ours:
-            with suppress(OSError):  # it is not there, or in use by others by now
-                folder.rmdir()

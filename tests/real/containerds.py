@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from tests.owners.kubelet_server import declare
-from tests.real import daemons
+from tests.real import daemons, images
 
 IMAGE = "docker.io/local/busy:1"
 NODE = 2
@@ -193,10 +193,30 @@ class Containerd:
         return found
 
 
-def pod_folders() -> list[Path]:
-    """Where pods lie in every cgroup hierarchy, the deepest first."""
+@contextmanager
+def a_containerd(folder: Path) -> Iterator[Containerd]:
+    """A daemon that runs, with one image, whose archive is `image.tar` in the folder."""
+    ours = [path for path in _cgroup_folders() if not path.exists()]
+    server = Containerd(folder)
+    try:
+        server.start()
+        archive = folder / "image.tar"
+        archive.write_bytes(image_archive(images.busybox_tar()))
+        server.ctr("images", "import", "--snapshotter", "native", str(archive))
+        yield server
+    finally:
+        server.clean()
+        for root in CGROUPS.glob(f"**/pod{server.uid}"):
+            remove_tree(root)
+        for path in ours:
+            with suppress(OSError):  # it is not there, or in use by others by now
+                path.rmdir()
+
+
+def _cgroup_folders() -> list[Path]:
+    """Where pods, and containers of a namespace of containerd, are in every cgroup hierarchy, the deepest first."""
     roots = [CGROUPS, *(folder for folder in CGROUPS.iterdir() if folder.is_dir())]
-    return [root / name for name in (PODS, "kubepods") for root in roots]
+    return [root / name for name in (PODS, "kubepods", "default", "team-a") for root in roots]
 
 
 def remove_tree(folder: Path) -> None:
