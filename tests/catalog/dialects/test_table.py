@@ -10,7 +10,7 @@ from gpuledger.catalog import CATALOG, Kind, Type
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
-from gpuledger.model import Device, Driver, Granted, Owners, Reading, Tick
+from gpuledger.model import ContainerUse, Device, Driver, Granted, Owner, Owners, Reading, Tick
 
 # Of the memory book; declared with it.
 DEFAULTS = """
@@ -132,6 +132,34 @@ def test_pod_uid_is_a_choice() -> None:
     gpus = dcgm.families(Choices(pod_uid=True))[0].of
 
     assert gpus.labels[-4:] == ("container", "namespace", "pod", "pod_uid")
+
+
+@pytest.mark.parametrize("dialect", ["dcgm", "dcgm1"])
+@pytest.mark.parametrize(("shared", "series"), [("device", 1), ("divide", 3), ("copy", 2)])
+def test_pods_of_a_shared_gpu(dialect: str, shared: str, series: int) -> None:
+    """Two pods that wait: the GPU once, with a rest of its own, or for each pod; in one mode the pods have a series."""
+    gpu = Device(0, "GPU-1")
+    owners = Owners(granted=(Granted(gpu, "ml", "a", "main"), Granted(gpu, "ml", "b", "main")))
+    reading = Reading(gpu, utilization_pct=7, residents=(), samples=())
+
+    body = render(Tick(1, Driver(up=True), (reading,), owners=owners), Choices(shared=shared), dialect)
+
+    assert len(re.findall(r"^(?:DCGM_FI_DEV_GPU_UTIL|dcgm_gpu_utilization)\{", body, re.MULTILINE)) == series
+    pods = re.findall(r'^gpu_sharing_info\{.*(?:pod|pod_name)="(\w)".*\} 1$', body, re.MULTILINE)
+    assert pods == (["a", "b"] if shared == "device" else [])
+
+
+def test_a_container_of_an_unknown_pod_is_not_counted_twice() -> None:
+    """It belongs to one of the pods with an allocation, which are named."""
+    gpu = Device(0, "GPU-1")
+    unnamed = ContainerUse(gpu, Owner(container_id="c1", pod_uid="uid-1"), processes=1, memory_bytes=1, sm_pct=7)
+    owners = Owners(granted=(Granted(gpu, "ml", "a", "main"), Granted(gpu, "ml", "b", "main")))
+    tick = Tick(1, Driver(up=True), (Reading(gpu, utilization_pct=7),), owners=owners, containers=(unnamed,))
+
+    body = render(tick, Choices(shared="copy"))
+
+    assert re.findall(r'^DCGM_FI_DEV_GPU_UTIL\{.*pod="(\w)".*\} 7$', body, re.MULTILINE) == ["a", "b"]
+    assert len(re.findall(r"^DCGM_FI_DEV_GPU_UTIL\{", body, re.MULTILINE)) == len("ab")
 
 
 def render(tick: Tick, choices: Choices, dialect: str = "dcgm") -> str:
