@@ -25,7 +25,7 @@ KNOWN_SD, UNKNOWN_SD = 0.1, 0.5
 """Relative standard deviation of a process's power, with and without a fingerprint."""
 SURPRISE = 9.0
 """A residual of more than this many variances (three standard deviations) means that the model does not fit."""
-OVER_5_S = 0.75
+OVER_5_S = 0.72
 """Standard deviation of a share over 5 s, for which errors are published, relative to that of one interval."""
 FULL_W = 1000.0
 """Scales power to the range of activities."""
