@@ -57,8 +57,8 @@ def allocations(tick: Tick) -> Iterator[tuple[str, Owner]]:
         yield grant.device.uuid, replace(owner, workload_name=workloads.get((grant.namespace, grant.pod), ""))
     for device, name, container_id in owners.given:
         yield device.uuid, Owner(container=name, container_id=container_id)
-    for device, job in owners.granted_jobs:
-        yield device.uuid, Owner(job=job)
+    for device, job, account in owners.granted_jobs:
+        yield device.uuid, Owner(job=job, account=account)
 
 
 # -- holders of every device, for metrics that are split by container

@@ -161,8 +161,8 @@ def report(world: World, backend: str, *flags: str) -> dict[str, Any]:
 
 def joules(found: dict[str, Any]) -> dict[str, float]:
     """By namespace or kind of line."""
-    lines = [*found["lines"], found["total"]]
-    return {line.get("namespace", line["line"]): (line["energy_kwh"] or 0.0) * 3.6e6 for line in lines}
+    lines = [*found["rows"], found["total"]]
+    return {line.get("namespace", line["kind"]): (line["energy_kwh"] or 0.0) * 3.6e6 for line in lines}
 
 
 EDGE_J = 2 * SCRAPE_S * WATTS
@@ -199,13 +199,13 @@ def test_the_total_is_what_the_gpus_used(world: World, backend: str) -> None:
 
     assert 5 * (WATTS * seconds - EDGE_J) < joules(found)["total"] < 6 * (WATTS * seconds + EDGE_J)
     assert unrecorded > 0  # of the two GPUs whose exporter was away, and forgot
-    assert 3 * seconds < found["seen_gpu_hours"] * 3600 < 6 * seconds
+    assert 3 * seconds < found["observed_gpu_hours"] * 3600 < 6 * seconds
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_hours_of_pods(world: World, backend: str) -> None:
     """Slices of a GPU are a GPU each for their pod, for as long as it was there."""
-    lines = {line.get("namespace"): line for line in report(world, backend)["lines"]}
+    lines = {line.get("namespace"): line for line in report(world, backend)["rows"]}
 
     for namespace, seconds in (("sliced", 7), ("beside", 4), ("brief", 3), ("after", 4)):
         assert lines[namespace]["resident_gpu_hours"] * 3600 == pytest.approx(seconds, abs=4 * SCRAPE_S), namespace

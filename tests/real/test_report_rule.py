@@ -2,75 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.running import gpuledger
 from tests.real.history import History, remembering
 from tests.real.prometheus import Prometheus
+from tests.real.scriptednode import BEGAN, GIB, Node, column, report
 
 BACKENDS = ("prometheus", "victoria-metrics")
-GIB = 1 << 30
-BEGAN = int(time.time()) // 600 * 600 - 3 * 3600
-"""Minute 0. The report is on minutes 0 to 60 in cells of 10; scrapes are at half past every minute."""
-WATCHED = (-30.0, 90.0)
-Minutes = tuple[float, float]
-
-
-def scrapes(*whiles: Minutes) -> list[float]:
-    """Minutes of the scrapes within these times."""
-    return [n + 0.5 for n in range(-30, 90) if any(first <= n + 0.5 <= last for first, last in whiles)]
-
-
-class Node:
-    """An exporter with one GPU; its energy is always the sum of what it says of others."""
-
-    def __init__(
-        self,
-        history: History,
-        name: str,
-        *whiles: Minutes,
-        job: str = "gpuledger",
-        clock: Callable[[float], float] = lambda minute: BEGAN + 60 * minute,
-    ) -> None:
-        self.history, self.name, self.minutes = history, name, scrapes(*(whiles or (WATCHED,)))
-        self.target = {"instance": f"{name}:9400", "job": job}
-        self.gpu = {**self.target, "gpu": "0", "uuid": f"GPU-{name}"}
-        for family in ("gpu_up", "gpu_in_use"):
-            self.add(family, lambda _: 1)
-        self.add("gpuledger_tick_timestamp_seconds", clock, self.target)
-        self.add("gpu_info", lambda _: 1, {**self.gpu, "name": "H200" if name < "c" else "L4"})
-
-    def add(
-        self,
-        family: str,
-        value: Callable[[float], float],
-        labels: dict[str, str] | None = None,
-        within: Minutes = WATCHED,
-    ) -> None:
-        """A series of it, by a function of the minute."""
-        samples = [(BEGAN + 60 * m, value(m)) for m in self.minutes if within[0] <= m <= within[1]]
-        self.history.add(family, self.gpu if labels is None else labels, samples)
-
-    def container(self, pod: str, joules: Callable[[float], float], within: Minutes = WATCHED) -> None:
-        """A pod of the namespace of the same name, with 8 GiB and a device of its own."""
-        labels = {**self.gpu, "namespace": pod, "pod": f"{pod}-0", "container": "main"}
-        held = {**labels, "container_id": f"id-{pod}"}
-        self.add("container_gpu_energy_joules_total", joules, {**held, "method": "exclusive"}, within)
-        self.add("container_gpu_busy_seconds_total", lambda minute: joules(minute) / 1000, held, within)
-        self.add("container_gpu_memory_bytes", lambda _: 8 * GIB, {**held, "method": "nvml"}, within)
-        self.add("container_gpu_detected", lambda _: 1, {**held, "evidence": "process"}, within)
-        self.add("gpu_pod_allocation_info", lambda _: 1, {**labels, "resource": "nvidia.com/gpu"}, within)
-
-    def books(self, before: float, idle: Callable[[float], float], gpu: Callable[[float], float]) -> None:
-        """The accounts of the GPU."""
-        self.add("gpu_unattributed_energy_joules_total", lambda _: before, {**self.gpu, "reason": "before"})
-        self.add("gpu_idle_energy_joules_total", idle)
-        self.add("gpu_energy_joules_total", gpu)
 
 
 def short(minute: float) -> float:
@@ -138,21 +78,6 @@ def servers() -> Iterator[dict[str, Prometheus]]:
         yield dict(zip(BACKENDS, (first, second), strict=True))
 
 
-def report(server: Prometheus, *flags: str) -> dict[str, Any]:
-    """On the hour; as JSON."""
-    begin, end = (time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(BEGAN + 60 * minute)) for minute in (0, 60))
-    words = [f"--prometheus.url={server.url}", f"--from={begin}", f"--to={end}", "--step=10m", "--format=json", *flags]
-    done = gpuledger("report", *words)
-    assert (done.returncode, done.stderr) == (0, "")
-    return dict(json.loads(done.stdout))
-
-
-def column(found: dict[str, Any], key: str, factor: float = 1) -> dict[str, float | None]:
-    """By the name of the group, or by the kind of line."""
-    lines = [*found["lines"], found["total"]]
-    return {line.get(found["by"], line["line"]): None if line[key] is None else line[key] * factor for line in lines}
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_joules_to_the_last(servers: dict[str, Prometheus], backend: str) -> None:
     """Births, an end, a restart, a new node, a gap and a death, as worked out by hand; the sum is the counters'."""
@@ -175,7 +100,7 @@ def test_joules_to_the_last(servers: dict[str, Prometheus], backend: str) -> Non
         "total": 60 * 6000 + 60 * 12_000 + 26 * 600 + 60 * 100 + 29.5 * 100 + 20 * 50 + 59 * 60,
     })  # fmt: skip
     assert found["unattributed_kwh_by_reason"] == {"unrecorded": pytest.approx((2.5 * 12_000 - 30) / 3.6e6)}
-    assert found["notes"] == []
+    assert [note.partition(":")[0] for note in found["notes"]] == ["allocated h"]  # `serve` and `fresh` share a GPU
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -203,7 +128,7 @@ def test_times_and_memory(servers: dict[str, Prometheus], backend: str) -> None:
     assert busy["train"] == pytest.approx(690)
     memory = column(found, "memory_gib_hours", 60)
     assert [memory[name] for name in ("short", "guessed", "supposed")] == pytest.approx([7 * 8, 60 * 2, 60 * 2])
-    assert found["seen_gpu_hours"] * 60 == pytest.approx(60 + 60 + 26 + 33 + 20 + 60)
+    assert found["observed_gpu_hours"] * 60 == pytest.approx(60 + 60 + 26 + 33 + 20 + 60)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

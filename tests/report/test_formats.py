@@ -6,22 +6,27 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 
 from gpuledger.report.formats import table, to_csv, to_json
 from gpuledger.report.html import to_html
+from gpuledger.report.queries import GROUPINGS, Column
 from gpuledger.report.report import Prices, show_number
-from tests.report.made import BAD, report
+from gpuledger.report.rows import Kind, Row, Rows
+from gpuledger.report.span import Span
+from tests.report.made import BAD, KWH, report
 
 TABLE = """\
 2026-11-01T00:00:00Z to 2026-11-03T00:00:00Z
 
 namespace       energy kWh    share  busy h  resident h  allocated h  memory GiB h  energy EUR  GPU h EUR  CO2e kg
-ml                   6.000   60.0 %    1.00        2.00         3.00           1.0        2.34       6.00    1.950
-(3 more)             1.000   10.0 %       -           -            -             -        0.39          -    0.325
-(idle)               2.000   20.0 %       -           -            -             -        0.78          -    0.650
-(unattributed)       1.000   10.0 %       -           -            -             -        0.39          -    0.325
-total               10.000  100.0 %    1.00        2.00         3.00           1.0        3.90       6.00    3.250
+ml                    6.00   60.0 %   1.000       2.000        3.000         1.000        2.34       6.00    1.950
+(3 more)              1.00   10.0 %       -           -            -             -        0.39          -    0.325
+(idle)                2.00   20.0 %       -           -            -             -        0.78          -    0.650
+(unattributed)        1.00   10.0 %       -           -            -             -        0.39          -    0.325
+total                10.00  100.0 %   1.000       2.000        3.000         1.000        3.90       6.00    3.250
 
 GPU-hours observed: 9.00, 7.00 of them without a process
 unattributed: gap 0.750 kWh, unrecorded 0.250 kWh
@@ -53,7 +58,7 @@ def test_csv() -> None:
     """Numbers in full, what is not known empty, and no name is a formula."""
     rows = list(csv.DictReader(io.StringIO(to_csv(report()))))
 
-    assert [row["line"] for row in rows] == ["group", "other", "idle", "unattributed", "total"]
+    assert [row["kind"] for row in rows] == ["group", "other", "idle", "unattributed", "total"]
     assert rows[0]["namespace"] == "'" + BAD
     assert (rows[0]["from"], rows[0]["energy_kwh"], rows[0]["energy_cost"]) == ("2026-11-01T00:00:00Z", "6", "2.34")
     assert (rows[2]["busy_gpu_hours"], rows[2]["namespace"]) == ("", "")
@@ -65,14 +70,14 @@ def test_json() -> None:
     found = json.loads(to_json(report()))
 
     assert (found["from"], found["to"], found["by"]) == ("2026-11-01T00:00:00Z", "2026-11-03T00:00:00Z", "namespace")
-    assert found["lines"][0]["namespace"] == BAD
-    assert found["lines"][2] == {
-        "line": "idle", "energy_kwh": 2.0, "energy_share": 0.2, "busy_gpu_hours": None, "resident_gpu_hours": None,
+    assert found["rows"][0]["namespace"] == BAD
+    assert found["rows"][2] == {
+        "kind": "idle", "energy_kwh": 2.0, "energy_share": 0.2, "busy_gpu_hours": None, "resident_gpu_hours": None,
         "allocated_gpu_hours": None, "memory_gib_hours": None, "energy_cost": 0.78, "gpu_hours_cost": None,
         "carbon_kg": 0.65,
     }  # fmt: skip
     assert found["unattributed_kwh_by_reason"] == {"gap": 0.75, "unrecorded": 0.25}
-    assert found["seen_gpu_hours"] == 9
+    assert found["observed_gpu_hours"] == 9
 
 
 class Elements(HTMLParser):
@@ -104,7 +109,7 @@ def test_html_needs_nothing_else_and_escapes_names() -> None:
     assert not [name for name, _ in elements.attributes if name in ("src", "href") or name.startswith("on")]
     assert "http" not in to_html(report()).replace("http-equiv", "")
     assert BAD in elements.text
-    for shown in ("6.000", "10.000", "(3 more)", "(idle)", "gap 0.750 kWh", "2026-11-01T00:00:00Z"):
+    for shown in ("6.00", "10.00", "(3 more)", "(idle)", "gap 0.750 kWh", "2026-11-01T00:00:00Z"):
         assert shown in elements.text
 
 
@@ -123,3 +128,42 @@ def test_numbers_for_people() -> None:
     assert [show_number(value, 3) for value in (None, 0.0, 0.00042, 0.5, 12345.6789)] == [
         "-", "0.000", "0.00042", "0.500", "12,345.679",
     ]  # fmt: skip
+
+
+def test_columns_that_add_up_before_rounding_do_so_after_it() -> None:
+    """Three thirds of 0.10 are 0.04, 0.03 and 0.03; percentages are 33.4, 33.3 and 33.3."""
+    thirds = tuple(Row(Kind.GROUP, (name,), {Column.ENERGY: KWH / 3}) for name in "abc")
+    total = Row(Kind.TOTAL, (), {Column.ENERGY: KWH})
+    bill = replace(report(Prices(kwh=0.1)), rows=Rows(thirds, total, ()))
+    lines = [line.split() for line in table(bill).splitlines()[3:7]]
+
+    assert [line[2] for line in lines] == ["33.4", "33.3", "33.3", "100.0"]
+    assert [line[-1] for line in lines] == ["0.04", "0.03", "0.03", "0.10"]
+
+
+def test_rows_that_do_not_add_up_are_explained_in_every_format() -> None:
+    """Two groups held one GPU for two hours."""
+    both = tuple(Row(Kind.GROUP, (name,), {Column.RESIDENT: 7200.0, Column.BUSY: 60.0}) for name in "ab")
+    total = Row(Kind.TOTAL, (), {Column.RESIDENT: 7200.0, Column.ALLOCATED: 3600.0, Column.BUSY: 100.0})
+    bill = replace(report(Prices(), notes=()), rows=Rows(both, total, ()))
+    texts = table(bill), to_csv(bill), " | ".join(json.loads(to_json(bill))["notes"]), unescape(to_html(bill))
+
+    for text in texts:
+        assert (
+            "resident h: the rows add up to 4.000 h, the total is 2.000, because a GPU that several groups hold" in text
+        )
+        assert "busy h: the rows add up to 0.03333 h, the total is 0.02778, because the driver samples" in text
+        assert "because some GPUs were allocated to owners without a namespace" in text
+    users = replace(bill, grouping=GROUPINGS["user"])
+    assert "because allocations have no user" in table(users)
+
+
+def test_much_unrecorded_energy_suggests_a_shorter_step() -> None:
+    """Down to one minute; then other reasons are likely."""
+    rows = Rows(report().rows.rows, report().rows.total, (("unrecorded", 1 * KWH),))
+    daily = replace(report(), rows=rows)
+    quick = replace(daily, span=Span(0, 3_600_000, 60_000))
+
+    assert "10.0 % of the energy is unrecorded; --step 6h may record more" in table(daily)
+    assert "10.0 % of the energy is unrecorded; check that the exporters have a journal" in table(quick)
+    assert "is unrecorded" not in table(report())  # 2.5 %

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpuledger.fleet.answer import RangeSeries
 from gpuledger.report.gather import Totals
 from gpuledger.report.queries import GROUPINGS, REASONS, WHOLE, Column, Grouping, Part, Query
-from gpuledger.report.rows import UNRECORDED, Kind, create_rows
+from gpuledger.report.rows import UNRECORDED, Kind, create_rows, spread
 from gpuledger.report.span import Chunk
 
 CELLS = 4
@@ -145,3 +145,46 @@ def test_memory_that_no_group_has_is_unattributed() -> None:
     add(tally, Part.WHOLE, [1.5] * 4, WHOLE, Column.MEMORY)
 
     assert create_rows(tally, NAMESPACE).rows[-1].amounts == {Column.MEMORY: 2}
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), joules, min_size=1), joules, joules)
+def test_spreading_moves_every_joule_and_keeps_proportions(
+    groups: dict[str, list[float]], idle: list[float], missing: list[float]
+) -> None:
+    """The total is the same, in the rows and in the bars; rows of no use get nothing."""
+    tally = Totals(CELLS)
+    for name, values in groups.items():
+        add(tally, Part.GROUP, values, NAMESPACE, namespace=name)
+    add(tally, Part.IDLE, idle)
+    add(tally, Part.UNATTRIBUTED, missing, REASONS, reason="gap")
+    whole = [sum(cell) for cell in zip(*groups.values(), idle, missing, strict=True)]
+    add(tally, Part.WHOLE, whole)
+    before = create_rows(tally, NAMESPACE)
+    after = spread(before)
+
+    total = before.total.amounts[Column.ENERGY]
+    assert after.total == before.total
+    assert sum(row.amounts.get(Column.ENERGY, 0.0) for row in after.rows) == pytest.approx(total, abs=1e-3)
+    assert sum(sum(row.bars) for row in after.rows) == pytest.approx(total, abs=1e-3)
+    used = sum(map(sum, groups.values()))
+    assert {row.kind for row in after.rows} <= ({Kind.GROUP} if used else {Kind.GROUP, Kind.IDLE, Kind.UNATTRIBUTED})
+    for row in after.rows:
+        if row.kind is Kind.GROUP and used:
+            share = sum(groups[row.key[0]]) / used
+            assert row.amounts[Column.ENERGY] == pytest.approx(total * share, abs=1e-3)
+
+
+def test_departments_have_the_sums_of_their_groups() -> None:
+    """In every column and in the chart; the largest department is first, and groups without one are last."""
+    tally = Totals(CELLS)
+    for name, values in {"a": [1.0] * 4, "b": [3.0] * 4, "c": [2.0] * 4, "d": [9.0] * 4}.items():
+        add(tally, Part.GROUP, values, NAMESPACE, namespace=name)
+    add(tally, Part.GROUP, [7.0] * 4, NAMESPACE, Column.BUSY, namespace="c")
+    found = create_rows(tally, NAMESPACE, None, {"a": "law", "b": "art", "c": "law"})
+
+    assert [(row.kind, row.key, dict(row.amounts)) for row in found.rows[:3]] == [
+        (Kind.GROUP, ("art",), {Column.ENERGY: 12}),
+        (Kind.GROUP, ("law",), {Column.ENERGY: 12, Column.BUSY: 28}),
+        (Kind.UNMAPPED, (), {Column.ENERGY: 36}),
+    ]
+    assert (list(found.rows[1].bars), found.unmapped) == ([3.0] * 4, ("d",))

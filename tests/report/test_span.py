@@ -53,7 +53,7 @@ def test_the_usual_step_gives_no_more_cells_than_are_useful(length_ms: int) -> N
 
 @pytest.mark.parametrize(
     ("hours", "step_s"),
-    [(1, 300), (24, 300), (7 * 24, 900), (30 * 24, 3600), (365 * 24, 43200), (10 * 365 * 24, 420480)],
+    [(1, 60), (2, 60), (3, 300), (24, 300), (7 * 24, 900), (30 * 24, 3600), (365 * 24, 43200), (10 * 365 * 24, 420480)],
 )
 def test_usual_steps(hours: int, step_s: int) -> None:
     """Those that people expect."""

@@ -100,7 +100,8 @@ CONTAINER_ALLOCATION = Kind(
     lambda tick: [((*_device(device), *container), container) for device, *container in tick.owners.given],
 )
 JOB_ALLOCATION = Kind(
-    (*DEVICE, "batch_job"), lambda tick: [((*_device(device), job), job) for device, job in tick.owners.granted_jobs]
+    (*DEVICE, "batch_job", "batch_account"),
+    lambda tick: [((*_device(device), *job), job) for device, *job in tick.owners.granted_jobs],
 )
 POD_ALLOCATION = Kind(
     (*DEVICE, "namespace", "pod", "container", "resource", "replica"),

@@ -10,14 +10,15 @@ from contextlib import closing
 from gpuledger.atomicfile import replacing
 from gpuledger.cli import terminal
 from gpuledger.cli.terminal import Progress
-from gpuledger.errors import PrometheusError
+from gpuledger.errors import ConfigError, PrometheusError
 from gpuledger.fleet.prometheus import Prometheus
 from gpuledger.report.formats import table, to_csv, to_json
 from gpuledger.report.gather import Gatherer
 from gpuledger.report.html import to_html
-from gpuledger.report.queries import GROUPINGS
+from gpuledger.report.mapfile import Departments, read
+from gpuledger.report.queries import Grouping
 from gpuledger.report.report import Report
-from gpuledger.report.rows import create_rows
+from gpuledger.report.rows import Kind, create_rows, spread
 from gpuledger.report.settings import OPTIONS, Settings
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
@@ -30,19 +31,41 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 def run(_: argparse.Namespace, settings: Settings) -> int:
     """Write the report; exit code 1 and one line if Prometheus does not return what it needs."""
     output_format = settings.output_format()
-    span, grouping = settings.span(time.time_ns() // 1_000_000), GROUPINGS[settings.by]
+    span, grouping, prices = settings.span(time.time_ns() // 1_000_000), settings.grouping(), settings.prices()
+    departments = _departments(settings.map, grouping)
     server = Prometheus(settings.access())
     try:
         with closing(Progress(f"querying {settings.prometheus_url}")) as progress:
             gatherer = Gatherer(server.query_range, settings.allow_partial, progress.show)
-            totals = gatherer.gather(grouping, span, round(settings.gap * 1000))
+            gap_ms = round(settings.gap * 1000)
+            totals = gatherer.gather(grouping, span, gap_ms, prices.charged, by_model=bool(prices.models))
     except PrometheusError as error:
         print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
         return 1
-    rows = create_rows(totals, grouping, settings.top or None)
-    report = Report(span, grouping, settings.prices(), rows, tuple(gatherer.notes))
+    rows = create_rows(totals, grouping, settings.top or None, departments.by_group if departments else None)
+    if unpriced := prices.unpriced(rows):
+        what = f"--price-model: no price for {', '.join(model or 'GPUs of an unknown model' for model in unpriced)}"
+        raise ConfigError(what, "add one, or --price-gpu-hour for all other models")
+    if settings.idle == "spread":
+        rows = spread(rows)
+    notes = list(gatherer.notes)
+    if not settings.is_month_over(span):
+        notes.insert(0, f"{settings.month} is not over; the report ends at {span.end}")
+    if grouping.needs and not any(row.kind is Kind.GROUP for row in rows.rows):
+        notes.append(f"no container has {grouping.name}; {grouping.needs}")
+    report = Report(span, grouping, prices, rows, tuple(notes), departments.head if departments else "")
     _write(_render(report, output_format, to_file=bool(settings.output)).encode(), settings.output)
     return 0
+
+
+def _departments(path: str, grouping: Grouping) -> Departments | None:
+    if not path:
+        return None
+    if len(grouping.heads) != 1:
+        raise ConfigError(
+            f"--map: a report by {grouping.name} has no departments", "use --by user, account or namespace"
+        )
+    return read(path, grouping.name)
 
 
 def _render(report: Report, output_format: str, *, to_file: bool) -> str:

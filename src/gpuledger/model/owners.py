@@ -145,8 +145,8 @@ class Owners:
     running: frozenset[str] = frozenset()
     """Ids of containers that have left their GPUs, and have processes or are not checked yet."""
     granted: tuple[Granted, ...] = ()
-    granted_jobs: tuple[tuple[Device, str], ...] = ()
-    """Devices allocated to jobs, from the prolog of a scheduler."""
+    granted_jobs: tuple[tuple[Device, str, str], ...] = ()
+    """Devices allocated to jobs, with the job's number and account, from the prolog of a scheduler."""
     given: tuple[tuple[Device, str, str], ...] = ()
     """Devices passed to containers by Docker or Podman, with the container's name and id."""
     holders: tuple[Holder, ...] = ()

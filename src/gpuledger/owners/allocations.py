@@ -26,7 +26,8 @@ class Allocations:
     """With name and id of the container."""
     by_environment: tuple[tuple[Device, str, str], ...] = ()
     """The same, known only from NVIDIA_VISIBLE_DEVICES."""
-    to_jobs: tuple[tuple[Device, str], ...] = ()
+    to_jobs: tuple[tuple[Device, str, str], ...] = ()
+    """With number and account of the job."""
     unknown_ids: int = 0
     """Device ids of the kubelet whose format is unknown."""
 
@@ -43,7 +44,7 @@ def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> All
     to_pods: dict[Granted, None] = {}
     to_containers: dict[tuple[Device, str, str], None] = {}
     by_environment: dict[tuple[Device, str, str], None] = {}
-    to_jobs: list[tuple[Device, str]] = []
+    to_jobs: list[tuple[Device, str, str]] = []
     unknown_ids = 0
     for provider_names in names:
         for allocation in provider_names.allocations:
@@ -68,7 +69,7 @@ def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> All
                         allocated[by_uuid[uuid], container.name, container.id] = None
         for place, jobs in provider_names.jobs.items():
             if place in by_index:
-                to_jobs += [(by_index[place], job) for job in jobs]
+                to_jobs += [(by_index[place], job, provider_names.accounts.get(job, "")) for job in jobs]
     return Allocations(
         to_pods=tuple(to_pods),
         to_containers=tuple(to_containers),

@@ -8,10 +8,10 @@ import json
 from typing import Any
 
 from gpuledger.plaintext import plain
+from gpuledger.report.notes import all_notes, facts
 from gpuledger.report.queries import Column
-from gpuledger.report.report import JOULES_PER_KWH, Report, ShownColumn, columns, facts, row_name, show_number
+from gpuledger.report.report import JOULES_PER_KWH, Report, ShownColumn, cells, columns
 from gpuledger.report.rows import Kind, Row
-from gpuledger.report.span import show_moment
 
 BOLD, FAINT, END = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 LONGEST_NAME = 60
@@ -21,15 +21,13 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def table(report: Report, *, colour: bool = False) -> str:
     """Aligned columns, without control characters from names."""
-    shown = columns(report)
-    head = ["/".join(report.grouping.heads), *(column.head for column in shown)]
+    head = ["/".join(report.heads), *(column.head for column in columns(report))]
     texts, styles = [head], [BOLD]
-    for row in report.all_rows:
-        values = [_cell(column.key, column.value(row), column.decimals) for column in shown]
-        texts.append([_short(row_name(row, report.grouping)), *values])
+    for row, (name, *values) in zip(report.all_rows, cells(report), strict=True):
+        texts.append([_short(name), *values])
         styles.append("" if row.kind is Kind.GROUP else BOLD if row.kind is Kind.TOTAL else FAINT)
-    widths = [max(len(cells[n]) for cells in texts) for n in range(len(head))]
-    lines = [f"{show_moment(report.span.begin_ms)} to {show_moment(report.span.end_ms)}", ""]
+    widths = [max(len(line[n]) for line in texts) for n in range(len(head))]
+    lines = [f"{report.span.begin} to {report.span.end}", ""]
     for (first, *others), style in zip(texts, styles, strict=True):
         aligned = [first.ljust(widths[0]), *(text.rjust(width) for text, width in zip(others, widths[1:], strict=True))]
         line = "  ".join(aligned).rstrip()
@@ -38,30 +36,22 @@ def table(report: Report, *, colour: bool = False) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _cell(key: str, value: float | None, decimals: int) -> str:
-    if key == "energy_share" and value is not None:
-        return f"{100 * value:.1f} %"
-    return show_number(value, decimals)
-
-
 def _short(text: str) -> str:
     text = plain(text)
     return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
 
 
 def to_csv(report: Report) -> str:
-    """CSV with one record per row; unknown values are empty."""
-    shown, heads = columns(report), report.grouping.heads
+    """CSV with one record per row; unknown values are empty, and the total has the notes."""
+    shown = columns(report)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["from", "to", "line", *heads, *(column.key for column in shown)])
-    span = [show_moment(report.span.begin_ms), show_moment(report.span.end_ms)]
+    writer.writerow(["from", "to", "kind", *report.heads, *(column.key for column in shown), "note"])
     for row in report.all_rows:
-        names = [_escape_formula(part) for part in row.key] or [""] * len(heads)
-        values = [column.value(row) for column in shown]
-        writer.writerow(
-            [*span, row.kind.value, *names, *("" if value is None else f"{value:.12g}" for value in values)]
-        )
+        names = [_escape_formula(part) for part in row.key] or [""] * len(report.heads)
+        values = ["" if value is None else f"{value:.12g}" for value in (column.value(row) for column in shown)]
+        note = _escape_formula(" | ".join(all_notes(report))) if row.kind is Kind.TOTAL else ""
+        writer.writerow([report.span.begin, report.span.end, row.kind.value, *names, *values, note])
     return out.getvalue()
 
 
@@ -75,27 +65,28 @@ def to_json(report: Report) -> str:
     shown, prices = columns(report), report.prices
     observed = report.rows.total.amounts.get(Column.OBSERVED)
     tree = {
-        "from": show_moment(report.span.begin_ms),
-        "to": show_moment(report.span.end_ms),
+        "from": report.span.begin,
+        "to": report.span.end,
         "step_seconds": report.span.step_ms / 1000,
         "by": report.grouping.name,
         "prices": {
             "kwh": prices.kwh,
             "gpu_hour": prices.gpu_hour,
+            "gpu_hour_by_model": dict(prices.models),
             "gpu_hours": prices.hours,
             "currency": prices.currency,
             "carbon_grams_per_kwh": prices.grams_per_kwh,
             "pue": prices.pue,
         },
-        "lines": [_row(report, row, shown) for row in report.rows.rows],
+        "rows": [_row(report, row, shown) for row in report.rows.rows],
         "total": _row(report, report.rows.total, shown),
-        "seen_gpu_hours": None if observed is None else observed / 3600,
+        "observed_gpu_hours": None if observed is None else observed / 3600,
         "unattributed_kwh_by_reason": {name: joules / JOULES_PER_KWH for name, joules in report.rows.reasons},
-        "notes": list(report.notes),
+        "notes": all_notes(report),
     }
     return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
 
 
 def _row(report: Report, row: Row, shown: list[ShownColumn]) -> dict[str, Any]:
-    names = dict(zip(report.grouping.heads, row.key, strict=True)) if row.kind is Kind.GROUP else {}
-    return {"line": row.kind.value, **names, **{column.key: column.value(row) for column in shown}}
+    names = dict(zip(report.heads, row.key, strict=True)) if row.kind is Kind.GROUP else {}
+    return {"kind": row.kind.value, **names, **{column.key: column.value(row) for column in shown}}

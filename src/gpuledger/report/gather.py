@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from gpuledger.errors import PrometheusError
 from gpuledger.fleet.answer import RangeSeries, RangeVector
 from gpuledger.report import promql
-from gpuledger.report.queries import Column, Grouping, Part, Query, Step, queries
-from gpuledger.report.span import CHUNK, SHORTEST_S, Chunk, Span, show_moment
+from gpuledger.report.queries import MODEL_LABEL, Column, Grouping, Part, Query, Step, queries
+from gpuledger.report.span import CHUNK, SHORTEST_S, Chunk, Span
 
 RETRIED = ("timeout", "size", "query")
 """Kinds of errors that fewer cells per query may avoid: too many samples, too many bytes, too slow."""
@@ -34,10 +34,14 @@ QueryRange = Callable[[str, float, float, float], RangeVector]
 class Totals:
     """Sums by part, row and column, and energy over time. A column without data is absent."""
 
-    def __init__(self, cells: int) -> None:
+    def __init__(self, cells: int, *, apportioned: bool = False) -> None:
         self._cells = cells
+        self.apportioned = apportioned
+        """Whether the hours of GPUs are divided among their holders."""
         self.bars = min(cells, MAX_BARS)
         self.amounts: dict[Part, dict[Key, dict[Column, float]]] = {part: {} for part in Part}
+        self.by_model: dict[Part, dict[Key, dict[str, float]]] = {part: {} for part in Part}
+        """Charged seconds by the model of the GPU, if each model has its own price."""
         self.energy_by_cell: dict[Part, array[float]] = {}
         """Joules."""
         self.energy_by_bar: dict[Key, array[float]] = {}
@@ -48,8 +52,12 @@ class Totals:
         rows = self.amounts[query.part]
         for series in result:
             key = query.grouping.key(series.labels)
-            columns = rows.setdefault(key, {})
-            columns[query.column] = columns.get(query.column, 0.0) + sum([value for _, value in series.points])
+            columns, amount = rows.setdefault(key, {}), sum([value for _, value in series.points])
+            columns[query.column] = columns.get(query.column, 0.0) + amount
+            if query.by_model:
+                models = self.by_model[query.part].setdefault(key, {})
+                model = series.labels.get(MODEL_LABEL, "")
+                models[model] = models.get(model, 0.0) + amount
             if query.column is Column.ENERGY:
                 self._add_energy(query.part, key, chunk, series)
 
@@ -86,9 +94,18 @@ class Gatherer:
     """Cells per query that the server has accepted so far."""
     notes: dict[str, None] = field(default_factory=dict)
 
-    def gather(self, grouping: Grouping, span: Span, gap_ms: int) -> Totals:
+    def gather(
+        self,
+        grouping: Grouping,
+        span: Span,
+        gap_ms: int,
+        charged: Column = Column.ALLOCATED,
+        *,
+        by_model: bool = False,
+    ) -> Totals:
         """Run all queries. Raises PrometheusError if one fails, or if there are no data in the whole span."""
-        totals, has_data, chunks = Totals(span.cells), bytearray(span.cells), span.chunks()
+        totals = Totals(span.cells, apportioned=charged is Column.SHARED)
+        has_data, chunks = bytearray(span.cells), span.chunks()
         for number, chunk in enumerate(chunks):
             step = Step(chunk.step_ms, gap_ms)
             cells = self._cells_with_value(promql.devices(step.text), chunk)
@@ -99,15 +116,15 @@ class Gatherer:
             if grouping.of == "containers":
                 self._check_labels(promql.overwritten_namespaces(step.text), chunk)
             new_devices = bool(self._cells_with_value(promql.new_devices(step.text), chunk))
-            needed = [query for query in queries(grouping, step) if new_devices or not query.for_new_devices]
+            every = queries(grouping, step, charged, by_model=by_model)
+            needed = [query for query in every if new_devices or not query.for_new_devices]
             for done, query in enumerate(needed):
                 self.progress((number + done / len(needed)) / len(chunks))
                 for piece, answer in self._run(query.promql, chunk):
                     totals.add(query, piece, answer.series)
         if not any(has_data):
-            span_text = f"{show_moment(span.begin_ms)} to {show_moment(span.end_ms)}"
             fix = "check that Prometheus scraped it then"
-            raise PrometheusError(f"no metrics of gpuledger from {span_text}", fix, "empty")
+            raise PrometheusError(f"no metrics of gpuledger from {span.begin} to {span.end}", fix, "empty")
         self._note_gaps(span, has_data)
         return totals
 
@@ -164,9 +181,9 @@ class Gatherer:
     def _note_gaps(self, span: Span, has_data: bytearray) -> None:
         first, last = has_data.find(1), has_data.rfind(1)
         if first:
-            self.notes[f"no data before {show_moment(span.begin_of(first))}"] = None
+            self.notes[f"no data before {span.show(span.begin_of(first))}"] = None
         if last + 1 < span.cells:
-            self.notes[f"no data after {show_moment(span.begin_of(last + 1))}"] = None
+            self.notes[f"no data after {span.show(span.begin_of(last + 1))}"] = None
         if missing := has_data.count(0, first, last):
             share, short = 100 * missing / span.cells, span.step_ms < SHORTEST_S * 1000
             hint = "; --step may be shorter than the scrape interval" if short else ""

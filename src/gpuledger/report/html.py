@@ -6,14 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from gpuledger import __version__
-from gpuledger.report.report import JOULES_PER_KWH, Report, ShownColumn, columns, facts, row_name, show_number
+from gpuledger import __version__, durations
+from gpuledger.report.notes import facts
+from gpuledger.report.report import JOULES_PER_KWH, Report, ShownColumn, cells, columns, row_name, show_number
 from gpuledger.report.rows import Kind
-from gpuledger.report.span import show_moment
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 260, 64, 28, 12
 COLOURS = 8
 """Classes c0 to c7 of the style sheet; further groups share one colour."""
+OTHER_STYLES = {Kind.IDLE: "idle", Kind.UNATTRIBUTED: "nobody"}
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --text: #1c2430; --faint: #647080; --line: #dde2e8;
   --c0: #2a6fdb; --c1: #e07b1f; --c2: #2f9e63; --c3: #b3459a; --c4: #c9a20a; --c5: #1a9aa8;
@@ -23,7 +24,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { background: var(--page); color: var(--text); font: 15px/1.45 system-ui, sans-serif; margin: 0 auto;
   max-width: 1080px; padding: 24px; }
-h1 { font-size: 24px; margin: 0; } h2 { font-size: 16px; margin: 28px 0 8px; }
+h1 { font-size: 24px; margin: 0; } h2 { font-size: 15px; margin: 28px 0 8px; }
 p, dd { margin: 0; color: var(--faint); } dt { font-weight: 600; } dl { display: grid; gap: 4px 16px;
   grid-template-columns: max-content 1fr; font-size: 13px; margin: 24px 0 0; }
 .tiles { display: flex; flex-wrap: wrap; gap: 12px; margin: 20px 0 0; }
@@ -33,14 +34,16 @@ p, dd { margin: 0; color: var(--faint); } dt { font-weight: 600; } dl { display:
 svg { width: 100%; height: auto; } svg text { fill: var(--faint); font-size: 11px; }
 .grid { stroke: var(--line); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; font-size: 13px; }
-.legend svg { width: 10px; height: 10px; margin-right: 6px; }
-.wide { overflow-x: auto; }
+svg.mark { width: 10px; height: 10px; margin-right: 6px; }
+.wide { overflow-x: auto; margin-top: 24px; }
+th { color: var(--faint); font-weight: 500; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: 5px 8px; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 140px; }
 tr.nobody td { color: var(--faint); } tr.total td { border-top: 2px solid var(--text); font-weight: 600; }
-th:nth-child(3), td:nth-child(3) { min-width: 90px; }
+td.share { min-width: 90px; } tr.total .bar { display: none; }
 .bar { display: block; height: 4px; border-radius: 2px; background: var(--c0); min-width: 1px; }
+tr.nobody .bar { background: var(--rest); }
 @media print { @page { margin: 14mm; }
   :root { color-scheme: light; --text: #000; --faint: #444; --line: #ccc; --idle: #c5ccd6; --nobody: #4a5361; }
   body { max-width: none; padding: 0; font-size: 11px; background: #fff; color: #000; }
@@ -55,8 +58,9 @@ COLOUR_STYLE = "".join(
 
 def to_html(report: Report) -> str:
     """The whole page."""
-    title = f"GPU use by {report.grouping.name}"
-    span = f"{show_moment(report.span.begin_ms)} to {show_moment(report.span.end_ms)} (UTC)"
+    title = f"GPU use by {report.department or report.grouping.name}"
+    zone = f" ({report.span.zone})" if report.span.begin.endswith("Z") else ""
+    span = f"{report.span.begin} to {report.span.end}{zone}"
     return "\n".join([
         "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -68,17 +72,27 @@ def to_html(report: Report) -> str:
 
 
 def _tiles(report: Report) -> Iterator[str]:
+    """The totals; first the sum of all costs."""
+    shown = columns(report)
+    tiles = [
+        (column.texts(report)[-1], _title(column))
+        for column in shown
+        if column.key != "energy_share" and column.value(report.rows.total) is not None
+    ]
+    costs = [column.value(report.rows.total) for column in shown if column.key in ("energy_cost", "gpu_hours_cost")]
+    if len(costs) > 1:
+        total = sum([cost or 0.0 for cost in costs])
+        tiles.insert(0, (f"{total:,.2f}", f"total {report.prices.currency or 'cost'}"))
     yield '<div class="tiles">'
-    for column in columns(report):
-        value = column.value(report.rows.total)
-        if column.key != "energy_share" and value is not None:
-            shown = escape(show_number(value, column.decimals))
-            yield f'<div class="tile"><b>{shown}</b><span>{escape(_title(column))}</span></div>'
+    for text, title in tiles:
+        yield f'<div class="tile"><b>{escape(text)}</b><span>{escape(title)}</span></div>'
     yield "</div>"
 
 
 def _title(column: ShownColumn) -> str:
     """The heading in full."""
+    if column.key == "gpu_hours_cost":
+        return column.head.replace("GPU h", "GPU-hours")
     return column.head.replace(" h", " GPU-hours") if column.key.endswith("_gpu_hours") else column.head
 
 
@@ -87,57 +101,69 @@ def _chart(report: Report) -> Iterator[str]:
     if not layers:
         return
     bars, span = len(layers[0].bars), report.span
-    moments = [show_moment(span.begin_of(-(-n * span.cells // bars))) for n in range(bars)]
-    short = slice(5, 10) if span.seconds / bars >= 43200 else slice(5, 16)
+    moments = [span.show(span.begin_of(-(-n * span.cells // bars))) for n in range(bars)]
+    short = slice(5, 10) if span.seconds / bars >= 43200 else slice(5, 16) if span.seconds > 86400 else slice(11, 16)
     yield "<h2>Energy over time, kWh</h2>"
     yield _stacked(layers, [moment[short].replace("T", " ") for moment in moments])
     yield '<div class="legend">'
     for layer in layers:
-        mark = f'<svg viewBox="0 0 10 10"><rect class="{layer.style}" width="10" height="10"/></svg>'
-        yield f"<span>{mark}{escape(layer.name)}</span>"
+        yield f"<span>{_mark(layer.style)}{escape(layer.name)}</span>"
     yield "</div>"
+
+
+def _mark(style: str) -> str:
+    return f'<svg class="mark" viewBox="0 0 10 10"><rect class="{style}" width="10" height="10" rx="2"/></svg>'
+
+
+def _styles(report: Report) -> list[str]:
+    """The colour of each row: the largest groups have one each, all others share one."""
+    styles, groups = [], 0
+    for row in report.rows.rows:
+        own = row.kind is Kind.GROUP and any(row.bars) and groups < COLOURS
+        styles.append(f"c{groups}" if own else OTHER_STYLES.get(row.kind, "rest"))
+        groups += own
+    return styles
 
 
 def _layers(report: Report) -> list[_Layer]:
     """The largest groups in one colour each, all others in one, then idle and unattributed energy."""
-    drawn = [row for row in report.rows.rows if any(row.bars)]
-    groups = [row for row in drawn if row.kind is Kind.GROUP]
-    layers = [_Layer(row_name(row, report.grouping), f"c{n}", row.bars) for n, row in enumerate(groups[:COLOURS])]
-    others = [row for row in drawn if row.kind in (Kind.REST, Kind.OUTSIDE)] + groups[COLOURS:]
+    drawn = [(row, style) for row, style in zip(report.rows.rows, _styles(report), strict=True) if any(row.bars)]
+    layers = [_Layer(row_name(row, report.heads), style, row.bars) for row, style in drawn if style != "rest"]
+    others = [row for row, style in drawn if style == "rest"]
     if others:
-        layers.append(
-            _Layer("(all others)", "rest", [sum(bars) for bars in zip(*[row.bars for row in others], strict=True)])
-        )
-    styles = {Kind.IDLE: "idle", Kind.UNATTRIBUTED: "nobody"}
-    return layers + [
-        _Layer(row_name(row, report.grouping), styles[row.kind], row.bars) for row in drawn if row.kind in styles
-    ]
+        bars = [sum(bars) for bars in zip(*[row.bars for row in others], strict=True)]
+        name = row_name(others[0], report.heads) if len(others) == 1 else "(all others)"
+        groups = sum(layer.style.startswith("c") for layer in layers)
+        layers.insert(groups, _Layer(name, "rest", bars))
+    return layers
 
 
 def _table(report: Report) -> Iterator[str]:
-    shown = columns(report)
-    heads = ["/".join(report.grouping.heads), *(column.head for column in shown)]
-    yield "<h2>By row</h2>"
+    shown, styles = columns(report), [*_styles(report), ""]
+    heads = ["/".join(report.heads), *(column.head for column in shown)]
     yield '<div class="wide"><table><thead><tr>'
     yield "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr></thead><tbody>"
-    for row in report.all_rows:
-        style = {Kind.GROUP: "", Kind.TOTAL: ' class="total"'}.get(row.kind, ' class="nobody"')
-        cells = [f"<td>{_cell(column.key, column.value(row), column.decimals)}</td>" for column in shown]
-        yield f"<tr{style}><td>{escape(row_name(row, report.grouping))}</td>{''.join(cells)}</tr>"
+    for row, style, (name, *texts) in zip(report.all_rows, styles, cells(report), strict=True):
+        kind = {Kind.GROUP: "", Kind.TOTAL: ' class="total"'}.get(row.kind, ' class="nobody"')
+        values = [_cell(column, column.value(row), text) for column, text in zip(shown, texts, strict=True)]
+        mark = _mark(style) if style and any(row.bars) else ""
+        yield f"<tr{kind}><td>{mark}{escape(name)}</td>{''.join(values)}</tr>"
     yield "</tbody></table></div>"
 
 
-def _cell(key: str, value: float | None, decimals: int) -> str:
-    if key != "energy_share" or value is None:
-        return escape(show_number(value, decimals))
-    return f'{100 * value:.1f} %<span class="bar" style="width:{100 * min(1.0, value):.1f}%"></span>'
+def _cell(column: ShownColumn, value: float | None, text: str) -> str:
+    if column.key != "energy_share" or value is None:
+        return f"<td>{escape(text)}</td>"
+    bar = f'<span class="bar" style="width:{100 * min(1.0, value):.1f}%"></span>'
+    return f'<td class="share">{escape(text)}{bar}</td>'
 
 
 def _facts(report: Report) -> Iterator[str]:
     yield "<dl>"
     for name, text in facts(report):
         yield f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
-    yield f"<dt>created by</dt><dd>gpuledger {escape(__version__)}, in steps of {report.span.step_ms / 1000:g} s</dd>"
+    step = durations.show(report.span.step_ms / 1000)
+    yield f"<dt>created by</dt><dd>gpuledger {escape(__version__)}, in steps of {step}</dd>"
     yield "</dl>"
 
 

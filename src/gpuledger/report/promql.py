@@ -18,13 +18,15 @@ A hardware counter does not start at 0 when it is first scraped: its first value
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 DEVICES = '{__name__=~"gpu_up|gpu_mig_info"}'
 """Exists for each GPU and each MIG instance in every scrape."""
 TICK = "gpuledger_tick_timestamp_seconds"
 TARGET = ("instance", "job")
+MIG_SLICES = (1, 2, 3, 4, 7)
+"""Profiles are named after their compute slices, such as 3g.71gb; those of compute instances as 1c.3g.71gb."""
 LOOKBACK_S = 300
 """Age up to which Prometheus returns a sample as the current value."""
 
@@ -133,6 +135,38 @@ def gpu_seconds(presence: str, group: tuple[str, ...], step_ms: int) -> str:
     by = tuple(dict.fromkeys(("uuid", *group)))
     share = f"clamp_max(sum by ({', '.join(dict.fromkeys((*TARGET, *by)))}) ({presence}), 1)"
     return f"max by ({', '.join(by)}) ({share} * {_on_target()} {_covered(step_ms)})"
+
+
+def held(presences: Sequence[str], group: tuple[str, ...]) -> str:
+    """Per device and group, the largest presence: the device was allocated to the group, or in use by it."""
+    by = ", ".join(dict.fromkeys(("uuid", *group)))
+    vectors = [f"clamp_max(sum by ({', '.join(TARGET)}, {by}) ({presence}), 1)" for presence in presences]
+    # A label keeps vectors apart: `or` drops series of the right side that have the labels of one on the left.
+    apart = [f'label_replace({vector}, "presence", "{n}", "", "")' for n, vector in enumerate(vectors)]
+    return f"max by ({by}) ({' or '.join(apart)})"
+
+
+def apportioned(holders: str, all_holders: str, group: tuple[str, ...], step_ms: int) -> str:
+    """GPU-seconds of the holders of each device, whose shares of a device add up to at most 1.
+
+    With the presences p of the holders of a device, a holder gets p / max(1, sum p) of the device. A MIG instance is
+    its part of the slices of all instances on its GPU.
+    """
+    shares = f"{holders} / on (uuid) group_left () clamp_min(sum by (uuid) ({all_holders}), 1)"
+    on_gpus = f"({shares}) * on (uuid) group_left (gpu_uuid) {_parts_of_gpus(f'{step_ms}ms')}"
+    by_gpu = f"sum by ({', '.join(('gpu_uuid', *group))}) ({on_gpus})"
+    observed = gpu_seconds(presence("gpu_up", step_ms, ("uuid",), "count_over_time"), (), step_ms)
+    return f'label_replace({by_gpu}, "uuid", "$1", "gpu_uuid", "(.+)") * on (uuid) group_left () {observed}'
+
+
+def _parts_of_gpus(window: str) -> str:
+    """The part of its GPU that each device is: 1 for a GPU, and for a MIG instance its part of the slices."""
+    by = "max by (uuid, parent_uuid) (max_over_time(gpu_mig_info"
+    slices = " or ".join(f'{by}{{profile=~"{n}[cg].*"}}[{window}])) * {n}' for n in MIG_SLICES)
+    instances = f"({slices} or {by}[{window}])))"
+    parts = f"{instances} / on (parent_uuid) group_left () sum by (parent_uuid) ({instances})"
+    gpus = f'label_replace(max by (uuid) (max_over_time(gpu_up[{window}])) ^ 0, "gpu_uuid", "$1", "uuid", "(.+)")'
+    return f'({gpus} or label_replace({parts}, "gpu_uuid", "$1", "parent_uuid", "(.+)"))'
 
 
 def _mean(series: str, step_ms: int, aggregate: str = "sum_over_time") -> str:

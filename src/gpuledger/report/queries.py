@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from gpuledger.model import Owner
@@ -16,6 +17,9 @@ CONTAINER = ("uuid", "container_id")
 NAMED_CONTAINER = (*CONTAINER, "namespace", "pod", "container")
 """For gauges: a container that only the kubelet knows has no id."""
 OUTSIDE = '{container_id=""}'
+JOBS = "gpu_job_allocation_info"
+CONTAINER_ALLOCATIONS = '{__name__=~"gpu_pod_allocation_info|gpu_container_allocation_info"}'
+ALLOCATIONS = f'{{__name__=~"gpu_pod_allocation_info|gpu_container_allocation_info|{JOBS}"}}'
 ALLOCATION = ("uuid", "namespace", "pod", "container", "container_id", "batch_job", "resource", "replica")
 
 
@@ -28,6 +32,8 @@ class Column(Enum):
     ALLOCATED = "allocated seconds"
     MEMORY = "byte-seconds"
     OBSERVED = "observed seconds"
+    SHARED = "apportioned seconds"
+    """Seconds of GPUs that are divided among their holders."""
 
 
 class Part(Enum):
@@ -49,12 +55,28 @@ class Join:
     info: str
     on: tuple[str, ...]
     labels: tuple[str, ...]
+    preferred: str = ""
+    """A selector of the series that count if a process has several: its user or account may be known late."""
 
     def apply(self, vector: str, window: str) -> str:
-        """The vector with the labels. If several series have labels for it, the first one counts."""
+        """The vector with the labels. If several series have labels for it, one of the preferred ones counts."""
+        on = ", ".join(self.on)
+        return f"({vector}) * on ({on}) group_left ({', '.join(self.labels)}) {self.best(window)}"
+
+    def apply_to_all(self, vector: str, series: str, window: str) -> str:
+        """The same for a vector that is made of `series`, with those for which there are no labels."""
+        on = ", ".join(self.on)
+        info = f"({self.best(window)} or on ({on}) max by ({on}) (max_over_time({series}[{window}])) ^ 0)"
+        return f"({vector}) * on ({on}) group_left ({', '.join(self.labels)}) {info}"
+
+    def best(self, window: str) -> str:
+        """The series with the labels, one for each value of `on`."""
         on = ", ".join(self.on)
         info = f"max by ({on}, {', '.join(self.labels)}) (max_over_time({self.info}[{window}]))"
-        return f"({vector}) * on ({on}) group_left ({', '.join(self.labels)}) topk by ({on}) (1, {info})"
+        if not self.preferred:
+            return f"topk by ({on}) (1, {info})"
+        preferred = info.replace(self.info, f"{self.info}{{{self.preferred}}}")
+        return f"(topk by ({on}) (1, {preferred} * 2 or {info}) ^ 0)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +95,8 @@ class Grouping:
     """Whether allocations have the labels of this grouping."""
     heads: tuple[str, ...] = ()
     """The names of the parts of a key."""
+    needs: str = ""
+    """What the exporters need to expose the labels of the join."""
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -99,7 +123,7 @@ class Grouping:
 
 
 def _process_info(*labels: str) -> Join:
-    return Join("gpu_process_info", PROCESS, labels)
+    return Join("gpu_process_info", PROCESS, labels, preferred=f'{labels[0]}!=""')
 
 
 def _workload(*on: str) -> Join:
@@ -118,14 +142,27 @@ GROUPINGS: Mapping[str, Grouping] = {
                  heads=("namespace", "kind", "workload")),
         Grouping("user", "processes", (), _process_info("user", "uid"), has_allocations=False, heads=("user",)),
         Grouping("job", "processes", (), _process_info("batch_job"), heads=("job",)),
-        Grouping("account", "processes", (), _process_info("batch_account"), has_allocations=False,
-                 heads=("account",)),
+        Grouping("account", "processes", (), _process_info("batch_account"), heads=("account",)),
         Grouping("node", "gpus", ("node", "hostname", "instance"), heads=("node",)),
         Grouping("model", "gpus", (), _MODEL, _MODEL, heads=("model",)),
     )
 }  # fmt: skip
+MODEL_LABEL = "gpu_model"
+LABEL = re.compile(r"label:([\w./-]{1,317})", re.ASCII)
 WHOLE = Grouping("whole", "gpus", ())
 REASONS = Grouping("reason", "gpus", ("reason",))
+
+
+def find_grouping(text: str) -> Grouping:
+    """The grouping of `--by`. Raises ValueError."""
+    if not (match := LABEL.fullmatch(text)):
+        if text not in GROUPINGS:
+            raise ValueError(f"is not one of {', '.join(GROUPINGS)} or label:NAME, such as label:team")
+        return GROUPINGS[text]
+    info = f'gpu_owner_label_info{{label="{match[1]}"}}'
+    of_container, of_pod = (Join(info, on, ("value",)) for on in (("container_id",), ("namespace", "pod")))
+    needs = f"pod labels need --kubernetes.api and --kubernetes.pod-labels={match[1]} on the exporters"
+    return Grouping(text, "containers", (), of_container, of_pod, heads=(text,), needs=needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +175,8 @@ class Query:
     promql: str
     for_new_devices: bool = False
     """Whether the query is needed only if GPUs appeared in the cells."""
+    by_model: bool = False
+    """Whether series are also grouped by the model of the GPU, in the label MODEL_LABEL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +197,18 @@ class Step:
         return f"{self.gap_ms}ms"
 
 
-def queries(grouping: Grouping, step: Step) -> Iterator[Query]:
-    """All queries of a report."""
+def queries(
+    grouping: Grouping, step: Step, charged: Column = Column.ALLOCATED, *, by_model: bool = False
+) -> Iterator[Query]:
+    """All queries of a report; those of the charged hours by model if each model has its own price."""
     yield from _energy(grouping, step)
-    yield from _busy_and_resident(grouping, step)
-    yield from _allocated_and_memory(grouping, step)
+    hours = [*_busy_and_resident(grouping, step), *_allocated_and_memory(grouping, step)]
+    if charged is Column.SHARED:
+        hours += _apportioned(grouping, step)
+    whole = Column.OBSERVED if charged is Column.SHARED else charged
+    for query in hours:
+        is_charged = query.column is (whole if query.part is Part.WHOLE else charged)
+        yield _with_models(query, step) if by_model and is_charged else query
 
 
 def _energy(grouping: Grouping, step: Step) -> Iterator[Query]:
@@ -209,11 +255,14 @@ def _busy_and_resident(grouping: Grouping, step: Step) -> Iterator[Query]:
 
 
 def _allocated_and_memory(grouping: Grouping, step: Step) -> Iterator[Query]:
-    names = "gpu_pod_allocation_info|gpu_container_allocation_info|gpu_job_allocation_info"
-    allocated = promql.presence(f'{{__name__=~"{names}"}}', step.milliseconds, ALLOCATION)
+    allocated = promql.presence(ALLOCATIONS, step.milliseconds, ALLOCATION)
     yield _gpu_seconds(Column.ALLOCATED, Part.WHOLE, WHOLE, allocated, step)
-    if grouping.name == "job":
-        allocated = promql.presence("gpu_job_allocation_info", step.milliseconds, ALLOCATION)
+    if grouping.of == "containers":
+        jobs = promql.presence(JOBS, step.milliseconds, ALLOCATION)
+        yield _gpu_seconds(Column.ALLOCATED, Part.OUTSIDE, WHOLE, jobs, step)
+        allocated = promql.presence(CONTAINER_ALLOCATIONS, step.milliseconds, ALLOCATION)
+    elif grouping.of == "processes":
+        allocated = promql.presence(JOBS, step.milliseconds, ALLOCATION)
     if grouping.has_allocations:
         yield _gpu_seconds(Column.ALLOCATED, Part.GROUP, grouping, allocated, step, join=grouping.allocation_join)
 
@@ -232,6 +281,55 @@ def _allocated_and_memory(grouping: Grouping, step: Step) -> Iterator[Query]:
     yield _gpu_seconds(Column.OBSERVED, Part.WHOLE, WHOLE, observed, step)
 
 
+def _apportioned(grouping: Grouping, step: Step) -> Iterator[Query]:
+    """The seconds of each GPU, divided among the groups that hold it."""
+    step_ms = step.milliseconds
+    everyone = groups = _holders(grouping, step)
+    if grouping.of == "containers":
+        resident = promql.presence(f"gpu_process_active{OUTSIDE}", step_ms, PROCESS)
+        outside = promql.held([promql.presence(JOBS, step_ms, ALLOCATION), resident], ())
+        everyone = f'({groups} or label_replace({outside}, "outside", "1", "", ""))'
+        seconds = promql.apportioned(outside, everyone, (), step_ms)
+        yield Query(Column.SHARED, Part.OUTSIDE, WHOLE, _summed((), seconds))
+    seconds = promql.apportioned(groups, everyone, grouping.by, step_ms)
+    yield Query(Column.SHARED, Part.GROUP, grouping, _summed(grouping.by, seconds))
+
+
+def _holders(grouping: Grouping, step: Step) -> str:
+    """How much of a cell each group held each device, from 0 to 1."""
+    allocations = {"containers": CONTAINER_ALLOCATIONS, "processes": JOBS, "gpus": ALLOCATIONS}[grouping.of]
+    residents: dict[str, tuple[str, ...]] = {}
+    if grouping.of != "processes":
+        residents['container_gpu_detected{evidence="process"}'] = NAMED_CONTAINER
+    if grouping.of != "containers":
+        residents["gpu_process_active"] = PROCESS
+    presences = []
+    if grouping.has_allocations:
+        presences.append(_presence(allocations, ALLOCATION, grouping.allocation_join, step))
+    for series, ids in residents.items():
+        presence = _presence(series, ids, grouping.join, step)
+        for label in ("pod_uid", "container_id"):  # allocations of pods have neither
+            if label in grouping.labels:
+                presence = f'label_replace({presence}, "{label}", "", "pod", ".+")'
+        presences.append(presence)
+    return promql.held(presences, grouping.by)
+
+
+def _presence(series: str, ids: tuple[str, ...], join: Join | None, step: Step) -> str:
+    presence = promql.presence(series, step.milliseconds, ids)
+    return join.apply_to_all(presence, series, step.text) if join else presence
+
+
+def _with_models(query: Query, step: Step) -> Query:
+    """The query, grouped by the model of the GPU too. The label `name` may already be that of a MIG instance."""
+    by = query.grouping.by
+    vector = query.promql.removeprefix(_summed(by, "").removesuffix("()"))
+    devices = f"max by (uuid) (max_over_time({promql.DEVICES}[{step.text}])) ^ 0"
+    info = f'label_replace({_MODEL.best(step.text)} or on (uuid) {devices}, "{MODEL_LABEL}", "$1", "name", "(.*)")'
+    with_models = f"{vector} * on (uuid) group_left ({MODEL_LABEL}) {info}"
+    return replace(query, promql=_summed((*by, MODEL_LABEL), with_models), by_model=True)
+
+
 def _increases(column: Column, part: Part, grouping: Grouping, counter: Counter, step: Step) -> Iterator[Query]:
     for vector in counter.increases(step.text, step.gap):
         yield _sum(column, part, grouping, vector, step)
@@ -243,7 +341,7 @@ def _sum(
     column: Column, part: Part, grouping: Grouping, vector: str, step: Step, *, for_new_devices: bool = False
 ) -> Query:
     joined = grouping.join.apply(vector, step.text) if grouping.join else vector
-    return Query(column, part, grouping, f"sum by ({', '.join(grouping.by)}) ({joined})", for_new_devices)
+    return Query(column, part, grouping, _summed(grouping.by, joined), for_new_devices)
 
 
 def _gpu_seconds(
@@ -251,4 +349,8 @@ def _gpu_seconds(
 ) -> Query:
     joined = join.apply(presence, step.text) if join else presence
     seconds = promql.gpu_seconds(joined, grouping.by, step.milliseconds)
-    return Query(column, part, grouping, f"sum by ({', '.join(grouping.by)}) ({seconds})")
+    return Query(column, part, grouping, _summed(grouping.by, seconds))
+
+
+def _summed(by: tuple[str, ...], vector: str) -> str:
+    return f"sum by ({', '.join(by)}) ({vector})"

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuledger.report.queries import Column, Grouping
+from gpuledger.report.rounding import decimals_of, rounded
 from gpuledger.report.rows import Kind, Row, Rows
 from gpuledger.report.span import Span
 
 GIB = 1 << 30
 JOULES_PER_KWH = 3.6e6
-GPU_HOURS = {"allocated": Column.ALLOCATED, "resident": Column.RESIDENT, "busy": Column.BUSY}
+GPU_HOURS = {
+    "allocated": Column.ALLOCATED,
+    "resident": Column.RESIDENT,
+    "busy": Column.BUSY,
+    "share": Column.SHARED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +26,46 @@ class Prices:
 
     kwh: float | None = None
     gpu_hour: float | None = None
+    """Of GPUs whose model has no own price."""
     hours: str = "allocated"
     """The GPU-hours that are charged: a key of GPU_HOURS."""
     currency: str = ""
     grams_per_kwh: float | None = None
     pue: float = 1.0
     """Power usage effectiveness: facility energy divided by IT energy."""
+    models: Mapping[str, float] = field(default_factory=dict)
+    """Prices of a GPU-hour by the model of the GPU."""
+
+    @property
+    def charged(self) -> Column:
+        """The GPU-hours that are charged."""
+        return GPU_HOURS[self.hours]
+
+    @property
+    def has_hours(self) -> bool:
+        """Whether GPU-hours are charged."""
+        return self.gpu_hour is not None or bool(self.models)
 
     def energy_cost(self, amounts: Mapping[Column, float]) -> float | None:
         """The cost of the energy, including the facility's share."""
         return self._per_kwh(amounts, self.kwh)
 
-    def hours_cost(self, amounts: Mapping[Column, float]) -> float | None:
+    def hours_cost(self, row: Row) -> float | None:
         """The cost of the GPU-hours."""
-        seconds = amounts.get(GPU_HOURS[self.hours])
-        return None if seconds is None or self.gpu_hour is None else seconds / 3600 * self.gpu_hour
+        seconds = row.amounts.get(self.charged)
+        if seconds is None:
+            return None
+        if not self.models:
+            return None if self.gpu_hour is None else seconds / 3600 * self.gpu_hour
+        return sum([s / 3600 * (self._of_model(model) or 0.0) for model, s in row.by_model.items()])
+
+    def unpriced(self, rows: Rows) -> list[str]:
+        """Models with hours and without a price."""
+        used = {model for row in (*rows.rows, rows.total) for model, seconds in row.by_model.items() if seconds}
+        return sorted(model for model in used if self._of_model(model) is None)
+
+    def _of_model(self, model: str) -> float | None:
+        return self.models.get(model, self.gpu_hour)
 
     def carbon_kg(self, amounts: Mapping[Column, float]) -> float | None:
         """The emissions of the energy, including the facility's share."""
@@ -55,6 +86,13 @@ class Report:
     prices: Prices
     rows: Rows
     notes: tuple[str, ...] = ()
+    department: str = ""
+    """The heading of departments, in a report with `--map`."""
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The headings of the parts of a key."""
+        return (self.department,) if self.department else self.grouping.heads
 
     @property
     def all_rows(self) -> Sequence[Row]:
@@ -64,37 +102,54 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ShownColumn:
-    """One column: its key in files, its heading, its number of decimals, and its value in a row."""
+    """One column: its key in files, its heading, its value in a row, and its decimals; None if they fit the total."""
 
     key: str
     head: str
-    decimals: int
     value: Callable[[Row], float | None]
+    decimals: int | None = None
+
+    def texts(self, report: Report) -> list[str]:
+        """The rounded values of all rows and of the total. If the values add up, so do the rounded ones."""
+        percent = 100 if self.key == "energy_share" else 1
+        values = [value if value is None else value * percent for value in map(self.value, report.all_rows)]
+        *rows, total = values
+        largest = total if total is not None else max([value or 0.0 for value in rows], default=0.0)
+        texts = rounded(rows, total, decimals_of(largest) if self.decimals is None else self.decimals)
+        return [f"{text} %" if percent != 1 and text != "-" else text for text in texts]
 
 
 def columns(report: Report) -> list[ShownColumn]:
     """The columns of a report; costs and emissions only if their rate is given."""
     prices = report.prices
     shown = [
-        ShownColumn("energy_kwh", "energy kWh", 3, _scaled(Column.ENERGY, JOULES_PER_KWH)),
-        ShownColumn("energy_share", "share", 3, lambda row: _share(row, report.rows.total)),
-        ShownColumn("busy_gpu_hours", "busy h", 2, _scaled(Column.BUSY, 3600)),
-        ShownColumn("resident_gpu_hours", "resident h", 2, _scaled(Column.RESIDENT, 3600)),
-        ShownColumn("allocated_gpu_hours", "allocated h", 2, _scaled(Column.ALLOCATED, 3600)),
-        ShownColumn("memory_gib_hours", "memory GiB h", 1, _scaled(Column.MEMORY, 3600 * GIB)),
+        ShownColumn("energy_kwh", "energy kWh", _scaled(Column.ENERGY, JOULES_PER_KWH)),
+        ShownColumn("energy_share", "share", lambda row: _share(row, report.rows.total), 1),
+        ShownColumn("busy_gpu_hours", "busy h", _scaled(Column.BUSY, 3600)),
+        ShownColumn("resident_gpu_hours", "resident h", _scaled(Column.RESIDENT, 3600)),
+        ShownColumn("allocated_gpu_hours", "allocated h", _scaled(Column.ALLOCATED, 3600)),
     ]
+    if prices.charged is Column.SHARED:
+        shown.append(ShownColumn("apportioned_gpu_hours", "apportioned h", _scaled(Column.SHARED, 3600)))
+    shown.append(ShownColumn("memory_gib_hours", "memory GiB h", _scaled(Column.MEMORY, 3600 * GIB)))
     if prices.kwh is not None:
         head = f"energy {prices.currency}" if prices.currency else "energy cost"
-        shown.append(ShownColumn("energy_cost", head, 2, lambda row: prices.energy_cost(row.amounts)))
-    if prices.gpu_hour is not None:
+        shown.append(ShownColumn("energy_cost", head, lambda row: prices.energy_cost(row.amounts), 2))
+    if prices.has_hours:
         head = f"GPU h {prices.currency}" if prices.currency else "GPU h cost"
-        shown.append(ShownColumn("gpu_hours_cost", head, 2, lambda row: prices.hours_cost(row.amounts)))
+        shown.append(ShownColumn("gpu_hours_cost", head, prices.hours_cost, 2))
     if prices.grams_per_kwh is not None:
-        shown.append(ShownColumn("carbon_kg", "CO2e kg", 3, lambda row: prices.carbon_kg(row.amounts)))
+        shown.append(ShownColumn("carbon_kg", "CO2e kg", lambda row: prices.carbon_kg(row.amounts)))
     return shown
 
 
-def row_name(row: Row, grouping: Grouping) -> str:
+def cells(report: Report) -> list[list[str]]:
+    """The texts of all rows and of the total, as people read them: the name, and a rounded number per column."""
+    names = [row_name(row, report.heads) for row in report.all_rows]
+    return [list(texts) for texts in zip(names, *[column.texts(report) for column in columns(report)], strict=True)]
+
+
+def row_name(row: Row, heads: Sequence[str]) -> str:
     """The name of a row; one in parentheses is not the name of a group."""
     if row.kind is Kind.REST:
         return f"({row.count} more)"
@@ -103,10 +158,10 @@ def row_name(row: Row, grouping: Grouping) -> str:
     if row.kind is not Kind.GROUP:
         return f"({row.kind.value})"
     if not any(row.key):
-        return f"(no {grouping.heads[-1]})"
-    if grouping.name in ("pod", "container"):  # as Owner.display_name
+        return f"(no {heads[-1]})"
+    if heads[-1] in ("pod", "container"):  # as Owner.display_name
         return "/".join(part for part in row.key if part)
-    return "/".join(part or f"(no {head})" for head, part in zip(grouping.heads, row.key, strict=True))
+    return "/".join(part or f"(no {head})" for head, part in zip(heads, row.key, strict=True))
 
 
 def show_number(value: float | None, decimals: int) -> str:
@@ -114,32 +169,6 @@ def show_number(value: float | None, decimals: int) -> str:
     if value is None:
         return "-"
     return f"{value:.2g}" if 0 < value < 10 ** (1 - decimals) else f"{value:,.{decimals}f}"
-
-
-def facts(report: Report) -> list[tuple[str, str]]:
-    """Names and texts below the table: coverage, unattributed energy, prices and notes."""
-    lines: list[tuple[str, str]] = []
-    observed, used = (report.rows.total.amounts.get(column) for column in (Column.OBSERVED, Column.RESIDENT))
-    if observed is not None:
-        idle = "" if used is None else f", {show_number(max(0.0, observed - used) / 3600, 2)} of them without a process"
-        lines.append(("GPU-hours observed", f"{show_number(observed / 3600, 2)}{idle}"))
-    if report.rows.reasons:
-        parts = [f"{reason} {show_number(joules / JOULES_PER_KWH, 3)} kWh" for reason, joules in report.rows.reasons]
-        lines.append(("unattributed", ", ".join(parts)))
-    if rates := _rates(report.prices):
-        lines.append(("prices", f"{', '.join(rates)}; PUE {report.prices.pue:g}"))
-    return lines + [("note", note) for note in report.notes]
-
-
-def _rates(prices: Prices) -> list[str]:
-    rates = []
-    if prices.kwh is not None:
-        rates.append(f"{prices.kwh:g} {prices.currency} per kWh".replace("  ", " "))
-    if prices.gpu_hour is not None:
-        rates.append(f"{prices.gpu_hour:g} {prices.currency} per GPU-hour ({prices.hours})".replace("  ", " "))
-    if prices.grams_per_kwh is not None:
-        rates.append(f"{prices.grams_per_kwh:g} g CO2e per kWh")
-    return rates
 
 
 def _scaled(column: Column, unit: float) -> Callable[[Row], float | None]:

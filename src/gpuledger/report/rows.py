@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from gpuledger.report.gather import Key, Totals
@@ -22,6 +22,8 @@ class Kind(Enum):
     GROUP = "group"
     REST = "other"
     """Groups below the top ones."""
+    UNMAPPED = "unmapped"
+    """Groups that the file of `--map` does not have."""
     UNKNOWN = "unknown"
     """Use by owners whose group is unknown."""
     OUTSIDE = "outside of containers"
@@ -41,6 +43,8 @@ class Row:
     """Joules over time."""
     count: int = 1
     """The number of groups in the row."""
+    by_model: Mapping[str, float] = field(default_factory=dict)
+    """Charged seconds by the model of the GPU, if each model has its own price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +55,121 @@ class Rows:
     total: Row
     reasons: tuple[tuple[str, float], ...]
     """Unattributed joules by reason, largest first."""
+    unmapped: tuple[str, ...] = ()
+    """Groups that the file of `--map` does not have, largest first."""
+    spread: Mapping[Column, float] = field(default_factory=dict)
+    """Idle and unattributed use that was spread over the other rows."""
 
 
-def create_rows(totals: Totals, grouping: Grouping, top: int | None = None) -> Rows:
+def create_rows(
+    totals: Totals, grouping: Grouping, top: int | None = None, departments: Mapping[str, str] | None = None
+) -> Rows:
     """Groups by energy, largest first, then energy that belongs to no group."""
     unrecorded = _unrecorded(totals, grouping)
     groups, unknown = _groups(totals, grouping)
+    unmapped: list[Row] = []
+    if departments is not None:
+        groups, unmapped = _by_department(groups, departments)
     top_groups = groups if top is None else groups[:top]
-    rows = [*top_groups, *_rest(groups[len(top_groups) :]), *unknown]
+    rest = groups[len(top_groups) :]
+    rows = [*top_groups, *_merged(rest, Kind.REST), *_merged(unmapped, Kind.UNMAPPED), *unknown]
     if outside := _whole(totals, Part.OUTSIDE):  # a waiting process holds memory but may have no energy
-        rows.append(Row(Kind.OUTSIDE, amounts=outside, bars=_bars(totals, Part.OUTSIDE)))
+        hours = totals.by_model[Part.OUTSIDE].get((), {})
+        rows.append(Row(Kind.OUTSIDE, amounts=outside, bars=_bars(totals, Part.OUTSIDE), by_model=hours))
+    total = _total(totals)
     has_energy = Part.WHOLE in totals.energy_by_cell
-    if has_energy:
-        rows.append(Row(Kind.IDLE, amounts=_whole(totals, Part.IDLE), bars=_bars(totals, Part.IDLE)))
+    if has_energy or Column.SHARED in total.amounts:
+        rows.append(_idle(totals, rows, total))
     reasons = {key[0]: columns[Column.ENERGY] for key, columns in totals.amounts[Part.UNATTRIBUTED].items()}
     missing = max(0.0, sum(unrecorded))
-    booked = _energy(rows) + sum(reasons.values())
+    booked = _sum_of(rows, Column.ENERGY) + sum(reasons.values())
     if missing > NOISE * booked:
         reasons[UNRECORDED] = missing
     unattributed: dict[Column, float] = {Column.ENERGY: sum(reasons.values())} if has_energy else {}
     memory = totals.whole(Part.WHOLE, Column.MEMORY)
     if memory is not None and grouping.of != "gpus":
-        unattributed[Column.MEMORY] = max(0.0, memory - sum([row.amounts.get(Column.MEMORY, 0.0) for row in rows]))
+        unattributed[Column.MEMORY] = max(0.0, memory - _sum_of(rows, Column.MEMORY))
     bars = _sum(_bars(totals, Part.UNATTRIBUTED), _to_bars(totals, [max(0.0, joules) for joules in unrecorded]))
     rows.append(Row(Kind.UNATTRIBUTED, amounts=unattributed, bars=bars))
-    total = _whole(totals, Part.WHOLE)
     if has_energy:
-        total[Column.ENERGY] = _energy(rows)
+        total = replace(total, amounts={**total.amounts, Column.ENERGY: _sum_of(rows, Column.ENERGY)})
     ordered = sorted(((name, joules) for name, joules in reasons.items() if joules > 0), key=lambda item: -item[1])
-    return Rows(tuple(rows), Row(Kind.TOTAL, amounts=total), tuple(ordered))
+    return Rows(tuple(rows), total, tuple(ordered), tuple("/".join(row.key) for row in unmapped))
+
+
+def spread(rows: Rows) -> Rows:
+    """Idle and unattributed energy, and idle hours of GPUs, divided among the other rows in proportion to their use.
+
+    A row with the use u_i gets u_i / sum u of what is spread. Hours are spread for each model of GPU that a row used;
+    hours of a model that no row used are spread by all hours.
+    """
+    own = [row for row in rows.rows if row.kind not in (Kind.IDLE, Kind.UNATTRIBUTED)]
+    rest = [row for row in rows.rows if row not in own]
+    spread_amounts: dict[Column, float] = {}
+    for column in (Column.ENERGY, Column.SHARED):
+        weights = [row.amounts.get(column, 0.0) for row in own]
+        amount = _sum_of(rest, column)
+        if not sum(weights) or not amount:
+            continue
+        spread_amounts[column] = amount
+        own = [
+            replace(row, amounts={**row.amounts, column: weight + amount * weight / sum(weights)}) if weight else row
+            for row, weight in zip(own, weights, strict=True)
+        ]
+        if column is Column.ENERGY:
+            own = _with_bars(own, weights, _sum(*[row.bars for row in rest]))
+        else:
+            own = _with_models(own, weights, rest)
+        rest = [_without(row, column) for row in rest]
+    kept = (row for row in rest if any(row.amounts.values()))
+    return replace(rows, rows=(*own, *kept), spread=spread_amounts)
+
+
+def _without(row: Row, column: Column) -> Row:
+    """The row without what was spread."""
+    amounts = {other: amount for other, amount in row.amounts.items() if other is not column}
+    return replace(row, amounts=amounts, bars=() if column is Column.ENERGY else row.bars)
+
+
+def _with_bars(own: list[Row], weights: Sequence[float], bars: Sequence[float]) -> list[Row]:
+    """Each row with its part of these joules over time."""
+    parts = [[joules * weight / sum(weights) for joules in bars] for weight in weights]
+    return [replace(row, bars=_sum(row.bars, part)) if row.bars else row for row, part in zip(own, parts, strict=True)]
+
+
+def _with_models(own: list[Row], weights: Sequence[float], rest: Sequence[Row]) -> list[Row]:
+    """Each row with its part of the seconds of each model; the amounts follow from them."""
+    models = {model for row in rest for model in row.by_model}
+    for model in sorted(models):
+        seconds = sum([row.by_model.get(model, 0.0) for row in rest])
+        used = [row.by_model.get(model, 0.0) for row in own]
+        shares = used if sum(used) else weights
+        own = [
+            replace(row, by_model={**row.by_model, model: before + seconds * share / sum(shares)}) if share else row
+            for row, before, share in zip(own, used, shares, strict=True)
+        ]
+    return [
+        replace(row, amounts={**row.amounts, Column.SHARED: sum(row.by_model.values())}) if row.by_model else row
+        for row in own
+    ]
+
+
+def _total(totals: Totals) -> Row:
+    amounts = _whole(totals, Part.WHOLE)
+    if totals.apportioned and Column.OBSERVED in amounts:
+        amounts[Column.SHARED] = amounts[Column.OBSERVED]
+    return Row(Kind.TOTAL, amounts=amounts, by_model=totals.by_model[Part.WHOLE].get((), {}))
+
+
+def _idle(totals: Totals, rows: Sequence[Row], total: Row) -> Row:
+    """Idle energy, and the hours of GPUs that no row held."""
+    amounts = _whole(totals, Part.IDLE)
+    by_model: dict[str, float] = {}
+    if Column.SHARED in total.amounts:
+        amounts[Column.SHARED] = max(0.0, total.amounts[Column.SHARED] - _sum_of(rows, Column.SHARED))
+        for model, seconds in total.by_model.items():
+            by_model[model] = max(0.0, seconds - sum([row.by_model.get(model, 0.0) for row in rows]))
+    return Row(Kind.IDLE, amounts=amounts, bars=_bars(totals, Part.IDLE), by_model=by_model)
 
 
 def _unrecorded(totals: Totals, grouping: Grouping) -> list[float]:
@@ -94,33 +184,55 @@ def _unrecorded(totals: Totals, grouping: Grouping) -> list[float]:
 
 def _groups(totals: Totals, grouping: Grouping) -> tuple[list[Row], list[Row]]:
     """The rows of groups, and at most one row for owners whose group is unknown."""
-    named, unknown = [], dict[Column, float]()
+    named, unknown, unknown_hours = [], dict[Column, float](), dict[str, float]()
     for key, amounts in totals.amounts[Part.GROUP].items():
+        hours = totals.by_model[Part.GROUP].get(key, {})
         if grouping.join and not any(key):
-            unknown = dict(amounts)
+            unknown, unknown_hours = dict(amounts), hours
         else:
-            named.append(Row(Kind.GROUP, key, amounts, totals.energy_by_bar.get(key, ())))
+            named.append(Row(Kind.GROUP, key, amounts, totals.energy_by_bar.get(key, ()), by_model=hours))
     if grouping.join:
         whole = totals.whole(Part.ALL_GROUPS, Column.ENERGY) or 0.0
-        remainder = whole - _energy(named)
+        remainder = whole - _sum_of(named, Column.ENERGY)
         if remainder > NOISE * whole:
             unknown[Column.ENERGY] = remainder
-    named.sort(key=lambda row: (-row.amounts.get(Column.ENERGY, 0.0), row.key))
-    return named, [Row(Kind.UNKNOWN, amounts=unknown)] if unknown else []
+    named.sort(key=_largest_first)
+    return named, [Row(Kind.UNKNOWN, amounts=unknown, by_model=unknown_hours)] if unknown else []
 
 
-def _rest(groups: Sequence[Row]) -> list[Row]:
+def _by_department(groups: Sequence[Row], departments: Mapping[str, str]) -> tuple[list[Row], list[Row]]:
+    """One row per department, and the groups that have none."""
+    members: dict[str, list[Row]] = {}
+    unmapped = []
+    for row in groups:
+        if (name := "/".join(row.key)) in departments:
+            members.setdefault(departments[name], []).append(row)
+        else:
+            unmapped.append(row)
+    merged = [row for name, rows in members.items() for row in _merged(rows, Kind.GROUP, (name,))]
+    return sorted(merged, key=_largest_first), unmapped
+
+
+def _largest_first(row: Row) -> tuple[float, Key]:
+    return (-row.amounts.get(Column.ENERGY, 0.0), row.key)
+
+
+def _merged(groups: Sequence[Row], kind: Kind, key: Key = ()) -> list[Row]:
+    """At most one row with the sums of these groups."""
     if not groups:
         return []
     amounts: dict[Column, float] = {}
+    by_model: dict[str, float] = {}
     for row in groups:
         for column, amount in row.amounts.items():
             amounts[column] = amounts.get(column, 0.0) + amount
-    return [Row(Kind.REST, amounts=amounts, bars=_sum(*[row.bars for row in groups]), count=len(groups))]
+        for model, seconds in row.by_model.items():
+            by_model[model] = by_model.get(model, 0.0) + seconds
+    return [Row(kind, key, amounts, _sum(*[row.bars for row in groups]), len(groups), by_model)]
 
 
-def _energy(rows: Sequence[Row]) -> float:
-    return sum([row.amounts.get(Column.ENERGY, 0.0) for row in rows])
+def _sum_of(rows: Sequence[Row], column: Column) -> float:
+    return sum([row.amounts.get(column, 0.0) for row in rows])
 
 
 def _whole(totals: Totals, part: Part) -> dict[Column, float]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from datetime import timezone, tzinfo
 from pathlib import PurePath
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gpuledger import checks, durations
 from gpuledger.config import Option
 from gpuledger.errors import ConfigError
 from gpuledger.fleet.settings import PROMETHEUS, PrometheusSettings
-from gpuledger.report.queries import GROUPINGS
+from gpuledger.report.queries import GROUPINGS, Grouping, find_grouping
 from gpuledger.report.report import GPU_HOURS, Prices
-from gpuledger.report.span import Span, default_step_ms, parse_moment
+from gpuledger.report.span import MAX_POINTS, Span, default_step_ms, parse_moment, parse_month
 
 FORMATS = {"table": (".txt",), "csv": (".csv",), "json": (".json",), "html": (".html", ".htm")}
-MAX_CELLS = 11_000
-"""The maximum number of points that Prometheus returns per series."""
+IDLE = ("row", "spread")
 DEFAULT_SPAN_S = 86400.0
 NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
@@ -40,6 +41,42 @@ def moment(text: str) -> str:
     if text:
         parse_moment(text)
     return text
+
+
+def month(text: str) -> str:
+    """A month; may be empty."""
+    if text:
+        parse_month(text)
+    return text
+
+
+def find_zone(text: str) -> tzinfo:
+    """A time zone. Raises ValueError."""
+    if text.upper() == "UTC":
+        return timezone.utc
+    try:
+        return ZoneInfo(text)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("is no known time zone; write it as Europe/Berlin, and install tzdata") from None
+
+
+def zone(text: str) -> str:
+    """The name of a time zone."""
+    find_zone(text)
+    return text
+
+
+def by(text: str) -> str:
+    """A grouping."""
+    return find_grouping(text).name
+
+
+def model_price(text: str) -> str:
+    """The price of a GPU-hour of one model."""
+    model, _, price = text.rpartition("=")
+    if not model.strip() or not price:
+        raise ValueError("is no price of a model; write it as 'NVIDIA H200=2.50'")
+    return f"{model.strip()}={amount(price.strip())}"
 
 
 def top(text: str) -> int:
@@ -68,14 +105,23 @@ OPTIONS: tuple[Option, ...] = (
     *[replace(option, default=120.0) if option.key == "prometheus.timeout" else option for option in PROMETHEUS],
     Option("since", 0.0, "Length of the span that ends at --to; 0s is 1d, unless --from is given.",
            checks.between("0s", "36500d"), "DURATION"),
-    Option("from", "", "Start of the span in UTC, such as 2026-11-01 or 2026-11-01T08:30.", moment, "TIME"),
-    Option("to", "", "End of the span in UTC; now if not set.", moment, "TIME"),
-    Option("by", "namespace", f"Group rows by: {', '.join(GROUPINGS)}.", checks.OneOf(*GROUPINGS), "GROUPING"),
+    Option("from", "", "Start of the span, such as 2026-11-01 or 2026-11-01T08:30.", moment, "TIME"),
+    Option("to", "", "End of the span; now if not set.", moment, "TIME"),
+    Option("month", "", "Report on a month, such as 2026-10; until now if it is not over.", month, "MONTH"),
+    Option("time-zone", "UTC", "Time zone of --month, --from, --to and of the report: UTC, or a name such as "
+           "Europe/Berlin.", zone, "ZONE"),
+    Option("by", "namespace", f"Group rows by: {', '.join(GROUPINGS)} or label:NAME.", by, "GROUPING"),
+    Option("map", "", "CSV file with the department of each group, such as a user; the report is by department.", str,
+           "PATH"),
     Option("top", 0, "Number of groups to show, by energy; the others become one row. 0 shows all.", top, "N"),
     Option("price", "", "Price per kWh.", amount, "AMOUNT"),
-    Option("price-gpu-hour", "", "Price per GPU-hour.", amount, "AMOUNT"),
-    Option("gpu-hours", "allocated", f"GPU-hours to charge: {', '.join(GPU_HOURS)}.", checks.OneOf(*GPU_HOURS),
-           "KIND"),
+    Option("price-gpu-hour", "", "Price per GPU-hour, of models without --price-model.", amount, "AMOUNT"),
+    Option("price-model", (), "Price per GPU-hour of a model, such as 'NVIDIA H200=2.50'. Can be repeated.",
+           model_price, "MODEL=AMOUNT", many=True),
+    Option("gpu-hours", "allocated", f"GPU-hours to charge: {', '.join(GPU_HOURS)} (shared GPUs are apportioned).",
+           checks.OneOf(*GPU_HOURS), "KIND"),
+    Option("idle", "row", f"Idle and unattributed energy: {', '.join(IDLE)} (rows of their own, or spread over all "
+           "other rows in proportion to their use).", checks.OneOf(*IDLE), "POLICY"),
     Option("currency", "", "Currency to show.", currency, "NAME"),
     Option("carbon", "", "Grams of CO2 equivalent per kWh.", amount, "GRAMS"),
     Option("pue", "1", "Power usage effectiveness (facility energy / IT energy); multiplies costs and carbon.", pue,
@@ -99,11 +145,16 @@ class Settings(PrometheusSettings):
     since: float
     from_: str
     to: str
+    month: str
+    time_zone: str
     by: str
+    map: str
     top: int
     price: str
     price_gpu_hour: str
+    price_model: tuple[str, ...]
     gpu_hours: str
+    idle: str
     currency: str
     carbon: str
     pue: str
@@ -115,25 +166,53 @@ class Settings(PrometheusSettings):
 
     def span(self, now_ms: int) -> Span:
         """The span of the report. Raises ConfigError."""
+        zone = find_zone(self.time_zone)
+        begin_ms, end_ms = self._ends_of_month(now_ms, zone) if self.month else self._ends(now_ms, zone)
+        step_ms = min(round(self.step * 1000) or default_step_ms(end_ms - begin_ms), end_ms - begin_ms)
+        if (end_ms - begin_ms) // step_ms > MAX_POINTS:
+            raise ConfigError(f"--step: {durations.show(self.step)} is too short for this span", "choose a longer one")
+        return Span(begin_ms, end_ms, step_ms, zone)
+
+    def is_month_over(self, span: Span) -> bool:
+        """Whether the span is the whole month, if one is set."""
+        return not self.month or parse_month(self.month, span.zone)[1] == span.end_ms
+
+    def _ends(self, now_ms: int, zone: tzinfo) -> tuple[int, int]:
         if self.since and self.from_:
             raise ConfigError("--since and --from both set the start of the span", "use one of them")
-        end_ms = parse_moment(self.to) if self.to else now_ms // 1000 * 1000
+        end_ms = parse_moment(self.to, zone) if self.to else now_ms // 1000 * 1000
         if end_ms > now_ms:
             raise ConfigError(f"--to: {self.to!r} is in the future", "omit it to report until now")
         since_ms = round((self.since or DEFAULT_SPAN_S) * 1000)
-        begin_ms = parse_moment(self.from_) if self.from_ else max(0, end_ms - since_ms)
+        begin_ms = parse_moment(self.from_, zone) if self.from_ else max(0, end_ms - since_ms)
         if begin_ms >= end_ms:
             raise ConfigError(f"--from: {self.from_!r} is not before the end of the span", "choose an earlier time")
-        step_ms = min(round(self.step * 1000) or default_step_ms(end_ms - begin_ms), end_ms - begin_ms)
-        if (end_ms - begin_ms) // step_ms > MAX_CELLS:
-            raise ConfigError(f"--step: {durations.show(self.step)} is too short for this span", "choose a longer one")
-        return Span(begin_ms, end_ms, step_ms)
+        return begin_ms, end_ms
+
+    def _ends_of_month(self, now_ms: int, zone: tzinfo) -> tuple[int, int]:
+        if self.since or self.from_ or self.to:
+            raise ConfigError("--month sets the span, as --since, --from and --to do", "use --month alone")
+        begin_ms, end_ms = parse_month(self.month, zone)
+        now_ms = now_ms // 1000 * 1000
+        if begin_ms >= now_ms:
+            raise ConfigError(f"--month: {self.month!r} has not begun", "choose an earlier month")
+        return begin_ms, min(end_ms, now_ms)
+
+    def grouping(self) -> Grouping:
+        """The grouping of the rows."""
+        return find_grouping(self.by)
 
     def prices(self) -> Prices:
-        """The prices that were given."""
+        """The prices that were given. Raises ConfigError if a model has two."""
         amounts = (self.price, self.price_gpu_hour, self.carbon)
         kwh, gpu_hour, grams = (float(text) if text else None for text in amounts)
-        return Prices(kwh, gpu_hour, self.gpu_hours, self.currency, grams, pue=float(self.pue))
+        models: dict[str, float] = {}
+        for text in self.price_model:
+            model, _, price = text.rpartition("=")
+            if model in models:
+                raise ConfigError(f"--price-model: {model!r} has two prices", "remove one of them")
+            models[model] = float(price)
+        return Prices(kwh, gpu_hour, self.gpu_hours, self.currency, grams, pue=float(self.pue), models=models)
 
     def output_format(self) -> str:
         """The output format. Raises ConfigError if the suffix of the file does not determine it."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
 
 MAX_CELLS = 750
 """More cells add little precision and much load."""
+LONGEST_QUICK_S = 7200
+"""Reports on at most two hours have cells of one minute: a demo or an experiment starts within the span."""
+QUICK_STEP_S = 60
 SHORTEST_S = 300
-"""The lookback of Prometheus; only an explicit --step is shorter."""
+"""The lookback of Prometheus."""
 STEPS_S = (SHORTEST_S, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 NEAR_MS = 2
 """Tolerance for timestamps, which some servers return as rounded fractions of a second."""
 CHUNK = 100
-"""Cells per query, at first. Prometheus returns at most 11,000 points per series."""
+"""Cells per query, at first."""
+MAX_POINTS = 11_000
+"""The maximum number of points that Prometheus returns per series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ class Span:
     begin_ms: int
     end_ms: int
     step_ms: int
+    zone: tzinfo = timezone.utc
+    """The time zone in which times are shown."""
 
     @property
     def _short_ms(self) -> int:
@@ -83,6 +91,26 @@ class Span:
         """The start of a cell in milliseconds; the cell after the last one starts at the end."""
         return max(self.begin_ms, self.end_ms - (self.cells - cell) * self.step_ms)
 
+    @property
+    def begin(self) -> str:
+        """The start, in the zone of the report."""
+        return self.show(self.begin_ms)
+
+    @property
+    def end(self) -> str:
+        """The end, in the zone of the report."""
+        return self.show(self.end_ms)
+
+    def show(self, moment_ms: int) -> str:
+        """A time in the zone of the report."""
+        return show_moment(moment_ms, self.zone)
+
+    def finer_step_s(self, max_cells: int) -> int | None:
+        """A shorter step that gives at most `max_cells`; None if this one is short enough."""
+        steps = (step for step in reversed((QUICK_STEP_S, *STEPS_S)) if step * 4000 <= self.step_ms)
+        step = next(steps, QUICK_STEP_S)
+        return step if step * 1000 < self.step_ms and self.seconds / step <= max_cells else None
+
     def chunks(self, max_cells: int = CHUNK) -> list[Chunk]:
         """All cells, in chunks."""
         first = 1 if self._short_ms else 0
@@ -95,25 +123,38 @@ class Span:
 
 def default_step_ms(length_ms: int) -> int:
     """The shortest step that gives at most MAX_CELLS, but not longer than the span."""
+    if length_ms <= LONGEST_QUICK_S * 1000:
+        return min(QUICK_STEP_S * 1000, length_ms)
     longest = next((step for step in STEPS_S if length_ms <= step * 1000 * MAX_CELLS), None)
     step_ms = -(-length_ms // MAX_CELLS) if longest is None else longest * 1000
     return min(step_ms, length_ms)
 
 
-def parse_moment(text: str) -> int:
-    """Milliseconds of Unix time, in UTC unless a zone is given. Raises ValueError."""
+def parse_moment(text: str, zone: tzinfo = timezone.utc) -> int:
+    """Milliseconds of Unix time; `zone` is used unless the text has its own. Raises ValueError."""
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00") if text.endswith("Z") else text)
     except ValueError:
-        raise ValueError("is not a date; write it as 2026-11-01 or 2026-11-01T08:30 (UTC)") from None
+        raise ValueError("is not a date; write it as 2026-11-01 or 2026-11-01T08:30") from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
+        moment = moment.replace(tzinfo=zone)
     milliseconds = round(moment.timestamp() * 1000)
     if milliseconds < 0:
         raise ValueError("is before 1970; choose a later date")
     return milliseconds
 
 
-def show_moment(moment_ms: int) -> str:
-    """A time in UTC; `parse_moment` reads it back, to the second."""
-    return datetime.fromtimestamp(moment_ms // 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def parse_month(text: str, zone: tzinfo = timezone.utc) -> tuple[int, int]:
+    """Start and end of a month in milliseconds of Unix time. Raises ValueError."""
+    match = re.fullmatch(r"(\d{4})-(0[1-9]|1[0-2])", text, re.ASCII)
+    if not match or not 1970 < int(match[1]) < 9999:
+        raise ValueError("is not a month; write it as 2026-10")
+    year, month = int(match[1]), int(match[2])
+    after = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
+    begin = datetime(year, month, 1, tzinfo=zone)
+    return round(begin.timestamp() * 1000), round(after.timestamp() * 1000)
+
+
+def show_moment(moment_ms: int, zone: tzinfo = timezone.utc) -> str:
+    """A time in a zone; `parse_moment` reads it back, to the second."""
+    return datetime.fromtimestamp(moment_ms // 1000, zone).isoformat().replace("+00:00", "Z")

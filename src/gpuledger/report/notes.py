@@ -1,0 +1,119 @@
+"""Texts below a report: coverage, prices, and what a reader of the numbers must know. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpuledger import durations
+from gpuledger.report.queries import Column
+from gpuledger.report.report import JOULES_PER_KWH, Prices, Report, columns, show_number
+from gpuledger.report.rounding import adds_up, decimals_of
+from gpuledger.report.rows import UNRECORDED
+from gpuledger.report.span import MAX_POINTS
+
+MUCH_UNRECORDED = 0.03
+"""The share of unrecorded energy from which a shorter step is suggested."""
+LISTED_NAMES = 10
+"""The number of unmapped groups to name."""
+
+
+def facts(report: Report) -> list[tuple[str, str]]:
+    """Names and texts below the table: coverage, unattributed energy, prices and notes."""
+    lines: list[tuple[str, str]] = []
+    observed, used = (report.rows.total.amounts.get(column) for column in (Column.OBSERVED, Column.RESIDENT))
+    if observed is not None:
+        idle = "" if used is None else f", {show_number(max(0.0, observed - used) / 3600, 2)} of them without a process"
+        lines.append(("GPU-hours observed", f"{show_number(observed / 3600, 2)}{idle}"))
+    if report.rows.reasons:
+        parts = [f"{reason} {show_number(joules / JOULES_PER_KWH, 3)} kWh" for reason, joules in report.rows.reasons]
+        lines.append(("unattributed", ", ".join(parts)))
+    if report.rows.spread:
+        lines.append(("spread by use", ", ".join(_spread(report.rows.spread))))
+    if rates := _rates(report.prices):
+        lines.append(("prices", f"{', '.join(rates)}; PUE {report.prices.pue:g}"))
+    return lines + [("note", note) for note in all_notes(report)]
+
+
+def all_notes(report: Report) -> list[str]:
+    """What a reader of the numbers must know; every format has it."""
+    return [*report.notes, *_sum_notes(report), *_unrecorded_notes(report), *_unmapped_notes(report)]
+
+
+def _sum_notes(report: Report) -> Iterator[str]:
+    """Why the rows of a column do not add up to its total."""
+    shown = {column.key: column for column in columns(report)}
+    by_key = {"busy_gpu_hours": Column.BUSY, "resident_gpu_hours": Column.RESIDENT,
+              "allocated_gpu_hours": Column.ALLOCATED, "memory_gib_hours": Column.MEMORY}  # fmt: skip
+    for key, amount in by_key.items():
+        column = shown[key]
+        values, total = [column.value(row) for row in report.rows.rows], column.value(report.rows.total)
+        if total is None or adds_up(values, total):
+            continue
+        heads = column.head
+        if report.prices.has_hours and report.prices.charged is amount:
+            heads += f" and {shown['gpu_hours_cost'].head}"
+        summed = sum([value or 0.0 for value in values])
+        decimals = decimals_of(max(summed, total))
+        numbers = f"the rows add up to {summed:,.{decimals}f} {_unit(key)}, the total is {total:,.{decimals}f}"
+        yield f"{heads}: {numbers}, because {_why(amount, report, more=summed > total)}"
+
+
+def _unit(key: str) -> str:
+    return "GiB h" if key == "memory_gib_hours" else "h"
+
+
+def _why(column: Column, report: Report, *, more: bool) -> str:
+    if column is Column.BUSY:
+        return "the driver samples processes and GPUs separately"
+    if column is Column.MEMORY:
+        return "the memory of processes and of GPUs is sampled separately"
+    if more:
+        return (
+            "a GPU that several groups hold at the same time counts for each of them and once in the total; "
+            "--gpu-hours share apportions it"
+        )
+    if column is Column.ALLOCATED and not report.grouping.has_allocations:
+        return f"allocations have no {report.grouping.name}"
+    what = "allocated to" if column is Column.ALLOCATED else "used by"
+    return f"some GPUs were {what} owners without a {report.grouping.heads[-1]}"
+
+
+def _unrecorded_notes(report: Report) -> Iterator[str]:
+    total = report.rows.total.amounts.get(Column.ENERGY, 0.0)
+    missing = dict(report.rows.reasons).get(UNRECORDED, 0.0)
+    if missing <= MUCH_UNRECORDED * total:
+        return
+    shorter = report.span.finer_step_s(MAX_POINTS)
+    fix = "check that the exporters have a journal and expose all processes (--process.max)"
+    if shorter:
+        fix = f"--step {durations.show(float(shorter))} may record more, because less of counters that restart is lost"
+    yield f"{100 * missing / total:.1f} % of the energy is unrecorded; {fix}"
+
+
+def _unmapped_notes(report: Report) -> Iterator[str]:
+    names = [name or f"(no {report.grouping.heads[-1]})" for name in report.rows.unmapped]
+    if names:
+        more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
+        yield f"not in the file of --map: {', '.join(names[:LISTED_NAMES])}{more}"
+
+
+def _spread(amounts: Mapping[Column, float]) -> Iterator[str]:
+    if Column.ENERGY in amounts:
+        yield f"{show_number(amounts[Column.ENERGY] / JOULES_PER_KWH, 3)} kWh of idle and unattributed energy"
+    if Column.SHARED in amounts:
+        yield f"{show_number(amounts[Column.SHARED] / 3600, 2)} idle GPU-hours"
+
+
+def _rates(prices: Prices) -> list[str]:
+    currency = f" {prices.currency}" if prices.currency else ""
+    rates = []
+    if prices.kwh is not None:
+        rates.append(f"{prices.kwh:g}{currency} per kWh")
+    for model, price in prices.models.items():
+        rates.append(f"{price:g}{currency} per GPU-hour of {model} ({prices.hours})")
+    if prices.gpu_hour is not None:
+        other = " of other models" if prices.models else ""
+        rates.append(f"{prices.gpu_hour:g}{currency} per GPU-hour{other} ({prices.hours})")
+    if prices.grams_per_kwh is not None:
+        rates.append(f"{prices.grams_per_kwh:g} g CO2e per kWh")
+    return rates
