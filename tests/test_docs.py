@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tools import docs
+from tools.samplereport import sample
 
 from gpuledger.catalog import Family
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
@@ -21,6 +22,7 @@ from gpuledger.export.app import App
 from gpuledger.fleet.pages import families as fleet_families
 from gpuledger.fleet.prometheus import FIXES
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.report.formats import table
 from gpuledger.report.queries import GROUPINGS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from gpuledger.view.problems import PROVIDER_NAMES
@@ -190,6 +192,13 @@ def test_what_the_report_page_names_is_there() -> None:
     assert set(re.findall(r"--([a-z](?:[\w.-]*\w)?)", page)) - flags == set()
     named = " ".join(page.partition("`--by` is one of ")[2].partition(". ")[0].split())
     assert [word for word in re.findall(r"\w+", named) if word in GROUPINGS] == list(GROUPINGS)
+
+
+def test_the_example_of_the_report_page_is_a_report() -> None:
+    """The table is that of the picture's data, as it would be printed today."""
+    page = (ROOT / "docs" / "report.md").read_text()
+
+    assert table(sample()) in page, "replace the example by the output of `python -m tools.samplereport`"
 
 
 def test_what_the_page_of_the_terminal_view_names_is_there() -> None:

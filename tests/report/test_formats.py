@@ -16,28 +16,29 @@ from gpuledger.report.queries import GROUPINGS, Column
 from gpuledger.report.report import Prices, show_number
 from gpuledger.report.rows import Kind, Row, Rows
 from gpuledger.report.span import Span
-from tests.report.made import BAD, KWH, report
+from tests.report.made import BAD, KWH, PRICES, report
 
 TABLE = """\
 2026-11-01T00:00:00Z to 2026-11-03T00:00:00Z
 
-namespace       energy kWh    share  busy h  resident h  allocated h  memory GiB h  energy EUR  GPU h EUR  CO2e kg
-ml                    6.00   60.0 %   1.000       2.000        3.000         1.000        2.34       6.00    1.950
-(3 more)              1.00   10.0 %       -           -            -             -        0.39          -    0.325
-(idle)                2.00   20.0 %       -           -            -             -        0.78          -    0.650
-(unattributed)        1.00   10.0 %       -           -            -             -        0.39          -    0.325
-total                10.00  100.0 %   1.000       2.000        3.000         1.000        3.90       6.00    3.250
+namespace       energy kWh    share  busy h  resident h  allocated h  memory GiB h  energy EUR  GPU h EUR  total EUR
+ml                    6.00   60.0 %   1.000       2.000        3.000         1.000        2.34       6.00       8.34
+(3 more)              1.00   10.0 %       -           -            -             -        0.39          -       0.39
+(idle)                2.00   20.0 %       -           -            -             -        0.78          -       0.78
+(unattributed)        1.00   10.0 %       -           -            -             -        0.39          -       0.39
+total                10.00  100.0 %   1.000       2.000        3.000         1.000        3.90       6.00       9.90
 
 GPU-hours observed: 9.00, 7.00 of them without a process
 unattributed: gap 0.750 kWh, unrecorded 0.250 kWh
-prices: 0.3 EUR per kWh, 2 EUR per GPU-hour (allocated), 250 g CO2e per kWh; PUE 1.3
+prices: 0.3 EUR per kWh, 2 EUR per GPU-hour (allocated); PUE 1.3
 note: there are no data before noon
 """
 
 
 def test_the_table() -> None:
     """Aligned, with units, the time in UTC, what is not known as a dash, and what a reader must know below."""
-    assert table(report(name="ml", notes=("there are no data before noon",))) == TABLE
+    prices = replace(PRICES, grams_per_kwh=None)
+    assert table(report(prices, name="ml", notes=("there are no data before noon",))) == TABLE
 
 
 def test_a_table_without_prices_has_no_columns_of_them() -> None:
@@ -74,7 +75,7 @@ def test_json() -> None:
     assert found["rows"][2] == {
         "kind": "idle", "energy_kwh": 2.0, "energy_share": 0.2, "busy_gpu_hours": None, "resident_gpu_hours": None,
         "allocated_gpu_hours": None, "memory_gib_hours": None, "energy_cost": 0.78, "gpu_hours_cost": None,
-        "carbon_kg": 0.65,
+        "cost": 0.78, "carbon_kg": 0.65,
     }  # fmt: skip
     assert found["unattributed_kwh_by_reason"] == {"gap": 0.75, "unrecorded": 0.25}
     assert found["observed_gpu_hours"] == 9
@@ -109,7 +110,7 @@ def test_html_needs_nothing_else_and_escapes_names() -> None:
     assert not [name for name, _ in elements.attributes if name in ("src", "href") or name.startswith("on")]
     assert "http" not in to_html(report()).replace("http-equiv", "")
     assert BAD in elements.text
-    for shown in ("6.00", "10.00", "(3 more)", "(idle)", "gap 0.750 kWh", "2026-11-01T00:00:00Z"):
+    for shown in ("6.00", "10.00", "(3 more)", "(idle)", "gap 0.750 kWh", "2026-11-01 00:00 to 2026-11-03 00:00 (UTC)"):
         assert shown in elements.text
 
 
@@ -141,6 +142,18 @@ def test_columns_that_add_up_before_rounding_do_so_after_it() -> None:
     assert [line[-1] for line in lines] == ["0.04", "0.03", "0.03", "0.10"]
 
 
+def test_costs_of_a_row_add_up_as_they_are_shown() -> None:
+    """Energy and GPU-hours of 0.333 each are 0.33 + 0.34 = 0.67, or 0.33 + 0.33 = 0.66."""
+    amounts = {Column.ENERGY: KWH / 3, Column.ALLOCATED: 1200.0}
+    thirds = tuple(Row(Kind.GROUP, (name,), amounts) for name in "abc")
+    total = Row(Kind.TOTAL, (), {Column.ENERGY: KWH, Column.ALLOCATED: 3600.0})
+    bill = replace(report(Prices(kwh=1, gpu_hour=1)), rows=Rows(thirds, total, ()))
+    shown = [[float(text) for text in line.split()[-3:]] for line in table(bill).splitlines()[3:7]]
+
+    assert [round(energy + hours, 2) for energy, hours, _ in shown] == [cost for _, _, cost in shown]
+    assert round(sum(cost for _, _, cost in shown[:3]), 2) == shown[3][2] == 2.0
+
+
 def test_rows_that_do_not_add_up_are_explained_in_every_format() -> None:
     """Two groups held one GPU for two hours."""
     both = tuple(Row(Kind.GROUP, (name,), {Column.RESIDENT: 7200.0, Column.BUSY: 60.0}) for name in "ab")
@@ -149,13 +162,11 @@ def test_rows_that_do_not_add_up_are_explained_in_every_format() -> None:
     texts = table(bill), to_csv(bill), " | ".join(json.loads(to_json(bill))["notes"]), unescape(to_html(bill))
 
     for text in texts:
-        assert (
-            "resident h: the rows add up to 4.000 h, the total is 2.000, because a GPU that several groups hold" in text
-        )
-        assert "busy h: the rows add up to 0.03333 h, the total is 0.02778, because the driver samples" in text
-        assert "because some GPUs were allocated to owners without a namespace" in text
+        assert "in resident h (4.000, total 2.000): a GPU that several groups hold" in text
+        assert "in busy h (0.03333, total 0.02778): the driver samples" in text
+        assert "in allocated h (0.000, total 1.000): some GPUs were allocated to owners without a namespace" in text
     users = replace(bill, grouping=GROUPINGS["user"])
-    assert "because allocations have no user" in table(users)
+    assert ": allocations have no user" in table(users)
 
 
 def test_much_unrecorded_energy_suggests_a_shorter_step() -> None:

@@ -23,7 +23,7 @@ STYLE = """
   --idle: #4b5665; --nobody: #b9c2ce; } }
 * { box-sizing: border-box; }
 body { background: var(--page); color: var(--text); font: 15px/1.45 system-ui, sans-serif; margin: 0 auto;
-  max-width: 1080px; padding: 24px; }
+  max-width: 1200px; padding: 24px; }
 h1 { font-size: 24px; margin: 0; } h2 { font-size: 15px; margin: 28px 0 8px; }
 p, dd { margin: 0; color: var(--faint); } dt { font-weight: 600; } dl { display: grid; gap: 4px 16px;
   grid-template-columns: max-content 1fr; font-size: 13px; margin: 24px 0 0; }
@@ -41,9 +41,7 @@ table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-nu
 th, td { border-bottom: 1px solid var(--line); padding: 5px 8px; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 140px; }
 tr.nobody td { color: var(--faint); } tr.total td { border-top: 2px solid var(--text); font-weight: 600; }
-td.share { min-width: 90px; } tr.total .bar { display: none; }
-.bar { display: block; height: 4px; border-radius: 2px; background: var(--c0); min-width: 1px; }
-tr.nobody .bar { background: var(--rest); }
+svg.bar { width: 60px; height: 6px; float: left; margin: 7px 8px 0 0; border-radius: 2px; background: var(--line); }
 @media print { @page { margin: 14mm; }
   :root { color-scheme: light; --text: #000; --faint: #444; --line: #ccc; --idle: #c5ccd6; --nobody: #4a5361; }
   body { max-width: none; padding: 0; font-size: 11px; background: #fff; color: #000; }
@@ -59,8 +57,8 @@ COLOUR_STYLE = "".join(
 def to_html(report: Report) -> str:
     """The whole page."""
     title = f"GPU use by {report.department or report.grouping.name}"
-    zone = f" ({report.span.zone})" if report.span.begin.endswith("Z") else ""
-    span = f"{report.span.begin} to {report.span.end}{zone}"
+    begin, end = (text[:16].replace("T", " ") for text in (report.span.begin, report.span.end))
+    span = f"{begin} to {end} ({report.span.zone})"
     return "\n".join([
         "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -72,20 +70,15 @@ def to_html(report: Report) -> str:
 
 
 def _tiles(report: Report) -> Iterator[str]:
-    """The totals; first the sum of all costs."""
-    shown = columns(report)
-    tiles = [
-        (column.texts(report)[-1], _title(column))
-        for column in shown
-        if column.key != "energy_share" and column.value(report.rows.total) is not None
-    ]
-    costs = [column.value(report.rows.total) for column in shown if column.key in ("energy_cost", "gpu_hours_cost")]
-    if len(costs) > 1:
-        total = sum([cost or 0.0 for cost in costs])
-        tiles.insert(0, (f"{total:,.2f}", f"total {report.prices.currency or 'cost'}"))
+    """The totals of a bill: costs, energy, GPU-hours and emissions."""
+    charged = f"{'apportioned' if report.prices.hours == 'share' else report.prices.hours}_gpu_hours"
+    keys = ("cost", "energy_cost", "gpu_hours_cost", "energy_kwh", charged, "carbon_kg")
+    shown = {column.key: column for column in columns(report)}
     yield '<div class="tiles">'
-    for text, title in tiles:
-        yield f'<div class="tile"><b>{escape(text)}</b><span>{escape(title)}</span></div>'
+    for column in (shown[key] for key in keys if key in shown):
+        if column.value(report.rows.total) is not None:
+            text = escape(column.texts(report)[-1])
+            yield f'<div class="tile"><b>{text}</b><span>{escape(_title(column))}</span></div>'
     yield "</div>"
 
 
@@ -145,17 +138,17 @@ def _table(report: Report) -> Iterator[str]:
     yield "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr></thead><tbody>"
     for row, style, (name, *texts) in zip(report.all_rows, styles, cells(report), strict=True):
         kind = {Kind.GROUP: "", Kind.TOTAL: ' class="total"'}.get(row.kind, ' class="nobody"')
-        values = [_cell(column, column.value(row), text) for column, text in zip(shown, texts, strict=True)]
+        values = [_cell(column, column.value(row), text, style) for column, text in zip(shown, texts, strict=True)]
         mark = _mark(style) if style and any(row.bars) else ""
         yield f"<tr{kind}><td>{mark}{escape(name)}</td>{''.join(values)}</tr>"
     yield "</tbody></table></div>"
 
 
-def _cell(column: ShownColumn, value: float | None, text: str) -> str:
-    if column.key != "energy_share" or value is None:
+def _cell(column: ShownColumn, value: float | None, text: str, style: str) -> str:
+    if column.key != "energy_share" or value is None or not style:
         return f"<td>{escape(text)}</td>"
-    bar = f'<span class="bar" style="width:{100 * min(1.0, value):.1f}%"></span>'
-    return f'<td class="share">{escape(text)}{bar}</td>'
+    rect = f'<rect class="{style}" width="{100 * min(1.0, value):.1f}" height="10"/>'
+    return f'<td><svg class="bar" viewBox="0 0 100 10">{rect}</svg>{escape(text)}</td>'
 
 
 def _facts(report: Report) -> Iterator[str]:

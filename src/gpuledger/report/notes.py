@@ -11,6 +11,13 @@ from gpuledger.report.rounding import adds_up, decimals_of
 from gpuledger.report.rows import UNRECORDED
 from gpuledger.report.span import MAX_POINTS
 
+QUANTITIES = {
+    "busy_gpu_hours": Column.BUSY,
+    "resident_gpu_hours": Column.RESIDENT,
+    "allocated_gpu_hours": Column.ALLOCATED,
+    "memory_gib_hours": Column.MEMORY,
+}
+"""Columns whose rows may not add up to the total, as those of energy and apportioned hours do."""
 MUCH_UNRECORDED = 0.03
 """The share of unrecorded energy from which a shorter step is suggested."""
 LISTED_NAMES = 10
@@ -40,26 +47,19 @@ def all_notes(report: Report) -> list[str]:
 
 
 def _sum_notes(report: Report) -> Iterator[str]:
-    """Why the rows of a column do not add up to its total."""
-    shown = {column.key: column for column in columns(report)}
-    by_key = {"busy_gpu_hours": Column.BUSY, "resident_gpu_hours": Column.RESIDENT,
-              "allocated_gpu_hours": Column.ALLOCATED, "memory_gib_hours": Column.MEMORY}  # fmt: skip
-    for key, amount in by_key.items():
-        column = shown[key]
+    """Why the rows of columns do not add up to the total; one note for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for column in columns(report):
+        quantity = QUANTITIES.get(column.key) or (report.prices.charged if column.key == "gpu_hours_cost" else None)
         values, total = [column.value(row) for row in report.rows.rows], column.value(report.rows.total)
-        if total is None or adds_up(values, total):
+        if quantity is None or total is None or adds_up(values, total):
             continue
-        heads = column.head
-        if report.prices.has_hours and report.prices.charged is amount:
-            heads += f" and {shown['gpu_hours_cost'].head}"
         summed = sum([value or 0.0 for value in values])
-        decimals = decimals_of(max(summed, total))
-        numbers = f"the rows add up to {summed:,.{decimals}f} {_unit(key)}, the total is {total:,.{decimals}f}"
-        yield f"{heads}: {numbers}, because {_why(amount, report, more=summed > total)}"
-
-
-def _unit(key: str) -> str:
-    return "GiB h" if key == "memory_gib_hours" else "h"
+        decimals = decimals_of(max(summed, total)) if column.decimals is None else column.decimals
+        numbers = f"{column.head} ({summed:,.{decimals}f}, total {total:,.{decimals}f})"
+        by_reason.setdefault(_why(quantity, report, more=summed > total), []).append(numbers)
+    for reason, parts in by_reason.items():
+        yield f"the rows do not add up to the total in {', '.join(parts)}: {reason}"
 
 
 def _why(column: Column, report: Report, *, more: bool) -> str:
@@ -68,10 +68,9 @@ def _why(column: Column, report: Report, *, more: bool) -> str:
     if column is Column.MEMORY:
         return "the memory of processes and of GPUs is sampled separately"
     if more:
-        return (
-            "a GPU that several groups hold at the same time counts for each of them and once in the total; "
-            "--gpu-hours share apportions it"
-        )
+        apportioned = report.prices.charged is Column.SHARED
+        fix = "the column apportioned h divides it" if apportioned else "--gpu-hours share divides it"
+        return f"a GPU that several groups hold at the same time counts for each of them and once in the total; {fix}"
     if column is Column.ALLOCATED and not report.grouping.has_allocations:
         return f"allocations have no {report.grouping.name}"
     what = "allocated to" if column is Column.ALLOCATED else "used by"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.report.queries import Column, Grouping
-from gpuledger.report.rounding import decimals_of, rounded
+from gpuledger.report.rounding import decimals_of, rounded, sum_of_texts
 from gpuledger.report.rows import Kind, Row, Rows
 from gpuledger.report.span import Span
 
@@ -59,6 +59,11 @@ class Prices:
             return None if self.gpu_hour is None else seconds / 3600 * self.gpu_hour
         return sum([s / 3600 * (self._of_model(model) or 0.0) for model, s in row.by_model.items()])
 
+    def cost(self, row: Row) -> float | None:
+        """The cost of energy and GPU-hours."""
+        costs = [cost for cost in (self.energy_cost(row.amounts), self.hours_cost(row)) if cost is not None]
+        return sum(costs) if costs else None
+
     def unpriced(self, rows: Rows) -> list[str]:
         """Models with hours and without a price."""
         used = {model for row in (*rows.rows, rows.total) for model, seconds in row.by_model.items() if seconds}
@@ -108,9 +113,13 @@ class ShownColumn:
     head: str
     value: Callable[[Row], float | None]
     decimals: int | None = None
+    parts: tuple[ShownColumn, ...] = ()
+    """The columns that this one is the sum of."""
 
     def texts(self, report: Report) -> list[str]:
         """The rounded values of all rows and of the total. If the values add up, so do the rounded ones."""
+        if self.parts:
+            return [sum_of_texts(texts) for texts in zip(*[part.texts(report) for part in self.parts], strict=True)]
         percent = 100 if self.key == "energy_share" else 1
         values = [value if value is None else value * percent for value in map(self.value, report.all_rows)]
         *rows, total = values
@@ -138,6 +147,9 @@ def columns(report: Report) -> list[ShownColumn]:
     if prices.has_hours:
         head = f"GPU h {prices.currency}" if prices.currency else "GPU h cost"
         shown.append(ShownColumn("gpu_hours_cost", head, prices.hours_cost, 2))
+    if prices.kwh is not None and prices.has_hours:
+        head = f"total {prices.currency}" if prices.currency else "total cost"
+        shown.append(ShownColumn("cost", head, prices.cost, 2, tuple(shown[-2:])))
     if prices.grams_per_kwh is not None:
         shown.append(ShownColumn("carbon_kg", "CO2e kg", lambda row: prices.carbon_kg(row.amounts)))
     return shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from math import floor, isclose, log10
 
 DIGITS = 4
@@ -39,3 +40,9 @@ def rounded(values: Sequence[float | None], total: float | None, decimals: int) 
         for n in by_remainder[: max(0, missing)]:
             units[n] = floor(exact[n] + NOISE) + 1
     return ["-" if unit is None else f"{unit / scale:,.{decimals}f}" for unit in units]
+
+
+def sum_of_texts(texts: Sequence[str]) -> str:
+    """The sum of rounded numbers, so that readers can check it."""
+    known = [Decimal(text.replace(",", "")) for text in texts if text != "-"]
+    return f"{sum(known):,}" if known else "-"
