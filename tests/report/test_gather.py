@@ -137,17 +137,22 @@ def test_no_data_at_all() -> None:
 
 
 def test_missing_data_are_noted() -> None:
-    """Before, after and in between; a chunk without any is not asked further."""
+    """Before, after and in between; a chunk without any is not queried further."""
     server = Server(present=lambda moment: 120 <= moment <= 150 or 160 <= moment < 200)
     _, notes = gathered(server)
 
-    hint = "; --step may be shorter than the scrape interval"
-    assert notes == [
-        "no data before 1970-01-01T00:01:59Z",
-        "no data after 1970-01-01T00:03:19Z",
-        f"no data of any GPU in 3.6 % of the time{hint}",
-    ]
+    assert notes == ["no data before 1970-01-01T00:01:59Z", "no data after 1970-01-01T00:03:19Z"]
     assert {(first, last) for promql, first, last in server.asked if promql.startswith(WENT_ON)} == {(101.0, 200.0)}
+
+
+@pytest.mark.parametrize(("minutes", "noted"), [(4, False), (5, True)])
+def test_gaps_between_scrapes_are_noted_from_the_lookback_on(minutes: int, *, noted: bool) -> None:
+    """Cells that are shorter than the scrape interval are often empty, and nothing is lost."""
+    server = Server(present=lambda moment: not 600 < moment <= 600 + 60 * minutes)
+    asker = Gatherer(server.query_range)
+    asker.gather(BY, Span(0, 3_600_000, 60_000), 1000)
+
+    assert list(asker.notes) == (["no data of any GPU in 8.3 % of the time"] if noted else [])
 
 
 def test_progress_goes_from_0_to_1() -> None:

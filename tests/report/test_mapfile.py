@@ -26,6 +26,7 @@ def test_a_file_with_departments(tmp_path: Path) -> None:
         (b"", "line 1: the first column is '', but the report is by account"),
         (b"ada,physics\n", "line 1: the first column is 'ada', but the report is by account"),
         (b"user,department\nada,physics\n", "line 1: the first column is 'user', but the report is by account"),
+        (b"account,cost\na,b\n", "line 1: 'cost' is the name of another column"),
         (b"account,department\na,b\nc\n", "line 3: needs two columns"),
         (b"account,department\na,b,c\n", "line 2: needs two columns"),
         (b"account,department\na,\n", "line 2: needs two columns"),

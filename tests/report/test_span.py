@@ -53,11 +53,22 @@ def test_the_usual_step_gives_no_more_cells_than_are_useful(length_ms: int) -> N
 
 @pytest.mark.parametrize(
     ("hours", "step_s"),
-    [(1, 60), (2, 60), (3, 300), (24, 300), (7 * 24, 900), (30 * 24, 3600), (365 * 24, 43200), (10 * 365 * 24, 420480)],
+    [
+        (0.1, 15),
+        (0.5, 15),
+        (1, 60),
+        (2, 60),
+        (3, 300),
+        (24, 300),
+        (7 * 24, 900),
+        (30 * 24, 3600),
+        (365 * 24, 43200),
+        (10 * 365 * 24, 420480),
+    ],
 )
-def test_usual_steps(hours: int, step_s: int) -> None:
+def test_usual_steps(hours: float, step_s: int) -> None:
     """Those that people expect."""
-    assert default_step_ms(hours * 3_600_000) == step_s * 1000
+    assert default_step_ms(round(hours * 3_600_000)) == step_s * 1000
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from gpuledger.errors import PrometheusError
 from gpuledger.fleet.answer import RangeSeries, RangeVector
 from gpuledger.report import promql
 from gpuledger.report.queries import MODEL_LABEL, Column, Grouping, Part, Query, Step, queries
-from gpuledger.report.span import CHUNK, SHORTEST_S, Chunk, Span
+from gpuledger.report.span import CHUNK, LOOKBACK_S, Chunk, Span
 
 RETRIED = ("timeout", "size", "query")
 """Kinds of errors that fewer cells per query may avoid: too many samples, too many bytes, too slow."""
@@ -184,10 +184,9 @@ class Gatherer:
             self.notes[f"no data before {span.show(span.begin_of(first))}"] = None
         if last + 1 < span.cells:
             self.notes[f"no data after {span.show(span.begin_of(last + 1))}"] = None
-        if missing := has_data.count(0, first, last):
-            share, short = 100 * missing / span.cells, span.step_ms < SHORTEST_S * 1000
-            hint = "; --step may be shorter than the scrape interval" if short else ""
-            self.notes[f"no data of any GPU in {share:.1f} % of the time{hint}"] = None
+        gaps = [len(gap) for gap in re.findall(rb"\x00+", has_data[first:last])]
+        if missing := sum(cells for cells in gaps if cells * span.step_ms >= LOOKBACK_S * 1000):
+            self.notes[f"no data of any GPU in {100 * missing / span.cells:.1f} % of the time"] = None
 
 
 def _metric(query: str) -> str:

@@ -12,6 +12,12 @@ from gpuledger.errors import ConfigError
 LARGEST_FILE = 10_000_000
 """Bytes."""
 LONGEST_NAME = 256
+RESERVED = frozenset({
+    "from", "to", "kind", "note", "energy_kwh", "energy_share", "busy_gpu_hours", "resident_gpu_hours",
+    "allocated_gpu_hours", "apportioned_gpu_hours", "memory_gib_hours", "energy_cost", "gpu_hours_cost", "cost",
+    "carbon_kg",
+})  # fmt: skip
+"""Names of the other columns in CSV and JSON."""
 FIX = "write one group and its department per line, such as ada,physics"
 
 
@@ -47,6 +53,9 @@ def parse(lines: Iterable[str], path: str, grouping: str) -> Departments:
     if header[0].lower() != grouping:
         what = f"--map: {path}, line {first}: the first column is {header[0]!r}, but the report is by {grouping}"
         raise ConfigError(what, f"start the file with a line such as {grouping},department")
+    if header[1] in RESERVED:
+        fix = f"write it as {grouping},department"
+        raise ConfigError(f"--map: {path}, line {first}: {header[1]!r} is the name of another column", fix)
     by_group: dict[str, str] = {}
     for line, (group, department) in records:
         if group in by_group:

@@ -139,7 +139,7 @@ GROUPINGS: Mapping[str, Grouping] = {
         Grouping("container", "containers", ("namespace", "pod", "container", "pod_uid", "container_id"),
                  heads=("namespace", "pod", "container")),
         Grouping("workload", "containers", ("namespace",), _workload("container_id"), _workload("namespace", "pod"),
-                 heads=("namespace", "kind", "workload")),
+                 heads=("namespace", "workload_kind", "workload")),
         Grouping("user", "processes", (), _process_info("user", "uid"), has_allocations=False, heads=("user",)),
         Grouping("job", "processes", (), _process_info("batch_job"), heads=("job",)),
         Grouping("account", "processes", (), _process_info("batch_account"), heads=("account",)),

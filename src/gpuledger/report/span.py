@@ -8,12 +8,12 @@ from datetime import datetime, timezone, tzinfo
 
 MAX_CELLS = 750
 """More cells add little precision and much load."""
-LONGEST_QUICK_S = 7200
-"""Reports on at most two hours have cells of one minute: a demo or an experiment starts within the span."""
-QUICK_STEP_S = 60
-SHORTEST_S = 300
-"""The lookback of Prometheus."""
-STEPS_S = (SHORTEST_S, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+QUICK_STEPS_S = {1800: 15, 7200: 60}
+"""Steps by the longest span that has them. They are shorter than other steps, because processes of a demo or an
+experiment live for seconds, and few cells are needed."""
+LOOKBACK_S = 300
+"""Age up to which Prometheus returns a sample as the current value: a shorter gap between samples is no gap."""
+STEPS_S = (300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 NEAR_MS = 2
 """Tolerance for timestamps, which some servers return as rounded fractions of a second."""
 CHUNK = 100
@@ -107,9 +107,9 @@ class Span:
 
     def finer_step_s(self, max_cells: int) -> int | None:
         """A shorter step that gives at most `max_cells`; None if this one is short enough."""
-        steps = (step for step in reversed((QUICK_STEP_S, *STEPS_S)) if step * 4000 <= self.step_ms)
-        step = next(steps, QUICK_STEP_S)
-        return step if step * 1000 < self.step_ms and self.seconds / step <= max_cells else None
+        steps = (*QUICK_STEPS_S.values(), *STEPS_S)
+        step = next((step for step in reversed(steps) if step * 4000 <= self.step_ms), None)
+        return step if step is not None and self.seconds / step <= max_cells else None
 
     def chunks(self, max_cells: int = CHUNK) -> list[Chunk]:
         """All cells, in chunks."""
@@ -123,8 +123,9 @@ class Span:
 
 def default_step_ms(length_ms: int) -> int:
     """The shortest step that gives at most MAX_CELLS, but not longer than the span."""
-    if length_ms <= LONGEST_QUICK_S * 1000:
-        return min(QUICK_STEP_S * 1000, length_ms)
+    for span_s, step_s in QUICK_STEPS_S.items():
+        if length_ms <= span_s * 1000:
+            return min(step_s * 1000, length_ms)
     longest = next((step for step in STEPS_S if length_ms <= step * 1000 * MAX_CELLS), None)
     step_ms = -(-length_ms // MAX_CELLS) if longest is None else longest * 1000
     return min(step_ms, length_ms)
