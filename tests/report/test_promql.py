@@ -10,6 +10,7 @@ import yaml
 
 from gpuledger.report import promql
 from gpuledger.report.promql import Counter
+from gpuledger.report.queries import GROUPINGS, Column, Step, find_grouping, queries
 from tests.real.daemons import program
 
 STEP, GAP = "300000ms", "3600000ms"
@@ -110,3 +111,12 @@ def test_devices(tmp_path: Path) -> None:
     series = {GPU: ALWAYS, 'gpu_up{uuid="H"}': APPEARS}
 
     assert evaluate([promql.devices(STEP), promql.new_devices(STEP)], series, tmp_path) == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("by", [*GROUPINGS, "label:team"])
+def test_queries_are_short_enough_for_every_server(by: str) -> None:
+    """VictoriaMetrics rejects queries of more than 16 KiB; label names may be up to 317 characters long."""
+    grouping = find_grouping(by if by in GROUPINGS else f"label:{'x' * 317}")
+    texts = [query.promql for query in queries(grouping, Step(300_000, 3_600_000), Column.SHARED, by_model=True)]
+
+    assert max(map(len, texts)) < 12 * 1024
