@@ -42,6 +42,8 @@ th, td { border-bottom: 1px solid var(--line); padding: 5px 8px; text-align: rig
 th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 140px; }
 tr.nobody td { color: var(--faint); } tr.total td { border-top: 2px solid var(--text); font-weight: 600; }
 svg.bar { width: 60px; height: 6px; float: left; margin: 7px 8px 0 0; border-radius: 2px; background: var(--line); }
+td.share { min-width: 130px; }
+@media (max-width: 600px) { dl { grid-template-columns: 1fr; } svg.bar { display: none; } td.share { min-width: 0; } }
 @media print { @page { margin: 14mm; }
   :root { color-scheme: light; --text: #000; --faint: #444; --line: #ccc; --idle: #c5ccd6; --nobody: #4a5361; }
   body { max-width: none; padding: 0; font-size: 11px; background: #fff; color: #000; }
@@ -148,7 +150,7 @@ def _cell(column: ShownColumn, value: float | None, text: str, style: str) -> st
     if column.key != "energy_share" or value is None or not style:
         return f"<td>{escape(text)}</td>"
     rect = f'<rect class="{style}" width="{100 * min(1.0, value):.1f}" height="10"/>'
-    return f'<td><svg class="bar" viewBox="0 0 100 10">{rect}</svg>{escape(text)}</td>'
+    return f'<td class="share"><svg class="bar" viewBox="0 0 100 10">{rect}</svg>{escape(text)}</td>'
 
 
 def _facts(report: Report) -> Iterator[str]:

@@ -50,7 +50,8 @@ def _sum_notes(report: Report) -> Iterator[str]:
     """Why the rows of columns do not add up to the total; one note for each reason."""
     by_reason: dict[str, list[str]] = {}
     for column in columns(report):
-        quantity = QUANTITIES.get(column.key) or (report.prices.charged if column.key == "gpu_hours_cost" else None)
+        is_cost = column.key in ("gpu_hours_cost", "cost")
+        quantity = report.prices.charged if is_cost else QUANTITIES.get(column.key)
         values, total = [column.value(row) for row in report.rows.rows], column.value(report.rows.total)
         if quantity is None or total is None or adds_up(values, total):
             continue
