@@ -20,7 +20,7 @@ from tests.real.history import History, remembering
 from tests.real.prometheus import Prometheus
 
 BEGAN = int(time.time()) // 60 * 60 - 3600
-SECONDS, SCRAPE_S = 600, 5
+SECONDS, SCRAPE_S = 600, 15
 TARGET = {"instance": "demo:9400", "job": "gpuledger"}
 MOST_UNATTRIBUTED = 0.05
 
