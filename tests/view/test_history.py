@@ -1,18 +1,19 @@
-"""The last ten minutes in small."""
+"""The last hour in small."""
 
 from __future__ import annotations
 
 import json
 import threading
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpuledger.books.book import Books
-from gpuledger.model import Tick
+from gpuledger.model import ContainerUse, Device, Owner, Reading, Tick
 from gpuledger.view.codec import encode
-from gpuledger.view.history import History
+from gpuledger.view.history import MAX_GPUS, MAX_OWNERS, History
 from tests.books.worlds import GPU, World
 
 
@@ -39,15 +40,88 @@ class Past:
         return tick
 
 
-@pytest.mark.parametrize(("interval_s", "points", "step_s"), [(0.1, 600, 1.0), (1.0, 600, 1.0), (60.0, 10, 60.0)])
-def test_always_ten_minutes(interval_s: float, points: int, step_s: float) -> None:
-    """A point a second at most, fewer where ticks are slower."""
+@pytest.mark.parametrize(("interval_s", "recent", "older"), [(0.5, 600, 299), (1.0, 600, 299), (60.0, 10, 49)])
+def test_always_an_hour(interval_s: float, recent: int, older: int) -> None:
+    """Ten minutes with a point a second at most, fewer where ticks are slower; before that a tenth of them."""
     past = Past(interval_s)
-    past.pass_by(int(700 / interval_s), utilization_pct=50)
+    past.pass_by(int(4000 / interval_s), utilization_pct=50)
 
     gpus = past_of(past.history)["gpus"]
-    assert (len(gpus["times"]), gpus["step_seconds"]) == (points, step_s)
-    assert gpus["times"][-1] - gpus["times"][0] == pytest.approx((points - 1) * step_s, rel=0.05)
+    times = gpus["times"]
+    assert gpus["step_seconds"] == max(1.0, interval_s)
+    assert sum(time > times[-1] - 600 for time in times) == pytest.approx(recent, abs=1)
+    assert sum(time <= times[-1] - 600 for time in times) == pytest.approx(older, abs=2)
+    assert times == sorted(set(times))
+    assert times[-1] - times[0] == pytest.approx(3600, rel=0.05)
+    assert gpus["rows"][0]["utilization_ratio"] == [0.5] * len(times)
+
+
+def test_older_points_are_means() -> None:
+    """A second at 500 W and four at 0 W are 100 W; the five seconds without a value do not count."""
+    past = Past()
+    for _ in range(70):
+        past.pass_by(1, power_mw=500_000)
+        past.pass_by(4, power_mw=0)
+        past.pass_by(5, power_mw=None)
+
+    gpus = past_of(past.history)["gpus"]
+    older = [watts for time, watts in zip(gpus["times"], gpus["rows"][0]["power_watts"], strict=True)
+             if time <= gpus["times"][-1] - 600]  # fmt: skip
+    assert older == [100.0] * len(older)
+    assert len(older) == 10
+
+
+def test_an_owner_that_left_is_in_the_older_points() -> None:
+    """For an hour; then it goes."""
+    past = Past(p7="c7")
+    past.pass_by(60, 7, mj=100_000, work={7: 100})
+    past.pass_by(1000)
+
+    (row,) = past_of(past.history)["owners"]["rows"]
+    assert row["owner"] == "c7"
+    assert any(row["watts"])
+    assert not any(row["watts"][-100:])
+    past.pass_by(3300)
+    assert past_of(past.history)["owners"]["rows"] == []
+
+
+def test_power_adds_up() -> None:
+    """Owners and what has no owner are the power of the GPU; what was used before the start is no power."""
+    past = Past(p7="c7")
+    past.pass_by(1, mj=10**9)
+    past.pass_by(20, mj=40_000)
+    past.pass_by(40, 7, mj=100_000, work={7: 100})
+
+    owners = past_of(past.history)["owners"]
+    unowned, (row,) = owners["unowned_watts"], owners["rows"]
+    assert len(unowned) == len(owners["times"])
+    assert unowned[0] is None
+    assert unowned[1:4] == [pytest.approx(40, rel=0.15)] * 3
+    assert row["watts"][-4:] == [pytest.approx(100, rel=0.15)] * 4
+    assert unowned[-4:] == [0.0] * 4
+
+
+def test_memory_is_bounded() -> None:
+    """Full, it takes less than six megabytes; GPUs and owners that come and go do not add to that."""
+    history, tick = History(1.0), World().tick()
+
+    def pass_by(seconds: range, generation: str) -> int:
+        """Traced bytes after so many ticks with as many GPUs and owners as it holds."""
+        owners = [Owner(container=f"{generation}{n}") for n in range(MAX_OWNERS)]
+        containers = tuple(ContainerUse(GPU, owner, 1, 1 << 30, None) for owner in owners)
+        devices = [Device(n, f"{generation}{n}") for n in range(MAX_GPUS)]
+        readings = tuple(Reading(device, power_mw=1) for device in devices)
+        for second in seconds:
+            history.add(replace(tick, time_ns=second * 10**9, readings=readings, containers=containers))
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    first = pass_by(range(100, 140), "a")
+    second = pass_by(range(140, 180), "b")
+    tracemalloc.stop()
+
+    assert 4 << 20 < first < 6 << 20
+    assert second == pytest.approx(first, rel=0.05)
 
 
 def test_numbers_of_a_gpu() -> None:
@@ -65,22 +139,22 @@ def test_numbers_of_a_gpu() -> None:
         "power_watts": [290.5, None, None],
         "temperature_celsius": [60.0, None, None],
     }
-    past.pass_by(600, up=False)
+    past.pass_by(3700, up=False)
     assert past_of(past.history)["gpus"]["rows"] == []
 
 
-def test_owners_every_ten_seconds() -> None:
+def test_owners_every_five_seconds() -> None:
     """100 W of one process alone are its container's 100 W; the first point has no watts, for there is none before."""
     past = Past(p7="c7")
     past.pass_by(41, 7, mj=100_000, work={7: 100})
 
     owners = past_of(past.history)["owners"]
     (row,) = owners["rows"]
-    assert owners["step_seconds"] == 10.0
+    assert owners["step_seconds"] == 5.0
     assert row["owner"] == "c7"
     assert row["watts"][0] is None
-    assert row["watts"][1:] == [pytest.approx(100, rel=0.15)] * 4
-    assert row["memory_bytes"] == [None] * 5, "which the driver does not tell: not known is not 0"
+    assert row["watts"][1:] == [pytest.approx(100, rel=0.2)] * 8
+    assert row["memory_bytes"] == [None] * 9, "which the driver does not tell: not known is not 0"
 
 
 def test_power_is_not_known_while_a_gpu_is_silent() -> None:
@@ -90,7 +164,7 @@ def test_power_is_not_known_while_a_gpu_is_silent() -> None:
     past.pass_by(10, up=False, residents=None)
 
     (row,) = past_of(past.history)["owners"]["rows"]
-    assert row["watts"][1:] == [pytest.approx(100, rel=0.15), pytest.approx(100, rel=0.15), None]
+    assert row["watts"][1:] == [*[pytest.approx(100, rel=0.2)] * 4, None, None]
 
 
 def test_processes_without_a_container_are_owners_too() -> None:

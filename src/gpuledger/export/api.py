@@ -1,4 +1,4 @@
-"""`/api/v1`: the snapshot of the last tick, the ten minutes before it, and a stream of ticks."""
+"""`/api/v1`: the snapshot of the last tick, the hour before it, and a stream of ticks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Api:
         return _response(request, event.plain[len(BEGIN) : -len(END)])
 
     def _past(self, request: Request) -> Response:
-        """Encoded once per tick: the loop waits while the history is read, and many pages may open at once."""
+        """Encoded once per tick, because many pages may open at once."""
         with self._past_lock:
             tick, cached = self._tick, self._past_body
             if cached is None or cached[0] is not tick:
