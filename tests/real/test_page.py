@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pynvml
@@ -16,6 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 from gpuledger.books.book import Books
 from gpuledger.model import Driver, Health, Holder, Owner, Owners, Reading, Tick
 from gpuledger.sources.nvml.call import problem_of
+from gpuledger.view.codec import encode
 from gpuledger.view.snapshot import snapshot
 from tests.books.worlds import CUT, MIGS, World
 from tests.cli.running import Running, serving, surroundings
@@ -28,9 +31,15 @@ SUMS = """() => ({
   energy: document.querySelector("tfoot tr td:nth-child(6) data").value,
   memory: document.querySelector("tfoot tr td:nth-child(3) data").value,
   used: document.querySelector(".card .memory .line data").value,
-  parts: Object.fromEntries([...document.querySelectorAll(".ledger data")].map((one) => [one.dataset.part, one.value])),
+  parts: Object.fromEntries(
+    [...document.querySelectorAll(".card [data-part]")].map((one) => [one.dataset.part, one.value])),
   rows: document.querySelectorAll("tbody tr").length,
 })"""
+INNER_SCROLLERS = """() => [...document.querySelectorAll("main, main *")].filter((node) =>
+  /auto|scroll/.test(getComputedStyle(node).overflow)
+  || (node.matches(".frame, table, #cards, .card") && node.scrollWidth > node.clientWidth + 1)
+).map((node) => node.className || node.id || node.tagName)"""
+"""Areas that scroll inside of the page, and content that sticks out of its box."""
 CLICK_MS = """() => {
   const began = performance.now();
   document.querySelector("thead th:nth-child(6) button").click();
@@ -113,9 +122,11 @@ def test_the_demo_on_the_page_is_what_metrics_say(browser: Browser) -> None:
         assert float(seen["memory"]) == told["gpu_process_memory_used_bytes"]
         assert float(seen["used"]) == told["gpu_memory_used_bytes"]
         parts = {name: float(value) for name, value in seen["parts"].items()}
-        assert parts.pop("device") == pytest.approx(told["gpu_energy_joules_total"], abs=0.01)
-        assert sum(parts.values()) == pytest.approx(told["gpu_energy_joules_total"], abs=0.01)
-        assert parts["unattributed"] == pytest.approx(told["gpu_unattributed_energy_joules_total"], abs=0.01)
+        before, since = parts.pop("before"), parts.pop("since")
+        assert since + before == pytest.approx(told["gpu_energy_joules_total"], abs=0.01)
+        assert sum(parts.values()) == pytest.approx(since, abs=0.01)
+        unattributed = told["gpu_unattributed_energy_joules_total"]
+        assert parts["unattributed"] + before == pytest.approx(unattributed, abs=0.01)
         assert all(url.startswith(server.url) for url in watched.asked)
 
 
@@ -129,7 +140,8 @@ def test_sums_have_those_in_them_who_are_not_shown_one_by_one(browser: Browser, 
         seen = page.evaluate(SUMS)
         parts = {name: float(value) for name, value in seen["parts"].items()}
         assert parts["processes"] > 0
-        assert parts.pop("device") == pytest.approx(sum(parts.values()), abs=0.01)
+        assert parts.pop("before") == pytest.approx(5000, rel=0.2)
+        assert parts.pop("since") == pytest.approx(sum(parts.values()), abs=0.01)
         memory = snapshot(ticks[-1]).gpus[0].memory
         assert float(seen["memory"]) == memory.known_bytes
         free: float = page.locator(".card .bar .free").evaluate("one => +one.style.flexGrow")
@@ -412,11 +424,10 @@ def test_any_width(browser: Browser, width: int) -> None:
     with shown(*(made.tick() for _ in range(3))) as exporter, page_of(browser, width) as watched:
         page = watched.open(exporter.url)
         page.locator("tbody .toggle").first.click()
+        page.locator(".card .toggle").first.click()
 
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.evaluate(
-            "document.querySelector('.scroll').scrollWidth <= document.querySelector('.scroll').clientWidth"
-        )
+        assert page.evaluate(INNER_SCROLLERS) == []
         for title in ("Owner", "Memory", "Power", "Energy"):
             expect(page.get_by_role("columnheader", name=title)).to_be_visible()
 
@@ -486,7 +497,215 @@ def test_charts_go_on_from_the_history(browser: Browser, host: tuple[Node, Shown
 
         assert (line.get_attribute("d") or "").count("L") == 12
         label = page.locator(".card").first.locator(".chart").nth(1).get_attribute("aria-label") or ""
-        assert re.fullmatch(r"Power, last minute: mean \d+ W, highest \d+ W", label)
+        assert re.fullmatch(r"Power, last 1 min: mean \d+ W, highest \d+ W", label)
+
+
+def ticks_of(gpus: int = 1, processes: int = 4, ticks: int = 90) -> list[Tick]:
+    """The first ticks of a host."""
+    made = Node(gpus, processes)
+    return [made.tick() for _ in range(ticks)]
+
+
+def test_a_value_under_the_pointer(browser: Browser) -> None:
+    """With its time; the pointer gone, the value goes; axes have units."""
+    ticks = ticks_of()
+    with shown(*ticks) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url + "#range=1")
+        power = page.locator(".card .meter").nth(1)
+        box = power.locator(".area-of-chart").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] * 5 / 6, box["y"] + 10)  # ten seconds ago
+        shown_tick = min(ticks, key=lambda tick: abs(ticks[-1].time_ns - tick.time_ns - 10 * 10**9))
+        clock = page.evaluate(
+            "seconds => new Date(seconds * 1000).toLocaleTimeString('en-GB')", shown_tick.time_ns / 1e9
+        )
+        watts = round((shown_tick.readings[0].power_mw or 0) / 1000)
+        expect(page.locator(".tip")).to_have_text(f"{watts} W{clock}")
+        assert texts(power.page, ".card .meter:nth-child(2) .y-axis span") == ["700 W", "350 W", "0 W"]
+        assert texts(power.page, ".card .meter:nth-child(1) .y-axis span") == ["100 %", "50 %", "0 %"]
+        page.mouse.move(5, 5)
+
+        expect(page.locator(".tip")).to_be_hidden()
+
+
+def test_stacked_power_by_owner(browser: Browser) -> None:
+    """Layers and legend name the owners; a moment has the power of each, and their sum; arrow keys move in time."""
+    ticks = ticks_of(2, 8)
+    with shown(*ticks) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        owners = {use.owner.display_name for use in ticks[-1].processes}
+        assert set(texts(page, "#power .legend .name")) <= owners | {"idle or unattributed"}
+        assert len(texts(page, "#power .legend .name")) > 3
+        page.locator("#power .chart").focus()
+        page.keyboard.press("ArrowLeft")
+        total, *parts = (
+            float(text.split()[0]) for text in texts(page, ".tip p strong, .tip p > span:last-child:not(.time)")
+        )
+        assert total == pytest.approx(sum(parts), abs=0.5 * len(parts) + 0.5)
+        history = page.evaluate("async () => (await (await fetch('api/v1/history')).json()).owners")
+        exact = sum(row["watts"][-1] or 0 for row in history["rows"]) + (history["unowned_watts"][-1] or 0)
+        assert total == pytest.approx(exact, abs=1)
+        first = page.locator(".tip .time").inner_text()
+        page.keyboard.press("ArrowLeft")
+        assert page.locator(".tip .time").inner_text() < first
+        page.keyboard.press("Escape")
+
+        expect(page.locator(".tip")).to_be_hidden()
+
+
+def test_ranges(browser: Browser) -> None:
+    """1, 10 and 60 minutes: chosen by a click, kept in the address, and each shows what the exporter kept."""
+    ticks = ticks_of(ticks=4000)
+    points = "document.querySelector('.card .chart .line').getAttribute('d').split('L').length"
+    with shown(*ticks) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        expect(page.get_by_role("button", name="10 min")).to_have_attribute("aria-pressed", "true")
+        counts = {}
+        for minutes in (1, 10, 60):
+            page.get_by_role("button", name=f"{minutes} min", exact=True).click()
+            assert f"range={minutes}" in page.url
+            expect(page.locator(".card .x-axis").first).to_have_text(f"{minutes} min agonow")
+            counts[minutes] = page.evaluate(points)
+        assert counts == {1: pytest.approx(61, abs=1), 10: pytest.approx(150, abs=2), 60: pytest.approx(150, abs=2)}
+        page.reload()
+        expect(page.get_by_role("button", name="60 min")).to_have_attribute("aria-pressed", "true")
+
+
+def test_an_open_page_keeps_an_hour(browser: Browser) -> None:
+    """What it gathers itself is what an exporter keeps: as many points, as old, with the same values."""
+    ticks = ticks_of(ticks=3900)
+    gather = """async ([period, times]) => {
+      const { Past } = await import('./page/past.js');
+      const past = new Past();
+      times.forEach((time, index) => past.add({ ...period[index % period.length], time }));
+      const row = past.gpus.rows.values().next().value;
+      return { times: past.gpus.times, power: row.power_watts, owners: past.owners.times };
+    }"""
+    with shown(*ticks) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        period = [json.loads(encode(snapshot(tick))) for tick in ticks[:10]]  # after which the power repeats
+        gathered = page.evaluate(gather, [period, [tick.time_ns / 1e9 for tick in ticks]])
+        kept = page.evaluate("async () => await (await fetch('api/v1/history')).json()")
+
+    times, power = kept["gpus"]["times"], kept["gpus"]["rows"][0]["power_watts"]
+    assert len(gathered["times"]) == pytest.approx(len(times), abs=3)
+    assert gathered["times"][0] == pytest.approx(times[0], abs=20)
+    assert gathered["power"][-600:] == power[-600:]
+    assert gathered["power"][:250] == [pytest.approx(350, rel=0.02)] * 250
+    assert len(gathered["owners"]) == pytest.approx(len(kept["owners"]["times"]), abs=3)
+
+
+def test_a_click_anywhere_opens_a_row(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """On a number as well as on the name; a second one shuts it; a group too; the keyboard has its button."""
+    with page_of(browser) as watched:
+        page = watched.open(host[1].url)
+        row = page.locator("tbody tr").first
+        row.locator("td").nth(4).click()
+        expect(page.locator("tr.details")).to_have_count(1)
+        page.locator("tr.details .facts").click()
+        expect(page.locator("tr.details")).to_have_count(1)
+        row.locator("th").click()
+        expect(page.locator("tr.details")).to_have_count(0)
+        row.get_by_role("button").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("tr.details")).to_have_count(1)
+        page.select_option("#group", "user")
+        rows = page.locator("tbody tr").count()
+        page.locator("tr.group td").first.click()
+
+        assert page.locator("tbody tr").count() < rows
+
+
+@pytest.mark.parametrize(("gpus", "rows"), [(3, 0), (4, 4), (8, 8)])
+def test_many_gpus_are_rows(browser: Browser, gpus: int, rows: int) -> None:
+    """From four GPUs on, so that the table of owners is on the first screen; a click opens the card of a GPU."""
+    ticks = ticks_of(gpus, 40, 20)
+    with shown(*ticks) as exporter, page_of(browser, 1400) as watched:
+        page = watched.open(exporter.url)
+        expect(page.locator(".card.row")).to_have_count(rows)
+        if not rows:
+            return
+        bottom = "document.querySelectorAll('tbody tr')[2].getBoundingClientRect().bottom"
+        assert page.evaluate(bottom) < 900
+        expect(page.locator(".row .ledger").first).to_be_hidden()
+        page.locator(".row .memory").first.click()
+        expect(page.locator(".card.row")).to_have_count(rows - 1)
+        expect(page.locator(".card .ledger").first).to_be_visible()
+        page.get_by_role("button", name="Hide details").click()
+
+        expect(page.locator(".card.row")).to_have_count(rows)
+
+
+def test_on_a_phone_the_table_comes_first(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """For the eye and for the keyboard; a page that is turned changes the order."""
+    tops = "['owners', 'gpus'].map((id) => document.getElementById(id).getBoundingClientRect().top)"
+    is_first = "!!(owners.compareDocumentPosition(gpus) & Node.DOCUMENT_POSITION_FOLLOWING)"
+    with page_of(browser, 390) as watched:
+        page = watched.open(host[1].url)
+        owners, gpus = page.evaluate(tops)
+        assert owners < gpus
+        assert page.evaluate(is_first)
+        page.set_viewport_size({"width": 900, "height": 390})
+        page.wait_for_function(f"!({is_first})")
+
+
+def test_the_energy_of_a_gpu_adds_up_as_written(browser: Browser) -> None:
+    """All terms have the unit of the sum, and the rounded terms are the rounded sum; what was before is apart."""
+    ticks = ticks_of(1, 3, 77)
+    with shown(*ticks) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        text = page.locator(".ledger").inner_text()
+        number = r"([\d.]+)"
+        terms = rf"{number} processes \+ {number} retired \+ {number} idle \+ {number} unattributed"
+        match = re.fullmatch(rf"Energy {number} kJ = {terms}", text)
+        assert match is not None, text
+        whole, *parts = map(Decimal, match.groups())
+        assert sum(parts) == whole
+        expect(page.locator(".earlier")).to_have_text(
+            re.compile(r"The GPU's counter also has [\d.]+ kJ from before gpuledger started\. This is normal")
+        )
+        cases = [[1 / 3, 1 / 3, 1 / 3], [17449, 1, 60, 8249.6], [0.4, 0.4, 0.4], [0, 0], [4e7, 1], [333333.3, 26666.6]]
+        shown_sums = page.evaluate(
+            "cases => import('./page/format.js').then((all) => cases.map((c) => all.addends('joules', c)))", cases
+        )
+        for one in shown_sums:
+            assert sum(map(plain_number, one["parts"])) == plain_number(one["sum"].split()[0])
+
+
+def plain_number(text: str) -> Decimal:
+    """A number without the commas of thousands."""
+    return Decimal(text.replace(",", ""))
+
+
+def test_a_column_has_one_unit(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """That of its sum, so that it can be checked."""
+    with page_of(browser) as watched:
+        page = watched.open(host[1].url)
+        for number in (3, 5, 6):
+            cells = texts(page, f"tbody tr td:nth-child({number}), tfoot td:nth-child({number})")
+            assert len({cell.split()[-1] for cell in cells if cell != NONE}) == 1, cells
+        cases = [
+            ["joules", 5e6, 40],
+            ["joules", 5e6, 0],
+            ["bytes", 2**33, 2**20],
+            ["watts", 20000, 640],
+            ["watts", 90, None],
+        ]
+        ask = """cases => import('./page/format.js').then((all) =>
+          cases.map(([kind, sum, value]) => all.inUnitOf(kind, sum)(value)))"""
+        assert page.evaluate(ask, cases) == ["< 0.1 Wh", "0 Wh", "< 0.1 GiB", "0.64 kW", NONE]
+
+
+def test_more_than_all_of_the_sms(browser: Browser) -> None:
+    """The page explains how shares can add up to more than 100 %, and only then."""
+    world, books = World(), Books()
+    calm = [books.book(world.tick(7, 8, mj=100_000, work={7: 40, 8: 50})) for _ in range(3)]
+    with shown(*calm) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        expect(page.locator("#sm-note")).to_be_hidden()
+        exporter.show(books.book(world.tick(7, 8, mj=100_000, work={7: 80, 8: 50})))
+
+        expect(page.locator("#sm-note")).to_contain_text("more than 100 %")
 
 
 def test_screen_readers_find_their_way(browser: Browser, host: tuple[Node, Shown]) -> None:
@@ -511,7 +730,7 @@ def test_without_scripts(browser: Browser, host: tuple[Node, Shown]) -> None:
         watched.page.route("**/page.js", lambda route: route.abort())
         watched.page.goto(host[1].url)
         says = watched.page.locator("noscript").text_content()
-        watched.page.get_by_role("link", name="metrics", exact=True).click()
+        watched.page.get_by_role("link", name="Prometheus metrics", exact=True).click()
         watched.page.wait_for_url("**/metrics")
 
     assert "This page needs JavaScript" in (says or "")

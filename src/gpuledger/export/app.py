@@ -25,7 +25,12 @@ JSON = (("Content-Type", "application/json"),)
 INDEX = "index.html"
 FILES_PATH = "/page/"
 FILES = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in TYPES and path.name != INDEX))
-LINKS = {"/healthz": "health", "/readyz": "ready", "/api/v1/": "JSON", "/api/v1/openapi.json": "OpenAPI"}
+LINKS = {
+    "/healthz": "Liveness check",
+    "/readyz": "Readiness check",
+    "/api/v1/": "JSON API",
+    "/api/v1/openapi.json": "OpenAPI description of the JSON API",
+}
 
 
 class App:
@@ -74,9 +79,11 @@ class App:
             scaling.PATH: self._scaling,
             telemetry_path: self._metrics,
         }
-        self._linked = {dialect.path: dialect.about for dialect in DIALECTS.values() if dialect.path}
+        self._linked = {
+            dialect.path: f"Metric names of {dialect.about}" for dialect in DIALECTS.values() if dialect.path
+        }
         if upstream is not None:
-            self._linked[UPSTREAM_PATH] = "the local dcgm-exporter, with pods"
+            self._linked[UPSTREAM_PATH] = "Metrics of the local dcgm-exporter, with pods"
 
     def __call__(self, request: Request) -> Response:
         """The response to a request."""
@@ -144,6 +151,9 @@ class App:
         """Insert links into the page. They are relative, so that the page works behind any proxy prefix."""
         if name != INDEX:
             return text
-        links = {self._telemetry_path: "metrics", **self._linked, **LINKS}
-        items = (f'<li><a href=".{html.escape(path)}">{html.escape(about)}</a></li>' for path, about in links.items())
+        links = {self._telemetry_path: "Prometheus metrics", **self._linked, **LINKS}
+        items = (
+            f'<li><a href=".{html.escape(path)}">{html.escape(about)}</a> <code>{html.escape(path)}</code></li>'
+            for path, about in links.items()
+        )
         return text.replace("<!-- links -->", "".join(items)).replace("<!-- version -->", __version__)

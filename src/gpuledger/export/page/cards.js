@@ -1,9 +1,9 @@
-// A card for each GPU, which includes its MIG instances.
+// A card for each GPU, which includes its MIG instances. Many GPUs are compact rows, each of which opens as a card.
 
 import { Chart } from "./chart.js";
 import { colour } from "./colours.js";
-import { arrange, el, find, mark, say, tell } from "./dom.js";
-import { bytes, celsius, joules, percent, plural, watts } from "./format.js";
+import { arrange, el, find, isPlainClick, mark, say, tell } from "./dom.js";
+import { addends, bytes, bytesOf, celsius, joules, percent, plural, watts } from "./format.js";
 import { isListed } from "./rows.js";
 
 const SLOWED = {
@@ -15,6 +15,15 @@ const SLOWED = {
   sync_boost: "sync boost",
 };
 const NAMED = 8; // the number of colours
+const MANY = 4; // from this number on, GPUs are compact rows
+const FEW_POINTS = 30; // in the narrow chart of a row
+const BEFORE = "before"; // energy that the counter had when the exporter started
+const TERMS = {
+  processes: "Used by the processes in the table",
+  retired: "Used by processes that are no longer listed",
+  idle: "Used while no process was on the GPU",
+  unattributed: "Without an owner",
+};
 
 // Rows on a MIG instance are also on its GPU.
 const isOn = (use, device) => (device.parent_uuid ? use.uuid : use.gpu_uuid) === device.uuid;
@@ -68,7 +77,7 @@ class MemoryBar {
 
   update(device, snapshot) {
     const { total_bytes: all, used_bytes: used, free_bytes: free } = device.memory;
-    tell(this.size, used, `${bytes(used)} of ${bytes(all)}`);
+    tell(this.size, used, bytesOf(used, all));
     const parts = partsOf(device, snapshot);
     const names = parts.map((part) => `${part.owner}${part.kind === "inferred" ? ", inferred" : ""}: ${bytes(part.size)}`);
     mark(this.bar, "aria-label", `Memory: ${names.join("; ") || "empty"}; free: ${bytes(free)}`);
@@ -111,21 +120,25 @@ class Meter {
     this.value = el("data");
     this.limit = el("span", { class: "of" });
     this.chart = new Chart(title, show);
-    this.node = el("div", { class: "meter" }, el("p", { class: "line" }, el("span", { text: title })),
-      el("p", { class: "big" }, this.value, this.limit), this.chart.node);
+    this.node = el("div", { class: "meter" },
+      el("p", { class: "line" }, el("span", { text: title }), this.limit),
+      el("p", { class: "big" }, this.value), this.chart.plot);
     this.show = show;
   }
 
-  update(value, top, limit, past, values) {
+  update(value, top, limit, { times, values, ...span }) {
     tell(this.value, value, this.show(value));
     say(this.limit, limit);
-    this.chart.draw(past.times, values ?? [], top);
+    this.chart.draw(times, [{ values: values ?? [] }], { top, ...span });
   }
 }
 
 class Card {
   constructor(gpu) {
-    this.title = el("h3", {}, el("span", { text: `GPU ${gpu.gpu}` }), el("span", { class: "model", text: gpu.name }));
+    const model = el("span", { class: "model" }, el("span", { class: "vendor", text: gpu.name.match(/^NVIDIA /)?.[0] ?? "" }),
+      gpu.name.replace(/^NVIDIA /, ""));
+    this.toggle = el("button", { class: "toggle", type: "button", onclick: () => this.flip() });
+    this.title = el("h3", { title: gpu.name }, this.toggle, el("span", { text: `GPU ${gpu.gpu}` }), model);
     this.badges = el("ul", { class: "badges" });
     this.reason = el("p", { class: "reason" });
     this.memory = new MemoryBar("Memory");
@@ -133,31 +146,45 @@ class Card {
     this.power = new Meter("Power", watts);
     this.heat = new Meter("Temperature", celsius);
     this.ledger = el("p", { class: "ledger" });
+    this.before = el("data", { "data-part": BEFORE });
+    this.earlier = el("p", { class: "earlier" }, "The GPU's counter also has ", this.before,
+      " from before gpuledger started. This is normal: who used them is not known.");
     this.sums = {};
+    this.isOpen = false;
     this.instances = new Map();
     this.inside = el("div", { class: "instances" });
     this.node = el("article", { class: "card", "data-uuid": gpu.uuid, "aria-label": `GPU ${gpu.gpu} ${gpu.name}` },
       el("header", {}, this.title, this.badges), this.reason, this.memory.node, this.inside,
-      el("div", { class: "meters" }, this.busy.node, this.power.node, this.heat.node), this.ledger);
+      el("div", { class: "meters" }, this.busy.node, this.power.node, this.heat.node), this.ledger, this.earlier);
+    this.node.addEventListener("click", (event) => this.isCompact && isPlainClick(event) && this.flip());
     this.ledgerParts();
   }
 
-  ledgerParts() {
-    const part = (name, title) => {
-      this.sums[name] = el("data", { "data-part": name });
-      return el("span", { title }, this.sums[name], ` ${name}`);
-    };
-    this.sums.device = el("data", { "data-part": "device" });
-    const whole = el("span", { class: "whole", title: "Measured by the hardware" }, "Energy ", this.sums.device);
-    this.ledger.append(whole, " = ",
-      part("processes", "Used by the processes in the table"), " + ",
-      part("retired", "Used by processes that are no longer listed"), " + ",
-      part("idle", "Used while no process was on the GPU"), " + ",
-      part("unattributed", "Without an owner, by reason"));
+  flip() {
+    this.isOpen = !this.isOpen;
+    this.look();
   }
 
-  update(gpu, snapshot, past) {
-    mark(this.node, "class", gpu.up ? "card" : "card down");
+  look() {
+    const isRow = this.isCompact && !this.isOpen;
+    mark(this.node, "class", `card${this.isUp ? "" : " down"}${this.isCompact ? " compact" : ""}${isRow ? " row" : ""}`);
+    this.toggle.hidden = !this.isCompact;
+    mark(this.toggle, "aria-expanded", String(this.isOpen));
+    mark(this.toggle, "aria-label", this.isOpen ? "Hide details" : "Show details");
+  }
+
+  ledgerParts() {
+    this.sums.since = el("data", { "data-part": "since" });
+    this.ledger.append(el("span", { class: "whole", title: "Measured by the hardware since gpuledger started" }, "Energy ", this.sums.since));
+    Object.entries(TERMS).forEach(([name, title], index) => {
+      this.sums[name] = el("data", { "data-part": name });
+      this.ledger.append(index ? " + " : " = ", el("span", { title }, this.sums[name], ` ${name}`));
+    });
+  }
+
+  update(gpu, snapshot, past, { seconds, isCompact }) {
+    Object.assign(this, { isUp: gpu.up, isCompact });
+    this.look();
     const slowed = [...new Set(gpu.slowed_by.map((name) => SLOWED[name]).filter(Boolean))];
     const badges = [
       ...(gpu.up ? [] : [["down", "bad"]]),
@@ -176,12 +203,14 @@ class Card {
     this.memory.update(gpu, snapshot);
     this.inner(snapshot.gpus.filter((device) => device.parent_uuid === gpu.uuid), snapshot);
     const row = past.gpus.rows.get(gpu.uuid) ?? {};
+    const points = isCompact && !this.isOpen ? FEW_POINTS : undefined;
+    const series = (values) => ({ times: past.gpus.times, values, seconds, points });
     const limits = gpu.temperature_limits_celsius;
-    this.busy.update(gpu.utilization_ratio, 1, "", past.gpus, row.utilization_ratio);
+    this.busy.update(gpu.utilization_ratio, 1, "", series(row.utilization_ratio));
     this.power.update(gpu.power_watts, gpu.power_limit_watts,
-      gpu.power_limit_watts === null ? "" : `of ${watts(gpu.power_limit_watts)}`, past.gpus, row.power_watts);
+      gpu.power_limit_watts === null ? "" : `limit ${watts(gpu.power_limit_watts)}`, series(row.power_watts));
     this.heat.update(gpu.temperatures_celsius.gpu ?? null, limits.slowdown ?? 100,
-      limits.slowdown === undefined ? "" : `slows down at ${celsius(limits.slowdown)}`, past.gpus, row.temperature_celsius);
+      limits.slowdown === undefined ? "" : `slows down at ${celsius(limits.slowdown)}`, series(row.temperature_celsius));
     this.balance(gpu);
   }
 
@@ -196,19 +225,21 @@ class Card {
     arrange(this.inside, bars);
   }
 
+  // Terms in one unit that add up to the energy since the exporter started.
   balance(gpu) {
-    this.ledger.hidden = gpu.energy === null || gpu.energy.joules === null;
-    if (this.ledger.hidden) return;
-    const sum = (parts) => Object.values(parts).reduce((total, part) => total + part, 0);
-    const parts = {
-      device: gpu.energy.joules,
-      processes: gpu.energy.processes_joules,
-      retired: gpu.energy.retired_joules,
-      idle: gpu.energy.idle_joules,
-      unattributed: sum(gpu.energy.unattributed_joules),
-    };
-    for (const [name, value] of Object.entries(parts)) tell(this.sums[name], value, joules(value));
-    const why = Object.entries(gpu.energy.unattributed_joules).map(([reason, value]) => `${reason}: ${joules(value)}`);
+    const isKnown = gpu.energy !== null && gpu.energy.joules !== null;
+    this.ledger.hidden = !isKnown;
+    const before = gpu.energy?.unattributed_joules[BEFORE] ?? 0;
+    this.earlier.hidden = !isKnown || before <= 0;
+    if (!isKnown) return;
+    const reasons = Object.entries(gpu.energy.unattributed_joules).filter(([reason]) => reason !== BEFORE);
+    const values = [gpu.energy.processes_joules, gpu.energy.retired_joules, gpu.energy.idle_joules,
+      reasons.reduce((total, [, value]) => total + value, 0)];
+    const { sum, parts } = addends("joules", values);
+    tell(this.sums.since, values.reduce((total, value) => total + value, 0), sum);
+    Object.keys(TERMS).forEach((name, index) => tell(this.sums[name], values[index], parts[index]));
+    tell(this.before, before, joules(before));
+    const why = reasons.map(([reason, value]) => `${reason}: ${joules(value)}`);
     mark(this.sums.unattributed, "title", why.join(", ") || null);
   }
 }
@@ -216,19 +247,22 @@ class Card {
 export class Cards {
   constructor() {
     this.made = new Map();
+    const titles = ["GPU", "Memory", "Utilization", "Power", "Temp."];
+    this.heads = el("div", { class: "heads", "aria-hidden": "true" }, ...titles.map((text) => el("span", { text })));
   }
 
-  update(snapshot, past) {
+  update(snapshot, past, seconds) {
     const gpus = snapshot.gpus.filter((gpu) => !gpu.parent_uuid);
+    const isCompact = gpus.length >= MANY;
     const nodes = gpus.map((gpu) => {
       if (!this.made.has(gpu.uuid)) this.made.set(gpu.uuid, new Card(gpu));
       const card = this.made.get(gpu.uuid);
-      card.update(gpu, snapshot, past);
+      card.update(gpu, snapshot, past, { seconds, isCompact });
       return card.node;
     });
     const uuids = new Set(gpus.map((gpu) => gpu.uuid));
     for (const uuid of this.made.keys()) if (!uuids.has(uuid)) this.made.delete(uuid);
-    arrange(find("cards"), nodes);
-    mark(find("cards"), "data-count", Math.min(3, gpus.length));
+    arrange(find("cards"), isCompact ? [this.heads, ...nodes] : nodes);
+    mark(find("overview"), "data-count", Math.min(MANY, gpus.length));
   }
 }

@@ -1,8 +1,8 @@
 // All fields of a row, shown below it.
 
-import { Chart, spanName } from "./chart.js";
+import { Chart } from "./chart.js";
 import { arrange, el, mark, say } from "./dom.js";
-import { bytes, dateTime, duration, percent, watts } from "./format.js";
+import { bytes, dateTime, duration, minutes, percent, watts } from "./format.js";
 import { methodsOf } from "./rows.js";
 
 const OUTSIDE = "not in a container"; // no explanation needed
@@ -29,10 +29,10 @@ export class Details {
   constructor(columns) {
     this.facts = el("dl", { class: "facts" });
     this.methods = el("ul", { class: "methods" });
-    this.power = new Chart("power of this owner", watts);
-    this.memory = new Chart("memory of this owner", bytes);
+    this.power = new Chart("power of this owner", watts, { focusable: true });
+    this.memory = new Chart("memory of this owner", bytes, { unit: 2 ** 30, focusable: true });
     this.shown = { power: el("span"), memory: el("span") };
-    const figure = (chart, caption) => el("figure", {}, chart.node, el("figcaption", {}, caption));
+    const figure = (chart, caption) => el("figure", {}, el("figcaption", {}, caption), chart.plot);
     this.cell = el("td", {},
       el("div", { class: "inside" }, el("div", {}, this.facts, this.methods),
         el("div", { class: "owner-charts" }, figure(this.power, this.shown.power), figure(this.memory, this.shown.memory))));
@@ -41,7 +41,7 @@ export class Details {
     this.made = new Map();
   }
 
-  update(row, past) {
+  update(row, past, seconds) {
     mark(this.cell, "colspan", this.columns());
     const nodes = [];
     for (const [name, of] of Object.entries(FACTS)) {
@@ -57,14 +57,16 @@ export class Details {
     while (this.methods.children.length > methods.length) this.methods.lastChild.remove();
     while (this.methods.children.length < methods.length) this.methods.append(el("li"));
     methods.forEach((text, index) => say(this.methods.children[index], text));
-    this.draw(past.owners, row.owner);
+    this.draw(past, row.owner, seconds);
   }
 
-  draw(owners, owner) {
-    const own = owners.rows.get(owner) ?? { watts: [], memory_bytes: [] };
-    this.power.draw(owners.times, own.watts);
-    this.memory.draw(owners.times, own.memory_bytes);
-    say(this.shown.power, `Power of ${owner}, ${spanName(owners.times)}`);
-    say(this.shown.memory, `Memory of ${owner}, ${spanName(owners.times)}`);
+  draw(past, owner, seconds) {
+    const { times, rows } = past.owners;
+    const own = rows.get(owner) ?? { watts: [], memory_bytes: [] };
+    const span = { seconds, end: past.gpus.times.at(-1) };
+    this.power.draw(times, [{ values: own.watts }], span);
+    this.memory.draw(times, [{ values: own.memory_bytes }], span);
+    say(this.shown.power, `Power of ${owner}, last ${minutes(seconds)}`);
+    say(this.shown.memory, `Memory of ${owner}, last ${minutes(seconds)}`);
   }
 }

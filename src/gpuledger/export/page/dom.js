@@ -57,3 +57,8 @@ export function arrange(parent, children) {
 export function withCode(text) {
   return text.split("`").map((part, index) => (index % 2 ? el("code", { text: part }) : part));
 }
+
+// A click on text or space, not on a control and not at the end of a selection.
+export function isPlainClick(event) {
+  return !event.target.closest("a, button, input, select, label") && !String(getSelection());
+}

@@ -16,6 +16,13 @@ export function bytes(value) {
   return value < GIB / 10 ? `${number(value / MIB, 0)} MiB` : `${number(value / GIB, value < 100 * GIB ? 1 : 0)} GiB`;
 }
 
+// A part and its whole, with the unit once if it is the same.
+export function bytesOf(part, whole) {
+  const [first, last] = [bytes(part), bytes(whole)];
+  const isSameUnit = known(part) && known(whole) && first.slice(-4) === last.slice(-4);
+  return `${isSameUnit ? first.slice(0, -4) : first} of ${last}`;
+}
+
 export function watts(value) {
   if (!known(value)) return NONE;
   return value < 10000 ? `${number(value, value && value < 10 ? 1 : 0)} W` : `${number(value / 1000, 1)} kW`;
@@ -29,6 +36,46 @@ export function joules(value) {
   if (size < 3.6e5) return `${number(value / 1000, digits(value / 1000))} kJ`;
   if (size < 3.6e7) return `${number(value / 3600, digits(value / 3600))} Wh`;
   return `${number(value / 3.6e6, digits(value / 3.6e6))} kWh`;
+}
+
+// Units for a sum and its terms: size, name and digits. Readers can add up numbers only in one unit.
+const UNITS = {
+  bytes: (sum) => (sum < GIB / 10 ? [MIB, "MiB", 0] : [GIB, "GiB", 1]),
+  watts: (sum) => (sum < 10 ? [1, "W", 1] : sum < 10000 ? [1, "W", 0] : [1000, "kW", 2]),
+  joules: (sum) => {
+    if (sum < 1000) return [1, "J", 0];
+    const [size, name] = sum < 3.6e5 ? [1000, "kJ"] : sum < 3.6e7 ? [3600, "Wh"] : [3.6e6, "kWh"];
+    return [size, name, sum / size < 10 ? 2 : 1];
+  },
+};
+
+// A function that formats a number in the unit of a sum.
+export function inUnitOf(kind, sum) {
+  const [size, name, places] = UNITS[kind](sum ?? 0);
+  return (value) => {
+    if (!known(value)) return NONE;
+    if (value === 0) return `0 ${name}`;
+    const least = 10 ** -places;
+    return value / size < least / 2 ? `< ${number(least, places)} ${name}` : `${number(value / size, places)} ${name}`;
+  };
+}
+
+// A sum and its terms, which are rounded so that they add up: the largest remainders are rounded up.
+export function addends(kind, parts) {
+  const sum = parts.reduce((total, part) => total + part, 0);
+  const [size, name, places] = UNITS[kind](sum);
+  const scale = 10 ** places / size;
+  const wanted = Math.round(sum * scale);
+  const whole = parts.map((part) => Math.floor(part * scale));
+  const order = parts.map((part, index) => index).sort((a, b) => (parts[b] * scale - whole[b]) - (parts[a] * scale - whole[a]));
+  const missing = wanted - whole.reduce((total, part) => total + part, 0);
+  for (const index of order.slice(0, missing)) whole[index] += 1;
+  const show = (value) => number(value / 10 ** places, places);
+  return { sum: `${show(wanted)} ${name}`, parts: whole.map(show) };
+}
+
+export function minutes(seconds) {
+  return `${count(seconds / 60)} min`;
 }
 
 export function percent(value) {

@@ -1,18 +1,20 @@
 // The page: receives snapshots and draws at most once per frame. The view is stored in the address.
 
 import { Cards } from "./cards.js";
-import { spanName } from "./chart.js";
 import { keep } from "./colours.js";
-import { find, mark, say } from "./dom.js";
-import { NONE, bytes, clock, count, watts } from "./format.js";
+import { el, find, mark, say } from "./dom.js";
+import { NONE, bytesOf, clock, count, watts } from "./format.js";
 import { showHealth } from "./health.js";
 import { Live } from "./live.js";
 import { Past } from "./past.js";
+import { Power } from "./power.js";
 import { Table } from "./table.js";
 
-const DEFAULTS = { column: "memory", descending: true, filter: "", group: "" };
+const DEFAULTS = { column: "memory", descending: true, filter: "", group: "", range: "" };
 const COLUMNS = new Set(["name", "gpu", "memory", "sm", "watts", "joules", "how"]);
 const GROUPS = new Set(["", "namespace", "pod", "container", "user", "gpu"]);
+const RANGES = ["1", "10", "60"]; // minutes
+const NARROW = matchMedia("(max-width: 640px)");
 const THEMES = ["auto", "light", "dark"];
 
 const view = { ...DEFAULTS };
@@ -28,11 +30,13 @@ function readView() {
   const sort = parameters.get("sort") ?? `-${DEFAULTS.column}`;
   const column = sort.replace(/^-/, "");
   const group = parameters.get("group") ?? "";
+  const range = parameters.get("range") ?? "";
   Object.assign(view, {
     column: COLUMNS.has(column) ? column : DEFAULTS.column,
     descending: sort.startsWith("-"),
     filter: parameters.get("filter") ?? "",
     group: GROUPS.has(group) ? group : "",
+    range: RANGES.includes(range) ? range : "",
   });
 }
 
@@ -43,16 +47,45 @@ function writeView() {
   }
   if (view.filter) parameters.set("filter", view.filter);
   if (view.group) parameters.set("group", view.group);
+  if (view.range) parameters.set("range", view.range);
   history.replaceState(null, "", `${parameters}` ? `#${parameters}` : location.pathname + location.search);
 }
 
 readView();
 const cards = new Cards();
+const power = new Power();
 const table = new Table(view, writeView);
 addEventListener("hashchange", () => {
   readView();
-  table.draw();
+  if (newest) draw();
 });
+
+// On a phone the table comes first.
+function place() {
+  const [gpus, owners] = [find("gpus"), find("owners")];
+  if (NARROW.matches) gpus.before(owners);
+  else gpus.after(owners);
+}
+NARROW.addEventListener("change", place);
+place();
+
+// -- the time that the charts show
+
+// Until a range is chosen: ten minutes, or one minute while there is little more.
+function range() {
+  const times = past.gpus.times;
+  return view.range || (times.length && times.at(-1) - times[0] > 180 ? "10" : "1");
+}
+
+const buttons = RANGES.map((minutes) => el("button", {
+  type: "button", text: `${minutes} min`,
+  onclick: () => {
+    view.range = minutes;
+    writeView();
+    if (newest) draw();
+  },
+}));
+find("ranges").append(...buttons);
 
 // -- snapshots
 
@@ -62,21 +95,23 @@ function sums(snapshot) {
   const up = `${count(gpus.filter((gpu) => gpu.up).length)} of ${count(gpus.length)}`;
   say(find("sum-gpus"), snapshot.driver.up ? up : NONE);
   say(find("sum-power"), watts(sum((gpu) => gpu.power_watts)));
-  say(find("sum-memory"), `${bytes(sum((gpu) => gpu.memory.used_bytes))} of ${bytes(sum((gpu) => gpu.memory.total_bytes))}`);
+  say(find("sum-memory"), bytesOf(sum((gpu) => gpu.memory.used_bytes), sum((gpu) => gpu.memory.total_bytes)));
   say(find("sum-processes"), count(snapshot.process_count));
 }
 
 function draw() {
   isDrawPending = false;
   const snapshot = newest;
-  keep(new Set([...snapshot.processes, ...snapshot.containers].map((row) => row.owner)));
+  keep(new Set([...[...snapshot.processes, ...snapshot.containers].map((row) => row.owner), ...power.owners]));
   say(find("node"), snapshot.recording ? "recording" : snapshot.node);
   find("recording").hidden = !snapshot.recording;
   sums(snapshot);
   showHealth(snapshot);
-  say(find("span"), `charts show the ${spanName(past.gpus.times)}`);
-  cards.update(snapshot, past);
-  table.update(snapshot, past);
+  const seconds = 60 * range();
+  buttons.forEach((button, index) => mark(button, "aria-pressed", String(RANGES[index] === range())));
+  cards.update(snapshot, past, seconds);
+  power.update(past, seconds);
+  table.update(snapshot, past, seconds);
   for (const id of ["health", "gpus", "owners"]) find(id).hidden = false;
   mark(document.body, "data-time", snapshot.time);
 }

@@ -1,6 +1,6 @@
 // The rows of the table, computed from a snapshot. Pure: does not touch the page.
 
-import { joules, plural } from "./format.js";
+import { addends, plural } from "./format.js";
 
 const MEASURED = "exclusive"; // every other method estimates
 const METHODS = {
@@ -14,10 +14,12 @@ const METHODS = {
   mig: "estimated: an equal share of its MIG instance",
 };
 
-// The energy of a row by method, largest first.
+// The energy of a row by method, largest first, and the sum of the methods.
 export function methodsOf(row) {
-  const parts = Object.entries(row.methods).sort(([, a], [, b]) => b - a);
-  return parts.map(([method, value]) => `${joules(value)} ${METHODS[method] ?? method}`);
+  const methods = Object.entries(row.methods).sort(([, a], [, b]) => b - a);
+  const { sum, parts } = addends("joules", methods.map(([, value]) => value));
+  const lines = methods.map(([method], index) => `${parts[index]} ${METHODS[method] ?? method}`);
+  return lines.length ? [`Energy ${sum} =`, ...lines.map((line, index) => (index ? `+ ${line}` : line))] : [];
 }
 
 const total = (parts) => Object.values(parts).reduce((sum, part) => sum + part, 0);

@@ -2,8 +2,8 @@
 
 import { colour } from "./colours.js";
 import { Details } from "./details.js";
-import { arrange, el, find, mark, say, tell } from "./dom.js";
-import { bytes, count, joules, percent, plural, watts } from "./format.js";
+import { arrange, el, find, isPlainClick, mark, say, tell } from "./dom.js";
+import { count, inUnitOf, percent, plural } from "./format.js";
 import { grouped, matching, methodsOf, rowsOf, sorted, sumOf } from "./rows.js";
 
 const COLUMNS = [
@@ -18,6 +18,7 @@ const COLUMNS = [
 const NARROW = matchMedia("(max-width: 640px)");
 const columns = () => COLUMNS.filter((column) => !(NARROW.matches && column.small)).length;
 const FEW = 100;
+const FEWER = 20; // on a phone, where the GPUs are below the table
 const MORE = 400;
 const BADGES = { measured: "ok", "partly measured": "", estimated: "", inferred: "guess" };
 
@@ -31,7 +32,7 @@ class Row {
     const data = () => el("data");
     Object.assign(this, { memory: data(), sm: data(), watts: data(), joules: data() });
     this.badge = el("span", { class: "badge" });
-    this.node = el("tr", {},
+    this.node = el("tr", { onclick: (event) => key && isPlainClick(event) && table.flip(key) },
       el("th", { scope: "row" }, el("div", { class: "who" }, this.toggle, this.swatch,
         el("span", { class: "names" }, this.name, this.parts))),
       this.gpu,
@@ -42,19 +43,19 @@ class Row {
       el("td", { class: "small" }, this.badge));
   }
 
-  numbers(row) {
-    tell(this.memory, row.memory, bytes(row.memory));
+  numbers(row, units) {
+    tell(this.memory, row.memory, units.memory(row.memory));
     mark(this.memory, "class", row.inferred ? "guess" : null);
     tell(this.sm, row.sm, percent(row.sm));
-    tell(this.watts, row.watts, watts(row.watts));
-    tell(this.joules, row.joules, joules(row.joules));
+    tell(this.watts, row.watts, units.watts(row.watts));
+    tell(this.joules, row.joules, units.joules(row.joules));
     say(this.badge, row.how);
     mark(this.badge, "class", `badge ${BADGES[row.how] ?? "none"}`);
     mark(this.badge, "title", row.methods ? methodsOf(row).join("\n") : null);
   }
 
-  single(row, open) {
-    this.numbers(row);
+  single(row, units, open) {
+    this.numbers(row, units);
     say(this.name, row.name);
     say(this.parts, row.parts.filter(Boolean).join(" · "));
     say(this.gpu, `${row.gpu}${row.mig ? " MIG" : ""}`);
@@ -63,8 +64,8 @@ class Row {
     this.opened(open, `details of ${row.name}`);
   }
 
-  group(sum, open) {
-    this.numbers(sum);
+  group(sum, units, open) {
+    this.numbers(sum, units);
     say(this.name, sum.name);
     say(this.parts, plural(sum.rows.length, "row", "rows"));
     say(this.gpu, sum.gpus.size > 3 ? plural(sum.gpus.size, "GPU", "GPUs") : [...sum.gpus].sort((a, b) => a - b).join(", "));
@@ -87,7 +88,7 @@ export class Table {
     this.details = new Map();
     this.open = new Set();
     this.shut = new Set();
-    this.most = FEW;
+    this.most = NARROW.matches ? FEWER : FEW;
     const [head, body, foot] = find("table").children;
     this.body = body;
     this.heads = COLUMNS.map((column) => {
@@ -124,9 +125,9 @@ export class Table {
     this.draw();
   }
 
-  update(snapshot, past) {
+  update(snapshot, past, seconds) {
     this.rows = rowsOf(snapshot);
-    this.past = past;
+    Object.assign(this, { past, seconds });
     this.draw();
   }
 
@@ -134,6 +135,10 @@ export class Table {
     if (!this.rows) return;
     this.mirror();
     const rows = matching(this.rows, this.view.filter);
+    const sum = sumOf(rows, "", "Sum");
+    this.units = {
+      memory: inUnitOf("bytes", sum.memory), watts: inUnitOf("watts", sum.watts), joules: inUnitOf("joules", sum.joules),
+    };
     const lines = this.view.group ? this.byGroup(rows) : sorted(rows, this.view);
     const nodes = [];
     const keys = new Set();
@@ -145,7 +150,7 @@ export class Table {
     for (const key of this.made.keys()) if (!keys.has(key)) this.made.delete(key);
     for (const key of this.details.keys()) if (!keys.has(key) || !this.open.has(key)) this.details.delete(key);
     arrange(this.body, nodes);
-    this.foot(rows, lines.length);
+    this.foot(rows, sum, lines.length);
   }
 
   byGroup(rows) {
@@ -156,24 +161,24 @@ export class Table {
   line(line) {
     if (!this.made.has(line.key)) this.made.set(line.key, new Row(this, line.key));
     const row = this.made.get(line.key);
-    if (line.rows) row.group(line, !this.shut.has(line.key));
-    else row.single(line, this.open.has(line.key));
+    if (line.rows) row.group(line, this.units, !this.shut.has(line.key));
+    else row.single(line, this.units, this.open.has(line.key));
     return row.node;
   }
 
   detail(row) {
     if (!this.details.has(row.key)) this.details.set(row.key, new Details(columns));
     const details = this.details.get(row.key);
-    details.update(row, this.past);
+    details.update(row, this.past, this.seconds);
     return details.node;
   }
 
-  foot(rows, lines) {
-    const sum = sumOf(rows, "", "Sum");
-    this.total.numbers(sum);
+  foot(rows, sum, lines) {
+    this.total.numbers(sum, this.units);
     say(this.total.name, this.view.filter ? "Sum of the shown rows" : "Sum");
     const all = plural(this.rows.length, "row", "rows");
     say(find("count"), rows.length === this.rows.length ? all : `${count(rows.length)} of ${all}`);
+    find("sm-note").hidden = !(sum.sm > 1);
     const more = find("more");
     more.hidden = lines <= this.most;
     say(more, `Show ${count(Math.min(MORE, lines - this.most))} more of ${count(lines)}`);
