@@ -1,53 +1,89 @@
-"""`python -m tools.screenshot`: write screenshots of the page to docs/, from the demo recording. Needs Chromium.
+"""`python -m tools.screenshot [FOLDER]`: write screenshots of the page and of a report to docs/. Needs Chromium.
 
-`python -m tools.screenshot report` writes one of a report instead.
+The page shows the demo. With a folder, write the page with one and with eight GPUs, on a screen and on a phone, in both
+themes to it instead.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.real.browsers import chromium, page_of, shown
+from playwright.sync_api import Browser
+from tests.real.browsers import Shown, chromium, page_of, shown
+from tests.view.nodes import Node
 from tools.samplereport import sample
 
 from gpuledger.books.book import Books
-from gpuledger.cli.demo import RECORDING
+from gpuledger.cli.demo import RECORDING, RETENTION_S
 from gpuledger.report.html import to_html
 from gpuledger.sources.replay import Replay
 
 DOCS = Path(__file__).parents[1] / "docs"
-TICKS = 57
-"""Number of replayed ticks: a minute of charts, and one of five processes has exited."""
+TICKS = 40
+"""Number of replayed ticks: a process has exited, and one that is not listed holds memory."""
 PICTURES = {"page.png": "light", "page-dark.png": "dark"}
 WIDTH, REPORT_WIDTH, SCALE = 1120, 1240, 1.5
+SCREEN, PHONE = 1400, 390
+NODES = {1: 5, 8: 40}
+"""Number of GPUs, and of processes."""
+NODE_TICKS = 700
+"""More than ten minutes."""
 
 
 def main() -> None:
-    """Write one screenshot per theme."""
-    replay, books = Replay(RECORDING, paced=False), Books()
-    ticks = [books.book(replay.read()) for _ in range(TICKS)]
-    with shown(*ticks) as exporter, chromium() as browser:
-        for name, scheme in PICTURES.items():
-            with page_of(browser, WIDTH, color_scheme=scheme, device_scale_factor=SCALE) as watched:
-                page = watched.open(exporter.url)
-                page.set_viewport_size({"width": WIDTH, "height": 200})
-                page.screenshot(path=DOCS / name, full_page=True, animations="disabled")
-                print(f"wrote docs/{name}, {(DOCS / name).stat().st_size // 1000} kB")
+    """Write the pictures of the documentation, or those to look at."""
+    with chromium() as browser:
+        if sys.argv[1:]:
+            _write_all(browser, Path(sys.argv[1]))
+            return
+        with _demo() as exporter:
+            for name, scheme in PICTURES.items():
+                _write(browser, exporter, DOCS / name, WIDTH, scheme, scale=SCALE)
+        _write_report(browser, DOCS / "report.png")
 
 
-def report() -> None:
-    """Write one screenshot of a report on a month."""
-    name = "report.png"
-    with (
-        chromium() as browser,
-        page_of(browser, REPORT_WIDTH, color_scheme="light", device_scale_factor=SCALE) as watched,
-    ):
+def _write_all(browser: Browser, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for gpus, processes in NODES.items():
+        node = Node(gpus, processes)
+        with shown(*(node.tick() for _ in range(NODE_TICKS))) as exporter:
+            for width in (SCREEN, PHONE):
+                for scheme in PICTURES.values():
+                    _write(browser, exporter, folder / f"{gpus}-gpus-{width}-{scheme}.png", width, scheme)
+
+
+@contextmanager
+def _demo() -> Iterator[Shown]:
+    replay, books = Replay(RECORDING, paced=False), Books(keep_ns=int(RETENTION_S * 1e9))
+    with shown(*(books.book(replay.read()) for _ in range(TICKS))) as exporter:
+        yield exporter
+
+
+def _write(browser: Browser, exporter: Shown, path: Path, width: int, scheme: str, *, scale: float = 1) -> None:
+    with page_of(browser, width, color_scheme=scheme, device_scale_factor=scale) as watched:
+        page = watched.open(exporter.url)
+        page.set_viewport_size({"width": width, "height": 200})
+        height: int = page.evaluate("document.documentElement.scrollHeight")
+        page.set_viewport_size({"width": width, "height": height})  # so that nothing sticks to an edge in the middle
+        page.screenshot(path=path, animations="disabled")
+    _tell(path)
+
+
+def _write_report(browser: Browser, path: Path) -> None:
+    """A report on a month."""
+    with page_of(browser, REPORT_WIDTH, color_scheme="light", device_scale_factor=SCALE) as watched:
         watched.page.set_viewport_size({"width": REPORT_WIDTH, "height": 200})
         watched.page.set_content(to_html(sample()))
-        watched.page.screenshot(path=DOCS / name, full_page=True, animations="disabled")
-    print(f"wrote docs/{name}, {(DOCS / name).stat().st_size // 1000} kB")
+        watched.page.screenshot(path=path, full_page=True, animations="disabled")
+    _tell(path)
+
+
+def _tell(path: Path) -> None:
+    print(f"wrote {path.name}, {path.stat().st_size // 1000} kB")
 
 
 if __name__ == "__main__":
-    report() if sys.argv[1:] == ["report"] else main()
+    main()

@@ -210,7 +210,7 @@ class Card {
     this.power.update(gpu.power_watts, gpu.power_limit_watts,
       gpu.power_limit_watts === null ? "" : `limit ${watts(gpu.power_limit_watts)}`, series(row.power_watts));
     this.heat.update(gpu.temperatures_celsius.gpu ?? null, limits.slowdown ?? 100,
-      limits.slowdown === undefined ? "" : `slows down at ${celsius(limits.slowdown)}`, series(row.temperature_celsius));
+      limits.slowdown === undefined ? "" : `limit ${celsius(limits.slowdown)}`, series(row.temperature_celsius));
     this.balance(gpu);
   }
 

@@ -44,7 +44,7 @@ const UNITS = {
   watts: (sum) => (sum < 10 ? [1, "W", 1] : sum < 10000 ? [1, "W", 0] : [1000, "kW", 2]),
   joules: (sum) => {
     if (sum < 1000) return [1, "J", 0];
-    const [size, name] = sum < 3.6e5 ? [1000, "kJ"] : sum < 3.6e7 ? [3600, "Wh"] : [3.6e6, "kWh"];
+    const [size, name] = sum < 3.6e5 ? [1000, "kJ"] : sum < 3.6e6 ? [3600, "Wh"] : sum < 3.6e9 ? [3.6e6, "kWh"] : [3.6e9, "MWh"];
     return [size, name, sum / size < 10 ? 2 : 1];
   },
 };
