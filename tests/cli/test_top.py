@@ -45,6 +45,21 @@ def test_once_is_text(env: dict[str, str]) -> None:
     assert all(cells(line) <= 80 and line.isprintable() for line in done.stdout.splitlines())
 
 
+def test_cpu_and_memory_of_the_host(env: dict[str, str]) -> None:
+    """Of this very process, which is readable here; a recording has neither, and cannot be sorted by them."""
+    done = gpuledger("top", "--json", SLOWER, env=env)
+
+    (process,) = json.loads(done.stdout)["processes"]
+    assert process["host_memory_bytes"] > 10 << 20
+    assert process["cpu_ratio"] >= 0
+    text = gpuledger("top", "--once", "--group", "tree", "--sort", "cpu", SLOWER, env=env | {"COLUMNS": "130"}).stdout
+    assert "CPU%" in text
+    assert "HOST GiB" in text
+    refused = gpuledger("top", "--once", "--demo", "--sort", "cpu", env=env)
+    assert refused.returncode == 2
+    assert "--sort cpu: only the processes of this host have it" in refused.stderr
+
+
 def test_json_is_the_picture(env: dict[str, str]) -> None:
     """After two readings, so that shares are in it."""
     done = gpuledger("top", "--json", SLOWER, env=env)

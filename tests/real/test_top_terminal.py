@@ -86,7 +86,9 @@ def test_the_demo(columns: int, rows: int) -> None:
         assert lines[5].split()[:3] == ["GPU", "PID", "OWNER"]
         assert ("IMAGE" in lines[5]) == (columns == 200)
         assert len(lines) == rows
-        window.press("g", "g")
+        window.press("t")
+        window.until("by pod, with processes ", "ml/llama-finetune-0 ", "└ trainer")
+        window.press("t", "g", "g")
         window.until("by pod ", "ml/llama-finetune-0 ")
         window.press("W")
         window.until("WATTS▼")
@@ -96,6 +98,8 @@ def test_the_demo(columns: int, rows: int) -> None:
         window.until("[34] by pod ", r"^\?Help")
         window.press("?")
         window.until("quit", "sort by memory")
+        window.press("End")
+        window.until("Omitted on purpose", "kill, renice", "command lines +They often contain passwords")
         window.press("Escape")
         window.until("by pod ")
         window.press("Down", "Enter")

@@ -159,14 +159,34 @@ def test_grouping() -> None:
     async def scene(pilot: Keys, app: Top, _: Still) -> None:
         for key, grouping, count in (
             ("g", "container", 6),
-            ("t", "pod", 6),
-            ("f5", "namespace", 2),
+            ("g", "pod", 6),
+            ("g", "namespace", 2),
             ("g", "user", 4),
             ("g", "process", 7),
         ):
             await press(pilot, key)
             assert any(line.startswith(f"{count} by {grouping} ") for line in screen(app))
             assert len(rows_of(app)) == count
+
+    on(busy(), scene)
+
+
+def test_a_tree() -> None:
+    """Pods with their processes below them; again: processes."""
+
+    async def scene(pilot: Keys, app: Top, _: Still) -> None:
+        await press(pilot, "t")
+        lines = rows_of(app)
+        assert any(line.startswith("6 by pod, with processes ") for line in screen(app))
+        assert [" ".join(line.split()[:4]) for line in lines[:3]] == [
+            "0-1 – ml/train-0 –",  # noqa: RUF001
+            "0 11 └ main",
+            "1 12 └ main",
+        ]
+        await press(pilot, "down", "enter")
+        assert screen(app)[0] == "ml/train-0/main"
+        await press(pilot, "escape", "f5")
+        assert len(rows_of(app)) == 7
 
     on(busy(), scene)
 

@@ -160,3 +160,8 @@ def test_history_is_bounded_and_forgets_gpus_that_are_gone() -> None:
     assert len(list(history.points(shown_as(picture(gpu())).gpus[0]))) == MAX_POINTS
     history.add(shown_as(picture(time=NOW + 9999)))
     assert list(history.points(shown_as(picture(gpu())).gpus[0])) == []
+
+
+def test_a_share_beyond_all_measure() -> None:
+    """A bar is full at most, whatever another host sends."""
+    assert plain(bar(1e308, 16, ASCII, "")) == "#" * 16

@@ -25,7 +25,8 @@ def test_what_matters_most_is_there_in_any_width() -> None:
     assert names("process", 1) == ["owner"]
     assert names("process", 20) == names("process", 33) == ["owner", "mem"]
     assert names("process", 80) == ["gpu", "pid", "owner", "process", "mem", "sm", "watts", "energy", "how"]
-    assert names("process", 200) == [column.name for column in COLUMNS if column.name != "count"]
+    assert names("process", 200) == [column.name for column in COLUMNS if column.name not in ("count", "cpu", "host")]
+    assert [c.name for c, _ in fit("process", 220, host=True)] == [c.name for c in COLUMNS if c.name != "count"]
     assert names("pod", 80) == ["gpu", "count", "owner", "mem", "sm", "watts", "energy", "how"]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuledger.top.columns import COLUMNS, View
 from gpuledger.top.pages import once
-from gpuledger.top.rows import GROUPINGS, Choice
+from gpuledger.top.rows import GROUPINGS, TREE, Choice
 from gpuledger.top.text import cells
 from gpuledger.view.codec import decode
 from tests.view.pictures import HOSTILE, MANY, PICTURES, Picture, busy, demo, gpu, picture, process, shown_as
@@ -41,6 +41,24 @@ def test_colours_and_ascii() -> None:
     assert "\x1b" not in ascii_only
 
 
+def test_a_fix_is_there_to_the_last_word() -> None:
+    """Wrapped at spaces, and indented; a word that is too long is broken."""
+    what = "cannot open /var/run/docker.sock: " + "permission " * 9
+    fix = "`sudo usermod -aG docker USER` for the user that runs gpuledger, then log in again " + "x" * 150
+    problem = {"level": "problem", "about": "docker", "what": what.strip(), "fix": fix}
+    text = once(shown_as(picture(gpu(), problems=[problem])), View(), columns=60, colour=False, utf8=True)
+
+    lines = text.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("docker: "))
+    last = next(at for at, line in enumerate(lines) if line.startswith("GPU 0 "))
+    told = lines[first:last]
+    assert max(map(len, told)) <= 60
+    assert " ".join(line.strip() for line in told).startswith(f"docker: {what.strip()} fix: {fix[:60]}")
+    assert "".join("".join(told).split()).endswith("again" + "x" * 150)
+    assert told[1].startswith("  ")
+    assert told[-1].startswith(" " * 7)
+
+
 def test_a_chosen_gpu() -> None:
     """Its card and its rows, no other."""
     text = once(shown_as(busy()), View(Choice(gpu=1)), columns=120, colour=False, utf8=False)
@@ -63,7 +81,7 @@ def test_hostile_names_do_nothing() -> None:
 @MANY
 @given(
     PICTURES,
-    st.sampled_from(GROUPINGS),
+    st.sampled_from((*GROUPINGS, TREE)),
     st.sampled_from([column.name for column in COLUMNS if not column.only]),
     st.integers(20, 250),
     st.booleans(),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 from hypothesis import given
 
 from gpuledger.top.bars import History
@@ -11,7 +14,7 @@ from gpuledger.top.pages import MAX_USES, charts, details, help_lines
 from gpuledger.top.rows import Choice, rows
 from gpuledger.top.text import ASCII, UNICODE, plain
 from gpuledger.view.codec import decode
-from tests.view.pictures import MANY, NOW, PICTURES, Picture, busy, gpu, picture, process, shown_as
+from tests.view.pictures import GIB, MANY, NOW, PICTURES, Picture, busy, gpu, picture, process, shown_as
 
 
 def told(grouping: str, owner: str, one: Picture | None = None) -> list[str]:
@@ -36,6 +39,31 @@ def test_every_field_is_there() -> None:
     assert "process 13 on GPU 0" in lines
     assert [line.split() for line in lines if line.startswith("user ")] == [["user", "eve"]]
     assert not any(line.startswith("watts") for line in lines)
+
+
+def test_times_and_sizes_have_units() -> None:
+    """As people read them, in local time; the names of fields without the unit."""
+    one = process(13, memory_bytes=3 * GIB, busy_seconds=3725.0, sm_ratio=0.25, watts=120.0, start_time=NOW - 90,
+                  joules={"sm_time": 2500.0, "parked": 1500.0}, energy_share_error_ratio=0.05)  # fmt: skip
+    (row,) = rows(shown_as(picture(gpu(), processes=[one])), Choice())
+    lines = [" ".join(plain(line).split()) for line in details(row, UNICODE, NOW)]
+
+    assert "memory 3.00 GiB" in lines
+    assert "busy 1h02m" in lines
+    assert "sm 25 %" in lines
+    assert "power 120.0 W" in lines
+    assert "energy 2.50 kJ sm_time, 1.50 kJ parked" in lines
+    assert "energy_share_error 5 %" in lines
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(NOW - 90))
+    assert f"started {started} (1m30s ago)" in lines
+
+
+def test_help_says_what_is_omitted_and_why() -> None:
+    """Kill and command lines, which users of other tools look for."""
+    text = "\n".join(plain(line) for line in help_lines(UNICODE))
+
+    assert re.search(r"kill, renice +top changes nothing, so that anyone may run it", text)
+    assert re.search(r"command lines +They often contain passwords and tokens", text)
 
 
 def test_inferred_memory_is_called_so() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from gpuledger.top.rows import GROUPINGS, Choice, Row, is_match, ordered, rows
+from gpuledger.top.rows import GROUPINGS, TREE, Choice, Row, is_match, ordered, rows
 from gpuledger.view.codec import decode
 from gpuledger.view.schema import sum_known
 from tests.view.pictures import GIB, MANY, PICTURES, Picture, busy, container, demo, gpu, pod, process, shown_as
@@ -156,3 +156,37 @@ def test_nothing_is_lost_or_counted_twice(one: Picture) -> None:
     for value in ("known_bytes", "inferred_bytes", "watts", "sm"):
         numbers = [sum_known(getattr(row, value) for row in found) for found in (alone, users)]
         assert numbers[0] == (numbers[1] if numbers[1] is None else pytest.approx(numbers[1]))
+
+
+def test_a_tree_of_pods() -> None:
+    """Each pod with its sums, then its processes in order; other owners only if they have several processes."""
+    two = made(gpu(), processes=[*busy()["processes"], process(31, unit="ollama.service", memory_bytes=GIB)],
+               containers=busy()["containers"])  # fmt: skip
+    tree = ordered(rows(shown_as(two), Choice(TREE)), lambda row: row.memory_bytes, descending=True)
+
+    assert [(row.owner, row.pid, row.label, bool(row.branch)) for row in tree] == [
+        ("ml/train-0", None, "ml/train-0", False),
+        ("ml/train-0/main", 11, "main", True),
+        ("ml/train-0/main", 12, "main", True),
+        ("ml/chat-1", None, "ml/chat-1", False),
+        ("ml/chat-1/main", 13, "main", True),
+        ("ollama.service", None, "ollama.service", False),
+        ("ollama.service", 21, "ollama.service", True),
+        ("ollama.service", 31, "ollama.service", True),
+        ("hidden", None, "hidden", False),
+        ("unknown", 22, "unknown", False),
+        ("host", 23, "host", False),
+    ]
+    assert len({row.key for row in tree}) == len(tree)
+    found = rows(shown_as(two), Choice(TREE, filter="python3 12"))
+    assert [(row.pid, row.branch) for row in found] == [(12, ())], "its pod does not have these words"
+
+
+@MANY
+@given(PICTURES)
+def test_a_tree_loses_no_row(one: Picture) -> None:
+    """Every process is in it once."""
+    shown = decode(one)
+    tree = ordered(rows(shown, Choice(TREE)), lambda row: row.owner, descending=False)
+
+    assert sorted(row.key for row in tree if row.key[0] != TREE) == sorted(row.key for row in rows(shown, Choice()))

@@ -13,11 +13,13 @@ from typing import IO, TYPE_CHECKING, Any
 from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
 from gpuledger.errors import ConfigError, LostError, SnapshotError, UsageError
+from gpuledger.owners.procfs import Procfs
 from gpuledger.top.columns import BY_NAME, NUMBERS, View
 from gpuledger.top.exporter import OPTIONS, Exporter, Settings
 from gpuledger.top.feed import Feed, Source, Ticks
+from gpuledger.top.host import Host
 from gpuledger.top.pages import once
-from gpuledger.top.rows import GROUPINGS, Choice
+from gpuledger.top.rows import GROUPINGS, TREE, Choice
 from gpuledger.view.codec import clean, encode
 
 if TYPE_CHECKING:
@@ -40,16 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print one snapshot as JSON, as /api/v1/snapshot does, and exit"
     )
     parser.add_argument("--demo", action="store_true", help="show the bundled recording; needs no GPU")
-    parser.add_argument("--group", choices=GROUPINGS, default=GROUPINGS[0], help="group rows by")
+    parser.add_argument("--group", choices=(*GROUPINGS, TREE), default=GROUPINGS[0], help="group rows by")
     parser.add_argument("--sort", choices=tuple(BY_NAME), default="mem", help="column to sort by")
     parser.add_argument("--filter", default="", metavar="WORDS", help="show only rows that contain all of these words")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Exit code 1 if the exporter cannot be reached or the driver cannot be read."""
-    view = _view(arguments)
     if arguments.demo:
         settings = replace(settings, source=f"replay:{RECORDING}")
+    view = _view(arguments, host=_is_local(settings))
     if settings.connect and settings.source != "nvml":
         raise ConfigError("--connect cannot be combined with a recording", "remove --connect, --source or --demo")
     if arguments.once or arguments.json:
@@ -70,11 +72,18 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return app.return_code or 0
 
 
-def _view(arguments: argparse.Namespace) -> View:
+def _is_local(settings: Settings) -> bool:
+    """Whether the processes are those of this host."""
+    return not settings.connect and settings.source == "nvml"
+
+
+def _view(arguments: argparse.Namespace, *, host: bool) -> View:
     if not BY_NAME[arguments.sort].is_for(arguments.group):
         raise ConfigError(f"--sort {arguments.sort}: --group {arguments.group} has no such column")
+    if not BY_NAME[arguments.sort].is_for(arguments.group, host=host):
+        raise ConfigError(f"--sort {arguments.sort}: only the processes of this host have it")
     choice = Choice(arguments.group, filter=clean(arguments.filter))
-    return View(choice, arguments.sort, descending=arguments.sort in NUMBERS)
+    return View(choice, arguments.sort, descending=arguments.sort in NUMBERS, host=host)
 
 
 @contextmanager
@@ -85,7 +94,8 @@ def _source(settings: Settings) -> Iterator[tuple[Source, Loop | None]]:
         return
     loop = build.loop(settings)
     try:
-        yield Ticks(loop.once, settings.kubernetes_node_name or os.uname().nodename), loop
+        host = Host(Procfs(build.proc_root(settings)).host_use) if _is_local(settings) else None
+        yield Ticks(loop.once, settings.kubernetes_node_name or os.uname().nodename, host), loop
     finally:
         loop.stop()
 

@@ -12,6 +12,7 @@ from gpuledger.model.owners import SHORT_ID as SHORT_ID
 from gpuledger.model.owners import Facts as Facts
 from gpuledger.model.owners import Granted as Granted
 from gpuledger.model.owners import Holder as Holder
+from gpuledger.model.owners import HostUse as HostUse
 from gpuledger.model.owners import Owner as Owner
 from gpuledger.model.owners import Owners as Owners
 from gpuledger.model.owners import ProviderHealth as ProviderHealth

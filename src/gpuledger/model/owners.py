@@ -29,6 +29,17 @@ class Facts:
     """MPS_OF_ROOT or MPS_OF_USER if it has the name of an MPS server, which any process can choose; else empty."""
 
 
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """What a process has used of the host itself."""
+
+    start_ticks: int
+    cpu_ns: int
+    """CPU time of all its threads since its start."""
+    memory_bytes: int
+    """Resident memory."""
+
+
 MPS_OF_ROOT, MPS_OF_USER = "root", "user"
 """Whether the process, or the control daemon that started it, has root's privileges on the host."""
 SHORT_ID = 12

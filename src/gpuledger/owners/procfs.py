@@ -19,13 +19,16 @@ from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
-from gpuledger.model import MPS_OF_ROOT, MPS_OF_USER, Facts
+from gpuledger.model import MPS_OF_ROOT, MPS_OF_USER, Facts, HostUse
 from gpuledger.owners.lookups import Lookups
 from gpuledger.plaintext import plain
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_FIELD = 19
 """Index of the start time in /proc/PID/stat after the command name, which may contain spaces and brackets."""
+CPU_FIELDS, MEMORY_FIELD = slice(11, 13), 21
+"""User and system time in ticks, and resident pages, in the same list."""
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 REREAD_EVERY = 30
 """Ticks after which a living process is read again, because its name or cgroup may have changed."""
 MOST_ENDED = 256
@@ -98,6 +101,16 @@ class Procfs:
         except (OSError, ValueError, IndexError):
             return None
         return self._named(facts, timeout_s) if facts is not None else None
+
+    def host_use(self, pid: int) -> HostUse | None:
+        """CPU time and host memory of a process; None if it has ended or is hidden. Never blocks."""
+        try:
+            with self._open(f"{pid}/stat") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            cpu_ns = sum(map(int, fields[CPU_FIELDS])) * 10**9 // TICKS_PER_S
+            return HostUse(int(fields[START_FIELD]), cpu_ns, int(fields[MEMORY_FIELD]) * PAGE_BYTES)
+        except (OSError, ValueError, IndexError):
+            return None
 
     def pids(self) -> list[int]:
         """All processes."""

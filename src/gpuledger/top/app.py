@@ -170,7 +170,8 @@ class Top(App[None]):
     def action_details(self) -> None:
         """Show all fields of the row under the cursor."""
         if (row := self.table.chosen) is not None:
-            self.push_screen(Page(lambda: details(row, self._glyphs)))
+            now = self._snapshot.time if self._snapshot is not None else 0.0
+            self.push_screen(Page(lambda: details(row, self._glyphs, now)))
 
     def action_history(self) -> None:
         """Show charts, which are updated."""

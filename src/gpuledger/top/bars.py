@@ -15,7 +15,7 @@ MAX_POINTS = 600
 
 def bar(share: float | None, columns: int, glyphs: Glyphs, style: str) -> Line:
     """A bar; empty if the share is unknown."""
-    full = min(columns, max(0, round((share or 0) * columns)))
+    full = round(min(1.0, max(0.0, share or 0.0)) * columns)
     return styled(glyphs.owners[0] * full, style) + styled(glyphs.free * (columns - full), "dim")
 
 

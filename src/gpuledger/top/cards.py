@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,10 +18,12 @@ from gpuledger.top.text import (
     fitted,
     gib,
     joined,
+    moment,
     percent,
     styled,
     whole,
     width,
+    wrapped,
 )
 from gpuledger.view.schema import Gpu, Snapshot
 
@@ -51,7 +52,7 @@ def title(snapshot: Snapshot, screen: Screen, *, source: str = "", interval: str
     driver, cuda = snapshot.driver.driver_version, snapshot.driver.cuda_version
     parts = (
         snapshot.node,
-        _clock(snapshot.time),
+        moment(snapshot.time, "%H:%M:%S"),
         interval,
         source,
         driver and f"driver {driver}",
@@ -64,15 +65,8 @@ def title(snapshot: Snapshot, screen: Screen, *, source: str = "", interval: str
     ]), screen.columns)  # fmt: skip
 
 
-def _clock(seconds: float) -> str:
-    try:
-        return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds else ""
-    except (OverflowError, ValueError, OSError):  # out of the calendar's range
-        return ""
-
-
 def problem_lines(snapshot: Snapshot, screen: Screen, lost: str = "", *, fixes: bool = False) -> list[Line]:
-    """One line for each problem; with `fixes`, the fix has a line of its own. Notes are left out."""
+    """One line for each problem, cropped; with `fixes`, all of its text and of its fix. Notes are left out."""
     lines: list[Line] = []
     if lost:
         lines.append(styled(f"{lost}; showing the last snapshot", BAD))
@@ -81,7 +75,11 @@ def problem_lines(snapshot: Snapshot, screen: Screen, lost: str = "", *, fixes: 
             continue
         line = styled(f"{problem.about}: {problem.what}", BAD if problem.level == "problem" else WARN)
         fix = styled(f"fix: {problem.fix}" if problem.fix else "", "dim")
-        lines += [line, joined([styled(" "), fix], " ")] if fixes and fix else [joined([line, fix])]
+        if fixes:
+            lines += wrapped(line, screen.columns, 2)
+            lines += wrapped(joined([styled(" "), fix], " "), screen.columns, 7) if fix else []
+        else:
+            lines.append(joined([line, fix]))
     if snapshot.hidden_processes:
         count = snapshot.hidden_processes
         lines.append(styled(f"{count} process{'es have' if count != 1 else ' has'} no row", WARN))

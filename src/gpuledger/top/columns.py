@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from gpuledger.top.rows import GROUPINGS, Choice, Row, ordered, rows
+from gpuledger.top.rows import GROUPINGS, TREE, Choice, Row, ordered, rows
 from gpuledger.top.text import WARN, Glyphs, Line, amount, cropped, fitted, gib, joined, percent, span, styled
 from gpuledger.view.schema import MEASURED, Snapshot, sum_known
 
@@ -36,9 +36,14 @@ class Column:
     only: str = ""
     """The grouping that has this column; with a leading `-`, the one that lacks it."""
 
-    def is_for(self, grouping: str) -> bool:
-        """Whether the table has this column in a grouping."""
-        return self.only in ("", grouping) or (self.only[0] == "-" and self.only[1:] != grouping)
+    is_of_host: bool = False
+    """Whether only this host's own processes have it."""
+
+    def is_for(self, grouping: str, *, host: bool = True) -> bool:
+        """Whether the table has this column in a grouping; the rows of a tree are processes."""
+        rows = "process" if grouping == TREE else grouping
+        has_rows = self.only in ("", rows) or (self.only[0] == "-" and self.only[1:] != rows)
+        return has_rows and (host or not self.is_of_host)
 
 
 def _gpus(row: Row, glyphs: Glyphs) -> str:
@@ -78,7 +83,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(name="count", title="PROC", about="number of processes", min_width=4, max_width=5, rank=4,
            value=lambda row: row.processes, text=lambda row, _: str(row.processes), right=True, only="-process"),
     Column(name="owner", title="OWNER", about="pod, container, job or service", min_width=24, max_width=60, rank=0,
-           value=lambda row: row.owner.lower(), text=lambda row, _: row.owner),
+           value=lambda row: row.owner.lower(), text=lambda row, g: (g.branch if row.branch else "") + row.label),
     Column(name="process", title="PROCESS", about="name of the process", min_width=8, max_width=15, rank=5,
            value=lambda row: row.process.lower() or None, text=lambda row, g: row.process or g.none, only="process"),
     Column(name="user", title="USER", about="user that runs the process", min_width=8, max_width=12, rank=7,
@@ -90,6 +95,12 @@ COLUMNS: tuple[Column, ...] = (
     Column(name="time", title="TIME", about="time since the process started", min_width=8, max_width=8, rank=8,
            value=lambda row: row.age_s, text=lambda row, g: span(row.age_s, g) if row.active else "exited",
            right=True, only="process"),
+    Column(name="cpu", title="CPU%", about="CPU time; 100 is one core", min_width=5, max_width=6, rank=8,
+           value=lambda row: row.cpu, text=lambda row, g: percent(row.cpu, g), right=True, only="process",
+           is_of_host=True),
+    Column(name="host", title="HOST GiB", about="memory of the host", min_width=8, max_width=8, rank=8,
+           value=lambda row: row.host_bytes, text=lambda row, g: gib(row.host_bytes, g), right=True, only="process",
+           is_of_host=True),
     Column(name="mem", title="MEM GiB", about="memory; ~ if part of it is inferred", min_width=8, max_width=8, rank=0,
            value=lambda row: row.memory_bytes, text=_memory, right=True),
     Column(name="sm", title="SM%", about="share of the SM (compute engine) time", min_width=4, max_width=5, rank=1,
@@ -114,6 +125,8 @@ class View:
     choice: Choice = field(default_factory=Choice)
     sort: str = "mem"
     descending: bool = True
+    host: bool = False
+    """Whether processes have values of the host."""
 
     def sorted_by(self, name: str) -> View:
         """Sorted by a column: numbers descending, names ascending; the same column again reverses the order."""
@@ -126,13 +139,21 @@ class View:
 
     def sorted_by_next(self, step: int) -> View:
         """Sorted by a neighbouring column."""
-        names = [column.name for column in COLUMNS if column.is_for(self.choice.grouping)]
+        names = [column.name for column in COLUMNS if column.is_for(self.choice.grouping, host=self.host)]
         position = names.index(self.sort) if self.sort in names else 0
         return self.sorted_by(names[(position + step) % len(names)])
 
     def grouped(self, step: int) -> View:
-        """Grouped by the next criterion; if that lacks the sort column, sorted by memory."""
-        grouping = GROUPINGS[(GROUPINGS.index(self.choice.grouping) + step) % len(GROUPINGS)]
+        """Grouped by the next criterion."""
+        before = GROUPINGS.index(self.choice.grouping) if self.choice.grouping in GROUPINGS else -1
+        return self.grouped_by(GROUPINGS[(before + step) % len(GROUPINGS)])
+
+    def toggled_tree(self) -> View:
+        """As a tree, or again by process."""
+        return self.grouped_by(TREE if self.choice.grouping != TREE else GROUPINGS[0])
+
+    def grouped_by(self, grouping: str) -> View:
+        """Grouped by a criterion; if that lacks the sort column, sorted by memory."""
         has_column = BY_NAME[self.sort].is_for(grouping)
         view = self if has_column else replace(self, sort="mem", descending=True)
         return replace(view, choice=replace(self.choice, grouping=grouping))
@@ -153,6 +174,7 @@ class View:
 def summary(parts: list[Row], view: View, columns: int, glyphs: Glyphs) -> Line:
     """The line above the table: the number of rows, the filters, and the sums."""
     choice = view.choice
+    parts = [row for row in parts if not row.branch]  # a branch has the sums of its rows
     names = ("known_bytes", "inferred_bytes", "sm", "watts", "joules")
     known_bytes, inferred_bytes, sm, watts, joules = (sum_known(getattr(row, name) for row in parts) for name in names)
     memory = f"{gib(known_bytes, glyphs)} GiB" + (
@@ -160,11 +182,12 @@ def summary(parts: list[Row], view: View, columns: int, glyphs: Glyphs) -> Line:
     )
     numbers = (memory, f"{percent(sm, glyphs)} % SM", f"{amount(watts, glyphs)} W",
                f"{amount(joules, glyphs, 1000)} kJ")  # fmt: skip
+    grouping = "pod, with processes" if choice.grouping == TREE else choice.grouping
     filters = [f"GPU {choice.gpu}"] if choice.gpu is not None else []
     filters += [f"filter: {choice.filter}"] if choice.filter else []
     filters += [] if choice.exited else ["no exited"]
     return cropped(joined([
-        styled(f"{len(parts)} by {choice.grouping}", "bold"),
+        styled(f"{len(parts)} by {grouping}", "bold"),
         *(styled(text, WARN) for text in filters),
         styled(f" {glyphs.dot} ".join(numbers)),
         styled("= measured  ~ estimated", "dim"),
@@ -172,9 +195,9 @@ def summary(parts: list[Row], view: View, columns: int, glyphs: Glyphs) -> Line:
 
 
 @lru_cache(maxsize=16)
-def fit(grouping: str, width: int) -> Columns:
+def fit(grouping: str, width: int, *, host: bool = False) -> Columns:
     """The columns that fit, with their widths; the remaining room goes to columns that can use it."""
-    fitting = [column for column in COLUMNS if column.is_for(grouping)]
+    fitting = [column for column in COLUMNS if column.is_for(grouping, host=host)]
     while len(fitting) > 2 and sum(column.min_width + 1 for column in fitting) - 1 > width:
         fitting.remove(max(fitting, key=lambda column: column.rank))
     if width < NARROW:

@@ -12,6 +12,7 @@ from typing import Protocol
 from gpuledger.errors import LostError, SnapshotError
 from gpuledger.model import Tick
 from gpuledger.net.poller import Poller
+from gpuledger.top.host import Host
 from gpuledger.view.codec import clean
 from gpuledger.view.schema import Snapshot
 from gpuledger.view.snapshot import snapshot
@@ -49,8 +50,8 @@ class Ticks:
 
     name = ""
 
-    def __init__(self, once: Callable[[], Tick], node: str) -> None:
-        self._once, self._node = once, node
+    def __init__(self, once: Callable[[], Tick], node: str, host: Host | None = None) -> None:
+        self._once, self._node, self._host = once, node, host
         self._ticks: deque[Tick] = deque()
 
     def __call__(self) -> Snapshot:
@@ -61,7 +62,8 @@ class Ticks:
         while len(self._ticks) > 1 and tick.time_ns - self._ticks[0].time_ns > WINDOW_NS:
             self._ticks.popleft()
         self._ticks.append(tick)
-        return snapshot(tick, self._ticks[0] if len(self._ticks) > 1 else None, node=self._node)
+        newest = snapshot(tick, self._ticks[0] if len(self._ticks) > 1 else None, node=self._node)
+        return self._host.add(newest, tick) if self._host is not None else newest
 
 
 class Feed:

@@ -43,13 +43,13 @@ def name_of(key: str) -> str:
 KEYS: tuple[Key, ...] = (
     Key(("?", "f1"), "help", "show this help", "Help"),
     Key(("up", "down", "k", "j"), "", "move one row up or down"),
-    Key(("pageup", "pagedown"), "", "move one page up or down"),
-    Key(("home", "end"), "", "move to the first or last row"),
+    Key(("pageup", "pagedown", "home", "end"), "", "move one page up or down, or to the first or last row"),
     Key(("enter",), "details", "show all fields of a row", "Details"),
     Key(("/", "f3"), "search", "search for a row with these words", "Search", priority=True),
     Key(("n", "N"), "again", "go to the next or previous match", with_key=True),
     Key(("\\", "f4"), "filter", "show only rows with these words", "Filter", priority=True),
-    Key(("g", "t", "f5"), "change", "group by process, container, pod, namespace, user", "Group", with_key=True),
+    Key(("g",), "change", "group by process, container, pod, namespace, user", "Group", with_key=True),
+    Key(("t", "f5"), "change", "show a tree of pods and their processes; again: processes", "Tree", with_key=True),
     Key((">", "<", "f6"), "change", "sort by the next or previous column", "Sort", with_key=True),
     Key(tuple(SORTS), "change", "sort by memory, SM share, power, energy", with_key=True),
     Key(("I",), "change", "reverse the order", with_key=True),
@@ -65,7 +65,8 @@ KEYS: tuple[Key, ...] = (
     Key(("q", "f10", "ctrl+c"), "leave", "quit", "Quit"),
 )  # fmt: skip
 CHANGES: dict[str, Callable[[View], View]] = {
-    **dict.fromkeys(("g", "t", "f5"), lambda view: view.grouped(1)),
+    "g": lambda view: view.grouped(1),
+    **dict.fromkeys(("t", "f5"), View.toggled_tree),
     **dict.fromkeys((">", "f6"), lambda view: view.sorted_by_next(1)),
     "<": lambda view: view.sorted_by_next(-1),
     **{key: partial(View.sorted_descending, name=name) for key, name in SORTS.items()},

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from gpuledger.top.bars import History, chart
 from gpuledger.top.cards import Screen, gpu_lines, power_text, problem_lines, title
@@ -26,6 +26,7 @@ from gpuledger.top.text import (
     fitted,
     gib,
     joined,
+    moment,
     percent,
     plain,
     span,
@@ -38,6 +39,15 @@ MAX_USES = 200
 MAX_CHART_ROWS = 8
 MAX_CARDS = 4
 """`top --once` shows more GPUs as one line each."""
+
+
+OMITTED = (
+    ("kill, renice", "top changes nothing, so that anyone may run it."),
+    ("", "Stop the pod, job or service, which may restart processes."),
+    ("command lines", "They often contain passwords and tokens."),
+    ("", "PROCESS is the name that the kernel has for a process."),
+)
+"""What other tools have and this one does not, and why."""
 
 
 def help_lines(glyphs: Glyphs) -> list[Line]:
@@ -54,11 +64,14 @@ def help_lines(glyphs: Glyphs) -> list[Line]:
         *(styled(f"{column.title:10}", KEY) + styled(column.about) for column in COLUMNS),
         (),
         styled("memory    ", KEY) + styled(memory),
+        (),
+        styled("Omitted on purpose", "bold"),
+        *(styled(f"{name:{key_width}}", KEY) + styled(text) for name, text in OMITTED),
     ]
 
 
-def details(row: Row, glyphs: Glyphs) -> list[Line]:
-    """The sums of a row, then every field of the processes and containers in it."""
+def details(row: Row, glyphs: Glyphs, now: float = 0.0) -> list[Line]:
+    """The sums of a row, then every field of the processes and containers in it. `now`: the time of the snapshot."""
     lines = [
         joined([styled(row.owner, "bold"), styled("" if row.active else "has exited", WARN)]),
         (),
@@ -71,23 +84,47 @@ def details(row: Row, glyphs: Glyphs) -> list[Line]:
     for method, joules in row.methods:
         quality = "measured" if method in MEASURED else "estimated"
         lines.append(_field("", f"{amount(joules, glyphs, 1000)} kJ {quality}: {method}"))
+    if row.cpu is not None or row.host_bytes is not None:
+        host = f"{percent(row.cpu, glyphs)} % CPU (100 is one core), {gib(row.host_bytes, glyphs)} GiB of memory"
+        lines.append(_field("host", host))
     if row.share_error is not None:
         lines.append(_field("", f"standard deviation of its share: {glyphs.error}{percent(row.share_error, glyphs)} %"))
     for use in row.uses[:MAX_USES]:
-        lines += [(), *_all_fields(use)]
+        lines += [(), *_all_fields(use, glyphs, now)]
     if len(row.uses) > MAX_USES:
         lines += [(), styled(f"and {len(row.uses) - MAX_USES} more", "dim")]
     return lines
 
 
-def _all_fields(use: Use) -> Iterator[Line]:
+def _all_fields(use: Use, glyphs: Glyphs, now: float) -> Iterator[Line]:
     name = f"process {use.pid}" if isinstance(use, ProcessRow) else f"container {use.owner}"
     yield styled(f"{name} on GPU {use.gpu}", "bold")
     for field in fields(use):
         value = getattr(use, field.name)
         if value not in ("", None, {}, ()):
-            text = json.dumps(dict(value), ensure_ascii=False) if isinstance(value, Mapping) else str(value)
-            yield _field(field.name, text)
+            yield _field(*_formatted(field.name, value, glyphs, now))
+
+
+def _formatted(name: str, value: Any, glyphs: Glyphs, now: float) -> tuple[str, str]:
+    """The name of a field without its unit, and the value with a unit for people."""
+    if name == "start_time":
+        age = f" ({span(max(0.0, now - value), glyphs)} ago)" if now else ""
+        return "started", (moment(value) or f"{value:g}") + age
+    if isinstance(value, Mapping):
+        return "energy", ", ".join(f"{amount(part, glyphs, 1000)} kJ {method}" for method, part in value.items())
+    for unit, show in UNITS.items():
+        if name.endswith(unit):
+            return name.removesuffix(unit) or "power", show(value, glyphs)
+    return name, str(value)
+
+
+UNITS: dict[str, Callable[[float, Glyphs], str]] = {
+    "_bytes": lambda value, glyphs: f"{gib(value, glyphs)} GiB",
+    "_ratio": lambda value, glyphs: f"{percent(value, glyphs)} %",
+    "_seconds": span,
+    "watts": lambda value, glyphs: f"{amount(value, glyphs)} W",
+}
+"""How values are shown, by the end of the field's name."""
 
 
 def _field(name: str, text: str) -> Line:
@@ -132,7 +169,7 @@ def _once_lines(snapshot: Snapshot, view: View, screen: Screen) -> list[Line]:
     columns, glyphs = screen.columns, screen.glyphs
     gpus = [gpu for gpu in snapshot.gpus if view.choice.gpu in (None, gpu.gpu)]
     rows = view.rows(snapshot)
-    fitting = fit(view.choice.grouping, columns)
+    fitting = fit(view.choice.grouping, columns, host=view.host)
     texts = [
         joined(((cell,) for cell in cells(fitting, row, glyphs, "" if row.active else "dim")), " ") for row in rows
     ]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from gpuledger.model import Owner
+from gpuledger.top.host import LocalProcess
 from gpuledger.top.text import OWNER_STYLES
 from gpuledger.view.schema import MEASURED, ContainerRow, ProcessRow, Snapshot, sum_known
 
 GROUPINGS = ("process", "container", "pod", "namespace", "user")
+TREE = "tree"
+"""Pods, and owners with several processes, each followed by its processes."""
 Use = ProcessRow | ContainerRow
 """One row of the snapshot."""
 
@@ -43,6 +46,16 @@ class Row:
     workload: str = ""
     image: str = ""
     uses: tuple[Use, ...] = ()
+    cpu: float | None = None
+    """CPU time over time; 1 is one core."""
+    host_bytes: float | None = None
+    branch: tuple[str, ...] = ()
+    """In a tree, the key of the row that this row is a part of."""
+
+    @property
+    def label(self) -> str:
+        """The owner; below its branch, which has the name of the pod, only the container."""
+        return (self.uses[0].container or self.owner) if self.branch else self.owner
 
     @property
     def memory_bytes(self) -> float | None:
@@ -67,6 +80,8 @@ class Choice:
 
 def rows(snapshot: Snapshot, choice: Choice) -> list[Row]:
     """The chosen rows, in the order of the snapshot."""
+    if choice.grouping == TREE:
+        return _tree(snapshot, choice)
     metered = {gpu.uuid for gpu in snapshot.gpus if gpu.energy is not None and gpu.energy.joules is not None}
     by_process = _is_by_process(snapshot, choice.grouping)
     styles = owner_styles(snapshot)
@@ -81,9 +96,37 @@ def rows(snapshot: Snapshot, choice: Choice) -> list[Row]:
     ]
 
 
+def _tree(snapshot: Snapshot, choice: Choice) -> list[Row]:
+    """A process whose branch does not match the filter stands alone."""
+    leaves: dict[str, list[Row]] = {}
+    for row in rows(snapshot, replace(choice, grouping="process")):
+        leaves.setdefault(_name(row.uses[0], "pod"), []).append(row)
+    tree: list[Row] = []
+    for branch in rows(snapshot, replace(choice, grouping="pod")):
+        is_pod = bool(branch.uses[0].pod or branch.uses[0].pod_uid)
+        if not is_pod and len(leaves.get(branch.owner, [])) < 2:
+            continue
+        below, key = leaves.pop(branch.owner, []), (TREE, *branch.key)
+        uses = [use for leaf in below for use in leaf.uses]
+        cpu, host_bytes = _of_pids(uses, "cpu_ratio"), _of_pids(uses, "host_memory_bytes")
+        tree.append(replace(branch, key=key, cpu=cpu, host_bytes=host_bytes))
+        tree += [replace(leaf, branch=key) for leaf in below]
+    return [*tree, *(leaf for alone in leaves.values() for leaf in alone)]
+
+
 def ordered(unordered: Iterable[Row], value: Callable[[Row], object], *, descending: bool) -> list[Row]:
-    """Rows sorted by a value; rows without the value come last in both directions."""
-    unordered = list(unordered)
+    """Rows sorted by a value; rows without the value come last in both directions. Branches keep their rows."""
+    below: dict[tuple[str, ...], list[Row]] = {}
+    for row in unordered:
+        below.setdefault(row.branch, []).append(row)
+    return [
+        row
+        for top in _sorted(below.pop((), []), value, descending=descending)
+        for row in (top, *_sorted(below.get(top.key, []), value, descending=descending))
+    ]
+
+
+def _sorted(unordered: list[Row], value: Callable[[Row], object], *, descending: bool) -> list[Row]:
     known = [row for row in unordered if value(row) is not None]
     known.sort(key=attrgetter("key"))
     known.sort(key=value, reverse=descending)  # type: ignore[arg-type]
@@ -194,7 +237,14 @@ def _row(
         workload=_common(use.workload for use in uses),
         image=_common(use.image for use in uses),
         uses=tuple(uses),
+        cpu=_of_pids(uses, "cpu_ratio"),
+        host_bytes=_of_pids(uses, "host_memory_bytes"),
     )
+
+
+def _of_pids(uses: Iterable[Use], name: str) -> float | None:
+    """The sum over processes of a value of the host; a process on two GPUs counts once."""
+    return sum_known({use.pid: getattr(use, name) for use in uses if isinstance(use, LocalProcess)}.values())
 
 
 def _methods(uses: Iterable[Use]) -> tuple[tuple[str, float], ...]:

@@ -6,6 +6,8 @@ must work without rich.
 
 from __future__ import annotations
 
+import re
+import time
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,15 +44,17 @@ class Glyphs:
     degree: str
     dot: str
     error: str
+    branch: str
+    """Before a row of a tree that belongs to the row above."""
 
 
 UNICODE = Glyphs(
     none="–", cut="…", owners=("█", "▓"), inferred="▒", driver="░", unknown="?", free="·", steps=" ▁▂▃▄▅▆▇█",  # noqa: RUF001
-    down="▼", up="▲", degree="°C", dot="·", error="±",
+    down="▼", up="▲", degree="°C", dot="·", error="±", branch="└ ",
 )  # fmt: skip
 ASCII = Glyphs(
     none="-", cut="~", owners=("#", "="), inferred="%", driver=":", unknown="?", free=".", steps=" .:-=+*#@",
-    down="v", up="^", degree="C", dot="|", error="+-",
+    down="v", up="^", degree="C", dot="|", error="+-", branch="`-",
 )  # fmt: skip
 
 
@@ -138,6 +142,25 @@ def cropped(line: Line, columns: int) -> Line:
     return result
 
 
+def wrapped(line: Line, columns: int, indent: int = 0) -> list[Line]:
+    """The whole line in as many lines as it needs, broken at spaces; the following lines are indented."""
+    margin = styled(" " * min(indent, columns // 2))
+    lines: list[Line] = [()]
+    words = [(word, style) for text, style in line for word in re.findall(r" *[^ ]+| +", text)]
+    for word, style in words:
+        rest = word
+        if lines[-1] and width(lines[-1]) + cells(rest) > columns:
+            lines.append(margin)
+            rest = rest.lstrip()
+        while width(lines[-1]) + cells(rest) > columns:  # a word that is wider than a line
+            part = head(rest, columns - width(lines[-1])) or rest[:1]
+            lines[-1] += styled(part, style)
+            lines.append(margin)
+            rest = rest[len(part) :]
+        lines[-1] += styled(rest, style)
+    return lines
+
+
 # Numbers
 
 
@@ -176,3 +199,11 @@ def span(seconds: float | None, glyphs: Glyphs) -> str:
     if days >= 1:
         return f"{days:.0f}d{hours % 24:02.0f}h"
     return f"{hours:.0f}h{minutes % 60:02.0f}m" if hours else f"{minutes:.0f}m{seconds % 60:02.0f}s"
+
+
+def moment(seconds: float, pattern: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """A Unix time in local time; empty if the calendar does not have it."""
+    try:
+        return time.strftime(pattern, time.localtime(seconds)) if seconds else ""
+    except (OverflowError, ValueError, OSError):
+        return ""

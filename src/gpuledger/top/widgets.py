@@ -70,7 +70,7 @@ class Table(DataTable[Text], inherit_bindings=False):
     def show(self, rows: Sequence[Row], view: View, width: int) -> None:
         """Show these rows."""
         chosen, position = self.chosen, self.cursor_row
-        self._owner_rows, self._fitting = rows, fit(view.choice.grouping, width)
+        self._owner_rows, self._fitting = rows, fit(view.choice.grouping, width, host=view.host)
         titles = headings(self._fitting, view, self._glyphs)
         if titles != self._titles or self.row_count - len(rows) > MAX_REMOVED:
             self._reset(titles)
