@@ -170,7 +170,7 @@ def test_the_landing_page_names_it() -> None:
     """The link to the page says whose metrics are there."""
     page = whole(get("/", THEIRS, tick_with()).body)
 
-    assert b'<a href="./gpu/metrics">the local dcgm-exporter, with pods</a>' in page
+    assert b'<a href="./gpu/metrics">Metrics of the local dcgm-exporter, with pods</a>' in page
 
 
 def test_compressed_once_an_answer() -> None:

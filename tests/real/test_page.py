@@ -723,6 +723,29 @@ def test_screen_readers_find_their_way(browser: Browser, host: tuple[Node, Shown
             assert part in told, part
 
 
+def test_links_say_where_they_lead(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """Each has a name of its own, and its path beside it."""
+    with page_of(browser) as watched:
+        page = watched.open(host[1].url)
+        names, paths = texts(page, "footer li a"), texts(page, "footer li code")
+
+    assert names[:2] == ["Prometheus metrics", "Metric names of NVIDIA's dcgm-exporter, 2.0 and newer"]
+    assert {"Liveness check", "Readiness check", "JSON API", "OpenAPI description of the JSON API"} <= set(names)
+    assert paths[0] == "/metrics"
+    assert len(set(names)) == len(names) == len(paths)
+
+
+def test_a_finger_on_a_chart(browser: Browser, host: tuple[Node, Shown]) -> None:
+    """The values stay after it is lifted, until the page is touched elsewhere."""
+    with page_of(browser, 390, has_touch=True) as watched:
+        page = watched.open(host[1].url)
+        page.locator("#power .area-of-chart").tap()
+        expect(page.locator(".tip")).to_be_visible()
+        page.locator("#gpus-title").tap()
+
+        expect(page.locator(".tip")).to_be_hidden()
+
+
 def test_without_scripts(browser: Browser, host: tuple[Node, Shown]) -> None:
     """It says what it needs, and the links to everything else work."""
     with page_of(browser) as watched:
