@@ -25,7 +25,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 TICKS = 40
 """Number of replayed ticks: a process has exited, and one that is not listed holds memory."""
 PICTURES = {"page.png": "light", "page-dark.png": "dark"}
-WIDTH, REPORT_WIDTH, SCALE = 1120, 1240, 1.5
+WIDTH, REPORT_WIDTH, SCALE = 1280, 1240, 1.5
 SCREEN, PHONE = 1400, 390
 NODES = {1: 5, 8: 40}
 """Number of GPUs, and of processes."""

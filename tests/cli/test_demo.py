@@ -27,7 +27,7 @@ def test_the_demo_shows_gpus_with_their_processes() -> None:
 
     assert "\ngpuledger_up 1\n" in body
     assert re.search(r"^gpu_power_watts\{.*\} [1-9]", body, re.MULTILINE)
-    assert '<a href="./metrics">metrics</a>' in page
+    assert '<a href="./metrics">Prometheus metrics</a>' in page
     assert picture["recording"]
     assert len(picture["gpus"]) == len(past["gpus"]["rows"]) == 4
     assert (code, took_s < 2) == (0, True)

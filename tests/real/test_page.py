@@ -30,9 +30,9 @@ SUMS = """() => ({
   time: document.body.dataset.time,
   energy: document.querySelector("tfoot tr td:nth-child(6) data").value,
   memory: document.querySelector("tfoot tr td:nth-child(3) data").value,
-  used: document.querySelector(".card .memory .line data").value,
-  parts: Object.fromEntries(
-    [...document.querySelectorAll(".card [data-part]")].map((one) => [one.dataset.part, one.value])),
+  used: [...document.querySelectorAll(".card .memory .line data")].reduce((sum, one) => sum + +one.value, 0),
+  parts: [...document.querySelectorAll(".card [data-part]")].reduce(
+    (sums, {dataset: {part}, value}) => ({...sums, [part]: (sums[part] ?? 0) + +value}), {}),
   rows: document.querySelectorAll("tbody tr").length,
 })"""
 INNER_SCROLLERS = """() => [...document.querySelectorAll("main, main *")].filter((node) =>

@@ -21,7 +21,7 @@ from pathlib import Path
 import placed
 
 from gpuledger import __version__
-from gpuledger.model import Device, Facts, Granted, Holder, Owner, Owners, Tick
+from gpuledger.model import OUTSIDE, Device, Facts, Granted, Holder, Owner, Owners, Tick
 from gpuledger.sources.recording import Encoder, header, load, read_packed
 from gpuledger.sources.replay import shifted
 
@@ -179,7 +179,7 @@ def _named(invented: Owner, owner: Owner) -> Owner:
         pod_uid=owner.pod_uid,
         runtime=owner.runtime,
         unit=owner.unit,
-        reason=owner.reason,
+        reason=OUTSIDE if owner.reason == OUTSIDE else "",
     )
 
 
