@@ -40,6 +40,15 @@ def test_the_demo_balances() -> None:
     assert (shown.version, shown.node) == (1, "n1")
 
 
+def test_a_device_that_is_allocated_but_not_used() -> None:
+    """It names whose it is."""
+    gpus = demo(30).gpus
+
+    assert [gpu.in_use for gpu in gpus] == [True, True, False, True]
+    assert gpus[2].allocated_to == ("research/notebook-dana-0/notebook",)
+    assert len(gpus[0].allocated_to) == 2
+
+
 def test_watts_are_energy_over_time() -> None:
     """200 J in 2 s, all of one process: 100 W."""
     world = World()

@@ -162,9 +162,11 @@ def power_text(gpu: Gpu, glyphs: Glyphs) -> str:
 
 
 def _alerts(gpu: Gpu) -> list[Line]:
-    """Errors, and what limits the clocks."""
+    """Errors, an allocation that is not used, and what limits the clocks."""
     slowed = [name.replace("_", " ") for name in gpu.slowed_by if name not in HARMLESS]
     alerts = [styled(f"XID {', '.join(gpu.xids)}", BAD)] if gpu.xids else []
+    if gpu.up and gpu.in_use is False and gpu.allocated_to:
+        alerts.append(styled(f"allocated to {', '.join(gpu.allocated_to)}, not used", WARN))
     return [*alerts, styled(f"slowed: {', '.join(slowed)}", WARN)] if slowed else alerts
 
 

@@ -95,6 +95,7 @@ class Gpu:
     mig_enabled: bool | None = None
     energy: Energy | None = None
     busy_seconds: float | None = None
+    allocated_to: Annotated[Names, "Pods, containers and jobs to which the device is allocated, used or not."] = ()
     in_use: bool | None = None
     in_use_seconds: float | None = None
 

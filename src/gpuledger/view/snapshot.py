@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuledger import __version__
+from gpuledger.holders import allocations
 from gpuledger.model import Account, ContainerUse, MemoryAccount, Owner, ProcessUse, Reading, Tick
 from gpuledger.model.readings import Labelled
 from gpuledger.view.problems import problems
@@ -27,6 +28,9 @@ MIN_INTERVAL_NS = 50_000_000
 def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snapshot:
     """The snapshot of `tick`. Power is the mean since the earlier tick `before`."""
     power = _Power(tick, before)
+    allocated: dict[str, set[str]] = {}
+    for uuid, owner in allocations(tick):
+        allocated.setdefault(uuid, set()).add(owner.display_name)
     return Snapshot(
         gpuledger=__version__,
         time=tick.time_ns / 1e9,
@@ -39,7 +43,7 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
             driver_version=tick.driver.driver_version,
             cuda_version=tick.driver.cuda_version,
         ),
-        gpus=tuple(_gpu(reading, tick) for reading in tick.readings),
+        gpus=tuple(_gpu(reading, tick, allocated.get(reading.device.uuid, set())) for reading in tick.readings),
         process_count=_process_count(tick),
         processes=tuple(_process(use, power) for use in tick.processes),
         containers=tuple(_container(use, power) for use in tick.containers),
@@ -108,7 +112,7 @@ def _process_count(tick: Tick) -> int | None:
     return len(tick.resident_pids()) if is_known else None
 
 
-def _gpu(reading: Reading, tick: Tick) -> Gpu:
+def _gpu(reading: Reading, tick: Tick, allocated_to: set[str]) -> Gpu:
     device = reading.device
     account = tick.accounts.get(device.uuid)
     return Gpu(
@@ -136,6 +140,7 @@ def _gpu(reading: Reading, tick: Tick) -> Gpu:
         mig_enabled=reading.mig_enabled,
         energy=_energy(account) if account is not None else None,
         busy_seconds=_divided(account.busy_ns, 1e9) if account is not None else None,
+        allocated_to=tuple(sorted(allocated_to)),
         in_use=account.in_use if account is not None else None,
         in_use_seconds=account.in_use_ns / 1e9 if account is not None else None,
     )

@@ -190,13 +190,14 @@ class Card {
       ...(gpu.up ? [] : [["down", "bad"]]),
       ...slowed.map((name) => [name, name === "power cap" ? "" : "bad"]),
       ...(gpu.mig_enabled ? [["MIG", ""]] : []),
-      ...(gpu.up && gpu.in_use === false ? [["idle", "quiet"]] : []),
+      ...(gpu.up && gpu.in_use === false ? [gpu.allocated_to.length ? ["allocated, not used", ""] : ["idle", "quiet"]] : []),
     ];
     while (this.badges.children.length > badges.length) this.badges.lastChild.remove();
     while (this.badges.children.length < badges.length) this.badges.append(el("li"));
     badges.forEach(([text, kind], index) => {
       say(this.badges.children[index], text);
       mark(this.badges.children[index], "class", `badge ${kind}`);
+      mark(this.badges.children[index], "title", text === "allocated, not used" ? `Allocated to ${gpu.allocated_to.join(", ")}` : "");
     });
     this.reason.hidden = gpu.up;
     say(this.reason, gpu.reason);
