@@ -6,6 +6,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.components import program
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -43,7 +45,7 @@ _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 
 
 def _openssl(*words: str) -> None:
-    subprocess.run(["openssl", *words], check=True, capture_output=True)
+    subprocess.run([program("openssl"), *words], check=True, capture_output=True)
 
 
 def encrypt_key(key: Path, encrypted: Path) -> None:

@@ -1,8 +1,29 @@
-"""For all tests: a busy machine is no failure."""
+"""For all tests: a busy machine is no failure, and neither is a missing component."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import components
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Workers send reports as UTF-8, which hostile names in logs may not be."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out a test whose components are missing."""
+    for mark in item.iter_markers("needs"):
+        for name in mark.args:
+            if not components.is_here(name):
+                components.leave_out(name)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,6 +28,7 @@ from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
 from gpuledger.sources.nvml.source import NvmlSource
 from tests import fakedriver
+from tests.components import program
 from tests.fakedriver import Gpu, Mig, Process, h200_node
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -194,8 +194,7 @@ def test_golden_scrape(tick: Tick, fmt: Format) -> None:
 
 def test_promtool_has_no_complaint(tick: Tick) -> None:
     """Prometheus's own linter finds nothing."""
-    promtool = shutil.which("promtool")
-    assert promtool, "promtool is not installed; it comes with Debian's package prometheus"
+    promtool = program("promtool")
 
     done = subprocess.run(
         [promtool, "check", "metrics"], input=body(tick, Format.TEXT), capture_output=True, text=True, check=False

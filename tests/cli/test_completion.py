@@ -8,6 +8,7 @@ import pytest
 
 from gpuledger.cli import COMMANDS, completion, main
 from gpuledger.config import OPTIONS
+from tests.components import program
 
 
 def offered(line: str) -> list[str]:
@@ -18,7 +19,7 @@ def offered(line: str) -> list[str]:
         f"{completion.bash()}\nCOMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}\n"
         '_gpuledger; printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(["bash", "--norc", "-euc", script], capture_output=True, text=True, check=True)
+    done = subprocess.run([program("bash"), "--norc", "-euc", script], capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 

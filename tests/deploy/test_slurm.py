@@ -16,6 +16,7 @@ from gpuledger.owners.hpcdir import HpcProvider
 from gpuledger.owners.names import Names
 from gpuledger.report.settings import OPTIONS, Settings
 from tests.cli.running import serving, surroundings
+from tests.components import program
 from tests.fakedriver import Gpu, Scenario
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +129,9 @@ def test_prometheus_accepts_the_scrape_configuration(tmp_path: Path) -> None:
     """Checked by promtool; labels of the exporter are kept."""
     path = tmp_path / "prometheus.yml"
     path.write_text(blocks("yaml")[0])
-    done = subprocess.run(["promtool", "check", "config", str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program("promtool"), "check", "config", str(path)], capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(job["honor_labels"] for job in yaml.safe_load(path.read_text())["scrape_configs"])

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 import uuid
 from pathlib import Path
+
+from tests.components import compiler
 
 LIBRARIES = {4: "libdcgm.so.4", 3: "libdcgm.so.3"}
 
@@ -28,21 +29,18 @@ def build(major: int = 4) -> Path:
     library = Path(tempfile.gettempdir()) / f"fakedcgm-{os.getuid()}-{key}-{major}" / name
     if library.exists():
         return library
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise RuntimeError("cannot build the fake DCGM: no C compiler; install gcc or clang, or set CC")
     library.parent.mkdir(parents=True, exist_ok=True)
     # Two test processes may build at once: each links its own file, and the rename is atomic.
     unfinished = library.with_name(f"{name}.{os.getpid()}")
     flags = ["-O2", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden", f"-Wl,-soname,{name}"]
     done = subprocess.run(
-        [compiler, *flags, f'-DMAJOR="{major}"', "-o", str(unfinished), str(_SOURCE)],
+        [*compiler(), *flags, f'-DMAJOR="{major}"', "-o", str(unfinished), str(_SOURCE)],
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"cannot build the fake DCGM: {compiler} failed:\n{done.stderr}")
+        raise RuntimeError(f"cannot build the fake DCGM:\n{done.stderr}")
     unfinished.replace(library)
     return library
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 import time
 import uuid
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+
+from tests.components import compiler
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -38,19 +39,16 @@ def build(directory: Path | None = None) -> Path:
     library, stamp = directory / LIBRARY, directory / "source"
     if library.exists() and stamp.exists() and stamp.read_text() == key:
         return directory
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise RuntimeError("cannot build the fake driver: no C compiler; install gcc or clang, or set CC")
     directory.mkdir(parents=True, exist_ok=True)
     # Two test processes may build at once: each links its own file, and the rename is atomic.
     unfinished = directory / f"{LIBRARY}.{os.getpid()}"
     flags = ["-O2", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden", f"-Wl,-soname,{LIBRARY}"]
     c_files = [str(source) for source in sources if source.suffix == ".c"]
     done = subprocess.run(
-        [compiler, *flags, "-o", str(unfinished), *c_files], capture_output=True, text=True, check=False
+        [*compiler(), *flags, "-o", str(unfinished), *c_files], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        raise RuntimeError(f"cannot build the fake driver: {compiler} failed:\n{done.stderr}")
+        raise RuntimeError(f"cannot build the fake driver:\n{done.stderr}")
     unfinished.replace(library)
     stamp.write_text(key)
     return directory

@@ -13,6 +13,7 @@ import pytest
 
 from gpuledger.owners.lookups import MOST_THREADS
 from tests.cli.running import Running, gpuledger, serving, surroundings
+from tests.components import compiler
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.owners.fakeproc import Proc
 
@@ -35,7 +36,7 @@ def slow_users(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that blocks lookups of users."""
     library = tmp_path_factory.mktemp("users") / "slow_users.so"
     source = Path(__file__).with_name("slow_users.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    subprocess.run([*compiler(), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     return library
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.cli.running import Running
+from tests.components import program
 from tests.hostile.tenants import ATTACKER, VICTIM, cgroup, exporter, nested, process
 from tests.owners.docker_server import FakeDocker, http, listed
-from tests.real.daemons import program
 
 LINE = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')

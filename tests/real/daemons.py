@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,19 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.components import program
+
 LOG_TAIL = 4000
 """Characters of a daemon's log that a failed start shows."""
-
-
-def program(name: str) -> str:
-    """Where a program is, the distribution's own first: its parts fit together.
-
-    One that is missing fails the test: a real suite that skips proves nothing.
-    """
-    found = shutil.which(name, path="/usr/bin:/usr/sbin:/bin:/sbin:" + os.environ.get("PATH", ""))
-    if found is None:
-        raise AssertionError(f"{name} is not installed; the tests in tests/real need it")
-    return found
 
 
 def answers(path: Path) -> Callable[[], bool]:

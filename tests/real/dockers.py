@@ -7,7 +7,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-from tests.real.daemons import answers, end_processes_under, kill, program, run, start, stop, unmount_under
+from tests.components import program
+from tests.real.daemons import answers, end_processes_under, kill, run, start, stop, unmount_under
 from tests.real.images import busybox_tar
 
 IMAGE = "tiny:1"

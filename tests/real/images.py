@@ -6,7 +6,7 @@ import io
 import tarfile
 from pathlib import Path
 
-from tests.real.daemons import program
+from tests.components import program
 
 FOLDERS = ("bin", "dev", "etc", "proc", "sys", "tmp")
 APPLETS = ("cat", "echo", "env", "ls", "mkdir", "sh", "sleep", "true")

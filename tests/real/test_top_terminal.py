@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import COMMAND, surroundings
+from tests.real.daemons import run
 
 
 class Terminal:
@@ -52,7 +53,7 @@ class Terminal:
     def pid(self) -> int:
         """Of the command, below tmux's shell."""
         shell = self.tmux("display-message", "-p", "#{pane_pid}").strip()
-        return int(subprocess.run(["pgrep", "-P", shell], capture_output=True, text=True, check=True).stdout.split()[0])
+        return int(run("pgrep", "-P", shell).split()[0])
 
     def ended(self) -> int:
         """Its exit code, once the terminal is as it was before."""

@@ -22,7 +22,8 @@ import yaml
 
 from tests.certificates import Authority
 from tests.cli.running import Running, serving, surroundings
-from tests.real.daemons import program, wait_until
+from tests.components import program
+from tests.real.daemons import wait_until
 from tests.real.prometheus import prometheus
 
 DOCS = Path(__file__).parents[2] / "docs" / "web.md"

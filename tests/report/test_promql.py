@@ -11,7 +11,7 @@ import yaml
 from gpuledger.report import promql
 from gpuledger.report.promql import Counter
 from gpuledger.report.queries import GROUPINGS, Column, Step, find_grouping, queries
-from tests.real.daemons import program
+from tests.components import program
 
 STEP, GAP = "300000ms", "3600000ms"
 EVAL = "10m"

@@ -42,7 +42,7 @@ TICKS = [
 def pack(*lines: str | dict[str, Any], head: str | dict[str, Any] | None = None) -> bytes:
     """A recording of these lines."""
     every = [header() if head is None else head, *lines]
-    return gzip.compress("".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in every).encode())
+    return gzip.compress("".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in every).encode(), mtime=0)
 
 
 def packed(ticks: list[Tick]) -> bytes:
@@ -189,14 +189,14 @@ NO_RECORDING = "not a gpuledger recording; make one with `gpuledger record FILE`
     ("data", "reason"),
     [
         (b"", NO_RECORDING),
-        (gzip.compress(b""), NO_RECORDING),
-        (gzip.compress(b"\n"), NO_RECORDING),
+        (gzip.compress(b"", mtime=0), NO_RECORDING),
+        (gzip.compress(b"\n", mtime=0), NO_RECORDING),
         (pack(head="[]"), NO_RECORDING),
         (pack(head="{}"), NO_RECORDING),
         (pack(head="[" * 100_000), NO_RECORDING),
         (b"gpu_up 1\n",
          "damaged or not a recording: Not a gzipped file (b'gp'); name a file that `gpuledger record` wrote"),
-        (gzip.compress(b"\xff\xfe\n"), "not UTF-8 text; record it again"),
+        (gzip.compress(b"\xff\xfe\n", mtime=0), "not UTF-8 text; record it again"),
         (pack(), "no readings; record it again"),
         (
             pack(head={**header(), "version": 2}),
@@ -239,7 +239,7 @@ NO_RECORDING = "not a gpuledger recording; make one with `gpuledger record FILE`
             pack({**ROW, "readings": [{"device": 0, "reason": "\ud800"}]}),
             "line 2: reason is not text; record it again",
         ),
-        (gzip.compress(json.dumps(header()).encode() + b"\n{"),
+        (gzip.compress(json.dumps(header()).encode() + b"\n{", mtime=0),
          "the last line is incomplete or too long; record it again"),
     ],
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from gpuledger.export.text import escape
 from gpuledger.holders import DevicePods, HolderLabels, device_pods
 from gpuledger.model import Device
 from gpuledger.upstream.enrich import enrich
+from tests.components import program
 from tests.upstream.world import GPUS, MIGS, NAMES, body, given, labelled, parsed, pods, samples, text, tick, uuid
 
 ABOUT = ("gpu", "namespace", "pod", "container")
@@ -219,8 +219,7 @@ def test_nothing_but_labels_changes(name: str, copied: bool) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_prometheus_reads_it(name: str) -> None:
     """Its linter dislikes dcgm-exporter's names and labels, but can read every line; of NVLinks' own text it cannot."""
-    promtool = shutil.which("promtool")
-    assert promtool, "promtool is not installed; it comes with Debian's package prometheus"
+    promtool = program("promtool")
 
     def check(page: str) -> str:
         done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, check=False)
