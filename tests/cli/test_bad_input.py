@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuledger.cli import COMMANDS, main
+from gpuledger.cli.usage import EXAMPLES
 from gpuledger.config import ENVIRONMENTS, OPTIONS
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
@@ -35,8 +36,10 @@ LINES = [
     ("--tick.intervall=5s", "unknown flag --tick.intervall; did you mean --tick.interval?"),
     ("serve --listen-adress :1", "unknown flag --listen-adress; did you mean --listen-address?"),
     ("serve --kubernets-enabled", "unknown flag --kubernets-enabled; did you mean --kubernetes-enabled?"),
-    ("serve --tick 5s", "unknown flag --tick; see gpuledger serve --help"),
-    ("-x", "unknown flag -x; see gpuledger serve --help"),
+    ("serve --tick 5s", "unknown flag --tick; see gpuledger serve --help-all"),
+    ("serve --port 9500", "unknown flag --port; did you mean --web.listen-address :9400?"),
+    ("report -v", "unknown flag -v; see gpuledger report --help-all"),
+    ("-x", "unknown flag -x; see gpuledger serve --help-all"),
     ("serve now", "unexpected argument 'now'; see gpuledger serve --help"),
     (
         "--log.level debug once",
@@ -229,10 +232,11 @@ def test_a_full_disk_or_a_reader_that_left_is_no_traceback(words: list[str]) -> 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line of usage, what it is for, and all flags with what they do; exit code 0."""
-    assert main([name, "--help"]) == 0
+    """One line of usage, what it is for, all flags with what they do, and two examples; exit code 0."""
+    assert main([name, "--help-all"]) == 0
 
     shown = capsys.readouterr().out
+    assert all(f"\n  {example}\n" in shown for example in EXAMPLES[name])
     assert re.match(rf"usage: gpuledger {name}( [A-Z]+)* \[FLAGS\]\n\n{re.escape(COMMANDS[name])}\.\n", shown)
     text = " ".join(shown.split())
     own = {"fleet": FLEET_OPTIONS, "report": REPORT_OPTIONS, "completion": ()}

@@ -92,7 +92,22 @@ def test_a_printed_configuration_can_be_used(capsys: pytest.CaptureFixture[str],
     assert capsys.readouterr().out == first
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]])
+def test_help_shows_the_usual_settings_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """The others are in `--help-all`; a hidden flag works as well."""
+    main(["serve", "--help"])
+    usual = capsys.readouterr().out
+    main(["serve", "--help-all"])
+    everything = capsys.readouterr().out
+
+    assert "--web.listen-address" in usual
+    assert "--dcgm.hostengine" not in usual
+    assert "--dcgm.hostengine" in everything
+    assert "more settings: gpuledger serve --help-all" in usual
+    assert len(usual.splitlines()) < 70 < len(everything.splitlines())
+    assert main(["serve", "--dcgm.hostengine=x", "--print-config"]) == 0
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_help_names_every_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """One line each."""
     assert main(words) == 0

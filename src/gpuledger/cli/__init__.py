@@ -1,4 +1,4 @@
-"""The command line: `gpuledger COMMAND --flags`; `serve` is the default command."""
+"""The command line: `gpuledger COMMAND --flags`. Flags without a command are those of `serve`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from gpuledger import __version__, config
-from gpuledger.cli import terminal
+from gpuledger.cli import terminal, usage
 from gpuledger.config import CONFIG_FILE, OPTIONS, Config, Option
 from gpuledger.errors import ConfigError, UsageError
 
 COMMANDS = {
-    "serve": "expose this host's GPUs to Prometheus (default)",
+    "serve": "expose this host's GPUs to Prometheus",
     "once": "read the GPUs once and print or write the metrics",
     "top": "show GPU use by owner in a terminal",
-    "demo": "expose a recording of a real H200; needs no GPU",
+    "demo": "expose a recording of a node with four H200s; needs no GPU",
     "doctor": "check this host and explain how to fix problems",
     "explain": "show step by step how a process gets its owner",
     "record": "write driver readings to a file for replay",
@@ -79,13 +79,13 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
     if words[:1] == ["--version"]:
         terminal.write(version_text().encode())
         return 0
-    if words[:1] in (["--help"], ["-h"], ["help"]):
+    if words[:1] in ([], ["--help"], ["-h"], ["help"]):
         terminal.write(_help().encode())
         return 0
-    name = "serve" if not words or words[0].startswith("-") else words.pop(0)
+    name = "serve" if words[0].startswith("-") else words.pop(0)
     if name not in COMMANDS:
         raise ConfigError(f"unknown command {name!r}", config.suggest(name, COMMANDS) or "see gpuledger --help")
-    command, options, parser = prepare(name)
+    command, options, parser = prepare(name, is_complete="--help-all" in words)
     try:
         arguments, unknown = parser.parse_known_args(words)
     except SystemExit:  # --help
@@ -100,11 +100,11 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
     return command.run(arguments, settings)
 
 
-def prepare(name: str) -> tuple[Command, Sequence[Option], Parser]:
-    """A command, its settings, and the parser of its flags."""
+def prepare(name: str, *, is_complete: bool = True) -> tuple[Command, Sequence[Option], Parser]:
+    """A command, its settings, and the parser of its flags; its help is complete or shows only the usual settings."""
     command: Command = import_module(f"gpuledger.cli.{name}")
     options: Sequence[Option] = getattr(command, "OPTIONS", OPTIONS)
-    parser = _parser(name, options)
+    parser = _parser(name, options, is_complete=is_complete)
     command.add_arguments(parser)
     words = [str(action.metavar or action.dest.upper()) for action in parser._get_positional_actions()]  # noqa: SLF001
     parser.usage = " ".join([parser.prog, *words, "[FLAGS]"])  # argparse would list every setting
@@ -123,21 +123,30 @@ def _check(environment: Mapping[str, str]) -> None:
         config.check_environment(environment, (*FLEET_OPTIONS, *REPORT_OPTIONS, *TOP_OPTIONS))
 
 
-def _parser(name: str, options: Sequence[Option]) -> Parser:
-    parser = Parser(prog=f"gpuledger {name}", description=f"{COMMANDS[name]}.", allow_abbrev=False)
+def _parser(name: str, options: Sequence[Option], *, is_complete: bool) -> Parser:
+    shown = [option for option in options if is_complete or usage.is_usual(name, option)]
+    parser = Parser(
+        prog=f"gpuledger {name}",
+        description=f"{COMMANDS[name]}.",
+        epilog=usage.examples(name, len(options) - len(shown)),
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--help-all", action="help", help="show this help with all settings and exit")
     parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and exit")
     _add(parser, CONFIG_FILE)
-    settings = parser.add_argument_group("settings (each is also an environment variable and a YAML key)")
+    titles = {usage.group_of(option) for option in shown}
+    groups = {title: parser.add_argument_group(title) for title in (*usage.GROUPS, usage.OTHERS) if title in titles}
     for option in options:
-        _add(settings, option)
+        _add(groups.get(usage.group_of(option), parser), option, is_shown=option in shown)
     return parser
 
 
-def _add(parser: Parser | argparse._ArgumentGroup, option: Option) -> None:
+def _add(parser: Parser | argparse._ArgumentGroup, option: Option, *, is_shown: bool = True) -> None:
     names = [f"--{name}" for name in (option.key, *option.aliases)]
     common: dict[str, Any] = {"dest": f"option {option.key}", "action": "append"}
     default = f" [{option.default_text}]" if option.default_text else ""
-    text = f"{option.help}{default}".replace("%", "%%")
+    text = f"{option.help}{default}".replace("%", "%%") if is_shown else argparse.SUPPRESS
     if option.is_switch:
         parser.add_argument(*names, **common, nargs="?", const="true", metavar="BOOL", help=text)
         negated = {"dest": common["dest"], "action": "append_const", "const": "false"}
@@ -157,8 +166,9 @@ def _unknown(word: str, parser: Parser) -> ConfigError:
         return ConfigError(f"the command {word!r} must come first", f"write gpuledger {word} --tick.interval 5s")
     if not flag.startswith("-"):
         return ConfigError(f"unexpected argument {word!r}", f"see {parser.prog} --help")
-    close = config.suggest(flag, parser._option_string_actions)  # noqa: SLF001 - argparse offers no other way
-    return ConfigError(f"unknown flag {flag}", close or f"see {parser.prog} --help")
+    known = list(parser._option_string_actions)  # noqa: SLF001 - argparse offers no other way
+    close = usage.guess(flag, known) or config.suggest(flag, known)
+    return ConfigError(f"unknown flag {flag}", close or f"see {parser.prog} --help-all")
 
 
 def _help() -> str:

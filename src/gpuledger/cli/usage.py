@@ -1,0 +1,97 @@
+"""What `--help` shows of each command: two examples and the settings that most users need; hints for usual mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuledger.config import OPTIONS, Option
+
+EXAMPLES: dict[str, tuple[str, str]] = {
+    "serve": (
+        "gpuledger serve --journal.path /var/lib/gpuledger/journal",
+        "gpuledger serve --web.listen-address 127.0.0.1:9500 --environment docker",
+    ),
+    "once": ("gpuledger once", "gpuledger once --output /var/lib/node_exporter/gpuledger.prom"),
+    "top": ("gpuledger top", "gpuledger top --connect http://gpu-host:9400 --group pod"),
+    "demo": ("gpuledger demo", "gpuledger demo --web.listen-address 127.0.0.1:9500"),
+    "doctor": ("sudo gpuledger doctor", "sudo gpuledger doctor --bundle problem.tar.gz"),
+    "explain": ("sudo gpuledger explain 4711", "gpuledger explain --cgroup /proc/4711/cgroup"),
+    "record": ("gpuledger record today.jsonl.gz --duration 5m", "gpuledger serve --source replay:today.jsonl.gz"),
+    "fingerprints": (
+        "gpuledger fingerprints export learned.json --journal.path /var/lib/gpuledger/journal",
+        "gpuledger fingerprints import learned.json --journal.path /var/lib/gpuledger/journal",
+    ),
+    "fleet": (
+        "gpuledger fleet --prometheus.url http://prometheus:9090",
+        "gpuledger fleet --prometheus.url http://prometheus:9090 --once",
+    ),
+    "report": (
+        "gpuledger report --prometheus.url http://prometheus:9090 --since 7d --by namespace",
+        "gpuledger report --prometheus.url http://prometheus:9090 --month 2026-10 --by account --output october.html",
+    ),
+    "completion": ("source <(gpuledger completion bash)", "gpuledger completion fish | source"),
+}
+USUAL = {
+    "serve": (
+        "web.listen-address", "web.dialect", "web.config.file", "tick.interval", "environment", "docker.host",
+        "kubernetes.api", "slurm.job-mapping-dir", "journal.path", "dcgm-exporter.url", "log.level",
+    ),
+    "demo": ("web.listen-address", "web.dialect", "tick.interval"),
+    "fingerprints": ("journal.path",),
+}  # fmt: skip
+"""The exporter's settings in the help of these commands."""
+USUAL_ELSEWHERE = ("environment", "source", "log.level")
+"""The same for the other commands."""
+GROUPS = {
+    "web": ("web",),
+    "readings": ("tick", "driver", "collector", "source", "path"),
+    "series": ("process", "container", "metric-retention", "metric-prefix"),
+    "owners": ("environment", "docker", "cri", "pod-resources-socket", "kubernetes", "kubernetes-enabled", "slurm"),
+    "energy": ("energy", "journal"),
+    "dcgm-exporter and DCGM": ("dcgm", "dcgm-exporter", "dcgm-update-frequency"),
+    "Prometheus": ("prometheus",),
+    "period and groups": ("since", "from", "to", "month", "time-zone", "by", "map", "top", "step", "gap"),
+    "GPUs in use": (
+        "in-use", "window", "query", "memory-query", "allocated-query", "resident-query", "unit", "refresh", "max-age",
+    ),
+    "prices": ("price", "price-gpu-hour", "price-model", "gpu-hours", "idle", "currency", "carbon", "pue"),
+    "output": ("format", "output", "allow-partial"),
+    "another exporter": ("connect", "exporter"),
+    "log": ("log",),
+}  # fmt: skip
+"""Title of each group in the help, and the first part of the keys in it."""
+OTHERS = "others"
+GUESSES = {
+    "--web.listen-address :9400": ("-p", "--port", "--listen", "--host", "--bind", "--addr", "--address", "--web.port"),
+    "--tick.interval 5s": ("--interval", "--scrape-interval", "--collect-interval", "--delay"),
+    "--config.file FILE": ("-c", "--conf", "--configuration"),
+    "--log.level debug": ("-v", "-d", "--verbose", "--debug"),
+    "--web.telemetry-path /metrics": ("--path", "--metrics-path"),
+    "--environment kubernetes": ("-k", "--kubernetes", "--k8s"),
+}
+"""The flag that each group of guesses means."""
+
+
+def is_usual(command: str, option: Option) -> bool:
+    """Whether the help of a command shows the setting; a command's own settings are always shown."""
+    return option not in OPTIONS or option.key in USUAL.get(command, USUAL_ELSEWHERE)
+
+
+def group_of(option: Option) -> str:
+    """The title of the setting's group."""
+    first = option.key.partition(".")[0]
+    return next((title for title, firsts in GROUPS.items() if first in firsts), OTHERS)
+
+
+def examples(command: str, hidden: int) -> str:
+    """The text below the flags."""
+    lines = ["examples:", *(f"  {example}" for example in EXAMPLES[command]), ""]
+    if hidden:
+        lines.append(f"{hidden} more settings: gpuledger {command} --help-all")
+    return "\n".join(lines)
+
+
+def guess(flag: str, known: Sequence[str]) -> str:
+    """A suggestion for a flag that other programs have; empty if there is none."""
+    meant = next((meant for meant, guesses in GUESSES.items() if flag in guesses), "")
+    return f"did you mean {meant}?" if meant.partition(" ")[0] in known else ""
