@@ -34,6 +34,7 @@ PACKAGES = {
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "runc": "runc",
+    "setpriv": "util-linux",
     "systemd-analyze": "systemd",
     "tmux": "tmux",
     "victoria-metrics": "victoria-metrics",

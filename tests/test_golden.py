@@ -192,6 +192,7 @@ def test_golden_scrape(tick: Tick, fmt: Format) -> None:
     assert masked == FILES[fmt].read_text()
 
 
+@pytest.mark.needs("promtool")
 def test_promtool_has_no_complaint(tick: Tick) -> None:
     """Prometheus's own linter finds nothing."""
     promtool = program("promtool")
@@ -272,11 +273,16 @@ def test_golden_scrape_of_a_dialect(tick: Tick, file: str) -> None:
     assert series(body)
 
 
+@pytest.mark.needs("promtool")
 @pytest.mark.parametrize("dialect", OTHERS)
 def test_promtool_complains_only_of_their_names(tick: Tick, dialect: str) -> None:
     """It can be read; what the linter dislikes is what the other exporter called its metrics."""
     done = subprocess.run(
-        ["promtool", "check", "metrics"], input=said(tick, dialect), capture_output=True, text=True, check=False
+        [program("promtool"), "check", "metrics"],
+        input=said(tick, dialect),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     complaints = {line.split(" ", 1)[1] for line in done.stderr.splitlines()}
 

@@ -74,6 +74,7 @@ def test_no_answer_is_not_zero() -> None:
     assert trigger["metadata"]["ignoreNullValues"] == "false"
 
 
+@pytest.mark.needs("promtool")
 def test_the_queries_are_promql_about_a_recorded_series(tmp_path: Path) -> None:
     """Promtool accepts the queries, and the series is recorded."""
     (trigger,) = manifest("keda-prometheus")["spec"]["triggers"]

@@ -10,6 +10,8 @@ from gpuledger.cli import COMMANDS, completion, main
 from gpuledger.config import OPTIONS
 from tests.components import program
 
+pytestmark = pytest.mark.needs("bash")
+
 
 def offered(line: str) -> list[str]:
     """What a real bash offers at the end of a line."""

@@ -60,6 +60,7 @@ def _status(
         return error.code
 
 
+@pytest.mark.needs("openssl")
 @pytest.mark.parametrize("command", ["demo", "fleet"])
 def test_all_pages_are_protected(tmp_path: Path, command: str) -> None:
     """TLS and passwords are before every page of every server, health checks included."""
@@ -82,6 +83,7 @@ def test_all_pages_are_protected(tmp_path: Path, command: str) -> None:
     assert 'msg="TLS is enabled; users: 1"' in log
 
 
+@pytest.mark.needs("openssl")
 def test_the_demo_says_https(tmp_path: Path) -> None:
     """The address it prints is one that works."""
     Authority(tmp_path).issue("server")
@@ -158,6 +160,7 @@ def _ticks(url: str) -> int:
     return int(found[1])
 
 
+@pytest.mark.needs("openssl")
 def test_what_the_doctor_finds(tmp_path: Path) -> None:
     """A file that serve would refuse is a problem; an exporter behind TLS or a password is no stranger on our port."""
     path = tmp_path / "web.yml"

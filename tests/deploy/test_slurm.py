@@ -125,6 +125,7 @@ def test_the_page_names_files_and_flags_that_exist() -> None:
         config.load_as(Settings, OPTIONS, flags, {})
 
 
+@pytest.mark.needs("promtool")
 def test_prometheus_accepts_the_scrape_configuration(tmp_path: Path) -> None:
     """Checked by promtool; labels of the exporter are kept."""
     path = tmp_path / "prometheus.yml"

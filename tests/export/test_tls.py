@@ -25,6 +25,8 @@ from gpuledger.export.webconfig import ClientAuth, TlsConfig, WebFile
 from tests.certificates import Authority, Pair, encrypt_key
 from tests.export.clients import BODY, connect, exchange, get, serving, until
 
+pytestmark = pytest.mark.needs("openssl")
+
 PAIR = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
 CLIENTS = PAIR + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n"
 

@@ -12,6 +12,8 @@ from gpuledger.catalog import CATALOG
 from tests.fleet.rules import NAMES, RULES
 from tests.real.daemons import run
 
+pytestmark = pytest.mark.needs("promtool")
+
 TESTS = Path(__file__).parent
 FILES = [("gpuledger-fleet.yml", "rules_test.yml"), ("gpuledger-namespaces.yml", "namespaces_test.yml")]
 

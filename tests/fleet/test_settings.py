@@ -101,6 +101,7 @@ def test_the_unit_follows_the_query() -> None:
     assert settings("query=my_metric", "unit=percent").plan().percent
 
 
+@pytest.mark.needs("promtool")
 @pytest.mark.parametrize(
     "flags", [[], ["dcgm=true"], ["window=5m"], ["by=namespace+pod", "by=model", "by=node"], ["dcgm=true", "by=pod"]]
 )

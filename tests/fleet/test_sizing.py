@@ -7,6 +7,7 @@ from collections import Counter
 from copy import deepcopy
 from pathlib import Path
 
+import pytest
 import yaml
 
 from gpuledger.catalog import CATALOG, kinds
@@ -82,6 +83,7 @@ def test_what_is_kept_is_enough_for_the_report() -> None:
     assert {name for name in named if not kept.fullmatch(name) and not name.startswith("gpu_process_")} == set()
 
 
+@pytest.mark.needs("promtool")
 def test_prometheus_accepts_the_configuration(tmp_path: Path) -> None:
     """Both parts together, as one file; Debian's Prometheus is built without Kubernetes."""
     path = tmp_path / "prometheus.yml"

@@ -21,7 +21,7 @@ EVE = 54321
 FAST = "--tick.interval=100ms"
 SECRET = "root only\n"
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can write into directories of other users")
+pytestmark = pytest.mark.needs("root")
 
 
 @pytest.fixture

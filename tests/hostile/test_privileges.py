@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,10 +57,7 @@ reads = {works(call) for call in (
 print(*acts, "|", *reads)
 """
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users"),
-    pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed"),
-]
+pytestmark = pytest.mark.needs("root", "setpriv")
 
 
 @contextmanager

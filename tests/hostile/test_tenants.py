@@ -19,6 +19,8 @@ from tests.components import program
 from tests.hostile.tenants import ATTACKER, VICTIM, cgroup, exporter, nested, process
 from tests.owners.docker_server import FakeDocker, http, listed
 
+pytestmark = pytest.mark.needs("root", "cgroups")
+
 LINE = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 POD = "7f2c1a9e-3b64-4d0f-9a51-c8e20d7b4f13"

@@ -23,11 +23,13 @@ CASES: list[Any] = yaml.safe_load(TESTS.read_text())["tests"]
 PARTS = ["**What it means.**", "**How to look.**", "**What to do.**"]
 
 
+@pytest.mark.needs("promtool")
 def test_promtool_accepts_the_alerts() -> None:
     """Prometheus can load the rules."""
     assert "SUCCESS" in run("promtool", "check", "rules", str(RULES))
 
 
+@pytest.mark.needs("promtool")
 def test_each_alert_fires_and_clears() -> None:
     """Each alert also does not fire in similar situations."""
     assert "SUCCESS" in run("promtool", "test", "rules", str(TESTS), timeout_s=120)

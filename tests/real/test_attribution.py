@@ -16,6 +16,8 @@ from tests.books.worlds import World
 from tests.cli.running import serving, surroundings
 from tests.real.prometheus import Prometheus, prometheus
 
+pytestmark = pytest.mark.needs("prometheus")
+
 PAGE = (Path(__file__).parents[2] / "docs" / "attribution.md").read_text()
 QUERIES: dict[str, str] = dict(re.findall(r"```promql\n# ([a-z-]+): .*\n((?:.+\n)+?)```", PAGE))
 ASKED_S = 29

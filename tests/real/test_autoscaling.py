@@ -19,6 +19,8 @@ from tests.real.daemons import wait_until
 from tests.real.nodes import EmptyNode, host, uuid
 from tests.real.prometheus import Prometheus, prometheus
 
+pytestmark = pytest.mark.needs("prometheus")
+
 GPUS, PODS = 11, 4
 SERIES = "namespace:gpu_in_use_utilization:resident"
 

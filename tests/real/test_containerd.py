@@ -17,6 +17,8 @@ from tests.owners.kubelet_server import pod_labels
 from tests.owners.processes import Source, tick_of
 from tests.real.containerds import CRI, IMAGE, Containerd
 
+pytestmark = pytest.mark.needs("root", "cgroups", "containerd", "runc", "busybox")
+
 
 def test_names_from_containerd(containerd: Containerd) -> None:
     """A pod with two containers, through a crash of the daemon, until they end."""

@@ -12,6 +12,8 @@ from tests.cli.running import serving, surroundings
 from tests.real.nodes import CUT, GPUS, SHARED, Node, host, uuid
 from tests.real.prometheus import Found, Prometheus, prometheus
 
+pytestmark = pytest.mark.needs("prometheus")
+
 ALL = 'gpu=~".*", hostname=~".*"'
 
 # What panels of dashboards for dcgm-exporter ask: gauges, averages, sums, by pod, over time.

@@ -20,6 +20,8 @@ from tests.fakedriver import Gpu
 from tests.real.nodes import GIB, EmptyNode, host, uuid
 from tests.real.prometheus import Prometheus, prometheus
 
+pytestmark = pytest.mark.needs("prometheus")
+
 Meant = dict[str, float]
 """Values by GPU; under an empty key, one value for all."""
 ACTIVE = {"0": 0.4, "1": 0.99}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from gpuledger import __version__
@@ -20,6 +21,7 @@ EXPOSURE = 20
 """Maximum exposure level in tenths, on systemd's scale from 0 to 100. docs/host.md names it."""
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_systemd_finds_the_unit_safe(tmp_path: Path) -> None:
     """`systemd-analyze security` reports the exposure that docs/host.md names, and `verify` reports nothing."""
     for name in ("gpuledger.service", "gpuledger.socket"):
@@ -34,6 +36,7 @@ def test_systemd_finds_the_unit_safe(tmp_path: Path) -> None:
     assert f"**{found}**" in (ROOT / "docs" / "host.md").read_text()
 
 
+@pytest.mark.needs("promtool")
 def test_prometheus_takes_its_configurations(tmp_path: Path) -> None:
     """That of Compose with the rules of mixin/, and that of the minimal manifest."""
     shutil.copytree(ROOT / "mixin", tmp_path / "mixin")

@@ -19,6 +19,8 @@ from tests.checkout import ROOT
 from tests.real.daemons import wait_until
 from tests.real.dockers import IMAGE, Engine
 
+pytestmark = pytest.mark.needs("root", "cgroups", "dockerd", "containerd", "runc", "busybox", "openssl")
+
 SOON_S = 10
 """Far more than an event takes, and less than the time between two polls."""
 

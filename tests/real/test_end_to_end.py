@@ -16,6 +16,8 @@ from tests.owners.kubelet_server import KubeletServer, pod_labels
 from tests.real.containerds import CRI, Containerd
 from tests.real.dockers import IMAGE, Engine, Podman
 
+pytestmark = pytest.mark.needs("prometheus")
+
 GIB = 1 << 30
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 IDLE = "GPU-00000001-0000-4000-8000-000000000001"

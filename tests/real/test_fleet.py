@@ -24,6 +24,8 @@ from tests.fakedriver import Gpu, Process, Scenario
 from tests.real.nodes import Node, host, uuid
 from tests.real.prometheus import Prometheus, free_port, prometheus
 
+pytestmark = pytest.mark.needs("prometheus", "victoria-metrics")
+
 RULES = Path(__file__).parents[2] / "mixin" / "rules" / "gpuledger-fleet.yml"
 EXPRESSIONS = {
     rule["record"]: rule["expr"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]

@@ -18,6 +18,8 @@ from tests.owners.kubelet_server import pod_labels
 from tests.real.nodes import GIB, Node, host
 from tests.real.prometheus import Found, Prometheus, prometheus
 
+pytestmark = pytest.mark.needs("prometheus")
+
 ENERGY, FLEET, WORKLOAD = "gpuledger-energy", "gpuledger-fleet", "gpuledger-workload"
 SCRAPES = 24
 SPAN, INTERVAL = "8s", "5s"

@@ -25,6 +25,8 @@ from tests.cli.running import Running, serving, surroundings
 from tests.real.browsers import Shown, chromium, page_of, shown
 from tests.view.nodes import HOSTILE, Node
 
+pytestmark = pytest.mark.needs("chromium")
+
 OWNERS = "async () => (await (await fetch('api/v1/snapshot')).json()).processes.map((row) => row.owner)"
 SUMS = """() => ({
   time: document.body.dataset.time,

@@ -15,6 +15,8 @@ from gpuledger.owners.names import Container
 from tests.real.daemons import wait_until
 from tests.real.dockers import IMAGE, Podman
 
+pytestmark = pytest.mark.needs("root", "cgroups", "podman", "runc", "busybox")
+
 SOON_S = 10
 
 

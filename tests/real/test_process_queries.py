@@ -13,6 +13,8 @@ from tests.checkout import ROOT
 from tests.cli.running import serving, surroundings
 from tests.real.prometheus import Found, Prometheus, prometheus
 
+pytestmark = pytest.mark.needs("prometheus")
+
 P = "my_gpu_process"
 JOULES = f"{P}_energy_joules"
 POD = '{pod="llama-finetune-0"}'

@@ -20,6 +20,8 @@ from tests.fakedriver import Gpu, Process, Scenario
 from tests.real.nodes import GIB, EmptyNode, host
 from tests.real.prometheus import free_port, prometheus
 
+pytestmark = pytest.mark.needs("prometheus", "victoria-metrics")
+
 BACKENDS = ("prometheus", "victoria-metrics")
 SCRAPE_S = 0.5
 SETTLED_S = 4 * SCRAPE_S

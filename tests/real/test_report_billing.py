@@ -15,6 +15,8 @@ from tests.real.history import History, remembering
 from tests.real.prometheus import Prometheus
 from tests.real.scriptednode import BEGAN, Minutes, Node, column, report, run_report
 
+pytestmark = pytest.mark.needs("prometheus", "victoria-metrics")
+
 BACKENDS = ("prometheus", "victoria-metrics")
 ALWAYS = (-30.0, 90.0)
 

@@ -19,6 +19,8 @@ from tests.cli.running import gpuledger
 from tests.real.history import History, remembering
 from tests.real.prometheus import Prometheus
 
+pytestmark = pytest.mark.needs("prometheus")
+
 BEGAN = int(time.time()) // 60 * 60 - 3600
 SECONDS, SCRAPE_S = 600, 15
 TARGET = {"instance": "demo:9400", "job": "gpuledger"}

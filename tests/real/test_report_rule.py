@@ -10,6 +10,8 @@ from tests.real.history import History, remembering
 from tests.real.prometheus import Prometheus
 from tests.real.scriptednode import BEGAN, GIB, Node, column, report
 
+pytestmark = pytest.mark.needs("prometheus", "victoria-metrics")
+
 BACKENDS = ("prometheus", "victoria-metrics")
 
 

@@ -37,6 +37,8 @@ SECRET = "hunter2-do-not-tell"
 
 WORKLOAD = """
 import ctypes, mmap, os, sys, time
+
+pytestmark = pytest.mark.needs("root", "cgroups", "dockerd", "containerd", "runc", "busybox", "openssl")
 libc = ctypes.CDLL(None)
 if sys.argv[1] == "maps":
     assert libc.unshare(0x00020000) == 0 and libc.mount(b"none", b"/", None, 0x44000, None) == 0  # our mounts are ours

@@ -18,6 +18,8 @@ import pytest
 from tests.cli.running import COMMAND, surroundings
 from tests.real.daemons import run
 
+pytestmark = pytest.mark.needs("tmux", "pgrep")
+
 
 class Terminal:
     """A window of tmux with one command in it."""

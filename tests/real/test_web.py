@@ -26,6 +26,8 @@ from tests.components import program
 from tests.real.daemons import wait_until
 from tests.real.prometheus import prometheus
 
+pytestmark = pytest.mark.needs("prometheus", "victoria-metrics", "curl", "openssl")
+
 DOCS = Path(__file__).parents[2] / "docs" / "web.md"
 PASSWORD = "correct horse"
 HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()

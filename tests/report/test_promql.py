@@ -13,6 +13,8 @@ from gpuledger.report.promql import Counter
 from gpuledger.report.queries import GROUPINGS, Column, Step, find_grouping, queries
 from tests.components import program
 
+pytestmark = pytest.mark.needs("promtool")
+
 STEP, GAP = "300000ms", "3600000ms"
 EVAL = "10m"
 """The end of the cell, which starts at 5m. A series has one value per minute from 0m to 10m."""

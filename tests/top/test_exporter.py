@@ -72,6 +72,7 @@ def test_other_answers_are_told_in_one_line(handler: Callable[[Request], Respons
             ask(address)
 
 
+@pytest.mark.needs("openssl")
 def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     """Is told as such, with the flag for it; Python takes that error for a bad value too."""
     authority = Authority(tmp_path)

@@ -216,6 +216,7 @@ def test_nothing_but_labels_changes(name: str, copied: bool) -> None:
     assert [line for line in page.splitlines() if line.startswith("#")] == heads.splitlines()
 
 
+@pytest.mark.needs("promtool")
 @pytest.mark.parametrize("name", NAMES)
 def test_prometheus_reads_it(name: str) -> None:
     """Its linter dislikes dcgm-exporter's names and labels, but can read every line; of NVLinks' own text it cannot."""
