@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, settings
 
 from tests import components
 
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("patient", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("random", settings.get_profile("patient"), derandomize=False)
 settings.load_profile("patient")
 
 

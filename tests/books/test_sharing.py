@@ -323,7 +323,7 @@ AMOUNTS = st.dictionaries(st.integers(1, 4), st.floats(0, 1), max_size=4)
 STEPS = st.lists(st.tuples(AMOUNTS, st.dictionaries(st.integers(1, 3), st.integers(0, 100))), min_size=1, max_size=8)
 
 
-@settings(max_examples=150)
+@settings(max_examples=37)
 @given(
     st.fixed_dictionaries({pid: st.tuples(SHAPE, st.integers(0, 600_000)) for pid in (1, 2, 3, 4)}),
     st.sets(st.integers(1, 4)),

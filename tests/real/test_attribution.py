@@ -1,4 +1,4 @@
-"""The queries of docs/attribution.md, asked of a real Prometheus that scraped the demo and a small made-up host."""
+"""The queries of docs/attribution.md, asked of a real Prometheus that scraped a recording and a small made-up host."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from tests.real.prometheus import Prometheus, prometheus
 
 pytestmark = pytest.mark.needs("prometheus")
 
+ONE_GPU = Path(__file__).parents[1] / "data" / "one-gpu.jsonl.gz"
+"""A real H200 that two pods and a container share."""
 PAGE = (Path(__file__).parents[2] / "docs" / "attribution.md").read_text()
 QUERIES: dict[str, str] = dict(re.findall(r"```promql\n# ([a-z-]+): .*\n((?:.+\n)+?)```", PAGE))
 ASKED_S = 29
-"""After the start: in the demo nobody comes or goes in the 12 s before, so increases have all there is to see."""
+"""After the start: in the recording nobody comes or goes in the 12 s before, so increases have all there is to see."""
 WINDOW = "12s"
 
 Series = list[tuple[dict[str, str], float]]
@@ -54,9 +56,9 @@ class Host:
 
 @dataclass
 class Hosts:
-    """The demo, and a host on which one process works alone, waits beside another, and leaves: 4 s each."""
+    """The recording, and a host on which one process works alone, waits beside another, and leaves: 4 s each."""
 
-    demo: Host
+    recorded: Host
     small: Host
 
 
@@ -77,8 +79,8 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     path = small_host(tmp_path_factory.mktemp("small") / "host.jsonl.gz")
     with ExitStack() as stack:
         found = []
-        for words in (["demo"], ["serve", f"--source=replay:{path}"]):
-            exporter = stack.enter_context(serving(*words, env=surroundings()))
+        for recorded in (ONE_GPU, path):
+            exporter = stack.enter_context(serving("serve", f"--source=replay:{recorded}", env=surroundings()))
             began = time.time()
             exporter.metrics("^gpu_energy_joules_total")
             address = exporter.url.removeprefix("http://")
@@ -90,34 +92,34 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield Hosts(*found)
 
 
-DEMO = {"trainer", "triton", "vllm"}
+RECORDED = {"trainer", "triton", "vllm"}
 """Its containers; beside them runs a service of the host that does nothing."""
 
 
 def power_by_pod(hosts: Hosts) -> None:
     """Everybody is there, and together they draw what the device does."""
-    watts = hosts.demo.by_container("power-by-pod")
-    assert set(watts) == {*DEMO, ""}
-    assert sum(watts.values()) == pytest.approx(hosts.demo.one("rate(gpu_energy_joules_total[1m])"))
-    assert {labels.get("pod") for labels, _ in hosts.demo.page("power-by-pod")} >= {"llama-finetune-0"}
+    watts = hosts.recorded.by_container("power-by-pod")
+    assert set(watts) == {*RECORDED, ""}
+    assert sum(watts.values()) == pytest.approx(hosts.recorded.one("rate(gpu_energy_joules_total[1m])"))
+    assert {labels.get("pod") for labels, _ in hosts.recorded.page("power-by-pod")} >= {"llama-finetune-0"}
 
 
 def energy_by_pod(hosts: Hosts) -> None:
     """With what no container has it adds up to the device."""
-    joules = hosts.demo.by_container("energy-by-pod")
-    assert set(joules) == DEMO
-    nobody = [hosts.demo.one(f"sum(increase(gpu_{n}_energy_joules_total[1h]))") for n in ("idle", "retired")]
-    nobody += [hosts.demo.one("sum(increase(gpu_unattributed_energy_joules_total[1h]))")]
-    nobody += [hosts.demo.one('sum(increase(gpu_process_energy_joules_total{container=""}[1h]))')]
-    device = hosts.demo.one("sum(increase(gpu_energy_joules_total[1h]))")
+    joules = hosts.recorded.by_container("energy-by-pod")
+    assert set(joules) == RECORDED
+    nobody = [hosts.recorded.one(f"sum(increase(gpu_{n}_energy_joules_total[1h]))") for n in ("idle", "retired")]
+    nobody += [hosts.recorded.one("sum(increase(gpu_unattributed_energy_joules_total[1h]))")]
+    nobody += [hosts.recorded.one('sum(increase(gpu_process_energy_joules_total{container=""}[1h]))')]
+    device = hosts.recorded.one("sum(increase(gpu_energy_joules_total[1h]))")
     assert sum(joules.values()) + sum(nobody) == pytest.approx(device)
     assert device > 1000
 
 
 def energy_by_namespace(hosts: Hosts) -> None:
     """Each namespace has what its pods have."""
-    joules = hosts.demo.by_container("energy-by-pod")
-    assert {labels.get("namespace", ""): value for labels, value in hosts.demo.page("energy-by-namespace")} == {
+    joules = hosts.recorded.by_container("energy-by-pod")
+    assert {labels.get("namespace", ""): value for labels, value in hosts.recorded.page("energy-by-namespace")} == {
         "ml": joules["trainer"],
         "serving": joules["vllm"],
         "": joules["triton"],
@@ -126,24 +128,26 @@ def energy_by_namespace(hosts: Hosts) -> None:
 
 def kwh_by_pod(hosts: Hosts) -> None:
     """3.6 million joules are one."""
-    joules = hosts.demo.by_container("energy-by-pod")
-    kwh = hosts.demo.by_container("kwh-by-pod")
+    joules = hosts.recorded.by_container("energy-by-pod")
+    kwh = hosts.recorded.by_container("kwh-by-pod")
     assert kwh == pytest.approx({name: value / 3_600_000 for name, value in joules.items()})
 
 
 def cost_by_pod(hosts: Hosts) -> None:
     """Kilowatt-hours times the price."""
-    kwh = hosts.demo.by_container("kwh-by-pod")
-    assert hosts.demo.by_container("cost-by-pod") == pytest.approx({name: 0.3 * value for name, value in kwh.items()})
+    kwh = hosts.recorded.by_container("kwh-by-pod")
+    assert hosts.recorded.by_container("cost-by-pod") == pytest.approx(
+        {name: 0.3 * value for name, value in kwh.items()}
+    )
 
 
 def top_consumers(hosts: Hosts) -> None:
     """The largest first, each with its name."""
-    top = hosts.demo.page("top-consumers")
+    top = hosts.recorded.page("top-consumers")
     watts = [value for _, value in top]
     assert watts == sorted(watts, reverse=True)
     assert {labels["process_name"] for labels, _ in top} == {"ollama", "python3", "triton", "vllm"}
-    assert sum(watts) == pytest.approx(sum(hosts.demo.by_container("power-by-pod").values()))
+    assert sum(watts) == pytest.approx(sum(hosts.recorded.by_container("power-by-pod").values()))
 
 
 def joules_per_busy_second(hosts: Hosts) -> None:
@@ -151,15 +155,15 @@ def joules_per_busy_second(hosts: Hosts) -> None:
 
     A container may exceed the board's limit of 700 W: its energy and its sampled time are estimated separately.
     """
-    for cost in hosts.demo.by_container("joules-per-busy-second").values():
+    for cost in hosts.recorded.by_container("joules-per-busy-second").values():
         assert 80 < cost < 2 * 700
     ((_, alone),) = hosts.small.page("joules-per-busy-second")
     assert alone > 300
 
 
 def working_share(hosts: Hosts) -> None:
-    """Most in the demo, where all work; on the small host one works, the other only waits."""
-    assert hosts.demo.by_container("working-share") == dict.fromkeys(DEMO, pytest.approx(0.75, abs=0.24))
+    """Most in the recording, where all work; on the small host one works, the other only waits."""
+    assert hosts.recorded.by_container("working-share") == dict.fromkeys(RECORDED, pytest.approx(0.75, abs=0.24))
     by_id = re.sub("namespace, pod, container", "container_id", QUERIES["working-share"])
     shares = {labels["container_id"]: share for labels, share in hosts.small.ask(by_id)}
     assert shares["c8"] < 0.3  # what it has beyond that is of the edges, where it was alone at one end
@@ -167,13 +171,13 @@ def working_share(hosts: Hosts) -> None:
 
 
 def waiting(hosts: Hosts) -> None:
-    """The service in the demo that holds memory and does nothing."""
-    assert [labels["process_name"] for labels, _ in hosts.demo.page("waiting")] == ["ollama"]
+    """The service in the recording that holds memory and does nothing."""
+    assert [labels["process_name"] for labels, _ in hosts.recorded.page("waiting")] == ["ollama"]
 
 
 def idle_share(hosts: Hosts) -> None:
-    """None in the demo, where somebody always is; the 80 W of a third of the time on the small host."""
-    assert [value for _, value in hosts.demo.page("idle-share")] == [0]
+    """None in the recording, where somebody always is; the 80 W of a third of the time on the small host."""
+    assert [value for _, value in hosts.recorded.page("idle-share")] == [0]
     ((labels, share),) = hosts.small.page("idle-share")
     assert share == pytest.approx(80 / (80 + 120 + 300), rel=0.5)  # the edges of the phases are not all idle
     assert labels["uuid"] == "GPU-0"
@@ -181,28 +185,28 @@ def idle_share(hosts: Hosts) -> None:
 
 def unattributed_by_reason(hosts: Hosts) -> None:
     """Only what was before, and that does not rise."""
-    for host in (hosts.demo, hosts.small):
+    for host in (hosts.recorded, hosts.small):
         assert host.page("unattributed-by-reason") == [({"reason": "before"}, 0)]
 
 
 def measured_share(hosts: Hosts) -> None:
-    """Nothing in the demo, where four share; on the small host that of the process alone."""
-    assert [value for _, value in hosts.demo.page("measured-share")] == [0]
+    """Nothing in the recording, where four share; on the small host that of the process alone."""
+    assert [value for _, value in hosts.recorded.page("measured-share")] == [0]
     ((_, share),) = hosts.small.page("measured-share")
     assert 0.3 < share < 0.9
 
 
 def balance(hosts: Hosts) -> None:
     """To less than a millijoule on each GPU."""
-    for host in (hosts.demo, hosts.small):
+    for host in (hosts.recorded, hosts.small):
         ((labels, missing),) = host.page("balance")
         assert abs(missing) < 1e-6
         assert set(labels) == {"instance", "gpu"}
 
 
 def utilization_in_use(hosts: Hosts) -> None:
-    """Nearly always busy in the demo; half of the time in which somebody was there on the small host, not a third."""
-    assert 0.5 < hosts.demo.one(QUERIES["utilization-in-use"]) <= 1
+    """Nearly always busy in the recording; half of the time in which somebody was there on the small host, not a third."""
+    assert 0.5 < hosts.recorded.one(QUERIES["utilization-in-use"]) <= 1
     assert hosts.small.one(QUERIES["utilization-in-use"]) == pytest.approx(0.5, abs=0.15)
 
 
