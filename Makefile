@@ -7,6 +7,8 @@ WORKERS := 4
 PARALLEL := -n $(WORKERS) --dist loadfile
 SLOW := --ignore=tests/real --ignore=tests/hostile --ignore=tests/fuzz --ignore=tests/cli --ignore=tests/deploy
 
+export STRICT
+
 .PHONY: demo serve test quick e2e lint bench docs dashboards manifests dist image-test audit clean python
 
 demo: python  ## replay a node with four GPUs on port 9400; installs nothing
