@@ -205,7 +205,7 @@ def balance(hosts: Hosts) -> None:
 
 
 def utilization_in_use(hosts: Hosts) -> None:
-    """Nearly always busy in the recording; on the small host half of the time in which somebody was there, not a third."""
+    """Nearly always busy in the recording; on the small host, half of the time in which it is in use, not a third."""
     assert 0.5 < hosts.recorded.one(QUERIES["utilization-in-use"]) <= 1
     assert hosts.small.one(QUERIES["utilization-in-use"]) == pytest.approx(0.5, abs=0.15)
 
