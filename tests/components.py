@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
@@ -28,6 +30,7 @@ PACKAGES = {
     "docker": "docker.io",
     "dockerd": "docker.io",
     "git": "git",
+    "make": "make",
     "openssl": "openssl",
     "pgrep": "procps",
     "podman": "podman",
@@ -40,7 +43,8 @@ PACKAGES = {
     "victoria-metrics": "victoria-metrics",
 }
 """Programs, each with its package in Debian."""
-ROOT, CGROUPS = "root", "cgroups"
+ROOT, CGROUPS, NETWORK = "root", "cgroups", "network"
+INDEX = ("pypi.org", 443)
 CGROUP_FILES = ("/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/memory/cgroup.procs")
 """Of version 2 and version 1."""
 SYS_ADMIN = 21
@@ -54,12 +58,23 @@ def find(name: str) -> str | None:
 
 
 def is_here(name: str) -> bool:
-    """Whether this machine has a program, or gives tests the rights of root, or cgroups that they can create."""
+    """Whether this machine has a program, or root's rights, cgroups that tests can create, or a way to PyPI."""
     if name == ROOT:
         return os.geteuid() == 0 and bool(_capabilities() >> SYS_ADMIN & 1)
     if name == CGROUPS:
         return is_here(ROOT) and any(os.access(path, os.W_OK) for path in CGROUP_FILES)
+    if name == NETWORK:
+        return _can_connect()
     return find(name) is not None
+
+
+@cache
+def _can_connect() -> bool:
+    try:
+        socket.create_connection(INDEX, timeout=3).close()
+    except OSError:
+        return False
+    return True
 
 
 def _capabilities() -> int:
@@ -109,6 +124,8 @@ def describe(name: str) -> str:
         return "root (with CAP_SYS_ADMIN)"
     if name == CGROUPS:
         return "a writable cgroup hierarchy"
+    if name == NETWORK:
+        return "a connection to PyPI"
     package = PACKAGES.get(name)
     return f"{name} (apt install {package})" if package else name
 

@@ -55,6 +55,7 @@ def test_prometheus_takes_its_configurations(tmp_path: Path) -> None:
     assert "rules found" in said
 
 
+@pytest.mark.needs("network")
 def test_the_wheel_alone_is_enough(tmp_path: Path) -> None:
     """From an empty virtual environment and the built wheel: `gpuledger demo` answers."""
     wheels = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
