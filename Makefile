@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS := 4
 PARALLEL := -n $(WORKERS) --dist loadfile
-SLOW := --ignore=tests/real --ignore=tests/hostile --ignore=tests/fuzz --ignore=tests/cli --ignore=tests/deploy
+SLOW := $(addprefix --ignore=tests/,real hostile fuzz cli deploy mixin top test_docs.py)
 
 export STRICT
 

@@ -6,12 +6,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.components import program
+
 ROOT = Path(__file__).parents[1]
 
 
 def copy_to(folder: Path) -> None:
     """What git knows, or would add: nothing that was built here, and no history."""
-    argv = ["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"]
+    argv = [program("git"), "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     for name in listed:
         if (ROOT / name).is_file():

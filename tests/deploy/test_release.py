@@ -46,6 +46,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.needs("git")
 def test_archives_are_reproducible(trees: list[Path], tmp_path: Path) -> None:
     """Two trees give identical archives, and so does the unpacked sdist outside of git."""
     wheels = [build(tree, "wheel") for tree in trees]
@@ -58,6 +59,7 @@ def test_archives_are_reproducible(trees: list[Path], tmp_path: Path) -> None:
     assert digest(sdists[0]) == digest(sdists[1])
 
 
+@pytest.mark.needs("git")
 def test_content_of_the_wheel(trees: list[Path]) -> None:
     """The wheel has the program, recording, commit, licences and manual page, but no tests and no tools."""
     with zipfile.ZipFile(build(trees[0], "wheel")) as wheel:

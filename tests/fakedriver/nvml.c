@@ -123,7 +123,8 @@ static Call enter(Counter *counter, int has_device, Handle handle) {
 }
 
 static void leave(Call *c) {
-    u64 now = monotonic_ns(), last = written_ns;
+    u64 now = monotonic_ns();
+    unsigned long long last = written_ns;
     c->counter->calls++;
     c->counter->ns += now - c->began_ns;
     release(c->s);

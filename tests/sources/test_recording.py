@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.errors import RecordingError, UsageError
@@ -61,6 +61,7 @@ def refusal(data: bytes) -> str:
     return message.removeprefix("cannot replay x.gz: ")
 
 
+@settings(max_examples=40)
 @given(recordings())
 def test_what_is_written_is_read_again(ticks: list[Tick]) -> None:
     """Decoder after Encoder is the identity, for any ticks: every field, devices and processes that come and go."""
