@@ -168,7 +168,7 @@ def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """And no thread or socket of ours stays behind."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["serve", "--web.listen-address", f"127.0.0.1:{port}"]) == 2
+        assert main(["serve", "--log.level=warn", "--web.listen-address", f"127.0.0.1:{port}"]) == 2
 
     assert capsys.readouterr().err == (
         f"gpuledger: cannot listen on 127.0.0.1:{port}: address already in use;"

@@ -10,6 +10,8 @@ import pytest
 from gpuledger.owners.cgroup import CgroupRef
 from gpuledger.owners.cgroupfs import CgroupTree
 
+pytestmark = pytest.mark.needs("root")
+
 A, B = "a1" * 32, "b2" * 32
 POD = "2c9f8a79-5391-454b-88cb-86190881cb96"
 USER = 54321
