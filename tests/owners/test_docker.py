@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpuledger.errors import ProviderError
+from gpuledger.owners import docker
 from gpuledger.owners import docker as docker_module
 from gpuledger.owners.docker import DockerProvider, Endpoint, default_urls
 from gpuledger.owners.names import Container, PodLabels
@@ -503,6 +504,31 @@ def test_where_daemons_are(tmp_path: Path) -> None:
             "podman"
         ]
     assert default_urls({}, 0, tmp_path) == []
+
+
+def test_a_socket_in_a_file_system_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It delays the start a little, and the sockets of others are found."""
+    answered = threading.Event()
+    look = docker._socket_at
+
+    def blocking(path: Path) -> Path | None:
+        if "/1000/" in str(path):
+            answered.wait(60)
+        return look(path)
+
+    monkeypatch.setattr(docker, "_socket_at", blocking)
+    monkeypatch.setattr(docker, "SOCKETS_S", 0.2)
+    (tmp_path / "run" / "user" / "1000").mkdir(parents=True)
+    other = tmp_path / "run" / "user" / "1001"
+    other.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(other / "docker.sock"))
+        try:
+            found = default_urls({}, 0, tmp_path)
+        finally:
+            answered.set()
+
+    assert [endpoint.url for endpoint in found] == [f"unix://{other}/docker.sock"]
 
 
 def test_what_docker_host_says(tmp_path: Path) -> None:

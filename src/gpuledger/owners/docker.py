@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from gpuledger.net.tls import TlsSettings
 from gpuledger.owners.cgroup import NO_UID
 from gpuledger.owners.dockerjson import Inspected, read_container, read_inspected, read_list
 from gpuledger.owners.jsonvalues import LONGEST_TEXT, as_dict, as_line, as_text
+from gpuledger.owners.lookups import Lookups
 from gpuledger.owners.names import Names
 from gpuledger.statelog import StateLog
 
@@ -51,6 +53,8 @@ PERMISSION = {
     "podman": "run as the owner of the socket, or as root",
 }
 OTHER_API = "is it a Docker API?"
+SOCKETS_S = 2.0
+"""How long to look for sockets at the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +290,17 @@ def controlling_uid(path: str) -> int | None:
 
 
 def default_urls(environment: Mapping[str, str], uid: int, root: Path = Path("/")) -> list[Endpoint]:
-    """The daemons of this host: DOCKER_HOST, and the usual sockets that exist, each once."""
+    """The daemons of this host: DOCKER_HOST, and the usual sockets that exist, each once.
+
+    A user may mount a file system that does not answer: a socket that is not found in time does not exist.
+    """
     named = _docker_host(environment)
     endpoints = {} if named is None else {_resolved(Path(named.url.removeprefix("unix://"))): named}
+    lookups: Lookups[Path, Path | None] = Lookups("sockets")
+    deadline = Deadline(SOCKETS_S)
     for path in _usual_paths(uid, root):
-        real = _resolved(path)
-        if _is_socket(real):
+        real = lookups.get(path, partial(_socket_at, path), timeout_s=max(0.01, deadline.remaining_s))
+        if real is not None:
             endpoints.setdefault(real, Endpoint("podman" if "podman" in str(real) else "docker", f"unix://{path}"))
     return list(endpoints.values())
 
@@ -334,8 +343,10 @@ def _resolved(path: Path) -> Path:
         return path
 
 
-def _is_socket(path: Path) -> bool:
+def _socket_at(path: Path) -> Path | None:
+    """The socket itself if the path leads to one."""
+    real = _resolved(path)
     try:
-        return path.is_socket()
+        return real if real.is_socket() else None
     except OSError:
-        return False
+        return None
