@@ -28,7 +28,7 @@ from tests.books.worlds import (
 
 
 @settings(max_examples=75)
-@given(sequences(), POLICIES, KEEP, MOST)
+@given(sequences() | sequences(may_stick=True), POLICIES, KEEP, MOST)
 def test_parts_and_accounts_are_the_device(
     steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int, most: int | None
 ) -> None:
@@ -72,6 +72,27 @@ def test_nothing_is_lost_or_invented(steps: list[tuple[Tick, int | None]], polic
     assert last.energy_mj == before_mj + 21_000
 
 
+@settings(max_examples=300)
+@given(sequences(may_stick=True), POLICIES)
+def test_a_stuck_counter_is_replaced_by_power(steps: list[tuple[Tick, int | None]], policy: Policy) -> None:
+    """Counter <= booked energy <= counter + power x time, if the counter never falls."""
+    books = Books(policy=policy)
+    most_mw, last_ns, power_mj = 0, None, 0
+    for tick, counted in steps:
+        books.book(tick)
+        reading = next((r for r in tick.readings if r.device == GPU and r.up), None)
+        if reading is None or reading.energy_mj is None:
+            continue
+        most_mw = max(most_mw, reading.power_mw or 0)
+        power_mj += 0 if last_ns is None else max(0, tick.time_ns - last_ns) * most_mw // 10**9 + 1
+        last_ns = tick.time_ns
+        is_doubtful = books._energy.ledgers[GPU.uuid]._state.meter.suspect_mj is not None
+        assert counted is not None
+        if never_falls(steps):
+            assert is_doubtful or counted <= booked_mj(books, GPU)
+            assert booked_mj(books, GPU) <= counted + power_mj
+
+
 def check_counted(books: Books, device: Device, counted_mj: int, *, falls: bool) -> None:
     """All that was counted is booked, unless the last reading is not believed yet; never more."""
     is_doubtful = books._energy.ledgers[device.uuid]._state.meter.suspect_mj is not None
@@ -87,7 +108,7 @@ def booked_mj(books: Books, device: Device) -> int:
 
 
 @settings(max_examples=75)
-@given(sequences(), POLICIES, KEEP, MOST)
+@given(sequences() | sequences(may_stick=True), POLICIES, KEEP, MOST)
 def test_nothing_falls_and_nothing_is_negative(
     steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int, most: int | None
 ) -> None:

@@ -74,7 +74,7 @@ def test_killed_at_any_point(
 
 
 @settings(max_examples=75)
-@given(sequences(), POLICIES, KEEP, MOST, FATES)
+@given(sequences() | sequences(may_stick=True), POLICIES, KEEP, MOST, FATES)
 def test_nothing_falls(
     steps: list[tuple[Tick, int | None]],
     policy: Policy,

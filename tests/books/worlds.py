@@ -70,7 +70,7 @@ class World:
 
 
 PIDS = st.integers(1, 4)
-MJ = st.integers(0, 3000) | st.integers(0, 10**6)
+MJ = st.integers(1, 3000) | st.integers(1, 10**6)
 ENERGY = st.one_of(
     MJ.map(lambda mj: ("rise", mj)),
     MJ.map(lambda mj: ("rise", mj)),
@@ -89,12 +89,16 @@ STEPS = st.sampled_from([0.0, 0.1, 0.1, 0.5, 1.0, 1.0, 1.0, 1.0, 5.0, 11.0, 60.0
 
 
 @st.composite
-def sequences(draw: st.DrawFn) -> list[tuple[Tick, int | None]]:
-    """Any ticks of a whole GPU and one cut by MIG, each with what the whole GPU's counter has counted in all."""
+def sequences(draw: st.DrawFn, *, may_stick: bool = False) -> list[tuple[Tick, int | None]]:
+    """Any ticks of a whole GPU and one cut by MIG, each with what the whole GPU's counter has counted in all.
+
+    If the counter may stick, it stands still for some ticks, and then continues or catches up.
+    """
     world, counter, counted = World(), draw(st.integers(0, 10**6)), None
     with_counter = draw(st.integers(0, 5)) > 0
+    missed_mj, sticks = 0, may_stick and with_counter
     made: list[tuple[Tick, int | None]] = []
-    for _ in range(draw(st.integers(1, 12))):
+    for _ in range(draw(st.integers(1, 20 if may_stick else 12))):
         world.now_ns += int(draw(STEPS) * S)
         world.starts = draw(st.dictionaries(PIDS, st.none() | st.integers(1, 2)))
         world.mps_servers = draw(st.dictionaries(PIDS, st.sampled_from(["root", "user"]), max_size=2))
@@ -104,8 +108,12 @@ def sequences(draw: st.DrawFn) -> list[tuple[Tick, int | None]]:
             continue
         up = draw(st.integers(0, 7)) > 0
         how, mj = draw(ENERGY)
+        if sticks and draw(st.integers(0, 3)):
+            missed_mj, how, mj = missed_mj + mj, "stuck", 0
+        elif how == "rise":
+            missed_mj, mj = 0, mj + draw(st.sampled_from([0, missed_mj]))
         before = counter
-        counter = mj if how == "reset" else counter + mj
+        counter = mj if how == "reset" and mj != before else counter + mj
         told = up and how != "none" and with_counter
         if told:
             counted = counter if counted is None else counted + (counter - before if counter >= before else counter)

@@ -52,6 +52,13 @@ def test_a_healthy_host_is_clean(tmp_path: Path) -> None:
     assert code == exit_code(FOUND_HERE)
 
 
+def _set_clock(scenario: Scenario, seconds: float) -> None:
+    """Stop the driver's clock there; a counter would stand still, too."""
+    scenario.clock = seconds
+    for gpu in scenario.gpus:
+        gpu.energy_mj = "none"
+
+
 def _forbid_instances(scenario: Scenario) -> None:
     scenario.gpus[1].mig = 1
     scenario.migs = [Mig(1, gi=1)]
@@ -78,8 +85,9 @@ def _forbid_instances(scenario: Scenario) -> None:
         (lambda s: setattr(s.processes[0], "memory", "na"), "memory", "warning", "nvidia-smi"),
         (lambda s: setattr(s.processes[0], "pid", NO_SUCH_PID), "processes", "warning", "--path.procfs=/host/proc"),
         (lambda s: setattr(s, "driver", "470.57.02"), "versions", "warning", "R510"),
-        (lambda s: setattr(s, "clock", 1_700_000_000.5), "clock", "warning", "timedatectl"),
-        (lambda s: setattr(s, "clock", time.time() + 3600), "clock", "warning", "timedatectl"),
+        (lambda s: _set_clock(s, 1_700_000_000.5), "clock", "warning", "timedatectl"),
+        (lambda s: _set_clock(s, time.time() + 3600), "clock", "warning", "timedatectl"),
+        (lambda s: setattr(s.gpus[1], "energy_at", 4e9), "gpu 1", "warning", "reset the GPU"),
         (lambda s: setattr(s.gpus[1], "mig", 1), "mig of gpu 1", "warning", "nvidia-smi mig -lgi"),
         (
             _forbid_instances,
@@ -89,7 +97,7 @@ def _forbid_instances(scenario: Scenario) -> None:
     ids=[
         "unloaded", "replaced", "init-hangs", "init-slow", "no-gpu", "lost", "reset-required", "call-hangs", "no-lists",
         "call-fails", "unknown-memory", "memory-not-told", "not-in-proc", "old-driver", "clock-behind", "clock-ahead",
-        "mig-empty", "mig-rights",
+        "counter-stuck", "mig-empty", "mig-rights",
     ],
 )  # fmt: skip
 def test_faults_of_the_driver(

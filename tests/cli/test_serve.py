@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,35 @@ def test_settings_that_cost_something_are_said(scenario: Scenario, tmp_path: Pat
 
     messages = [json.loads(line)["msg"] for line in errors.splitlines()]
     assert "tick.interval is above 5s: utilization samples of short processes will be lost" in messages
+
+
+def test_a_counter_that_stands_still(scenario: Scenario, tmp_path: Path) -> None:
+    """Power times time takes its place, which the page says, until it moves again; no total falls or counts twice."""
+    scenario.gpus[0].energy_at = 4e9  # in the future
+    env = surroundings(scenario.write(tmp_path / "scenario"))
+    began = time.time()
+
+    with serving(FAST, env=env) as server:
+        server.metrics('^gpu_energy_source_info{.*source="counter"} 1$')
+        server.metrics('^gpu_energy_source_info{.*source="power"} 1$', within_s=20)
+        stuck = [problem["what"] for problem in json.loads(server.get("/api/v1/snapshot"))["problems"]]
+        by_power = joules(server.metrics("^gpu_energy_joules_total"))
+        now = time.time()
+        scenario.gpus[0].energy_mj, scenario.gpus[0].energy_at = round(300_000 * (now - began)), now
+        scenario.write(tmp_path / "scenario")
+        body = server.metrics('^gpu_energy_source_info{.*source="counter"} 1$')
+        healthy = json.loads(server.get("/api/v1/snapshot"))["problems"]
+        most_j = 300 * (time.time() - began)
+
+    assert any("energy counter stands still" in what for what in stuck)
+    assert not any("energy counter" in problem["what"] for problem in healthy)
+    assert 740 < by_power <= joules(body) < most_j + 100  # at least 2.5 s of 300 W
+    assert 'gpu_unattributed_energy_joules_total{gpu="0",uuid="GPU-a",reason="stuck"}' in body
+    assert re.search(r"^gpuledger_ledger_residual_joules{.*} 0(\.0)?$", body, re.MULTILINE)
+
+
+def joules(body: str) -> float:
+    """The energy of the GPU."""
+    found = re.search(r"^gpu_energy_joules_total{.*} (\S+)$", body, re.MULTILINE)
+    assert found is not None
+    return float(found[1])

@@ -47,6 +47,8 @@ class Node:
     programs: list[Program] = field(default_factory=list)
     started: int = 0
     lost: set[str] = field(default_factory=set)
+    stuck_mj: dict[str, int] = field(default_factory=dict)
+    """The value at which a counter stands still."""
 
     def ticks(self) -> Iterator[Tick]:
         """What the source and the owners report."""
@@ -81,6 +83,12 @@ class Node:
         for gpu in GPUS:
             if self.random.random() < (0.3 if gpu.uuid in self.lost else 0.05):
                 self.lost ^= {gpu.uuid}
+            if self.random.random() < 0.05:
+                stuck_mj = self.stuck_mj.pop(gpu.uuid, None)
+                if stuck_mj is None:
+                    self.stuck_mj[gpu.uuid] = self.counters_mj[gpu.uuid]
+                elif self.random.random() < 0.5:  # it continues where it stopped
+                    self.counters_mj[gpu.uuid] = stuck_mj
             if self.random.random() < 0.01:  # the GPU is reset
                 self.counters_mj[gpu.uuid] = self.random.randint(0, 1000)
 
@@ -107,7 +115,7 @@ class Node:
         if gpu.uuid in self.lost or not driver.up:
             yield Reading(gpu, up=False)
             return
-        chance, counter_mj = self.random.random, self.counters_mj[gpu.uuid]
+        chance, counter_mj = self.random.random, self.stuck_mj.get(gpu.uuid, self.counters_mj[gpu.uuid])
         if chance() < 0.02:  # misread
             counter_mj = self.random.choice([0, counter_mj // 2, 10**14, 2**63, 2**64 - 1])
         parts = MIGS if gpu is GPUS[2] else ()

@@ -68,6 +68,8 @@ WRONG = {
     "unknown memory": (replace(reading(), memory={GPU.uuid: MemoryAccount(0, 1 << 30, 0, 1 << 30, 2)}), "warning",
                        "GPU 3", "fuser"),
     "residual": (replace(reading(), accounts={GPU.uuid: Account(residual_mj=1)}), "problem", "GPU 3", "report"),
+    "counter": (replace(reading(), accounts={GPU.uuid: Account(source="power", counter_stuck=True)}), "warning",
+                "GPU 3", "reset the GPU"),
     "own namespace": (owners(host_pid_namespace=False), "problem", "PID namespace", "--pid=host"),
     "provider down": (owners(providers=(provider("cannot open /x: No such file"),)), "problem", "docker", "log"),
     "unresolved": (owners(unresolved=(("container has no name", 2),)), "warning", "owners", "gpuledger explain"),

@@ -274,7 +274,9 @@ def _check(state: State) -> None:
         if (ledger := gpu.ledger) is not None:
             accounts = (("idle", ledger.idle_mj), ("retired", ledger.retired_mj), *ledger.unattributed_mj)
             booked_mj = _sum(accounts, ledger.open_mj, ledger.gone_mj, ledger.unowned_mj)
-            _sum((), ledger.idle_power_mw, ledger.parked_power_mw, ledger.meter.limit_mw)
+            meter = ledger.meter
+            _sum((), ledger.idle_power_mw, ledger.parked_power_mw, meter.limit_mw)
+            _sum((), meter.still_ns, meter.still_mw_ns, meter.stuck_mj)
             balance_mj[gpu.uuid] += booked_mj - ledger.energy_mj
     if any(balance_mj.values()):
         raise ValueError("the accounts of a GPU do not add up to its energy")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuledger.books.fingerprint import Fingerprints
 from gpuledger.books.interval import NS_MW_PER_MJ, Interval, Policy, Split, split
+from gpuledger.books.meter import Meter
 from gpuledger.books.resting import ParkedPower, resting_power
 from gpuledger.books.rows import Present, Row, Work
 from gpuledger.books.sharing import Sharing
@@ -22,109 +23,6 @@ OUTDATED_NS = 3_000_000_000
 """Least length of an interval that lacks the activity of a MIG instance: the next ticks have it."""
 STILL_NS = 1_000_000_000
 """Least length of an interval without energy: the counter may be slower than the ticks."""
-SLACK_NS = 1_000_000_000
-"""The counter moves in steps of 0.1 s on data-center boards and 0.5 s on others, and may be read late."""
-CONFIRMATIONS = 2
-"""Further readings that must confirm a counter that decreased or jumped; a single wrong reading is ignored."""
-LARGEST_MJ = 10**15
-"""A larger counter is wrong: it would be 45 years at 700 W."""
-CHECKED_MW_NS = 10**18
-"""Both sums of the cross-check are halved at this power x time, about an hour at 280 W."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rise:
-    """Energy since the previous reading."""
-
-    mj: int
-    reason: str = ""
-    """Why it cannot be attributed; empty if it can."""
-
-
-@dataclass(slots=True)
-class Meter:
-    """Reads the energy counter of one GPU; without a counter, integrates power over time. Part of the journal."""
-
-    source: str = ""
-    """`counter` or `power`."""
-    at_ns: int = 0
-    counter_mj: int = 0
-    booked_mj: int = 0
-    suspect_mj: int | None = None
-    """The last reading, if it does not follow from `counter_mj`."""
-    confirmations: int = 0
-    """Readings that confirm it."""
-    power_mw: int | None = None
-    limit_mw: int | None = None
-    mw_ns: int = 0
-    """Twice the power x time that is not yet a whole millijoule."""
-    checked_counter_mj: int = 0
-    """Energy by counter in the ticks of the cross-check."""
-    checked_mw_ns: int = 0
-    """Power x time in the same ticks."""
-
-    @property
-    def checked_power_mj(self) -> int:
-        """Energy by power x time in the ticks of the cross-check."""
-        return self.checked_mw_ns // NS_MW_PER_MJ
-
-    def read(self, reading: Reading, now_ns: int, longest_ns: int = BUFFER_NS) -> Rise | None:
-        """Energy since the previous reading; None if the GPU reports neither energy nor power, or a wrong counter."""
-        self.limit_mw = reading.power_limit_mw or reading.power_default_limit_mw or self.limit_mw
-        elapsed_ns = now_ns - self.at_ns
-        mw_ns = 0  # (p0 + p1) x elapsed: twice the trapezoid, an integer
-        if reading.power_mw is not None and self.power_mw is not None and 0 < elapsed_ns <= longest_ns:
-            mw_ns = (self.power_mw + reading.power_mw) * elapsed_ns
-        if reading.energy_mj is not None and reading.energy_mj <= LARGEST_MJ:
-            counted = self._read_counter(reading.energy_mj, elapsed_ns)
-            if counted is None:
-                return None
-            rise = counted
-            if not rise.reason and mw_ns:
-                self._check(rise.mj, mw_ns // 2)
-        elif self.source != "counter" and reading.power_mw is not None:
-            self.source = "power"
-            self.mw_ns += mw_ns
-            whole_mj, self.mw_ns = divmod(self.mw_ns, 2 * NS_MW_PER_MJ)
-            rise = Rise(whole_mj)
-        else:
-            return None
-        self.power_mw, self.at_ns = reading.power_mw, now_ns
-        self.booked_mj += rise.mj
-        return rise
-
-    def _read_counter(self, counter_mj: int, elapsed_ns: int) -> Rise | None:
-        """Energy since the last reading that was booked; None while a reset or a jump is not confirmed."""
-        mj = counter_mj - self.counter_mj
-        if self.source != "counter":
-            self.source = "counter"
-            # The counter includes the energy that was booked from power until now.
-            rise = Rise(max(0, counter_mj - self.booked_mj), "before")
-        elif mj < 0:
-            rise = Rise(counter_mj, "reset")
-        else:
-            rise = Rise(mj, "jump") if self._is_jump(mj, elapsed_ns) else Rise(mj)
-        if rise.reason in ("reset", "jump") and not self._is_confirmed(counter_mj):
-            return None
-        self.counter_mj, self.suspect_mj, self.confirmations = counter_mj, None, 0
-        return rise
-
-    def _is_jump(self, mj: int, elapsed_ns: int) -> bool:
-        if self.limit_mw is None or elapsed_ns < 0:
-            return False
-        return mj > (3 * elapsed_ns // 2 + SLACK_NS) * self.limit_mw // NS_MW_PER_MJ
-
-    def _is_confirmed(self, counter_mj: int) -> bool:
-        is_in_order = self.suspect_mj is not None and self.suspect_mj <= counter_mj
-        self.suspect_mj, self.confirmations = counter_mj, self.confirmations + 1 if is_in_order else 0
-        return self.confirmations >= CONFIRMATIONS
-
-    def _check(self, counter_mj: int, mw_ns: int) -> None:
-        self.checked_counter_mj += counter_mj
-        self.checked_mw_ns += mw_ns
-        if self.checked_mw_ns > CHECKED_MW_NS:
-            self.checked_counter_mj //= 2
-            self.checked_mw_ns //= 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +220,7 @@ class Ledger:
         return Account(
             energy_mj=None if self._open is None else state.energy_mj,
             source=state.meter.source,
+            counter_stuck=state.meter.stuck_mj is not None,
             idle_mj=state.idle_mj,
             retired_mj=state.retired_mj,
             unowned_mj=state.unowned_mj,

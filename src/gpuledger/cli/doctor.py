@@ -193,7 +193,8 @@ def _ticks(loop: Loop, settings: Config) -> Ticks:
     while not loop.has_answers() and deadline.remaining_s:
         time.sleep(0.05)
     tick = loop.once()
-    while _hangs(tick) and deadline.remaining_s:  # an idle driver may need seconds to initialise
+    # An idle driver may need seconds to initialise, and a stuck counter is known only after seconds.
+    while (_hangs(tick) or _stands_still(before, tick)) and deadline.remaining_s:
         time.sleep(0.25)
         before, tick = tick, loop.once()
     wall_ns, steady_ns = time.time_ns() - wall_ns, time.monotonic_ns() - steady_ns
@@ -207,6 +208,19 @@ def _ticks(loop: Loop, settings: Config) -> Ticks:
 
 def _hangs(tick: Tick) -> bool:
     return checks.hangs(tick.driver) or any(map(checks.hangs, tick.readings))
+
+
+def _stands_still(before: Tick, tick: Tick) -> bool:
+    """Whether an energy counter did not move since the previous tick, and it is not known yet whether it is stuck."""
+    earlier = {reading.device.uuid: reading.energy_mj for reading in before.readings}
+    return any(
+        reading.energy_mj is not None
+        and reading.energy_mj == earlier.get(reading.device.uuid)
+        and bool(reading.power_mw)
+        and not (account is not None and account.counter_stuck)
+        for reading in tick.readings
+        for account in (tick.accounts.get(reading.device.uuid),)
+    )
 
 
 def _recording(tick: Tick) -> Finding:

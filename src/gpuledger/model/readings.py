@@ -136,7 +136,9 @@ class Account:
 
     energy_mj: int | None = None
     source: str = ""
-    """`counter`, or `power` if the GPU has no energy counter and power is integrated instead."""
+    """`counter`, or `power` if power is integrated: the GPU has no energy counter, or a stuck one."""
+    counter_stuck: bool = False
+    """Whether the energy counter stands still while the GPU draws power."""
     idle_mj: int = 0
     retired_mj: int = 0
     """Energy of processes that are no longer shown."""

@@ -36,6 +36,9 @@ MEMORY_FIX = (
     "`sudo fuser -v /dev/nvidia*` lists the processes that have the device open: in a VM, in another container, or dead"
 )
 OWNER_FIX = "`gpuledger explain PID` shows each step and why it stops"
+COUNTER_FIX = (
+    "the totals stay usable; reset the GPU or update its driver to get the counter back, on a vGPU that of the host"
+)
 REPORT_FIX = "please report it, with `gpuledger doctor --bundle FILE`"
 LOG_FIX = "`gpuledger once --log.level debug` logs more"
 XID_FIX = (
@@ -147,6 +150,9 @@ def _books(tick: Tick) -> Iterator[Problem]:
         if account is not None and account.residual_mj:
             what = f"the books are off by {account.residual_mj / 1000:g} J"
             yield Problem(what, REPORT_FIX, "residual", severity=PROBLEM, about=f"GPU {reading.device.index}")
+        if account is not None and account.counter_stuck:
+            what = "the energy counter stands still while the GPU draws power: energy is power times time"
+            yield Problem(what, COUNTER_FIX, "energy_counter", severity=WARNING, about=f"GPU {reading.device.index}")
     if tick.dropped_processes:
         listed = tick.resident_pids()
         hidden = len(listed - {use.resident.pid for use in tick.processes})
