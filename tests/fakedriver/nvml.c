@@ -595,6 +595,41 @@ EXPORT int nvmlDeviceGetRowRemapperHistogram(Handle h, RemapHistogram *out) {
     return number32(call.s, call.d, K_remap_banks, &out->max);
 }
 
+typedef struct { u32 version, flag; } Unrepairable;
+EXPORT int nvmlDeviceGetUnrepairableMemoryFlag_v1(Handle h, Unrepairable *out) {
+    GPU_CALL(h);
+    if (out->version != (1u << 24 | sizeof *out)) return VERSION_MISMATCH;
+    return number32(call.s, call.d, K_unrepairable, &out->flag);
+}
+typedef struct { u32 version; u64 aggregate[3], since_load[3], unit[5]; u32 exceeded; } Sram;
+EXPORT int nvmlDeviceGetSramEccErrorStatus(Handle h, Sram *out) {
+    GPU_CALL(h);
+    static const Key keys[] = {K_sram_parity, K_sram_secded, K_sram_corrected};
+    u64 on;
+    if (out->version != (1u << 24 | sizeof *out)) return VERSION_MISMATCH;
+    if (number(call.s, call.d, K_ecc, &on) || !on) return NOT_SUPPORTED;
+    memset(out->aggregate, 0, sizeof *out - offsetof(Sram, aggregate));
+    for (int i = 0; i < 3; i++) {
+        int code = number(call.s, call.d, keys[i], &out->aggregate[i]);
+        if (code) return code;
+    }
+    int code = number(call.s, call.d, K_sram_l2, &out->unit[0]);
+    return code ? code : number32(call.s, call.d, K_sram_exceeded, &out->exceeded);
+}
+typedef struct { u32 version; unsigned char cluster[16]; u32 status, clique; unsigned char state; u32 health; } Fabric;
+EXPORT int nvmlDeviceGetGpuFabricInfoV(Handle h, Fabric *out) {
+    GPU_CALL(h);
+    u32 state = 0;
+    if (out->version != (2u << 24 | sizeof *out)) return VERSION_MISMATCH;
+    int code = number32(call.s, call.d, K_fabric_state, &state);
+    if (!code) code = number32(call.s, call.d, K_fabric_status, &out->status);
+    if (!code) code = number32(call.s, call.d, K_fabric_clique, &out->clique);
+    if (!code) code = number32(call.s, call.d, K_fabric_health, &out->health);
+    memset(out->cluster, state == 3 ? 0xC1 : 0, sizeof out->cluster);
+    out->state = (unsigned char)state;
+    return code;
+}
+
 GETTER(nvmlDeviceGetPcieReplayCounter, pcie_replay)
 GETTER(nvmlDeviceGetCurrPcieLinkGeneration, pcie_gen)
 GETTER(nvmlDeviceGetMaxPcieLinkGeneration, pcie_gen_max)
@@ -632,10 +667,14 @@ EXPORT int nvmlDeviceGetNvLinkRemoteDeviceType(Handle h, u32 link, u32 *out) {
     *out = 2;
     return nvlink(&call, link);
 }
+static int is_nvlink5(const Call *c) {
+    u64 version;
+    return !number(c->s, c->d, K_nvlink_version, &version) && version >= 5;
+}
 EXPORT int nvmlDeviceGetNvLinkErrorCounter(Handle h, u32 link, u32 counter, u64 *out) {
     GPU_CALL(h);
     (void)counter;
-    int code = nvlink(&call, link);
+    int code = is_nvlink5(&call) ? NOT_SUPPORTED : nvlink(&call, link);
     return code ? code : number(call.s, call.d, K_nvlink_errors, out);
 }
 static int nvlink_remote(const Call *c, u32 link, PciInfo *out) {
@@ -681,10 +720,22 @@ static int field_number(const Call *c, u32 id, u32 scope, u32 *type, u64 *out) {
     case 74: key = K_violation_power_ns; return number(c->s, c->d, key, out);
     case 75: key = K_violation_thermal_ns; return number(c->s, c->d, key, out);
     case 138: case 139: case 140: case 141: /* all links together, or one of them */
+        if (is_nvlink5(c)) return NOT_SUPPORTED;
         if (!links || (scope != 0xFFFFFFFF && scope >= links)) return links ? INVALID_ARGUMENT : NOT_SUPPORTED;
         if (number(c->s, c->d, id % 2 ? K_nvlink_rx_kib : K_nvlink_tx_kib, out)) return NOT_SUPPORTED;
         if (scope != 0xFFFFFFFF) *out /= links;
         return OK;
+    case 202: case 204: /* bytes of one NVLink 5 */
+        if (!links || !is_nvlink5(c)) return NOT_SUPPORTED;
+        if (scope >= links || number(c->s, c->d, id == 204 ? K_nvlink_rx_kib : K_nvlink_tx_kib, out)) return INVALID_ARGUMENT;
+        *out = *out * 1024 / links;
+        return OK;
+    case 206: case 207: case 208: case 209: case 210: case 211: case 212: case 214: case 215: case 219: case 221:
+        if (!links || !is_nvlink5(c)) return NOT_SUPPORTED;
+        return scope < links ? number(c->s, c->d, K_nvlink_errors, out) : INVALID_ARGUMENT;
+    case 231: case 232: case 233: /* errors of one C2C link */
+        if (number(c->s, c->d, K_c2c_links, &links)) return NOT_SUPPORTED;
+        return scope < links ? number(c->s, c->d, K_c2c_errors, out) : INVALID_ARGUMENT;
     case 38: case 45: case 52: case 59: case 160: case 161: case 162: case 163:
         return links ? number(c->s, c->d, K_nvlink_errors, out) : NOT_SUPPORTED;
     }
@@ -705,9 +756,19 @@ static int field_number(const Call *c, u32 id, u32 scope, u32 *type, u64 *out) {
     case 145: key = K_remapped_failure; break;
     case 165: *out = 1; return nvlink(c, scope);
     case 166: *out = 7; return nvlink(c, scope);
-    case 185: case 186: /* scopes: 0 GPU, 1 module, 2 memory; only the first is modelled */
-        if (scope) return NOT_SUPPORTED;
-        key = id == 185 ? K_power_mw : K_power_instant_mw;
+    case 170: key = K_c2c_links; break;
+    case 171: { /* the last links are down */
+        u64 count, down;
+        if (number(c->s, c->d, K_c2c_links, &count) || number(c->s, c->d, K_c2c_down, &down)) return NOT_SUPPORTED;
+        return *out = scope + down < count, scope < count ? OK : INVALID_ARGUMENT;
+    }
+    case 185: case 186: /* scopes: 0 GPU, 1 module, 2 memory, of which an H200 has only the average */
+        if (scope > 2 || (scope == 2 && id == 186)) return NOT_SUPPORTED;
+        key = scope == 2 ? K_power_memory_mw : scope == 1 ? K_power_module_mw : id == 185 ? K_power_mw : K_power_instant_mw;
+        break;
+    case 251: /* 580.65 has a counter of time under this number */
+        if (!strncmp(c->s->version, "580.65.", 7)) *type = 3;
+        key = K_power_smoothing;
         break;
     case 187: key = K_power_min_mw; break;
     case 188: key = K_power_max_mw; break;
@@ -1265,7 +1326,7 @@ ABSENT(nvmlDeviceGetDetailedEccErrors) ABSENT(nvmlDeviceGetDramEncryptionMode) A
 ABSENT(nvmlDeviceGetDriverModel_v2) ABSENT(nvmlDeviceGetDynamicPstatesInfo) ABSENT(nvmlDeviceGetEncoderCapacity)
 ABSENT(nvmlDeviceGetEncoderSessions) ABSENT(nvmlDeviceGetEncoderStats) ABSENT(nvmlDeviceGetFBCSessions)
 ABSENT(nvmlDeviceGetFBCStats) ABSENT(nvmlDeviceGetFanControlPolicy_v2) ABSENT(nvmlDeviceGetGpcClkMinMaxVfOffset)
-ABSENT(nvmlDeviceGetGpcClkVfOffset) ABSENT(nvmlDeviceGetGpuFabricInfo) ABSENT(nvmlDeviceGetGpuFabricInfoV)
+ABSENT(nvmlDeviceGetGpcClkVfOffset) ABSENT(nvmlDeviceGetGpuFabricInfo)
 ABSENT(nvmlDeviceGetGpuFabricInfo_v4) ABSENT(nvmlDeviceGetGpuInstancePossiblePlacements_v2)
 ABSENT(nvmlDeviceGetGpuInstanceProfileInfoByIdV) ABSENT(nvmlDeviceGetGpuInstanceRemainingCapacity)
 ABSENT(nvmlDeviceGetGpuInstances) ABSENT(nvmlDeviceGetGpuOperationMode)
@@ -1280,12 +1341,12 @@ ABSENT(nvmlDeviceGetNvlinkBwMode) ABSENT(nvmlDeviceGetNvlinkSupportedBwModes) AB
 ABSENT(nvmlDeviceGetPcieLinkMaxSpeed) ABSENT(nvmlDeviceGetPdi) ABSENT(nvmlDeviceGetPerformanceModes)
 ABSENT(nvmlDeviceGetPgpuMetadataString) ABSENT(nvmlDeviceGetPlatformInfo) ABSENT(nvmlDeviceGetPowerMizerMode_v1)
 ABSENT(nvmlDeviceGetPowerSource) ABSENT(nvmlDeviceGetRemappedRows_v2) ABSENT(nvmlDeviceGetRepairStatus)
-ABSENT(nvmlDeviceGetRetiredPages_v2) ABSENT(nvmlDeviceGetSramEccErrorStatus)
+ABSENT(nvmlDeviceGetRetiredPages_v2)
 ABSENT(nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts) ABSENT(nvmlDeviceGetSupportedGraphicsClocks)
 ABSENT(nvmlDeviceGetSupportedMemoryClocks) ABSENT(nvmlDeviceGetSupportedPerformanceStates)
 ABSENT(nvmlDeviceGetSupportedVgpus) ABSENT(nvmlDeviceGetTargetFanSpeed) ABSENT(nvmlDeviceGetThermalSettings)
 ABSENT(nvmlDeviceGetTopologyCommonAncestor) ABSENT(nvmlDeviceGetTopologyNearestGpus)
-ABSENT(nvmlDeviceGetUnrepairableMemoryFlag_v1) ABSENT(nvmlDeviceGetVgpuCapabilities)
+ABSENT(nvmlDeviceGetVgpuCapabilities)
 ABSENT(nvmlDeviceGetVgpuHeterogeneousMode) ABSENT(nvmlDeviceGetVgpuInstancesUtilizationInfo)
 ABSENT(nvmlDeviceGetVgpuMetadata) ABSENT(nvmlDeviceGetVgpuProcessUtilization)
 ABSENT(nvmlDeviceGetVgpuProcessesUtilizationInfo) ABSENT(nvmlDeviceGetVgpuSchedulerCapabilities)

@@ -32,7 +32,8 @@ enum { MAX_GPUS = 64, MAX_MIGS = 16, NO_INSTANCE = 0xFFFFFFFF };
     X(bar1_total, N, "274877906944") X(bar1_used, N, "2097152") X(memory_bus_width_bits, N, "6144") \
     X(util, N, NULL) X(memutil, N, NULL) X(enc, N, "0") X(dec, N, "0") X(jpg, N, "0") X(ofa, N, "0") \
     X(watts, N, "80") X(power_mw, N, NULL) X(power_instant_mw, N, NULL) X(power_limit_mw, N, "700000") \
-    X(power_default_mw, N, "700000") X(power_min_mw, N, "200000") X(power_max_mw, N, "700000") \
+    X(power_module_mw, N, "none") X(power_memory_mw, N, "36000") \
+    X(power_smoothing, N, "none") X(power_default_mw, N, "700000") X(power_min_mw, N, "200000") X(power_max_mw, N, "700000") \
     X(energy_mj, N, "0") X(energy_at, N, NULL) \
     X(sm_clock_mhz, N, "1980") X(graphics_clock_mhz, N, "1980") X(memory_clock_mhz, N, "3201") \
     X(video_clock_mhz, N, "1545") X(sm_clock_max_mhz, N, "1980") X(graphics_clock_max_mhz, N, "1980") \
@@ -46,7 +47,10 @@ enum { MAX_GPUS = 64, MAX_MIGS = 16, NO_INSTANCE = 0xFFFFFFFF };
     X(ecc_corrected_aggregate, N, "0") X(ecc_uncorrected_aggregate, N, "0") \
     X(retired_sbe, N, "none") X(retired_dbe, N, "none") X(retired_pending, N, "none") \
     X(remapped_correctable, N, "0") X(remapped_uncorrectable, N, "0") X(remapped_pending, N, "0") \
-    X(remapped_failure, N, "0") X(remap_banks, N, "6144") \
+    X(remapped_failure, N, "0") X(remap_banks, N, "6144") X(unrepairable, N, "0") \
+    X(sram_corrected, N, "0") X(sram_parity, N, "0") X(sram_secded, N, "0") X(sram_l2, N, "0") X(sram_exceeded, N, "0") \
+    X(fabric_state, N, "0") X(fabric_status, N, "0") X(fabric_clique, N, "0") X(fabric_health, N, "0") \
+    X(c2c_links, N, "none") X(c2c_down, N, "0") X(c2c_errors, N, "0") X(nvlink_version, N, "4") \
     X(pcie_replay, N, "0") X(pcie_gen, N, "5") X(pcie_gen_max, N, "5") X(pcie_width, N, "16") \
     X(pcie_width_max, N, "16") X(pcie_tx_kib_s, N, "0") X(pcie_rx_kib_s, N, "0") \
     X(nvlinks, N, "18") X(nvlink_tx_kib, N, "0") X(nvlink_rx_kib, N, "0") X(nvlink_errors, N, "0") \

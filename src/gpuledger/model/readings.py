@@ -185,6 +185,10 @@ class Reading:
     optical_flow_pct: int | None = None
     power_mw: int | None = None
     power_average_mw: int | None = None
+    power_module_mw: int | None = None
+    """Power of the GPU with its CPU, on modules that have both."""
+    power_memory_mw: int | None = None
+    power_smoothing_enabled: bool | None = None
     power_limit_mw: int | None = None
     power_default_limit_mw: int | None = None
     energy_mj: int | None = None
@@ -200,6 +204,14 @@ class Reading:
     ecc_enabled: bool | None = None
     ecc_errors: Labelled = ()
     ecc_volatile_errors: Labelled = ()
+    sram_errors: Labelled = ()
+    sram_volatile_errors: Labelled = ()
+    sram_uncorrected: Labelled = ()
+    """Uncorrected errors by unit of the chip, over the lifetime of the board."""
+    sram_threshold_exceeded: bool | None = None
+    memory_unrepairable: bool | None = None
+    recovery_actions: Labelled = ()
+    """Each action that the driver may ask for: 1 if it does, else 0."""
     remapped_rows: Labelled = ()
     row_remap_pending: bool | None = None
     row_remap_failed: bool | None = None
@@ -216,6 +228,16 @@ class Reading:
     nvlink_bytes_per_s: int | None = None
     """Sum of both directions, between the last two readings."""
     nvlink_errors: Labelled = ()
+    c2c_links: Labelled = ()
+    c2c_errors: Labelled = ()
+    fabric_states: Labelled = ()
+    """Each state of the registration: 1 if it is the current one, else 0."""
+    fabric_cluster: str = ""
+    fabric_clique: int | None = None
+    fabric_failed: bool | None = None
+    """Whether the registration ended with an error."""
+    fabric_conditions: Labelled = ()
+    """Each condition of the fabric that limits the GPU: 1 while it applies, else 0."""
     mig_enabled: bool | None = None
     accounting_enabled: bool | None = None
     vgpu_licensed: bool | None = None

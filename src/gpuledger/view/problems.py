@@ -36,6 +36,14 @@ MEMORY_FIX = (
     "`sudo fuser -v /dev/nvidia*` lists the processes that have the device open: in a VM, in another container, or dead"
 )
 OWNER_FIX = "`gpuledger explain PID` shows each step and why it stops"
+RECOVERY_FIXES = {
+    "gpu_reset": "`sudo nvidia-smi --gpu-reset -i {gpu}`, once no process uses the GPU",
+    "drain_p2p": "stop the processes that use the GPU over NVLink",
+    "drain_and_reset": "stop the processes that use the GPU over NVLink, then `sudo nvidia-smi --gpu-reset -i {gpu}`",
+    "node_reboot": "reboot the node",
+    "system_reboot": "reboot the node",
+}
+FABRIC_FIX = "`nvidia-smi -q -i ID` shows the fabric; check `systemctl status nvidia-fabricmanager`"
 COUNTER_FIX = (
     "the totals stay usable; reset the GPU or update its driver to get the counter back, on a vGPU that of the host"
 )
@@ -88,6 +96,7 @@ def _gpu(reading: Reading, memory: MemoryAccount | None) -> Iterator[Problem]:
         yield _unreadable(reading.problem, name)
         return
     yield from _hardware(reading, name)
+    yield from _health(reading, name)
     if memory is not None and memory.unknown_bytes:
         what = f"{memory.unknown_bytes / GIB:.1f} GiB are held by no process that the driver lists"
         if memory.inferred_bytes:
@@ -121,6 +130,26 @@ def _hardware(reading: Reading, name: str) -> Iterator[Problem]:
         yield Problem(
             "a memory row could not be remapped", "replace the GPU", "row_remap", severity=PROBLEM, about=name
         )
+
+
+def _health(reading: Reading, name: str) -> Iterator[Problem]:
+    """What the driver itself calls a fault."""
+    for action, is_required in reading.recovery_actions:
+        if is_required:
+            what = f"the driver asks for recovery: {action.replace('_', ' ')}"
+            fix = RECOVERY_FIXES.get(action, DRIVER_FIX).format(gpu=reading.device.index)
+            yield Problem(what, fix, "recovery", severity=PROBLEM, about=name)
+    if reading.memory_unrepairable:
+        yield Problem("memory cannot be repaired", "replace the GPU", "memory", severity=PROBLEM, about=name)
+    if reading.sram_threshold_exceeded:
+        what = "more uncorrected errors of the on-chip memory than NVIDIA accepts"
+        yield Problem(what, "replace the GPU", "sram", severity=PROBLEM, about=name)
+    limited_by = [condition.replace("_", " ") for condition, is_active in reading.fabric_conditions if is_active]
+    if reading.fabric_failed:
+        yield Problem("registration with the NVLink fabric failed", FABRIC_FIX, "fabric", severity=PROBLEM, about=name)
+    elif limited_by:
+        what = f"the NVLink fabric limits the GPU: {', '.join(limited_by)}"
+        yield Problem(what, FABRIC_FIX, "fabric", severity=WARNING, about=name)
 
 
 def _names(tick: Tick) -> Iterator[Problem]:

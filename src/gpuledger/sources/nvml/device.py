@@ -33,7 +33,7 @@ CLOCK_EVENTS = (
     ("hw_power_brake_slowdown", 0x80),
     ("display_clock_setting", 0x100),
 )
-FIELD_VALUE = Struct("=I4x16xIi8s")  # id, scope, timestamp, latency, type of value, return code, value
+FIELD_VALUE = Struct("=24xIi8s")  # id, scope, timestamp and latency; type of value, return code, value
 UNSIGNED_64 = Struct("=Q")
 VALUES = {
     pynvml.NVML_VALUE_TYPE_DOUBLE: Struct("=d"),
@@ -46,7 +46,17 @@ VIDEO = (
     ("decoder_pct", pynvml.nvmlDeviceGetDecoderUtilization),
 )
 IMAGES = (("jpeg_pct", pynvml.nvmlDeviceGetJpgUtilization), ("optical_flow_pct", pynvml.nvmlDeviceGetOfaUtilization))
-FIELDS = (pynvml.NVML_FI_DEV_MEMORY_TEMP, pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
+MODULE, MEMORY = 1, 2
+"""Scopes of the fields of power; scope 0 is the GPU."""
+MODULE_POWER = (pynvml.NVML_FI_DEV_POWER_INSTANT, MODULE)
+MEMORY_POWER = (pynvml.NVML_FI_DEV_POWER_AVERAGE, MEMORY)
+FIELDS = (
+    pynvml.NVML_FI_DEV_MEMORY_TEMP,
+    pynvml.NVML_FI_DEV_POWER_AVERAGE,
+    pynvml.NVML_FI_DEV_POWER_INSTANT,
+    MODULE_POWER,
+    MEMORY_POWER,  # an H200 has no instantaneous value
+)
 
 
 def identity(calls: Calls, handle: Handle, index: int) -> Device:
@@ -111,7 +121,7 @@ class PowerAndHeat:
     """Power and temperatures, read in one call; later calls omit unsupported fields."""
 
     def __init__(self) -> None:
-        self._supported = list(FIELDS)
+        self._supported: list[Any] = list(FIELDS)
 
     def __call__(self, calls: Calls, handle: Handle) -> Fields:
         """Instantaneous and average power, and the temperatures."""
@@ -126,10 +136,12 @@ class PowerAndHeat:
         return {
             "power_mw": power_mw,
             "power_average_mw": fields.get(pynvml.NVML_FI_DEV_POWER_AVERAGE),
+            "power_module_mw": fields.get(MODULE_POWER),
+            "power_memory_mw": fields.get(MEMORY_POWER),
             "temperatures_c": tuple((name, c) for name, c in temperatures if c is not None),
         }
 
-    def _fields(self, calls: Calls, handle: Handle) -> dict[int, int]:
+    def _fields(self, calls: Calls, handle: Handle) -> dict[Any, int]:
         if not self._supported:
             return {}
         values = field_values(calls, handle, self._supported)
@@ -139,15 +151,19 @@ class PowerAndHeat:
         return {field: value for field, value in values.items() if value is not None}
 
 
-def field_values(calls: Calls, handle: Handle, fields: list[Any]) -> dict[int, int | None]:
-    """Field values by id: None if a field is not supported; absent if reading it failed."""
+def field_values(calls: Calls, handle: Handle, fields: list[Any], only: int | None = None) -> dict[Any, int | None]:
+    """Values of fields, each given as id or (id, scope): None if not supported; absent if reading it failed.
+
+    A value of another type than `only` is not supported, either: the number had another meaning in that driver.
+    """
     if (array := calls.get(pynvml.nvmlDeviceGetFieldValues, handle, tuple(fields))) is None:
         return {}
-    values: dict[int, int | None] = {}
-    for field, kind, code, raw in FIELD_VALUE.iter_unpack(memoryview(array).cast("B")):
-        if code == pynvml.NVML_SUCCESS:
+    values: dict[Any, int | None] = {}
+    records = FIELD_VALUE.iter_unpack(memoryview(array).cast("B"))
+    for field, (kind, code, raw) in zip(fields, records, strict=True):
+        if code == pynvml.NVML_SUCCESS and only in (None, kind):
             values[field] = int(VALUES.get(kind, UNSIGNED_64).unpack_from(raw)[0])
-        elif code in UNSUPPORTED:
+        elif code == pynvml.NVML_SUCCESS or code in UNSUPPORTED:
             values[field] = None
     return values
 

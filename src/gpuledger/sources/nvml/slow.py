@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pynvml
 
+from gpuledger.sources.nvml import health
 from gpuledger.sources.nvml.call import Calls, Handle
 from gpuledger.sources.nvml.device import CLOCKS, IMAGES, OTHER_CLOCKS, Fields, engines, field_values, labelled
 
@@ -32,6 +33,21 @@ NVLINK_ERRORS = (
     ("crc_data", pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA),
 )
 ALL_LINKS = 0xFFFFFFFF
+TRANSMITTED, RECEIVED = 202, 204
+"""Fields of NVLink 5 (Blackwell), in bytes by link; the fields and calls of older links are not supported there."""
+NVLINK5_ERRORS = (
+    ("malformed_packet", 206),
+    ("buffer_overrun", 207),
+    ("receive", 208),
+    ("receive_remote", 209),
+    ("receive_general", 210),
+    ("link_integrity", 211),
+    ("transmit_discard", 212),
+    ("recovery_failed", 214),
+    ("recovery", 215),
+    ("effective", 219),
+    ("symbol", 221),
+)
 
 
 def constants(calls: Calls, handle: Handle) -> Fields:
@@ -118,8 +134,12 @@ def nvlink(calls: Calls, handle: Handle) -> Fields:
     if not states:
         return {}
     up = [link for link, state in states.items() if state == pynvml.NVML_FEATURE_ENABLED]
-    transmit, receive = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
-    kib = field_values(calls, handle, [(transmit, ALL_LINKS), (receive, ALL_LINKS)]) if up else {}
+    states_by_name = (("up", len(up)), ("down", len(states) - len(up)))
+    if up and field_values(calls, handle, [(TRANSMITTED, up[0])]).get((TRANSMITTED, up[0])) is not None:
+        return {"nvlinks": states_by_name, **_nvlink5(calls, handle, up)}
+    transmit = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS)
+    receive = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS)
+    kib = field_values(calls, handle, [transmit, receive]) if up else {}
     errors = []
     for name, kind in NVLINK_ERRORS:
         counts = [calls.get(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind) for link in up]
@@ -127,10 +147,21 @@ def nvlink(calls: Calls, handle: Handle) -> Fields:
         if known:
             errors.append((name, sum(known)))
     return {
-        "nvlinks": (("up", len(up)), ("down", len(states) - len(up))),
+        "nvlinks": states_by_name,
         "nvlink_transmit_bytes": None if (sent := kib.get(transmit)) is None else sent * 1024,
         "nvlink_receive_bytes": None if (received := kib.get(receive)) is None else received * 1024,
         "nvlink_errors": tuple(errors),
+    }
+
+
+def _nvlink5(calls: Calls, handle: Handle, up: list[int]) -> Fields:
+    """Traffic and errors of NVLink 5, which has them only by link."""
+    kinds = (("sent", TRANSMITTED), ("received", RECEIVED), *NVLINK5_ERRORS)
+    sums = dict(health.link_sums(field_values(calls, handle, [(n, link) for _, n in kinds for link in up]), kinds))
+    return {
+        "nvlink_transmit_bytes": sums.pop("sent", None),
+        "nvlink_receive_bytes": sums.pop("received", None),
+        "nvlink_errors": tuple(sums.items()),
     }
 
 
@@ -153,4 +184,17 @@ def licenses(calls: Calls, handle: Handle) -> Fields:
     return {"vgpu_licensed": bool(answer.isGridLicenseSupported) and any(feature.featureState for feature in features)}
 
 
-SLOW = (limits, faults, pcie, nvlink, modes, licenses, other)
+SLOW = (
+    limits,
+    faults,
+    pcie,
+    nvlink,
+    modes,
+    licenses,
+    other,
+    health.fabric,
+    health.memory,
+    health.recovery,
+    health.c2c,
+    health.power_smoothing,
+)
