@@ -7,7 +7,7 @@ WORKERS := 4
 PARALLEL := -n $(WORKERS) --dist loadfile
 SLOW := $(addprefix --ignore=tests/,real hostile fuzz cli deploy mixin top test_docs.py)
 
-export STRICT
+.PHONY: demo serve test e2e mock conformance lint bench docs dashboards manifests dist image-test audit clean
 
 .PHONY: demo serve test quick e2e lint bench docs dashboards manifests dist image-test audit clean python
 
@@ -29,6 +29,12 @@ quick: $(READY)  ## tests without processes and daemons, in less than a minute
 e2e: $(READY)  ## real components of Kubernetes and nerdctl, built from source; needs root and the network
 	$(BIN)/python -m tests.e2e.build
 	$(BIN)/python -m pytest tests/e2e
+
+mock: $(READY)  ## all GPU models of NVIDIA's mock of NVML; MOCK_NVML is its directory
+	MOCK_NVML=$(MOCK_NVML) $(BIN)/python -m pytest tests/mock
+
+conformance: $(READY)  ## metrics test of Kubernetes AI conformance; CONFORMANCE is its test binary
+	CONFORMANCE=$(CONFORMANCE) $(BIN)/python -m pytest tests/conformance
 
 lint: $(READY)
 	$(BIN)/ruff check .

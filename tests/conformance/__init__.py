@@ -1,0 +1,1 @@
+"""The metrics test of Kubernetes AI conformance; see docs/kubernetes.md."""

@@ -1,0 +1,1 @@
+"""Tests with NVIDIA's mock of NVML; see docs/models.md."""
