@@ -121,6 +121,15 @@ def test_another_meaning_of_the_same_number(bench: Bench) -> None:
     assert bench.reading().power_smoothing_enabled is None
 
 
+def test_power_smoothing_is_asked_for_once(bench: Bench) -> None:
+    """An answer takes 150 us, so that a GPU without it is not asked again until it reopens."""
+    assert bench.reading().power_smoothing_enabled is None
+    bench.scenario.gpus[0].extra = {"power_smoothing": 1}
+    bench.write()
+
+    assert bench.reading(ticks=11).power_smoothing_enabled is None
+
+
 def test_an_older_driver(bench: Bench) -> None:
     """A driver without the calls: nothing is there, nothing is 0, and nothing has failed."""
     calls = ("GpuFabricInfoV", "SramEccErrorStatus", "UnrepairableMemoryFlag_v1")

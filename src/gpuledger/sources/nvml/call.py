@@ -131,6 +131,10 @@ class Calls:
         """Whether the GPU does not support this call; False if the call only failed."""
         return (self.about, function, *arguments) in self._unsupported
 
+    def skip(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Do not make this call again: its answer is that the GPU does not support what was asked for."""
+        self._unsupported.add((self.about, function, *arguments))
+
     def require(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The result of a call. GpuLostError or DriverGoneError if nothing can be read; NVMLError otherwise."""
         self.current = function.__name__

@@ -137,6 +137,9 @@ def power_smoothing(calls: Calls, handle: Handle) -> Fields:
 
     Driver 580.65 has a counter of nanoseconds under the same number, which is of another type; 580.159 has not.
     """
-    enabled = field_values(calls, handle, [POWER_SMOOTHING_ENABLED], pynvml.NVML_VALUE_TYPE_UNSIGNED_INT)
-    value = enabled.get(POWER_SMOOTHING_ENABLED)
-    return {"power_smoothing_enabled": bool(value)} if value in (0, 1) else {}
+    fields = [POWER_SMOOTHING_ENABLED]
+    values = field_values(calls, handle, fields, pynvml.NVML_VALUE_TYPE_UNSIGNED_INT)
+    enabled = values.get(POWER_SMOOTHING_ENABLED)
+    if values and enabled is None:  # 150 us on an H200
+        calls.skip(pynvml.nvmlDeviceGetFieldValues, tuple(fields))
+    return {"power_smoothing_enabled": bool(enabled)} if enabled in (0, 1) else {}
