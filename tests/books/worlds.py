@@ -113,7 +113,7 @@ def sequences(draw: st.DrawFn, *, may_stick: bool = False) -> list[tuple[Tick, i
         elif how == "rise":
             missed_mj, mj = 0, mj + draw(st.sampled_from([0, missed_mj]))
         before = counter
-        counter = mj if how == "reset" and mj != before else counter + mj
+        counter = mj + (mj == before) if how == "reset" else counter + mj  # only a stuck counter stands still
         told = up and how != "none" and with_counter
         if told:
             counted = counter if counted is None else counted + (counter - before if counter >= before else counter)
