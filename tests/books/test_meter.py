@@ -88,6 +88,14 @@ def test_a_wrong_reading_is_not_believed(wrong_mj: int) -> None:
     assert meter.read(reading(1_000_300), START_NS + 3 * S) == Rise(300)
 
 
+def test_wrong_readings_with_good_ones_between_them() -> None:
+    """Only readings in a row confirm each other, also if the counter did not move between them."""
+    meter = Meter()
+    rises = [meter.read(reading(mj), START_NS + n * S) for n, mj in enumerate([1000, 0, 1000, 0, 1000, 0, 1000, 0])]
+
+    assert rises == [Rise(1000, "before"), None, Rise(0), None, Rise(0), None, Rise(0), None]
+
+
 def test_a_counter_that_is_always_wrong_is_none() -> None:
     """Its first value would be booked, and no journal could hold what comes of it."""
     meter = Meter()
