@@ -7,9 +7,9 @@ WORKERS := 4
 PARALLEL := -n $(WORKERS) --dist loadfile
 SLOW := $(addprefix --ignore=tests/,real hostile fuzz cli deploy mixin top test_docs.py)
 
-.PHONY: demo serve test e2e mock conformance lint bench docs dashboards manifests dist image-test audit clean
+export STRICT
 
-.PHONY: demo serve test quick e2e lint bench docs dashboards manifests dist image-test audit clean python
+.PHONY: demo serve test quick e2e mock conformance lint bench docs dashboards manifests dist image-test audit clean python
 
 demo: python  ## replay a node with four GPUs on port 9400; installs nothing
 	PYTHONPATH=src $(PYTHON) -m gpuledger demo

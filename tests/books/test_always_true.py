@@ -72,7 +72,7 @@ def test_nothing_is_lost_or_invented(steps: list[tuple[Tick, int | None]], polic
     assert last.energy_mj == before_mj + 21_000
 
 
-@settings(max_examples=300)
+@settings(max_examples=75)
 @given(sequences(may_stick=True), POLICIES)
 def test_a_stuck_counter_is_replaced_by_power(steps: list[tuple[Tick, int | None]], policy: Policy) -> None:
     """Counter <= booked energy <= counter + power x time, if the counter never falls."""
