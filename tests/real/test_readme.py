@@ -26,7 +26,6 @@ COMMANDS: list[str] = [line for block in BLOCKS for line in block.replace("\\\n"
 ELSEWHERE = {
     "docker build": "tests/image/test_readme.py",
     "docker run": "tests/image/test_readme.py",
-    "docker tag": "tests/e2e/test_chart.py",  # a registry is not available; the chart is installed from manifests
     "kubectl create": "tests/e2e/test_chart.py",
     "kubectl label": "tests/e2e/test_chart.py",
     "helm install": "tests/e2e/test_chart.py",

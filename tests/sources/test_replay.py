@@ -156,7 +156,7 @@ def test_over_the_seam_no_counter_falls(tmp_path: Path) -> None:
 
 def test_over_the_seam_samples_and_processes_are_new(tmp_path: Path) -> None:
     """Rows carry the times of their lap; a process of the next lap has another pid and start time."""
-    player = Player(saved(tmp_path, TEN), looped=True)
+    player = Player(saved(tmp_path, [*TEN[:-1], replace(TEN[-1], facts={})]), looped=True)
 
     first, later = player.at(3), player.at(13)
 
@@ -167,6 +167,16 @@ def test_over_the_seam_samples_and_processes_are_new(tmp_path: Path) -> None:
     assert pid == facts.pid == samples[-1].pid != 7
     assert facts.start_time_ms - first.facts[7].start_time_ms == 10_000
     assert facts.start_ticks - first.facts[7].start_ticks == 1000
+
+
+def test_a_process_that_is_there_at_both_ends_continues(tmp_path: Path) -> None:
+    """Otherwise it would share the interval of the seam with itself."""
+    player = Player(saved(tmp_path, TEN), looped=True)
+
+    first, later = player.at(3), player.at(13)
+
+    assert later.facts == first.facts
+    assert [sample.pid for sample in later.readings[0].samples or ()] == [7] * 10
 
 
 @pytest.mark.parametrize("down", [0, 9])

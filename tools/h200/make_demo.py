@@ -4,7 +4,8 @@
 
 Records four minutes of one GPU in FOLDER, unless they are there already, and combines them to one minute of a node with
 four GPUs. The measurements are real; the uuids, the names of users, pods and images, and the allocations of the kubelet
-are invented. Recording needs root and a writable cgroup v2 hierarchy. Removes the cgroups at the end.
+are invented. For some seconds the driver lists a process that later is not listed; its samples are left out. Recording
+needs root and a writable cgroup v2 hierarchy. Removes the cgroups at the end.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def named(ticks: Sequence[Tick], gpu: Gpu, index: int) -> list[Tick]:
     owners = {part.name: part.owner for part in gpu.parts}
     uuid = f"GPU-{index}0b5c08c-0d3d-71c4-8837-9db8e2f5a776"
     result = []
-    for tick in ticks:
+    for tick in ticks if gpu.listed else map(_unlisted, ticks):
         device = replace(
             tick.readings[0].device, index=index, minor=index, uuid=uuid, serial=f"165000000000{index}",
             pci_bus_id=f"00000000:{0x18 + 0x20 * index:02X}:00.0",
@@ -170,6 +171,13 @@ def named(ticks: Sequence[Tick], gpu: Gpu, index: int) -> list[Tick]:
             )
         )
     return result
+
+
+def _unlisted(tick: Tick) -> Tick:
+    (reading,) = tick.readings
+    samples = None if reading.samples is None else ()
+    owners = Owners(holders=tick.owners.holders)
+    return replace(tick, readings=(replace(reading, samples=samples),), facts={}, owners=owners)
 
 
 def _named(invented: Owner, owner: Owner) -> Owner:

@@ -91,7 +91,7 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
     except SystemExit:  # --help
         return 0
     if unknown:
-        raise _unknown(unknown[0], parser)
+        raise _unknown(unknown, parser)
     _check(environment)
     settings = config.load_as(getattr(command, "Settings", Config), options, _flags(arguments), environment)
     if arguments.print_config:
@@ -160,14 +160,15 @@ def _flags(arguments: argparse.Namespace) -> dict[str, list[str]]:
     return {name.removeprefix("option "): texts for name, texts in values if name.startswith("option ") and texts}
 
 
-def _unknown(word: str, parser: Parser) -> ConfigError:
-    flag = word.partition("=")[0]
+def _unknown(words: Sequence[str], parser: Parser) -> ConfigError:
+    word = words[0]
+    flag, _, value = word.partition("=")
     if word in COMMANDS:
         return ConfigError(f"the command {word!r} must come first", f"write gpuledger {word} --tick.interval 5s")
     if not flag.startswith("-"):
         return ConfigError(f"unexpected argument {word!r}", f"see {parser.prog} --help")
     known = list(parser._option_string_actions)  # noqa: SLF001 - argparse offers no other way
-    close = usage.guess(flag, known) or config.suggest(flag, known)
+    close = usage.guess(flag, value or "".join(words[1:2]), known) or config.suggest(flag, known)
     return ConfigError(f"unknown flag {flag}", close or f"see {parser.prog} --help-all")
 
 

@@ -19,12 +19,13 @@ This replays one minute of a node with four H200s, again and again. The measurem
 
 The page is at {url}/, the metrics are at {url}{path}.
 
-GPU 0  Two pods share it: their energy is estimated (fingerprint), with an error for each share. The service ollama
-       only holds memory (parked). After 36 s alice's notebook exits; 15 s later its energy is retired.
+GPU 0  From second 20 on, two pods share it: their energy is estimated (fingerprint), and each share has an error.
+       The service ollama only holds memory (parked). In second 39 alice's notebook exits; 15 s later its series
+       disappear, and its energy is in gpu_retired_energy_joules_total.
 GPU 1  A pod has it to itself: its energy is measured (exclusive).
 GPU 2  It is allocated to research/notebook-dana-0, which does not use it.
-GPU 3  From second 18 to 45, a process that the driver does not list holds memory. It is inferred to the container
-       triton.
+GPU 3  From second 23 to 46, a process that the driver does not list holds memory. gpuledger assigns the memory to the
+       container triton (inferred).
 
 Stop with Ctrl-C.
 """

@@ -8,7 +8,7 @@ from gpuledger.config import OPTIONS, Option
 
 EXAMPLES: dict[str, tuple[str, str]] = {
     "serve": (
-        "gpuledger serve --journal.path /var/lib/gpuledger/journal",
+        "gpuledger serve --journal.path /run/gpuledger/journal",
         "gpuledger serve --web.listen-address 127.0.0.1:9500 --environment docker",
     ),
     "once": ("gpuledger once", "gpuledger once --output /var/lib/node_exporter/gpuledger.prom"),
@@ -18,8 +18,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "explain": ("sudo gpuledger explain 4711", "gpuledger explain --cgroup /proc/4711/cgroup"),
     "record": ("gpuledger record today.jsonl.gz --duration 5m", "gpuledger serve --source replay:today.jsonl.gz"),
     "fingerprints": (
-        "gpuledger fingerprints export learned.json --journal.path /var/lib/gpuledger/journal",
-        "gpuledger fingerprints import learned.json --journal.path /var/lib/gpuledger/journal",
+        "gpuledger fingerprints export learned.json --journal.path /run/gpuledger/journal",
+        "gpuledger fingerprints import learned.json --journal.path /run/gpuledger/journal",
     ),
     "fleet": (
         "gpuledger fleet --prometheus.url http://prometheus:9090",
@@ -91,7 +91,9 @@ def examples(command: str, hidden: int) -> str:
     return "\n".join(lines)
 
 
-def guess(flag: str, known: Sequence[str]) -> str:
+def guess(flag: str, value: str, known: Sequence[str]) -> str:
     """A suggestion for a flag that other programs have; empty if there is none."""
     meant = next((meant for meant, guesses in GUESSES.items() if flag in guesses), "")
+    if meant.endswith(":9400") and value.isdecimal():
+        meant = meant.replace("9400", value)
     return f"did you mean {meant}?" if meant.partition(" ")[0] in known else ""

@@ -28,7 +28,7 @@ class Replay:
 
     If `paced`, `read` returns the tick that is due, moved to the present; otherwise each `read` returns the next tick
     as recorded. If `looped`, the recording starts again at its end: time and counters continue, so that rates across
-    the seam are correct, and processes are new ones.
+    the seam are correct. Processes that are there at both ends continue; all others are new ones.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Replay:
         taken = replace(self._next, source="replay")
         if self._laps:
             readings = tuple(self._lap.after(self._laps, reading) for reading in taken.readings)
-            taken = _renumbered(replace(taken, readings=readings), self._laps)
-            taken = shifted(taken, self._laps * self._lap.duration_ns)
+            taken = _renumbered(replace(taken, readings=readings), self._laps, self._lap.staying)
+            taken = shifted(taken, self._laps * self._lap.duration_ns, self._lap.staying)
         self._last = taken
         self._next = next(self._ticks, None)
         if self._next is None and self._looped:
@@ -119,6 +119,8 @@ class Lap:
     first: Tick
     duration_ns: int
     increases: dict[str, dict[str, int | dict[str, int]]]
+    staying: frozenset[int]
+    """Processes that are there in the first and in the last tick."""
 
     @staticmethod
     def measure(ticks: Iterator[Tick]) -> Lap:
@@ -137,7 +139,8 @@ class Lap:
         span_ns = last.time_ns - first.time_ns
         duration_ns = span_ns + (span_ns // steps if steps else 1_000_000_000)
         increases = {uuid: _increases(begin[uuid], reading, duration_ns, span_ns) for uuid, reading in end.items()}
-        return Lap(first, duration_ns, increases)
+        staying = frozenset(pid for pid, facts in first.facts.items() if last.facts.get(pid) == facts)
+        return Lap(first, duration_ns, increases, staying)
 
     def after(self, laps: int, reading: Reading) -> Reading:
         """The reading with its counters after that many laps."""
@@ -166,11 +169,11 @@ def _increases(first: Reading, last: Reading, duration_ns: int, span_ns: int) ->
     return increases
 
 
-def _renumbered(tick: Tick, laps: int) -> Tick:
+def _renumbered(tick: Tick, laps: int, staying: frozenset[int]) -> Tick:
     """The tick with the process ids of a later lap."""
 
     def pid(recorded: int) -> int:
-        return 1 + (recorded - 1 + laps * PIDS_PER_LAP) % LARGEST_PID
+        return recorded if recorded in staying else 1 + (recorded - 1 + laps * PIDS_PER_LAP) % LARGEST_PID
 
     readings = tuple(
         replace(
@@ -190,8 +193,8 @@ def _renumbered(tick: Tick, laps: int) -> Tick:
     return replace(tick, readings=readings, facts=facts, owners=owners)
 
 
-def shifted(tick: Tick, by_ns: int) -> Tick:
-    """The tick at another time. The start times of processes move too, so that they count as new processes."""
+def shifted(tick: Tick, by_ns: int, staying: frozenset[int] = frozenset()) -> Tick:
+    """The tick at another time. The start times of processes move too, except for those in `staying`."""
     by_us, by_ms, by_ticks = by_ns // 1000, by_ns // 1_000_000, by_ns // NS_PER_TICK
     readings = tuple(
         replace(r, samples=tuple(replace(row, timestamp_us=row.timestamp_us + by_us) for row in r.samples))
@@ -200,7 +203,9 @@ def shifted(tick: Tick, by_ns: int) -> Tick:
         for r in tick.readings
     )
     facts = {
-        pid: replace(f, start_time_ms=f.start_time_ms + by_ms, start_ticks=f.start_ticks + by_ticks)
+        pid: f
+        if pid in staying
+        else replace(f, start_time_ms=f.start_time_ms + by_ms, start_ticks=f.start_ticks + by_ticks)
         for pid, f in tick.facts.items()
     }
     return replace(tick, time_ns=tick.time_ns + by_ns, readings=readings, facts=facts)

@@ -128,7 +128,9 @@ async function fetchPast() {
 }
 
 async function show(snapshot) {
+  const isFirst = !newest;
   newest = snapshot;
+  if (isFirst && document.body.dataset.state === "live") state("live");
   if (past.misses(snapshot) && !isFetching) await fetchPast();
   past.add(newest); // a newer snapshot may have arrived meanwhile
   if (isDrawPending) return;
@@ -140,7 +142,7 @@ async function show(snapshot) {
 
 function state(how) {
   const time = newest ? clock(newest.time) : "";
-  const words = { live: "Live", stale: "No new data", lost: "Connection lost" };
+  const words = { live: newest ? "Live" : "Connecting", stale: "No new data", lost: "Connection lost" };
   say(find("state"), words[how]);
   mark(find("state"), "data-state", how);
   const lost = find("lost");

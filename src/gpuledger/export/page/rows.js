@@ -33,7 +33,7 @@ function processRow(process, metered) {
   return {
     key: `${process.pid}-${process.start_time}@${process.uuid}`,
     name: process.owner,
-    parts: [`${process.process_name || "?"} ${process.pid}`, process.active === false && "exited"],
+    parts: [`${process.process_name || "?"} ${process.pid}`, process.user, process.active === false && "exited"],
     gone: process.active === false,
     memory: process.active === false ? null : process.memory_bytes,
     ...usage(process, metered),
