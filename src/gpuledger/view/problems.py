@@ -98,7 +98,7 @@ def _gpu(reading: Reading, memory: MemoryAccount | None) -> Iterator[Problem]:
     yield from _hardware(reading, name)
     yield from _health(reading, name)
     if memory is not None and memory.unknown_bytes:
-        what = f"{memory.unknown_bytes / GIB:.1f} GiB are held by no process that the driver lists"
+        what = f"{memory.unknown_bytes / GIB:.1f} GiB are in use, but the driver lists no process for them"
         if memory.inferred_bytes:
             candidates = f"{memory.candidates} container{'s' * (memory.candidates != 1)}"
             what += f"; inferred for {candidates} that may hold them"
