@@ -28,6 +28,7 @@ TABLE = re.compile(r"^\| (nobody|root) \|.*$", re.MULTILINE)
 PAGE = (ROOT / "docs/permissions.md").read_text().partition("## Tested combinations")[2].partition("\n## ")[0]
 ROWS = [[cell.strip() for cell in row.strip("|").split("|")] for row in
         (found[0] for found in TABLE.finditer(PAGE))]  # fmt: skip
+pytestmark = pytest.mark.needs("root", "cgroups", "dockerd", "containerd", "runc", "busybox", "openssl")
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 GIB = 1 << 30
 NOBODY, SOMEBODY, DOCKERS = 65534, 54321, 54322
@@ -37,8 +38,6 @@ SECRET = "hunter2-do-not-tell"
 
 WORKLOAD = """
 import ctypes, mmap, os, sys, time
-
-pytestmark = pytest.mark.needs("root", "cgroups", "dockerd", "containerd", "runc", "busybox", "openssl")
 libc = ctypes.CDLL(None)
 if sys.argv[1] == "maps":
     assert libc.unshare(0x00020000) == 0 and libc.mount(b"none", b"/", None, 0x44000, None) == 0  # our mounts are ours
