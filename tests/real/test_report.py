@@ -99,6 +99,8 @@ class World:
         self.servers = {kind: self._stack.enter_context(prometheus(targets, "500ms", kind)) for kind in BACKENDS}
         for server in self.servers.values():
             server.wait_until_scraped(4)
+        for server in self.servers.values():
+            server.wait_until_fresh(SCRAPE_S)
         self.began_s = time.time()
         before = [ledger(one) for one in exporters.values()]
         for books in before:
