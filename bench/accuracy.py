@@ -1,13 +1,13 @@
-"""`python -m bench.accuracy [--write]`: the accuracy table of docs/accuracy.md, from the recordings in tests/data/h200.
+"""`python -m bench.accuracy [--write]`: the tables of docs/accuracy.md, from the recordings in tests/data/h200.
 
-With `--write`, replaces the table in the page.
+With `--write`, replaces the tables in the page.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from bench.attribution import Score
 from tests import h200
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
-BEGIN, END = "<!-- accuracy -->", "<!-- end of accuracy -->"
+MARKS = "<!-- {} -->", "<!-- end of {} -->"
+"""Around each table in the page."""
 WINDOW_S = 5.0
 OTHER_PROGRAMS = ("tl-at-once", "tl-burst-decode", "tl-fft-train")
 """Their kinds of work have the names of other programs in work/, so those give no energy per unit."""
@@ -81,17 +82,45 @@ def table(regimes: Sequence[Regime]) -> str:
     return "\n".join(lines)
 
 
+def activity_table(regimes: Sequence[Regime]) -> str:
+    """The error of the activity of a process, in Markdown. MIG instances are left out: their activity is measured."""
+    lines = [
+        "| in windows of 5 s | SMs | tensor cores | memory | SMs, copied | covered |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for regime in regimes:
+        if not any(score.activity["sm"] for score in regime.scores):
+            continue
+        errors = [_mean(e for score in regime.scores for e in score.activity[unit]) for unit in attribution.ACTIVITY]
+        copied = _mean(e for score in regime.scores for e in score.copied["sm"])
+        covered = _mean(float(ratio <= 1) for score in regime.scores for ratio in score.activity_ratios)
+        ours = " | ".join(f"**{error:.3f}**" for error in errors)
+        lines.append(f"| {regime.title} | {ours} | {copied:.3f} | {100 * covered:.0f} % |")
+    return "\n".join(lines)
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    values = list(numbers)
+    return sum(values) / len(values)
+
+
+def tables(regimes: Sequence[Regime]) -> dict[str, str]:
+    """Each table of the page, by the name in its marks, with the marks."""
+    found = {"accuracy": table(regimes), "activity": activity_table(regimes)}
+    return {name: f"{MARKS[0].format(name)}\n{text}\n{MARKS[1].format(name)}" for name, text in found.items()}
+
+
 def main(words: list[str]) -> int:
-    """Print or write the table."""
+    """Print or write the tables."""
     parser = argparse.ArgumentParser(prog="python -m bench.accuracy", description="Measure the accuracy of shares.")
-    parser.add_argument("--write", action="store_true", help=f"replace the table in {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"replace the tables in {PAGE.name}")
     arguments = parser.parse_args(words)
-    text = table(measure())
-    print(text)
-    if arguments.write:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    for name, text in tables(measure()).items():
+        print(text)
+        if arguments.write:
+            before, _, rest = PAGE.read_text().partition(MARKS[0].format(name))
+            _, _, after = rest.partition(MARKS[1].format(name))
+            PAGE.write_text(f"{before}{text}{after}")
     return 0
 
 

@@ -35,7 +35,7 @@ from tests import h200
 
 from gpuledger.books.book import Books
 from gpuledger.books.interval import Policy
-from gpuledger.model import Activity, Tick
+from gpuledger.model import DIVIDED, Activity, Tick
 from gpuledger.sources.nvml.rounds import Plan, Rounds
 
 ESTIMATED = ("sm_time", "mps", "mig", "fingerprint", "edge")
@@ -56,6 +56,9 @@ IDLE_MW = 80_000
 """Idle power of the recorded GPU in watts. All estimators use it, so it hardly affects the shares."""
 
 Shares = dict[int, float]
+ACTIVITY = {"sm": "2", "tensor": "5", "dram": "10"}
+"""The scored activities, and their metrics of GPM."""
+DEVICE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class Step:
     """Energy above parked power so far, by estimator and pid."""
     errors: Shares
     """Published errors of the shares, by pid."""
+    active_s: dict[str, Shares] = field(default_factory=dict)
+    """Activity x time so far, by unit and pid; that of the whole device under the pid DEVICE."""
 
 
 @dataclass
@@ -96,13 +101,15 @@ class Player:
         self, recording: Any, ticks: Iterable[Tick], later_s: float, kepler_mj: Callable[[float], Shares]
     ) -> list[Step]:
         pids = truth.pids(recording)
-        steps = []
+        steps: list[Step] = []
         kepler = dict.fromkeys(pids, 0.0)
+        active_s: dict[str, Shares] = {unit: dict.fromkeys((*pids, DEVICE), 0.0) for unit in ACTIVITY}
         earlier_mj = self.counter_mj - recording["rows"][0]["energy_mj"]
         for original in ticks:
             gpu, *instances = original.readings
             self.counter_mj = (gpu.energy_mj or 0) + earlier_mj
             tick = replace(original, readings=(replace(gpu, energy_mj=self.counter_mj), *instances))
+            seconds = tick.time_ns / 1e9 - self.now_s if steps else 0.0
             self.now_s = tick.time_ns / 1e9
             now = self.now_s - later_s
             for pid, mj in kepler_mj(now).items():
@@ -117,7 +124,8 @@ class Player:
             errors = {
                 use.resident.pid: use.energy_share_error for use in ours.processes if use.energy_share_error is not None
             }
-            steps.append(Step(now, joules, errors))
+            active_s = {unit: _active_s(unit, ours, before, seconds) for unit, before in active_s.items()}
+            steps.append(Step(now, joules, errors, active_s))
         return steps
 
 
@@ -160,6 +168,15 @@ def _booked(tick: Tick, pids: list[int]) -> Shares:
     return {pid: float(sum(rows.get(pid, {}).get(method, 0) for method in ESTIMATED)) for pid in pids}
 
 
+def _active_s(unit: str, tick: Tick, before: Shares, seconds: float) -> Shares:
+    """The activity of one unit x time, with that of this tick."""
+    number = DIVIDED.index(f"{unit}_pct")
+    pct = {use.resident.pid: use.activity.pct[number] for use in tick.processes if use.activity}
+    whole = tick.readings[0].activity
+    pct[DEVICE] = getattr(whole, f"{unit}_pct") if whole is not None else 0.0
+    return {pid: total + (pct.get(pid) or 0.0) / 100 * seconds for pid, total in before.items()}
+
+
 def _kepler(recording: Any, now: float) -> Shares:
     """Power above idle, split by utilization at one instant; equal if the driver reports none."""
     rows = [row for row in recording["rows"] if now - BUFFER_S < row["t"] <= now + ROUNDING_S]
@@ -183,6 +200,12 @@ class Score:
     """Shares in the last window, by estimator and `truth`."""
     ratios: list[float] = field(default_factory=list)
     """Error of a share over its published error, for each process and window."""
+    activity: dict[str, list[float]] = field(default_factory=lambda: {unit: [] for unit in ACTIVITY})
+    """Error of the activity of each window, by unit: the largest of any process."""
+    copied: dict[str, list[float]] = field(default_factory=lambda: {unit: [] for unit in ACTIVITY})
+    """The same if every process gets the activity of the device, as dcgm-exporter does."""
+    activity_ratios: list[float] = field(default_factory=list)
+    """Error of a share of the SM activity over its published error, for each process and window."""
 
     def add(self, steps: list[Step], used: Mapping[int, float], measure: Callable[[list[float]], float] = max) -> None:
         """Add one window; `used` is the true energy, `measure` combines the errors of all shares."""
@@ -201,29 +224,57 @@ class Score:
                 mean = sum(published) / len(published)
                 self.ratios.append(abs(self.shares["ours"][pid] - true[pid]) / max(mean, 1e-9))
 
+    def add_activity(self, steps: list[Step], active: Mapping[str, Mapping[int, float]]) -> None:
+        """Add the activity of one window; `active` is the true activity, of which only the proportions are used."""
+        first, last = steps[0], steps[-1]
+        seconds = last.time_s - first.time_s
+        for unit, of_unit in active.items():
+            whole = (last.active_s[unit][DEVICE] - first.active_s[unit][DEVICE]) / seconds
+            true = _shares(of_unit)
+            if true is None or not whole:
+                continue
+            ours = {pid: (last.active_s[unit][pid] - first.active_s[unit][pid]) / seconds for pid in true}
+            self.activity[unit].append(max(abs(ours[pid] - true[pid] * whole) for pid in true))
+            self.copied[unit].append(max(abs(whole - true[pid] * whole) for pid in true))
+            for pid in true if unit == "sm" else ():
+                published = [step.errors[pid] for step in steps[1:] if pid in step.errors]
+                if published:
+                    error = abs(ours[pid] / whole - true[pid])
+                    self.activity_ratios.append(error / max(sum(published) / len(published), 1e-9))
 
-def score(recording: Any, steps: list[Step], joules: truth.Joules, window_s: float) -> Score:
+
+def score(recording: Any, steps: list[Step], joules: Mapping[str, truth.Joules], window_s: float) -> Score:
     """Split the working time into windows of about this length, at ticks."""
     begin = min(work["log"][0][0] for work in recording["truth"])
     end = max(work["log"][-1][0] for work in recording["truth"])
     result = Score(recording["name"], window_s)
     for window in windows([step for step in steps if begin <= step.time_s <= end], window_s):
-        result.add(window, truth.used(recording, joules, window[0].time_s, window[-1].time_s))
+        span = window[0].time_s, window[-1].time_s
+        result.add(window, truth.used(recording, joules[""], *span))
+        result.add_activity(window, {unit: truth.used(recording, joules[unit], *span) for unit in ACTIVITY})
     return result
 
 
 def score_timeline(
-    timeline: truth.Timeline, steps: list[Step], window_s: float, measure: Callable[[list[float]], float] = max
+    timeline: truth.Timeline,
+    steps: list[Step],
+    window_s: float,
+    measure: Callable[[list[float]], float] = max,
+    activity: Mapping[str, truth.Timeline] | None = None,
 ) -> Score:
-    """Windows in which at least two processes work and none arrives or leaves."""
+    """Windows in which at least two processes work and none arrives or leaves; `activity` has the truth by unit."""
     result = Score(timeline.name, window_s)
     for phase in timeline.phases:
         inside = [step for step in steps if phase.begin <= step.time_s <= phase.end]
         if len(phase.working) < 2 or len(inside) < 2 or inside[-1].time_s - inside[0].time_s < window_s / 2:
             continue
         for window in windows(inside, window_s):
-            used = timeline.used(window[0].time_s, window[-1].time_s)
+            span = window[0].time_s, window[-1].time_s
+            used = timeline.used(*span)
             result.add(window, {pid: used[pid] for pid in phase.working}, measure)
+            active = {unit: of_unit.used(*span) for unit, of_unit in (activity or {}).items()}
+            working = {unit: {pid: of[pid] for pid in phase.working} for unit, of in active.items()}
+            result.add_activity(window, working)
     return result
 
 
@@ -265,10 +316,10 @@ def evaluate(recordings: list[Any], windows_s: Iterable[float], every: int = 10)
     """Replay recordings of one process, then score recordings of several."""
     teachers = [recording for recording in recordings if len(truth.pids(recording)) == 1]
     alone = [recording for recording in teachers if not recording["name"].startswith("mps-")]
-    joules = truth.joules_per_unit(alone)
-    joules_mps = joules | truth.joules_per_unit(
-        [recording for recording in teachers if recording["name"].startswith("mps-")]
-    )
+    mps = [recording for recording in teachers if recording["name"].startswith("mps-")]
+    keys = {"": "", **ACTIVITY}
+    joules = {unit: truth.joules_per_unit(alone, key) for unit, key in keys.items()}
+    joules_mps = {unit: joules[unit] | truth.joules_per_unit(mps, key) for unit, key in keys.items()}
     player = Player()
     for recording in teachers:
         player.play(recording, every)
@@ -277,7 +328,7 @@ def evaluate(recordings: list[Any], windows_s: Iterable[float], every: int = 10)
         if len(truth.pids(recording)) < 2:
             continue
         each = joules_mps if recording["name"].startswith("mps-") else joules
-        missing = {truth.kind(work) for work in recording["truth"]} - {*each, "hold"}
+        missing = {truth.kind(work) for work in recording["truth"]} - {*each[""], "hold"}
         if missing:
             left_out.append(f"{recording['name']}: no recording of {', '.join(sorted(missing))} alone")
             continue
@@ -289,6 +340,7 @@ def evaluate(recordings: list[Any], windows_s: Iterable[float], every: int = 10)
 def evaluate_timelines(solo: list[Any], recordings: list[Any], windows_s: Iterable[float]) -> Evaluation:
     """Score timelines, each with fresh books. MIG recordings have no utilization of the GPU in their rows."""
     joules = truth.joules_per_unit(solo)
+    of_unit = {unit: truth.joules_per_unit(solo, key) for unit, key in ACTIVITY.items()}
     scores, left_out = [], []
     for recording in recordings:
         timeline = truth.Timeline(recording, joules)
@@ -298,7 +350,10 @@ def evaluate_timelines(solo: list[Any], recordings: list[Any], windows_s: Iterab
         is_mig = "instances" in recording["rows"][0]
         steps = Player().play_mig(recording) if is_mig else Player().play(recording)
         measure = wrong if is_mig else max
-        found = [score_timeline(timeline, steps, window_s, measure) for window_s in windows_s]
+        activity = {} if is_mig else {
+            unit: truth.Timeline(recording, of_unit[unit], key) for unit, key in ACTIVITY.items()
+        }  # fmt: skip
+        found = [score_timeline(timeline, steps, window_s, measure, activity) for window_s in windows_s]
         scores += [entry for entry in found if entry.errors["ours"]]
         if not any(entry.errors["ours"] for entry in found):
             left_out.append(f"{timeline.name}: at no time did two processes work and none arrive or leave")

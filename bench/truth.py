@@ -30,19 +30,22 @@ def pids(recording: Any) -> list[int]:
     return list(dict.fromkeys(work["pid"] for work in recording["truth"]))
 
 
-def joules_per_unit(recordings: Iterable[Any]) -> Joules:
-    """Energy per unit from recordings of single processes; continuous work takes precedence over work with pauses."""
+def joules_per_unit(recordings: Iterable[Any], unit: str = "") -> Joules:
+    """Energy per unit from recordings of single processes; continuous work takes precedence over work with pauses.
+
+    With `unit`, a metric of GPM, activity instead of energy.
+    """
     joules_by_kind: Joules = {}
     for recording in sorted(recordings, key=lambda recording: "@" in recording["truth"][0]["kind"]):
         if len(recording["truth"]) == 1:
-            joules_by_kind.setdefault(kind(recording["truth"][0]), _joules_per_unit(recording))
+            joules_by_kind.setdefault(kind(recording["truth"][0]), _joules_per_unit(recording, unit))
     return joules_by_kind
 
 
-def _joules_per_unit(recording: Any) -> float:
+def _joules_per_unit(recording: Any, unit: str) -> float:
     """Energy above parked power per unit. Parked power is the power before the work began."""
     (work,) = recording["truth"]
-    counter, done = Counter.of_energy(recording), Counter(work["log"])
+    counter, done = Counter.of(recording, unit), Counter(work["log"])
     begin, end = done.times[0], done.times[-1]
     parked_w = counter.between(counter.times[0], begin) / (begin - counter.times[0])
     units = done.between(begin, end)
@@ -66,9 +69,16 @@ class Counter:
         self._values = [value * scale for _, value in points]
 
     @classmethod
-    def of_energy(cls, recording: Any) -> Counter:
-        """The energy counter, in joules."""
-        return cls([(row.get("t_energy", row["t"]), row["energy_mj"]) for row in recording["rows"]], 1e-3)
+    def of(cls, recording: Any, unit: str = "") -> Counter:
+        """The energy counter, in joules; with `unit`, the activity of a metric of GPM times time, in seconds."""
+        if not unit:
+            return cls([(row.get("t_energy", row["t"]), row["energy_mj"]) for row in recording["rows"]], 1e-3)
+        points = [(recording["rows"][0]["t"], 0.0)]
+        for row in recording["rows"]:
+            if "gpm" in row:
+                time_s, (before_s, sum_s) = row.get("t_gpm", row["t"]), points[-1]
+                points.append((time_s, sum_s + row["gpm"][unit] / 100 * (time_s - before_s)))
+        return cls(points)
 
     def at(self, time_s: float) -> float:
         """The value at a time; constant before the first and after the last point."""
@@ -93,9 +103,9 @@ class Phase:
 
 
 class Timeline:
-    """A recording of processes that come and go, and the energy that each of them used."""
+    """A recording of processes that come and go, and the energy (or activity of a `unit`) of each of them."""
 
-    def __init__(self, recording: Any, solo: Joules) -> None:
+    def __init__(self, recording: Any, solo: Joules, unit: str = "") -> None:
         self.name = str(recording["name"])
         self.pids = pids(recording)
         self._logs: dict[int, list[Counter]] = {}
@@ -103,8 +113,8 @@ class Timeline:
             self._logs.setdefault(work["pid"], []).append(Counter(work["log"]))
         self.kinds = {work["pid"]: kind(work) for work in recording["truth"]}
         self.phases = list(_phases(recording, self._logs))
-        counter = Counter.of_energy(recording)
-        self.parked_w = recording.get("parked_w") or _parked_w(recording, self.phases)
+        counter = Counter.of(recording, unit)
+        self.parked_w = 0.0 if unit else recording.get("parked_w") or _parked_w(recording, self.phases)
         self._joules = {pid: self._alone(pid, counter) or solo.get(self.kinds[pid]) for pid in self.pids}
         for pid in self.pids:  # another process of the same kind may have been alone
             if self._joules[pid] is None:

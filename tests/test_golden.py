@@ -313,8 +313,11 @@ def native(family: Family, values: Values, uuid: str) -> float:
     wanted = {("uuid", uuid), *re.findall(r'(\w+)="(\w+)"', selector)}
     if uuid.startswith("MIG"):
         name = name.replace("gpu_", "gpu_mig_", 1)
-    (found,) = [value for (known, labels), value in values.items() if known == name and wanted <= labels]
-    return found
+    found = [value for (known, labels), value in values.items() if known == name and wanted <= labels]
+    if name == "gpu_graphics_active_ratio" and not found:  # without GPM it is the utilization
+        found = [v for (known, labels), v in values.items() if known == "gpu_utilization_ratio" and wanted <= labels]
+    (value,) = found
+    return value
 
 
 @pytest.mark.parametrize("shared", ["device", "divide"])

@@ -132,12 +132,21 @@ def test_shares_of_real_work_are_near_the_truth() -> None:
 
 
 def test_the_accuracy_table_is_fresh() -> None:
-    """docs/accuracy.md has the table that `python -m bench.accuracy` prints."""
-    table = accuracy.table(accuracy.measure())
+    """docs/accuracy.md has the tables that `python -m bench.accuracy` prints."""
+    page = accuracy.PAGE.read_text()
 
-    assert f"{accuracy.BEGIN}\n{table}\n{accuracy.END}" in accuracy.PAGE.read_text(), (
-        "run python -m bench.accuracy --write"
-    )
+    for table in accuracy.tables(accuracy.measure()).values():
+        assert table in page, "run python -m bench.accuracy --write"
+
+
+def test_activity_of_processes() -> None:
+    """Near the truth in every regime, and much nearer than the value of the whole device."""
+    for regime in accuracy.measure()[:4]:
+        for unit in attribution.ACTIVITY:
+            errors = [error for score in regime.scores for error in score.activity[unit]]
+            copied = [error for score in regime.scores for error in score.copied[unit]]
+            assert sum(errors) / len(errors) < 0.06, (regime.title, unit)
+            assert sum(errors) < 0.25 * sum(copied), (regime.title, unit)
 
 
 def test_shares_while_processes_come_and_go() -> None:

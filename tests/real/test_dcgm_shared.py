@@ -114,10 +114,10 @@ def test_the_documented_table(scraped: Prometheus) -> None:
 
 
 def test_default_is_right_most_often(scraped: Prometheus) -> None:
-    """The default answers every query as meant; no other mode does."""
+    """The default answers all queries but those on activity, which has pods on a shared GPU."""
     right = {mode: sum(is_right(scraped, mode, query) for query in QUERIES) for mode in SHARED}
 
-    assert right == {"device": 20, "divide": 8, "copy": 6}
+    assert right == {"device": 18, "divide": 6, "copy": 6}
     assert max(right, key=lambda mode: right[mode]) == Choices().shared
 
 
@@ -133,11 +133,22 @@ def test_only_divide_is_right_by_pod(scraped: Prometheus, query: Query) -> None:
 
 
 @pytest.mark.parametrize("metric", ["DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_DEC_UTIL"])
-def test_only_copy_has_pods_on_metrics_that_are_not_divided(scraped: Prometheus, metric: str) -> None:
+def test_activity_has_pods_in_every_mode(scraped: Prometheus, metric: str) -> None:
     """OpenCost reads these two with `container!=""`."""
     found = scraped.query(f'{metric}{{gpu="1", container!=""}}')
 
-    assert sorted((labels["job"], labels["pod"]) for labels, _ in found) == [("copy", "big"), ("copy", "small")]
+    assert sorted((labels["job"], labels["pod"]) for labels, _ in found) == [
+        (mode, pod) for mode in sorted(SHARED) for pod in ("big", "small")
+    ]
+
+
+@pytest.mark.parametrize("mode", ["device", "divide"])
+def test_parts_of_the_activity_add_up_to_the_gpu(scraped: Prometheus, mode: str) -> None:
+    """For each GPU, over all pods and the rest."""
+    for unit, meant in (("GR_ENGINE", ACTIVE), ("PIPE_TENSOR", {"0": 0.1, "1": 0.5})):
+        found = result(scraped, mode, f"sum by (gpu) (DCGM_FI_PROF_{unit}_ACTIVE)", "gpu")
+
+        assert dict(found) == pytest.approx(meant, abs=1e-4)
 
 
 @pytest.mark.parametrize("metric", ["GPU_UTIL", "FB_USED", "POWER_USAGE", "GPU_TEMP"])

@@ -58,7 +58,7 @@ class Books:
         in_use = {gpu: None if rows is None else bool(rows) or gpu in memory.hidden for gpu, rows in present.items()}
         work = self._rows.add_work(tick, self._time.book(tick, in_use))
         for booked in self._energy.book(tick, present, work, memory.hidden, elapsed_ns):
-            self._rows.add_energy(booked.entries, booked.share_errors)
+            self._rows.add_energy(booked.entries, booked.share_errors, booked.activity)
 
         retired = self._retention.retire(self._rows, lists, tick.owners.running, elapsed_ns)
         self._rows.remove(retired.rows)
@@ -70,6 +70,7 @@ class Books:
         uses = self._uses.book(tick, self._rows, exited=retired.exited, totals=totals, inferred=memory.inferred)
         return replace(
             tick,
+            unattributed_activity=uses.unattributed_activity,
             processes=uses.processes,
             dropped_processes=uses.dropped,
             containers=uses.containers,

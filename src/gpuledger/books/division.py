@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gpuledger.books.activity import NOTHING, divisible, remaining_activity, scaled, total_activity
 from gpuledger.books.interval import apportion
 from gpuledger.holders import NO_HOLDER, HolderLabels, Holding
-from gpuledger.model import ContainerUse, Tick
+from gpuledger.model import ContainerUse, Percentages, Tick
 
 MIB = 1 << 20
 Seat = tuple[int, HolderLabels]
@@ -154,6 +155,61 @@ def _container_energy(use: ContainerUse, *, pod_uid: bool) -> int:
     """Includes earlier containers with the same labels, so that the counter does not fall when they are dropped."""
     earlier_mj = use.earlier_mj + (0 if pod_uid else use.namesakes_mj)
     return sum(mj for _, mj in use.energy_mj) + earlier_mj
+
+
+@dataclass(frozen=True, slots=True)
+class ActivePart:
+    """The activity and video utilization of one device that belong to one holder, or to NO_HOLDER."""
+
+    holding: Holding
+    labels: HolderLabels
+    activity: Percentages | None
+    encoder_pct: int | None = None
+    decoder_pct: int | None = None
+
+
+def whole_activity(holding: Holding, labels: HolderLabels) -> ActivePart:
+    """The activity of the whole device. A GPU with MIG instances has none; they have."""
+    reading = holding.reading
+    activity = None if holding.has_instances else divisible(reading)
+    return ActivePart(holding, labels, activity, reading.encoder_pct, reading.decoder_pct)
+
+
+def divide_activity(holding: Holding) -> list[ActivePart]:
+    """The part of each holder, and the rest; a holder whose activity is not known has no part."""
+    whole = whole_activity(holding, holding.holder)
+    if holding.alone or holding.has_instances or not holding.reading.up:
+        return [whole]
+    on_device = {
+        labels: [use for use in uses if use.processes]
+        for labels, uses in holding.uses.items()
+        if labels in holding.waiting or any(use.processes for use in uses)
+    }
+    activities: dict[HolderLabels, Percentages] = {}
+    for labels, uses in on_device.items():
+        if whole.activity is not None and all(use.activity for use in uses):
+            parts = [part.pct for use in uses for part in use.activity]
+            activities[labels] = total_activity(parts or [scaled(whole.activity, NOTHING)])
+    if whole.activity is not None:
+        activities[NO_HOLDER] = remaining_activity(whole.activity, list(activities.values()))
+    encoder = _video(whole.encoder_pct, {labels: [u.encoder_pct for u in uses] for labels, uses in on_device.items()})
+    decoder = _video(whole.decoder_pct, {labels: [u.decoder_pct for u in uses] for labels, uses in on_device.items()})
+    return [
+        ActivePart(holding, labels, activities.get(labels), encoder.get(labels), decoder.get(labels))
+        for labels in {**activities, **encoder, **decoder}
+    ]
+
+
+def _video(total: int | None, by_holder: Mapping[HolderLabels, Sequence[int | None]]) -> dict[HolderLabels, int]:
+    """Percent of each holder, and the rest."""
+    if total is None:
+        return {}
+    known = {labels: [pct for pct in of_holder if pct is not None] for labels, of_holder in by_holder.items()}
+    return with_rest(
+        total,
+        {labels: sum(pct) for labels, pct in known.items() if len(pct) == len(by_holder[labels])},
+        NO_HOLDER,
+    )
 
 
 @dataclass(slots=True)

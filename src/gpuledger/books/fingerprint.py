@@ -12,9 +12,9 @@ from operator import attrgetter, mul
 from weakref import WeakKeyDictionary
 
 from gpuledger.books.rows import Row
-from gpuledger.model import Activity, Device, Facts, Labelled, Learned, LearnedBehaviour, Owner, Reading
+from gpuledger.model import DIVIDED, Activity, Device, Facts, Labelled, Learned, LearnedBehaviour, Owner, Reading
 
-UNITS = ("sm_pct", "occupancy_pct", "tensor_pct", "integer_pct", "fp64_pct", "fp32_pct", "fp16_pct", "dram_pct")
+UNITS = DIVIDED[1:]
 """The compared activities. Not `graphics_pct`: it also counts an idle context on the engine."""
 UNIT_NAMES = tuple(unit.removesuffix("_pct") for unit in UNITS)
 CLOCKED = len(UNITS) - 1

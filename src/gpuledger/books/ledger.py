@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from gpuledger.books.activity import activity_by_samples, exact_activity
 from gpuledger.books.fingerprint import Fingerprints
 from gpuledger.books.interval import NS_MW_PER_MJ, Interval, Policy, Split, split
 from gpuledger.books.meter import Meter
 from gpuledger.books.resting import ParkedPower, resting_power
-from gpuledger.books.rows import Present, Row, Work
+from gpuledger.books.rows import ActivityShare, Present, Row, Work
+from gpuledger.books.shares import Shares
 from gpuledger.books.sharing import Sharing
 from gpuledger.books.time import BUFFER_NS, GpuTime
 from gpuledger.model import Account, Labelled, Reading, Tick
@@ -33,6 +35,8 @@ class Booked:
     """Process, method and millijoules."""
     share_errors: Mapping[Row, float | None] = field(default_factory=dict)
     """For every process of the interval; None if its energy was not shared."""
+    activity: Mapping[Row, ActivityShare | None] = field(default_factory=dict)
+    """For every process of the interval; None if it is not known."""
 
 
 @dataclass(slots=True)
@@ -166,7 +170,23 @@ class Ledger:
             policy=self._policy,
             weights=shares.weights if shares is not None else None,
         )
-        return replace(self._add(accounts), share_errors={row: errors.get(row) for row in interval.rows})
+        activity = self._activity(interval, present, shares)
+        return replace(
+            self._add(accounts),
+            share_errors={row: errors.get(row) for row in interval.rows},
+            activity={row: activity.get(row) for row in interval.rows},
+        )
+
+    def _activity(
+        self, interval: Interval, present: frozenset[Row] | None, shares: Shares | None
+    ) -> Mapping[Row, ActivityShare]:
+        """The best known share of each process in the activity of its device."""
+        exact = exact_activity(interval, present)
+        if self._policy.strict:
+            return {row: share for row, share in exact.items() if share.method == "exclusive"}
+        if shares is not None and shares.proportions:
+            return shares.activity(interval.rows) | exact
+        return activity_by_samples(interval) | exact
 
     def _learn_rest(
         self, interval: Interval, reading: Reading, present: frozenset[Row] | None, elapsed_ns: int

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from gpuledger.books.activity import Mixture
 from gpuledger.books.fingerprint import Activities, Behaviour
 from gpuledger.books.kalman import Estimate, update
-from gpuledger.books.rows import Row
+from gpuledger.books.rows import Proportions, Row
 
 SAMPLES_SD = 0.3
 """Standard deviation of a share by samples. Larger than the sampling error: samples can alias with time slices."""
@@ -121,3 +122,12 @@ def weights_of(parts: Sequence[Part], estimate: Estimate) -> dict[Row, int]:
     for part, amount in zip(parts, estimate.amounts, strict=True):
         weights[part.row] = weights.get(part.row, 0) + round(amount * part.watts * WEIGHT_UNIT)
     return weights
+
+
+def proportions_of(parts: Sequence[Part], estimate: Estimate, observed: Activities) -> dict[Row, Proportions]:
+    """Shares of the activity: the amount of each behaviour times its shape."""
+    mixture = Mixture()
+    for part, amount in zip(parts, estimate.amounts, strict=True):
+        if part.behaviour is not None:
+            mixture.add(part.row, part.behaviour.shape(), amount)
+    return mixture.proportions(observed)

@@ -8,6 +8,19 @@ from dataclasses import dataclass, field
 from gpuledger.books.time import Busy
 from gpuledger.model import NOBODY, Device, Facts, Owner, Reading, Resident, Tick
 
+Proportions = tuple[float, ...]
+"""The share of a process in the time on the compute engine, and in the activity of each unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityShare:
+    """The share of a process in the activity of its device."""
+
+    method: str
+    proportions: Proportions
+    error: float = 0.0
+    """Standard deviation of the proportions."""
+
 
 @dataclass(eq=False)  # no slots, because fingerprints have weak references to rows
 class Row:
@@ -41,6 +54,8 @@ class Row:
     """Whether the row comes from a journal and its process has not been listed since."""
     share_error: float | None = None
     """Standard deviation of its energy share in the last interval, if the GPU was shared."""
+    activity: ActivityShare | None = None
+    """Its share of the activity in the last interval; None if it is not known."""
 
     @property
     def unlisted(self) -> bool:
@@ -215,10 +230,17 @@ class Rows:
         row.seen_ns, row.gone_ns, row.active = tick.time_ns, 0, False if facts is None else None
         return row
 
-    def add_energy(self, entries: Iterable[tuple[Row, str, int]], share_errors: Mapping[Row, float | None]) -> None:
-        """Add the energy entries of a closed interval, and set its share errors."""
+    def add_energy(
+        self,
+        entries: Iterable[tuple[Row, str, int]],
+        share_errors: Mapping[Row, float | None],
+        activity: Mapping[Row, ActivityShare | None],
+    ) -> None:
+        """Add the energy entries of a closed interval, and set its share errors and shares of activity."""
         for row, error in share_errors.items():
             row.share_error = error
+        for row, share in activity.items():
+            row.activity = share
         for row, method, mj in entries:
             row.energy_mj[method] = row.energy_mj.get(method, 0) + mj
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
+from gpuledger.books.activity import NOTHING, Mixture, equal_proportions
 from gpuledger.books.fingerprint import Activities
 from gpuledger.books.interval import Weights
 from gpuledger.books.mixture import WEIGHT_UNIT
-from gpuledger.books.rows import Row
+from gpuledger.books.rows import ActivityShare, Proportions, Row
+from gpuledger.books.strangers import Column
 
 LEAST_TOTAL_W = 1e-6
 """With less power above parked power there is nothing to divide."""
@@ -23,6 +25,15 @@ class Shares:
     """Standard deviation of each share."""
     weights: Weights | None = None
     """None if there is no better estimate than the samples of the interval."""
+    proportions: Mapping[Row, Proportions] = field(default_factory=dict)
+    """Shares of the activity of the device; empty without GPM."""
+
+    def activity(self, rows: Iterable[Row]) -> dict[Row, ActivityShare]:
+        """The shares of these processes in the activity of their device; processes that did not work have nothing."""
+        method = "sm_time" if self.weights is None else self.weights.method
+        return {
+            row: ActivityShare(method, self.proportions.get(row, NOTHING), self.errors.get(row, 0.0)) for row in rows
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +60,22 @@ class Watts:
     known_sd: float = 0.0
     """Standard deviation of the sum of `known`."""
     strangers_sd: float = 0.0
+    mixture: Mixture = field(default_factory=Mixture)
 
-    def shares(self, method: str, relative: Mapping[Row, float], *, scale: float, unsampled: float) -> Shares:
+    def add(self, row: Row, column: Column, amount: float) -> None:
+        """Add the power and activity of a known process that had the engine for a part of the time."""
+        self.known[row] += amount * column.watts
+        self.mixture.add(row, column.shape, amount)
+
+    def shares(
+        self,
+        method: str,
+        observed: Activities,
+        relative: Mapping[Row, float],
+        *,
+        scale: float,
+        unsampled: float,
+    ) -> Shares:
         """Shares by power. The errors combine those of known power, strangers' power and each stranger's part.
 
         `relative` is the relative variance of each stranger's power, `scale` a factor for the errors of the sums, and
@@ -69,7 +94,7 @@ class Watts:
             errors[row] = sqrt((error * part) ** 2 + (own * strangers_w / total_w) ** 2)
         errors = {row: min(1.0, round(sqrt(e * e + unsampled * unsampled), 3)) for row, e in errors.items()}
         weights = {row: round(power * WEIGHT_UNIT) for row, power in (self.known | self.strangers).items()}
-        return Shares(errors, Weights(method, weights))
+        return Shares(errors, Weights(method, weights), self.mixture.proportions(observed))
 
 
 def any_split(count: int) -> float:
@@ -79,4 +104,5 @@ def any_split(count: int) -> float:
 
 def equal_shares(rows: Sequence[Row], method: str) -> Shares:
     """Equal parts, with the error of any split."""
-    return Shares(dict.fromkeys(rows, any_split(len(rows))), Weights(method, dict.fromkeys(rows, 1)))
+    errors, weights = dict.fromkeys(rows, any_split(len(rows))), dict.fromkeys(rows, 1)
+    return Shares(errors, Weights(method, weights), equal_proportions(rows))

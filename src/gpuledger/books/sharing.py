@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 
+from gpuledger.books.activity import Mixture
 from gpuledger.books.engine import SAMPLES_PER_S, EngineTime
 from gpuledger.books.fingerprint import Activities, Alone, Fingerprint, Fingerprints
 from gpuledger.books.instances import Instance, InstancePower
@@ -27,11 +28,12 @@ from gpuledger.books.mixture import (
     Part,
     by_activity,
     by_samples,
+    proportions_of,
     share_errors,
     weights_of,
 )
 from gpuledger.books.pauses import Pauses, PowerSlot
-from gpuledger.books.rows import Row
+from gpuledger.books.rows import Proportions, Row
 from gpuledger.books.shares import LEAST_TOTAL_W, Observed, Shares, Watts, any_split, equal_shares
 from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Column, Explanation, separate
 from gpuledger.books.time import BUFFER_NS
@@ -137,8 +139,9 @@ class Sharing:
 
         self._learn_pauses(interval, strangers, observed)
         if not known:
-            return self._weighted(Watts(strangers=dict(times(False)[0])), "sm_time")
-        return self._weighted(self._known_and_strangers(known, strangers, observed, times))
+            expected = dict(times(False)[0])
+            return self._weighted(Watts(strangers=expected, mixture=Mixture(expected)), observed, "sm_time")
+        return self._weighted(self._known_and_strangers(known, strangers, observed, times), observed)
 
     def _learn_pauses(self, interval: Interval, strangers: Sequence[Row], observed: Observed) -> None:
         """Learn strangers from slots in which only one of the processes worked."""
@@ -172,7 +175,8 @@ class Sharing:
         weights = weights_of(parts, estimate)
         if not any(weights.values()):
             return Shares(errors={})
-        return Shares(share_errors(parts, estimate, self._unsampled(len(known))), Weights("fingerprint", weights))
+        errors = share_errors(parts, estimate, self._unsampled(len(known)))
+        return Shares(errors, Weights("fingerprint", weights), proportions_of(parts, estimate, observed.activity))
 
     def _unsampled(self, sampled: int) -> float:
         """The share that processes without a sample may have had: 1 / (n + 2) after n samples (rule of succession)."""
@@ -209,7 +213,7 @@ class Sharing:
         watts = Watts(known=dict.fromkeys(known, 0.0), strangers=dict.fromkeys(strangers, 0.0))
         for slot_amounts in amounts:
             for column, amount in zip(columns, slot_amounts or (), strict=False):
-                watts.known[rows[column.number]] += amount * column.watts / len(slots)
+                watts.add(rows[column.number], column, amount / len(slots))
         if not visible:
             return watts
         shown = [slot for slot, slot_amounts in zip(slots, amounts, strict=True) if slot_amounts is None]
@@ -224,15 +228,17 @@ class Sharing:
             busy=observed.busy,
             clock=observed.clock,
         )
-        for row, power in zip(rows, powers.known_w, strict=True):
-            watts.known[row] += power * visible
+        for column, amount in zip(columns, powers.amounts, strict=True):
+            watts.add(rows[column.number], column, amount * visible)
         strangers_time = sum(expected[row] for row in strangers)
         for row in strangers:
-            watts.strangers[row] = powers.strangers_w * visible * expected[row] / strangers_time
+            part = visible * expected[row] / strangers_time
+            watts.strangers[row] = powers.strangers_w * part
+            watts.mixture.engine[row] = max(0.0, observed.busy - sum(powers.amounts)) * part
         watts.known_sd, watts.strangers_sd = powers.known_sd_w * visible, powers.strangers_sd_w * visible
         return watts
 
-    def _weighted(self, watts: Watts, method: str = "fingerprint") -> Shares:
+    def _weighted(self, watts: Watts, observed: Observed, method: str = "fingerprint") -> Shares:
         """Shares by power, with the errors of sampled processes."""
         recent = self._engine.recent
         relative = {
@@ -240,7 +246,7 @@ class Sharing:
             for row in watts.strangers
         }
         unsampled = self._unsampled(len(watts.known) + len(watts.strangers))
-        return watts.shares(method, relative, scale=1.0, unsampled=unsampled)
+        return watts.shares(method, observed.activity, relative, scale=1.0, unsampled=unsampled)
 
     def _mps_shares(
         self,
@@ -281,13 +287,15 @@ class Sharing:
             time_sd = MPS_SD * sum(times[row] for row in known)
             strangers = [row for row in rows if row not in known]
             watts = self._known_and_strangers(known, strangers, observed, lambda _: (times, time_sd), sampled=False)
-            return watts.shares(method, dict.fromkeys(strangers, 1.0), scale=UNSAMPLED, unsampled=0.0)
+            relative = dict.fromkeys(strangers, 1.0)
+            return watts.shares(method, observed.activity, relative, scale=UNSAMPLED, unsampled=0.0)
         parts = _parts(known, times)
         estimate = by_activity(parts, observed.activity, observed.power_w, MPS_SD)
         weights = weights_of(parts, estimate)
         if not any(weights.values()):
             return equal_shares(rows, method)
-        return Shares(share_errors(parts, estimate, 0.0), Weights(method, weights))
+        errors = share_errors(parts, estimate, 0.0)
+        return Shares(errors, Weights(method, weights), proportions_of(parts, estimate, observed.activity))
 
     def _instance_shares(
         self, interval: Interval, elapsed_s: float, joules: float, limit_mw: int | None, *, is_steady: bool
@@ -317,6 +325,7 @@ class Sharing:
         sum_variance = sum(sd * sd for _, sd in watts.values())
         weights: dict[Row, int] = {}
         errors: dict[Row, float] = {}
+        activity: dict[Row, Proportions] = {}
         unseen = 0.0
         for uuid, (power_w, sd_w) in watts.items():
             rows = by_instance.get(uuid, [])
@@ -334,6 +343,7 @@ class Sharing:
                 inside = Shares({rows[0]: 0.0}, Weights("mig", {rows[0]: 1}))
             else:
                 inside = self._without_samples(rows, observed, "mig")
+            activity |= inside.proportions
             inner = inside.weights.rows if inside.weights is not None else dict.fromkeys(rows, 1)
             for row, weight in inner.items():
                 part = weight / (sum(inner.values()) or 1)
@@ -342,7 +352,7 @@ class Sharing:
                 errors[row] = min(1.0, round(sqrt(part * part * variance + own * own), 3))
         if not any(weights.values()):
             return None
-        return Shares(errors, Weights("mig", weights, round(unseen * WEIGHT_UNIT)))
+        return Shares(errors, Weights("mig", weights, round(unseen * WEIGHT_UNIT)), activity)
 
 
 def _parts(known: Mapping[Row, Fingerprint], times: Mapping[Row, float]) -> list[Part]:

@@ -71,12 +71,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Powers:
-    """Power above parked power, in watts: of each known process, and of all strangers together."""
+    """The time of the known processes on the engine, and power above parked power, in watts."""
 
-    known_w: list[float]
+    amounts: list[float]
+    """Part of the time of each column."""
     strangers_w: float
+    """Of all strangers together."""
     known_sd_w: float = 0.0
-    """Standard deviation of the sum of `known_w`."""
+    """Standard deviation of the power of all known processes together."""
     strangers_sd_w: float = 0.0
 
 
@@ -124,7 +126,7 @@ def separate(
     busy: float,
     clock: float,
 ) -> Powers:
-    """Split power above parked power into that of each known process and that of all strangers.
+    """Split power above parked power into that of the known processes and that of all strangers.
 
     `times` are the expected parts of the interval that each known process had the engine, `time_sd` the standard
     deviation of their sum, `busy` the part in which the engine was busy, and `clock` the relative SM clock.
@@ -146,13 +148,12 @@ def separate(
     whole = sum(weights)
     mean = sum(weight * time for weight, time in zip(weights, grid, strict=True)) / whole
     variance = sum(weight * (time - mean) ** 2 for weight, time in zip(weights, grid, strict=True)) / whole
-    known_w = [0.0] * (max(column.number for column in columns) + 1)
-    now_w = 0.0
-    for column, work in zip(columns, works, strict=True):
+    amounts = [work / known_time * mean for work in works]
+    known_w = now_w = 0.0
+    for column, amount in zip(columns, amounts, strict=True):
         # Known power at the clock alone, as for other shares; only the rest is what the strangers draw at this clock.
-        watts = work / known_time * mean * column.watts
-        known_w[column.number] += watts
-        now_w += watts * (clock / column.clock) ** CLOCK_POWER
+        known_w += amount * column.watts
+        now_w += amount * column.watts * (clock / column.clock) ** CLOCK_POWER
     rest_w, rest_variance = power_w - now_w, (POWER_SD * now_w) ** 2 + variance * (now_w / mean) ** 2
     usual_w = power_w * _usual(units, observed, per_time, mean)
     usual_variance = (USUAL_SD * usual_w) ** 2
@@ -160,9 +161,9 @@ def separate(
     strangers_w = (rest_w * usual_variance + usual_w * rest_variance) / total_variance
     strangers_w = max(LEAST_POWER * power_w, strangers_w)
     return Powers(
-        known_w=known_w,
+        amounts=amounts,
         strangers_w=strangers_w,
-        known_sd_w=sqrt(variance / mean**2 + SYSTEMATIC_SD**2) * sum(known_w),
+        known_sd_w=sqrt(variance / mean**2 + SYSTEMATIC_SD**2) * known_w,
         strangers_sd_w=sqrt(rest_variance * usual_variance / total_variance + (SYSTEMATIC_SD * strangers_w) ** 2),
     )
 

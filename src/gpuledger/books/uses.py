@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gpuledger.books.activity import activity_by_method, activity_part, divisible, remaining_activity
 from gpuledger.books.memory import Inferred, is_same_container
 from gpuledger.books.retention import OTHERS, Place, Total
 from gpuledger.books.rows import Row, Rows, own_residents, partitioned_gpus
-from gpuledger.model import NOBODY, ContainerUse, Device, Facts, Labelled, Owner, ProcessUse, Reading, Sample, Tick
+from gpuledger.model import (
+    NOBODY,
+    ContainerUse,
+    Device,
+    Facts,
+    Labelled,
+    Owner,
+    Percentages,
+    ProcessUse,
+    Reading,
+    Sample,
+    Tick,
+)
 
 WINDOW_US = 1_500_000
 """How long a sample is used; the driver sends one about every 0.2 s while the process works."""
@@ -55,6 +68,8 @@ class Uses:
 
     processes: tuple[ProcessUse, ...]
     containers: tuple[ContainerUse, ...]
+    unattributed_activity: Mapping[str, Percentages]
+    """The activity of each device that belongs to no process, by uuid."""
     dropped: int
     """Process rows left out since the start."""
 
@@ -97,9 +112,17 @@ class UseBook:
         now_us = tick.time_ns // 1000
         partitioned = partitioned_gpus(tick)
         uses: list[ProcessUse] = []
+        unattributed: dict[str, Percentages] = {}
         for reading in tick.readings:
-            if reading.up:
-                uses += self._device_uses(tick, reading, rows, now_us, has_migs=reading.device.uuid in partitioned)
+            if not reading.up:
+                continue
+            has_migs = reading.device.uuid in partitioned
+            whole = None if has_migs else divisible(reading)
+            on_device = list(self._device_uses(tick, reading, rows, whole, now_us, has_migs=has_migs))
+            uses += on_device
+            if whole is not None:
+                parts = [use.activity.pct for use in on_device if use.activity is not None]
+                unattributed[reading.device.uuid] = remaining_activity(whole, parts)
         containers = self._containers(uses, totals or {}, inferred)
         uses = [use for use in uses if self._is_shown(use.owner)]
         exited = [row for row in exited if self._is_shown(row.owner)]
@@ -107,7 +130,12 @@ class UseBook:
         self._dropped += len(uses) - len(largest)
         room = len(exited) if self._max_processes is None else max(0, self._max_processes - len(largest))
         processes = (*largest, *self._exited_uses(exited[:room]))
-        return Uses(processes=processes, containers=containers, dropped=self._dropped)
+        return Uses(
+            processes=processes,
+            containers=containers,
+            unattributed_activity=unattributed,
+            dropped=self._dropped,
+        )
 
     def _containers(
         self, uses: Iterable[ProcessUse], totals: Mapping[Place, Total], inferred: Iterable[Inferred]
@@ -156,8 +184,9 @@ class UseBook:
         return order[: self._max_processes]
 
     def _device_uses(
-        self, tick: Tick, reading: Reading, rows: Rows, now_us: int, *, has_migs: bool
+        self, tick: Tick, reading: Reading, rows: Rows, whole: Percentages | None, now_us: int, *, has_migs: bool
     ) -> Iterable[ProcessUse]:
+        """The processes on a device; `whole` is its activity."""
         samples = self._recent.update(reading, tick.facts, now_us)
         accounts = {account.pid: account for account in reading.accounting}
         for resident in own_residents(reading, has_migs=has_migs):
@@ -173,6 +202,7 @@ class UseBook:
                 energy_mj=() if row is None else _labelled(row.energy_mj),
                 busy_ns=None if row is None else row.busy_ns,
                 energy_share_error=None if row is None else row.share_error,
+                activity=activity_part(whole, None if row is None else row.activity),
             )
 
 
@@ -207,13 +237,16 @@ def _container(
 ) -> ContainerUse:
     """Sums over the processes, without values that the driver does not report."""
     memory = [use.resident.memory_bytes for use in group if use.resident.memory_bytes is not None]
-    sm = [use.sample.sm_pct for use in group if use.sample is not None]
+    samples = [use.sample for use in group if use.sample is not None]
     return ContainerUse(
         device=device,
         owner=owner,
         processes=len(group),
         memory_bytes=sum(memory) if memory else None,
-        sm_pct=sum(sm) if sm else None,
+        sm_pct=sum(sample.sm_pct for sample in samples) if samples else None,
+        encoder_pct=sum(sample.encoder_pct for sample in samples) if samples else None,
+        decoder_pct=sum(sample.decoder_pct for sample in samples) if samples else None,
+        activity=activity_by_method(use.activity for use in group),
         energy_mj=() if total is None else _labelled(total.energy_mj),
         busy_ns=None if total is None else total.busy_ns,
         booked_mj=0 if total is None else total.booked_mj,

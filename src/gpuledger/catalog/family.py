@@ -8,7 +8,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any
 
-from gpuledger.model import Reading
+from gpuledger.model import DIVIDED, Percentages, Reading
 
 Value = int | float
 Series = Iterable[tuple[tuple[str, ...], Value]]
@@ -80,6 +80,12 @@ def activity(part: str) -> Callable[[Any], Value | None]:
     """A GPM percentage as a ratio, rounded to its original precision."""
     read = at(f"activity.{part}")
     return lambda reading: None if (v := read(reading)) is None else round(v / 100, 5)
+
+
+def divided(part: str) -> Callable[[Percentages | None], Value | None]:
+    """One of the activities that are divided among processes, as a ratio."""
+    number = DIVIDED.index(part)
+    return lambda pct: None if pct is None or (v := pct[number]) is None else round(v / 100, 5)
 
 
 def named(path: str, scale: float = 1, times: int = 1) -> Callable[[Any], Series]:

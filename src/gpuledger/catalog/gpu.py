@@ -4,9 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuledger.catalog.family import C, Family, G, I, Kind, Series, Value, activity, at, flag, info, named, pcie
-from gpuledger.catalog.kinds import GPU, GPU_ACCOUNT, GPU_MEMORY, MIG, MIG_MEMORY
-from gpuledger.model import Account, MemoryAccount
+from gpuledger.catalog.family import (
+    C,
+    Family,
+    G,
+    I,
+    Kind,
+    Series,
+    Value,
+    activity,
+    at,
+    divided,
+    flag,
+    info,
+    named,
+    pcie,
+)
+from gpuledger.catalog.kinds import (
+    GPU,
+    GPU_ACCOUNT,
+    GPU_MEMORY,
+    GPU_UNATTRIBUTED,
+    MIG,
+    MIG_MEMORY,
+    MIG_UNATTRIBUTED,
+)
+from gpuledger.model import Account, MemoryAccount, Percentages
 
 GPM = "NVML GPM (Hopper and newer), averaged since the previous reading"
 LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses"
@@ -15,7 +38,7 @@ ENERGY = "nvmlDeviceGetTotalEnergyConsumption (Volta and newer), or power times 
 LEDGER = "gpuledger's energy books"
 MEMORY = "gpuledger's memory books"
 
-_ACTIVITY: Sequence[tuple[str, str, str]] = (
+ACTIVITY: Sequence[tuple[str, str, str]] = (
     ("graphics_active", "graphics_pct", "Share of time in which compute or graphics work was active"),
     ("sm_active", "sm_pct", "Share of SMs with at least one active warp, averaged over time"),
     ("sm_occupancy", "occupancy_pct", "Resident warps divided by the maximum number of warps"),
@@ -26,13 +49,26 @@ _ACTIVITY: Sequence[tuple[str, str, str]] = (
     ("fp32_active", "fp32_pct", "Share of time in which the fp32 pipe was active, without tensor cores"),
     ("fp16_active", "fp16_pct", "Share of time in which the fp16 pipe was active, without tensor cores"),
 )
+"""Name, field and meaning of each activity."""
 
 
-def _activities(prefix: str, of: Kind) -> list[Family]:
+def _activities(prefix: str, of: Kind, unattributed: Kind) -> list[Family]:
     return [
-        Family(f"{prefix}_{name}_ratio", G, of, f"{text}.", GPM, activity(part), unit="ratio")
-        for name, part, text in _ACTIVITY
-    ]
+        *(
+            Family(f"{prefix}_{name}_ratio", G, of, f"{text}.", GPM, activity(part), unit="ratio")
+            for name, part, text in ACTIVITY
+        ),
+        Family(f"{prefix}_unattributed_activity_ratio", G, unattributed,
+               "The part of each activity that belongs to no process.", LEDGER, series=_by_activity,
+               labels=("activity",), unit="ratio"),
+    ]  # fmt: skip
+
+
+READERS = [(name, divided(part)) for name, part, _ in ACTIVITY]
+
+
+def _by_activity(rest: Percentages) -> Series:
+    return [((name,), value) for name, read in READERS if (value := read(rest)) is not None]
 
 
 def _memory(prefix: str, of: Kind, account: Kind) -> list[Family]:
@@ -117,7 +153,7 @@ GPUS: tuple[Family, ...] = (
            "nvmlDeviceGetJpgUtilization", at("jpeg_pct", 100), unit="ratio"),
     Family("gpu_optical_flow_utilization_ratio", G, GPU, "Optical-flow engine utilization; read every tenth tick.",
            "nvmlDeviceGetOfaUtilization", at("optical_flow_pct", 100), unit="ratio"),
-    *_activities("gpu", GPU),
+    *_activities("gpu", GPU, GPU_UNATTRIBUTED),
     # -- power and energy
     Family("gpu_power_watts", G, GPU, "Power draw of the board.",
            "field POWER_INSTANT, or nvmlDeviceGetPowerUsage where it is missing", at("power_mw", 1000), unit="watts"),
@@ -270,5 +306,5 @@ MIG_INSTANCES: tuple[Family, ...] = (
                  "device.multiprocessors"),
            labels=("name", "profile", "gpu_instance_id", "compute_instance_id", "multiprocessors")),
     *_memory("gpu_mig", MIG, MIG_MEMORY),
-    *_activities("gpu_mig", MIG),
+    *_activities("gpu_mig", MIG, MIG_UNATTRIBUTED),
 )  # fmt: skip

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gpuledger.catalog.family import Kind, Thing
 from gpuledger.model import (
     EVIDENCE,
     NO_INDEX,
-    Account,
     Device,
     Granted,
-    MemoryAccount,
     Owner,
     ProcessUse,
     Reading,
@@ -54,14 +52,11 @@ def _instances(tick: Tick) -> Iterable[Reading]:
     return (reading for reading in tick.readings if reading.device.parent_uuid)
 
 
-def _memory(
-    tick: Tick, readings: Iterable[Reading], labels: Callable[[Device], tuple[str, ...]]
-) -> list[tuple[tuple[str, ...], MemoryAccount]]:
-    return [(labels(r.device), tick.memory[r.device.uuid]) for r in readings if r.device.uuid in tick.memory]
-
-
-def _accounts(tick: Tick) -> list[tuple[tuple[str, ...], Account]]:
-    return [(_device(r.device), tick.accounts[r.device.uuid]) for r in _gpus(tick) if r.device.uuid in tick.accounts]
+def _booked(
+    readings: Iterable[Reading], records: Mapping[str, object], labels: Callable[[Device], tuple[str, ...]]
+) -> list[Thing]:
+    """The records of the books that describe a device, by uuid."""
+    return [(labels(r.device), records[r.device.uuid]) for r in readings if r.device.uuid in records]
 
 
 def _access(tick: Tick) -> list[Thing]:
@@ -79,12 +74,15 @@ def _access(tick: Tick) -> list[Thing]:
 
 EXPORTER = Kind((), lambda tick: [((), tick)])
 GPU = Kind(DEVICE, lambda tick: [(_device(r.device), r) for r in _gpus(tick)])
-GPU_ACCOUNT = Kind(DEVICE, _accounts)
+GPU_ACCOUNT = Kind(DEVICE, lambda tick: _booked(_gpus(tick), tick.accounts, _device))
 """The ledger of each GPU."""
-GPU_MEMORY = Kind(DEVICE, lambda tick: _memory(tick, _gpus(tick), _device))
+GPU_MEMORY = Kind(DEVICE, lambda tick: _booked(_gpus(tick), tick.memory, _device))
 """The memory account of each GPU."""
+GPU_UNATTRIBUTED = Kind(DEVICE, lambda tick: _booked(_gpus(tick), tick.unattributed_activity, _device))
+"""The activity of each GPU that belongs to no process."""
 MIG = Kind(MIG_DEVICE, lambda tick: [(_mig_device(r.device), r) for r in _instances(tick)])
-MIG_MEMORY = Kind(MIG_DEVICE, lambda tick: _memory(tick, _instances(tick), _mig_device))
+MIG_MEMORY = Kind(MIG_DEVICE, lambda tick: _booked(_instances(tick), tick.memory, _mig_device))
+MIG_UNATTRIBUTED = Kind(MIG_DEVICE, lambda tick: _booked(_instances(tick), tick.unattributed_activity, _mig_device))
 PROCESS = Kind(
     ("pid", "gpu", "uuid", "process_name", "namespace", "pod", "container", "pod_uid", "container_id"),
     lambda tick: [(_process(use), use) for use in tick.processes],

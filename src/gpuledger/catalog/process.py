@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from gpuledger.catalog.family import C, Family, G, I, Series, at, flag, info, named
-from gpuledger.catalog.gpu import LEDGER, LISTS, MEMORY
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any
+
+from gpuledger.catalog.family import C, Family, G, I, Kind, Series, at, divided, flag, info, named
+from gpuledger.catalog.gpu import ACTIVITY, GPM, LEDGER, LISTS, MEMORY
 from gpuledger.catalog.kinds import (
     ACCESS,
     CONTAINER,
@@ -13,10 +17,13 @@ from gpuledger.catalog.kinds import (
     POD_ALLOCATION,
     PROCESS,
 )
-from gpuledger.model import ContainerUse, ProcessUse
+from gpuledger.model import ActivityPart, ContainerUse, ProcessUse
 
 SAMPLES = "nvmlDeviceGetProcessesUtilizationInfo, or nvmlDeviceGetProcessUtilization on older drivers"
 RUNTIME = "Docker, Podman, CRI or the Kubernetes API"
+SHARED = f"{GPM}; divided by gpuledger's energy books if the device is shared"
+UTILIZATION = f"{SHARED}; before Hopper, nvmlDeviceGetUtilizationRates divided by SM time"
+OWNERS = {PROCESS: "the process", CONTAINER: "the container"}
 ACCOUNTING = "nvmlDeviceGetAccountingStats, if accounting mode is enabled"
 
 
@@ -32,6 +39,28 @@ def _memory(use: ContainerUse) -> Series:
         yield ("nvml",), use.memory_bytes
     if use.inferred_bytes is not None:
         yield ("inference",), use.inferred_bytes
+
+
+def _activities(prefix: str, of: Kind, parts: Callable[[Any], Iterable[ActivityPart]]) -> list[Family]:
+    """The part of each activity of a device that belongs to a process or container, and the error of these parts."""
+
+    def reader(field: str) -> Callable[[Any], Series]:
+        read = divided(field)
+        return lambda use: [((part.method,), value) for part in parts(use) if (value := read(part.pct)) is not None]
+
+    return [
+        *(
+            Family(f"{prefix}_{name}_ratio", G, of, f"{text}: the part that belongs to {OWNERS[of]}, by method.",
+                   UTILIZATION if name == "graphics_active" else SHARED, series=reader(field), labels=("method",),
+                   unit="ratio")
+            for name, field, text in ACTIVITY
+        ),
+        Family(f"{prefix}_activity_share_error_ratio", G, of,
+               f"Standard deviation of the share that {OWNERS[of]} has in the activity of the device, by method; "
+               "0 for exclusive, which is measured.",
+               LEDGER, series=lambda use: [((part.method,), round(part.error, 3)) for part in parts(use)],
+               labels=("method",), unit="ratio"),
+    ]  # fmt: skip
 
 
 PROCESSES: tuple[Family, ...] = (
@@ -64,6 +93,7 @@ PROCESSES: tuple[Family, ...] = (
            SAMPLES, at("sample.encoder_pct", 100), unit="ratio"),
     Family("gpu_process_decoder_utilization_ratio", G, PROCESS, "Utilization of the video decoders by the process.",
            SAMPLES, at("sample.decoder_pct", 100), unit="ratio"),
+    *_activities("gpu_process", PROCESS, lambda use: () if use.activity is None else (use.activity,)),
     Family("gpu_process_start_time_seconds", G, PROCESS, "Unix time at which the process started.",
            "/proc/PID/stat", at("facts.start_time_ms", 1000), unit="seconds"),
     Family("gpu_process_accounting_utilization_ratio", G, PROCESS,
@@ -116,6 +146,13 @@ CONTAINERS: tuple[Family, ...] = (
     Family("container_gpu_sm_utilization_ratio", G, CONTAINER,
            "Share of time in which processes of the container used the compute engine, summed.",
            SAMPLES, at("sm_pct", 100), unit="ratio"),
+    Family("container_gpu_encoder_utilization_ratio", G, CONTAINER,
+           "Utilization of the video encoders by processes of the container, summed.",
+           SAMPLES, at("encoder_pct", 100), unit="ratio"),
+    Family("container_gpu_decoder_utilization_ratio", G, CONTAINER,
+           "Utilization of the video decoders by processes of the container, summed.",
+           SAMPLES, at("decoder_pct", 100), unit="ratio"),
+    *_activities("container_gpu", CONTAINER, attrgetter("activity")),
     Family("container_gpu_energy_joules_total", C, CONTAINER,
            "Energy of all processes of the container, including exited ones, by method.",
            LEDGER, series=named("energy_mj", 1000), labels=("method",), unit="joules"),

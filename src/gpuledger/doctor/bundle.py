@@ -24,7 +24,7 @@ from gpuledger.doctor.finding import Finding
 
 FOLDER = "gpuledger-doctor"
 PLAIN_LABELS = frozenset({
-    "action", "architecture", "board_part_number", "call", "cause", "chip_unit", "clique", "clock",
+    "action", "activity", "architecture", "board_part_number", "call", "cause", "chip_unit", "clique", "clock",
     "compute_capability", "compute_instance_id", "condition", "cuda_version", "driver_version", "error", "evidence",
     "fan", "file", "gpu", "gpu_instance_id", "kind", "limit", "method", "minor", "mode", "multiprocessors", "name",
     "nvml_version", "pci_bus_id", "pid", "policy", "profile", "provider", "python_version", "reason", "resource",

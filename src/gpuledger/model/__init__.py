@@ -16,14 +16,17 @@ from gpuledger.model.owners import HostUse as HostUse
 from gpuledger.model.owners import Owner as Owner
 from gpuledger.model.owners import Owners as Owners
 from gpuledger.model.owners import ProviderHealth as ProviderHealth
+from gpuledger.model.readings import DIVIDED as DIVIDED
 from gpuledger.model.readings import NO_INDEX as NO_INDEX
 from gpuledger.model.readings import Account as Account
 from gpuledger.model.readings import Accounting as Accounting
 from gpuledger.model.readings import Activity as Activity
+from gpuledger.model.readings import ActivityPart as ActivityPart
 from gpuledger.model.readings import Device as Device
 from gpuledger.model.readings import Driver as Driver
 from gpuledger.model.readings import Labelled as Labelled
 from gpuledger.model.readings import MemoryAccount as MemoryAccount
+from gpuledger.model.readings import Percentages as Percentages
 from gpuledger.model.readings import Reading as Reading
 from gpuledger.model.readings import Resident as Resident
 from gpuledger.model.readings import Sample as Sample

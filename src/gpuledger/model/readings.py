@@ -59,6 +59,26 @@ class Activity:
     pcie_receive_bytes_per_s: int | None = None
 
 
+DIVIDED = (
+    "graphics_pct", "sm_pct", "occupancy_pct", "tensor_pct", "integer_pct", "fp64_pct", "fp32_pct", "fp16_pct",
+    "dram_pct",
+)  # fmt: skip
+"""The fields of Activity that are divided among processes."""
+Percentages = tuple[float | None, ...]
+"""The values of DIVIDED."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityPart:
+    """The part of a device's activity that belongs to a process, or to the processes of a container with one method."""
+
+    method: str
+    """`exclusive` is measured; all other methods are estimates."""
+    pct: Percentages
+    error: float
+    """Standard deviation of the share in the device's activity."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """Activity in a part of a tick, about 0.2 s."""

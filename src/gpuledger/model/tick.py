@@ -9,10 +9,12 @@ from gpuledger.model.owners import NO_OWNERS, NOBODY, Facts, Owner, Owners
 from gpuledger.model.readings import (
     Account,
     Accounting,
+    ActivityPart,
     Device,
     Driver,
     Labelled,
     MemoryAccount,
+    Percentages,
     Reading,
     Resident,
     Sample,
@@ -72,6 +74,8 @@ class ProcessUse:
     """Time on the compute engine."""
     energy_share_error: float | None = None
     """Standard deviation of its share of the energy above parked power, if the last interval was shared."""
+    activity: ActivityPart | None = None
+    """None if it is not known, and after the process has left."""
     dcgm: DcgmStats | None = None
     """Added after the book stage."""
 
@@ -86,6 +90,10 @@ class ContainerUse:
     memory_bytes: int | None
     sm_pct: int | None
     """Utilization of the compute engine, summed over its processes."""
+    encoder_pct: int | None = None
+    decoder_pct: int | None = None
+    activity: tuple[ActivityPart, ...] = ()
+    """By method, summed over its processes."""
     energy_mj: Labelled = ()
     """Energy by method of attribution, exited processes included."""
     busy_ns: int | None = None
@@ -205,6 +213,8 @@ class Tick:
     """The ledger of each GPU after the book stage, by uuid."""
     memory: Mapping[str, MemoryAccount] = field(default_factory=dict)
     """Memory by owner after the book stage, by uuid of the device; absent if the driver does not list processes."""
+    unattributed_activity: Mapping[str, Percentages] = field(default_factory=dict)
+    """The activity of each device that belongs to no process, by uuid."""
     processes: tuple[ProcessUse, ...] = ()
     dropped_processes: int = 0
     """Process rows dropped by the limit since the start."""

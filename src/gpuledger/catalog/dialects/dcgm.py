@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.books.division import Part, divide, undivided
+from gpuledger.books.division import ActivePart, Part, divide, divide_activity, undivided, whole_activity
 from gpuledger.catalog.dialects import COPY, DEVICE, DIVIDE, Choices
 from gpuledger.catalog.dialects.counters import LABEL, Counter
-from gpuledger.catalog.family import C, Family, G, Kind, Series, Thing, Type, Value, activity, at, flag, pcie
+from gpuledger.catalog.family import C, Family, G, Kind, Series, Thing, Type, Value, at, divided, flag, pcie
 from gpuledger.holders import NO_HOLDER, HolderLabels, Holding, holdings
 from gpuledger.model import Reading, Tick
 
@@ -23,6 +23,9 @@ LABELS: dict[str, Callable[[Tick, Reading], str]] = {
     "DCGM_FI_DEV_BOARD_PART_NUMBER": lambda _, gpu: gpu.device.board_part_number,
 }
 """Fields that become labels of all other fields."""
+HOSTNAMES = ("hostname", "Hostname")
+"""dcgm-exporter spells the label in the first way since May 2026; many of its readers know only the second."""
+BY_OWNER = "; on a shared GPU, the part of each owner."
 USUAL_LABELS = ("DCGM_FI_DRIVER_VERSION",)
 
 
@@ -45,6 +48,8 @@ class Kinds:
         """MIG instances of a GPU that has some, else the GPU."""
         self.parts = Kind(labels, self._parts, sparse=True)
         """Values that can be divided: the part of each holder in a device, or the device."""
+        self.active = Kind(labels, self._active, sparse=True)
+        """Activity and video: the part of each holder in a device, or the device if `shared` copies it."""
         self.sharers = Kind(labels, self._sharers, sparse=True)
         """The holders of a device whose series do not name them."""
 
@@ -82,6 +87,15 @@ class Kinds:
                 whole = undivided(gpu, instances)
                 parts += [(labels, part) for part in whole for labels in self._labels(part.holding)]
         return [(self._values(tick, part.holding, labels), part) for labels, part in parts]
+
+    def _active(self, tick: Tick) -> list[Thing]:
+        parts: list[ActivePart] = []
+        for holding in (holding for group in self._by_gpu(tick) for holding in group):
+            if self.shared == COPY:
+                parts += [whole_activity(holding, labels) for labels in self._labels(holding)]
+            else:
+                parts += divide_activity(holding)
+        return [(self._values(tick, part.holding, part.labels), part) for part in parts]
 
     def _sharers(self, tick: Tick) -> list[Thing]:
         return [
@@ -123,8 +137,8 @@ def _coded_xid(reading: Reading) -> Series:
 
 def default_families(kinds: Kinds) -> tuple[Family, ...]:
     """The families of a default installation, and those commented out in its list of counters."""
-    gpu, device, part = kinds.gpus, kinds.devices, kinds.parts
-    divided = "; on a shared GPU, the part of each owner." if kinds.shared == DIVIDE else "."
+    gpu, device, part, active = kinds.gpus, kinds.devices, kinds.parts, kinds.active
+    divided, by_owner = (BY_OWNER if kinds.shared in modes else "." for modes in ((DIVIDE,), (DIVIDE, DEVICE)))
     violations = {
         "POWER": "power", "THERMAL": "thermal", "SYNC_BOOST": "sync_boost", "BOARD_LIMIT": "board_limit",
         "LOW_UTIL": "low_utilization", "RELIABILITY": "reliability",
@@ -150,10 +164,10 @@ def default_families(kinds: Kinds) -> tuple[Family, ...]:
                "gpu_utilization_ratio", at("utilization_pct")),
         Family("DCGM_FI_DEV_MEM_COPY_UTIL", G, gpu, "Memory activity in percent.", "gpu_memory_utilization_ratio",
                at("memory_utilization_pct")),
-        Family("DCGM_FI_DEV_ENC_UTIL", G, gpu, "Encoder utilization in percent.", "gpu_encoder_utilization_ratio",
-               at("encoder_pct")),
-        Family("DCGM_FI_DEV_DEC_UTIL", G, gpu, "Decoder utilization in percent.", "gpu_decoder_utilization_ratio",
-               at("decoder_pct")),
+        Family("DCGM_FI_DEV_ENC_UTIL", G, active, f"Encoder utilization in percent{by_owner}",
+               "gpu_encoder_utilization_ratio", at("encoder_pct")),
+        Family("DCGM_FI_DEV_DEC_UTIL", G, active, f"Decoder utilization in percent{by_owner}",
+               "gpu_decoder_utilization_ratio", at("decoder_pct")),
         Family("DCGM_FI_DEV_XID_ERRORS", G, gpu, "Last XID since the exporter started; 0 if there was none.",
                "gpu_xid_errors_total", series=_coded_xid, labels=("err_code",)),
         *(Family(f"DCGM_FI_DEV_{theirs}_VIOLATION", C, gpu, "Time in ns in which the clocks were throttled.",
@@ -188,7 +202,7 @@ def default_families(kinds: Kinds) -> tuple[Family, ...]:
                "gpu_row_remap_failed", flag("row_remap_failed")),
         Family("DCGM_FI_DEV_VGPU_LICENSE_STATUS", G, gpu, "1 if the vGPU is licensed; 0 on bare metal.",
                "gpu_vgpu_license_active", flag("vgpu_licensed")),
-        *_activities(device),
+        *_activities(active, by_owner),
         Family("DCGM_FI_PROF_PCIE_TX_BYTES", G, gpu, "PCIe traffic from the GPU in bytes per second.",
                "gpu_pcie_transmit_bytes_per_second", pcie("transmit")),
         Family("DCGM_FI_PROF_PCIE_RX_BYTES", G, gpu, "PCIe traffic to the GPU in bytes per second.",
@@ -196,7 +210,12 @@ def default_families(kinds: Kinds) -> tuple[Family, ...]:
     )  # fmt: skip
 
 
-def _activities(device: Kind) -> Iterable[Family]:
+def _active(field: str) -> Callable[[ActivePart], Value | None]:
+    read = divided(field)
+    return lambda part: read(part.activity)
+
+
+def _activities(active: Kind, by_owner: str) -> Iterable[Family]:
     for theirs, part, ours in (
         ("GR_ENGINE_ACTIVE", "graphics_pct", "graphics_active"),
         ("SM_ACTIVE", "sm_pct", "sm_active"),
@@ -207,9 +226,11 @@ def _activities(device: Kind) -> Iterable[Family]:
         ("PIPE_FP32_ACTIVE", "fp32_pct", "fp32_active"),
         ("PIPE_FP16_ACTIVE", "fp16_pct", "fp16_active"),
     ):
+        without_gpm = ". Utilization on GPUs without GPM" if part == "graphics_pct" else ""
         yield Family(
-            f"DCGM_FI_PROF_{theirs}", G, device, "Activity of this part of the chip, from 0 to 1.", f"gpu_{ours}_ratio",
-            activity(part),
+            f"DCGM_FI_PROF_{theirs}", G, active,
+            f"Activity of this part of the chip, from 0 to 1{without_gpm}{by_owner}", f"gpu_{ours}_ratio",
+            _active(part),
         )  # fmt: skip
 
 
@@ -238,8 +259,8 @@ def optional_families(kinds: Kinds) -> tuple[Family, ...]:
         Family("DCGM_FI_DEV_PCIE_LINK_WIDTH", G, gpu, "PCIe lanes in use.", "gpu_pcie_link_width", at("pcie_width")),
         Family("DCGM_FI_DEV_MIG_MODE", G, gpu, "1 if MIG mode is enabled.", "gpu_mig_enabled",
                flag("mig_enabled")),
-        Family("DCGM_FI_PROF_PIPE_INT_ACTIVE", G, device, "Activity of the integer pipe, from 0 to 1.",
-               "gpu_integer_active_ratio", activity("integer_pct")),
+        Family("DCGM_FI_PROF_PIPE_INT_ACTIVE", G, kinds.active, "Activity of the integer pipe, from 0 to 1.",
+               "gpu_integer_active_ratio", _active("integer_pct")),
     )  # fmt: skip
 
 
@@ -285,7 +306,8 @@ def _as_chosen(family: Family, counter: Counter) -> Family:
 
 def kinds_of(choices: Choices, fields: tuple[str, ...]) -> Kinds:
     """The kinds with dcgm-exporter's labels; `fields` are labels selected by a list of counters."""
-    names = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "hostname", *fields,
+    names = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", *HOSTNAMES,
+             *fields,
              "container", "namespace", "pod", "pod_uid")  # fmt: skip
 
     def values(tick: Tick, holding: Holding, holder: HolderLabels) -> tuple[str, ...]:
@@ -295,7 +317,7 @@ def kinds_of(choices: Choices, fields: tuple[str, ...]) -> Kinds:
             mig = (instance.mig_profile, "" if (n := instance.gpu_instance_id) is None else str(n))
         index = str(gpu.index)
         return (
-            index, gpu.uuid, gpu.pci_bus_id, f"nvidia{index}", gpu.name, *mig, choices.hostname,
+            index, gpu.uuid, gpu.pci_bus_id, f"nvidia{index}", gpu.name, *mig, *[choices.hostname] * len(HOSTNAMES),
             *(LABELS[field](tick, holding.gpu) for field in fields),
             holder.container, holder.namespace, holder.pod, holder.pod_uid,
         )  # fmt: skip

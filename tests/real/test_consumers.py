@@ -1,0 +1,120 @@
+"""Queries of tools that read dcgm-exporter, on a whole, a shared and a MIG GPU, in a real Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.fakedriver import Gpu, Mig, Value
+from tests.real.nodes import GIB, EmptyNode, host, uuid
+from tests.real.prometheus import Found, Prometheus, prometheus
+
+pytestmark = pytest.mark.needs("prometheus")
+
+WHOLE, SHARED, CUT = 0, 1, 2
+OPERATOR = {"pod": "gpuledger-x7k2p", "namespace": "gpu-operator"}
+"""Labels of the target; without honor_labels, those of the series become exported_pod and so on."""
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Pods train on a whole GPU, big and small on a shared one, cut-1 and cut-2 on MIG instances, scraped twice."""
+    busy: dict[str, Value] = {"gpm.graphics": 90.0, "gpm.sm": 80.0, "gpm.tensor": 50.0}
+    node = EmptyNode(
+        tmp_path_factory.mktemp("node"),
+        Gpu(WHOLE, watts=200, util=40, memory_used=8 * GIB, extra={"gpm.graphics": 40.0, "gpm.tensor": 10.0}),
+        Gpu(SHARED, watts=600, util=90, memory_used=132 * GIB, extra=busy),
+        Gpu(CUT, watts=300, mig=1, memory_used=12 * GIB),
+    )
+    node.scenario.migs = [
+        Mig(gpu=CUT, gi=n, uuid=f"MIG-{n}", memory_used=n * GIB, extra={"gpm.graphics": 20.0 * n, "gpm.sm": 10.0 * n})
+        for n in (1, 2)
+    ]
+    node.pod("train", WHOLE, uuid(WHOLE), memory=8 * GIB, sm=40)
+    node.pod("big", SHARED, f"{uuid(SHARED)}::0", memory=100 * GIB, sm=60)
+    node.pod("small", SHARED, f"{uuid(SHARED)}::1", memory=30 * GIB, sm=30)
+    node.kubelet.give("ml", "waiting", "main", "nvidia.com/gpu", f"{uuid(SHARED)}::2")
+    for n in (1, 2):
+        node.pod(f"cut-{n}", CUT, f"MIG-{n}", memory=n * GIB, gi=n)
+    with ExitStack() as stack:
+        stack.enter_context(node.named())
+        exporter = stack.enter_context(node.exporter())
+        exporter.metrics('DCGM_FI_PROF_GR_ENGINE_ACTIVE.*pod="small"', "/dcgm/metrics")
+        target = host(exporter), "/dcgm/metrics"
+        labels, extras = {"operator": OPERATOR}, {"operator": {"honor_labels": False}}
+        server = prometheus({"dcgm": target, "operator": target}, "500ms", labels=labels, extras=extras)
+        scraping = stack.enter_context(server)
+        scraping.wait_until_scraped(16)
+        yield scraping
+
+
+def by(label: str, found: Found) -> dict[str, float]:
+    """Values by a label, which must be unique."""
+    values = {labels.get(label, ""): value for labels, value in found}
+    assert len(values) == len(found)
+    return values
+
+
+ACTIVE = {"train": 0.4, "big": 0.6, "small": 0.3, "waiting": 0.0, "cut-1": 0.2, "cut-2": 0.4}
+"""The part of each pod in its device; big and small by SM time, because neither was alone before."""
+
+
+@pytest.mark.parametrize("function", ["avg", "max"])
+def test_opencost_usage(scraped: Prometheus, function: str) -> None:
+    """OpenCost and Kubecost: average and peak of each container."""
+    query = (
+        f'{function}({function}_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{{job="dcgm",container!=""}}[5s])) '
+        "by (container, pod, namespace, uid)"
+    )
+
+    assert by("pod", scraped.query(query)) == pytest.approx(ACTIVE, abs=0.1)
+
+
+def test_opencost_devices(scraped: Prometheus) -> None:
+    """OpenCost finds the GPU model and device of each container; MIG instances have no decoder of their own."""
+    query = (
+        'avg(avg_over_time(DCGM_FI_DEV_DEC_UTIL{job="dcgm",container!=""}[5s])) '
+        "by (container, pod, namespace, device, modelName, UUID)"
+    )
+    found = scraped.query(query)
+
+    assert set(by("pod", found)) == {"train", "big", "small", "waiting"}
+    assert all(labels["modelName"] and labels["UUID"] and labels["device"] for labels, _ in found)
+
+
+def test_gpu_pruner(scraped: Prometheus) -> None:
+    """Pods that did nothing: only the one that holds a slice and has no process."""
+    query = (
+        "sum by (Hostname, exported_pod, exported_namespace, modelName) ("
+        'max_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{job="operator",exported_pod!=""}[5s])) == 0'
+    )
+    found = scraped.query(query)
+
+    assert [(labels["exported_pod"], labels["Hostname"]) for labels, _ in found] == [("waiting", "node1")]
+
+
+def test_openshift_console(scraped: Prometheus) -> None:
+    """GPUs and instances in use and in all, power of the cluster, and activity by pod."""
+    every = 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{job="operator"}'
+    of_pods = 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{job="operator",exported_pod=~".+"}'
+    in_use, in_all = (
+        scraped.query(f"count(count by (UUID, GPU_I_ID) ({series})) or vector(0)") for series in (of_pods, every)
+    )
+    power = scraped.query('sum(max by (UUID) (DCGM_FI_DEV_POWER_USAGE{job="operator"}))')
+    pods = scraped.query(f"sum ({of_pods}) by (exported_namespace, exported_pod, UUID)")
+
+    assert [value for found in (in_use, in_all) for _, value in found] == [4, 4]
+    assert power[0][1] == 1100
+    assert by("exported_pod", pods) == pytest.approx(ACTIVE, abs=0.1)
+
+
+def test_by_hostname(scraped: Prometheus) -> None:
+    """Both spellings of the label, for readers of old and new versions."""
+    query = 'sum by ({}, gpu) (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{job="dcgm"}})'
+
+    for label in ("hostname", "Hostname"):
+        found = scraped.query(query.format(label))
+        assert {labels[label] for labels, _ in found} == {"node1"}
+        assert by("gpu", found) == pytest.approx({"0": 0.1, "1": 0.5, "2": 0.0}, abs=1e-4)
