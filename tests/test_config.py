@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 
 from gpuledger import config, durations
 from gpuledger.catalog.dialects import DIALECTS
-from gpuledger.config import OPTIONS, Config, Option
 from gpuledger.errors import ConfigError
+from gpuledger.options import (
+    CONFIG_FILE,
+    ENVIRONMENTS,
+    LOG_FORMATS,
+    LOG_LEVELS,
+    OPTIONS,
+    SHOWN,
+    Config,
+    Option,
+)
 
 # For every option four values that differ from each other: as a flag, a variable, in the file, and the default.
 VALUES: Mapping[str, tuple[str, str, str]] = {
@@ -58,6 +67,18 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "dcgm-exporter.in-metrics": ("true", "false", "true"),
     "dcgm-exporter.copy-shared": ("true", "false", "true"),
     "energy.method": ("sm_time", "fingerprint", "sm_time"),
+    "web.metrics": ("false", "off", "no"),
+    "otlp.endpoint": ("http://a:1", "https://b/x", "http://c"),
+    "otlp.protocol": ("http/json", "http/protobuf", "http/json"),
+    "otlp.interval": ("1s", "2s", "3s"),
+    "otlp.timeout": ("1s", "2s", "3s"),
+    "otlp.compression": ("none", "gzip", "none"),
+    "otlp.headers": ("a=1", "b=2,c=3", "d=%20"),
+    "otlp.token-file": ("/a", "/b", "/c"),
+    "otlp.ca-file": ("/a", "/b", "/c"),
+    "otlp.cert-file": ("/a", "/b", "/c"),
+    "otlp.key-file": ("/a", "/b", "/c"),
+    "otlp.resource-attributes": ("a=1", "b=2", "c=3"),
     "metric-prefix": ("a", "b", "c"),
     "dcgm.counters": ("/a", "/b", "/c"),
     "dcgm.pod-uid": ("true", "on", "yes"),
@@ -183,7 +204,7 @@ def test_a_misspelt_variable_is_an_error_with_a_suggestion() -> None:
 
 def test_all_our_variables_are_accepted() -> None:
     """Those of the options and the one that names the file."""
-    config.check_environment({option.variable: "" for option in (*OPTIONS, config.CONFIG_FILE)})
+    config.check_environment({option.variable: "" for option in (*OPTIONS, CONFIG_FILE)})
 
 
 def test_what_kubernetes_puts_into_the_environment_is_no_setting() -> None:
@@ -362,13 +383,13 @@ TEXTS: dict[str, st.SearchStrategy[Any]] = {
     "collector.pcie-throughput": st.sampled_from(["true", "off"]),
     "source": PRINTABLE.map(lambda path: f"replay:{path}"),
     "path.procfs": PRINTABLE,
-    "log.level": st.sampled_from(config.LOG_LEVELS),
-    "log.format": st.sampled_from(config.LOG_FORMATS),
+    "log.level": st.sampled_from(LOG_LEVELS),
+    "log.format": st.sampled_from(LOG_FORMATS),
     "collector.process": st.sampled_from(["true", "off"]),
-    "process.only": st.sampled_from(config.SHOWN),
+    "process.only": st.sampled_from(SHOWN),
     "process.max": st.integers(1, 10_000).map(str),
     "container.max": st.integers(1, 10_000).map(str),
-    "environment": st.lists(st.sampled_from(config.ENVIRONMENTS), min_size=1, max_size=3),
+    "environment": st.lists(st.sampled_from(ENVIRONMENTS), min_size=1, max_size=3),
     "docker.host": st.lists(PRINTABLE.map(lambda path: f"unix:///{path}"), max_size=2),
     "cri.socket": PRINTABLE,
     "kubernetes.resource-names": st.lists(PRINTABLE, max_size=2),

@@ -17,11 +17,11 @@ from tools.samplereport import sample
 from gpuledger.catalog import Family
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.cli import top
-from gpuledger.config import CONFIG_FILE, OPTIONS
 from gpuledger.export.app import App
 from gpuledger.fleet.pages import families as fleet_families
 from gpuledger.fleet.prometheus import FIXES
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.options import CONFIG_FILE, OPTIONS
 from gpuledger.report.formats import table
 from gpuledger.report.queries import GROUPINGS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS

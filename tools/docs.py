@@ -8,10 +8,11 @@ from pathlib import Path
 from gpuledger.books.book import Books
 from gpuledger.catalog import CATALOG, kinds
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
+from gpuledger.catalog.otel import CONVENTIONS
 from gpuledger.cli.demo import RECORDING
-from gpuledger.config import OPTIONS, Option
 from gpuledger.fleet.pages import families as fleet_families
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.options import OPTIONS, Option
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from gpuledger.sources.replay import Replay
 from gpuledger.top.columns import COLUMNS, View
@@ -36,6 +37,7 @@ TOP_BEGIN, TOP_END = "<!-- top settings: written by `make docs` -->", "<!-- end 
 KEYS_BEGIN, KEYS_END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
 COLUMNS_BEGIN, COLUMNS_END = "<!-- columns: written by `make docs` -->", "<!-- end of columns -->"
 ATTACKS_BEGIN, ATTACKS_END = "<!-- attacks: written by `make docs` -->", "<!-- end of attacks -->"
+CONVENTIONS_BEGIN, CONVENTIONS_END = "<!-- conventions: written by `make docs` -->", "<!-- end of conventions -->"
 SCREEN_BEGIN, SCREEN_END = "<!-- screen: written by `make docs` -->", "<!-- end of screen -->"
 KINDS = {
     kinds.EXPORTER: ("Exporter", "One series per exporter, except for metrics with additional labels."),
@@ -171,11 +173,22 @@ def _setting(option: Option) -> str:
     return f"| `--{option.key}` | `{option.default_text}` | {option.help} | {older} |"
 
 
+def otlp(page: str) -> str:
+    """The page with the current names of OpenTelemetry's conventions."""
+    rows = ["| metric | in OpenTelemetry | attributes |", "|---|---|---|"]
+    for name, convention in CONVENTIONS.items():
+        attributes = [f"`{key}={value}`" for key, value in convention.attributes]
+        attributes += [f"`{new}` from `{old}`" for old, new in convention.labels.items()]
+        rows.append(f"| `{name}` | `{convention.name}` | {', '.join(attributes)} |")
+    return _between(page, CONVENTIONS_BEGIN, rows, CONVENTIONS_END)
+
+
 PAGES = {
     "metrics.md": lambda _: metrics(),
     "configuration.md": configuration,
     "dialects.md": dialects,
     "fleet.md": fleet,
+    "otlp.md": otlp,
     "report.md": report,
     "security.md": security,
     "top.md": top,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gpuledger import durations
 from gpuledger.export.listen import parse_address
-from gpuledger.net.address import has_credentials
+from gpuledger.net.address import has_credentials, parse_url
 from gpuledger.net.address import parse_address as parse_docker_address
 
 
@@ -128,6 +128,43 @@ def upstream(text: str) -> str:
         from gpuledger.upstream.source import parse_place  # memory that few users need
 
         parse_place(text)
+    return text
+
+
+def otlp_endpoint(text: str) -> str:
+    """The URL to which metrics are pushed; may be empty."""
+    if text and (parse_url(text) is None or has_credentials(text)):
+        raise ValueError("is not a URL without a password; write it as http://collector:4318/v1/metrics")
+    return text
+
+
+def otlp_base(text: str) -> str:
+    """A URL without the path of metrics, as in OTEL_EXPORTER_OTLP_ENDPOINT."""
+    return f"{otlp_endpoint(text).rstrip('/')}/v1/metrics" if text else text
+
+
+def otlp_protocol(text: str) -> str:
+    """An encoding of OTLP over HTTP."""
+    if text == "grpc":
+        raise ValueError("is not supported; use http/protobuf and the collector's HTTP port, 4318")
+    return OneOf("http/protobuf", "http/json")(text)
+
+
+def milliseconds(text: str) -> float:
+    """A number of milliseconds without a unit, as in the OTEL_* variables."""
+    if not re.fullmatch("[0-9]{1,7}", text) or not 100 <= int(text) <= 600_000:
+        raise ValueError("is not a number of milliseconds from 100 to 600000")
+    return int(text) / 1000
+
+
+def key_values(text: str) -> str:
+    """`a=1,b=2`; may be empty."""
+    for part in text.split(","):
+        key, equals, value = part.strip().partition("=")
+        if text.strip() and (
+            not equals or not re.fullmatch(r"[!-+\--9;<>-~]+", key) or not re.fullmatch("[ -~]*", value)
+        ):
+            raise ValueError(f"contains {key!r}, which is no pair; write KEY=VALUE,KEY=VALUE in ASCII")
     return text
 
 

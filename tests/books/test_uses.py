@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gpuledger.books.rows import Rows
 from gpuledger.books.uses import IDLE, SHOWN, WINDOW_US, UseBook
-from gpuledger.config import SHOWN as SHOWN_CHOICES
 from gpuledger.model import (
     Accounting,
     Device,
@@ -24,6 +23,7 @@ from gpuledger.model import (
     Sample,
     Tick,
 )
+from gpuledger.options import SHOWN as SHOWN_CHOICES
 
 GPU = Device(0, "GPU-0")
 NOW_US = 1_700_000_000_000_000

@@ -12,8 +12,8 @@ import pytest
 
 from gpuledger.cli import COMMANDS, main
 from gpuledger.cli.usage import EXAMPLES
-from gpuledger.config import ENVIRONMENTS, OPTIONS
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.options import ENVIRONMENTS, OPTIONS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from tests.cli.running import COMMAND, gpuledger, surroundings
 

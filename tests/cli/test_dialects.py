@@ -28,7 +28,7 @@ def test_a_list_of_counters(tmp_path: Path) -> None:
         log = server.log.read_text()
 
     assert body.startswith("# HELP DCGM_FI_DEV_GPU_TEMP Heat. ")
-    assert 'hostname="node7"} 44\n' in body
+    assert 'Hostname="node7"} 44\n' in body
     assert body.count("# TYPE") == 2
     assert "# HELP dcgm_gpu_temp Under its old name. " in body
     assert log.count('duplicate counters, the first of each is used: DCGM_FI_DEV_GPU_TEMP"') == 1

@@ -14,6 +14,7 @@ import pytest
 from gpuledger import config
 from gpuledger.cli.providers import providers
 from gpuledger.errors import ConfigError
+from gpuledger.options import ENVIRONMENTS, OPTIONS
 from gpuledger.owners import containerd, cri, docker
 from gpuledger.owners.containerd import ContainerdProvider
 from gpuledger.owners.cri import CriProvider
@@ -52,7 +53,7 @@ class Host:
 
 def ask(environ: Mapping[str, str], **settings: str | list[str]) -> Asked:
     """With these settings: `docker_host` for --docker.host."""
-    keys = {option.name: option.key for option in config.OPTIONS}
+    keys = {option.name: option.key for option in OPTIONS}
     flags = {keys[name]: [value] if isinstance(value, str) else value for name, value in settings.items()}
     return [(one.health.name, _place(one._provider)) for one in providers(config.load(flags, {}), environ)]
 
@@ -141,7 +142,7 @@ def test_named_environments(host: Host, environment: str, expected: Asked) -> No
 
 def test_every_environment_is_tested() -> None:
     """A new one must be thought about here."""
-    assert config.ENVIRONMENTS == ("auto", "docker", "podman", "containerd", "kubernetes", "slurm", "none")
+    assert ENVIRONMENTS == ("auto", "docker", "podman", "containerd", "kubernetes", "slurm", "none")
 
 
 def test_several_environments(host: Host) -> None:

@@ -14,8 +14,8 @@ from tools import chart, manifests
 
 from gpuledger import __version__
 from gpuledger.cli import main
-from gpuledger.config import CONFIG_FILE, OPTIONS
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.options import CONFIG_FILE, OPTIONS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -15,8 +15,8 @@ from tools import audit, man, sbom
 
 from gpuledger import __version__, cli
 from gpuledger.cli import COMMANDS, version_text
-from gpuledger.config import OPTIONS
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.options import OPTIONS
 from tests import checkout
 
 ROOT = Path(__file__).parents[2]

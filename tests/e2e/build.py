@@ -38,6 +38,8 @@ ADAPTER = "sigs.k8s.io/prometheus-adapter@v0.12.0"
 NERDCTL = "github.com/containerd/nerdctl/v2@v2.1.2"
 MODULES = {"prometheus-adapter": (ADAPTER, "./cmd/adapter"), "nerdctl": (NERDCTL, "./cmd/nerdctl")}
 """Programs that are built in their own module, because their dependencies differ from those of Kubernetes."""
+OWN = {"otelcol": HERE / "otelcol"}
+"""Programs of these tests, with their own go.mod and go.sum."""
 OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 OPENSHIFT = "github.com/openshift/api@v0.0.0-20251015095338-264e80a2b6e7"
 SUMS = {
@@ -70,9 +72,10 @@ def built(name: str) -> Path:
 
 def build() -> None:
     """Build everything that is missing or older than its pins."""
-    pins = "".join((MODULE / name).read_text() for name in ("go.mod", "go.sum")) + Path(__file__).read_text()
+    files = [folder / name for folder in (MODULE, *OWN.values()) for name in ("go.mod", "go.sum")]
+    pins = "".join(path.read_text() for path in (*files, Path(__file__)))
     key, stamp = hashlib.sha256(pins.encode()).hexdigest(), BUILT / "pins"
-    wanted = [stamp, *(BUILT / name for name in (*PROGRAMS, *MODULES)), *(BUILT / "crds" / name for name in CRDS)]
+    wanted = [stamp, *(BUILT / name for name in (*PROGRAMS, *MODULES, *OWN)), *(BUILT / "crds" / name for name in CRDS)]
     if all(path.exists() for path in wanted) and stamp.read_text() == key:
         return
     stamp.unlink(missing_ok=True)
@@ -86,6 +89,10 @@ def build() -> None:
     for name, (module, package) in MODULES.items():
         began = time.monotonic()
         _go(go, "build", "-ldflags", "-s -w", "-o", str(BUILT / name), package, folder=folders[module])
+        print(f"{name}: built in {time.monotonic() - began:.0f} s", flush=True)
+    for name, folder in OWN.items():
+        began = time.monotonic()
+        _go(go, "build", "-ldflags", "-s -w", "-o", str(BUILT / name), ".", folder=folder)
         print(f"{name}: built in {time.monotonic() - began:.0f} s", flush=True)
     (BUILT / "crds").mkdir(exist_ok=True)
     for name, (module, path) in CRDS.items():

@@ -34,9 +34,9 @@ from gpuledger.export.connection import Connection
 from gpuledger.fleet import answer
 from gpuledger.net.deadline import Deadline
 from gpuledger.net.http import Response
+from gpuledger.net.protobuf import Message
 from gpuledger.owners import cgroup, devices
 from gpuledger.owners.dockerjson import Inspected, read_container, read_inspected, read_list
-from gpuledger.owners.grpc import Message
 from gpuledger.owners.kubepods import Pods
 from gpuledger.sources.recording import load
 from gpuledger.upstream.exposition import Limits, Parser

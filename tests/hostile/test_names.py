@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.owners.grpc import Message
+from gpuledger.net.protobuf import Message
 from gpuledger.owners.procfs import MOST_ENDED, Procfs
 from tests.cli.running import gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuledger import config
-from gpuledger.config import Config
 from gpuledger.errors import ConfigError
+from gpuledger.options import Config
 from gpuledger.top.exporter import OPTIONS, Settings
 
 

@@ -27,6 +27,16 @@ def _upstream_success(tick: Tick) -> float | None:
     return upstream.last_success_ns / 1e9 if upstream and upstream.last_success_ns else None
 
 
+def _otlp_success(tick: Tick) -> float | None:
+    otlp = tick.health.otlp
+    return otlp.last_success_ns / 1e9 if otlp and otlp.last_success_ns else None
+
+
+def _otlp_dropped(tick: Tick) -> Series:
+    otlp = tick.health.otlp
+    return [((reason,), count) for reason, count in otlp.dropped] if otlp else ()
+
+
 def _driver(tick: Tick) -> Series:
     driver = tick.driver
     if not driver.driver_version:
@@ -128,6 +138,20 @@ FAMILIES: tuple[Family, ...] = (
     Family("gpuledger_upstream_failures_total", C, EXPORTER,
            "Failed reads of the dcgm-exporter, by reason.",
            SELF, series=_upstream_failures, labels=("reason",)),
+    Family("gpuledger_otlp_up", G, EXPORTER,
+           "1 if the collector of --otlp.endpoint accepts metrics; the log has the reason if not.",
+           SELF, flag("health.otlp.up")),
+    Family("gpuledger_otlp_success_timestamp_seconds", G, EXPORTER,
+           "Unix time at which the collector last accepted a request.", SELF, _otlp_success, unit="seconds"),
+    Family("gpuledger_otlp_waiting_requests", G, EXPORTER, "Requests to the collector that are not sent yet.",
+           SELF, at("health.otlp.waiting")),
+    Family("gpuledger_otlp_sent_points_total", C, EXPORTER, "Data points in requests that the collector accepted.",
+           SELF, at("health.otlp.sent_points")),
+    Family("gpuledger_otlp_rejected_points_total", C, EXPORTER,
+           "Data points that the collector rejected in these requests.", SELF, at("health.otlp.rejected_points")),
+    Family("gpuledger_otlp_dropped_requests_total", C, EXPORTER,
+           "Requests to the collector that were dropped, by reason.",
+           SELF, series=_otlp_dropped, labels=("reason",)),
     Family("gpuledger_dcgm_up", G, EXPORTER,
            "1 if DCGM answers; the log has the reason if not. Absent without --collector.dcgm.",
            "every DCGM call", flag("dcgm.up")),

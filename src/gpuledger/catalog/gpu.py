@@ -50,6 +50,8 @@ ACTIVITY: Sequence[tuple[str, str, str]] = (
     ("fp16_active", "fp16_pct", "Share of time in which the fp16 pipe was active, without tensor cores"),
 )
 """Name, field and meaning of each activity."""
+OWNED = [entry for entry in ACTIVITY if entry[0] in ("graphics_active", "sm_active", "tensor_active", "dram_active")]
+"""Those that processes and containers have; more would double their number of series."""
 
 
 def _activities(prefix: str, of: Kind, unattributed: Kind) -> list[Family]:
@@ -64,7 +66,7 @@ def _activities(prefix: str, of: Kind, unattributed: Kind) -> list[Family]:
     ]  # fmt: skip
 
 
-READERS = [(name, divided(part)) for name, part, _ in ACTIVITY]
+READERS = [(name, divided(part)) for name, part, _ in OWNED]
 
 
 def _by_activity(rest: Percentages) -> Series:

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from gpuledger.catalog.family import C, Family, G, I, Kind, Series, at, divided, flag, info, named
-from gpuledger.catalog.gpu import ACTIVITY, GPM, LEDGER, LISTS, MEMORY
+from gpuledger.catalog.gpu import GPM, LEDGER, LISTS, MEMORY, OWNED
 from gpuledger.catalog.kinds import (
     ACCESS,
     CONTAINER,
@@ -53,7 +53,7 @@ def _activities(prefix: str, of: Kind, parts: Callable[[Any], Iterable[ActivityP
             Family(f"{prefix}_{name}_ratio", G, of, f"{text}: the part that belongs to {OWNERS[of]}, by method.",
                    UTILIZATION if name == "graphics_active" else SHARED, series=reader(field), labels=("method",),
                    unit="ratio")
-            for name, field, text in ACTIVITY
+            for name, field, text in OWNED
         ),
         Family(f"{prefix}_activity_share_error_ratio", G, of,
                f"Standard deviation of the share that {OWNERS[of]} has in the activity of the device, by method; "

@@ -14,8 +14,8 @@ from typing import Any, NoReturn, Protocol
 
 from gpuledger import __version__, config
 from gpuledger.cli import terminal, usage
-from gpuledger.config import CONFIG_FILE, OPTIONS, Config, Option
 from gpuledger.errors import ConfigError, UsageError
+from gpuledger.options import CONFIG_FILE, OPTIONS, Config, Option
 
 COMMANDS = {
     "serve": "expose this host's GPUs to Prometheus",

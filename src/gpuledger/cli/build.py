@@ -19,7 +19,7 @@ from gpuledger.catalog.dialects.counters import Counter, duplicates
 from gpuledger.catalog.dialects.counters import parse as parse_counters
 from gpuledger.cli import web
 from gpuledger.cli.providers import providers
-from gpuledger.config import LARGEST_FILE, Config
+from gpuledger.config import LARGEST_FILE
 from gpuledger.errors import ConfigError, UsageError
 from gpuledger.export.api import Api
 from gpuledger.export.app import App
@@ -27,6 +27,7 @@ from gpuledger.journalfile import JournaledBooks
 from gpuledger.loop import Bookkeeper, Loop, ReadFacts
 from gpuledger.model import Health, Tick
 from gpuledger.net.deadline import Deadline
+from gpuledger.options import Config
 from gpuledger.owners.access import announce, in_host_pid_namespace, probe
 from gpuledger.owners.cgroupfs import CgroupTree
 from gpuledger.owners.procfs import Procfs
@@ -38,6 +39,7 @@ from gpuledger.sources import Collector
 from gpuledger.view.history import History
 
 if TYPE_CHECKING:
+    from gpuledger.otlp.push import Push
     from gpuledger.upstream.poll import Poll
     from gpuledger.upstream.source import Source
 
@@ -166,6 +168,14 @@ def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | Non
     return Poll(upstream_source(settings), latest, polling)
 
 
+def _push(settings: Config, hostname: str) -> Push | None:
+    if not settings.otlp_endpoint:
+        return None
+    from gpuledger.otlp.settings import create_push  # memory that few users need
+
+    return create_push(settings, hostname)
+
+
 def upstream_source(settings: Config) -> Source:
     """The source of a dcgm-exporter's metrics: a URL or a file."""
     from gpuledger.upstream.source import File, Page, parse_place
@@ -222,7 +232,8 @@ class Exporter:
         self._api = Api(
             History(settings.tick_interval), node=chosen.hostname, max_connections=settings.web_max_connections
         )
-        self._loop = loop(settings, books=self._journal, health=self._health, published=self._api.publish)
+        self._push = _push(settings, chosen.hostname)
+        self._loop = loop(settings, books=self._journal, health=self._health, published=self._publish)
         app = App(
             self._latest,
             self._loop.age_s,
@@ -233,6 +244,7 @@ class Exporter:
             choices=chosen,
             upstream=self._upstream_families if self._upstream else None,
             upstream_in_metrics=settings.dcgm_exporter_in_metrics,
+            has_metrics=settings.web_metrics,
             api=self._api,
         )
         try:
@@ -248,6 +260,8 @@ class Exporter:
         self.server.start()
         if self._upstream is not None:
             self._upstream.start()
+        if self._push is not None:
+            self._push.start()
         self._loop.run()
 
     def stop(self) -> None:
@@ -255,6 +269,8 @@ class Exporter:
         if self._upstream is not None:
             self._upstream.stop()
         self._loop.stop()
+        if self._push is not None:
+            self._push.stop()
         self._close_journal()
         self._api.close()
         self.server.stop()
@@ -266,6 +282,11 @@ class Exporter:
     def _latest(self) -> Tick | None:
         return self._loop.tick
 
+    def _publish(self, tick: Tick) -> None:
+        self._api.publish(tick)
+        if self._push is not None:
+            self._push.publish(tick)
+
     def _health(self, health: Health) -> Health:
         statistics = self.server.statistics
         return replace(
@@ -273,6 +294,7 @@ class Exporter:
             http_connections=statistics.open,
             http_rejected=statistics.rejected + statistics.evicted,
             upstream=self._upstream.state if self._upstream else None,
+            otlp=self._push.health if self._push else None,
         )
 
     def _upstream_families(self) -> tuple[tuple[bytes, bytes], ...] | None:

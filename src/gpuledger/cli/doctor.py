@@ -16,7 +16,6 @@ from pathlib import Path
 
 from gpuledger.cli import build, explain, logs, terminal, web
 from gpuledger.cli.providers import providers
-from gpuledger.config import Config
 from gpuledger.doctor import bundle, checks, preflight
 from gpuledger.doctor.finding import LEVELS, OK, PROBLEM, WARNING, Finding, exit_code, explained, ok, problem, unused
 from gpuledger.doctor.preflight import Bounded
@@ -26,6 +25,7 @@ from gpuledger.export.text import Renderer
 from gpuledger.loop import Loop
 from gpuledger.model import Driver, Tick
 from gpuledger.net.deadline import Deadline
+from gpuledger.options import Config
 from gpuledger.owners.access import probe
 from gpuledger.owners.procfs import Procfs
 from gpuledger.sources import HANG_FIX

@@ -14,13 +14,13 @@ from typing import Any
 from gpuledger.books.fingerprint import workload_of
 from gpuledger.cli import logs, terminal
 from gpuledger.cli.providers import providers
-from gpuledger.config import Config
 from gpuledger.errors import ConfigError, HttpError
 from gpuledger.export.listen import parse_address
 from gpuledger.model import Device, Facts, Owner, Reading, Tick
 from gpuledger.net.address import Address
 from gpuledger.net.elements import load_json
 from gpuledger.net.http import Client
+from gpuledger.options import Config
 from gpuledger.owners import cgroup, devices
 from gpuledger.owners.access import probe
 from gpuledger.owners.cgroupfs import CgroupTree

@@ -11,9 +11,9 @@ from gpuledger.atomicfile import replacing
 from gpuledger.books import exchange
 from gpuledger.books.fingerprintstate import WorkloadState, decode, encode
 from gpuledger.cli import terminal
-from gpuledger.config import Config
 from gpuledger.errors import ConfigError, JournalError, UsageError
 from gpuledger.journalfile import JournalFile
+from gpuledger.options import Config
 
 LARGEST_BYTES = 1 << 24
 """Limit of an imported file. An export of 1000 workloads has about 1 MB."""

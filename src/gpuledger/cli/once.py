@@ -8,11 +8,11 @@ import os
 from gpuledger.atomicfile import replacing
 from gpuledger.catalog.dialects import families_of
 from gpuledger.cli import build, logs, terminal
-from gpuledger.config import Config
 from gpuledger.errors import ConfigError
 from gpuledger.export.json import tick_json
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
+from gpuledger.options import Config
 
 FORMATS = {"text": Format.TEXT, "openmetrics": Format.OPENMETRICS}
 

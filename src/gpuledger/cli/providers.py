@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuledger.config import Config
+from gpuledger.options import Config
 from gpuledger.owners.provider import PolledProvider, Provider
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from gpuledger import durations
 from gpuledger.cli import build, logs
 from gpuledger.cli.terminal import StopSignal
-from gpuledger.config import Config
 from gpuledger.errors import ConfigError, UsageError
 from gpuledger.loop import Loop
+from gpuledger.options import Config
 from gpuledger.sources.recording import Recorder, recording
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from gpuledger.cli import logs, terminal, web
 from gpuledger.cli.build import Exporter
-from gpuledger.config import Config
+from gpuledger.options import Config
 from gpuledger.owners.procfs import raise_fd_limit
 
 log = logging.getLogger(__name__)

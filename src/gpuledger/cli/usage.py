@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuledger.config import OPTIONS, Option
+from gpuledger.options import OPTIONS, Option
 
 EXAMPLES: dict[str, tuple[str, str]] = {
     "serve": (

@@ -16,9 +16,9 @@ from gpuledger.export.listen import passed_sockets
 from gpuledger.export.server import Server, Wrap
 
 if TYPE_CHECKING:
-    from gpuledger.config import Config
     from gpuledger.export.webconfig import WebFile
     from gpuledger.fleet.settings import Settings as FleetSettings
+    from gpuledger.options import Config
 
 log = logging.getLogger(__name__)
 

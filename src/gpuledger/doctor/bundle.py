@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.atomicfile import replacing
-from gpuledger.config import Config, dump
+from gpuledger.config import dump
 from gpuledger.doctor.finding import Finding
+from gpuledger.options import Config
 
 FOLDER = "gpuledger-doctor"
 PLAIN_LABELS = frozenset({
@@ -48,6 +49,7 @@ NAMES = re.compile(
     r"|(?<=/home/)[^/\s'\"]+"
 )
 """Text that looks like the id of a device, pod or container, a service account, or a home directory."""
+SECRET_SETTINGS = ("otlp_headers",)
 MIN_NAME = 2
 """Characters; a name of one character would match in every text."""
 MIN_SECRET = 3
@@ -141,7 +143,9 @@ class Redactor:
         changed: dict[str, Any] = {}
         for field in fields(settings):
             value = getattr(settings, field.name)
-            if isinstance(value, str):
+            if field.name in SECRET_SETTINGS and value:
+                changed[field.name] = HIDDEN
+            elif isinstance(value, str):
                 changed[field.name] = self.text(value)
             elif isinstance(value, tuple):
                 changed[field.name] = tuple(self.text(item) for item in value)

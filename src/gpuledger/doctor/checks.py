@@ -8,9 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpuledger import __version__
-from gpuledger.config import Config
 from gpuledger.doctor.finding import Finding, of_tick, ok, problem, unused, warning
 from gpuledger.model import DcgmHealth, Driver, Owners, Reading, Tick
+from gpuledger.options import Config
 from gpuledger.owners.access import Access
 from gpuledger.view.problems import SLOW, UNKNOWN_MEMORY, UNRESOLVED, problems, provider_kind, provider_name
 

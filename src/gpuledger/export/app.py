@@ -36,7 +36,8 @@ LINKS = {
 class App:
     """Handles requests. `latest` returns the last tick, `age_s` its age.
 
-    `upstream` returns another exporter's metrics; they have their own page and can be appended to ours.
+    `upstream` returns another exporter's metrics; they have their own page and can be appended to ours. Without
+    `has_metrics`, nothing is exposed for Prometheus.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class App:
         choices: Choices = NO_CHOICES,
         upstream: Callable[[], Families | None] | None = None,
         upstream_in_metrics: bool = False,
+        has_metrics: bool = True,
         api: Api | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -79,6 +81,9 @@ class App:
             scaling.PATH: self._scaling,
             telemetry_path: self._metrics,
         }
+        if not has_metrics:
+            for path in (telemetry_path, UPSTREAM_PATH, *(dialect.path for dialect in DIALECTS.values())):
+                self._pages.pop(path, None)
         self._linked = {
             dialect.path: f"Metric names of {dialect.about}" for dialect in DIALECTS.values() if dialect.path
         }
@@ -152,6 +157,7 @@ class App:
         if name != INDEX:
             return text
         links = {self._telemetry_path: "Prometheus metrics", **self._linked, **LINKS}
+        links = {path: about for path, about in links.items() if path in self._pages or path in LINKS}
         items = (
             f'<li><a href=".{html.escape(path)}">{html.escape(about)}</a> <code>{html.escape(path)}</code></li>'
             for path, about in links.items()

@@ -17,7 +17,7 @@ from gpuledger.errors import ConnectError, HttpError, PrometheusError
 from gpuledger.fleet.answer import Answer, RangeVector, parse, parse_range
 from gpuledger.fleet.stream import Sink, read
 from gpuledger.net.address import Address, has_credentials, parse_url
-from gpuledger.net.http import Client, Response
+from gpuledger.net.http import FORM, Client, Response
 from gpuledger.net.tls import TlsSettings
 
 LARGEST_ANSWER = 128 << 20
@@ -141,10 +141,10 @@ class Prometheus:
     def _post(self, target: str, parameters: dict[str, str]) -> Iterator[Response]:
         access = self._access
         headers = (*access.headers, *login(access), "Accept: application/json")
-        form = urlencode(parameters).encode()
+        body = urlencode(parameters).encode()
         try:
             with self._client.stream(
-                self._prefix + target, access.timeout_s, self._largest, *headers, form=form
+                self._prefix + target, access.timeout_s, self._largest, *headers, FORM, body=body
             ) as response:
                 yield response
         except HttpError as error:

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass, replace
 
 from gpuledger import checks
-from gpuledger.config import OPTIONS as EXPORTER
-from gpuledger.config import Option
 from gpuledger.errors import ConfigError
 from gpuledger.fleet.in_use import CLUSTER, RULES, Key
 from gpuledger.fleet.prometheus import Access, parse_place
 from gpuledger.fleet.queries import Queries, dcgm, native
 from gpuledger.fleet.refresh import Plan
+from gpuledger.options import OPTIONS as EXPORTER
+from gpuledger.options import Option
 
 UNITS = ("auto", "ratio", "percent")
 HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([ -~]+)")

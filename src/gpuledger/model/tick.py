@@ -162,6 +162,22 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True)
+class OtlpHealth:
+    """Health of the push to an OpenTelemetry collector."""
+
+    up: bool
+    problem: Problem | None
+    last_success_ns: int
+    """Unix time; 0 before the first success."""
+    waiting: int
+    """Requests that are not sent yet."""
+    sent_points: int
+    rejected_points: int
+    dropped: Labelled = ()
+    """Requests that were dropped, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """Health of the exporter at the end of a tick."""
 
@@ -183,6 +199,8 @@ class Health:
     http_rejected: int = 0
     upstream: Upstream | None = None
     """None if no dcgm-exporter is configured."""
+    otlp: OtlpHealth | None = None
+    """None if nothing is pushed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,10 @@ class Client:
 
     @contextmanager
     def stream(
-        self, target: str, timeout_s: float, limit: int, *headers: str, form: bytes | None = None
+        self, target: str, timeout_s: float, limit: int, *headers: str, body: bytes | None = None
     ) -> Iterator[Response]:
-        """A response after its head has arrived; the body is read as it arrives. POST if there is a form."""
-        response = self.open(target, Deadline(timeout_s), limit, *headers, form=form)
+        """A response after its head has arrived; its body is read as it arrives. POST if the request has a body."""
+        response = self.open(target, Deadline(timeout_s), limit, *headers, body=body)
         try:
             response.read_head()
             yield response
@@ -60,12 +60,12 @@ class Client:
             response.close()
 
     def open(
-        self, target: str, deadline: Deadline, limit: int | None, *headers: str, form: bytes | None = None
+        self, target: str, deadline: Deadline, limit: int | None, *headers: str, body: bytes | None = None
     ) -> Response:
         """Send a request. The caller reads the response and closes it; `limit=None` is for streams without an end."""
-        method = "GET" if form is None else "POST"
-        if form is not None:
-            headers = (*headers, FORM, f"Content-Length: {len(form)}")
+        method = "GET" if body is None else "POST"
+        if body is not None:
+            headers = (*headers, f"Content-Length: {len(body)}")
         lines = (f"{method} {target} HTTP/1.1", f"Host: {self.address.authority}", "User-Agent: gpuledger",
                  "Connection: close", *headers, "", "")  # fmt: skip
         try:
@@ -75,7 +75,7 @@ class Client:
                     connection.settimeout(deadline.left_s())
                     connection = self._tls.wrap(connection, self.address.host)
                 connection.settimeout(deadline.left_s())
-                connection.sendall("\r\n".join(lines).encode() + (form or b""))
+                connection.sendall("\r\n".join(lines).encode() + (body or b""))
             except BaseException:
                 connection.close()
                 raise

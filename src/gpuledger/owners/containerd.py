@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 
 from gpuledger.net.deadline import Deadline
+from gpuledger.net.protobuf import Message
 from gpuledger.owners.dockerjson import ID, compose_labels
-from gpuledger.owners.grpc import Message, UnixServer
+from gpuledger.owners.grpc import UnixServer
 from gpuledger.owners.names import Container, Names
 from gpuledger.owners.provider import SilentProvider
 

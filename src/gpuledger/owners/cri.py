@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from gpuledger.errors import ProviderError
 from gpuledger.net.deadline import Deadline
-from gpuledger.owners.grpc import UNIMPLEMENTED, Message, UnixServer
+from gpuledger.net.protobuf import Message
+from gpuledger.owners.grpc import UNIMPLEMENTED, UnixServer
 from gpuledger.owners.names import Container, Names, Pod
 from gpuledger.owners.provider import SilentProvider
 

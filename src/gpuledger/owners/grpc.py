@@ -1,27 +1,24 @@
-"""gRPC over a unix socket, one connection per call; and protobuf messages, read by field number without schemas.
+"""gRPC over a unix socket, one connection per call.
 
-h2 and a small protobuf reader replace grpcio and protobuf: 1 MiB of memory instead of 20, and no threads. A new
-connection takes less than a millisecond, and survives restarts of the server.
+h2 and a small protobuf reader (`net/protobuf.py`) replace grpcio and protobuf: 1 MiB of memory instead of 20, and no
+threads. A new connection takes less than a millisecond, and survives restarts of the server.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
 from gpuledger.errors import ProviderError
 from gpuledger.net.deadline import Deadline
-from gpuledger.net.elements import Elements
 from gpuledger.net.http import http_error
-from gpuledger.plaintext import plain
+from gpuledger.net.protobuf import WireError
 
 ANSWER_LIMIT = 16 << 20
 """Bytes. The default of gRPC, 4 MiB, is too little for nodes with many pods."""
-MOST_FIELDS = 200_000
-"""Of an answer, with up to 380 bytes each. A container of a runtime has about 100."""
 LARGEST_WINDOW = 2**31 - 1
 """No answer within the limit fills it, so the server never waits for a window update."""
 LONGEST_MESSAGE = 200
@@ -36,10 +33,6 @@ STATUSES = (
 )  # fmt: skip
 """By the number in `grpc-status`."""
 CODES = frozenset(map(str, range(len(STATUSES))))
-
-
-class WireError(ValueError):
-    """Malformed protobuf or HTTP/2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,77 +188,3 @@ def _take(event: Any, answer: _Answer) -> None:
 def _one_line(text: str) -> str:
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]}…"
-
-
-class Message:
-    """A protobuf message. Only fields with a length can be read: texts, messages and maps of texts.
-
-    Other fields are skipped, so the messages of newer servers can be read too.
-    """
-
-    __slots__ = ("_elements", "_fields")
-
-    def __init__(self, data: bytes, elements: Elements | None = None) -> None:
-        self._elements = elements or Elements(MOST_FIELDS)  # all messages of an answer are counted together
-        self._fields: dict[int, list[bytes]] = {}
-        for number, value in _fields(data):
-            self._elements.add()
-            self._fields.setdefault(number, []).append(value)
-
-    def text(self, number: int) -> str:
-        """A text; empty if there is none. The last value counts, as in protobuf."""
-        values = self._fields.get(number)
-        return plain(values[-1].decode()) if values else ""
-
-    def texts(self, number: int) -> list[str]:
-        """The texts of a repeated field."""
-        return [plain(value.decode()) for value in self._fields.get(number, ())]
-
-    def message(self, number: int) -> Message:
-        """A message; empty if there is none. Joining the bytes of all values merges them, as in protobuf."""
-        return Message(b"".join(self._fields.get(number, ())), self._elements)
-
-    def messages(self, number: int) -> list[Message]:
-        """The messages of a repeated field."""
-        return [Message(value, self._elements) for value in self._fields.get(number, ())]
-
-    def text_map(self, number: int) -> dict[str, str]:
-        """A map from text to text, which is a list of pairs on the wire."""
-        return {entry.text(1): entry.text(2) for entry in self.messages(number)}
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    at, end = 0, len(data)
-    while at < end:
-        key, at = _varint(data, at)
-        number, wire_type = key >> 3, key & 7
-        if number == 0:
-            raise WireError("a field has the number 0")
-        if wire_type == 0:
-            at = _varint(data, at)[1]
-        elif wire_type == 1:
-            at += 8
-        elif wire_type == 5:
-            at += 4
-        elif wire_type == 2:
-            length, start = _varint(data, at)
-            at = start + length
-            if at <= end:
-                yield number, data[start:at]
-        else:  # groups, which these messages never had
-            raise WireError(f"field {number} has an unknown wire type")
-    if at > end:
-        raise WireError("truncated field")
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            raise WireError("truncated varint")
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise WireError("varint is too long")

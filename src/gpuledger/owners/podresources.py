@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from gpuledger.errors import ProviderError
 from gpuledger.net.deadline import Deadline
+from gpuledger.net.protobuf import Message
 from gpuledger.owners import devices
-from gpuledger.owners.grpc import UNIMPLEMENTED, Message, UnixServer
+from gpuledger.owners.grpc import UNIMPLEMENTED, UnixServer
 from gpuledger.owners.names import Allocation, Names
 from gpuledger.owners.provider import SilentProvider
 

@@ -9,9 +9,9 @@ from pathlib import PurePath
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gpuledger import checks, durations
-from gpuledger.config import Option
 from gpuledger.errors import ConfigError
 from gpuledger.fleet.settings import PROMETHEUS, PrometheusSettings
+from gpuledger.options import Option
 from gpuledger.report.queries import GROUPINGS, Grouping, find_grouping
 from gpuledger.report.report import GPU_HOURS, Prices
 from gpuledger.report.span import MAX_POINTS, Span, default_step_ms, parse_moment, parse_month

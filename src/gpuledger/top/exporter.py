@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpuledger import checks
-from gpuledger.config import OPTIONS as EXPORTER
-from gpuledger.config import Config, Option
 from gpuledger.errors import ConfigError, HttpError, LostError, PrometheusError
 from gpuledger.fleet.prometheus import Access, login
 from gpuledger.net.address import Address, has_credentials, parse_url
 from gpuledger.net.elements import ElementsError, load_json
 from gpuledger.net.http import Client
+from gpuledger.options import OPTIONS as EXPORTER
+from gpuledger.options import Config, Option
 from gpuledger.view.codec import decode
 from gpuledger.view.schema import Snapshot
 

@@ -199,6 +199,8 @@ def _exporter(tick: Tick) -> Iterator[Problem]:
         seconds, interval = health.duration_ns / 1e9, health.interval_ns / 1e9
         what = f"a tick takes {seconds:.1f} s, longer than the interval of {interval:g} s"
         yield Problem(what, "raise `--tick.interval`", SLOW, severity=WARNING, about="exporter")
+    if health.otlp is not None and health.otlp.problem is not None:
+        yield _component(health.otlp.problem, "otlp", LOG_FIX)
     if health.upstream is not None and not health.upstream.up:
         yield _component(health.upstream.problem, "dcgm-exporter", LOG_FIX)
     elif health.upstream is not None and health.upstream.pods_problem is not None:

@@ -1,0 +1,1 @@
+"""Pushes metrics to an OpenTelemetry collector."""
