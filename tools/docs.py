@@ -57,6 +57,10 @@ KINDS = {
     kinds.POD_ALLOCATION: ("Allocations to pods", "Devices that the kubelet has allocated, used or not."),
     kinds.CONTAINER_ALLOCATION: ("Allocations to containers", "Devices that Docker or Podman has allocated."),
     kinds.JOB_ALLOCATION: ("Allocations to batch jobs", "Devices that a scheduler's prolog has recorded."),
+    kinds.ALLOCATION: (
+        "Idle ledger",
+        "One series per allocation; see [Idle GPUs](idle.md). After its end, only the counters are exposed.",
+    ),
 }
 
 

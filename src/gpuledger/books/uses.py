@@ -57,6 +57,8 @@ class Uses:
     containers: tuple[ContainerUse, ...]
     dropped: int
     """Process rows left out since the start."""
+    listed: tuple[ProcessUse, ...] = ()
+    """Every process that the driver lists, shown or not."""
 
 
 SHOWN: Mapping[str, Callable[[Owner], bool]] = {
@@ -101,13 +103,14 @@ class UseBook:
             if reading.up:
                 uses += self._device_uses(tick, reading, rows, now_us, has_migs=reading.device.uuid in partitioned)
         containers = self._containers(uses, totals or {}, inferred)
+        listed = tuple(uses)
         uses = [use for use in uses if self._is_shown(use.owner)]
         exited = [row for row in exited if self._is_shown(row.owner)]
         largest = self._largest(uses)
         self._dropped += len(uses) - len(largest)
         room = len(exited) if self._max_processes is None else max(0, self._max_processes - len(largest))
         processes = (*largest, *self._exited_uses(exited[:room]))
-        return Uses(processes=processes, containers=containers, dropped=self._dropped)
+        return Uses(processes=processes, containers=containers, dropped=self._dropped, listed=listed)
 
     def _containers(
         self, uses: Iterable[ProcessUse], totals: Mapping[Place, Total], inferred: Iterable[Inferred]

@@ -45,7 +45,7 @@ USUAL_ELSEWHERE = ("environment", "source", "log.level")
 GROUPS = {
     "web": ("web",),
     "readings": ("tick", "driver", "collector", "source", "path"),
-    "series": ("process", "container", "metric-retention", "metric-prefix"),
+    "series": ("process", "container", "allocation", "metric-retention", "metric-prefix"),
     "owners": ("environment", "docker", "cri", "pod-resources-socket", "kubernetes", "kubernetes-enabled", "slurm"),
     "energy": ("energy", "journal"),
     "dcgm-exporter and DCGM": ("dcgm", "dcgm-exporter", "dcgm-update-frequency"),

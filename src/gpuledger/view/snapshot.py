@@ -29,8 +29,8 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
     """The snapshot of `tick`. Power is the mean since the earlier tick `before`."""
     power = _Power(tick, before)
     allocated: dict[str, set[str]] = {}
-    for uuid, owner in allocations(tick):
-        allocated.setdefault(uuid, set()).add(owner.display_name)
+    for device, owner in allocations(tick):
+        allocated.setdefault(device.uuid, set()).add(owner.display_name)
     return Snapshot(
         gpuledger=__version__,
         time=tick.time_ns / 1e9,
