@@ -25,6 +25,7 @@ ALLOWED = {
     "doctor": {"doctor", "sources", "owners", "export", "upstream", "config", "view", "net"},
     "fleet": {"fleet", "catalog", "export", "config", "net"},
     "report": {"report", "fleet", "config"},
+    "idle": {"idle", "view", "fleet", "report", "top", "config", "net"},
     "top": {"top", "view", "fleet", "config", "net"},
     "cli": {
         "cli",
@@ -37,6 +38,7 @@ ALLOWED = {
         "upstream",
         "fleet",
         "report",
+        "idle",
         "top",
         "loop",
         "config",

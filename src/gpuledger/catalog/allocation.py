@@ -68,6 +68,9 @@ ALLOCATIONS: tuple[Family, ...] = (
     Family("gpu_allocation_idle_period_energy_joules", G, CURRENT_ALLOCATION,
            "Energy of the allocation in the present idle period; absent while it is busy.",
            LEDGER, _period("period_mj", 1000), unit="joules"),
+    Family("gpu_allocation_state", G, CURRENT_ALLOCATION,
+           "1 for the present state of the allocation: busy, no_process, parked, low or unknown.",
+           BOOKS, series=lambda use: (((use.state,), 1),), labels=("state",)),
     Family("gpu_allocation_shared_by", G, CURRENT_ALLOCATION, "Number of allocations of the device.",
            BOOKS, at("shared_by")),
 )  # fmt: skip
