@@ -164,10 +164,11 @@ def test_clients_of_mps_share_their_servers_work() -> None:
         (DOCKER, {"granted": (), "given": ((GPU, "triton", "d1"),)}),
         (JOB, {"granted": (), "granted_jobs": ((GPU, "211", "phys"),)}),
         (replace(POD, container=""), {}),
+        (Owner(container_id="c1", pod_uid="u1", reason="pod has no name yet"), {"holders": (entitled(),)}),
     ],
 )
 def test_containers_and_jobs_are_owners_too(owner: Owner, allocations: dict[str, Any]) -> None:
-    """A container by its id, a job by its number, and a pod's container without a name by its pod."""
+    """A container by its id, a job by its number, a pod's container without a name by its pod or the pod's uid."""
     node = Node()
 
     assert node.one(7, owners={7: owner}, allocations=allocations, work={7: 50}, utilization_pct=50).state == "busy"
@@ -369,13 +370,13 @@ def test_a_restart_continues_from_the_journal() -> None:
     node.one(7, mj=100, work={7: 50}, utilization_pct=50)
     before = node.one(7, mj=50)
     node.books = reopened(node.books, node.world.now_ns)
-    node.tick(7, after_s=30, allocations={"granted": ()})  # the kubelet has not answered yet
+    node.tick(7, mj=900, after_s=30, allocations={"granted": ()})  # the kubelet has not answered yet
     after = node.one(7, mj=7)
 
     assert seconds(after) == {"busy": 1, "parked": 1, "unknown": 31}
     assert (after.idle_since_ns, after.last_busy_ns) == (before.idle_since_ns, before.last_busy_ns)
     assert after.started_ns == before.started_ns
-    assert joules(after) == {"busy": 0.1, "parked": 0.05, "unknown": 0.007}
+    assert joules(after) == {"busy": 0.1, "parked": 0.05, "unknown": 0.907}
 
 
 def test_the_pause_is_measured_by_the_clock_that_is_never_set() -> None:

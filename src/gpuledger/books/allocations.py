@@ -45,6 +45,8 @@ class Entry:
     """How long the allocation is not listed any more."""
     away_ns: int = 0
     """How long the exporter did not run since the allocation was last seen."""
+    absent_mj: int = 0
+    """Energy since the allocation was last seen; counts if the allocation is listed again."""
     pending_ns: dict[str, int] = field(default_factory=dict)
     """Time by state since the GPU's energy was last booked. Not in the journal."""
 
@@ -156,9 +158,11 @@ class AllocationBook:
             self._pass_time(claim, states[claim.key], parts_ns[claim.key], elapsed_ns, time_ns)
             if claim.key in self._entries:
                 self._entries[claim.key].shared_by = len(claims.by_device[claim.device.uuid])
-        self._age({claim.key for claim in claims.all}, elapsed_ns)
+        present = {claim.key for claim in claims.all}
+        self._age(present, elapsed_ns)
+        absent = Claims(Claim(key, e.device, e.owner) for key, e in self._entries.items() if key not in present)
         for interval in booked:
-            self._spend(claims, interval)
+            self._spend(claims, absent, interval)
         return tuple(
             entry.use(time_ns, has_energy=entry.device.gpu_uuid in metered) for entry in self._entries.values()
         )
@@ -177,7 +181,9 @@ class AllocationBook:
             entry.device = claim.device
         entry.owner = replace(claim.owner, pod_uid=claim.owner.pod_uid or entry.owner.pod_uid)
         absent_ns = entry.missing_ns + entry.away_ns
-        entry.missing_ns = entry.away_ns = 0
+        if entry.absent_mj:
+            entry.energy_mj[UNKNOWN_STATE] = entry.energy_mj.get(UNKNOWN_STATE, 0) + entry.absent_mj
+        entry.missing_ns = entry.away_ns = entry.absent_mj = 0
         if absent_ns or elapsed_ns > self._longest_ns:
             entry.pass_time(UNKNOWN_STATE, absent_ns + elapsed_ns, 0, time_ns)
             entry.pass_time(state, 0, 0, time_ns)
@@ -203,18 +209,24 @@ class AllocationBook:
                 if entry.missing_ns >= self._keep_ns:
                     del self._entries[key]
 
-    def _spend(self, claims: Claims, interval: Booked) -> None:
-        """Divide the energy of an interval among the allocations of its GPU."""
+    def _spend(self, claims: Claims, absent: Claims, interval: Booked) -> None:
+        """Divide the energy of an interval among the allocations of its GPU.
+
+        What belongs to none of them may belong to an `absent` one: after a restart, providers answer late.
+        """
         spent_mj: Counter[ClaimKey] = Counter()
         for row, mj in interval.spent_mj.items():
-            if (claim := claims.of(row.device, row.owner)) is not None:
+            claim = claims.of(row.device, row.owner) or absent.of(row.device, row.owner)
+            if claim is not None:
                 spent_mj[claim.key] += mj
-        weights = claims.weights(interval.gpu)
+        weights = claims.weights(interval.gpu) or absent.weights(interval.gpu)
         if interval.idle_mj and weights:
             spent_mj.update(apportion(interval.idle_mj, weights))
         for claim in claims.by_gpu.get(interval.gpu, ()):
             if (entry := self._entries.get(claim.key)) is not None:
                 entry.spend(spent_mj[claim.key])
+        for claim in absent.by_gpu.get(interval.gpu, ()):
+            self._entries[claim.key].absent_mj += spent_mj[claim.key]
 
 
 def _is_other(entry: Entry, claim: Claim) -> bool:

@@ -75,6 +75,8 @@ class Claims:
             self.by_gpu.setdefault(claim.device.gpu_uuid, []).append(claim)
             if claim.owner.pod:
                 self._of_pod.setdefault(claim.key[:-1], []).append(claim)
+            if claim.owner.pod_uid:
+                self._of_pod.setdefault((claim.device.uuid, POD, claim.owner.pod_uid), []).append(claim)
         self._slices: dict[str, Counter[str]] = {}
         for device in devices:
             if device.parent_uuid:
@@ -83,9 +85,10 @@ class Claims:
     def of(self, device: Device, owner: Owner) -> Claim | None:
         """The allocation that a process belongs to: of its MIG instance or else of the GPU; of its pod first."""
         for uuid in dict.fromkeys((device.uuid, device.gpu_uuid)):
-            if owner.pod:
-                in_pod = self._of_pod.get((uuid, POD, owner.namespace, owner.pod), ())
-                if not owner.container and len(in_pod) == 1:
+            if not owner.container or not owner.pod:  # not named yet
+                names = (owner.namespace, owner.pod) if owner.pod else (owner.pod_uid,)
+                in_pod = self._of_pod.get((uuid, POD, *names), ())
+                if len(in_pod) == 1:
                     return in_pod[0]
             for key in (
                 (uuid, POD, owner.namespace, owner.pod, owner.container),

@@ -88,6 +88,7 @@ class AllocationState:
     unobserved_ns: int = 0
     missing_ns: int = 0
     away_ns: int = 0
+    absent_mj: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ def pack(
             unobserved_ns=entry.unobserved_ns,
             missing_ns=entry.missing_ns,
             away_ns=entry.away_ns,
+            absent_mj=entry.absent_mj,
         )
         for entry in allocations
     ]
@@ -252,6 +254,7 @@ def unpack_allocations(state: State) -> list[Entry]:
             unobserved_ns=saved.unobserved_ns,
             missing_ns=saved.missing_ns,
             away_ns=saved.away_ns,
+            absent_mj=saved.absent_mj,
         )
         for saved in state.allocations
     ]
@@ -363,7 +366,7 @@ def _check_allocations(state: State) -> None:
             raise ValueError("an allocation has an unknown state")
         _sum(allocation.times_ns, allocation.started_ns, allocation.last_busy_ns, allocation.idle_since_ns)
         _sum(allocation.energy_mj, allocation.idle_gpu_ns, allocation.period_gpu_ns, allocation.period_mj)
-        _sum((), allocation.unobserved_ns, allocation.missing_ns, allocation.away_ns)
+        _sum((), allocation.unobserved_ns, allocation.missing_ns, allocation.away_ns, allocation.absent_mj)
 
 
 def _sum(numbers: Labelled, *others: int | None) -> int:
