@@ -14,7 +14,6 @@ import pytest
 
 from tests.cli.running import Running, gpuledger
 from tests.fakedriver import Gpu
-from tests.owners.kubelet_server import pod_labels
 from tests.real.history import History, remembering
 from tests.real.nodes import GIB, EmptyNode, host, uuid
 from tests.real.prometheus import free_port, prometheus
@@ -39,9 +38,7 @@ class Node(EmptyNode):
         self.pod("busy", BUSY, uuid(BUSY), memory=GIB, sm=60)
         self.pod("parked", PARKED, uuid(PARKED), memory=GIB, sm=0)
         self.killed = self.pod("killed", KILLED, uuid(KILLED), memory=GIB, sm=70)
-        self.kubelet.give("ml", "never", "main", "nvidia.com/gpu", uuid(NEVER))
-        self.cri.add_sandbox("f" * 64, "ml", "never", "u-never")
-        self.cri.add("e" * 64, sandbox_id="f" * 64, labels=pod_labels("ml", "never", "u-never", "main"))
+        self.waiting_pod("never", uuid(NEVER))
         self.set_use()
 
     def set_use(self) -> None:

@@ -152,8 +152,8 @@ def _busy_pct(reading: Reading, readings: Iterable[Reading]) -> float | None:
 def _activity_pct(reading: Reading) -> float | None:
     if reading.activity is None or reading.activity_outdated:
         return None
-    activity = reading.activity
-    pct = activity.sm_pct if activity.graphics_pct is None else activity.graphics_pct
+    known = [pct for pct in (reading.activity.graphics_pct, reading.activity.sm_pct) if pct is not None]
+    pct = max(known, default=None)
     return 0.0 if pct is not None and pct < NOISE_PCT else pct
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from gpuledger.idle.pairs import Pair, Workload
 from gpuledger.idle.rows import IdleRow, Prices
 from gpuledger.plaintext import plain
+from gpuledger.top.text import ASCII, moment, span
 
 BOLD, END = "\x1b[1m", "\x1b[0m"
 LONGEST_NAME = 60
 UNKNOWN = "-"
+MINUTES = "%Y-%m-%d %H:%M"
 
 
 def idle_table(rows: Sequence[IdleRow], prices: Prices, *, nodes: bool, colour: bool) -> str:
@@ -28,7 +29,13 @@ def idle_table(rows: Sequence[IdleRow], prices: Prices, *, nodes: bool, colour: 
     for row in rows:
         gpu = row.gpu if row.shared_by == 1 else f"{row.gpu} (1/{row.shared_by})"
         line = [row.node] if nodes else []
-        line += [_short(row.owner.display_name), gpu, row.state, moment(row.idle_since), span(row.idle_seconds)]
+        line += [
+            _short(row.owner.display_name),
+            gpu,
+            row.state,
+            moment(row.idle_since, MINUTES),
+            span(row.idle_seconds, ASCII),
+        ]
         line += [f"{row.gpu_hours:.2f}", _number(row.kwh, 3), *([_number(row.cost, 2)] if has_cost else [])]
         lines.append([*line, row.command or UNKNOWN])
     total = ["total"] + [""] * (len(head) - len(["GPU-h", "kWh", "command"]) - 1 - has_cost)
@@ -82,7 +89,7 @@ def pairs_table(pairs: Sequence[Pair], queries: Mapping[str, str], *, colour: bo
             first.place[1],
             f"{_percent(first.memory)} + {_percent(second.memory)} = {_percent(pair.memory)}",
             f"{_percent(first.activity)} + {_percent(second.activity)} = {_percent(pair.activity)}",
-            span(min(first.observed_seconds, second.observed_seconds)),
+            span(min(first.observed_seconds, second.observed_seconds), ASCII),
         ])  # fmt: skip
     text = _aligned(lines, set(), colour=colour) if pairs else "no two workloads would fit on one GPU\n"
     shown = "".join(f"  {name}: {promql}\n" for name, promql in queries.items())
@@ -119,22 +126,6 @@ def _workload(workload: Workload) -> dict[str, Any]:
         "activity_ratio": workload.activity,
         "observed_seconds": workload.observed_seconds,
     }
-
-
-def moment(unix_s: float) -> str:
-    """A time of day with its date, in UTC."""
-    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%MZ")
-
-
-def span(seconds: float) -> str:
-    """A duration in its two largest units, such as 2d 5h."""
-    whole = int(seconds)
-    days, hours, minutes = whole // 86400, whole % 86400 // 3600, whole % 3600 // 60
-    if days:
-        return f"{days}d {hours}h"
-    if hours:
-        return f"{hours}h {minutes}m"
-    return f"{minutes}m {whole % 60}s" if minutes else f"{whole}s"
 
 
 def _aligned(lines: Sequence[Sequence[str]], right: set[str], *, colour: bool) -> str:
