@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 from gpuledger.idle.pairs import Pair, Workload
 from gpuledger.idle.rows import IdleRow, Prices
 from gpuledger.plaintext import plain
-from gpuledger.top.text import ASCII, moment, span
+from gpuledger.top.text import ASCII, span
 
 BOLD, END = "\x1b[1m", "\x1b[0m"
 LONGEST_NAME = 60
 UNKNOWN = "-"
-MINUTES = "%Y-%m-%d %H:%M"
 
 
 def idle_table(rows: Sequence[IdleRow], prices: Prices, *, nodes: bool, colour: bool) -> str:
@@ -33,7 +33,7 @@ def idle_table(rows: Sequence[IdleRow], prices: Prices, *, nodes: bool, colour: 
             _short(row.owner.display_name),
             gpu,
             row.state,
-            moment(row.idle_since, MINUTES),
+            moment(row.idle_since),
             span(row.idle_seconds, ASCII),
         ]
         line += [f"{row.gpu_hours:.2f}", _number(row.kwh, 3), *([_number(row.cost, 2)] if has_cost else [])]
@@ -126,6 +126,14 @@ def _workload(workload: Workload) -> dict[str, Any]:
         "activity_ratio": workload.activity,
         "observed_seconds": workload.observed_seconds,
     }
+
+
+def moment(unix_s: float) -> str:
+    """A Unix time in UTC; unknown if the calendar does not have it."""
+    try:
+        return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%MZ")
+    except (OverflowError, ValueError, OSError):
+        return UNKNOWN
 
 
 def _aligned(lines: Sequence[Sequence[str]], right: set[str], *, colour: bool) -> str:
