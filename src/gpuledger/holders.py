@@ -7,7 +7,7 @@ device to it. Dialects, upstream enrichment, scaling and the inference of unlist
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpuledger.model import (
@@ -53,8 +53,9 @@ def allocations(tick: Tick) -> Iterator[tuple[Device, Owner]]:
     known = [*(use.owner for use in tick.processes), *(holder.owner for holder in owners.holders)]
     workloads = {(owner.namespace, owner.pod): owner.workload_name for owner in known if owner.workload_name}
     for grant in owners.granted:
-        owner = Owner(namespace=grant.namespace, pod=grant.pod, container=grant.container)
-        yield grant.device, replace(owner, workload_name=workloads.get((grant.namespace, grant.pod), ""))
+        workload = workloads.get((grant.namespace, grant.pod), "")
+        owner = Owner(namespace=grant.namespace, pod=grant.pod, container=grant.container, workload_name=workload)
+        yield grant.device, owner
     for device, name, container_id in owners.given:
         yield device, Owner(container=name, container_id=container_id)
     for device, job, account in owners.granted_jobs:

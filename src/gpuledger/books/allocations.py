@@ -179,7 +179,8 @@ class AllocationBook:
             return
         if claim.device.index != NO_INDEX:  # the driver is up
             entry.device = claim.device
-        entry.owner = replace(claim.owner, pod_uid=claim.owner.pod_uid or entry.owner.pod_uid)
+        if claim.owner.pod_uid or not entry.owner.pod_uid:  # the runtime may not have answered yet
+            entry.owner = claim.owner
         absent_ns = entry.missing_ns + entry.away_ns
         if entry.absent_mj:
             entry.energy_mj[UNKNOWN_STATE] = entry.energy_mj.get(UNKNOWN_STATE, 0) + entry.absent_mj
