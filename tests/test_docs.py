@@ -21,6 +21,7 @@ from gpuledger.export.app import App
 from gpuledger.fleet.pages import families as fleet_families
 from gpuledger.fleet.prometheus import FIXES
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.idle.settings import OPTIONS as IDLE_OPTIONS
 from gpuledger.options import CONFIG_FILE, OPTIONS
 from gpuledger.report.formats import table
 from gpuledger.report.queries import GROUPINGS
@@ -192,6 +193,16 @@ def test_what_the_report_page_names_is_there() -> None:
     assert set(re.findall(r"--([a-z](?:[\w.-]*\w)?)", page)) - flags == set()
     named = " ".join(page.partition("`--by` is one of ")[2].partition(". ")[0].split())
     assert [word for word in re.findall(r"\w+", named) if word in GROUPINGS] == list(GROUPINGS)
+
+
+def test_what_the_idle_page_names_is_there() -> None:
+    """Each metric and flag of docs/idle.md; --gpus is Docker's."""
+    page = (ROOT / "docs" / "idle.md").read_text()
+    ours = {family.name for family in _all_families()}
+    flags = {option.key for option in (*IDLE_OPTIONS, *OPTIONS)} | {"json", "pairs", "gpus"}
+
+    assert set(re.findall(r"\b(?:gpu|container_gpu|gpuledger)_\w+", page)) - ours == {"gpu_hours"}
+    assert set(re.findall(r"--([a-z](?:[\w.-]*\w)?)", page)) - flags == set()
 
 
 def test_the_example_of_the_report_page_is_a_report() -> None:

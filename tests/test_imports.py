@@ -25,6 +25,7 @@ ALLOWED = {
     "doctor": {"doctor", "sources", "owners", "export", "upstream", "config", "options", "view", "net"},
     "otlp": {"otlp", "catalog", "export", "config", "options", "net"},
     "fleet": {"fleet", "catalog", "export", "config", "options", "net"},
+    "idle": {"idle", "view", "fleet", "report", "top", "config", "options", "net"},
     "report": {"report", "fleet", "config", "options"},
     "top": {"top", "view", "fleet", "config", "options", "net"},
     "cli": {
@@ -39,6 +40,7 @@ ALLOWED = {
         "fleet",
         "report",
         "otlp",
+        "idle",
         "top",
         "loop",
         "config",

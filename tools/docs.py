@@ -12,6 +12,10 @@ from gpuledger.catalog.otel import CONVENTIONS
 from gpuledger.cli.demo import RECORDING
 from gpuledger.fleet.pages import families as fleet_families
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.idle.formats import idle_table
+from gpuledger.idle.rows import IdleRow, Prices, ranked
+from gpuledger.idle.settings import OPTIONS as IDLE_OPTIONS
+from gpuledger.model import Owner
 from gpuledger.options import OPTIONS, Option
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from gpuledger.sources.replay import Replay
@@ -33,6 +37,8 @@ FLEET_METRICS_BEGIN, FLEET_METRICS_END = (
 )
 FLEET_BEGIN, FLEET_END = "<!-- fleet settings: written by `make docs` -->", "<!-- end of fleet settings -->"
 REPORT_BEGIN, REPORT_END = "<!-- report settings: written by `make docs` -->", "<!-- end of report settings -->"
+IDLE_BEGIN, IDLE_END = "<!-- idle settings: written by `make docs` -->", "<!-- end of idle settings -->"
+IDLE_SAMPLE_BEGIN, IDLE_SAMPLE_END = "<!-- idle example: written by `make docs` -->", "<!-- end of idle example -->"
 TOP_BEGIN, TOP_END = "<!-- top settings: written by `make docs` -->", "<!-- end of top settings -->"
 KEYS_BEGIN, KEYS_END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
 COLUMNS_BEGIN, COLUMNS_END = "<!-- columns: written by `make docs` -->", "<!-- end of columns -->"
@@ -59,6 +65,10 @@ KINDS = {
     kinds.POD_ALLOCATION: ("Allocations to pods", "Devices that the kubelet has allocated, used or not."),
     kinds.CONTAINER_ALLOCATION: ("Allocations to containers", "Devices that Docker or Podman has allocated."),
     kinds.JOB_ALLOCATION: ("Allocations to batch jobs", "Devices that a scheduler's prolog has recorded."),
+    kinds.ALLOCATION: (
+        "Idle ledger",
+        "One series per allocation; see [Idle GPUs](idle.md). After its end, only the counters are exposed.",
+    ),
 }
 
 
@@ -128,6 +138,32 @@ def report(page: str) -> str:
     return _between(page, REPORT_BEGIN, [*rows, *(_setting(option) for option in REPORT_OPTIONS)], REPORT_END)
 
 
+SAMPLE_IDLE = (
+    (Owner(namespace="research", pod="notebook-dana-0", container="notebook"), "2", "no_process", 31.0, 76, 1),
+    (Owner(container="triton", container_id="5e1f"), "3", "parked", 7.5, 110, 1),
+    (Owner(job="211"), "0", "low", 4.0, 120, 2),
+)
+"""Owner, GPU, state, hours, watts, and number of allocations."""
+SAMPLE_TIME = 1_794_844_800.0
+
+
+def _sample_idle() -> str:
+    prices, rows = Prices(kwh=0.30, gpu_hour=2.50, currency="EUR"), []
+    for owner, gpu, state, hours, watts, shared_by in SAMPLE_IDLE:
+        gpu_hours, kwh = hours / shared_by, hours * watts / 1000 / shared_by
+        since = SAMPLE_TIME - 3600 * hours
+        cost = prices.cost(gpu_hours, kwh)
+        rows.append(IdleRow("", gpu, "", owner, state, since, 3600 * hours, gpu_hours, kwh, cost, shared_by))
+    return idle_table(ranked(rows, 0.0), prices, nodes=False, colour=False)
+
+
+def idle(page: str) -> str:
+    """The page with an example and the current table of settings."""
+    page = _between(page, IDLE_SAMPLE_BEGIN, ["```", *_sample_idle().splitlines(), "```"], IDLE_SAMPLE_END)
+    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
+    return _between(page, IDLE_BEGIN, [*rows, *(_setting(option) for option in IDLE_OPTIONS)], IDLE_END)
+
+
 def top(page: str) -> str:
     """The page with the current tables, and the demo after half a minute."""
     rows = ["| key | action |", "|---|---|"]
@@ -189,6 +225,7 @@ PAGES = {
     "dialects.md": dialects,
     "fleet.md": fleet,
     "otlp.md": otlp,
+    "idle.md": idle,
     "report.md": report,
     "security.md": security,
     "top.md": top,

@@ -52,6 +52,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def percentage(text: str) -> str:
+    """A percentage from 0% to 100%."""
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?%", text) or float(text[:-1]) > 100:
+        raise ValueError("is not a percentage; write it as 5%")
+    return text
+
+
 def address(text: str) -> str:
     """A listen address."""
     parse_address(text)

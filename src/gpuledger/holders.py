@@ -7,7 +7,7 @@ device to it. Dialects, upstream enrichment, scaling and the inference of unlist
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpuledger.model import (
@@ -44,8 +44,8 @@ NO_HOLDER = HolderLabels()
 # -- allocations
 
 
-def allocations(tick: Tick) -> Iterator[tuple[str, Owner]]:
-    """Every allocation: the uuid of the device and the pod, container or job it was allocated to, used or not.
+def allocations(tick: Tick) -> Iterator[tuple[Device, Owner]]:
+    """Every allocation: the device and the pod, container or job it was allocated to, used or not.
 
     The workload of a pod is taken from its processes, or from its containers.
     """
@@ -53,12 +53,13 @@ def allocations(tick: Tick) -> Iterator[tuple[str, Owner]]:
     known = [*(use.owner for use in tick.processes), *(holder.owner for holder in owners.holders)]
     workloads = {(owner.namespace, owner.pod): owner.workload_name for owner in known if owner.workload_name}
     for grant in owners.granted:
-        owner = Owner(namespace=grant.namespace, pod=grant.pod, container=grant.container)
-        yield grant.device.uuid, replace(owner, workload_name=workloads.get((grant.namespace, grant.pod), ""))
+        workload = workloads.get((grant.namespace, grant.pod), "")
+        owner = Owner(namespace=grant.namespace, pod=grant.pod, container=grant.container, workload_name=workload)
+        yield grant.device, owner
     for device, name, container_id in owners.given:
-        yield device.uuid, Owner(container=name, container_id=container_id)
+        yield device, Owner(container=name, container_id=container_id)
     for device, job, account in owners.granted_jobs:
-        yield device.uuid, Owner(job=job, account=account)
+        yield device, Owner(job=job, account=account)
 
 
 # -- holders of every device, for metrics that are split by container
@@ -137,10 +138,10 @@ def holdings(tick: Tick, *, pod_uid: bool) -> list[Holding]:
 
 def _allocated_labels(tick: Tick, by_device: Mapping[str, Holding]) -> dict[str, list[HolderLabels]]:
     labels: dict[str, dict[HolderLabels, None]] = {}
-    for uuid, owner in allocations(tick):
-        if uuid in by_device and not owner.job:
+    for device, owner in allocations(tick):
+        if device.uuid in by_device and not owner.job:
             holder = holder_labels(owner, pod_uid=False)
-            labels.setdefault(by_device[uuid].reading.device.uuid, {})[holder] = None
+            labels.setdefault(by_device[device.uuid].reading.device.uuid, {})[holder] = None
     return {uuid: list(holders) for uuid, holders in labels.items()}
 
 
@@ -191,9 +192,9 @@ class DevicePods:
 def device_pods(tick: Tick) -> DevicePods:
     """The pods to which each device is allocated; without an allocation, the pod of all its processes."""
     held: dict[str, set[HolderLabels]] = {}
-    for uuid, owner in allocations(tick):
+    for device, owner in allocations(tick):
         if owner.pod:
-            held.setdefault(uuid, set()).add(HolderLabels(owner.namespace, owner.pod, owner.container))
+            held.setdefault(device.uuid, set()).add(HolderLabels(owner.namespace, owner.pod, owner.container))
     with_instances = {reading.device.parent_uuid for reading in tick.readings}
     for reading in tick.readings:
         uuid = reading.device.uuid

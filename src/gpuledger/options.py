@@ -108,6 +108,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("container.max", 1000,
            "Maximum number of containers to expose, counted on each device; the others are summed as one.",
            checks.count, "N"),
+    Option("allocation.max", 1000,
+           "Maximum number of allocations to expose: devices that are allocated to pods, containers or jobs.",
+           checks.count, "N"),
+    Option("allocation.low", "5%",
+           "Utilization of a device below which an allocation counts as idle with the reason low; 0% counts all work.",
+           checks.percentage, "PERCENT"),
     Option("environment", ("auto",),
            f"Sources of container, pod and job names: {', '.join(ENVIRONMENTS)}. Can be repeated.",
            checks.OneOf(*ENVIRONMENTS), "ENVIRONMENT", many=True),
@@ -233,6 +239,8 @@ class Config:
     process_only: str
     process_max: int
     container_max: int
+    allocation_max: int
+    allocation_low: str
     environment: tuple[str, ...]
     docker_host: tuple[str, ...]
     cri_socket: str

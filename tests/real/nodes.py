@@ -53,6 +53,14 @@ class EmptyNode:
         self.running(pid, "python3", f"/kubepods/pod{uid}/{container_id}")
         return process
 
+    def waiting_pod(self, name: str, device: str, *, namespace: str = "ml") -> None:
+        """A pod whose container runs and has no process on its GPU."""
+        number = next(self.pids)
+        uid, sandbox = f"00000000-0000-4000-8000-{number:012d}", f"{number + 1000:064x}"
+        self.kubelet.give(namespace, name, "main", "nvidia.com/gpu", device)
+        self.cri.add_sandbox(sandbox, namespace, name, uid)
+        self.cri.add(f"{number:064x}", sandbox_id=sandbox, labels=pod_labels(namespace, name, uid, "main"))
+
     def running(self, pid: int, name: str, cgroup: str) -> None:
         """What /proc says of a process."""
         home = self.proc / str(pid)

@@ -759,3 +759,20 @@ def test_without_scripts(browser: Browser, host: tuple[Node, Shown]) -> None:
         watched.page.wait_for_url("**/metrics")
 
     assert "This page needs JavaScript" in (says or "")
+
+
+def test_an_idle_allocation_is_shown_with_its_command(browser: Browser) -> None:
+    """The demo's unused GPU: for how long it is not used, on its row; its owner and the command, once it is opened."""
+    with serving("demo", env=surroundings()) as server, page_of(browser) as watched:
+        server.metrics(r'^gpu_allocation_idle_period_gpu_seconds\{.*pod="notebook-dana-0".*\} [1-9]')
+        page = watched.open(server.url)
+        card = page.get_by_role("article", name=re.compile("^GPU 2 "))
+        expect(card.locator(".badge").first).to_have_text(re.compile(r"^allocated, not used for \d+ (s|min)$"))
+        card.get_by_role("button", name="Show details").click()
+
+        expect(card.locator(".wasted li")).to_contain_text(
+            re.compile(
+                r"^research/notebook-dana-0/notebook: idle for .* \(no process on the GPU\) since .* GPU hours, \d+"
+            )
+        )
+        expect(card.locator(".wasted code")).to_have_text("kubectl delete pod -n research notebook-dana-0")

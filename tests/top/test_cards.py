@@ -143,3 +143,13 @@ def test_a_wide_card_has_a_chart() -> None:
 
     text = "\n".join(plain(line) for line in gpu_lines(shown, shown.gpus, LARGE, 8, history))
     assert "▁▁▂▂▃▄▅▆▆▇  90 %" in text
+
+
+def test_an_allocated_gpu_that_is_not_used() -> None:
+    """Its owner, and for how long it is not used; without an idle ledger in an older exporter, without the time."""
+    idle = gpu(in_use=False, allocated_to=["ml/notebook/main"])
+    row = {"gpu": 0, "uuid": "GPU-0", "gpu_uuid": "GPU-0", "state": "no_process", "idle_since": NOW - 7380}
+    new, old = shown_as(picture(idle, allocations=[row])), shown_as(picture(idle))
+
+    assert "allocated to ml/notebook/main, not used for 2h03m" in cards(new, LARGE)[0]
+    assert cards(old, LARGE)[0].endswith("allocated to ml/notebook/main, not used")

@@ -61,16 +61,23 @@ def while_in_use(by: str = "") -> str:
 WHILE_IN_USE = f"{while_in_use()} or {NONE}"
 
 
-def allocated_busy() -> str:
-    """Busy share of each pod with an allocated device. Excludes MIG instances, which do not report busy time."""
-    labels = f"instance, gpu, {OWNER}"
-    given = (
-        f"max by ({labels}) ({gpu('gpu_pod_allocation_info')} "
-        f"unless on (cluster, job, instance, uuid) {gpu('gpu_mig_info')})"
-    )
-    used = f"""rate({gpu("container_gpu_busy_seconds_total", 'pod!=""')}[$__range])"""
-    busy = f"sum by ({labels}) ({dedup(used, labels, 'container_id')})"
-    return f"{busy} and on ({labels}) {given} or 0 * {given}"
+def allocation(metric: str, *more: str) -> str:
+    """Selector for a metric of the allocations of the selected GPUs, with one series per allocation and node."""
+    return f"max by ({ALLOCATION}) ({gpu(metric, *more)})"
+
+
+def allocated(counter: str, by: str = "") -> str:
+    """Rate of a counter of allocations: seconds per second are a number of devices, joules per second are watts."""
+    labels = ", ".join(filter(None, ("uuid", OWNER, "container_id, batch_job", by)))
+    return f"sum by ({by}) (max by ({labels}) ({per_second(gpu(counter))}))"
+
+
+ALLOCATION = f"instance, gpu, uuid, {OWNER}, container_id, batch_job"
+IS_IDLE = f"and on ({ALLOCATION}) " + allocation("gpu_allocation_state", 'state=~"no_process|parked|low"')
+BUSY_SHARE = (
+    f"max by ({ALLOCATION}) ({in_range(gpu('gpu_allocation_busy_seconds_total'))})"
+    f" / (max by ({ALLOCATION}) ({in_range(gpu('gpu_allocation_seconds_total'))}) > 0)"
+)
 
 
 NOW = Row("Now", (
@@ -152,10 +159,26 @@ USERS = Row("Users", (
          Query(as_namespace("sum by (namespace) (" + dedup(
              in_range(gpu("container_gpu_busy_seconds_total")), "namespace", "container_id") + ")"), "{{namespace}}"),
          height=10),
-    table("Busy time of pods with an allocated GPU",
-          "Share of the selected time range in which a kernel of the pod ran; 0 % "
-          "means allocated but not used. Excludes MIG instances, which do not report it.",
-          {"Busy": (f"sort({allocated_busy()})", "percentunit")},
+))  # fmt: skip
+
+IDLE = Row("Idle allocations", (
+    timeseries("Allocated devices by state", "Number of allocated devices that are busy, idle by reason, or unknown. "
+               "See docs/idle.md.", "short",
+               Query(allocated("gpu_allocation_busy_seconds_total"), "busy"),
+               Query(allocated("gpu_allocation_idle_seconds_total", "reason"), "{{reason}}"),
+               Query(allocated("gpu_allocation_unknown_seconds_total"), "unknown"), stacked=True),
+    timeseries("Power of idle allocations", "Power while allocations are idle: of their parked processes, and of GPUs "
+               "without a process.", "watt",
+               Query(allocated("gpu_allocation_idle_energy_joules_total", "reason"), "{{reason}}"), stacked=True),
+    table("Idle now", "Allocations that are idle, with the time since they were last busy, and the GPU time and energy "
+          "since then. gpuledger idle also shows the cost and the command that would free each of them.", {
+              "Idle for": (f"sort_desc(time() - {allocation('gpu_allocation_idle_since_timestamp_seconds')} {IS_IDLE})",
+                           "s"),
+              "GPU time": (f"{allocation('gpu_allocation_idle_period_gpu_seconds')} {IS_IDLE}", "s"),
+              "Energy": (f"{allocation('gpu_allocation_idle_period_energy_joules')} {IS_IDLE}", "joule"),
+          }, links={"instance": NODE_URL}),
+    table("Busy share of allocations", "Share of the allocated time in the selected time range in which the owner "
+          "used the device; 0 % means allocated but not used.", {"Busy": (f"sort({BUSY_SHARE})", "percentunit")},
           links={"instance": NODE_URL,
                  "pod": WORKLOAD_URL + "&var-namespace=${__data.fields.namespace}&var-pod=${__value.text}"}),
 ))  # fmt: skip
@@ -189,5 +212,5 @@ FLEET = Dashboard(
     "gpuledger / Fleet",
     "GPUs of all nodes: how many are installed, allocated, in use and busy; their users; their health.",
     (*places(), gpus()),
-    (NOW, TREND, NODES, USERS, HEALTH),
+    (NOW, TREND, NODES, USERS, IDLE, HEALTH),
 )

@@ -10,7 +10,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuledger.books import journal
+from gpuledger.books.allocations import AllocationBook
+from gpuledger.books.claims import Claims, claim_key, find_claims
 from gpuledger.books.fingerprint import Fingerprint, Workload
+from gpuledger.books.idleness import Idleness
 from gpuledger.books.interval import Policy
 from gpuledger.books.journal import State
 from gpuledger.books.ledger import EnergyBook
@@ -25,18 +28,21 @@ from gpuledger.model import Account, Tick
 class Books:
     """All books. A tick has at most `max_processes` process rows, of the processes that `shown` includes.
 
-    It has at most `max_containers` containers on devices, and one more for the rest on each device.
+    It has at most `max_containers` containers on devices, and one more for the rest on each device, and at most
+    `max_allocations` allocations, in which work below `low_pct` percent of a device does not count as busy.
     """
 
     def __init__(
         self,
         max_processes: int | None = None,
         max_containers: int | None = None,
+        max_allocations: int | None = None,
         *,
         shown: str = "all",
         policy: Policy | None = None,
         keep_ns: int = 300_000_000_000,
         longest_ns: int = BUFFER_NS,
+        low_pct: float = 5.0,
     ) -> None:
         self._rows = Rows()
         self._memory = MemoryBook()
@@ -44,20 +50,30 @@ class Books:
         self._energy = EnergyBook(policy, longest_ns)
         self._retention = Retention(keep_ns, max_containers)
         self._uses = UseBook(max_processes, shown)
+        self._idleness = Idleness(low_pct)
+        self._allocations = AllocationBook(keep_ns, longest_ns, max_allocations)
         self._previous_ns: int | None = None
         """When the previous tick was booked; on the monotonic clock, if the ticks have it."""
+        self._monotonic_ns: int | None = None
+        """The same on the monotonic clock; None if the ticks do not have it."""
+        self._resumed: State | None = None
+        """The journal, until the first tick."""
 
     def book(self, tick: Tick) -> Tick:
         """The tick with its processes, containers and accounts."""
         now_ns = tick.time_ns if tick.monotonic_ns is None else tick.monotonic_ns
         elapsed_ns = 0 if self._previous_ns is None else max(0, now_ns - self._previous_ns)
-        self._previous_ns = now_ns
+        self._previous_ns, self._monotonic_ns = now_ns, tick.monotonic_ns
+        if self._resumed is not None:
+            self._allocations.pause(_pause_ns(self._resumed, tick))
+            self._resumed = None
         lists = ProcessLists(tick)
         present = self._rows.update(tick, lists, elapsed_ns)
         memory = self._memory.book(tick)
         in_use = {gpu: None if rows is None else bool(rows) or gpu in memory.hidden for gpu, rows in present.items()}
         work = self._rows.add_work(tick, self._time.book(tick, in_use))
-        for booked in self._energy.book(tick, present, work, memory.hidden, elapsed_ns):
+        intervals = list(self._energy.book(tick, present, work, memory.hidden, elapsed_ns))
+        for booked in intervals:
             self._rows.add_energy(booked.entries, booked.share_errors, booked.activity)
 
         retired = self._retention.retire(self._rows, lists, tick.owners.running, elapsed_ns)
@@ -68,14 +84,25 @@ class Books:
             ledger.settle(retired.retired_mj[uuid], retired.gone_mj[uuid], containers_mj[uuid])
 
         uses = self._uses.book(tick, self._rows, exited=retired.exited, totals=totals, inferred=memory.inferred)
+        claims = Claims(find_claims(tick), (reading.device for reading in tick.readings))
+        states = self._idleness.states(
+            tick, claims, listed=uses.listed, work=work, memory=memory, lists=lists, elapsed_ns=elapsed_ns
+        )
+        accounts = self._accounts(tick)
+        metered = {uuid for uuid, account in accounts.items() if account.energy_mj is not None}
+        allocations = self._allocations.book(
+            claims, states, intervals, metered, elapsed_ns=elapsed_ns, time_ns=tick.time_ns
+        )
         return replace(
             tick,
             unattributed_activity=uses.unattributed_activity,
             processes=uses.processes,
             dropped_processes=uses.dropped,
             containers=uses.containers,
-            accounts=self._accounts(tick),
+            accounts=accounts,
             memory=memory.accounts,
+            allocations=allocations,
+            dropped_allocations=self._allocations.dropped,
             learned=self._energy.fingerprints.learned(),
         )
 
@@ -102,6 +129,8 @@ class Books:
             totals=self._retention.state(),
             times=self._time.gpus,
             ledgers={uuid: state for uuid, state in states.items() if state is not None},
+            allocations=self._allocations.state(),
+            monotonic_ns=self._monotonic_ns,
         )
 
     def resume(self, state: State, now_ns: int) -> None:
@@ -110,6 +139,9 @@ class Books:
         self._rows.resume(rows)
         self._time.resume({gpu.uuid: GpuTime(busy_ns=gpu.busy_ns, in_use_ns=gpu.in_use_ns) for gpu in state.gpus})
         self._retention.resume(journal.unpack_totals(state), rows)
+        entries = journal.unpack_allocations(state)
+        self._allocations.resume((claim_key(entry.device, entry.owner), entry) for entry in entries)
+        self._resumed = state
         for gpu in state.gpus:
             if gpu.ledger is not None:
                 alone = None if gpu.ledger.alone is None else rows[gpu.ledger.alone]
@@ -127,3 +159,10 @@ class Books:
     def restore_fingerprints(self, workloads: Iterable[tuple[Workload, Fingerprint]]) -> None:
         """Restore workload fingerprints, before the first tick."""
         self._energy.fingerprints.restore(workloads)
+
+
+def _pause_ns(state: State, tick: Tick) -> int:
+    """How long the exporter did not run before the tick."""
+    if state.monotonic_ns is not None and tick.monotonic_ns is not None:
+        return max(0, tick.monotonic_ns - state.monotonic_ns)
+    return max(0, tick.time_ns - state.time_ns)

@@ -12,17 +12,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from gpuledger.books.allocations import Entry
+from gpuledger.books.claims import claim_key
 from gpuledger.books.ledger import LedgerState
 from gpuledger.books.retention import Total
 from gpuledger.books.rows import Row
 from gpuledger.books.time import GpuTime
 from gpuledger.errors import JournalError
-from gpuledger.model import Device, Facts, Labelled, Owner, Resident
+from gpuledger.model import BUSY, IDLE_REASONS, UNKNOWN_STATE, Device, Facts, Labelled, Owner, Resident
 from gpuledger.records import parse, plain, record
 
 VERSION = 3
 LARGEST_BYTES = 1 << 24
 """Limit of the unpacked size, for writing and reading. A process takes about 300 bytes."""
+STATES = frozenset({BUSY, *IDLE_REASONS, UNKNOWN_STATE})
 GZIP = 31
 """zlib's number for gzip format with a checksum."""
 T = TypeVar("T")
@@ -69,8 +72,28 @@ class TotalState:
 
 
 @dataclass(frozen=True, slots=True)
+class AllocationState:
+    """An allocation of a device; `device` and `owner` are indexes."""
+
+    device: int
+    owner: int
+    started_ns: int
+    last_busy_ns: int | None = None
+    idle_since_ns: int | None = None
+    times_ns: Labelled = ()
+    energy_mj: Labelled = ()
+    idle_gpu_ns: int = 0
+    period_gpu_ns: int = 0
+    period_mj: int = 0
+    unobserved_ns: int = 0
+    missing_ns: int = 0
+    away_ns: int = 0
+    absent_mj: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class State:
-    """The state of the books after a tick."""
+    """The state of the books after a tick. Older journals lack the last two fields."""
 
     boot_id: str
     time_ns: int
@@ -80,6 +103,9 @@ class State:
     gpus: tuple[GpuState, ...] = ()
     rows: tuple[RowState, ...] = ()
     totals: tuple[TotalState, ...] = ()
+    allocations: tuple[AllocationState, ...] = ()
+    monotonic_ns: int | None = None
+    """Time of the tick on the clock that is never set."""
 
 
 class _Index(Generic[T]):
@@ -103,6 +129,8 @@ def pack(
     totals: Iterable[Total],
     times: Mapping[str, GpuTime],
     ledgers: Mapping[str, LedgerState],
+    allocations: Iterable[Entry] = (),
+    monotonic_ns: int | None = None,
 ) -> State:
     """The state of all books."""
     devices, owners = _Index[Device](), _Index[Owner]()
@@ -133,6 +161,25 @@ def pack(
         )
         for total in totals
     ]
+    allocation_states = [
+        AllocationState(
+            device=devices.of(entry.device),
+            owner=owners.of(entry.owner),
+            started_ns=entry.started_ns,
+            last_busy_ns=entry.last_busy_ns,
+            idle_since_ns=entry.idle_since_ns,
+            times_ns=tuple(entry.times_ns.items()),
+            energy_mj=tuple(entry.energy_mj.items()),
+            idle_gpu_ns=entry.idle_gpu_ns,
+            period_gpu_ns=entry.period_gpu_ns,
+            period_mj=entry.period_mj,
+            unobserved_ns=entry.unobserved_ns,
+            missing_ns=entry.missing_ns,
+            away_ns=entry.away_ns,
+            absent_mj=entry.absent_mj,
+        )
+        for entry in allocations
+    ]
     gpus = [
         GpuState(uuid=uuid, ledger=ledgers.get(uuid), busy_ns=time.busy_ns, in_use_ns=time.in_use_ns)
         for uuid, time in times.items()
@@ -145,6 +192,8 @@ def pack(
         gpus=tuple(gpus),
         rows=tuple(row_states),
         totals=tuple(total_states),
+        allocations=tuple(allocation_states),
+        monotonic_ns=monotonic_ns,
     )
 
 
@@ -185,6 +234,29 @@ def unpack_totals(state: State) -> list[Total]:
             namesakes_mj=saved.namesakes_mj,
         )
         for saved in state.totals
+    ]
+
+
+def unpack_allocations(state: State) -> list[Entry]:
+    """The allocations."""
+    return [
+        Entry(
+            device=state.devices[saved.device],
+            owner=state.owners[saved.owner],
+            started_ns=saved.started_ns,
+            last_busy_ns=saved.last_busy_ns,
+            idle_since_ns=saved.idle_since_ns,
+            times_ns=dict(saved.times_ns),
+            energy_mj=dict(saved.energy_mj),
+            idle_gpu_ns=saved.idle_gpu_ns,
+            period_gpu_ns=saved.period_gpu_ns,
+            period_mj=saved.period_mj,
+            unobserved_ns=saved.unobserved_ns,
+            missing_ns=saved.missing_ns,
+            away_ns=saved.away_ns,
+            absent_mj=saved.absent_mj,
+        )
+        for saved in state.allocations
     ]
 
 
@@ -254,7 +326,9 @@ def unzipped(data: bytes, most_bytes: int) -> str:
 
 def _check(state: State) -> None:
     """Check that indexes are valid, keys unique, numbers not negative, and that the ledgers balance."""
-    references = [(row.device, row.owner) for row in state.rows] + [(t.device, t.owner) for t in state.totals]
+    references = [(row.device, row.owner) for row in state.rows]
+    references += [(total.device, total.owner) for total in state.totals]
+    references += [(allocation.device, allocation.owner) for allocation in state.allocations]
     alone = [gpu.ledger.alone for gpu in state.gpus if gpu.ledger is not None and gpu.ledger.alone is not None]
     if (
         any(not (0 <= d < len(state.devices) and 0 <= o < len(state.owners)) for d, o in references)
@@ -264,6 +338,7 @@ def _check(state: State) -> None:
     places = {(state.devices[row.device].uuid, row.resident.pid) for row in state.rows}
     if len({gpu.uuid for gpu in state.gpus}) != len(state.gpus) or len(places) != len(state.rows):
         raise ValueError("a GPU or process occurs twice")
+    _check_allocations(state)
     balance_mj: Counter[str] = Counter()
     for row in state.rows:
         balance_mj[state.devices[row.device].gpu_uuid] += _sum(row.energy_mj, row.busy_ns)
@@ -280,6 +355,18 @@ def _check(state: State) -> None:
             balance_mj[gpu.uuid] += booked_mj - ledger.energy_mj
     if any(balance_mj.values()):
         raise ValueError("the accounts of a GPU do not add up to its energy")
+
+
+def _check_allocations(state: State) -> None:
+    keys = {claim_key(state.devices[a.device], state.owners[a.owner]) for a in state.allocations}
+    if len(keys) != len(state.allocations):
+        raise ValueError("an allocation occurs twice")
+    for allocation in state.allocations:
+        if not {name for name, _ in (*allocation.times_ns, *allocation.energy_mj)} <= STATES:
+            raise ValueError("an allocation has an unknown state")
+        _sum(allocation.times_ns, allocation.started_ns, allocation.last_busy_ns, allocation.idle_since_ns)
+        _sum(allocation.energy_mj, allocation.idle_gpu_ns, allocation.period_gpu_ns, allocation.period_mj)
+        _sum((), allocation.unobserved_ns, allocation.missing_ns, allocation.away_ns, allocation.absent_mj)
 
 
 def _sum(numbers: Labelled, *others: int | None) -> int:

@@ -37,6 +37,12 @@ class Booked:
     """For every process of the interval; None if its energy was not shared."""
     activity: Mapping[Row, ActivityShare | None] = field(default_factory=dict)
     """For every process of the interval; None if it is not known."""
+    gpu: str = ""
+    """uuid of the GPU."""
+    idle_mj: int = 0
+    """Energy used while no process was on the GPU."""
+    spent_mj: Mapping[Row, int] = field(default_factory=dict)
+    """Energy by process, retired ones included."""
 
 
 @dataclass(slots=True)
@@ -215,13 +221,15 @@ class Ledger:
             unattributed_mj[reason] = unattributed_mj.get(reason, 0) + mj
         state.unattributed_mj = tuple(unattributed_mj.items())
         entries = []
+        spent_mj: dict[Row, int] = {}
         for row, method, mj in accounts.entries:
+            spent_mj[row] = spent_mj.get(row, 0) + mj
             if row.retired:
                 state.retired_mj += mj
             else:
                 entries.append((row, method, mj))
                 self.booked_rows[row] = self.booked_rows.get(row, 0) + mj
-        return Booked(entries=tuple(entries))
+        return Booked(entries=tuple(entries), idle_mj=accounts.idle_mj, spent_mj=spent_mj)
 
     def settle(self, retired_mj: int, gone_mj: int, containers_mj: int) -> None:
         """Book the energy of retired processes and gone containers; `containers_mj` is that of shown containers.
@@ -305,7 +313,7 @@ class EnergyBook:
                 elapsed_ns=elapsed_ns,
             )
             if booked is not None:
-                yield booked
+                yield replace(booked, gpu=uuid)
 
     def booked_rows(self) -> dict[Row, int]:
         """The energy of each process in the last booked interval of its GPU."""

@@ -72,6 +72,8 @@ class Uses:
     """The activity of each device that belongs to no process, by uuid."""
     dropped: int
     """Process rows left out since the start."""
+    listed: tuple[ProcessUse, ...] = ()
+    """Every process that the driver lists, shown or not."""
 
 
 SHOWN: Mapping[str, Callable[[Owner], bool]] = {
@@ -124,6 +126,7 @@ class UseBook:
                 parts = [use.activity.pct for use in on_device if use.activity is not None]
                 unattributed[reading.device.uuid] = remaining_activity(whole, parts)
         containers = self._containers(uses, totals or {}, inferred)
+        listed = tuple(uses)
         uses = [use for use in uses if self._is_shown(use.owner)]
         exited = [row for row in exited if self._is_shown(row.owner)]
         largest = self._largest(uses)
@@ -135,6 +138,7 @@ class UseBook:
             containers=containers,
             unattributed_activity=unattributed,
             dropped=self._dropped,
+            listed=listed,
         )
 
     def _containers(

@@ -115,6 +115,8 @@ FAMILIES: tuple[Family, ...] = (
            "Failed writes of the journal; the log has the reason.", SELF, at("journal.failures")),
     Family("gpuledger_processes_dropped_total", C, EXPORTER,
            "Process rows dropped because of --process.max, summed over ticks.", SELF, at("dropped_processes")),
+    Family("gpuledger_allocations_dropped", G, EXPORTER,
+           "Allocations that are left out because of --allocation.max.", SELF, at("dropped_allocations")),
     Family("gpuledger_host_pid_namespace", G, EXPORTER,
            "1 if the exporter runs in the host's PID namespace; if 0, the driver lists no processes.",
            "/proc/self/ns/pid", flag("owners.host_pid_namespace")),

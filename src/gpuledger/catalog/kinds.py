@@ -8,6 +8,7 @@ from gpuledger.catalog.family import Kind, Thing
 from gpuledger.model import (
     EVIDENCE,
     NO_INDEX,
+    AllocationUse,
     Device,
     Granted,
     Owner,
@@ -96,6 +97,19 @@ OWNER = Kind(OWNER_LABELS, lambda tick: [(_owner(use.owner), use.owner) for use 
 CONTAINER_ALLOCATION = Kind(
     (*DEVICE, "container", "container_id"),
     lambda tick: [((*_device(device), *container), container) for device, *container in tick.owners.given],
+)
+ALLOCATION_LABELS = ("namespace", "pod", "container", "container_id", "batch_job")
+
+
+def _allocation(use: AllocationUse) -> tuple[str, ...]:
+    owner = use.owner
+    return (*_device(use.device), owner.namespace, owner.pod, owner.container, owner.container_id, owner.job)
+
+
+ALLOCATION = Kind((*DEVICE, *ALLOCATION_LABELS), lambda tick: [(_allocation(use), use) for use in tick.allocations])
+"""Allocations that are in force, or ended less than --metric-retention ago."""
+CURRENT_ALLOCATION = Kind(
+    (*DEVICE, *ALLOCATION_LABELS), lambda tick: [(_allocation(use), use) for use in tick.allocations if use.state]
 )
 JOB_ALLOCATION = Kind(
     (*DEVICE, "batch_job", "batch_account"),

@@ -124,10 +124,12 @@ def _books(settings: Config) -> Books:
     return Books(
         settings.process_max,
         settings.container_max,
+        settings.allocation_max,
         shown=settings.process_only if settings.collector_process else "none",
         policy=Policy(settings.energy_strict, settings.energy_parked == "separate", settings.energy_method),
         keep_ns=int(settings.metric_retention * 1e9),
         longest_ns=max(BUFFER_NS, int(settings.tick_interval * 2.5e9)),  # slow ticks are not gaps
+        low_pct=float(settings.allocation_low.removesuffix("%")),
     )
 
 

@@ -25,6 +25,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gpuledger fleet --prometheus.url http://prometheus:9090",
         "gpuledger fleet --prometheus.url http://prometheus:9090 --once",
     ),
+    "idle": (
+        "gpuledger idle --min 1h --price-gpu-hour 2.50 --currency EUR",
+        "gpuledger idle --prometheus.url http://prometheus:9090 --pairs",
+    ),
     "report": (
         "gpuledger report --prometheus.url http://prometheus:9090 --since 7d --by namespace",
         "gpuledger report --prometheus.url http://prometheus:9090 --month 2026-10 --by account --output october.html",
@@ -45,7 +49,7 @@ USUAL_ELSEWHERE = ("environment", "source", "log.level")
 GROUPS = {
     "web": ("web",),
     "readings": ("tick", "driver", "collector", "source", "path"),
-    "series": ("process", "container", "metric-retention", "metric-prefix"),
+    "series": ("process", "container", "allocation", "metric-retention", "metric-prefix"),
     "owners": ("environment", "docker", "cri", "pod-resources-socket", "kubernetes", "kubernetes-enabled", "slurm"),
     "energy": ("energy", "journal"),
     "dcgm-exporter and DCGM": ("dcgm", "dcgm-exporter", "dcgm-update-frequency"),
@@ -55,6 +59,7 @@ GROUPS = {
         "in-use", "window", "query", "memory-query", "allocated-query", "resident-query", "unit", "refresh", "max-age",
     ),
     "prices": ("price", "price-gpu-hour", "price-model", "gpu-hours", "idle", "currency", "carbon", "pue"),
+    "idle allocations": ("min", "pairs"),
     "output": ("format", "output", "allow-partial"),
     "another exporter": ("connect", "exporter"),
     "log": ("log",),

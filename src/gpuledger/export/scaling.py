@@ -77,7 +77,7 @@ def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
     """The numbers of GPUs and MIG instances that a selected owner uses or that are allocated to one."""
     resident = {use.device.uuid for use in tick.processes if use.active and selection.matches(use.owner)}
     allocated_to = list(holders.allocations(tick))
-    allocated_uuids = {uuid for uuid, owner in allocated_to if selection.matches(owner)}
+    allocated_uuids = {device.uuid for device, owner in allocated_to if selection.matches(owner)}
     all_owners = not any(getattr(selection, name) for name in SELECTORS)
     gpus = in_use = allocated = 0
     percent = memory_percent = 0.0

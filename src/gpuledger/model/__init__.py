@@ -31,6 +31,13 @@ from gpuledger.model.readings import Reading as Reading
 from gpuledger.model.readings import Resident as Resident
 from gpuledger.model.readings import Sample as Sample
 from gpuledger.model.readings import Slot as Slot
+from gpuledger.model.tick import BUSY as BUSY
+from gpuledger.model.tick import IDLE_REASONS as IDLE_REASONS
+from gpuledger.model.tick import LOW as LOW
+from gpuledger.model.tick import NO_PROCESS as NO_PROCESS
+from gpuledger.model.tick import PARKED as PARKED
+from gpuledger.model.tick import UNKNOWN_STATE as UNKNOWN_STATE
+from gpuledger.model.tick import AllocationUse as AllocationUse
 from gpuledger.model.tick import ContainerUse as ContainerUse
 from gpuledger.model.tick import DcgmHealth as DcgmHealth
 from gpuledger.model.tick import DcgmStats as DcgmStats

@@ -21,6 +21,11 @@ from gpuledger.model.readings import (
 )
 from gpuledger.problem import Problem
 
+BUSY, LOW, PARKED, NO_PROCESS, UNKNOWN_STATE = "busy", "low", "parked", "no_process", "unknown"
+"""States of an allocation."""
+IDLE_REASONS = (NO_PROCESS, PARKED, LOW)
+"""No process on the device; a process without work; work below the threshold."""
+
 
 @dataclass(frozen=True, slots=True)
 class DcgmStats:
@@ -105,6 +110,42 @@ class ContainerUse:
     """Energy of containers with this name in earlier pods of the same name that are no longer shown."""
     inferred_bytes: int | None = None
     """Memory attributed to it by inference; the driver lists no process of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationUse:
+    """How a device was used by the pod, container or job it is allocated to: allocated = busy + idle + unknown."""
+
+    device: Device
+    owner: Owner
+    state: str
+    """BUSY, one of IDLE_REASONS, or UNKNOWN_STATE; empty once the allocation has ended."""
+    shared_by: int
+    """Number of allocations of the device."""
+    started_ns: int
+    """Unix time at which the allocation was first seen."""
+    last_busy_ns: int | None
+    """Unix time; None if it was never busy."""
+    idle_since_ns: int | None
+    """Unix time at which the present idle period began; None if there is none."""
+    busy_ns: int
+    idle_ns: Labelled
+    """By reason."""
+    unknown_ns: int
+    """Time in which it is not known whether the allocation was busy."""
+    idle_gpu_ns: int
+    """Idle time of the whole GPU: that of a MIG instance or of a shared device counts in part."""
+    energy_mj: Labelled
+    """By state; empty if the GPU reports no energy."""
+    period_gpu_ns: int = 0
+    """The part of `idle_gpu_ns` that belongs to the present idle period."""
+    period_mj: int | None = None
+    """Energy in the present idle period; None if the GPU reports no energy."""
+
+    @property
+    def allocated_ns(self) -> int:
+        """Time since the allocation was first seen."""
+        return self.busy_ns + sum(ns for _, ns in self.idle_ns) + self.unknown_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +278,10 @@ class Tick:
     dropped_processes: int = 0
     """Process rows dropped by the limit since the start."""
     containers: tuple[ContainerUse, ...] = ()
+    allocations: tuple[AllocationUse, ...] = ()
+    """Allocations that are or were recently in force, after the book stage."""
+    dropped_allocations: int = 0
+    """Allocations in force that are left out because of the limit."""
     learned: tuple[Learned, ...] = ()
     """Fingerprints of all workloads that had a GPU to themselves."""
     dcgm: DcgmHealth | None = None

@@ -20,6 +20,7 @@ from gpuledger.top.text import (
     joined,
     moment,
     percent,
+    span,
     styled,
     whole,
     width,
@@ -110,7 +111,7 @@ def _card(
     glyphs, columns = screen.glyphs, screen.columns
     celsius = gpu.temperatures_celsius.get("gpu")
     heat = f"  {whole(celsius, glyphs)}{glyphs.degree}" if celsius is not None else ""
-    name = joined([styled(f"GPU {gpu.label}", "bold") + styled(f"  {gpu.name}{heat}"), *_alerts(gpu)])
+    name = joined([styled(f"GPU {gpu.label}", "bold") + styled(f"  {gpu.name}{heat}"), *_alerts(snapshot, gpu, glyphs)])
     if not gpu.up:
         lines: tuple[Line, ...] = (name, styled(f"  {gpu.reason or 'is down'}", BAD), ())
         return [cropped(line, columns) for line in lines]
@@ -151,7 +152,7 @@ def _one_line(snapshot: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Scre
     ))  # fmt: skip
     room = (columns - width(start) - len(numbers)) * 3 // 5
     memory = memory_bar(snapshot, gpu, styles, max(4, room), glyphs)
-    alerts = joined([*_alerts(gpu), *_unlisted(gpu, glyphs)], " ")
+    alerts = joined([*_alerts(snapshot, gpu, glyphs), *_unlisted(gpu, glyphs)], " ")
     return cropped(start + memory + styled(numbers) + alerts, columns)
 
 
@@ -161,12 +162,15 @@ def power_text(gpu: Gpu, glyphs: Glyphs) -> str:
     return f"{whole(gpu.power_watts, glyphs)}{limit} W"
 
 
-def _alerts(gpu: Gpu) -> list[Line]:
+def _alerts(snapshot: Snapshot, gpu: Gpu, glyphs: Glyphs) -> list[Line]:
     """Errors, an allocation that is not used, and what limits the clocks."""
     slowed = [name.replace("_", " ") for name in gpu.slowed_by if name not in HARMLESS]
     alerts = [styled(f"XID {', '.join(gpu.xids)}", BAD)] if gpu.xids else []
     if gpu.up and gpu.in_use is False and gpu.allocated_to:
-        alerts.append(styled(f"allocated to {', '.join(gpu.allocated_to)}, not used", WARN))
+        here = [row for row in snapshot.allocations if gpu.uuid in (row.uuid, row.gpu_uuid)]
+        since = [row.idle_since for row in here if row.idle_since is not None]
+        period = f" for {span(max(0.0, snapshot.time - min(since)), glyphs)}" if since else ""
+        alerts.append(styled(f"allocated to {', '.join(gpu.allocated_to)}, not used{period}", WARN))
     return [*alerts, styled(f"slowed: {', '.join(slowed)}", WARN)] if slowed else alerts
 
 

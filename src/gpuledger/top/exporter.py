@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from gpuledger import checks
 from gpuledger.errors import ConfigError, HttpError, LostError, PrometheusError
@@ -84,19 +85,52 @@ class Settings(Config):
 
     def access(self) -> Access:
         """How to connect; raises ConfigError for contradictory settings."""
-        if bool(self.exporter_user) != bool(self.exporter_password_file):
-            raise ConfigError("--exporter.user and --exporter.password-file belong together", "set both or neither")
-        if self.exporter_user and self.exporter_token_file:
-            raise ConfigError("--exporter.user and --exporter.token-file exclude each other", "set one of them")
-        return Access(
-            self.connect,
-            self.exporter_user,
-            self.exporter_password_file,
-            self.exporter_token_file,
-            self.exporter_ca_file,
-            insecure=self.exporter_insecure_skip_verify,
-            timeout_s=TIMEOUT_S,
-        )
+        return exporter_access(self)
+
+
+class Connection(Protocol):
+    """Settings of commands that connect to an exporter."""
+
+    @property
+    def connect(self) -> str:
+        """Address of the exporter."""
+
+    @property
+    def exporter_user(self) -> str:
+        """User name for basic authentication."""
+
+    @property
+    def exporter_password_file(self) -> str:
+        """File with the password."""
+
+    @property
+    def exporter_token_file(self) -> str:
+        """File with a bearer token."""
+
+    @property
+    def exporter_ca_file(self) -> str:
+        """File with CA certificates."""
+
+    @property
+    def exporter_insecure_skip_verify(self) -> bool:
+        """Whether to accept any certificate."""
+
+
+def exporter_access(settings: Connection) -> Access:
+    """How to connect to the exporter; raises ConfigError for contradictory settings."""
+    if bool(settings.exporter_user) != bool(settings.exporter_password_file):
+        raise ConfigError("--exporter.user and --exporter.password-file belong together", "set both or neither")
+    if settings.exporter_user and settings.exporter_token_file:
+        raise ConfigError("--exporter.user and --exporter.token-file exclude each other", "set one of them")
+    return Access(
+        settings.connect,
+        settings.exporter_user,
+        settings.exporter_password_file,
+        settings.exporter_token_file,
+        settings.exporter_ca_file,
+        insecure=settings.exporter_insecure_skip_verify,
+        timeout_s=TIMEOUT_S,
+    )
 
 
 class Exporter:

@@ -153,6 +153,35 @@ class ContainerRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationRow:
+    """A device allocated to a pod, container or job. allocated_seconds = busy + idle + unknown seconds."""
+
+    gpu: Annotated[int, "The driver's index of the GPU."]
+    uuid: Annotated[str, "UUID of the GPU or MIG instance."]
+    gpu_uuid: Annotated[str, "UUID of the whole GPU."] = ""
+    owner: Annotated[str, "Display name of the pod, container or job."] = UNKNOWN
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    container_id: str = ""
+    job: str = ""
+    state: Annotated[str, "`busy`, `no_process`, `parked`, `low` or `unknown`."] = ""
+    shared_by: Annotated[int, "Allocations of the device."] = 1
+    start_time: Annotated[float | None, "Unix time at which the allocation was first seen."] = None
+    last_busy: Annotated[float | None, "Unix time; null if it was never busy."] = None
+    idle_since: Annotated[float | None, "Unix time; null if it is busy."] = None
+    allocated_seconds: float = 0.0
+    busy_seconds: float = 0.0
+    idle_seconds: Annotated[Numbers, "By reason."] = field(default_factory=dict)
+    unknown_seconds: float = 0.0
+    idle_gpu_seconds: Annotated[float, "Idle time as a part of the whole GPU."] = 0.0
+    period_gpu_seconds: Annotated[float, "The part of it since `idle_since`."] = 0.0
+    joules: Annotated[Numbers, "Energy by state."] = field(default_factory=dict)
+    period_joules: Annotated[float | None, "Energy since `idle_since`."] = None
+    free_command: Annotated[str, "Command that would free the device; nothing executes it."] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
     """A provider of names, such as Docker or the kubelet."""
 
@@ -189,6 +218,7 @@ class Snapshot:
     process_count: Annotated[int | None, "Processes that the driver lists, shown as rows or not."] = None
     processes: tuple[ProcessRow, ...] = ()
     containers: tuple[ContainerRow, ...] = ()
+    allocations: Annotated[tuple[AllocationRow, ...], "Allocations in force."] = ()
     dropped_processes: Annotated[int, "Rows left out since the start because of --process.max."] = 0
     providers: Annotated[tuple[Provider, ...], "Providers of names."] = ()
     unresolved: Annotated[Counts, "Processes whose owner is not fully known, by reason."] = field(default_factory=dict)

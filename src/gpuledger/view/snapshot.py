@@ -6,10 +6,12 @@ from typing import Any
 
 from gpuledger import __version__
 from gpuledger.holders import allocations
-from gpuledger.model import Account, ContainerUse, MemoryAccount, Owner, ProcessUse, Reading, Tick
+from gpuledger.model import Account, AllocationUse, ContainerUse, MemoryAccount, Owner, ProcessUse, Reading, Tick
 from gpuledger.model.readings import Labelled
 from gpuledger.view.problems import problems
+from gpuledger.view.release import free_command
 from gpuledger.view.schema import (
+    AllocationRow,
     ContainerRow,
     DriverState,
     Energy,
@@ -29,8 +31,8 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
     """The snapshot of `tick`. Power is the mean since the earlier tick `before`."""
     power = _Power(tick, before)
     allocated: dict[str, set[str]] = {}
-    for uuid, owner in allocations(tick):
-        allocated.setdefault(uuid, set()).add(owner.display_name)
+    for device, owner in allocations(tick):
+        allocated.setdefault(device.uuid, set()).add(owner.display_name)
     return Snapshot(
         gpuledger=__version__,
         time=tick.time_ns / 1e9,
@@ -47,6 +49,7 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
         process_count=_process_count(tick),
         processes=tuple(_process(use, power) for use in tick.processes),
         containers=tuple(_container(use, power) for use in tick.containers),
+        allocations=tuple(_allocation(use) for use in tick.allocations if use.state),
         dropped_processes=tick.dropped_processes,
         providers=tuple(
             Provider(
@@ -199,6 +202,35 @@ def _container(use: ContainerUse, power: _Power) -> ContainerRow:
         memory_bytes=use.memory_bytes,
         inferred_bytes=use.inferred_bytes,
         sm_ratio=_divided(use.sm_pct, 100),
+    )
+
+
+def _allocation(use: AllocationUse) -> AllocationRow:
+    owner = use.owner
+    return AllocationRow(
+        gpu=max(0, use.device.index),
+        uuid=use.device.uuid,
+        gpu_uuid=use.device.gpu_uuid,
+        owner=owner.display_name,
+        namespace=owner.namespace,
+        pod=owner.pod,
+        container=owner.container,
+        container_id=owner.container_id,
+        job=owner.job,
+        state=use.state,
+        shared_by=use.shared_by,
+        start_time=use.started_ns / 1e9,
+        last_busy=_divided(use.last_busy_ns, 1e9),
+        idle_since=_divided(use.idle_since_ns, 1e9),
+        allocated_seconds=use.allocated_ns / 1e9,
+        busy_seconds=use.busy_ns / 1e9,
+        idle_seconds={reason: ns / 1e9 for reason, ns in use.idle_ns},
+        unknown_seconds=use.unknown_ns / 1e9,
+        idle_gpu_seconds=use.idle_gpu_ns / 1e9,
+        period_gpu_seconds=use.period_gpu_ns / 1e9,
+        joules=_joules(use.energy_mj),
+        period_joules=_divided(use.period_mj, 1000),
+        free_command=free_command(owner.namespace, owner.pod, owner.container, owner.job),
     )
 
 

@@ -3,7 +3,8 @@
 import { Chart } from "./chart.js";
 import { colour } from "./colours.js";
 import { arrange, el, find, isPlainClick, mark, say, tell } from "./dom.js";
-import { addends, bytes, bytesOf, celsius, joules, percent, plural, watts } from "./format.js";
+import { addends, bytes, bytesOf, celsius, duration, joules, percent, plural, watts } from "./format.js";
+import { IdleList, idleOn } from "./idle.js";
 import { isListed } from "./rows.js";
 
 const SLOWED = {
@@ -141,6 +142,7 @@ class Card {
     this.title = el("h3", { title: gpu.name }, this.toggle, el("span", { text: `GPU ${gpu.gpu}` }), model);
     this.badges = el("ul", { class: "badges" });
     this.reason = el("p", { class: "reason" });
+    this.idle = new IdleList();
     this.memory = new MemoryBar("Memory");
     this.busy = new Meter("Utilization", percent);
     this.power = new Meter("Power", watts);
@@ -154,7 +156,7 @@ class Card {
     this.instances = new Map();
     this.inside = el("div", { class: "instances" });
     this.node = el("article", { class: "card", "data-uuid": gpu.uuid, "aria-label": `GPU ${gpu.gpu} ${gpu.name}` },
-      el("header", {}, this.title, this.badges), this.reason, this.memory.node, this.inside,
+      el("header", {}, this.title, this.badges), this.reason, this.idle.node, this.memory.node, this.inside,
       el("div", { class: "meters" }, this.busy.node, this.power.node, this.heat.node), this.ledger, this.earlier);
     this.node.addEventListener("click", (event) => this.isCompact && isPlainClick(event) && this.flip());
     this.ledgerParts();
@@ -186,21 +188,24 @@ class Card {
     Object.assign(this, { isUp: gpu.up, isCompact });
     this.look();
     const slowed = [...new Set(gpu.slowed_by.map((name) => SLOWED[name]).filter(Boolean))];
+    const idle = idleOn(gpu, snapshot);
+    const unused = `allocated, not used${idle.length ? ` for ${duration(snapshot.time - idle[0].idle_since)}` : ""}`;
     const badges = [
       ...(gpu.up ? [] : [["down", "bad"]]),
       ...slowed.map((name) => [name, name === "power cap" ? "" : "bad"]),
       ...(gpu.mig_enabled ? [["MIG", ""]] : []),
-      ...(gpu.up && gpu.in_use === false ? [gpu.allocated_to.length ? ["allocated, not used", ""] : ["idle", "quiet"]] : []),
+      ...(gpu.up && gpu.in_use === false ? [gpu.allocated_to.length ? [unused, ""] : ["idle", "quiet"]] : []),
     ];
     while (this.badges.children.length > badges.length) this.badges.lastChild.remove();
     while (this.badges.children.length < badges.length) this.badges.append(el("li"));
     badges.forEach(([text, kind], index) => {
       say(this.badges.children[index], text);
       mark(this.badges.children[index], "class", `badge ${kind}`);
-      mark(this.badges.children[index], "title", text === "allocated, not used" ? `Allocated to ${gpu.allocated_to.join(", ")}` : "");
+      mark(this.badges.children[index], "title", text === unused ? `Allocated to ${gpu.allocated_to.join(", ")}` : "");
     });
     this.reason.hidden = gpu.up;
     say(this.reason, gpu.reason);
+    this.idle.update(idle, snapshot);
     this.memory.update(gpu, snapshot);
     this.inner(snapshot.gpus.filter((device) => device.parent_uuid === gpu.uuid), snapshot);
     const row = past.gpus.rows.get(gpu.uuid) ?? {};

@@ -1,0 +1,83 @@
+"""`gpuledger idle`: allocated GPUs that nobody uses, ranked by cost; pairs of workloads that would fit on one GPU."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+
+from gpuledger.cli import terminal
+from gpuledger.errors import ConfigError, LostError, PrometheusError, SnapshotError
+from gpuledger.fleet.answer import Series
+from gpuledger.fleet.prometheus import Prometheus
+from gpuledger.idle import pairs
+from gpuledger.idle.formats import idle_json, idle_table, pairs_json, pairs_table
+from gpuledger.idle.rows import QUERIES, ranked, rows_of_fleet, rows_of_node
+from gpuledger.idle.settings import OPTIONS, Settings
+from gpuledger.top.exporter import Exporter
+
+__all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own flags."""
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs that free idle GPUs")
+    parser.add_argument(
+        "--pairs", action="store_true", help="suggest workloads that would fit on one GPU; needs --prometheus.url"
+    )
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Exit code 1 and one line if the exporter or the Prometheus does not answer."""
+    for_fleet = settings.for_fleet()
+    if arguments.pairs and not for_fleet:
+        raise ConfigError("--pairs needs the values of a week", "set --prometheus.url")
+    try:
+        if arguments.pairs:
+            text = _pairs(settings, as_json=arguments.json)
+        else:
+            text = _idle(settings, for_fleet=for_fleet, as_json=arguments.json)
+    except (LostError, PrometheusError) as error:
+        return _failed(str(error))
+    except SnapshotError as error:
+        return _failed(f"{settings.connect}: {error}")
+    terminal.write(text.encode())
+    return 0
+
+
+def _idle(settings: Settings, *, for_fleet: bool, as_json: bool) -> str:
+    prices = settings.prices()
+    if for_fleet:
+        now_s = time.time()
+        rows = rows_of_fleet(_answers(settings, QUERIES, now_s), now_s, prices)
+    else:
+        snapshot = Exporter(settings.exporter_access())()
+        now_s, rows = snapshot.time, rows_of_node(snapshot, prices)
+    rows = ranked(rows, settings.min)
+    if as_json:
+        return idle_json(rows, prices, now_s)
+    return idle_table(rows, prices, nodes=for_fleet, colour=terminal.has_colour())
+
+
+def _pairs(settings: Settings, *, as_json: bool) -> str:
+    queries = pairs.queries(settings.pairs_window)
+    found = pairs.find_pairs(pairs.workloads(_answers(settings, queries, time.time())))
+    return pairs_json(found, queries) if as_json else pairs_table(found, queries, colour=terminal.has_colour())
+
+
+def _answers(settings: Settings, queries: Mapping[str, str], now_s: float) -> dict[str, tuple[Series, ...]]:
+    """The result of each query at one moment. Warnings of the server are printed."""
+    server = Prometheus(settings.access())
+    answers = {}
+    for name, promql in queries.items():
+        answer = server.query(promql, now_s)
+        for warning in answer.warnings:
+            print(f"gpuledger: Prometheus warns: {terminal.printable(warning)}", file=sys.stderr)
+        answers[name] = answer.series
+    return answers
+
+
+def _failed(reason: str) -> int:
+    print(f"gpuledger: {terminal.printable(reason)}", file=sys.stderr)
+    return 1

@@ -1,0 +1,1 @@
+"""Idle allocations, ranked by cost, and workloads that would fit on one GPU."""
