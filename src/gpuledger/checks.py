@@ -131,6 +131,14 @@ def upstream(text: str) -> str:
     return text
 
 
+def tokens(text: str) -> str:
+    """A server of language models and its owner."""
+    from gpuledger.tokens.targets import parse_target  # memory that few users need
+
+    parse_target(text)
+    return text
+
+
 def regex(text: str) -> str:
     """A regular expression."""
     try:

@@ -15,6 +15,7 @@ from gpuledger.books.interval import Policy
 from gpuledger.books.journal import State
 from gpuledger.books.ledger import EnergyBook
 from gpuledger.books.memory import MemoryBook
+from gpuledger.books.parked import ParkedBook
 from gpuledger.books.retention import Retention, energy_by_gpu
 from gpuledger.books.rows import ProcessLists, Rows
 from gpuledger.books.time import BUFFER_NS, GpuTime, TimeBook
@@ -44,6 +45,7 @@ class Books:
         self._energy = EnergyBook(policy, longest_ns)
         self._retention = Retention(keep_ns, max_containers)
         self._uses = UseBook(max_processes, shown)
+        self._parked = ParkedBook()
         self._previous_ns: int | None = None
         """When the previous tick was booked; on the monotonic clock, if the ticks have it."""
 
@@ -68,12 +70,13 @@ class Books:
             ledger.settle(retired.retired_mj[uuid], retired.gone_mj[uuid], containers_mj[uuid])
 
         uses = self._uses.book(tick, self._rows, exited=retired.exited, totals=totals, inferred=memory.inferred)
+        accounts = self._accounts(tick)
         return replace(
             tick,
             processes=uses.processes,
             dropped_processes=uses.dropped,
-            containers=uses.containers,
-            accounts=self._accounts(tick),
+            containers=self._parked.book(uses.containers, accounts, now_ns),
+            accounts=accounts,
             memory=memory.accounts,
             learned=self._energy.fingerprints.learned(),
         )

@@ -17,6 +17,7 @@ from gpuledger.model.readings import (
     Resident,
     Sample,
 )
+from gpuledger.model.tokens import TokenServer
 from gpuledger.problem import Problem
 
 
@@ -91,6 +92,8 @@ class ContainerUse:
     busy_ns: int | None = None
     booked_mj: int = 0
     """Energy in the last booked interval."""
+    parked_mj: int = 0
+    """The part of its energy that is parked, since the exporter first saw the container."""
     earlier_mj: int = 0
     """Energy of earlier containers with this name in the same pod that are no longer shown."""
     namesakes_mj: int = 0
@@ -216,6 +219,8 @@ class Tick:
     health: Health = Health()
     journal: JournalHealth | None = None
     """None if there is no journal."""
+    servers: tuple[TokenServer, ...] | None = None
+    """Servers of language models; None without --tokens.scrape. Added after the book stage."""
 
     def working_pids(self) -> set[int]:
         """The processes with a sample, listed or not."""
