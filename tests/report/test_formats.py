@@ -10,6 +10,7 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
+from gpuledger.report.carbon import Embodied
 from gpuledger.report.formats import table, to_csv, to_json
 from gpuledger.report.html import to_html
 from gpuledger.report.mapfile import RESERVED
@@ -69,7 +70,7 @@ def test_csv() -> None:
 
 def test_names_of_groups_hide_no_other_column() -> None:
     """No heading of a grouping is that of a column, and the file of --map cannot choose one."""
-    bill = replace(report(), prices=replace(PRICES, hours="share"))
+    bill = replace(report(), prices=replace(PRICES, hours="share", embodied=Embodied(150.0, 1e8)))
     own = csv.DictReader(io.StringIO(to_csv(bill))).fieldnames or ()
 
     assert set(own) - {"namespace"} == RESERVED
@@ -85,7 +86,7 @@ def test_json() -> None:
     assert found["rows"][2] == {
         "kind": "idle", "energy_kwh": 2.0, "energy_share": 0.2, "busy_gpu_hours": None, "resident_gpu_hours": None,
         "allocated_gpu_hours": None, "memory_gib_hours": None, "energy_cost": 0.78, "gpu_hours_cost": None,
-        "cost": 0.78, "carbon_kg": 0.65,
+        "cost": 0.78, "carbon_kg": 0.65, "sci_grams_per_gpu_hour": None,
     }  # fmt: skip
     assert found["unattributed_kwh_by_reason"] == {"gap": 0.75, "unrecorded": 0.25}
     assert found["observed_gpu_hours"] == 9

@@ -38,7 +38,10 @@ def run(_: argparse.Namespace, settings: Settings) -> int:
         with closing(Progress(f"querying {settings.prometheus_url}")) as progress:
             gatherer = Gatherer(server.query_range, settings.allow_partial, progress.show)
             gap_ms = round(settings.gap * 1000)
-            totals = gatherer.gather(grouping, span, gap_ms, prices.charged, by_model=bool(prices.models))
+            intensity = gatherer.intensity(prices.carbon_query, span) if prices.carbon_query else None
+            totals = gatherer.gather(
+                grouping, span, gap_ms, prices.charged, by_model=bool(prices.models), intensity=intensity
+            )
     except PrometheusError as error:
         print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
         return 1

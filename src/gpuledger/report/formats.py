@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from gpuledger.plaintext import plain
-from gpuledger.report.notes import all_notes, facts
+from gpuledger.report.notes import all_notes, facts, sci_text
 from gpuledger.report.queries import Column
 from gpuledger.report.report import JOULES_PER_KWH, Report, ShownColumn, cells, columns
 from gpuledger.report.rows import Kind, Row
@@ -76,12 +76,15 @@ def to_json(report: Report) -> str:
             "gpu_hours": prices.hours,
             "currency": prices.currency,
             "carbon_grams_per_kwh": prices.grams_per_kwh,
+            "carbon_query": prices.carbon_query,
+            "embodied_kg_per_gpu": None if prices.embodied is None else prices.embodied.kg_per_gpu,
             "pue": prices.pue,
         },
         "rows": [_row(report, row, shown) for row in report.rows.rows],
         "total": _row(report, report.rows.total, shown),
         "observed_gpu_hours": None if observed is None else observed / 3600,
         "unattributed_kwh_by_reason": {name: joules / JOULES_PER_KWH for name, joules in report.rows.reasons},
+        "sci": sci_text(report),
         "notes": all_notes(report),
     }
     return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"

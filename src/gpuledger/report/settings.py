@@ -12,6 +12,7 @@ from gpuledger import checks, durations
 from gpuledger.config import Option
 from gpuledger.errors import ConfigError
 from gpuledger.fleet.settings import PROMETHEUS, PrometheusSettings
+from gpuledger.report.carbon import Embodied
 from gpuledger.report.queries import GROUPINGS, Grouping, find_grouping
 from gpuledger.report.report import GPU_HOURS, Prices
 from gpuledger.report.span import MAX_POINTS, Span, default_step_ms, parse_moment, parse_month
@@ -72,7 +73,7 @@ def by(text: str) -> str:
 
 
 def model_price(text: str) -> str:
-    """The price of a GPU-hour of one model."""
+    """The price of a GPU-hour of one model of GPU."""
     model, _, price = text.rpartition("=")
     if not model.strip() or not price:
         raise ValueError("is no price of a model; write it as 'NVIDIA H200=2.50'")
@@ -115,8 +116,8 @@ OPTIONS: tuple[Option, ...] = (
            "PATH"),
     Option("top", 0, "Number of groups to show, by energy; the others become one row. 0 shows all.", top, "N"),
     Option("price", "", "Price per kWh.", amount, "AMOUNT"),
-    Option("price-gpu-hour", "", "Price per GPU-hour, of models without --price-model.", amount, "AMOUNT"),
-    Option("price-model", (), "Price per GPU-hour of a model, such as 'NVIDIA H200=2.50'. Can be repeated.",
+    Option("price-gpu-hour", "", "Price per GPU-hour, of GPU models without --price-model.", amount, "AMOUNT"),
+    Option("price-model", (), "Price per GPU-hour of a GPU model, such as 'NVIDIA H200=2.50'. Can be repeated.",
            model_price, "MODEL=AMOUNT", many=True),
     Option("gpu-hours", "allocated", f"GPU-hours to charge: {', '.join(GPU_HOURS)} (shared GPUs are apportioned).",
            checks.OneOf(*GPU_HOURS), "KIND"),
@@ -124,6 +125,11 @@ OPTIONS: tuple[Option, ...] = (
            "other rows in proportion to their use).", checks.OneOf(*IDLE), "POLICY"),
     Option("currency", "", "Currency to show.", currency, "NAME"),
     Option("carbon", "", "Grams of CO2 equivalent per kWh.", amount, "GRAMS"),
+    Option("carbon-query", "", "PromQL of the grid's carbon intensity in grams per kWh, which weights each cell of the "
+           "report; instead of --carbon.", str, "PROMQL"),
+    Option("embodied", "", "Emissions of the production of one GPU, in kg of CO2 equivalent.", amount, "KG"),
+    Option("embodied-lifetime", 5 * 365.25 * 86400, "Life of a GPU, over whose hours --embodied is divided.",
+           checks.between("1d", "36500d"), "DURATION"),
     Option("pue", "1", "Power usage effectiveness (facility energy / IT energy); multiplies costs and carbon.", pue,
            "RATIO"),
     Option("step", 0.0, "Length of the cells that the span is divided into, from 1s; 0s chooses it automatically.",
@@ -157,6 +163,9 @@ class Settings(PrometheusSettings):
     idle: str
     currency: str
     carbon: str
+    carbon_query: str
+    embodied: str
+    embodied_lifetime: float
     pue: str
     step: float
     gap: float
@@ -204,6 +213,8 @@ class Settings(PrometheusSettings):
 
     def prices(self) -> Prices:
         """The prices that were given. Raises ConfigError if a model has two."""
+        if self.carbon and self.carbon_query:
+            raise ConfigError("--carbon and --carbon-query both set the carbon intensity", "use one of them")
         amounts = (self.price, self.price_gpu_hour, self.carbon)
         kwh, gpu_hour, grams = (float(text) if text else None for text in amounts)
         models: dict[str, float] = {}
@@ -212,7 +223,18 @@ class Settings(PrometheusSettings):
             if model in models:
                 raise ConfigError(f"--price-model: {model!r} has two prices", "remove one of them")
             models[model] = float(price)
-        return Prices(kwh, gpu_hour, self.gpu_hours, self.currency, grams, pue=float(self.pue), models=models)
+        embodied = Embodied(float(self.embodied), self.embodied_lifetime) if self.embodied else None
+        return Prices(
+            kwh,
+            gpu_hour,
+            self.gpu_hours,
+            self.currency,
+            grams,
+            pue=float(self.pue),
+            models=models,
+            carbon_query=self.carbon_query,
+            embodied=embodied,
+        )
 
     def output_format(self) -> str:
         """The output format. Raises ConfigError if the suffix of the file does not determine it."""
