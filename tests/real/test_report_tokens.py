@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import time
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 
 import pytest
 
@@ -180,3 +185,50 @@ def test_bad_carbon_queries(server: Prometheus, query: str, message: str) -> Non
 
     assert done.returncode == 1
     assert message in done.stderr or query == "sum("
+
+
+def focus(server: Prometheus, *flags: str) -> list[dict[str, str]]:
+    """The rows of FOCUS of the hour, or of a longer span."""
+    begin, end = (time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(BEGAN + 60 * minute)) for minute in (-30, 90))
+    done = run_report(server, "--format=focus", f"--from={begin}", f"--to={end}", "--currency=EUR", *flags)
+    assert done.returncode == 0, done.stderr
+    return list(csv.DictReader(io.StringIO(done.stdout)))
+
+
+@pytest.mark.parametrize("by", ["pod", "namespace", "model"])
+def test_focus_rows_add_up_and_are_the_report(server: Prometheus, by: str) -> None:
+    """Each GPU and hour is one origin row, its allocated rows add up to it, and the whole is the report's total."""
+    found = focus(server, f"--by={by}", "--price=0.36", "--price-gpu-hour=2")
+    origins = {(row["ResourceId"], row["ChargePeriodStart"]): row for row in found if not row["AllocatedMethodId"]}
+    allocated: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in found:
+        if row["AllocatedMethodId"]:
+            allocated.setdefault((row["ResourceId"], row["ChargePeriodStart"]), []).append(row)
+
+    assert len(origins) == len([row for row in found if not row["AllocatedMethodId"]])
+    assert set(origins) == set(allocated)
+    for key, origin in origins.items():
+        for name in ("BilledCost", "ConsumedQuantity", "PricingQuantity"):
+            assert sum(Decimal(row[name]) for row in allocated[key]) == Decimal(origin[name])
+    begin, end = min(row["ChargePeriodStart"] for row in found), max(row["ChargePeriodEnd"] for row in found)
+    done = run_report(server, "--format=json", f"--from={begin}", f"--to={end}", f"--by={by}", "--step=1h",
+                      "--price=0.36", "--price-gpu-hour=2", "--gpu-hours=share")  # fmt: skip
+    total = json.loads(done.stdout)["total"]
+    assert float(sum(Decimal(row["BilledCost"]) for row in origins.values())) == pytest.approx(total["cost"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--price=1",), "needs a currency"),
+        (("--currency=EUR",), "needs a price"),
+        (("--currency=EUR", "--price=1", "--by=node"), "has no owners"),
+        (("--currency=EUR", "--price=1", "--top=3"), "has no effect"),
+        (("--currency=EUR", "--price-model=Nothing=1"), "no price for H200"),
+    ],
+)
+def test_focus_needs_what_a_bill_needs(server: Prometheus, flags: tuple[str, ...], message: str) -> None:
+    """Currency, price and owners; exit code 2 and what to do."""
+    done = run_report(server, "--format=focus", "--since=3h", *flags)
+
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr

@@ -86,7 +86,7 @@ def test_json() -> None:
     assert found["rows"][2] == {
         "kind": "idle", "energy_kwh": 2.0, "energy_share": 0.2, "busy_gpu_hours": None, "resident_gpu_hours": None,
         "allocated_gpu_hours": None, "memory_gib_hours": None, "energy_cost": 0.78, "gpu_hours_cost": None,
-        "cost": 0.78, "carbon_kg": 0.65, "sci_grams_per_gpu_hour": None,
+        "cost": 0.78, "carbon_kg": 0.65,
     }  # fmt: skip
     assert found["unattributed_kwh_by_reason"] == {"gap": 0.75, "unrecorded": 0.25}
     assert found["observed_gpu_hours"] == 9

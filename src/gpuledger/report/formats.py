@@ -48,14 +48,14 @@ def to_csv(report: Report) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["from", "to", "kind", *report.heads, *(column.key for column in shown), "note"])
     for row in report.all_rows:
-        names = [_escape_formula(part) for part in row.key] or [""] * len(report.heads)
+        names = [escape_formula(part) for part in row.key] or [""] * len(report.heads)
         values = ["" if value is None else f"{value:.12g}" for value in (column.value(row) for column in shown)]
-        note = _escape_formula(" | ".join(all_notes(report))) if row.kind is Kind.TOTAL else ""
+        note = escape_formula(" | ".join(all_notes(report))) if row.kind is Kind.TOTAL else ""
         writer.writerow([report.span.begin, report.span.end, row.kind.value, *names, *values, note])
     return out.getvalue()
 
 
-def _escape_formula(text: str) -> str:
+def escape_formula(text: str) -> str:
     """A leading quote turns a formula into text: anyone who may start a pod chooses its name."""
     return f"'{text}" if text.startswith(FORMULA) else text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.errors import PrometheusError
@@ -131,6 +131,23 @@ class Gatherer:
         """Run all queries. Raises PrometheusError if one fails, or if there are no data in the whole span."""
         kept = FITTED if grouping.name == SERVED else ()
         totals = Totals(span.cells, apportioned=charged is Column.SHARED, intensity=intensity, by_cell=kept)
+
+        def needed(step: Step) -> Iterable[Query]:
+            return queries(grouping, step, charged, by_model=by_model)
+
+        self.collect(span, gap_ms, needed, totals.add, of_containers=grouping.of == "containers")
+        return totals
+
+    def collect(
+        self,
+        span: Span,
+        gap_ms: int,
+        queries_of: Callable[[Step], Iterable[Query]],
+        add: Callable[[Query, Chunk, Iterable[RangeSeries]], None],
+        *,
+        of_containers: bool,
+    ) -> None:
+        """Run queries for all cells and pass on their results."""
         has_data, chunks = bytearray(span.cells), span.chunks()
         for number, chunk in enumerate(chunks):
             step = Step(chunk.step_ms, gap_ms)
@@ -139,20 +156,24 @@ class Gatherer:
                 has_data[cell] = 1
             if not cells:
                 continue
-            if grouping.of == "containers":
+            if of_containers:
                 self._check_labels(promql.overwritten_namespaces(step.text), chunk)
             new_devices = bool(self._cells_with_value(promql.new_devices(step.text), chunk))
-            every = queries(grouping, step, charged, by_model=by_model)
-            needed = [query for query in every if new_devices or not query.for_new_devices]
+            needed = [query for query in queries_of(step) if new_devices or not query.for_new_devices]
             for done, query in enumerate(needed):
                 self.progress((number + done / len(needed)) / len(chunks))
                 for piece, answer in self._run(query.promql, chunk):
-                    totals.add(query, piece, answer.series)
+                    add(query, piece, answer.series)
         if not any(has_data):
             fix = "check that Prometheus scraped it then"
             raise PrometheusError(f"no metrics of gpuledger from {span.begin} to {span.end}", fix, "empty")
         self._note_gaps(span, has_data)
-        return totals
+
+    def label_sets(self, query_of: Callable[[Step], str], span: Span) -> Iterator[Mapping[str, str]]:
+        """The labels of all series that a query returns in any cell."""
+        for chunk in span.chunks():
+            for _, answer in self._run(query_of(Step(chunk.step_ms, 0)), chunk):
+                yield from (series.labels for series in answer.series)
 
     def intensity(self, query: str, span: Span) -> array[float]:
         """Grams of CO2 per kWh in each cell. Raises PrometheusError if the query does not return one series of them."""

@@ -45,6 +45,8 @@ def facts(report: Report) -> list[tuple[str, str]]:
 
 def sci_text(report: Report) -> str:
     """SCI of the total with its components; empty if emissions or the functional unit are unknown."""
+    if not report.prices.has_sci:
+        return ""
     total, prices, unit = report.rows.total, report.prices, functional_unit(report)
     units, energy = unit.count(total), total.amounts.get(Column.ENERGY)
     sci, operational = prices.sci(total, units), prices.carbon_kg(total.amounts)

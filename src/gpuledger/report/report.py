@@ -61,7 +61,7 @@ class Prices:
             return None
         if not self.models:
             return None if self.gpu_hour is None else seconds / 3600 * self.gpu_hour
-        return sum([s / 3600 * (self._of_model(model) or 0.0) for model, s in row.by_model.items()])
+        return sum([s / 3600 * (self.price_of(model) or 0.0) for model, s in row.by_model.items()])
 
     def cost(self, row: Row) -> float | None:
         """The cost of energy and GPU-hours."""
@@ -71,15 +71,21 @@ class Prices:
     def unpriced(self, rows: Rows) -> list[str]:
         """Models with hours and without a price."""
         used = {model for row in (*rows.rows, rows.total) for model, seconds in row.by_model.items() if seconds}
-        return sorted(model for model in used if self._of_model(model) is None)
+        return sorted(model for model in used if self.price_of(model) is None)
 
-    def _of_model(self, model: str) -> float | None:
+    def price_of(self, model: str) -> float | None:
+        """The price of an hour of a GPU of this model."""
         return self.models.get(model, self.gpu_hour)
 
     @property
     def has_carbon(self) -> bool:
         """Whether emissions are known."""
         return self.grams_per_kwh is not None or bool(self.carbon_query)
+
+    @property
+    def has_sci(self) -> bool:
+        """Whether SCI is shown: emissions are known better than by one mean intensity."""
+        return bool(self.carbon_query) or (self.has_carbon and self.embodied is not None)
 
     def carbon_kg(self, amounts: Mapping[Column, float]) -> float | None:
         """The emissions of the energy, including the facility's share."""
@@ -178,7 +184,7 @@ def columns(report: Report) -> list[ShownColumn]:
         shown.append(ShownColumn("carbon_kg", "CO2e kg", lambda row: prices.carbon_kg(row.amounts)))
     if prices.embodied is not None:
         shown.append(ShownColumn("embodied_carbon_kg", "embodied kg", prices.embodied_kg))
-    if prices.has_carbon:
+    if prices.has_sci:
         unit = functional_unit(report)
         shown.append(ShownColumn(unit.key, unit.head, lambda row: prices.sci(row, unit.count(row))))
     return [*shown, *_of_tokens(report)] if report.grouping.name == SERVED else shown

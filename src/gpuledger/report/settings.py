@@ -17,7 +17,8 @@ from gpuledger.report.queries import GROUPINGS, Grouping, find_grouping
 from gpuledger.report.report import GPU_HOURS, Prices
 from gpuledger.report.span import MAX_POINTS, Span, default_step_ms, parse_moment, parse_month
 
-FORMATS = {"table": (".txt",), "csv": (".csv",), "json": (".json",), "html": (".html", ".htm")}
+FORMATS = {"table": (".txt",), "csv": (".csv",), "json": (".json",), "html": (".html", ".htm"), "focus": ()}
+CURRENCY = re.compile("[A-Z]{3}")
 IDLE = ("row", "spread")
 DEFAULT_SPAN_S = 86400.0
 NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
@@ -102,6 +103,13 @@ def currency(text: str) -> str:
     return text
 
 
+def name(text: str) -> str:
+    """A name in a bill."""
+    if not text or len(text) > 200 or not text.isprintable():
+        raise ValueError("is not a name; write one of at most 200 printable characters")
+    return text
+
+
 OPTIONS: tuple[Option, ...] = (
     *[replace(option, default=120.0) if option.key == "prometheus.timeout" else option for option in PROMETHEUS],
     Option("since", 0.0, "Length of the span that ends at --to; 0s is 1d, unless --from is given.",
@@ -141,6 +149,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("format", "", f"Output format: {', '.join(FORMATS)}. Without it, the suffix of --output decides.",
            output_format, "FORMAT"),
     Option("output", "", "File to write; standard output if not set.", str, "PATH"),
+    Option("billing-account", "gpuledger", "Billing account in the rows of --format focus.", name, "NAME"),
+    Option("provider-name", "gpuledger", "Provider and issuer of the invoice in the rows of --format focus.", name,
+           "NAME"),
 )  # fmt: skip
 
 
@@ -172,6 +183,8 @@ class Settings(PrometheusSettings):
     allow_partial: bool
     format: str
     output: str
+    billing_account: str
+    provider_name: str
 
     def span(self, now_ms: int) -> Span:
         """The span of the report. Raises ConfigError."""
@@ -235,6 +248,18 @@ class Settings(PrometheusSettings):
             carbon_query=self.carbon_query,
             embodied=embodied,
         )
+
+    def check_focus(self) -> None:
+        """Check the settings of `--format focus`. Raises ConfigError."""
+        if not CURRENCY.fullmatch(self.currency):
+            raise ConfigError("--format focus needs a currency as in ISO 4217", "set --currency, such as EUR")
+        if not (self.price or self.price_gpu_hour or self.price_model):
+            raise ConfigError("--format focus needs a price", "set --price, --price-gpu-hour or both")
+        for setting, is_set in {"--map": self.map, "--top": self.top, "--idle spread": self.idle == "spread"}.items():
+            if is_set:
+                raise ConfigError(f"--format focus: {setting} has no effect on its rows", "omit it")
+        if find_grouping(self.by).of == "gpus":
+            raise ConfigError(f"--format focus: --by {self.by} has no owners", "use --by namespace, pod or user")
 
     def output_format(self) -> str:
         """The output format. Raises ConfigError if the suffix of the file does not determine it."""
