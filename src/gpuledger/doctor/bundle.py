@@ -25,10 +25,10 @@ from gpuledger.doctor.finding import Finding
 FOLDER = "gpuledger-doctor"
 PLAIN_LABELS = frozenset({
     "architecture", "board_part_number", "call", "cause", "clock", "compute_capability", "compute_instance_id",
-    "cuda_version", "driver_version", "error", "evidence", "fan", "file", "gpu", "gpu_instance_id", "kind", "limit",
-    "method", "minor", "mode", "multiprocessors", "name", "nvml_version", "pci_bus_id", "pid", "policy", "profile",
-    "provider", "python_version", "reason", "resource", "runtime", "sensor", "source", "stage", "state", "uid",
-    "vbios_version", "version", "workload_kind", "xid",
+    "cuda_version", "driver_version", "engine", "error", "evidence", "fan", "file", "gpu", "gpu_instance_id", "kind",
+    "limit", "method", "minor", "mode", "multiprocessors", "name", "nvml_version", "pci_bus_id", "phase", "pid",
+    "policy", "profile", "provider", "python_version", "reason", "resource", "runtime", "sensor", "source", "stage",
+    "state", "uid", "vbios_version", "version", "workload_kind", "xid",
 })  # fmt: skip
 """Labels that identify no user and no single device. All other labels are hashed, including future ones."""
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')

@@ -199,6 +199,10 @@ def _exporter(tick: Tick) -> Iterator[Problem]:
         seconds, interval = health.duration_ns / 1e9, health.interval_ns / 1e9
         what = f"a tick takes {seconds:.1f} s, longer than the interval of {interval:g} s"
         yield Problem(what, "raise `--tick.interval`", SLOW, severity=WARNING, about="exporter")
+    for server in tick.servers or ():
+        if server.problem is not None and server.problem.kind != "starting":
+            cause = replace(server.problem, severity=WARNING)
+            yield _component(cause, f"tokens of {server.name}", LOG_FIX)
     if health.upstream is not None and not health.upstream.up:
         yield _component(health.upstream.problem, "dcgm-exporter", LOG_FIX)
     elif health.upstream is not None and health.upstream.pods_problem is not None:
