@@ -119,6 +119,10 @@ def _collectors(settings: Config) -> list[Collector]:
         collectors.append(dcgm)
     if settings.tokens_scrape:
         from gpuledger.tokens.collector import TokenCollector
+        from gpuledger.tokens.targets import ANNOTATIONS
+
+        if ANNOTATIONS in settings.tokens_scrape and not settings.kubernetes_api:
+            raise ConfigError("--tokens.scrape=annotations reads pods at the API server", "add --kubernetes.api")
 
         collectors.append(
             TokenCollector(settings.tokens_scrape, settings.tokens_interval, timeout_s=settings.tokens_timeout)
