@@ -22,7 +22,17 @@ from gpuledger.catalog.dialects.counters import Counter
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 from gpuledger.loop import Loop
-from gpuledger.model import DcgmHealth, DcgmStats, ProviderHealth, Tick
+from gpuledger.model import (
+    DcgmHealth,
+    DcgmStats,
+    Owner,
+    PhaseEnergy,
+    ProviderHealth,
+    Tick,
+    TokenCounts,
+    TokenRates,
+    TokenServer,
+)
 from gpuledger.owners.names import Allocation, Container, Names, Pod
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
@@ -34,6 +44,17 @@ from tests.fakedriver import Gpu, Mig, Process, h200_node
 GOLDEN = Path(__file__).parent / "golden"
 FILES = {Format.TEXT: GOLDEN / "node.prom", Format.OPENMETRICS: GOLDEN / "node.om"}
 NOW_S = 1_700_000_000
+
+SERVER = TokenServer(
+    "ml/vllm-0",
+    up=True,
+    owner=Owner(namespace="ml", pod="vllm-0", pod_uid="1f2e", container="main", container_id="c0ffee"),
+    counts=(TokenCounts("vllm", 'meta/"llama"', 1200, 340),),
+    work_mj=250_000,
+    parked_mj=60_000,
+    rates=TokenRates(60.0, 600.0, 120.0, 90.0, 30.0),
+    phases=PhaseEnergy(0.05, 0.005, 0.5, 0.02, 12),
+)
 
 # What differs from run to run: times, versions of this machine, and how much the exporter itself uses.
 VARIABLE = re.compile(
@@ -124,7 +145,12 @@ class Beside:
         """Numbers for the processes of GPU 6, where accounting is on."""
         told = DcgmStats(250_000, 97, 30, 4 << 30, 1, NOW_S * 10**6)
         uses = tuple(replace(use, dcgm=told) if use.device.index == 6 else use for use in tick.processes)
-        return replace(tick, processes=uses, dcgm=DcgmHealth(True, None, "4.2.3", "libdcgm.so.4", "embedded"))
+        return replace(
+            tick,
+            processes=uses,
+            dcgm=DcgmHealth(True, None, "4.2.3", "libdcgm.so.4", "embedded"),
+            servers=(SERVER, TokenServer("pid:4711", up=False, failures=(("timeout", 2),))),
+        )
 
     def answered(self) -> bool:
         """At once."""

@@ -62,6 +62,10 @@ KINDS = {
         "Properties of containers",
         "One series per container on a GPU. Join them, as in `* on (container_id) group_left (image) gpu_owner_info`.",
     ),
+    kinds.SERVER: (
+        "Servers of language models",
+        "With [`--tokens.scrape`](tokens.md): one series per owner of servers, over all its GPUs.",
+    ),
     kinds.POD_ALLOCATION: ("Allocations to pods", "Devices that the kubelet has allocated, used or not."),
     kinds.CONTAINER_ALLOCATION: ("Allocations to containers", "Devices that Docker or Podman has allocated."),
     kinds.JOB_ALLOCATION: ("Allocations to batch jobs", "Devices that a scheduler's prolog has recorded."),

@@ -165,6 +165,14 @@ OPTIONS: tuple[Option, ...] = (
     Option("dcgm-exporter.copy-shared", False,
            "Copy the series of a shared GPU to each of its pods, as older exporters do. Sums then count it repeatedly.",
            checks.switch),
+    Option("tokens.scrape", (),
+           "Server of language models whose tokens to show next to the energy of its owner, such as "
+           "ml/vllm-0=http://10.0.0.7:8000/metrics, or annotations for annotated pods. Can be repeated.",
+           checks.tokens, "OWNER=URL", many=True),
+    Option("tokens.interval", 5.0, "Time between two reads of a server's token counters.",
+           checks.between("1s", "5m"), "DURATION"),
+    Option("tokens.timeout", 2.0, "Time limit for the complete response of such a server.",
+           checks.between("100ms", "60s"), "DURATION"),
     Option("otlp.endpoint", "",
            "URL of an OpenTelemetry collector to push metrics to, over OTLP/HTTP. [port 4318, path /v1/metrics]",
            checks.otlp_endpoint, "URL",
@@ -264,6 +272,9 @@ class Config:
     dcgm_exporter_max_age: float
     dcgm_exporter_in_metrics: bool
     dcgm_exporter_copy_shared: bool
+    tokens_scrape: tuple[str, ...]
+    tokens_interval: float
+    tokens_timeout: float
     otlp_endpoint: str
     otlp_protocol: str
     otlp_interval: float

@@ -39,6 +39,12 @@ QUERIES = [
 ]
 
 
+RULED = "gpuledger-tokens"
+"""The dashboard of recording rules, whose series have no cluster, job or node. tests/real/test_tokens.py runs it."""
+PLACED = [name for name in FILES if name != RULED]
+PLACED_QUERIES = [query for query in QUERIES if query.dashboard != RULED]
+
+
 def variables(dashboard: str, kind: str = "query") -> dict[str, Any]:
     """Variables of one kind, by name."""
     return {item["name"]: item for item in FILES[dashboard]["templating"]["list"] if item["type"] == kind}

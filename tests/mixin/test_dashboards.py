@@ -12,7 +12,7 @@ import yaml
 from tools.dashboards.__main__ import DASHBOARDS, FOLDER, render
 
 from gpuledger.catalog import CATALOG
-from tests.mixin.dashboards import FILES, QUERIES, PanelQuery, panels, variables
+from tests.mixin.dashboards import FILES, PLACED_QUERIES, QUERIES, PanelQuery, panels, variables
 from tests.mixin.promql import metrics
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ def test_queries_use_known_metrics(query: PanelQuery) -> None:
     assert _metrics(query.promql) - KNOWN == set()
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=str)
+@pytest.mark.parametrize("query", PLACED_QUERIES, ids=str)
 def test_queries_respect_the_variables(query: PanelQuery) -> None:
     """Each selector filters by cluster, job and node."""
     for matchers in re.findall(r"\{([^{}]*)\}", query.promql):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.owners.kubepods import workload
+from gpuledger.owners.kubepods import metrics_url, workload
 
 RAY = {"ray.io/originated-from-crd": "RayJob", "ray.io/originated-from-cr-name": "myjob"}
 HASH = {"pod-template-hash": "7c9d8f6b5d"}
@@ -78,3 +78,27 @@ def test_total(owners: list[dict[str, object]], labels: dict[str, str], name: st
 
     assert kind
     assert found or (kind, name) == ("Pod", "")
+
+
+ANNOTATED = {"prometheus.io/scrape": "true", "prometheus.io/port": "8000"}
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "expected"),
+    [
+        ({}, {"podIP": "10.0.0.7", "hostIP": "192.168.0.1"}, "http://10.0.0.7:8000/metrics"),
+        ({"prometheus.io/path": "m?a=b"}, {"podIP": "10.0.0.7"}, "http://10.0.0.7:8000/m?a=b"),
+        ({"prometheus.io/scheme": "https"}, {"podIP": "fd00::7"}, "https://[fd00::7]:8000/metrics"),
+        ({"prometheus.io/scrape": "false"}, {"podIP": "10.0.0.7"}, ""),
+        ({}, {}, ""),
+        ({}, {"podIP": "192.168.0.1", "hostIP": "192.168.0.1"}, ""),
+        ({"prometheus.io/port": "0"}, {"podIP": "10.0.0.7"}, ""),
+        ({"prometheus.io/port": "99999"}, {"podIP": "10.0.0.7"}, ""),
+        ({"prometheus.io/port": "80@node:1"}, {"podIP": "10.0.0.7"}, ""),
+        ({"prometheus.io/path": "/a b\r\nHost: x"}, {"podIP": "10.0.0.7"}, ""),
+        ({"prometheus.io/scheme": "unix"}, {"podIP": "10.0.0.7"}, ""),
+    ],
+)
+def test_metrics_url(more: dict[str, str], status: dict[str, object], expected: str) -> None:
+    """Annotations choose port and path at the pod's own address, and nothing else: no other host, no node's port."""
+    assert metrics_url(ANNOTATED | more, status) == expected

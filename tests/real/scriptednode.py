@@ -92,5 +92,5 @@ def run_report(server: Prometheus, *flags: str) -> CompletedProcess[str]:
 
 def column(found: dict[str, Any], key: str, factor: float = 1) -> dict[str, float | None]:
     """By the name of the group, or by the kind of line."""
-    lines = [*found["rows"], found["total"]]
-    return {line.get(found["by"], line["kind"]): None if line[key] is None else line[key] * factor for line in lines}
+    lines, name = [*found["rows"], found["total"]], found["by"].replace("-", "_")
+    return {line.get(name, line["kind"]): None if line[key] is None else line[key] * factor for line in lines}

@@ -13,7 +13,8 @@ import pytest
 
 from tests.cli.running import serving, surroundings
 from tests.fakedriver import Process
-from tests.mixin.dashboards import FILES, QUERIES, PanelQuery, fill_variables, variables
+from tests.mixin.dashboards import PLACED, PanelQuery, fill_variables, variables
+from tests.mixin.dashboards import PLACED_QUERIES as QUERIES
 from tests.owners.kubelet_server import pod_labels
 from tests.real.nodes import GIB, Node, host
 from tests.real.prometheus import Found, Prometheus, prometheus
@@ -106,7 +107,7 @@ def test_every_panel_has_data(scraped: Scraped, asked: PanelQuery) -> None:
         assert any(scraped.ask(asked.promql, asked.dashboard, **{name: value}) for value in values), name
 
 
-@pytest.mark.parametrize("dashboard", FILES)
+@pytest.mark.parametrize("dashboard", PLACED)
 def test_variables_lead_from_one_to_the_next(scraped: Scraped, dashboard: str) -> None:
     """Each offers something, also when the first value of each before it is chosen."""
     chosen: dict[str, str] = {}
@@ -116,7 +117,7 @@ def test_variables_lead_from_one_to_the_next(scraped: Scraped, dashboard: str) -
         chosen[name] = values[0]
 
 
-@pytest.mark.parametrize("dashboard", FILES)
+@pytest.mark.parametrize("dashboard", PLACED)
 def test_variables_work_without_clusters(scraped: Scraped, dashboard: str) -> None:
     """The demo is in none, and is found all the same."""
     assert scraped.values(dashboard, "cluster") == ["east"]

@@ -16,7 +16,20 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from gpuledger.books.book import Books
-from gpuledger.model import Driver, Health, Holder, Owner, Owners, Reading, Tick
+from gpuledger.model import (
+    Driver,
+    Health,
+    Holder,
+    Owner,
+    Owners,
+    PhaseEnergy,
+    Reading,
+    Tick,
+    TokenCounts,
+    TokenRates,
+    TokenServer,
+)
+from gpuledger.problem import Problem
 from gpuledger.sources.nvml.call import problem_of
 from gpuledger.view.codec import encode
 from gpuledger.view.snapshot import snapshot
@@ -432,6 +445,46 @@ def test_any_width(browser: Browser, width: int) -> None:
         assert page.evaluate(INNER_SCROLLERS) == []
         for title in ("Owner", "Memory", "Power", "Energy"):
             expect(page.get_by_role("columnheader", name=title)).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_servers_of_language_models(browser: Browser, width: int) -> None:
+    """Tokens and joules per token on any screen; names are text; without servers there is no such table."""
+    name = f"{HOSTILE}/{'long' * 20}"
+    served = TokenServer(
+        "ml/chat-0",
+        up=True,
+        owner=Owner(namespace="ml", pod=name),
+        counts=(TokenCounts("vllm", HOSTILE, 1000, 123_456),),
+        rates=TokenRates(10.0, 20_480.0, 5120.0, 2560.0, 1210.0),
+        phases=PhaseEnergy(0.0123456, 0.001, 0.4, 0.02, 9),
+    )
+    down = TokenServer("pid:7", up=False, problem=Problem("cannot reach it", "start it", "unreachable"))
+    ticks = [Node(2, 4).tick() for _ in range(2)]
+    with (
+        shown(*(replace(tick, servers=(served, down)) for tick in ticks)) as exporter,
+        page_of(browser, width) as watched,
+    ):
+        page = watched.open(exporter.url)
+        cells = texts(page, "#servers-table tbody tr:first-child > *")
+
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(INNER_SCROLLERS) == []
+        assert cells[1:] == [
+            HOSTILE,
+            "512",
+            "2,050",
+            "0.5 J",
+            "0.1 J",
+            "121 W",
+            "0.0123 ± 0.001 J",
+            "0.4 ± 0.02 J",
+            "123,456",
+        ]
+        assert "cannot reach it" in texts(page, "#servers-table tbody tr:nth-child(2) > *")[1]
+        expect(page.get_by_role("heading", name="Language models")).to_be_visible()
+    with shown(*ticks) as exporter, page_of(browser, width) as watched:
+        expect(watched.open(exporter.url).locator("#servers")).to_be_hidden()
 
 
 def test_what_is_wrong_is_said_with_what_to_do(browser: Browser) -> None:

@@ -103,7 +103,7 @@ def test_apportioned_hours_add_up_to_the_hours_of_the_gpus(servers: dict[str, Pr
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "by", ["namespace", "pod", "container", "user", "job", "account", "node", "model", "label:team"]
+    "by", ["namespace", "pod", "container", "user", "job", "account", "node", "gpu-model", "model", "label:team"]
 )
 def test_every_grouping_adds_up(servers: dict[str, Prometheus], backend: str, by: str) -> None:
     """Energy, apportioned hours, and their costs by model."""

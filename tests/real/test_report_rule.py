@@ -163,7 +163,7 @@ def test_other_groupings_have_the_same_total(servers: dict[str, Prometheus], bac
     """Nodes and models have what was used on them; of users only processes tell, and of one here."""
     whole = column(report(servers[backend]), "energy_kwh", 3.6e6)["total"]
     nodes = report(servers[backend], "--by=node")
-    models = column(report(servers[backend], "--by=model"), "energy_kwh", 3.6e6)
+    models = column(report(servers[backend], "--by=gpu-model"), "energy_kwh", 3.6e6)
     users = column(report(servers[backend], "--by=user"), "energy_kwh", 3.6e6)
 
     joules = column(nodes, "energy_kwh", 3.6e6)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
+from gpuledger.report.carbon import Embodied
 from gpuledger.report.formats import table, to_csv, to_json
 from gpuledger.report.html import to_html
 from gpuledger.report.mapfile import RESERVED
@@ -69,7 +70,7 @@ def test_csv() -> None:
 
 def test_names_of_groups_hide_no_other_column() -> None:
     """No heading of a grouping is that of a column, and the file of --map cannot choose one."""
-    bill = replace(report(), prices=replace(PRICES, hours="share"))
+    bill = replace(report(), prices=replace(PRICES, hours="share", embodied=Embodied(150.0, 1e8)))
     own = csv.DictReader(io.StringIO(to_csv(bill))).fieldnames or ()
 
     assert set(own) - {"namespace"} == RESERVED

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpuledger.top.bars import History
-from gpuledger.top.cards import Screen, gpu_lines, problem_lines, title
+from gpuledger.top.cards import Screen, gpu_lines, problem_lines, server_lines, title
 from gpuledger.top.text import ASCII, UNICODE, plain
-from gpuledger.view.schema import Snapshot
+from gpuledger.view.schema import ServerRow, Snapshot
 from tests.view.pictures import NOW, Picture, busy, gpu, picture, process, shown_as
 
 SMALL, LARGE = Screen(columns=80, glyphs=ASCII), Screen(columns=200, glyphs=UNICODE)
@@ -153,3 +153,25 @@ def test_an_allocated_gpu_that_is_not_used() -> None:
 
     assert "allocated to ml/notebook/main, not used for 2h03m" in cards(new, LARGE)[0]
     assert cards(old, LARGE)[0].endswith("allocated to ml/notebook/main, not used")
+
+
+def test_servers_of_language_models() -> None:
+    """The busiest first, each with tokens and joules; one that is down with the reason; the rest is counted."""
+    busy_server = ServerRow(
+        server="ml/chat-0", owner="ml/chat-0/main", up=True, models=("llama",), output_tokens_per_second=512.0,
+        prompt_tokens_per_second=2048.0, joules_per_output_token=1.2345, joules_per_token=0.24691, parked_watts=121.4,
+        prefill_joules=0.1, prefill_error_joules=0.01, decode_joules=0.8, decode_error_joules=0.05,
+    )  # fmt: skip
+    quiet = ServerRow(server="ml/code-0", owner="ml/code-0", up=True, models=("qwen",), output_tokens_per_second=0.0)
+    down = ServerRow(server="pid:7", reason="cannot reach it")
+    shown = Snapshot(servers=(down, quiet, busy_server))
+    screen = Screen(columns=200, glyphs=ASCII)
+
+    phases = "prefill 0.1+-0.01 J  decode 0.8+-0.05 J"
+    assert [plain(line) for line in server_lines(shown, screen, 3)] == [
+        f"ml/chat-0/main  llama  512 + 2048 tokens/s  1.23 J/output token  0.247 J/token  parked 121 W  {phases}",
+        "ml/code-0  qwen  0 + - tokens/s  - J/output token  - J/token  parked - W",
+        "pid:7    cannot reach it",
+    ]
+    assert plain(server_lines(shown, screen, 2)[-1]) == "2 more servers of language models"
+    assert server_lines(Snapshot(), screen, 4) == []

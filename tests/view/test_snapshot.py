@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gpuledger.books.book import Books
-from gpuledger.model import Driver, Tick
+from gpuledger.model import Driver, Owner, PhaseEnergy, Tick, TokenCounts, TokenRates, TokenServer
 from gpuledger.problem import Problem
 from gpuledger.view.codec import decode, encode
 from gpuledger.view.snapshot import snapshot
@@ -136,3 +136,29 @@ def test_sums_have_those_in_them_who_are_not_shown_one_by_one(books: Books) -> N
     assert energy.processes_joules > 0
     accounts = energy.idle_joules + energy.retired_joules + sum(energy.unattributed_joules.values())
     assert energy.processes_joules + accounts == pytest.approx(energy.joules, abs=1e-6)
+
+
+def test_servers_of_language_models() -> None:
+    """Tokens per second and joules per token of each; a server without an owner on a GPU shows no tokens."""
+    served = TokenServer(
+        "ml/chat-0",
+        up=True,
+        owner=Owner(namespace="ml", pod="chat-0"),
+        counts=(TokenCounts("vllm", "llama", 1000, 100), TokenCounts("vllm", "lora", 10, 1)),
+        rates=TokenRates(10.0, 200.0, 50.0, 500.0, 1000.0),
+        phases=PhaseEnergy(0.5, 0.1, 8.0, 1.0, 9),
+    )
+    problem = Problem("cannot reach it", "start it", "unreachable")
+    lost = TokenServer("pid:7", up=False, problem=problem, counts=(TokenCounts("tgi", "", 5, 5),))
+    found = snapshot(Tick(10**18, Driver(up=True), servers=(served, lost)))
+
+    first, second = decode(json.loads(encode(found))).servers
+    assert (first.owner, first.models, first.prompt_tokens, first.output_tokens) == (
+        "ml/chat-0", ("llama", "lora"), 1010, 101,
+    )  # fmt: skip
+    assert (first.output_tokens_per_second, first.prompt_tokens_per_second) == (5.0, 20.0)
+    assert (first.work_watts, first.parked_watts) == (50.0, 100.0)
+    assert (first.joules_per_output_token, first.joules_per_token) == (10.0, 2.0)
+    assert (first.prefill_joules, first.decode_error_joules) == (0.5, 1.0)
+    assert (second.owner, second.models, second.output_tokens, second.up) == ("", ("tgi",), None, False)
+    assert [row.about for row in found.problems if row.kind == "unreachable"] == ["tokens of pid:7"]

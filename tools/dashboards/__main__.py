@@ -9,10 +9,11 @@ from tools.dashboards.energy import ENERGY
 from tools.dashboards.fleet import FLEET
 from tools.dashboards.grafana import Dashboard
 from tools.dashboards.node import NODE
+from tools.dashboards.tokens import TOKENS
 from tools.dashboards.workload import WORKLOAD
 
 FOLDER = Path(__file__).parents[2] / "mixin" / "dashboards"
-DASHBOARDS = {f"gpuledger-{dashboard.name}.json": dashboard for dashboard in (NODE, FLEET, WORKLOAD, ENERGY)}
+DASHBOARDS = {f"gpuledger-{dashboard.name}.json": dashboard for dashboard in (NODE, FLEET, WORKLOAD, ENERGY, TOKENS)}
 
 
 def render(dashboard: Dashboard) -> str:

@@ -18,6 +18,7 @@ from gpuledger.books.interval import Policy
 from gpuledger.books.journal import State
 from gpuledger.books.ledger import EnergyBook
 from gpuledger.books.memory import MemoryBook
+from gpuledger.books.parked import ParkedBook
 from gpuledger.books.retention import Retention, energy_by_gpu
 from gpuledger.books.rows import ProcessLists, Rows
 from gpuledger.books.time import BUFFER_NS, GpuTime, TimeBook
@@ -52,6 +53,7 @@ class Books:
         self._uses = UseBook(max_processes, shown)
         self._idleness = Idleness(low_pct)
         self._allocations = AllocationBook(keep_ns, longest_ns, max_allocations)
+        self._parked = ParkedBook()
         self._previous_ns: int | None = None
         """When the previous tick was booked; on the monotonic clock, if the ticks have it."""
         self._monotonic_ns: int | None = None
@@ -98,7 +100,7 @@ class Books:
             unattributed_activity=uses.unattributed_activity,
             processes=uses.processes,
             dropped_processes=uses.dropped,
-            containers=uses.containers,
+            containers=self._parked.book(uses.containers, accounts, now_ns),
             accounts=accounts,
             memory=memory.accounts,
             allocations=allocations,

@@ -4,7 +4,7 @@ docs/metrics.md, the renderers and the tests all read this table. Each family de
 a GPU, a MIG instance, a process); the labels of that kind come first on each of its series.
 """
 
-from gpuledger.catalog import allocation, exporter, gpu, process
+from gpuledger.catalog import allocation, exporter, gpu, process, tokens
 from gpuledger.catalog.family import Family, Kind, Moment, Series, Type, Value
 
 CATALOG: tuple[Family, ...] = (
@@ -15,6 +15,7 @@ CATALOG: tuple[Family, ...] = (
     *process.DCGM_PROCESSES,
     *process.CONTAINERS,
     *allocation.ALLOCATIONS,
+    *tokens.FAMILIES,
 )
 
 __all__ = ["CATALOG", "Family", "Kind", "Moment", "Series", "Type", "Value"]

@@ -73,6 +73,11 @@ def _access(tick: Tick) -> list[Thing]:
     return [((*labels, evidence), None) for labels, evidence in best.items()]
 
 
+def _servers(tick: Tick) -> list[Thing]:
+    """Servers of language models whose owner is on a GPU."""
+    return [((server.name, *_owner(server.owner)), server) for server in tick.servers or () if server.owner is not None]
+
+
 EXPORTER = Kind((), lambda tick: [((), tick)])
 GPU = Kind(DEVICE, lambda tick: [(_device(r.device), r) for r in _gpus(tick)])
 GPU_ACCOUNT = Kind(DEVICE, lambda tick: _booked(_gpus(tick), tick.accounts, _device))
@@ -115,6 +120,8 @@ JOB_ALLOCATION = Kind(
     (*DEVICE, "batch_job", "batch_account"),
     lambda tick: [((*_device(device), *job), job) for device, *job in tick.owners.granted_jobs],
 )
+SERVER = Kind(("server", *OWNER_LABELS), _servers)
+"""The servers of language models of one owner."""
 POD_ALLOCATION = Kind(
     (*DEVICE, "namespace", "pod", "container", "resource", "replica"),
     lambda tick: [(_grant(grant), grant) for grant in tick.owners.granted],

@@ -156,6 +156,10 @@ CONTAINERS: tuple[Family, ...] = (
     Family("container_gpu_energy_joules_total", C, CONTAINER,
            "Energy of all processes of the container, including exited ones, by method.",
            LEDGER, series=named("energy_mj", 1000), labels=("method",), unit="joules"),
+    Family("container_gpu_parked_energy_joules_total", C, CONTAINER,
+           "Part of the container's energy that the GPU draws while all processes wait: parked power times time while "
+           "the container was alone, else its equal part of it. Counted since the exporter first saw the container.",
+           LEDGER, at("parked_mj", 1000), unit="joules"),
     Family("container_gpu_busy_seconds_total", C, CONTAINER,
            "Time in which processes of the container used the compute engine, including exited ones.",
            SAMPLES, at("busy_ns", 1e9), unit="seconds"),

@@ -109,15 +109,27 @@ def _journal(settings: Config) -> JournaledBooks | None:
 
 
 def _collectors(settings: Config) -> list[Collector]:
-    if not settings.collector_dcgm:
-        return []
-    from gpuledger.sources.dcgm.collector import DcgmCollector  # loaded only if enabled
+    """The collectors that are enabled; the others are not even loaded."""
+    collectors: list[Collector] = []
+    if settings.collector_dcgm:
+        from gpuledger.sources.dcgm.collector import DcgmCollector
 
-    collector = DcgmCollector(
-        period_s=settings.dcgm_update_frequency, hostengine=settings.dcgm_hostengine, library=settings.dcgm_library
-    )
-    collector.start()
-    return [collector]
+        dcgm = DcgmCollector(
+            period_s=settings.dcgm_update_frequency, hostengine=settings.dcgm_hostengine, library=settings.dcgm_library
+        )
+        dcgm.start()
+        collectors.append(dcgm)
+    if settings.tokens_scrape:
+        from gpuledger.tokens.collector import TokenCollector
+        from gpuledger.tokens.targets import ANNOTATIONS
+
+        if ANNOTATIONS in settings.tokens_scrape and not settings.kubernetes_api:
+            raise ConfigError("--tokens.scrape=annotations reads pods at the API server", "add --kubernetes.api")
+
+        collectors.append(
+            TokenCollector(settings.tokens_scrape, settings.tokens_interval, timeout_s=settings.tokens_timeout)
+        )
+    return collectors
 
 
 def _books(settings: Config) -> Books:

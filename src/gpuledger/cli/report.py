@@ -12,6 +12,8 @@ from gpuledger.cli import terminal
 from gpuledger.cli.terminal import Progress
 from gpuledger.errors import ConfigError, PrometheusError
 from gpuledger.fleet.prometheus import Prometheus
+from gpuledger.report.focus import Issuer, to_focus
+from gpuledger.report.focusgather import gather_hours, whole_hours
 from gpuledger.report.formats import table, to_csv, to_json
 from gpuledger.report.gather import Gatherer
 from gpuledger.report.html import to_html
@@ -20,6 +22,7 @@ from gpuledger.report.queries import Grouping
 from gpuledger.report.report import Report
 from gpuledger.report.rows import Kind, create_rows, spread
 from gpuledger.report.settings import OPTIONS, Settings
+from gpuledger.report.span import Span
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
 
@@ -34,11 +37,16 @@ def run(_: argparse.Namespace, settings: Settings) -> int:
     span, grouping, prices = settings.span(time.time_ns() // 1_000_000), settings.grouping(), settings.prices()
     departments = _departments(settings.map, grouping)
     server = Prometheus(settings.access())
+    if output_format == "focus":
+        return _write_focus(settings, server, span)
     try:
         with closing(Progress(f"querying {settings.prometheus_url}")) as progress:
             gatherer = Gatherer(server.query_range, settings.allow_partial, progress.show)
             gap_ms = round(settings.gap * 1000)
-            totals = gatherer.gather(grouping, span, gap_ms, prices.charged, by_model=bool(prices.models))
+            intensity = gatherer.intensity(prices.carbon_query, span) if prices.carbon_query else None
+            totals = gatherer.gather(
+                grouping, span, gap_ms, prices.charged, by_model=bool(prices.models), intensity=intensity
+            )
     except PrometheusError as error:
         print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
         return 1
@@ -55,6 +63,28 @@ def run(_: argparse.Namespace, settings: Settings) -> int:
         notes.append(f"no container has {grouping.name}; {grouping.needs}")
     report = Report(span, grouping, prices, rows, tuple(notes), departments.head if departments else "")
     _write(_render(report, output_format, to_file=bool(settings.output)).encode(), settings.output)
+    return 0
+
+
+def _write_focus(settings: Settings, server: Prometheus, span: Span) -> int:
+    """Write the rows of FOCUS; notes go to standard error, because the file has no place for them."""
+    settings.check_focus()
+    prices, grouping = settings.prices(), settings.grouping()
+    try:
+        with closing(Progress(f"querying {settings.prometheus_url}")) as progress:
+            gatherer = Gatherer(server.query_range, settings.allow_partial, progress.show)
+            hours = list(gather_hours(gatherer, grouping, whole_hours(span), round(settings.gap * 1000)))
+    except PrometheusError as error:
+        print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
+        return 1
+    unpriced = sorted({hour.model for hour in hours if prices.has_hours and prices.price_of(hour.model) is None})
+    if unpriced:
+        what = f"--price-model: no price for {', '.join(model or 'GPUs of an unknown model' for model in unpriced)}"
+        raise ConfigError(what, "add one, or --price-gpu-hour for all other models")
+    for note in gatherer.notes:
+        print(f"gpuledger: note: {terminal.printable(note)}", file=sys.stderr)
+    issuer = Issuer(settings.billing_account, settings.provider_name)
+    _write(to_focus(hours, prices, grouping.heads, issuer).encode(), settings.output)
     return 0
 
 

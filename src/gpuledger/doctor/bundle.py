@@ -26,10 +26,11 @@ from gpuledger.options import Config
 FOLDER = "gpuledger-doctor"
 PLAIN_LABELS = frozenset({
     "action", "activity", "architecture", "board_part_number", "call", "cause", "chip_unit", "clique", "clock",
-    "compute_capability", "compute_instance_id", "condition", "cuda_version", "driver_version", "error", "evidence",
-    "fan", "file", "gpu", "gpu_instance_id", "kind", "limit", "method", "minor", "mode", "multiprocessors", "name",
-    "nvml_version", "pci_bus_id", "pid", "policy", "profile", "provider", "python_version", "reason", "resource",
-    "runtime", "sensor", "source", "stage", "state", "uid", "vbios_version", "version", "workload_kind", "xid",
+    "compute_capability", "compute_instance_id", "condition", "cuda_version", "driver_version", "engine", "error",
+    "evidence", "fan", "file", "gpu", "gpu_instance_id", "kind", "limit", "method", "minor", "mode",
+    "multiprocessors", "name", "nvml_version", "pci_bus_id", "phase", "pid", "policy", "profile", "provider",
+    "python_version", "reason", "resource", "runtime", "sensor", "source", "stage", "state", "uid", "vbios_version",
+    "version", "workload_kind", "xid",
 })  # fmt: skip
 """Labels that identify no user and no single device. All other labels are hashed, including future ones."""
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')

@@ -50,3 +50,7 @@ from gpuledger.model.tick import ProcessUse as ProcessUse
 from gpuledger.model.tick import Stage as Stage
 from gpuledger.model.tick import Tick as Tick
 from gpuledger.model.tick import Upstream as Upstream
+from gpuledger.model.tokens import PhaseEnergy as PhaseEnergy
+from gpuledger.model.tokens import TokenCounts as TokenCounts
+from gpuledger.model.tokens import TokenRates as TokenRates
+from gpuledger.model.tokens import TokenServer as TokenServer

@@ -74,6 +74,8 @@ class Owner:
     account: str = ""
     """The account that the scheduler bills."""
     labels: tuple[tuple[str, str], ...] = ()
+    metrics_url: str = ""
+    """Where the pod exposes its own metrics, by its annotations `prometheus.io/...`."""
     reason: str = ""
     """Why the owner is incomplete; OUTSIDE for a process of the host; empty if it is complete."""
 

@@ -19,6 +19,7 @@ from gpuledger.model.readings import (
     Resident,
     Sample,
 )
+from gpuledger.model.tokens import TokenServer
 from gpuledger.problem import Problem
 
 BUSY, LOW, PARKED, NO_PROCESS, UNKNOWN_STATE = "busy", "low", "parked", "no_process", "unknown"
@@ -104,6 +105,8 @@ class ContainerUse:
     busy_ns: int | None = None
     booked_mj: int = 0
     """Energy in the last booked interval."""
+    parked_mj: int = 0
+    """The part of its energy that is parked, since the exporter first saw the container."""
     earlier_mj: int = 0
     """Energy of earlier containers with this name in the same pod that are no longer shown."""
     namesakes_mj: int = 0
@@ -289,6 +292,8 @@ class Tick:
     health: Health = Health()
     journal: JournalHealth | None = None
     """None if there is no journal."""
+    servers: tuple[TokenServer, ...] | None = None
+    """Servers of language models; None without --tokens.scrape. Added after the book stage."""
 
     def working_pids(self) -> set[int]:
         """The processes with a sample, listed or not."""

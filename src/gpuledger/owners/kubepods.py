@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuledger.errors import AnswerError
+from gpuledger.net.address import parse_url
 from gpuledger.net.elements import ElementsError, load_json
 from gpuledger.owners.jsonvalues import as_dict, as_dicts, as_line, as_text, as_text_map
 from gpuledger.owners.names import Container, Names, Pod
@@ -26,6 +27,8 @@ CONTAINER_KINDS = (("containerStatuses", "containers"), ("initContainerStatuses"
 
 Workload = tuple[str, str]
 """Kind and name, such as `("Deployment", "vllm")`."""
+SCRAPE = "prometheus.io"
+"""Prefix of the annotations that Prometheus uses by convention to find metrics."""
 MIRROR = "kubernetes.io/config.mirror"
 """Marks the API's copy of a static pod, which only a file on the node owns."""
 TEMPLATE_HASHES = {"pod-template-hash": "Deployment", "rollouts-pod-template-hash": "Rollout"}
@@ -146,8 +149,25 @@ def read_pod(item: object, is_allowed: Callable[[str], object]) -> tuple[Pod, tu
         workload_name=owner,
         labels=tuple(sorted((label, value) for label, value in labels.items() if is_allowed(label))),
         other_uids=(static_uid,) if static_uid and static_uid != uid else (),
+        metrics_url=metrics_url(annotations, status),
     )
     return pod, tuple(_containers(pod, spec, status))
+
+
+def metrics_url(annotations: Mapping[str, str], status: Mapping[str, object]) -> str:
+    """Where the pod exposes its own metrics, by its annotations; empty if it does not.
+
+    A pod in the host's network has the address of the node: its annotations could name any port of the node, so they
+    are ignored.
+    """
+    host, node = as_text(status.get("podIP")), as_text(status.get("hostIP"))
+    port = annotations.get(f"{SCRAPE}/port", "")
+    if annotations.get(f"{SCRAPE}/scrape") != "true" or not port or not host or host == node:
+        return ""
+    scheme = annotations.get(f"{SCRAPE}/scheme") or "http"
+    path = annotations.get(f"{SCRAPE}/path") or "/metrics"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path if path.startswith('/') else f'/{path}'}"
+    return url if parse_url(url) else ""
 
 
 def _containers(pod: Pod, spec: Mapping[str, object], status: Mapping[str, object]) -> list[Container]:

@@ -56,6 +56,8 @@ class Pod:
     """The labels on the allow-list."""
     other_uids: tuple[str, ...] = ()
     """The uid in the cgroup of a static pod, which differs from the uid in the API."""
+    metrics_url: str = ""
+    """Where the pod exposes its own metrics, by its annotations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ class NamesIndex:
                 workload_kind=pod.workload_kind or owner.workload_kind,
                 workload_name=pod.workload_name or owner.workload_name,
                 labels=tuple(dict((*owner.labels, *pod.labels)).items()),
+                metrics_url=pod.metrics_url,
             )
         return owner
 

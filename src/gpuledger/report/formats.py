@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from gpuledger.plaintext import plain
-from gpuledger.report.notes import all_notes, facts
+from gpuledger.report.notes import all_notes, facts, sci_text
 from gpuledger.report.queries import Column
 from gpuledger.report.report import JOULES_PER_KWH, Report, ShownColumn, cells, columns
 from gpuledger.report.rows import Kind, Row
@@ -48,14 +48,14 @@ def to_csv(report: Report) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["from", "to", "kind", *report.heads, *(column.key for column in shown), "note"])
     for row in report.all_rows:
-        names = [_escape_formula(part) for part in row.key] or [""] * len(report.heads)
+        names = [escape_formula(part) for part in row.key] or [""] * len(report.heads)
         values = ["" if value is None else f"{value:.12g}" for value in (column.value(row) for column in shown)]
-        note = _escape_formula(" | ".join(all_notes(report))) if row.kind is Kind.TOTAL else ""
+        note = escape_formula(" | ".join(all_notes(report))) if row.kind is Kind.TOTAL else ""
         writer.writerow([report.span.begin, report.span.end, row.kind.value, *names, *values, note])
     return out.getvalue()
 
 
-def _escape_formula(text: str) -> str:
+def escape_formula(text: str) -> str:
     """A leading quote turns a formula into text: anyone who may start a pod chooses its name."""
     return f"'{text}" if text.startswith(FORMULA) else text
 
@@ -76,12 +76,15 @@ def to_json(report: Report) -> str:
             "gpu_hours": prices.hours,
             "currency": prices.currency,
             "carbon_grams_per_kwh": prices.grams_per_kwh,
+            "carbon_query": prices.carbon_query,
+            "embodied_kg_per_gpu": None if prices.embodied is None else prices.embodied.kg_per_gpu,
             "pue": prices.pue,
         },
         "rows": [_row(report, row, shown) for row in report.rows.rows],
         "total": _row(report, report.rows.total, shown),
         "observed_gpu_hours": None if observed is None else observed / 3600,
         "unattributed_kwh_by_reason": {name: joules / JOULES_PER_KWH for name, joules in report.rows.reasons},
+        "sci": sci_text(report),
         "notes": all_notes(report),
     }
     return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"

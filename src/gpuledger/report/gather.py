@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.errors import PrometheusError
 from gpuledger.fleet.answer import RangeSeries, RangeVector
-from gpuledger.report import promql
-from gpuledger.report.queries import MODEL_LABEL, Column, Grouping, Part, Query, Step, queries
+from gpuledger.report import carbon, promql
+from gpuledger.report.queries import MODEL_LABEL, SERVED, Column, Grouping, Part, Query, Step, queries
 from gpuledger.report.span import CHUNK, LOOKBACK_S, Chunk, Span
 
 RETRIED = ("timeout", "size", "query")
@@ -24,6 +24,8 @@ OVERWRITTEN = (
     "those of the exporter"
 )
 MAX_BARS = 31
+FITTED = (Column.ENERGY, Column.PARKED, Column.PROMPT, Column.OUTPUT)
+"""Columns that prefill and decode are estimated from, cell by cell."""
 
 Key = tuple[str, ...]
 """The key of a row."""
@@ -34,8 +36,19 @@ QueryRange = Callable[[str, float, float, float], RangeVector]
 class Totals:
     """Sums by part, row and column, and energy over time. A column without data is absent."""
 
-    def __init__(self, cells: int, *, apportioned: bool = False) -> None:
+    def __init__(
+        self,
+        cells: int,
+        *,
+        apportioned: bool = False,
+        intensity: Sequence[float] | None = None,
+        by_cell: Iterable[Column] = (),
+    ) -> None:
+        """`intensity` has the grams of CO2 per kWh of each cell; `by_cell` columns of groups are kept for each cell."""
         self._cells = cells
+        self.intensity = intensity
+        self._kept = frozenset(by_cell)
+        self.by_cell: dict[Key, dict[Column, array[float]]] = {}
         self.apportioned = apportioned
         """Whether the hours of GPUs are divided among their holders."""
         self.bars = min(cells, MAX_BARS)
@@ -60,6 +73,8 @@ class Totals:
                 models[model] = models.get(model, 0.0) + amount
             if query.column is Column.ENERGY:
                 self._add_energy(query.part, key, chunk, series)
+            if query.part is Part.GROUP and query.column in self._kept:
+                self._keep(query.column, key, chunk, series)
 
     def bar_of(self, cell: int) -> int:
         """The bar that a cell belongs to."""
@@ -69,6 +84,11 @@ class Totals:
         """The sum over all rows of a part; None if there is no value."""
         values = [columns[column] for columns in self.amounts[part].values() if column in columns]
         return sum(values) if values else None
+
+    def _keep(self, column: Column, key: Key, chunk: Chunk, series: RangeSeries) -> None:
+        kept = self.by_cell.setdefault(key, {}).setdefault(column, array("d", bytes(8 * self._cells)))
+        for moment_s, amount in series.points:
+            kept[chunk.cell(moment_s)] += amount
 
     def _add_energy(self, part: Part, key: Key, chunk: Chunk, series: RangeSeries) -> None:
         cells = self.energy_by_cell.setdefault(part, array("d", bytes(8 * self._cells)))
@@ -80,6 +100,10 @@ class Totals:
             cells[cell] += joules
             if bars is not None:
                 bars[self.bar_of(cell)] += joules
+        if self.intensity is not None:
+            columns = self.amounts[part][key]
+            grams = sum([joules * self.intensity[chunk.cell(moment_s)] for moment_s, joules in series.points])
+            columns[Column.CARBON] = columns.get(Column.CARBON, 0.0) + grams
 
 
 @dataclass(slots=True)
@@ -102,9 +126,28 @@ class Gatherer:
         charged: Column = Column.ALLOCATED,
         *,
         by_model: bool = False,
+        intensity: Sequence[float] | None = None,
     ) -> Totals:
         """Run all queries. Raises PrometheusError if one fails, or if there are no data in the whole span."""
-        totals = Totals(span.cells, apportioned=charged is Column.SHARED)
+        kept = FITTED if grouping.name == SERVED else ()
+        totals = Totals(span.cells, apportioned=charged is Column.SHARED, intensity=intensity, by_cell=kept)
+
+        def needed(step: Step) -> Iterable[Query]:
+            return queries(grouping, step, charged, by_model=by_model)
+
+        self.collect(span, gap_ms, needed, totals.add, of_containers=grouping.of == "containers")
+        return totals
+
+    def collect(
+        self,
+        span: Span,
+        gap_ms: int,
+        queries_of: Callable[[Step], Iterable[Query]],
+        add: Callable[[Query, Chunk, Iterable[RangeSeries]], None],
+        *,
+        of_containers: bool,
+    ) -> None:
+        """Run queries for all cells and pass on their results."""
         has_data, chunks = bytearray(span.cells), span.chunks()
         for number, chunk in enumerate(chunks):
             step = Step(chunk.step_ms, gap_ms)
@@ -113,20 +156,38 @@ class Gatherer:
                 has_data[cell] = 1
             if not cells:
                 continue
-            if grouping.of == "containers":
+            if of_containers:
                 self._check_labels(promql.overwritten_namespaces(step.text), chunk)
             new_devices = bool(self._cells_with_value(promql.new_devices(step.text), chunk))
-            every = queries(grouping, step, charged, by_model=by_model)
-            needed = [query for query in every if new_devices or not query.for_new_devices]
+            needed = [query for query in queries_of(step) if new_devices or not query.for_new_devices]
             for done, query in enumerate(needed):
                 self.progress((number + done / len(needed)) / len(chunks))
                 for piece, answer in self._run(query.promql, chunk):
-                    totals.add(query, piece, answer.series)
+                    add(query, piece, answer.series)
         if not any(has_data):
             fix = "check that Prometheus scraped it then"
             raise PrometheusError(f"no metrics of gpuledger from {span.begin} to {span.end}", fix, "empty")
         self._note_gaps(span, has_data)
-        return totals
+
+    def label_sets(self, query_of: Callable[[Step], str], span: Span) -> Iterator[Mapping[str, str]]:
+        """The labels of all series that a query returns in any cell."""
+        for chunk in span.chunks():
+            for _, answer in self._run(query_of(Step(chunk.step_ms, 0)), chunk):
+                yield from (series.labels for series in answer.series)
+
+    def intensity(self, query: str, span: Span) -> array[float]:
+        """Grams of CO2 per kWh in each cell. Raises PrometheusError if the query does not return one series of them."""
+        values: list[float | None] = [None] * span.cells
+        for chunk in span.chunks():
+            for piece, answer in self._run(carbon.averaged(query, chunk.step_ms), chunk):
+                if len(answer.series) > 1:
+                    what = f"--carbon-query: {query!r} returns {len(answer.series)} series"
+                    raise PrometheusError(what, "select one of them, or aggregate them with avg", "format")
+                for moment_s, value in (point for series in answer.series for point in series.points):
+                    values[piece.cell(moment_s)] = value
+        filled, notes = carbon.fill(values, query)
+        self.notes.update(dict.fromkeys(notes))
+        return filled
 
     def _cells_with_value(self, query: str, chunk: Chunk) -> set[int]:
         """The cells in which the result is above 0."""

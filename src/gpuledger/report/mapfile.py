@@ -15,7 +15,7 @@ LONGEST_NAME = 256
 RESERVED = frozenset({
     "from", "to", "kind", "note", "energy_kwh", "energy_share", "busy_gpu_hours", "resident_gpu_hours",
     "allocated_gpu_hours", "apportioned_gpu_hours", "memory_gib_hours", "energy_cost", "gpu_hours_cost", "cost",
-    "carbon_kg",
+    "carbon_kg", "embodied_carbon_kg", "sci_grams_per_gpu_hour",
 })  # fmt: skip
 """Names of the other columns in CSV and JSON."""
 FIX = "write one group and its department per line, such as ada,physics"

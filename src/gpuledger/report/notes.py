@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuledger import durations
 from gpuledger.report.queries import Column
-from gpuledger.report.report import JOULES_PER_KWH, Prices, Report, columns, show_number
+from gpuledger.report.report import JOULES_PER_KWH, Prices, Report, columns, functional_unit, show_number
 from gpuledger.report.rounding import adds_up, decimals_of
 from gpuledger.report.rows import UNRECORDED
 from gpuledger.report.span import MAX_POINTS
@@ -38,7 +38,27 @@ def facts(report: Report) -> list[tuple[str, str]]:
         lines.append(("spread by use", ", ".join(_spread(report.rows.spread))))
     if rates := _rates(report.prices):
         lines.append(("prices", f"{', '.join(rates)}; PUE {report.prices.pue:g}"))
+    if sci := sci_text(report):
+        lines.append(("SCI", sci))
     return lines + [("note", note) for note in all_notes(report)]
+
+
+def sci_text(report: Report) -> str:
+    """SCI of the total with its components; empty if emissions or the functional unit are unknown."""
+    if not report.prices.has_sci:
+        return ""
+    total, prices, unit = report.rows.total, report.prices, functional_unit(report)
+    units, energy = unit.count(total), total.amounts.get(Column.ENERGY)
+    sci, operational = prices.sci(total, units), prices.carbon_kg(total.amounts)
+    if sci is None or operational is None or units is None or not energy:
+        return ""
+    kwh = energy / JOULES_PER_KWH * prices.pue
+    embodied = 1000 * (prices.embodied_kg(total) or 0.0)
+    parts = f"E {show_number(kwh, 3)} kWh x I {show_number(1000 * operational / kwh, 1)} g/kWh"
+    return (
+        f"({parts} + M {show_number(embodied, 1)} g) / R {show_number(units, 3)} {unit.plural} = "
+        f"{show_number(sci, 3)} g CO2e per {unit.name}"
+    )
 
 
 def all_notes(report: Report) -> list[str]:
@@ -116,4 +136,9 @@ def _rates(prices: Prices) -> list[str]:
         rates.append(f"{prices.gpu_hour:g}{currency} per GPU-hour{other} ({prices.hours})")
     if prices.grams_per_kwh is not None:
         rates.append(f"{prices.grams_per_kwh:g} g CO2e per kWh")
+    if prices.carbon_query:
+        rates.append(f"g CO2e per kWh by {prices.carbon_query}")
+    if prices.embodied is not None:
+        life = durations.show(prices.embodied.lifetime_s)
+        rates.append(f"{prices.embodied.kg_per_gpu:g} kg CO2e per GPU over {life} ({prices.hours} GPU-hours)")
     return rates

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from gpuledger.model import Owner
-from gpuledger.report import promql
+from gpuledger.report import promql, tokenql
 from gpuledger.report.promql import Counter
 
 PROCESS = ("uuid", "pid", "process_name")
@@ -34,6 +34,12 @@ class Column(Enum):
     OBSERVED = "observed seconds"
     SHARED = "apportioned seconds"
     """Seconds of GPUs that are divided among their holders."""
+    PARKED = "parked joules"
+    WORK = "joules above parked power"
+    """Of groups with tokens; energy minus parked energy."""
+    PROMPT = "prompt tokens"
+    OUTPUT = "output tokens"
+    CARBON = "joules x grams per kWh"
 
 
 class Part(Enum):
@@ -57,6 +63,8 @@ class Join:
     labels: tuple[str, ...]
     preferred: str = ""
     """A selector of the series that count if a process has several: its user or account may be known late."""
+    vector: Callable[[str], str] | None = None
+    """The PromQL of a vector for a window, instead of `info`; of several series, the largest counts."""
 
     def apply(self, vector: str, window: str) -> str:
         """The vector with the labels. If several series have labels for it, one of the preferred ones counts."""
@@ -72,6 +80,8 @@ class Join:
     def best(self, window: str) -> str:
         """The series with the labels, one for each value of `on`."""
         on = ", ".join(self.on)
+        if self.vector is not None:
+            return f"(topk by ({on}) (1, {self.vector(window)}) ^ 0)"
         info = f"max by ({on}, {', '.join(self.labels)}) (max_over_time({self.info}[{window}]))"
         if not self.preferred:
             return f"topk by ({on}) (1, {info})"
@@ -130,7 +140,10 @@ def _workload(*on: str) -> Join:
     return Join("gpu_owner_info", on, ("workload_kind", "workload_name"))
 
 
-_MODEL = Join('{__name__=~"gpu_info|gpu_mig_info"}', ("uuid",), ("name",))
+_GPU_MODEL = Join('{__name__=~"gpu_info|gpu_mig_info"}', ("uuid",), ("name",))
+_LANGUAGE_MODEL = Join("", ("namespace", "pod"), ("model_name",), vector=tokenql.models)
+SERVED = "model"
+"""The grouping with tokens."""
 GROUPINGS: Mapping[str, Grouping] = {
     grouping.name: grouping
     for grouping in (
@@ -144,7 +157,9 @@ GROUPINGS: Mapping[str, Grouping] = {
         Grouping("job", "processes", (), _process_info("batch_job"), heads=("job",)),
         Grouping("account", "processes", (), _process_info("batch_account"), heads=("account",)),
         Grouping("node", "gpus", ("node", "hostname", "instance"), heads=("node",)),
-        Grouping("model", "gpus", (), _MODEL, _MODEL, heads=("model",)),
+        Grouping("gpu-model", "gpus", (), _GPU_MODEL, _GPU_MODEL, heads=("gpu_model",)),
+        Grouping(SERVED, "containers", (), _LANGUAGE_MODEL, _LANGUAGE_MODEL, heads=("model",),
+                 needs="Prometheus must scrape servers of language models, with the labels namespace and pod"),
     )
 }  # fmt: skip
 MODEL_LABEL = "gpu_model"
@@ -200,8 +215,10 @@ class Step:
 def queries(
     grouping: Grouping, step: Step, charged: Column = Column.ALLOCATED, *, by_model: bool = False
 ) -> Iterator[Query]:
-    """All queries of a report; those of the charged hours by model if each model has its own price."""
+    """All queries of a report; those of the charged hours by GPU model if each model has its own price."""
     yield from _energy(grouping, step)
+    if grouping.name == SERVED:
+        yield from _tokens(grouping, step)
     hours = [*_busy_and_resident(grouping, step), *_allocated_and_memory(grouping, step)]
     if charged is Column.SHARED:
         hours += _apportioned(grouping, step)
@@ -228,6 +245,16 @@ def _energy(grouping: Grouping, step: Step) -> Iterator[Query]:
     yield from _increases(Column.ENERGY, Part.UNATTRIBUTED, REASONS, unattributed, step)
     device = Counter("gpu_energy_joules_total", ("uuid",), of_hardware=True)
     yield from _increases(Column.ENERGY, Part.WHOLE, WHOLE, device, step)
+
+
+def _tokens(grouping: Grouping, step: Step) -> Iterator[Query]:
+    """Tokens and parked energy by language model."""
+    parked = Counter("container_gpu_parked_energy_joules_total", CONTAINER)
+    yield from _increases(Column.PARKED, Part.GROUP, grouping, parked, step)
+    models = _LANGUAGE_MODEL.best(step.text)
+    for column, output in ((Column.PROMPT, False), (Column.OUTPUT, True)):
+        for tokens in tokenql.increases(output=output, step=step.text, models_of_pods=models):
+            yield Query(column, Part.GROUP, grouping, tokens)
 
 
 def _busy_and_resident(grouping: Grouping, step: Step) -> Iterator[Query]:
@@ -325,7 +352,7 @@ def _with_models(query: Query, step: Step) -> Query:
     by = query.grouping.by
     vector = query.promql.removeprefix(_summed(by, "").removesuffix("()"))
     devices = f"max by (uuid) (max_over_time({promql.DEVICES}[{step.text}])) ^ 0"
-    info = f'label_replace({_MODEL.best(step.text)} or on (uuid) {devices}, "{MODEL_LABEL}", "$1", "name", "(.*)")'
+    info = f'label_replace({_GPU_MODEL.best(step.text)} or on (uuid) {devices}, "{MODEL_LABEL}", "$1", "name", "(.*)")'
     with_models = f"{vector} * on (uuid) group_left ({MODEL_LABEL}) {info}"
     return replace(query, promql=_summed((*by, MODEL_LABEL), with_models), by_model=True)
 

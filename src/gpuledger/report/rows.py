@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from gpuledger.model import PhaseEnergy
 from gpuledger.report.gather import Key, Totals
-from gpuledger.report.queries import Column, Grouping, Part
+from gpuledger.report.queries import SERVED, Column, Grouping, Part
+from gpuledger.tokens.phases import Window, fit
 
 UNRECORDED = "unrecorded"
 """The reason for energy that is in the GPUs' counters but in no book: an exporter was down and had no journal, or does
 not expose all processes."""
+OF_TOKENS = (Column.PROMPT, Column.OUTPUT, Column.WORK, Column.PARKED)
+"""Columns of a report by language model, whose total is the sum of the rows."""
 NOISE = 1e-9
 """Rounding error of a sum of floats, relative to the sum."""
 
@@ -45,6 +49,8 @@ class Row:
     """The number of groups in the row."""
     by_model: Mapping[str, float] = field(default_factory=dict)
     """Charged seconds by the model of the GPU, if each model has its own price."""
+    phases: PhaseEnergy | None = None
+    """Energy of prefill and decode, if the row is a language model whose load determines them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +92,18 @@ def create_rows(
     if missing > NOISE * booked:
         reasons[UNRECORDED] = missing
     unattributed: dict[Column, float] = {Column.ENERGY: sum(reasons.values())} if has_energy else {}
+    if totals.intensity is not None and has_energy:
+        unattributed[Column.CARBON] = _unattributed_carbon(totals, unrecorded, reasons.get(UNRECORDED, 0.0))
     memory = totals.whole(Part.WHOLE, Column.MEMORY)
     if memory is not None and grouping.of != "gpus":
         unattributed[Column.MEMORY] = max(0.0, memory - _sum_of(rows, Column.MEMORY))
     bars = _sum(_bars(totals, Part.UNATTRIBUTED), _to_bars(totals, [max(0.0, joules) for joules in unrecorded]))
     rows.append(Row(Kind.UNATTRIBUTED, amounts=unattributed, bars=bars))
+    summed = (Column.ENERGY, Column.CARBON) if totals.intensity is not None else (Column.ENERGY,)
     if has_energy:
-        total = replace(total, amounts={**total.amounts, Column.ENERGY: _sum_of(rows, Column.ENERGY)})
+        total = replace(total, amounts={**total.amounts, **{column: _sum_of(rows, column) for column in summed}})
+    if grouping.name == SERVED:
+        total = replace(total, amounts={**total.amounts, **{column: _sum_of(rows, column) for column in OF_TOKENS}})
     ordered = sorted(((name, joules) for name, joules in reasons.items() if joules > 0), key=lambda item: -item[1])
     return Rows(tuple(rows), total, tuple(ordered), tuple("/".join(row.key) for row in unmapped))
 
@@ -106,7 +117,7 @@ def spread(rows: Rows) -> Rows:
     own = [row for row in rows.rows if row.kind not in (Kind.IDLE, Kind.UNATTRIBUTED)]
     rest = [row for row in rows.rows if row not in own]
     spread_amounts: dict[Column, float] = {}
-    for column in (Column.ENERGY, Column.SHARED):
+    for column in (Column.ENERGY, Column.CARBON, Column.SHARED):
         weights = [row.amounts.get(column, 0.0) for row in own]
         amount = _sum_of(rest, column)
         if not sum(weights) or not amount:
@@ -118,7 +129,7 @@ def spread(rows: Rows) -> Rows:
         ]
         if column is Column.ENERGY:
             own = _with_bars(own, weights, _sum(*[row.bars for row in rest]))
-        else:
+        elif column is Column.SHARED:
             own = _with_models(own, weights, rest)
         rest = [_without(row, column) for row in rest]
     kept = (row for row in rest if any(row.amounts.values()))
@@ -161,6 +172,14 @@ def _total(totals: Totals) -> Row:
     return Row(Kind.TOTAL, amounts=amounts, by_model=totals.by_model[Part.WHOLE].get((), {}))
 
 
+def _unattributed_carbon(totals: Totals, unrecorded: Sequence[float], missing: float) -> float:
+    """Emissions of unattributed energy; those of unrecorded energy have the intensity of the cells that miss energy."""
+    positive = [max(0.0, joules) for joules in unrecorded]
+    weighted = sum([joules * grams for joules, grams in zip(positive, totals.intensity or (), strict=True)])
+    lost = weighted * missing / sum(positive) if missing else 0.0
+    return (totals.whole(Part.UNATTRIBUTED, Column.CARBON) or 0.0) + lost
+
+
 def _idle(totals: Totals, rows: Sequence[Row], total: Row) -> Row:
     """Idle energy, and the hours of GPUs that no row held."""
     amounts = _whole(totals, Part.IDLE)
@@ -191,13 +210,29 @@ def _groups(totals: Totals, grouping: Grouping) -> tuple[list[Row], list[Row]]:
             unknown, unknown_hours = dict(amounts), hours
         else:
             named.append(Row(Kind.GROUP, key, amounts, totals.energy_by_bar.get(key, ()), by_model=hours))
-    if grouping.join:
-        whole = totals.whole(Part.ALL_GROUPS, Column.ENERGY) or 0.0
-        remainder = whole - _sum_of(named, Column.ENERGY)
+    if grouping.name == SERVED:
+        named = [_served(row, totals) for row in named]
+    for column in (Column.ENERGY, Column.CARBON) if grouping.join else ():
+        whole = totals.whole(Part.ALL_GROUPS, column) or 0.0
+        remainder = whole - _sum_of(named, column)
         if remainder > NOISE * whole:
-            unknown[Column.ENERGY] = remainder
+            unknown[column] = remainder
     named.sort(key=_largest_first)
     return named, [Row(Kind.UNKNOWN, amounts=unknown, by_model=unknown_hours)] if unknown else []
+
+
+def _served(row: Row, totals: Totals) -> Row:
+    """A language model with its energy above parked power, and that of prefill and decode."""
+    energy, parked = row.amounts.get(Column.ENERGY), row.amounts.get(Column.PARKED, 0.0)
+    if energy is None:
+        return row
+    cells = totals.by_cell.get(row.key, {})
+    nothing = [0.0] * len(next(iter(cells.values()), ()))
+    columns = [cells.get(column, nothing) for column in (Column.ENERGY, Column.PARKED, Column.PROMPT, Column.OUTPUT)]
+    windows = [Window(joules - waiting, prompt, output) for joules, waiting, prompt, output in
+               zip(*columns, strict=True)]  # fmt: skip
+    amounts = {**row.amounts, Column.PARKED: parked, Column.WORK: max(0.0, energy - parked)}
+    return replace(row, amounts=amounts, phases=fit(windows))
 
 
 def _by_department(groups: Sequence[Row], departments: Mapping[str, str]) -> tuple[list[Row], list[Row]]:

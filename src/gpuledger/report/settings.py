@@ -12,11 +12,13 @@ from gpuledger import checks, durations
 from gpuledger.errors import ConfigError
 from gpuledger.fleet.settings import PROMETHEUS, PrometheusSettings
 from gpuledger.options import Option
+from gpuledger.report.carbon import Embodied
 from gpuledger.report.queries import GROUPINGS, Grouping, find_grouping
 from gpuledger.report.report import GPU_HOURS, Prices
 from gpuledger.report.span import MAX_POINTS, Span, default_step_ms, parse_moment, parse_month
 
-FORMATS = {"table": (".txt",), "csv": (".csv",), "json": (".json",), "html": (".html", ".htm")}
+FORMATS = {"table": (".txt",), "csv": (".csv",), "json": (".json",), "html": (".html", ".htm"), "focus": ()}
+CURRENCY = re.compile("[A-Z]{3}")
 IDLE = ("row", "spread")
 DEFAULT_SPAN_S = 86400.0
 NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
@@ -72,7 +74,7 @@ def by(text: str) -> str:
 
 
 def model_price(text: str) -> str:
-    """The price of a GPU-hour of one model."""
+    """The price of a GPU-hour of one model of GPU."""
     model, _, price = text.rpartition("=")
     if not model.strip() or not price:
         raise ValueError("is no price of a model; write it as 'NVIDIA H200=2.50'")
@@ -101,6 +103,13 @@ def currency(text: str) -> str:
     return text
 
 
+def name(text: str) -> str:
+    """A name in a bill."""
+    if not text or len(text) > 200 or not text.isprintable():
+        raise ValueError("is not a name; write one of at most 200 printable characters")
+    return text
+
+
 OPTIONS: tuple[Option, ...] = (
     *[replace(option, default=120.0) if option.key == "prometheus.timeout" else option for option in PROMETHEUS],
     Option("since", 0.0, "Length of the span that ends at --to; 0s is 1d, unless --from is given.",
@@ -124,6 +133,11 @@ OPTIONS: tuple[Option, ...] = (
            "other rows in proportion to their use).", checks.OneOf(*IDLE), "POLICY"),
     Option("currency", "", "Currency to show.", currency, "NAME"),
     Option("carbon", "", "Grams of CO2 equivalent per kWh.", amount, "GRAMS"),
+    Option("carbon-query", "", "PromQL of the grid's carbon intensity in grams per kWh, which weights each cell of the "
+           "report; instead of --carbon.", str, "PROMQL"),
+    Option("embodied", "", "Emissions of the production of one GPU, in kg of CO2 equivalent.", amount, "KG"),
+    Option("embodied-lifetime", 5 * 365.25 * 86400, "Life of a GPU, over whose hours --embodied is divided.",
+           checks.between("1d", "36500d"), "DURATION"),
     Option("pue", "1", "Power usage effectiveness (facility energy / IT energy); multiplies costs and carbon.", pue,
            "RATIO"),
     Option("step", 0.0, "Length of the cells that the span is divided into, from 1s; 0s chooses it automatically.",
@@ -135,6 +149,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("format", "", f"Output format: {', '.join(FORMATS)}. Without it, the suffix of --output decides.",
            output_format, "FORMAT"),
     Option("output", "", "File to write; standard output if not set.", str, "PATH"),
+    Option("billing-account", "gpuledger", "Billing account in the rows of --format focus.", name, "NAME"),
+    Option("provider-name", "gpuledger", "Provider and issuer of the invoice in the rows of --format focus.", name,
+           "NAME"),
 )  # fmt: skip
 
 
@@ -157,12 +174,17 @@ class Settings(PrometheusSettings):
     idle: str
     currency: str
     carbon: str
+    carbon_query: str
+    embodied: str
+    embodied_lifetime: float
     pue: str
     step: float
     gap: float
     allow_partial: bool
     format: str
     output: str
+    billing_account: str
+    provider_name: str
 
     def span(self, now_ms: int) -> Span:
         """The span of the report. Raises ConfigError."""
@@ -204,6 +226,8 @@ class Settings(PrometheusSettings):
 
     def prices(self) -> Prices:
         """The prices that were given. Raises ConfigError if a model has two."""
+        if self.carbon and self.carbon_query:
+            raise ConfigError("--carbon and --carbon-query both set the carbon intensity", "use one of them")
         amounts = (self.price, self.price_gpu_hour, self.carbon)
         kwh, gpu_hour, grams = (float(text) if text else None for text in amounts)
         models: dict[str, float] = {}
@@ -212,7 +236,30 @@ class Settings(PrometheusSettings):
             if model in models:
                 raise ConfigError(f"--price-model: {model!r} has two prices", "remove one of them")
             models[model] = float(price)
-        return Prices(kwh, gpu_hour, self.gpu_hours, self.currency, grams, pue=float(self.pue), models=models)
+        embodied = Embodied(float(self.embodied), self.embodied_lifetime) if self.embodied else None
+        return Prices(
+            kwh,
+            gpu_hour,
+            self.gpu_hours,
+            self.currency,
+            grams,
+            pue=float(self.pue),
+            models=models,
+            carbon_query=self.carbon_query,
+            embodied=embodied,
+        )
+
+    def check_focus(self) -> None:
+        """Check the settings of `--format focus`. Raises ConfigError."""
+        if not CURRENCY.fullmatch(self.currency):
+            raise ConfigError("--format focus needs a currency as in ISO 4217", "set --currency, such as EUR")
+        if not (self.price or self.price_gpu_hour or self.price_model):
+            raise ConfigError("--format focus needs a price", "set --price, --price-gpu-hour or both")
+        for setting, is_set in {"--map": self.map, "--top": self.top, "--idle spread": self.idle == "spread"}.items():
+            if is_set:
+                raise ConfigError(f"--format focus: {setting} has no effect on its rows", "omit it")
+        if find_grouping(self.by).of == "gpus":
+            raise ConfigError(f"--format focus: --by {self.by} has no owners", "use --by namespace, pod or user")
 
     def output_format(self) -> str:
         """The output format. Raises ConfigError if the suffix of the file does not determine it."""

@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from gpuledger import durations
 from gpuledger.top.bars import History
-from gpuledger.top.cards import Screen, gpu_lines, problem_lines, title
+from gpuledger.top.cards import Screen, gpu_lines, problem_lines, server_lines, title
 from gpuledger.top.columns import View, summary
 from gpuledger.top.feed import Feed
 from gpuledger.top.keys import CHANGES, KEYS, Key, name_of
@@ -24,6 +24,7 @@ from gpuledger.view.codec import clean
 from gpuledger.view.schema import Gpu, Snapshot
 
 MAX_PROBLEMS = 3
+MAX_SERVERS = 4
 OTHER_ROWS = 8
 """Rows of the screen that are not for GPUs; GPUs get half of the remaining ones."""
 USUAL_GPUS = 8
@@ -135,7 +136,7 @@ class Top(App[None]):
         paused = styled("PAUSED" if self._is_paused else "", WARN)
         first = joined([paused, title(snapshot, screen, source=self._feed.name, interval=interval)])
         gpus = gpu_lines(snapshot, self._gpus(snapshot), screen, room, self._history)
-        return [cropped(first, screen.columns), *problems, *gpus]
+        return [cropped(first, screen.columns), *problems, *gpus, *server_lines(snapshot, screen, MAX_SERVERS)]
 
     def _waiting_lines(self) -> list[Line]:
         source = f"connecting to {self._feed.name}" if self._feed.name else "reading the GPUs"

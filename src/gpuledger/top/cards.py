@@ -26,7 +26,7 @@ from gpuledger.top.text import (
     width,
     wrapped,
 )
-from gpuledger.view.schema import Gpu, Snapshot
+from gpuledger.view.schema import Gpu, ServerRow, Snapshot
 
 CHART_WIDTH = 120
 """Columns of the screen from which on a card contains a chart."""
@@ -102,6 +102,43 @@ def gpu_lines(
         text = f"{len(gpus) - len(fitting)} more GPUs and instances; choose one with [ and ]"
         lines.append(cropped(styled(text, "dim"), screen.columns))
     return lines
+
+
+def server_lines(snapshot: Snapshot, screen: Screen, rows: int) -> list[Line]:
+    """The servers of language models, one line each, the busiest first; at most `rows` lines."""
+    busiest = sorted(snapshot.servers, key=lambda server: (-(server.output_tokens_per_second or 0.0), server.server))
+    lines = [cropped(_server_line(server, screen.glyphs), screen.columns) for server in busiest[:rows]]
+    if len(busiest) > rows > 0:
+        lines[-1] = styled(f"{len(busiest) - rows + 1} more servers of language models", "dim")
+    return lines
+
+
+def _server_line(server: ServerRow, glyphs: Glyphs) -> Line:
+    name = styled(server.owner or server.server, "bold") + styled(f"  {', '.join(server.models)}")
+    if not server.up:
+        return joined([name, styled(server.reason or "is down", BAD)])
+    if not server.owner:
+        return joined([name, styled("is on no GPU", "dim")])
+    output, prompt = (
+        whole(rate, glyphs) for rate in (server.output_tokens_per_second, server.prompt_tokens_per_second)
+    )
+    parts = [
+        f"{output} + {prompt} tokens/s",
+        f"{_significant(server.joules_per_output_token, glyphs)} J/output token",
+        f"{_significant(server.joules_per_token, glyphs)} J/token",
+        f"parked {whole(server.parked_watts, glyphs)} W",
+    ]
+    if server.prefill_joules is not None and server.decode_joules is not None:
+        phases = (("prefill", server.prefill_joules, server.prefill_error_joules),
+                  ("decode", server.decode_joules, server.decode_error_joules))  # fmt: skip
+        parts += [f"{phase} {_significant(joules, glyphs)}{glyphs.error}{_significant(error, glyphs)} J" for
+                  phase, joules, error in phases]  # fmt: skip
+    return joined([name, *(styled(part) for part in parts)])
+
+
+def _significant(value: float | None, glyphs: Glyphs) -> str:
+    """A number with three significant digits."""
+    return glyphs.none if value is None else f"{value:.3g}"
 
 
 def _card(

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from gpuledger.top.bars import History, chart
-from gpuledger.top.cards import Screen, gpu_lines, power_text, problem_lines, title
+from gpuledger.top.cards import Screen, gpu_lines, power_text, problem_lines, server_lines, title
 from gpuledger.top.columns import COLUMNS, View, cells, fit, headings, summary
 from gpuledger.top.keys import KEYS
 from gpuledger.top.rows import Row, Use
@@ -177,6 +177,7 @@ def _once_lines(snapshot: Snapshot, view: View, screen: Screen) -> list[Line]:
         title(snapshot, screen),
         *problem_lines(snapshot, screen, fixes=True),
         *gpu_lines(snapshot, gpus, screen, 3 * MAX_CARDS if len(gpus) <= MAX_CARDS else len(gpus)),
+        *server_lines(snapshot, screen, len(snapshot.servers)),
         summary(rows, view, columns, glyphs),
         cropped(styled(" ".join(headings(fitting, view, glyphs)), HEAD), columns),
         *(cropped(text, columns) for text in texts),

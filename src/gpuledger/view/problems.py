@@ -191,6 +191,7 @@ def _books(tick: Tick) -> Iterator[Problem]:
 
 
 def _exporter(tick: Tick) -> Iterator[Problem]:
+    """Problems of the exporter itself."""
     health = tick.health
     for stage in health.stages:
         if not stage.success and stage.name != "read":  # a failure to read is a problem of the driver
@@ -199,18 +200,28 @@ def _exporter(tick: Tick) -> Iterator[Problem]:
         seconds, interval = health.duration_ns / 1e9, health.interval_ns / 1e9
         what = f"a tick takes {seconds:.1f} s, longer than the interval of {interval:g} s"
         yield Problem(what, "raise `--tick.interval`", SLOW, severity=WARNING, about="exporter")
-    if health.otlp is not None and health.otlp.problem is not None:
-        yield _component(health.otlp.problem, "otlp", LOG_FIX)
-    if health.upstream is not None and not health.upstream.up:
-        yield _component(health.upstream.problem, "dcgm-exporter", LOG_FIX)
-    elif health.upstream is not None and health.upstream.pods_problem is not None:
-        yield replace(health.upstream.pods_problem, about="dcgm-exporter")
+    yield from _peers(tick)
     if tick.dcgm is not None and not tick.dcgm.up:
         yield _component(tick.dcgm.problem, "DCGM", "check whether nv-hostengine hangs")
     if tick.journal is not None and tick.journal.failures:
         what = f"the journal could not be written {_times(tick.journal.failures)}"
         fix = "see the exporter's log; check the free space and the permissions of the journal's directory"
         yield Problem(what, fix, "journal", severity=WARNING, about="journal")
+
+
+def _peers(tick: Tick) -> Iterator[Problem]:
+    """Problems with servers that are read or written."""
+    health = tick.health
+    if health.otlp is not None and health.otlp.problem is not None:
+        yield _component(health.otlp.problem, "otlp", LOG_FIX)
+    for server in tick.servers or ():
+        if server.problem is not None and server.problem.kind != "starting":
+            cause = replace(server.problem, severity=WARNING)
+            yield _component(cause, f"tokens of {server.name}", LOG_FIX)
+    if health.upstream is not None and not health.upstream.up:
+        yield _component(health.upstream.problem, "dcgm-exporter", LOG_FIX)
+    elif health.upstream is not None and health.upstream.pods_problem is not None:
+        yield replace(health.upstream.pods_problem, about="dcgm-exporter")
 
 
 def _component(cause: Problem | None, about: str, fallback_fix: str) -> Problem:

@@ -182,6 +182,29 @@ class AllocationRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRow:
+    """The language-model servers of one owner, over all its GPUs. Values are of the last minute."""
+
+    server: Annotated[str, "The owner as in --tokens.scrape."] = ""
+    owner: Annotated[str, "Display name of the owner; empty while it is on no GPU."] = ""
+    up: bool = False
+    reason: Annotated[str, "Why the server is down."] = ""
+    models: Names = ()
+    prompt_tokens: Annotated[int | None, "Since the server started."] = None
+    output_tokens: Annotated[int | None, "Since the server started."] = None
+    prompt_tokens_per_second: float | None = None
+    output_tokens_per_second: float | None = None
+    work_watts: Annotated[float | None, "Power above parked power."] = None
+    parked_watts: float | None = None
+    joules_per_output_token: Annotated[float | None, "Energy above parked power per output token."] = None
+    joules_per_token: Annotated[float | None, "The same per token, prompt and output together."] = None
+    prefill_joules: Annotated[float | None, "Estimated energy of a prompt token; null if it is not determined."] = None
+    prefill_error_joules: Annotated[float | None, "Its standard error."] = None
+    decode_joules: Annotated[float | None, "Estimated energy of an output token; null if it is not determined."] = None
+    decode_error_joules: Annotated[float | None, "Its standard error."] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
     """A provider of names, such as Docker or the kubelet."""
 
@@ -219,6 +242,7 @@ class Snapshot:
     processes: tuple[ProcessRow, ...] = ()
     containers: tuple[ContainerRow, ...] = ()
     allocations: Annotated[tuple[AllocationRow, ...], "Allocations in force."] = ()
+    servers: Annotated[tuple[ServerRow, ...], "Servers of language models, with --tokens.scrape."] = ()
     dropped_processes: Annotated[int, "Rows left out since the start because of --process.max."] = 0
     providers: Annotated[tuple[Provider, ...], "Providers of names."] = ()
     unresolved: Annotated[Counts, "Processes whose owner is not fully known, by reason."] = field(default_factory=dict)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gpuledger import __version__
 from gpuledger.holders import allocations
-from gpuledger.model import Account, AllocationUse, ContainerUse, MemoryAccount, Owner, ProcessUse, Reading, Tick
+from gpuledger.model import (
+    Account,
+    AllocationUse,
+    ContainerUse,
+    MemoryAccount,
+    Owner,
+    ProcessUse,
+    Reading,
+    Tick,
+    TokenServer,
+)
 from gpuledger.model.readings import Labelled
 from gpuledger.view.problems import problems
 from gpuledger.view.release import free_command
@@ -20,6 +31,7 @@ from gpuledger.view.schema import (
     ProblemRow,
     ProcessRow,
     Provider,
+    ServerRow,
     Snapshot,
 )
 
@@ -50,6 +62,7 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
         processes=tuple(_process(use, power) for use in tick.processes),
         containers=tuple(_container(use, power) for use in tick.containers),
         allocations=tuple(_allocation(use) for use in tick.allocations if use.state),
+        servers=tuple(_server(server) for server in tick.servers or ()),
         dropped_processes=tick.dropped_processes,
         providers=tuple(
             Provider(
@@ -75,6 +88,38 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
             for problem in problems(tick)
         ),
     )
+
+
+def _server(server: TokenServer) -> ServerRow:
+    rates, phases, shown = server.rates, server.phases, server.owner is not None
+    row = ServerRow(
+        server=server.name,
+        owner=server.owner.display_name if server.owner is not None else "",
+        up=server.up,
+        reason=server.reason,
+        models=tuple(dict.fromkeys(count.model or count.engine for count in server.counts)),
+        prompt_tokens=sum(count.prompt for count in server.counts) if server.counts and shown else None,
+        output_tokens=sum(count.output for count in server.counts) if server.counts and shown else None,
+    )
+    if rates is not None and shown:
+        row = replace(
+            row,
+            prompt_tokens_per_second=round(rates.prompt_tokens / rates.seconds, 3),
+            output_tokens_per_second=round(rates.output_tokens / rates.seconds, 3),
+            work_watts=round(rates.work_j / rates.seconds, 3),
+            parked_watts=round(rates.parked_j / rates.seconds, 3),
+            joules_per_output_token=rates.joules_per_output_token,
+            joules_per_token=rates.joules_per_token,
+        )
+    if phases is not None and shown:
+        row = replace(
+            row,
+            prefill_joules=phases.prompt_j,
+            prefill_error_joules=phases.prompt_error_j,
+            decode_joules=phases.output_j,
+            decode_error_joules=phases.output_error_j,
+        )
+    return row
 
 
 def metered_gpus(tick: Tick) -> set[str]:

@@ -74,6 +74,11 @@ export function addends(kind, parts) {
   return { sum: `${show(wanted)} ${name}`, parts: whole.map(show) };
 }
 
+// A number with three significant digits.
+export function significant(value) {
+  return known(value) ? Number(value).toLocaleString("en", { maximumSignificantDigits: 3 }) : NONE;
+}
+
 export function minutes(seconds) {
   return `${count(seconds / 60)} min`;
 }

@@ -8,6 +8,7 @@ import { showHealth } from "./health.js";
 import { Live } from "./live.js";
 import { Past } from "./past.js";
 import { Power } from "./power.js";
+import { showServers } from "./servers.js";
 import { Table } from "./table.js";
 
 const DEFAULTS = { column: "memory", descending: true, filter: "", group: "", range: "" };
@@ -111,6 +112,7 @@ function draw() {
   buttons.forEach((button, index) => mark(button, "aria-pressed", String(RANGES[index] === range())));
   cards.update(snapshot, past, seconds);
   power.update(past, seconds);
+  showServers(snapshot);
   table.update(snapshot, past, seconds);
   for (const id of ["health", "gpus", "owners"]) find(id).hidden = false;
   mark(document.body, "data-time", snapshot.time);

@@ -1,0 +1,77 @@
+"""Metrics of language-model servers, with --tokens.scrape. Tokens stand next to energy and never change it."""
+
+from __future__ import annotations
+
+from gpuledger.catalog.family import C, Family, G, Series, Value, at
+from gpuledger.catalog.kinds import EXPORTER, SERVER
+from gpuledger.model import Tick, TokenServer
+
+COUNTERS = "the server's own /metrics, with --tokens.scrape"
+JOIN = "the ledger, and the server's own /metrics, with --tokens.scrape"
+
+
+def _prompt(server: TokenServer) -> Series:
+    return [((count.engine, count.model), count.prompt) for count in server.counts]
+
+
+def _output(server: TokenServer) -> Series:
+    return [((count.engine, count.model), count.output) for count in server.counts]
+
+
+def _per_output_token(server: TokenServer) -> Value | None:
+    return None if server.rates is None else server.rates.joules_per_output_token
+
+
+def _per_token(server: TokenServer) -> Value | None:
+    return None if server.rates is None else server.rates.joules_per_token
+
+
+def _phases(server: TokenServer) -> Series:
+    phases = server.phases
+    return () if phases is None else ((("prefill",), phases.prompt_j), (("decode",), phases.output_j))
+
+
+def _phase_errors(server: TokenServer) -> Series:
+    phases = server.phases
+    return () if phases is None else ((("prefill",), phases.prompt_error_j), (("decode",), phases.output_error_j))
+
+
+def _up(tick: Tick) -> Series:
+    return [((server.name,), int(server.up)) for server in tick.servers or ()]
+
+
+def _failures(tick: Tick) -> Series:
+    return [((server.name, reason), n) for server in tick.servers or () for reason, n in server.failures]
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family("gpu_server_prompt_tokens_total", C, SERVER, "Prompt tokens of a model, as its server counts them.",
+           COUNTERS, series=_prompt, labels=("engine", "model_name"), needs="servers"),
+    Family("gpu_server_output_tokens_total", C, SERVER, "Output tokens of a model, as its server counts them.",
+           COUNTERS, series=_output, labels=("engine", "model_name"), needs="servers"),
+    Family("gpu_server_work_energy_joules_total", C, SERVER,
+           "Energy of the server's owner above parked power, over all its GPUs, since the exporter started.",
+           JOIN, at("work_mj", 1000), unit="joules", needs="servers"),
+    Family("gpu_server_parked_energy_joules_total", C, SERVER,
+           "Parked energy of the server's owner, over all its GPUs, since the exporter started.",
+           JOIN, at("parked_mj", 1000), unit="joules", needs="servers"),
+    Family("gpu_server_output_token_energy_joules", G, SERVER,
+           "Energy above parked power per output token, over the last minute.",
+           JOIN, _per_output_token, unit="joules", needs="servers"),
+    Family("gpu_server_token_energy_joules", G, SERVER,
+           "Energy above parked power per token, prompt and output together, over the last minute.",
+           JOIN, _per_token, unit="joules", needs="servers"),
+    Family("gpu_server_phase_token_energy_joules", G, SERVER,
+           "Estimated energy above parked power of a prompt token (prefill) and of an output token (decode), over the "
+           "last minutes; absent if the server's load does not determine both.",
+           JOIN, series=_phases, labels=("phase",), unit="joules", needs="servers"),
+    Family("gpu_server_phase_token_energy_error_joules", G, SERVER,
+           "Standard error of gpu_server_phase_token_energy_joules.",
+           JOIN, series=_phase_errors, labels=("phase",), unit="joules", needs="servers"),
+    Family("gpuledger_tokens_up", G, EXPORTER,
+           "1 if the server of --tokens.scrape answers with token counters; the log has the reason if not.",
+           COUNTERS, series=_up, labels=("server",), needs="servers"),
+    Family("gpuledger_tokens_failures_total", C, EXPORTER,
+           "Failed reads of the server of --tokens.scrape, by reason.",
+           COUNTERS, series=_failures, labels=("server", "reason"), needs="servers"),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Token counts of language-model servers, joined with the energy of their owners."""

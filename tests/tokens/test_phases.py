@@ -1,0 +1,58 @@
+"""The energy of prefill and decode, fitted to windows of a server."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gpuledger.tokens.phases import Window, fit
+
+
+def windows(count: int, noise: float, ratio: float | None = None) -> list[Window]:
+    """Windows of a server with 0.02 J per prompt token and 0.5 J per output token; `ratio` fixes prompt to output."""
+    numbers = random.Random(7)
+    made = []
+    for _ in range(count):
+        output = numbers.uniform(100, 1000)
+        prompt = output * ratio if ratio is not None else numbers.uniform(0, 40_000)
+        made.append(Window((0.02 * prompt + 0.5 * output) * numbers.gauss(1, noise), prompt, output))
+    return made
+
+
+def test_exact_data_give_exact_energies() -> None:
+    """Without noise, both energies are those of the world, and their errors are 0."""
+    phases = fit(windows(8, 0.0))
+
+    assert phases is not None
+    assert (phases.prompt_j, phases.output_j) == pytest.approx((0.02, 0.5))
+    assert (phases.prompt_error_j, phases.output_error_j) == pytest.approx((0, 0), abs=1e-9)
+    assert phases.windows == 8
+
+
+def test_errors_cover_the_truth() -> None:
+    """With 5 % of noise, the truth is within three standard errors, which are small."""
+    phases = fit(windows(40, 0.05))
+
+    assert phases is not None
+    assert abs(phases.prompt_j - 0.02) < 3 * phases.prompt_error_j < 0.3 * 0.02
+    assert abs(phases.output_j - 0.5) < 3 * phases.output_error_j < 0.6 * 0.5
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        windows(7, 0.0),
+        windows(40, 0.05, ratio=20),
+        windows(40, 0.0, ratio=20),
+        [Window(10, 100, 0)] * 20,
+        [Window(10, 0, 100)] * 20,
+        [Window(0, 0, 0)] * 20,
+        [Window(50 - o, 0.0 if o % 2 else 9.0, o) for o in map(float, range(1, 20))],
+        [],
+    ],
+    ids=["few", "one ratio", "one ratio, exact", "prefill only", "decode only", "no tokens", "negative", "none"],
+)
+def test_no_estimate_without_evidence(given: list[Window]) -> None:
+    """Nothing is published if the load of the server does not tell both phases apart."""
+    assert fit(given) is None
