@@ -67,7 +67,7 @@ def test_results(tokens: Any) -> None:
 
     mine = found["servers"]["server-a"]
     assert mine["alone"]["j_per_token"] == pytest.approx(280 / 8200)
-    assert mine["j_per_token_ratio"] == pytest.approx(1.0)
+    assert mine["ratio"] == pytest.approx(1.0)
     assert found["phases"]["prefill"]["truth_j"] == pytest.approx(0.01)
     assert found["phases"]["decode"]["truth_j"] == pytest.approx(1.0)
     assert found["phases"]["decode"]["ratio"] == pytest.approx(0.9)
