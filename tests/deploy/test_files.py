@@ -210,3 +210,21 @@ def test_dockerignore_includes_the_copied_files() -> None:
     assert {"src", "pyproject.toml", "NOTICE"} <= names
     assert {f"!{name}" for name in names} <= set(ignored)
     assert all((ROOT / name).exists() for name in names - {"deploy/wheels"})  # optional: builds without an index
+
+
+def test_the_kustomization_of_the_docs() -> None:
+    """It names existing files, images and objects. kustomize rejects a patch that begins with [ and is not JSON."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    example = yaml.safe_load(page.partition("```yaml\n# deploy/kubernetes/kustomization.yaml\n")[2].partition("```")[0])
+    ((patch,), (image,)) = example["patches"], example["images"]
+    exporter = objects(DEPLOY / "kubernetes" / example["resources"][0])
+    (target,) = [item for item in exporter if item["kind"] == patch["target"]["kind"]]
+    pod = target["spec"]["template"]["spec"]
+
+    assert patch["patch"].startswith("- ")
+    assert yaml.safe_load(patch["patch"])[0]["path"] == "/spec/template/spec/runtimeClassName"
+    assert {container["image"].partition(":")[0] for container in pod["containers"]} == {image["name"]}
+    optional = set(
+        re.findall(r"`([\w-]+\.yaml)`", page.partition("Add them to `resources`")[2].partition("Open this")[0])
+    )
+    assert {*optional, *example["resources"]} == {path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")}
