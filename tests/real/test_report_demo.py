@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuledger.cli.demo import RECORDING
+from gpuledger.books.book import Books
+from gpuledger.cli.demo import RECORDING, RETENTION_S
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 from gpuledger.loop import Loop
@@ -31,7 +32,8 @@ def history() -> History:
     """What Prometheus scrapes from the demo, on a clock that only the test moves."""
     now_s = 0.0
     replay = Replay(RECORDING, looped=True, monotonic=lambda: now_s, now_ns=lambda: BEGAN * 10**9)
-    loop, renderer = Loop(replay, None, interval_s=1.0, monotonic=lambda: now_s), Renderer()
+    books, renderer = Books(keep_ns=int(RETENTION_S * 1e9)), Renderer()
+    loop = Loop(replay, None, interval_s=1.0, books=books, monotonic=lambda: now_s)
     series: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, float]]] = {}
     for second in range(SECONDS + 1):
         now_s = float(second)
