@@ -51,7 +51,7 @@ PACKAGES = {
 }
 """Programs, each with its package in Debian."""
 ROOT, CGROUPS, NETWORK = "root", "cgroups", "network"
-PTRACE, HOST_PIDS, NAMESPACES = "ptrace", "host-pids", "pid-namespaces"
+PTRACE, HOST_PIDS, NAMESPACES, USERS = "ptrace", "host-pids", "pid-namespaces", "user-namespaces"
 INDEX = "https://pypi.org/simple"
 PIP_FILES = ("/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
 CONNECT_S = 1.0
@@ -63,6 +63,7 @@ DAC_READ_SEARCH, SYS_PTRACE, SYS_ADMIN = 2, 19, 21
 """Numbers of capabilities."""
 INIT_PID_NAMESPACE = "pid:[4026531836]"
 NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
+USER_NAMESPACE = ("unshare", "--user", "--map-root-user")
 SEPARATE = {
     "image": "make image-test",
     "e2e": "make e2e",
@@ -104,10 +105,10 @@ def _has_host_pids() -> bool:
 
 
 @cache
-def _has_namespaces() -> bool:
-    if find(NAMESPACE[0]) is None:
+def _works(*command: str) -> bool:
+    if find(command[0]) is None:
         return False
-    return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+    return subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
 
 
 @cache
@@ -176,7 +177,8 @@ CHECKS: dict[str, Callable[[], bool]] = {
     PTRACE: _can_trace,
     CGROUPS: _has_cgroups,
     HOST_PIDS: _has_host_pids,
-    NAMESPACES: _has_namespaces,
+    NAMESPACES: lambda: _works(*NAMESPACE),
+    USERS: lambda: _works(*USER_NAMESPACE),
     NETWORK: _has_index,
 }
 DESCRIPTIONS = {
@@ -185,6 +187,7 @@ DESCRIPTIONS = {
     CGROUPS: "a writable cgroup hierarchy",
     HOST_PIDS: "the host's PID namespace",
     NAMESPACES: "the right to create a PID namespace",
+    USERS: "the right to create a user namespace",
     NETWORK: "a connection to pip's package index",
 }
 
