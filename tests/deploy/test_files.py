@@ -152,22 +152,6 @@ def test_the_program_accepts_the_arguments_of_the_manifests(name: str, capsys: p
     assert yaml.safe_load(capsys.readouterr().out)["web"]["listen-address"] in ([":9400"], [":9401"])
 
 
-@pytest.mark.parametrize(("name", "peers"), [("gpuledger.yaml", [None]), ("fleet.yaml", ["kube-system", "gpuledger"])])
-def test_manifests_restrict_the_network(name: str, peers: list[str | None]) -> None:
-    """Pods accept connections on one port, and open some only to the API server, or to DNS and Prometheus."""
-    (policy,) = [item for item in objects(DEPLOY / "kubernetes" / name) if item["kind"] == "NetworkPolicy"]
-    spec = policy["spec"]
-
-    assert spec["policyTypes"] == ["Ingress", "Egress"]
-    assert [rule["ports"] for rule in spec["ingress"]] == [[{"port": "metrics", "protocol": "TCP"}]]
-    assert len(spec["egress"]) == len(peers)
-    for rule, peer in zip(spec["egress"], peers, strict=True):
-        if peer is None:
-            assert {port["port"] for port in rule["ports"]} == {443, 6443}
-        else:
-            assert peer in str(rule["to"])
-
-
 def test_uid_0_of_the_manifests_has_no_capability() -> None:
     """It is needed for the kubelet's socket; docs/permissions.md tells what it can do to other processes."""
     (exporter,) = [item for item in objects(DEPLOY / "kubernetes/gpuledger.yaml") if item["kind"] == "DaemonSet"]

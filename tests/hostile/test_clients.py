@@ -22,7 +22,7 @@ from tests.export.logins import basic
 from tests.hostile.slow import slow_readers
 
 PROBE_S = 5.0
-"""The default timeout of a probe in Kubernetes is 1 s; the rest is for machines that run other tests at the same time."""
+"""The default timeout of a probe in Kubernetes is 1 s; the rest is for machines that run other tests meanwhile."""
 SCRAPE_S = 10.0
 """The default timeout of a scrape in Prometheus."""
 

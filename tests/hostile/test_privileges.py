@@ -72,11 +72,6 @@ def running(flags: list[str]) -> Iterator[int]:
         process.kill()
 
 
-def test_table() -> None:
-    """The page omits a kind of exporter: the test of its table fails."""
-    assert {row[0] for row in ROWS} == set(EXPORTERS)
-
-
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]} to {row[1]}")
 def test_other_processes(row: list[str]) -> None:
     """The exporter signals, limits and reads a process of another tenant: the kernel allows what the table says."""
