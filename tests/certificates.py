@@ -1,12 +1,23 @@
-"""Certificates made by openssl, as a user makes them."""
+"""Certificates: two that are part of the checkout, and others made by openssl, as a user makes them."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.components import program
+from tests.components import TESTS, program
+
+SHIPPED = TESTS / "data" / "tls"
+
+
+def copy_certificate(folder: Path, name: str = "server") -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key: the one of the server, or another of the client."""
+    certificate, key = folder / "tls.crt", folder / "tls.key"
+    shutil.copy(SHIPPED / f"{name}.crt", certificate)
+    shutil.copy(SHIPPED / f"{name}.key", key)
+    return certificate, key
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The real components that tests use, and which of them this machine lacks.
 
 `python3 tests/components.py` lists the missing ones and the tests that are left out. It needs nothing but Python, so
-that `make test` can begin with it. A test declares what it needs: `needs("dockerd", "root")`. With STRICT=1, a missing
-component fails its tests instead.
+that `make test` can begin with it. A test declares what it needs: `needs("dockerd", "root")`; nothing else skips
+a test. With STRICT=1, a missing component fails its tests instead.
 """
 
 from __future__ import annotations
@@ -11,11 +11,17 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from configparser import ConfigParser
+from configparser import Error as ConfigParserError
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 TESTS = Path(__file__).parent
 PATH = "/usr/bin:/usr/sbin:/bin:/sbin:" + os.environ.get("PATH", "")
@@ -40,15 +46,31 @@ PACKAGES = {
     "setpriv": "util-linux",
     "systemd-analyze": "systemd",
     "tmux": "tmux",
+    "unshare": "util-linux",
     "victoria-metrics": "victoria-metrics",
 }
 """Programs, each with its package in Debian."""
 ROOT, CGROUPS, NETWORK = "root", "cgroups", "network"
-INDEX = ("pypi.org", 443)
+PTRACE, HOST_PIDS, NAMESPACES, USERS = "ptrace", "host-pids", "pid-namespaces", "user-namespaces"
+INDEX = "https://pypi.org/simple"
+PIP_FILES = ("/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
+CONNECT_S = 1.0
+PATIENT_S = 5.0
+"""With STRICT=1, a slow name server must not fail a test."""
 CGROUP_FILES = ("/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/memory/cgroup.procs")
 """Of version 2 and version 1."""
-SYS_ADMIN = 21
-"""Number of the capability."""
+DAC_READ_SEARCH, SYS_PTRACE, SYS_ADMIN = 2, 19, 21
+"""Numbers of capabilities."""
+INIT_PID_NAMESPACE = "pid:[4026531836]"
+NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
+USER_NAMESPACE = ("unshare", "--user", "--map-root-user")
+SEPARATE = {
+    "image": "make image-test",
+    "e2e": "make e2e",
+    "mock": "make mock",
+    "conformance": "make conformance",
+}
+"""Folders of tests that `make test` does not run, and the command that does."""
 MARK = re.compile(r"\bneeds\(([^)]*)\)")
 
 
@@ -58,23 +80,88 @@ def find(name: str) -> str | None:
 
 
 def is_here(name: str) -> bool:
-    """Whether this machine has a program, or root's rights, cgroups that tests can create, or a way to PyPI."""
-    if name == ROOT:
-        return os.geteuid() == 0 and bool(_capabilities() >> SYS_ADMIN & 1)
-    if name == CGROUPS:
-        return is_here(ROOT) and any(os.access(path, os.W_OK) for path in CGROUP_FILES)
-    if name == NETWORK:
-        return _can_connect()
-    return find(name) is not None
+    """Whether this machine has a program or one of the other components."""
+    check = CHECKS.get(name)
+    return find(name) is not None if check is None else check()
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0 and _has(SYS_ADMIN)
+
+
+def _can_trace() -> bool:
+    return os.geteuid() == 0 and _has(SYS_PTRACE) and _has(DAC_READ_SEARCH)
+
+
+def _has_cgroups() -> bool:
+    return _is_root() and any(os.access(path, os.W_OK) for path in CGROUP_FILES)
+
+
+def _has_host_pids() -> bool:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == INIT_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 @cache
-def _can_connect() -> bool:
-    try:
-        socket.create_connection(INDEX, timeout=3).close()
-    except OSError:
+def _works(*command: str) -> bool:
+    if find(command[0]) is None:
         return False
-    return True
+    return subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
+
+
+@cache
+def _has_index() -> bool:
+    """Whether pip's package index, or the proxy before it, accepts a connection within a limit."""
+    url = index_url(os.environ, PIP_FILES)
+    if urlsplit(url).hostname is None:
+        return True
+    return _within(PATIENT_S if is_strict() else CONNECT_S, lambda: _connect(proxy_of(url, os.environ) or url))
+
+
+def index_url(env: Mapping[str, str], files: Iterable[str]) -> str:
+    """The index that pip is configured to use: by its variable, or by the last file that names one."""
+    config = ConfigParser(interpolation=None)
+    for name in (*files, env.get("PIP_CONFIG_FILE", "")):
+        try:
+            config.read(Path(name).expanduser())
+        except (ConfigParserError, OSError, UnicodeDecodeError):
+            continue
+    configured = [config.get(section, "index-url", fallback="") for section in ("install", "global")]
+    return next(filter(None, (env.get("PIP_INDEX_URL", ""), *configured)), INDEX)
+
+
+def proxy_of(url: str, env: Mapping[str, str]) -> str | None:
+    """The proxy for this URL, as pip finds it."""
+    name = f"{urlsplit(url).scheme}_proxy"
+    return env.get("PIP_PROXY") or env.get(name) or env.get(name.upper()) or None
+
+
+def _connect(url: str) -> None:
+    place = urlsplit(url if "//" in url else f"//{url}")
+    port = place.port or (80 if place.scheme == "http" else 443)
+    socket.create_connection((place.hostname or "", port), timeout=PATIENT_S).close()
+
+
+def _within(limit_s: float, connect: Callable[[], None]) -> bool:
+    connected = threading.Event()
+
+    def attempt() -> None:
+        try:
+            connect()
+        except OSError:
+            return
+        connected.set()
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return connected.is_set()
+
+
+def _has(capability: int) -> bool:
+    return bool(_capabilities() >> capability & 1)
 
 
 def _capabilities() -> int:
@@ -83,6 +170,26 @@ def _capabilities() -> int:
     except OSError:
         return 0
     return int(re.findall(r"^CapEff:\s*(\w+)$", status, re.MULTILINE)[0], 16)
+
+
+CHECKS: dict[str, Callable[[], bool]] = {
+    ROOT: _is_root,
+    PTRACE: _can_trace,
+    CGROUPS: _has_cgroups,
+    HOST_PIDS: _has_host_pids,
+    NAMESPACES: lambda: _works(*NAMESPACE),
+    USERS: lambda: _works(*USER_NAMESPACE),
+    NETWORK: _has_index,
+}
+DESCRIPTIONS = {
+    ROOT: "root (with CAP_SYS_ADMIN)",
+    PTRACE: "root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
+    CGROUPS: "a writable cgroup hierarchy",
+    HOST_PIDS: "the host's PID namespace",
+    NAMESPACES: "the right to create a PID namespace",
+    USERS: "the right to create a user namespace",
+    NETWORK: "a connection to pip's package index",
+}
 
 
 def is_strict() -> bool:
@@ -120,12 +227,8 @@ def compiler() -> list[str]:
 
 def describe(name: str) -> str:
     """The component and how to get it."""
-    if name == ROOT:
-        return "root (with CAP_SYS_ADMIN)"
-    if name == CGROUPS:
-        return "a writable cgroup hierarchy"
-    if name == NETWORK:
-        return "a connection to PyPI"
+    if name in DESCRIPTIONS:
+        return DESCRIPTIONS[name]
     package = PACKAGES.get(name)
     return f"{name} (apt install {package})" if package else name
 
@@ -134,6 +237,8 @@ def files_by_component() -> dict[str, list[str]]:
     """The test files that need each component, by the text of their marks."""
     found: dict[str, list[str]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
+        if path.relative_to(TESTS).parts[0] in SEPARATE:
+            continue
         marks = MARK.findall(path.read_text())
         for name in sorted({name for mark in marks for name in re.findall(r'"([\w-]+)"', mark)}):
             found.setdefault(name, []).append(str(path.relative_to(TESTS.parent)))
@@ -141,15 +246,23 @@ def files_by_component() -> dict[str, list[str]]:
 
 
 def main() -> int:
-    """List the missing components; with STRICT=1, return 1 if there are any."""
-    missing = {name: files for name, files in files_by_component().items() if not is_here(name)}
+    """List the missing components, the network last, because it is slow; with STRICT=1, return 1 if there are any."""
+    needed = files_by_component()
+    print("Not part of make test: " + ", ".join(f"tests/{folder} ({command})" for folder, command in SEPARATE.items()))
+    missing = 0
+    for name in sorted(needed, key=lambda name: name == NETWORK):
+        if not is_here(name):
+            if not missing:
+                print("This machine lacks components. Tests that need them " + _consequence())
+            print(f"  {describe(name)}: {', '.join(needed[name])}", flush=True)
+            missing += 1
     if not missing:
         print("This machine has every component that the tests need.")
-        return 0
-    print("This machine lacks components. Tests that need them " + ("fail:" if is_strict() else "are left out:"))
-    for name, files in missing.items():
-        print(f"  {describe(name)}: {', '.join(files)}")
-    return int(is_strict())
+    return int(is_strict() and missing > 0)
+
+
+def _consequence() -> str:
+    return "fail:" if is_strict() else "are left out:"
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from gpuledger.report.formats import table
 from gpuledger.report.queries import GROUPINGS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from gpuledger.view.problems import PROVIDER_NAMES
+from tests.hostile.privileges import EXPORTERS, ROWS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
@@ -45,6 +46,11 @@ def test_every_attack_has_an_outcome() -> None:
     page = docs.security((ROOT / "docs" / "security.md").read_text())
 
     assert "|  |" not in page
+
+
+def test_every_kind_of_exporter_is_in_the_table_of_rights() -> None:
+    """docs/permissions.md has a row for each set of permissions that tests/hostile tries."""
+    assert {row[0] for row in ROWS} == set(EXPORTERS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -28,8 +28,7 @@ metadata:
 """
 FILES = {
     "gpuledger.yaml": (SPACE, ()),
-    "fleet.yaml": ("", ("--show-only=templates/fleet.yaml", "--set=fleet.enabled=true",
-                        "--set=fleet.prometheusUrl=http://prometheus.gpuledger:9090", "--set=fleet.by={namespace}")),
+    "fleet.yaml": ("", ("--show-only=templates/fleet.yaml", "--set=fleet.enabled=true", "--set=fleet.by={namespace}")),
     "monitors.yaml": ("", ("--show-only=templates/servicemonitor.yaml", "--show-only=templates/prometheusrule.yaml",
                            "--set=serviceMonitor.enabled=true", "--set=prometheusRule.enabled=true")),
 }  # fmt: skip

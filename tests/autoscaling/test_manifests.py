@@ -16,16 +16,20 @@ from tests.autoscaling.manifests import FOLDER, SCHEMAS, check, manifest, replic
 from tests.export.scaling_node import numbers
 from tests.real.daemons import run
 
-KEDA = ["keda-prometheus", "keda-metrics-api"]
+HPAS = ["hpa", "hpa-memory"]
+KEDA_PROMETHEUS = ["keda-prometheus", "keda-prometheus-memory"]
+KEDA_API = ["keda-metrics-api", "keda-metrics-api-memory"]
+KEDA = [*KEDA_PROMETHEUS, *KEDA_API]
+"""For utilization, and for memory activity."""
 RULES = yaml.safe_load((FOLDER.parents[1] / "mixin" / "rules" / "gpuledger-fleet.yml").read_text())
 RECORDED = {rule["record"] for group in RULES["groups"] for rule in group["rules"]}
-SERIES = "namespace:gpu_in_use_utilization:resident"
+SERIES = ["namespace:gpu_in_use_utilization:resident", "namespace:gpu_in_use_memory_utilization:resident"]
 
 
 @pytest.mark.parametrize(
     ("name", "schema"),
     [
-        ("hpa", "HorizontalPodAutoscaler"),
+        *((name, "HorizontalPodAutoscaler") for name in HPAS),
         ("hpa-fleet", "HorizontalPodAutoscaler"),
         *((name, "ScaledObject") for name in KEDA),
         ("prometheus-adapter", "MetricsDiscoveryConfig"),
@@ -67,53 +71,58 @@ def test_a_mean_is_not_divided_by_the_replicas(name: str) -> None:
         assert int(modifiers["target"]) > 0  # with a fraction KEDA ignores the fallback
 
 
-def test_no_answer_is_not_zero() -> None:
+@pytest.mark.parametrize("name", KEDA_PROMETHEUS)
+def test_no_answer_is_not_zero(name: str) -> None:
     """KEDA counts an empty answer as 0 unless ignoreNullValues is false."""
-    (trigger,) = manifest("keda-prometheus")["spec"]["triggers"]
+    (trigger,) = manifest(name)["spec"]["triggers"]
 
     assert trigger["metadata"]["ignoreNullValues"] == "false"
 
 
 @pytest.mark.needs("promtool")
 def test_the_queries_are_promql_about_a_recorded_series(tmp_path: Path) -> None:
-    """Promtool accepts the queries, and the series is recorded."""
-    (trigger,) = manifest("keda-prometheus")["spec"]["triggers"]
-    rule, memory = manifest("prometheus-adapter")["rules"]
+    """Promtool accepts the queries, each is about its own series, and that is recorded."""
+    queries = []
+    for series, rule, name in zip(SERIES, manifest("prometheus-adapter")["rules"], KEDA_PROMETHEUS, strict=True):
+        (trigger,) = manifest(name)["spec"]["triggers"]
+        query = rule["metricsQuery"].replace("<<.Series>>", series).replace("<<.LabelMatchers>>", 'namespace="ml"')
+        queries += [query.replace("<<.GroupBy>>", "namespace"), trigger["metadata"]["query"]]
+        assert rule["seriesQuery"].partition("{")[0] == series
+        assert f"({series}{{" in trigger["metadata"]["query"]
     (fleet,) = manifest("prometheus-adapter")["externalRules"]
-    query = rule["metricsQuery"].replace("<<.Series>>", SERIES).replace("<<.LabelMatchers>>", 'namespace="ml"')
-    queries = [trigger["metadata"]["query"], query.replace("<<.GroupBy>>", "namespace"), rule["seriesQuery"]]
-    others = [memory["seriesQuery"], fleet["metricsQuery"].replace("<<.Series>>", fleet["seriesQuery"])]
+    queries.append(fleet["metricsQuery"].replace("<<.Series>>", fleet["seriesQuery"]))
     path = tmp_path / "rules.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "a", "rules": [
-        {"record": f"a:{n}", "expr": text} for n, text in enumerate(queries + others)]}]}))  # fmt: skip
+        {"record": f"a:{n}", "expr": text} for n, text in enumerate(queries)]}]}))  # fmt: skip
 
     assert "SUCCESS" in run("promtool", "check", "rules", str(path))
-    assert {SERIES, memory["seriesQuery"].partition("{")[0]} <= RECORDED
+    assert set(SERIES) <= RECORDED
     assert fleet["seriesQuery"] in {family.name for family in fleet_families(())}
-    assert all(SERIES in text for text in queries)
 
 
 def test_the_hpa_uses_the_metric_of_the_adapter() -> None:
-    """The HPA uses the metric name of the adapter, for a namespace."""
-    adapter, (metric,) = manifest("prometheus-adapter"), manifest("hpa")["spec"]["metrics"]
-    (fleet,) = manifest("hpa-fleet")["spec"]["metrics"]
+    """Each HPA uses a metric name of the adapter, for a namespace."""
+    adapter, (fleet,) = manifest("prometheus-adapter"), manifest("hpa-fleet")["spec"]["metrics"]
 
-    assert metric["object"]["metric"]["name"] == adapter["rules"][0]["name"]["as"]
     assert fleet["external"]["metric"]["name"] == adapter["externalRules"][0]["name"]["as"]
-    assert metric["object"]["describedObject"]["kind"] == "Namespace"
-    assert metric["object"]["target"]["type"] == "Value"
+    for name, rule in zip(HPAS, adapter["rules"], strict=True):
+        (metric,) = manifest(name)["spec"]["metrics"]
+        assert metric["object"]["metric"]["name"] == rule["name"]["as"]
+        assert metric["object"]["describedObject"]["kind"] == "Namespace"
+        assert metric["object"]["target"]["type"] == "Value"
 
 
-def test_keda_queries_existing_fields() -> None:
+@pytest.mark.parametrize(("name", "busy"), [*zip(KEDA_API, (1.2, 0.6), strict=True)])
+def test_keda_queries_existing_fields(name: str, busy: float) -> None:
     """KEDA keeps only the path when it queries every endpoint. The formula gives the mean."""
-    spec = manifest("keda-metrics-api")["spec"]
+    spec = manifest(name)["spec"]
     values = {}
     for trigger in spec["triggers"]:
         url = urlsplit(trigger["metadata"]["url"])
         assert (url.query, url.port, url.path.startswith(PATH)) == ("", 9400, True)
         values[trigger["name"]] = numbers(url.path.removeprefix(PATH))[trigger["metadata"]["valueLocation"]]
 
-    assert values == {"busy": 1.2, "in_use": 2}
+    assert values == {"busy": busy, "in_use": 2}
     assert spec["advanced"]["scalingModifiers"]["formula"] == "in_use > 0 ? 100 * busy / in_use : 0"
 
 
@@ -123,6 +132,25 @@ def test_keda_queries_existing_fields() -> None:
 def test_the_formula(current: int, value: float, wanted: int) -> None:
     """The formula of the Kubernetes docs, with tolerance and bounds."""
     assert replicas(current, value, 70, 1, 8) == wanted
+
+
+def test_addresses_and_namespaces_agree() -> None:
+    """The chart, the plain manifests and the autoscalers name one Prometheus, in the namespace of the exporter."""
+    deploy = FOLDER.parent
+    values = yaml.safe_load((deploy / "helm" / "gpuledger" / "values.yaml").read_text())
+    service = next(
+        item for item in yaml.safe_load_all((deploy / "kubernetes" / "prometheus-minimal.yaml").read_text())
+        if item["kind"] == "Service"
+    )["metadata"]  # fmt: skip
+    address = f"http://{service['name']}.{service['namespace']}.svc:9090"
+
+    assert values["fleet"]["prometheusUrl"] == address
+    assert f"--prometheus.url={address}" in (deploy / "kubernetes" / "fleet.yaml").read_text()
+    for name in KEDA_PROMETHEUS:
+        assert manifest(name)["spec"]["triggers"][0]["metadata"]["serverAddress"] == address
+    for name in KEDA_API:
+        assert f"//gpuledger.{service['namespace']}.svc:" in manifest(name)["spec"]["triggers"][0]["metadata"]["url"]
+    assert {manifest(name)["metadata"]["namespace"] for name in (*HPAS, "hpa-fleet", *KEDA)} == {"ml"}
 
 
 def test_the_example_in_the_docs_is_correct() -> None:

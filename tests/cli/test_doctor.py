@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import socket
 import subprocess
 import tarfile
@@ -23,8 +22,9 @@ import pytest
 from gpuledger.doctor.finding import LEVELS, exit_code
 from gpuledger.journalfile import JournalFile
 from tests import fakedcgm, fakedriver
-from tests.cli.examinations import FAST, FOUND_HERE, HERE, examined, examined_in, healthy, only
+from tests.cli.examinations import FAST, FOUND_HERE, examined, examined_in, healthy, only
 from tests.cli.running import COMMAND, gpuledger, serving, surroundings
+from tests.components import NAMESPACE
 from tests.fakedriver import Mig, Scenario
 from tests.owners.api_server import ApiServer, status
 from tests.owners.docker_server import FakeDocker, http, listed
@@ -34,14 +34,6 @@ LISTS = [f"error nvmlDeviceGet{kind}RunningProcesses*" for kind in ("Compute", "
 C = "a42d519714d616e9411dbceec4b52808bd6b1ee53e6f6497a281d655357d8b71"
 NO_SUCH_PID = (1 << 22) + 7
 """More than the kernel gives out."""
-
-
-def works(*command: str) -> bool:
-    """Whether this host lets us."""
-    return (
-        shutil.which(command[0]) is not None
-        and subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
-    )
 
 
 def test_a_healthy_host_is_clean(tmp_path: Path) -> None:
@@ -253,12 +245,11 @@ def test_sockets_that_talk_nonsense_or_not_at_all(
     assert ("answer" in text) if answer is None else ("did not answer in HTTP" in text or "not speak gRPC" in text)
 
 
+@pytest.mark.needs("root", "setpriv")
 @pytest.mark.parametrize(("flag", "name"), SOCKETS)
 def test_sockets_of_somebody_else(flag: str, name: str, runtime: Path, tmp_path: Path) -> None:
     """Root without its power over files stands for any user."""
     limit = ["setpriv", "--bounding-set=-dac_override"]
-    if os.getuid() != 0 or not works(*limit):
-        pytest.skip("only root can give a socket away")
     runtime.chmod(0o755)
     with talking(runtime / "x.sock", b"") as path:
         os.chown(path, 65534, 65534)
@@ -347,10 +338,11 @@ def test_proc_of_nobody(tmp_path: Path) -> None:
     assert only(other)[:2] == ("proc cgroup", "problem")
 
 
+@pytest.mark.needs("ptrace", "host-pids", "pid-namespaces", "setpriv")
 @pytest.mark.parametrize(
     ("before", "name", "level", "fix"),
     [
-        (["unshare", "--pid", "--fork", "--mount-proc"], "pid namespace", "problem", "docker run --pid=host"),
+        ([*NAMESPACE], "pid namespace", "problem", "docker run --pid=host"),
         (["setpriv", "--bounding-set=-sys_ptrace"], "proc maps", "warning", "--cap-add SYS_PTRACE"),
         (["setpriv", "--bounding-set=-dac_read_search"], "proc environ", "warning", "--cap-add DAC_READ_SEARCH"),
     ],
@@ -359,9 +351,6 @@ def test_what_a_container_runtime_takes_away(
     before: list[str], name: str, level: str, fix: str, tmp_path: Path
 ) -> None:
     """For real, and nothing else is found wrong for it."""
-    if HERE or not works(*before):
-        pytest.skip("these tests have nothing to take away")
-
     code, faults = examined(healthy(), tmp_path, before=before)
 
     assert only(faults)[:2] == (name, level)

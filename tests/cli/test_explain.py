@@ -18,6 +18,7 @@ from gpuledger.cli import main
 from tests.cli.running import COMMAND, gpuledger, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.owners.docker_server import FakeDocker, http, listed
+from tests.owners.kubelet_node import GPU, TRAIN, kubelet_node
 
 VECTORS = Path(__file__).parents[1] / "owners" / "vectors"
 CGROUPS = json.loads((VECTORS / "cgroup.json").read_text())
@@ -129,6 +130,29 @@ def test_container_nobody_knows(env: dict[str, str], tmp_path: Path, docker: Fak
     assert "   docker: 1 containers, 0 pods, 0 allocations; does not know it\n" in done.stdout
     assert "   podman: cannot open /nowhere/podman.sock: No such file or directory; `sudo systemctl" in done.stdout
     assert "   missing        container has no name yet\n" in done.stdout
+
+
+def test_pod_from_the_kubelet_alone() -> None:
+    """The pod is named by its device; explain tells who knows it, and what the name depends on."""
+    with kubelet_node("llama-0") as node:
+        done = gpuledger("explain", str(TRAIN), *node.flags, env=node.env)
+        said = json.loads(gpuledger("explain", str(TRAIN), "--json", *node.flags, env=node.env).stdout)
+
+    certain = f"by device: the kubelet allocated {GPU} to this pod alone; certain unless a process uses a GPU that was"
+    assert steps(done.stdout)["6"] == "ml/llama-0/main"
+    assert "   podresources: 0 containers, 0 pods, 1 allocations; knows the devices of pod ml/llama-0\n" in done.stdout
+    assert f"   pod name       {certain} not allocated to its pod\n" in done.stdout
+    assert said["pod_certainty"] == f"{certain} not allocated to its pod"
+
+
+def test_two_pods_hold_the_gpu() -> None:
+    """Neither is named, and explain tells why."""
+    with kubelet_node("a", "b") as node:
+        done = gpuledger("explain", str(TRAIN), *node.flags, env=node.env)
+
+    assert "2 allocations; knows pods by their devices, not by uid\n" in done.stdout
+    assert f"   pod name       unknown: 2 pods hold {GPU} (ml/a, ml/b); no name is guessed\n" in done.stdout
+    assert "   missing        pod has no name yet\n" in done.stdout
 
 
 def test_without_a_driver(tmp_path: Path) -> None:
@@ -286,14 +310,20 @@ def test_wrong_questions(
     assert (said.out, said.err) == ("", f"gpuledger: {message}\n")
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
-def test_file_that_may_not_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """StateLog with the reason."""
+@pytest.mark.needs("setpriv")
+def test_file_that_may_not_be_read(tmp_path: Path) -> None:
+    """The error says why. Root reads everything, so it gives up that capability."""
     file = tmp_path / "cgroup"
     file.touch(mode=0)
+    limit = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
 
-    assert main(["explain", "--cgroup", str(file)]) == 2
-    assert capsys.readouterr().err == f"gpuledger: --cgroup: cannot read {file}: Permission denied\n"
+    done = subprocess.run(
+        [*limit, *COMMAND, "explain", "--cgroup", str(file)], env=surroundings(), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"gpuledger: --cgroup: cannot read {file}: Permission denied\n"
 
 
 @pytest.mark.parametrize("pid", ["0", "2147483647", "4294967295"])

@@ -110,7 +110,7 @@ def test_processes_are_bounded_and_sums_are_not(crowd: Crowd) -> None:
     assert {int(sample.labels["pid"]) for sample in shown} == set(range(FIRST_PID + 4000, FIRST_PID + 5000))
     for name, samples in found.items():
         if name.startswith("gpu_process_"):
-            assert len(samples) <= SHOWN, name
+            assert len({(sample.labels["pid"], sample.labels["gpu"]) for sample in samples}) <= SHOWN, name
     assert one(found, "gpuledger_processes_dropped") == 4000 * one(found, "gpuledger_ticks")
     assert sum(sample.value for sample in found["gpu_processes"]) == PROCESSES
     assert {s.labels["reason"]: s.value for s in found["gpuledger_processes_unresolved"]} == {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -221,7 +220,7 @@ def test_several_daemons_are_told_apart(host: Host) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may look at the sockets of others")
+@pytest.mark.needs("root")
 def test_rootless_daemons_of_users(host: Host) -> None:
     """Each user may run one."""
     host.listen(DOCKER, "run/user/1000/docker.sock", "run/user/1001/docker.sock")

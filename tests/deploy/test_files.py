@@ -152,22 +152,6 @@ def test_the_program_accepts_the_arguments_of_the_manifests(name: str, capsys: p
     assert yaml.safe_load(capsys.readouterr().out)["web"]["listen-address"] in ([":9400"], [":9401"])
 
 
-@pytest.mark.parametrize(("name", "peers"), [("gpuledger.yaml", [None]), ("fleet.yaml", ["kube-system", "gpuledger"])])
-def test_manifests_restrict_the_network(name: str, peers: list[str | None]) -> None:
-    """Pods accept connections on one port, and open some only to the API server, or to DNS and Prometheus."""
-    (policy,) = [item for item in objects(DEPLOY / "kubernetes" / name) if item["kind"] == "NetworkPolicy"]
-    spec = policy["spec"]
-
-    assert spec["policyTypes"] == ["Ingress", "Egress"]
-    assert [rule["ports"] for rule in spec["ingress"]] == [[{"port": "metrics", "protocol": "TCP"}]]
-    assert len(spec["egress"]) == len(peers)
-    for rule, peer in zip(spec["egress"], peers, strict=True):
-        if peer is None:
-            assert {port["port"] for port in rule["ports"]} == {443, 6443}
-        else:
-            assert peer in str(rule["to"])
-
-
 def test_uid_0_of_the_manifests_has_no_capability() -> None:
     """It is needed for the kubelet's socket; docs/permissions.md tells what it can do to other processes."""
     (exporter,) = [item for item in objects(DEPLOY / "kubernetes/gpuledger.yaml") if item["kind"] == "DaemonSet"]
@@ -210,3 +194,21 @@ def test_dockerignore_includes_the_copied_files() -> None:
     assert {"src", "pyproject.toml", "NOTICE"} <= names
     assert {f"!{name}" for name in names} <= set(ignored)
     assert all((ROOT / name).exists() for name in names - {"deploy/wheels"})  # optional: builds without an index
+
+
+def test_the_kustomization_of_the_docs() -> None:
+    """It names existing files, images and objects. kustomize rejects a patch that begins with [ and is not JSON."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    example = yaml.safe_load(page.partition("```yaml\n# deploy/kubernetes/kustomization.yaml\n")[2].partition("```")[0])
+    ((patch,), (image,)) = example["patches"], example["images"]
+    exporter = objects(DEPLOY / "kubernetes" / example["resources"][0])
+    (target,) = [item for item in exporter if item["kind"] == patch["target"]["kind"]]
+    pod = target["spec"]["template"]["spec"]
+
+    assert patch["patch"].startswith("- ")
+    assert yaml.safe_load(patch["patch"])[0]["path"] == "/spec/template/spec/runtimeClassName"
+    assert {container["image"].partition(":")[0] for container in pod["containers"]} == {image["name"]}
+    optional = set(
+        re.findall(r"`([\w-]+\.yaml)`", page.partition("Add them to `resources`")[2].partition("Open this")[0])
+    )
+    assert {*optional, *example["resources"]} == {path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")}

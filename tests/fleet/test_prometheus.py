@@ -14,8 +14,8 @@ import pytest
 from gpuledger.errors import PrometheusError
 from gpuledger.fleet.answer import Series
 from gpuledger.fleet.prometheus import Access, Prometheus, parse_place
+from tests.certificates import copy_certificate
 from tests.fleet.answers import vector
-from tests.owners.api_server import make_certificate
 from tests.upstream.server import Upstream, hang, page, raw, upstream
 
 GOOD = vector(({"uuid": "a"}, 0.5))
@@ -159,7 +159,7 @@ def test_nobody_there() -> None:
 
 def test_tls_with_our_own_authority_or_with_none(tmp_path: Path) -> None:
     """A certificate nobody vouches for is refused, unless it is told to be trusted."""
-    certificate, key = make_certificate(tmp_path)
+    certificate, key = copy_certificate(tmp_path)
     with upstream(page(GOOD), (certificate, key)) as server:
         url = server.root
         failed = failure(Access(url))
@@ -172,7 +172,7 @@ def test_tls_with_our_own_authority_or_with_none(tmp_path: Path) -> None:
 
 def test_a_certificate_authority_is_read_again_when_it_changes(tmp_path: Path) -> None:
     """A rotated one needs no restart."""
-    certificate = make_certificate(tmp_path)
+    certificate = copy_certificate(tmp_path)
     other = tmp_path / "ca.pem"
     other.write_text("not yet\n")
     with upstream(page(GOOD), certificate) as server:
@@ -186,7 +186,7 @@ def test_a_certificate_authority_is_read_again_when_it_changes(tmp_path: Path) -
 
 def test_a_client_certificate_is_shown_where_one_is_wanted(tmp_path: Path) -> None:
     """And without one the line says what may be missing."""
-    certificate, key = make_certificate(tmp_path)
+    certificate, key = copy_certificate(tmp_path)
     with upstream(page(GOOD), (certificate, key)) as server:
         listener = server._server.socket
         assert isinstance(listener, ssl.SSLSocket)

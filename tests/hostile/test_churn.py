@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.books.book import Books
+from gpuledger.model import Device, Driver, Facts, Owner, Owners, Reading, Resident, Tick
 from tests.cli.running import Running, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.owners.fakeproc import Proc
@@ -122,3 +124,25 @@ def joules(body: str, name: str) -> dict[str, float]:
         place = labels.partition(',method="')[0]
         found[place] = found.get(place, 0.0) + float(value)
     return found
+
+
+def test_containers_that_ended_cost_nothing() -> None:
+    """A tenant leaves 500 ended containers behind: a tick builds only the rows of the container that still works."""
+    books, gpu, works = Books(), Device(0, "GPU-0"), 1000
+    ticks: list[Tick] = []
+    for second, pid in enumerate((*range(1, 501), works, works, works)):
+        tick = Tick(
+            second * 10**9,
+            Driver(up=True),
+            (Reading(gpu, energy_mj=100_000 * second, residents=(Resident(pid, "compute"),)),),
+            monotonic_ns=second * 10**8,
+            facts={pid: Facts(pid, 1, 0)},
+            owners=Owners(by_pid={pid: Owner(container_id=f"c{pid}")}),
+        )
+        ticks.append(books.book(tick))
+    *_, previous, booked = ticks
+    built = {id(use) for use in (*previous.containers, *previous.processes)}
+
+    assert len(booked.containers) == len(booked.processes) == 501
+    assert [use.owner.container_id for use in booked.containers if id(use) not in built] == [f"c{works}"]
+    assert [use.resident.pid for use in booked.processes if id(use) not in built] == [works]

@@ -1,4 +1,4 @@
-"""Random histories of a node, each from a seed: whatever happens, the books balance and no counter decreases."""
+"""Random histories of a node, each from a seed, for the books alone: they balance, and no counter decreases."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def check_balance(tick: Tick) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_books_hold_in_every_history(seed: int) -> None:
-    """Processes, GPUs, clocks and counters do what they like, and the exporter is killed: the books always balance."""
+    """Processes, GPUs, clocks and counters do what they like, and books come from a journal: they always balance."""
     random = Random(seed)
     settings = {
         "policy": Policy(random.random() < 0.2, random.random() < 0.2, random.choice(["fingerprint", "sm_time"])),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cli.running import Running
-from tests.components import program
+from tests.components import USER_NAMESPACE, program
 from tests.hostile.tenants import ATTACKER, VICTIM, cgroup, exporter, nested, process
 from tests.owners.docker_server import FakeDocker, http, listed
 
@@ -59,11 +59,18 @@ def daemon(uid: int, *containers: dict[str, Any]) -> Iterator[str]:
             server.close()
 
 
-@pytest.mark.parametrize("kind", ["user", "root in a container", "root in a user namespace"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "user",
+        "root in a container",
+        pytest.param("root in a user namespace", marks=pytest.mark.needs("user-namespaces")),
+    ],
+)
 def test_mps_server_by_name(kind: str) -> None:
     """A process takes the name of the MPS server: it keeps its energy, and other tenants get none of it."""
     dropped = (program("setpriv"), "--bounding-set=-sys_admin", "--inh-caps=-all")
-    in_namespace = (*dropped, program("unshare"), "--user", "--map-root-user")
+    in_namespace = (*dropped, *USER_NAMESPACE)
     uid, prefix = {"user": (ATTACKER, ()), "root in a container": (0, dropped)}.get(kind, (0, in_namespace))
     with (
         cgroup(f"docker/{secrets.token_hex(32)}") as folder,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuledger.net.tls import ClientTls, TlsFilesError, TlsSettings, pem_path
-from tests.owners.api_server import make_certificate
+from tests.certificates import copy_certificate
 
 
 def descriptors() -> int:
@@ -31,7 +31,7 @@ def test_pem_path() -> None:
 
 def test_files(tmp_path: Path) -> None:
     """Files that cannot be used are named; secrets are not shown."""
-    certificate, _ = make_certificate(tmp_path)
+    certificate, _ = copy_certificate(tmp_path)
     settings = TlsSettings(str(tmp_path / "none.pem"), certificate=certificate.read_bytes(), key=b"secret")
 
     assert settings.files == (str(tmp_path / "none.pem"),)

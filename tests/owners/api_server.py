@@ -14,7 +14,6 @@ import json
 import select
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections import deque
@@ -265,16 +264,6 @@ def slowly(body: bytes, pause_s: float = 0.02) -> Callable[[socket.socket], None
             time.sleep(pause_s)
 
     return send
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that vouches for itself, and its key."""
-    certificate, key = folder / "tls.crt", folder / "tls.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-               "-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1,DNS:kubernetes",
-               "-keyout", str(key), "-out", str(certificate)]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
 
 
 def encoded(path: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,10 +14,10 @@ import pytest
 from gpuledger.owners import access
 from gpuledger.owners.access import DAC_READ_SEARCH, INIT_PID_NAMESPACE, SYS_PTRACE, Access, announce, probe
 from tests.cli.running import COMMAND, surroundings
+from tests.components import NAMESPACE
 from tests.fakedriver import Gpu, Process, Scenario
 
 ALL = Access(host_pid_namespace=True, cgroup=True, maps=True, environ=True)
-NESTED = ["unshare", "--pid", "--fork", "--mount-proc"]
 PROBE = "from gpuledger.owners.access import probe; from pathlib import Path; print(probe(Path('/proc')))"
 
 
@@ -138,13 +137,6 @@ def test_what_is_said(seen: Access, messages: Sequence[tuple[str, str, str]], ca
         assert remedy in record.getMessage()
 
 
-def _works(*command: str) -> bool:
-    """Whether this host lets us."""
-    if shutil.which(command[0]) is None:
-        return False
-    return subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
-
-
 def _once(tmp_path: Path, *before: str) -> subprocess.CompletedProcess[str]:
     scenario = Scenario([Gpu(0, uuid="GPU-a")], [Process(0, os.getpid())]).write(tmp_path / "scenario")
     command = [*before, *COMMAND, "once", "--environment=none", "--tick.interval=100ms"]
@@ -156,12 +148,10 @@ def _value(text: str, series: str) -> str:
     return line.rpartition(" ")[2]
 
 
+@pytest.mark.needs("pid-namespaces")
 def test_nested_namespace_is_said_loudly(tmp_path: Path) -> None:
     """A container without hostPID sees no processes: the log says so with the remedy, and a metric to alert on."""
-    if not _works(*NESTED):
-        pytest.skip("this host allows no PID namespaces")
-
-    done = _once(tmp_path, *NESTED)
+    done = _once(tmp_path, *NAMESPACE)
 
     warnings = [line for line in done.stderr.splitlines() if "level=warn" in line]
     assert done.returncode == 0, done.stderr
@@ -172,10 +162,7 @@ def test_nested_namespace_is_said_loudly(tmp_path: Path) -> None:
     assert _value(done.stdout, "gpuledger_host_pid_namespace") == "0"
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/ns/pid").exists() or str(Path("/proc/self/ns/pid").readlink()) != INIT_PID_NAMESPACE,
-    reason="these tests run in a PID namespace of their own",
-)
+@pytest.mark.needs("host-pids")
 def test_the_hosts_namespace_is_not_warned_about(tmp_path: Path) -> None:
     """On the host itself there is nothing to say."""
     done = _once(tmp_path)
@@ -184,6 +171,7 @@ def test_the_hosts_namespace_is_not_warned_about(tmp_path: Path) -> None:
     assert _value(done.stdout, "gpuledger_host_pid_namespace") == "1"
 
 
+@pytest.mark.needs("ptrace", "setpriv")
 @pytest.mark.parametrize(
     ("dropped", "told"),
     [
@@ -195,9 +183,6 @@ def test_the_hosts_namespace_is_not_warned_about(tmp_path: Path) -> None:
 def test_capabilities_as_the_kernel_tells_them(dropped: str, told: str) -> None:
     """Taken away for real, as a container runtime does."""
     limit = ["setpriv", f"--bounding-set={dropped}"]
-    mine = probe(Path("/proc"))
-    if not (mine.maps and mine.environ and _works(*limit)):
-        pytest.skip("these tests do not have the capabilities to take away")
 
     done = subprocess.run([*limit, sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
 

@@ -22,6 +22,7 @@ from gpuledger.owners.kubepods import MOST_PODS, Pods, read_pod
 from gpuledger.owners.kubernetes import KubernetesProvider
 from gpuledger.owners.names import Container
 from gpuledger.owners.provider import PolledProvider
+from tests.certificates import copy_certificate
 from tests.owners.api_server import (
     STREAM,
     ApiServer,
@@ -29,7 +30,6 @@ from tests.owners.api_server import (
     answer,
     chunk,
     encoded,
-    make_certificate,
     pod,
     slowly,
     status,
@@ -417,7 +417,7 @@ def test_in_the_background(server: ApiServer) -> None:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate and its key."""
-    return make_certificate(tmp_path_factory.mktemp("tls"))
+    return copy_certificate(tmp_path_factory.mktemp("tls"))
 
 
 def test_in_cluster(certificate: tuple[Path, Path], tmp_path: Path, start: Start) -> None:
@@ -478,7 +478,7 @@ def test_in_cluster_files(certificate: tuple[Path, Path], tmp_path: Path, start:
 
 def test_wrong_authority(certificate: tuple[Path, Path], tmp_path: Path, start: Start) -> None:
     """A server that nobody vouches for is not told our token."""
-    other = make_certificate(tmp_path)
+    other = copy_certificate(tmp_path, "client")
     with contextlib.closing(ApiServer(certificate=certificate)) as server:
         with pytest.raises(ProviderError, match=r"certificate of the API server at .* is not trusted: self.signed"):
             start(ApiAccess("127.0.0.1", server.port, ca=str(other[0]), token="secret")).fetch()
@@ -502,7 +502,7 @@ def kubeconfig(folder: Path, cluster: Json, user: Json, **more: object) -> Path:
 @pytest.mark.parametrize("as_data", [True, False])
 def test_kubeconfig(certificate: tuple[Path, Path], tmp_path: Path, start: Start, *, as_data: bool) -> None:
     """Certificates as data or as files beside the kubeconfig; both sides prove who they are."""
-    own = make_certificate(tmp_path)
+    own = copy_certificate(tmp_path, "client")
     (tmp_path / "ca").write_bytes(certificate[0].read_bytes())
     with contextlib.closing(ApiServer(certificate=certificate, clients=own[0])) as server:
         server.put(pod("k"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpuledger.model import Device, Driver, Facts, Owner, Reading, Resident, Tick
 from gpuledger.owners.names import Allocation, Container
-from gpuledger.owners.podmatch import START_SLACK_NS
+from gpuledger.owners.podmatch import START_SLACK_NS, certainty
 from gpuledger.owners.resolver import NO_NAME, NO_POD, Resolver
 from tests.owners.processes import GPU, IDLE, UID, C, Source
 
@@ -110,3 +110,44 @@ def test_match_is_kept() -> None:
 
     assert resolver.resolve(tick).owners.by_pid[7].pod == "a"
     assert resolver.resolve(tick_of(gpu=(process(8, OTHER),))).owners.by_pid[8].pod == ""
+
+
+def certainty_of(tick: Tick, *sources: Source, pid: int = 7) -> str:
+    """What `explain` says of the name of this process's pod."""
+    resolved = Resolver(sources).resolve(tick)
+    return certainty(resolved, resolved.owners.by_pid[pid])
+
+
+def test_certainty_of_a_match() -> None:
+    """The sentence names the devices on which the match rests, and what would make it wrong."""
+    both = process(7)
+    alone = certainty_of(tick_of(gpu=(both,)), kubelet((GPU, "a", "main")))
+    together = certainty_of(
+        tick_of(gpu=(both,), idle=(both,)), kubelet((GPU, "a", "main"), (GPU, "b", "main"), (IDLE, "b", "main"))
+    )
+
+    assert alone.startswith(f"by device: the kubelet allocated {GPU.uuid} to this pod alone; certain unless")
+    assert together.startswith(f"by device: only this pod holds {' and '.join(sorted((GPU.uuid, IDLE.uuid)))}; certain")
+
+
+def test_certainty_of_a_reported_name() -> None:
+    """A name for the uid itself needs no match; a process in no pod has no such sentence."""
+    runtime = Source(containers={C: Container(C, "main", "", "ml", "a", UID)})
+    host = replace(process(7), cgroup="0::/system.slice/ssh.service\n")
+
+    assert certainty_of(tick_of(gpu=(process(7),)), runtime) == "reported for its container or pod uid: certain"
+    assert certainty_of(tick_of(gpu=(host,)), runtime) == ""
+
+
+def test_why_a_pod_has_no_name() -> None:
+    """Each cause has its own sentence, and none names a pod as the owner."""
+    on_gpu = tick_of(gpu=(process(7),))
+    two_uids = tick_of(gpu=(process(7), process(8, OTHER)))
+    nowhere = replace(tick_of(), facts={7: process(7)})
+    one = kubelet((GPU, "a", "main"))
+
+    assert certainty_of(on_gpu) == "unknown: no provider reports its name or the devices of pods"
+    assert certainty_of(nowhere, one).startswith("unknown: it is on no GPU")
+    assert certainty_of(on_gpu, kubelet((GPU, "a", "m"), (GPU, "b", "m"))).startswith("unknown: 2 pods hold")
+    assert certainty_of(on_gpu, kubelet((IDLE, "a", "m"))).startswith(f"unknown: no pod holds {GPU.uuid}")
+    assert certainty_of(two_uids, one).startswith(f"unknown: ml/a holds {GPU.uuid}, but processes of another pod")

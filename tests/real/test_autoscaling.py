@@ -22,7 +22,10 @@ from tests.real.prometheus import Prometheus, prometheus
 pytestmark = pytest.mark.needs("prometheus")
 
 GPUS, PODS = 11, 4
-SERIES = "namespace:gpu_in_use_utilization:resident"
+SERIES = ["namespace:gpu_in_use_utilization:resident", "namespace:gpu_in_use_memory_utilization:resident"]
+MANIFESTS = [("hpa", "keda-prometheus", "keda-metrics-api"),
+             ("hpa-memory", "keda-prometheus-memory", "keda-metrics-api-memory")]  # fmt: skip
+"""For utilization, and for memory activity."""
 
 
 class Load(EmptyNode):
@@ -35,10 +38,10 @@ class Load(EmptyNode):
         self._all: list[Process] = list(self.scenario.processes)
 
     def work(self, *percents: int) -> None:
-        """So much in percent by the first pods; the others end."""
+        """So much in percent by the first pods, on the SMs and the memory; the others end."""
         self.scenario.processes = self._all[: len(percents)]
         for process, percent in zip(self.scenario.processes, percents, strict=True):
-            process.sm = percent
+            process.sm = process.mem = percent
         self.scenario.write(self.folder / "scenario")
 
 
@@ -53,10 +56,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Load, Ru
         yield node, exporter, server
 
 
-def adapter_query() -> str:
-    """What prometheus-adapter makes of its rule for namespace `ml`, over two seconds for a test that has no minutes."""
-    rule, _ = manifest("prometheus-adapter")["rules"]
-    query = str(rule["metricsQuery"]).replace("<<.Series>>", SERIES).replace("<<.LabelMatchers>>", 'namespace="ml"')
+def adapter_query(which: int = 0) -> str:
+    """What prometheus-adapter makes of a rule for namespace `ml`, over two seconds for a test that has no minutes."""
+    rule = manifest("prometheus-adapter")["rules"][which]
+    query = (
+        str(rule["metricsQuery"]).replace("<<.Series>>", SERIES[which]).replace("<<.LabelMatchers>>", 'namespace="ml"')
+    )
     return query.replace("<<.GroupBy>>", "namespace").replace("[2m]", "[2s]")
 
 
@@ -88,29 +93,31 @@ def test_the_replicas_that_are_wanted(
 ) -> None:
     """By the formula of Kubernetes: with the adapter and an HPA, with KEDA and Prometheus, with KEDA alone."""
     node, exporter, server = cluster
-    spec = manifest("hpa")["spec"]
-    target = float(spec["metrics"][0]["object"]["target"]["value"])
-    (trigger,) = manifest("keda-prometheus")["spec"]["triggers"]
-    keda = trigger["metadata"]["query"].replace("[2m]", "[2s]")
 
     def from_prometheus(query: str) -> float | None:
         found = [one for _, one in server.query(query)]
         assert len(found) <= 1  # KEDA takes no more
         return found[0] if found else None
 
-    def from_exporter() -> float:
-        triggers = {one["name"]: one["metadata"] for one in manifest("keda-metrics-api")["spec"]["triggers"]}
+    def from_exporter(name: str) -> float:
+        triggers = {one["name"]: one["metadata"] for one in manifest(name)["spec"]["triggers"]}
         path = urlsplit(triggers["busy"]["url"]).path.replace("/workload=llm", "")  # the API server is not asked here
         found = json.loads(exporter.get(path))
         busy, in_use = (found[triggers[name]["valueLocation"]] for name in ("busy", "in_use"))
         return float(100 * busy / in_use if in_use else 0)
 
     node.work(*percents)
-    asks: list[Callable[[], float | None]] = [partial(from_prometheus, adapter_query()), partial(from_prometheus, keda),
-                                              from_exporter]  # fmt: skip
-    for ask in asks:
-        found = settled(ask, value)
-        assert replicas(current, found, target, spec["minReplicas"], spec["maxReplicas"]) == wanted
+    for which, (hpa, keda, keda_api) in enumerate(MANIFESTS):
+        spec = manifest(hpa)["spec"]
+        target = float(spec["metrics"][0]["object"]["target"]["value"])
+        (trigger,) = manifest(keda)["spec"]["triggers"]
+        query = trigger["metadata"]["query"].replace("[2m]", "[2s]")
+        asks: list[Callable[[], float | None]] = [partial(from_prometheus, adapter_query(which)),
+                                                  partial(from_prometheus, query),
+                                                  partial(from_exporter, keda_api)]  # fmt: skip
+        for ask in asks:
+            found = settled(ask, value)
+            assert replicas(current, found, target, spec["minReplicas"], spec["maxReplicas"]) == wanted
 
     if len(percents) == 1:  # what a mean over all GPUs would do to the hot one
         ((_, mean),) = server.query("100 * avg(gpu_utilization_ratio)")

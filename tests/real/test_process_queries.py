@@ -11,11 +11,14 @@ import yaml
 
 from tests.checkout import ROOT
 from tests.cli.running import serving, surroundings
+from tests.owners.kubelet_node import kubelet_node
 from tests.real.prometheus import Found, Prometheus, prometheus
 
 pytestmark = pytest.mark.needs("prometheus")
 
 P = "my_gpu_process"
+KUBELET = "kubelet_gpu_process"
+"""The prefix of a node with no other provider than the kubelet."""
 JOULES = f"{P}_energy_joules"
 POD = '{pod="llama-finetune-0"}'
 MANY = {
@@ -40,11 +43,20 @@ RULES = ROOT / "mixin" / "rules" / "gpuledger-processes.yml"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Prometheus]:
-    """Half a minute of the demo, under the original prefix and natively."""
-    with serving("demo", f"--metric-prefix={P}", env=surroundings()) as exporter:
+    """Half a minute of the demo, under the original prefix and natively, and of a node with the kubelet alone."""
+    with (
+        kubelet_node("llama-finetune-0") as node,
+        serving("demo", f"--metric-prefix={P}", env=surroundings()) as exporter,
+        serving("serve", f"--metric-prefix={KUBELET}", *node.flags, env=node.env) as kubelet,
+    ):
         exporter.metrics(f"^{JOULES}", "/process/metrics")
-        address = exporter.url.removeprefix("http://")
-        jobs = {"process": (address, "/process/metrics"), "native": (address, "/metrics")}
+        kubelet.metrics(f"^{KUBELET}_energy_joules{{.*{POD[1:-1]}", "/process/metrics")
+        address, other = (server.url.removeprefix("http://") for server in (exporter, kubelet))
+        jobs = {
+            "process": (address, "/process/metrics"),
+            "native": (address, "/metrics"),
+            "kubelet": (other, "/process/metrics"),
+        }
         with prometheus(jobs, "1s") as running:
             running.wait_until_scraped(28)
             time.sleep(0.5)
@@ -56,10 +68,11 @@ def ask(server: Prometheus, promql: str) -> Found:
     return server.query(re.sub(r"\[(1h|5m|1m)\]", "[12s]", promql))
 
 
+@pytest.mark.parametrize("prefix", [P, KUBELET])
 @pytest.mark.parametrize("name", MANY)
-def test_query_returns_data(name: str, server: Prometheus) -> None:
-    """Each query has a positive result."""
-    found = ask(server, MANY[name])
+def test_query_returns_data(name: str, prefix: str, server: Prometheus) -> None:
+    """Each query has a positive result, on the demo and where only the kubelet names pods."""
+    found = ask(server, MANY[name].replace(P, prefix))
 
     assert found
     assert sum(value for _, value in found if value == value) > 0  # noqa: PLR0124 - NaN where a process draws nothing

@@ -9,37 +9,34 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gpuledger.cli import main
 from tests.checkout import ROOT
-from tests.cli.running import Running, surroundings
+from tests.cli.running import COMMAND, Running, surroundings
 from tests.components import program
 from tests.fakedriver import Gpu, Scenario
+from tests.readme import COMMANDS, TEXT, command
 from tests.real.daemons import wait_until
+from tests.real.demohistory import demo_history
+from tests.real.history import remembering
 
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-COMMANDS: list[str] = [line for block in BLOCKS for line in block.replace("\\\n", "").splitlines()]
 ELSEWHERE = {
     "docker build": "tests/image/test_readme.py",
     "docker run": "tests/image/test_readme.py",
-    "kubectl create": "tests/e2e/test_chart.py",
-    "kubectl label": "tests/e2e/test_chart.py",
-    "helm install": "tests/e2e/test_chart.py",
+    "kubectl create": "tests/e2e/test_readme.py",
+    "kubectl label": "tests/e2e/test_readme.py",
+    "helm install": "tests/e2e/test_readme.py",
     "make test": ".ci/run",
 }
-"""Commands that need a cluster or an image, each with the file that runs them or what they install."""
+"""Commands that need a cluster or an image, each with the file that runs them."""
+EXEMPT = {"docker push": "it needs a registry; the image is that of the `docker build` before it"}
+"""Commands that no test runs, each with the reason."""
 DEMO, CURL = "make demo", "curl -s localhost:9400/metrics "
 HERE = (DEMO, CURL, "python3 -m venv ~/gpuledger", "~/gpuledger/bin/")
-
-
-def command(begin: str) -> str:
-    """The only command of the README that begins so."""
-    (found,) = [line for line in COMMANDS if line.startswith(begin)]
-    return found
 
 
 @contextmanager
@@ -60,10 +57,35 @@ def running(words: str, env: Mapping[str, str], log: Path) -> Iterator[Running]:
 
 
 def test_every_command_is_tested() -> None:
-    """A command that is added to the README needs a test."""
+    """A command that is added to the README needs a test, or a reason for none."""
     assert len(COMMANDS) > 12
-    assert [line for line in COMMANDS if not line.startswith((*HERE, *ELSEWHERE))] == []
-    assert all((ROOT / path).exists() for path in ELSEWHERE.values())
+    assert [line for line in COMMANDS if not line.startswith((*HERE, *ELSEWHERE, *EXEMPT))] == []
+    assert [begin for begin in (*HERE, *ELSEWHERE, *EXEMPT) if not any(c.startswith(begin) for c in COMMANDS)] == []
+    for begin, path in ELSEWHERE.items():
+        assert begin in (ROOT / path).read_text()
+
+
+def test_inline_commands_of_make_exist() -> None:
+    """Each `make TARGET` in the text is a target."""
+    makefile = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"`make ([\w-]+)", TEXT + (ROOT / "CONTRIBUTING.md").read_text()))
+
+    assert {"docs", "quick"} <= named
+    assert [name for name in named if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
+
+
+def test_figures_are_those_of_the_docs() -> None:
+    """The overhead and the errors of shares in the README are in the pages that it links."""
+    overhead, accuracy = ((ROOT / "docs" / name).read_text() for name in ("overhead.md", "accuracy.md"))
+    text = " ".join(TEXT.split())
+    (tick_ms, cpu), (sm_time,) = (
+        re.findall(r"takes (\d+ ms) and ([\d.]+ %) of a CPU", text)[0],
+        re.findall(r"SM time, which other tools use, is off by (\d+ to \d+)\.", text),
+    )
+
+    assert f"| {tick_ms}, of which" in overhead
+    assert f"| CPU | {cpu} of one core" in overhead
+    assert f"off by {sm_time} percentage points" in accuracy
 
 
 @pytest.mark.needs("make", "curl")
@@ -98,18 +120,34 @@ def test_a_bare_host(tmp_path: Path) -> None:
         assert "\ngpuledger_up 1\n" in server.metrics("^gpuledger_up 1")
 
 
-def test_the_report_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    """All its flags exist, with these values."""
-    words = shlex.split(command("~/gpuledger/bin/gpuledger report"))[1:]
+@pytest.mark.needs("prometheus")
+def test_the_report(tmp_path: Path) -> None:
+    """The bill of last month, from a Prometheus that scraped the demo then: every owner's energy and cost, in HTML."""
+    today = datetime.now(timezone.utc)
+    month = (today.replace(day=1) - timedelta(days=1)).replace(day=15, hour=12, minute=0, second=0, microsecond=0)
+    with remembering(demo_history(int(month.timestamp()), 600)) as server:
+        words = shlex.split(command("~/gpuledger/bin/gpuledger report"))[1:]
+        changed = {"http://localhost:9090": server.url, "2026-10": f"{month:%Y-%m}"}
+        assert changed.keys() <= set(words)
+        argv = [*COMMAND, *(changed.get(word, word) for word in words)]
+        done = subprocess.run(argv, env=surroundings(), cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    assert main([*words, "--print-config"]) == 0
-    assert "month: 2026-10" in capsys.readouterr().out
+    assert (done.returncode, done.stderr) == (0, "")
+    (page,) = tmp_path.iterdir()
+    assert page.name == words[-1]
+    text = page.read_text()
+    assert "EUR" in text
+    assert f"{month:%Y-%m}" in text
 
 
 def test_the_chart_has_the_values() -> None:
-    """Each value that `helm install` sets is one of the chart's."""
+    """The chart of `helm install` is there, each value that it sets is one of the chart's, and the namespace is one."""
     words = shlex.split(command("helm install"))
     chart = ROOT / words[3]
+    namespace = words[words.index("--namespace") + 1]
+    assert (chart / "Chart.yaml").exists()
+    assert command("kubectl create namespace").split()[-1] == namespace
+    assert command("kubectl label namespace").split()[3] == namespace
     values = yaml.safe_load((chart / "values.yaml").read_text())
 
     assigned = [words[i + 1] for i, word in enumerate(words) if word == "--set"]

@@ -7,52 +7,24 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from gpuledger.cli.demo import RECORDING
-from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
-from gpuledger.loop import Loop
 from gpuledger.report.queries import GROUPINGS
-from gpuledger.sources.replay import Replay
 from tests.cli.running import gpuledger
-from tests.real.history import History, remembering
+from tests.real.demohistory import demo_history
+from tests.real.history import remembering
 from tests.real.prometheus import Prometheus
 
 pytestmark = pytest.mark.needs("prometheus")
 
 BEGAN = int(time.time()) // 60 * 60 - 3600
-SECONDS, SCRAPE_S = 600, 15
-TARGET = {"instance": "demo:9400", "job": "gpuledger"}
+SECONDS = 600
 MOST_UNATTRIBUTED = 0.05
-
-
-def history() -> History:
-    """What Prometheus scrapes from the demo, on a clock that only the test moves."""
-    now_s = 0.0
-    replay = Replay(RECORDING, looped=True, monotonic=lambda: now_s, now_ns=lambda: BEGAN * 10**9)
-    loop, renderer = Loop(replay, None, interval_s=1.0, monotonic=lambda: now_s), Renderer()
-    series: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, float]]] = {}
-    for second in range(SECONDS + 1):
-        now_s = float(second)
-        tick = loop.once()
-        if second % SCRAPE_S:
-            continue
-        text = b"".join(renderer.chunks(tick, Format.TEXT)).decode()
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                key = sample.name, tuple(sample.labels.items())
-                series.setdefault(key, []).append((BEGAN + now_s, sample.value))
-    world = History()
-    for (name, labels), samples in series.items():
-        world.add(name, {**TARGET, **dict(labels)}, samples)
-    return world
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Prometheus]:
     """A real Prometheus that has scraped the demo from its start on."""
-    with remembering(history()) as running:
+    with remembering(demo_history(BEGAN, SECONDS)) as running:
         yield running
 
 

@@ -178,6 +178,8 @@ def test_rows_that_do_not_add_up_are_explained_in_every_format() -> None:
         assert "in allocated h (0.000, total 1.000): some GPUs were allocated to owners without a namespace" in text
     charged = replace(bill, prices=Prices(gpu_hour=2, hours="resident", currency="EUR"))
     assert "in resident h (4.000, total 2.000), GPU h EUR (8.00, total 4.00): a GPU" in table(charged)
+    accounts = replace(bill, grouping=GROUPINGS["account"])
+    assert "some GPUs were allocated to owners without an account" in table(accounts)
     users = replace(bill, grouping=GROUPINGS["user"])
     assert ": allocations have no user" in table(users)
 

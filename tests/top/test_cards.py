@@ -100,11 +100,11 @@ def test_the_title_says_what_is_looked_at() -> None:
     """A recording is called one."""
     shown = shown_as(picture(gpu(), recording=True))
 
-    text = plain(title(shown, LARGE, source="http://n1:9400", interval="every 2s"))
+    text = plain(title(shown, source="http://n1:9400", interval="every 2s"))
     assert text.startswith("gpuledger 1.2.3  RECORDING  n1  ")
     assert text.endswith("every 2s  http://n1:9400  driver 580.1  CUDA 13.0")
-    assert "RECORDING" not in plain(title(shown_as(picture(gpu())), LARGE))
-    assert plain(title(shown_as(picture(time=1e17)), LARGE)).startswith("gpuledger 1.2.3  n1  driver")
+    assert "RECORDING" not in plain(title(shown_as(picture(gpu()))))
+    assert plain(title(shown_as(picture(time=1e17)))).startswith("gpuledger 1.2.3  n1  driver")
 
 
 def test_all_that_is_wrong_has_a_line() -> None:

@@ -137,4 +137,4 @@ def test_the_line_of_sums(choice: Choice, says: str) -> None:
     """What is shown, what was chosen, and what it is in all."""
     view = View(choice)
 
-    assert plain(summary(view.rows(shown_as(busy())), view, 200, UNICODE)).startswith(says)
+    assert plain(summary(view.rows(shown_as(busy())), view, UNICODE)).startswith(says)

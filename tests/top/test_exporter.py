@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuledger.errors import LostError
-from gpuledger.export.http import Request, Response
+from gpuledger.export.http import Limits, Request, Response
 from gpuledger.fleet.prometheus import Access
 from gpuledger.net.address import Address
 from gpuledger.top.exporter import PATH, Exporter, parse
@@ -83,7 +83,7 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     def wrap(sock: socket.socket) -> ssl.SSLSocket:
         return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
-    with serving(answering(), wrap=wrap) as server:
+    with serving(answering(), wrap=wrap, limits=Limits()) as server:
         url = f"https://localhost:{server.addresses[0][1]}"
         with pytest.raises(LostError, match=rf"^the certificate of {url} is not trusted: .*; set --exporter.ca-file$"):
             Exporter(Access(url, timeout_s=5.0))()

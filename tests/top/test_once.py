@@ -23,10 +23,11 @@ def test_the_demo_on_a_small_screen() -> None:
     assert lines[0].startswith("gpuledger ")
     assert "RECORDING" in lines[0]
     assert lines[1] == "GPU 0  NVIDIA H200  57°C"
-    assert lines[13].startswith("3 by process  26.8 GiB")
-    assert lines[14].split() == ["GPU", "PID", "OWNER", "PROCESS", "MEM", "GiB▼", "SM%", "WATTS", "kJ", "HOW"]
-    assert lines[15].split()[:4] == ["0", "487", "ollama.service", "ollama"]
-    assert len(lines) == 18
+    assert lines[7:9] == ["GPU 2  NVIDIA H200  44°C  allocated to research/notebook-dana-0/notebook, not", "  used"]
+    assert lines[14].startswith("3 by process  26.8 GiB")
+    assert lines[15].split() == ["GPU", "PID", "OWNER", "PROCESS", "MEM", "GiB▼", "SM%", "WATTS", "kJ", "HOW"]
+    assert lines[16].split()[:4] == ["0", "487", "ollama.service", "ollama"]
+    assert len(lines) == 19
 
 
 def test_colours_and_ascii() -> None:
@@ -57,6 +58,19 @@ def test_a_fix_is_there_to_the_last_word() -> None:
     assert "".join("".join(told).split()).endswith("again" + "x" * 150)
     assert told[1].startswith("  ")
     assert told[-1].startswith(" " * 7)
+
+
+def test_nothing_is_cropped() -> None:
+    """The alerts of a GPU, the legend of the sums and the title continue on the next line, in cards and in lines."""
+    allocated = [gpu(n, in_use=False, allocated_to=["research/notebook-dana-0/notebook"]) for n in (0, 1)]
+    many = [gpu(n, in_use=False, allocated_to=["research/notebook-dana-0/notebook"]) for n in range(12)]
+    for gpus in (allocated, many):
+        text = once(decode(picture(*gpus)), View(), columns=60, colour=False, utf8=True)
+        assert max(map(cells, text.splitlines())) <= 60
+        words = " ".join(text.split())
+        assert words.count("allocated to research/notebook-dana-0/notebook, not used") == len(gpus)
+        assert "= measured ~ estimated" in words
+        assert "CUDA 13.0" in words
 
 
 def test_a_chosen_gpu() -> None:

@@ -19,7 +19,7 @@ from gpuledger.errors import UpstreamError
 from gpuledger.net.address import Address
 from gpuledger.upstream.exposition import Limits
 from gpuledger.upstream.source import SETTLED_NS, File, Page, Place, parse_place, unzipped
-from tests.owners.api_server import make_certificate
+from tests.certificates import copy_certificate
 from tests.upstream.server import Say, hang, page, raw, upstream
 from tests.upstream.world import NAMES, body, parsed
 
@@ -132,7 +132,7 @@ def test_slow_answers(say: Say) -> None:
 
 def test_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the authorities the system trusts; a server nobody vouches for is not believed."""
-    certificate = make_certificate(tmp_path)
+    certificate = copy_certificate(tmp_path)
     with upstream(page(body("whole")), certificate) as server:
         with pytest.raises(UpstreamError, match=r"the certificate of https://.* is not trusted: self.signed"):
             Page(parse_place(server.url), 5.0).read()

@@ -25,6 +25,8 @@ from gpuledger.owners import cgroup, devices
 from gpuledger.owners.access import probe
 from gpuledger.owners.cgroupfs import CgroupTree
 from gpuledger.owners.lookups import Lookups
+from gpuledger.owners.names import Names
+from gpuledger.owners.podmatch import certainty
 from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.provider import PolledProvider
 from gpuledger.owners.resolver import Resolver
@@ -96,7 +98,8 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     resolver = Resolver(name_providers, parse_cgroup=cgroups.parse, slurm=SlurmNumbers(cgroups, root))
     tick = _read_driver(settings)
     tick = replace(tick, facts=procfs.facts(tick.resident_pids()) | {pid: facts})
-    ref, owner = resolver.explain(tick, pid)
+    ref, tick = resolver.explain(tick, pid)
+    owner = tick.owners.by_pid[pid]
     for provider in name_providers:
         provider.stop()
     readings = [r for r in tick.readings if any(resident.pid == pid for resident in r.residents or ())]
@@ -108,6 +111,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
         terminal.write_line(json.dumps({
             "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": mapped,
             "cgroup": ref.to_dict(), "owner": {**asdict(owner), "display_name": owner.display_name},
+            "pod_certainty": certainty(tick, owner),
             "gpus": [reading.device.uuid for reading in readings],
             "alone": _describe_fingerprint(facts, owner, [reading.device for reading in readings], fingerprints),
             "providers": [{**asdict(p.health), "reason": p.health.reason} for p in name_providers],
@@ -117,7 +121,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     _print_driver(readings, driver_problem, mapped, root)
     _print_cgroup(facts, ref.to_dict())
     _print_providers(name_providers, owner)
-    _print_owner(owner)
+    _print_owner(owner, certainty(tick, owner))
     terminal.write_line("7. its fingerprint")
     for line in _describe_fingerprint(facts, owner, [reading.device for reading in readings], fingerprints):
         terminal.write_line(f"   {line}")
@@ -172,19 +176,28 @@ def _print_providers(name_providers: Sequence[PolledProvider], owner: Owner) -> 
         if not health.up:
             terminal.write_line(f"   {health.name}: {health.reason}")
             continue
-        knows = [f"container {owner.container_id[:12]}"] if owner.container_id in names.containers else []
-        knows += [f"pod {owner.pod_uid}"] if owner.pod_uid in names.pods else []
         counted = f"{len(names.containers)} containers, {len(names.pods)} pods, {len(names.allocations)} allocations"
-        terminal.write_line(
-            f"   {health.name}: {counted}; {'knows ' + ' and '.join(knows) if knows else 'does not know it'}"
-        )
+        terminal.write_line(f"   {health.name}: {counted}; {_knowledge(names, owner)}")
 
 
-def _print_owner(owner: Owner) -> None:
+def _knowledge(names: Names, owner: Owner) -> str:
+    """What a provider knows of this owner."""
+    knows = [f"container {owner.container_id[:12]}"] if owner.container_id in names.containers else []
+    knows += [f"pod {owner.pod_uid}"] if owner.pod_uid in names.pods else []
+    if owner.pod and any((row.namespace, row.pod) == (owner.namespace, owner.pod) for row in names.allocations):
+        knows.append(f"the devices of pod {owner.namespace}/{owner.pod}")
+    if knows:
+        return f"knows {' and '.join(knows)}"
+    return "knows pods by their devices, not by uid" if owner.pod_uid and names.allocations else "does not know it"
+
+
+def _print_owner(owner: Owner, pod_certainty: str) -> None:
     terminal.write_line(f"6. its owner      {owner.display_name}")
     for name, value in asdict(owner).items():
-        if value and name not in ("reason", "labels"):
+        if value and name not in ("reason", "labels", "pod_match"):
             terminal.write_line(f"   {name:14} {value}")
+    if pod_certainty:
+        terminal.write_line(f"   pod name       {pod_certainty}")
     if owner.reason:
         terminal.write_line(f"   missing        {owner.reason}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from gpuledger.options import OPTIONS, Option
@@ -99,6 +100,17 @@ def examples(command: str, hidden: int) -> str:
 def guess(flag: str, value: str, known: Sequence[str]) -> str:
     """A suggestion for a flag that other programs have; empty if there is none."""
     meant = next((meant for meant, guesses in GUESSES.items() if flag in guesses), "")
-    if meant.endswith(":9400") and value.isdecimal():
-        meant = meant.replace("9400", value)
+    if meant.endswith(":9400"):
+        meant = meant.replace(":9400", _address(value))
     return f"did you mean {meant}?" if meant.partition(" ")[0] in known else ""
+
+
+def _address(value: str) -> str:
+    """The address that a port, a host or both mean; the default if the value is none of them."""
+    if value.isdecimal():
+        return f":{value}"
+    if re.fullmatch(r"[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*", value):
+        return f"[{value}]:9400"
+    if re.fullmatch(r"(\[[0-9A-Fa-f:]+\]|[\w.]([\w.-]{0,252})?)?:\d+", value, re.ASCII):
+        return value
+    return f"{value}:9400" if re.fullmatch(r"[\w.][\w.-]{0,252}", value, re.ASCII) else ":9400"

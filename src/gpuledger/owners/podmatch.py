@@ -7,7 +7,7 @@ a pod uses only devices that the kubelet allocated to it; `Owner.pod_match` mark
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpuledger.model import Granted, Owner, Tick
@@ -36,10 +36,7 @@ class PodMatches:
         if not unnamed:
             self._pods.clear()
             return {}
-        grants: dict[str, dict[PodName, set[str]]] = {}
-        for grant in granted:
-            pod = (grant.namespace, grant.pod)
-            grants.setdefault(grant.device.uuid, {}).setdefault(pod, set()).add(grant.container)
+        grants = _containers(granted)
         devices = _devices(tick, unnamed)
         reported = {owner.pod_uid: (owner.namespace, owner.pod) for owner in by_pid.values() if owner.pod}
         kept = {uid: pod for uid, pod in self._pods.items() if uid in devices and pod not in reported.values()}
@@ -55,6 +52,47 @@ class PodMatches:
             elif uid in self._pods:
                 matched[pid] = _in_pod(owner, self._pods[uid], devices[uid], grants)
         return matched
+
+
+def certainty(tick: Tick, owner: Owner) -> str:
+    """How certain the name of the owner's pod is, or why it has none; empty if the owner is in no pod."""
+    if not owner.pod_uid:
+        return ""
+    if owner.pod and owner.pod_match != BY_DEVICE:
+        return "reported for its container or pod uid: certain"
+    grants = _containers(tick.owners.granted)
+    members = {pid: other for pid, other in tick.owners.by_pid.items() if other.pod_uid == owner.pod_uid}
+    held = sorted(_devices(tick, members).get(owner.pod_uid, ()))
+    if not owner.pod:
+        return f"unknown: {_why_unnamed(held, grants)}"
+    is_alone = all(len(grants.get(uuid, ())) == 1 for uuid in held)
+    gpus = " and ".join(held)
+    found = f"the kubelet allocated {gpus} to this pod alone" if is_alone else f"only this pod holds {gpus}"
+    return f"by device: {found}; certain unless a process uses a GPU that was not allocated to its pod"
+
+
+def _why_unnamed(held: Sequence[str], grants: Mapping[str, Mapping[PodName, set[str]]]) -> str:
+    """Why the holders of these devices do not name the pod."""
+    if not grants:
+        return "no provider reports its name or the devices of pods"
+    if not held:
+        return "it is on no GPU, so that allocations do not identify its pod"
+    gpus, pods = " and ".join(held), sorted("/".join(pod) for pod in _common_pods(held, grants))
+    if not pods:
+        return f"no pod holds {gpus} according to the kubelet"
+    if len(pods) > 1:
+        return f"{len(pods)} pods hold {gpus} ({', '.join(pods)}); no name is guessed"
+    doubt = "processes of another pod are there too, or the kubelet's list is older than the process"
+    return f"{pods[0]} holds {gpus}, but {doubt}; no name is guessed"
+
+
+def _containers(granted: Iterable[Granted]) -> dict[str, dict[PodName, set[str]]]:
+    """The containers with an allocation, by device and pod."""
+    grants: dict[str, dict[PodName, set[str]]] = {}
+    for grant in granted:
+        pod = (grant.namespace, grant.pod)
+        grants.setdefault(grant.device.uuid, {}).setdefault(pod, set()).add(grant.container)
+    return grants
 
 
 def _start_ns(tick: Tick, pid: int) -> int:
@@ -73,8 +111,14 @@ def _devices(tick: Tick, unnamed: Mapping[int, Owner]) -> dict[str, set[str]]:
 
 
 def _only_pod(held: Iterable[str], grants: Mapping[str, Mapping[PodName, set[str]]]) -> PodName | None:
-    pods = set.intersection(*(set(grants.get(uuid, {})) for uuid in held))
+    pods = _common_pods(held, grants)
     return pods.pop() if len(pods) == 1 else None
+
+
+def _common_pods(held: Iterable[str], grants: Mapping[str, Mapping[PodName, set[str]]]) -> set[PodName]:
+    """The pods that hold all these devices."""
+    holders = [set(grants.get(uuid, {})) for uuid in held]
+    return set.intersection(*holders) if holders else set()
 
 
 def _in_pod(owner: Owner, pod: PodName, held: Iterable[str], grants: Mapping[str, Mapping[PodName, set[str]]]) -> Owner:

@@ -136,9 +136,9 @@ class Resolver:
         for source in self._sources:
             source.stop()
 
-    def explain(self, tick: Tick, pid: int) -> tuple[CgroupRef, Owner]:
-        """The parsed cgroup of one process of the tick, and its owner."""
-        return self._parse_cgroup(tick.facts[pid].cgroup), self.resolve(tick).owners.by_pid[pid]
+    def explain(self, tick: Tick, pid: int) -> tuple[CgroupRef, Tick]:
+        """The parsed cgroup of one process of the tick, and the tick with all owners."""
+        return self._parse_cgroup(tick.facts[pid].cgroup), self.resolve(tick)
 
     def _refresh(self) -> None:
         names = tuple(source.names for source in self._sources)

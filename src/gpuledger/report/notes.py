@@ -95,7 +95,9 @@ def _why(column: Column, report: Report, *, more: bool) -> str:
     if column is Column.ALLOCATED and not report.grouping.has_allocations:
         return f"allocations have no {report.grouping.name}"
     what = "allocated to" if column is Column.ALLOCATED else "used by"
-    return f"some GPUs were {what} owners without a {report.grouping.heads[-1]}"
+    head = report.grouping.heads[-1]
+    article = "an" if head[0] in "aeio" else "a"  # a user
+    return f"some GPUs were {what} owners without {article} {head}"
 
 
 def _unrecorded_notes(report: Report) -> Iterator[str]:

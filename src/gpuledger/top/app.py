@@ -119,7 +119,7 @@ class Top(App[None]):
         columns = self.size.width
         rows = self._view.rows(self._snapshot) if self._snapshot is not None else []
         above = self._snapshot_lines(self._snapshot) if self._snapshot is not None else self._waiting_lines()
-        above.append(summary(rows, self._view, columns, self._glyphs))
+        above.append(cropped(summary(rows, self._view, self._glyphs), columns))
         self._above.update(rich_text(*above))
         self.table.show(rows, self._view, columns)
         if isinstance(self.screen, Page):
@@ -134,7 +134,7 @@ class Top(App[None]):
         room = max(1, (height - OTHER_ROWS - len(problems)) // 2, min(USUAL_GPUS, height - 2 * OTHER_ROWS))
         interval = "" if self._feed.interval_s == 1 else f"every {durations.show(self._feed.interval_s)}"
         paused = styled("PAUSED" if self._is_paused else "", WARN)
-        first = joined([paused, title(snapshot, screen, source=self._feed.name, interval=interval)])
+        first = joined([paused, title(snapshot, source=self._feed.name, interval=interval)])
         gpus = gpu_lines(snapshot, self._gpus(snapshot), screen, room, self._history)
         return [cropped(first, screen.columns), *problems, *gpus, *server_lines(snapshot, screen, MAX_SERVERS)]
 

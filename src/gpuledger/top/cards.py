@@ -46,9 +46,15 @@ class Screen:
     glyphs: Glyphs
     compact: bool = False
     """One line per GPU, whatever fits."""
+    wrap: bool = False
+    """Continue long lines instead of cropping them: on paper, where nothing scrolls."""
+
+    def lines(self, line: Line, indent: int) -> list[Line]:
+        """The line cropped, or all of it with the rest indented."""
+        return wrapped(line, self.columns, indent) if self.wrap else [cropped(line, self.columns)]
 
 
-def title(snapshot: Snapshot, screen: Screen, *, source: str = "", interval: str = "") -> Line:
+def title(snapshot: Snapshot, *, source: str = "", interval: str = "") -> Line:
     """Version, host, time and driver."""
     driver, cuda = snapshot.driver.driver_version, snapshot.driver.cuda_version
     parts = (
@@ -59,11 +65,11 @@ def title(snapshot: Snapshot, screen: Screen, *, source: str = "", interval: str
         driver and f"driver {driver}",
         cuda and f"CUDA {cuda}",
     )
-    return cropped(joined([
+    return joined([
         styled(f"gpuledger {snapshot.gpuledger}".rstrip(), "bold"),
         styled("RECORDING" if snapshot.recording else "", WARN),
         *(styled(part) for part in parts),
-    ]), screen.columns)  # fmt: skip
+    ])  # fmt: skip
 
 
 def problem_lines(snapshot: Snapshot, screen: Screen, lost: str = "", *, fixes: bool = False) -> list[Line]:
@@ -97,7 +103,7 @@ def gpu_lines(
     if len(gpus) * 3 <= rows and not screen.compact and screen.columns >= CARD_WIDTH:
         return [line for gpu in gpus for line in _card(snapshot, gpu, styles, screen, history)]
     fitting = gpus if len(gpus) <= rows else gpus[: max(1, rows - 1)]
-    lines = [_one_line(snapshot, gpu, styles, screen) for gpu in fitting]
+    lines = [line for gpu in fitting for line in screen.lines(_one_line(snapshot, gpu, styles, screen), 4)]
     if len(fitting) < len(gpus):
         text = f"{len(gpus) - len(fitting)} more GPUs and instances; choose one with [ and ]"
         lines.append(cropped(styled(text, "dim"), screen.columns))
@@ -144,14 +150,13 @@ def _significant(value: float | None, glyphs: Glyphs) -> str:
 def _card(
     snapshot: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Screen, history: History | None
 ) -> Iterable[Line]:
-    """Three lines: name, memory, utilization with power."""
+    """Three lines: name with alerts, memory, utilization with power."""
     glyphs, columns = screen.glyphs, screen.columns
     celsius = gpu.temperatures_celsius.get("gpu")
     heat = f"  {whole(celsius, glyphs)}{glyphs.degree}" if celsius is not None else ""
     name = joined([styled(f"GPU {gpu.label}", "bold") + styled(f"  {gpu.name}{heat}"), *_alerts(snapshot, gpu, glyphs)])
     if not gpu.up:
-        lines: tuple[Line, ...] = (name, styled(f"  {gpu.reason or 'is down'}", BAD), ())
-        return [cropped(line, columns) for line in lines]
+        return [*screen.lines(name, 2), *screen.lines(styled(f"  {gpu.reason or 'is down'}", BAD), 2), ()]
     used, size = gib(gpu.memory.used_bytes, glyphs), gib(gpu.memory.total_bytes, glyphs)
     numbers = joined([styled(f"{used} / {size} GiB"), *_unlisted(gpu, glyphs)])
     memory = memory_bar(snapshot, gpu, styles, max(0, columns - 10 - width(numbers)), glyphs)
@@ -168,8 +173,8 @@ def _card(
     share, watts = ratio(gpu.power_watts, gpu.power_limit_watts), "  " + power_text(gpu, glyphs)
     style = WARN if share is not None and share >= NEAR_LIMIT else GOOD
     power = bar(share, max(0, columns - width(busy) - len(watts)), glyphs, style)
-    lines = (name, styled("  mem   ") + memory + styled("  ") + numbers, busy + power + styled(watts))
-    return [cropped(line, columns) for line in lines]
+    bars = (styled("  mem   ") + memory + styled("  ") + numbers, busy + power + styled(watts))
+    return [*screen.lines(name, 2), *(cropped(line, columns) for line in bars)]
 
 
 def _one_line(snapshot: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Screen) -> Line:
@@ -178,7 +183,7 @@ def _one_line(snapshot: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Scre
     start = styled(fitted(gpu.label, 10 if gpu.mig_profile else 3, glyphs.cut), "bold")
     start += styled(fitted(gpu.name.removeprefix("NVIDIA "), 12, glyphs.cut) + " " if columns >= 90 else "")
     if not gpu.up:
-        return cropped(start + styled(gpu.reason or "is down", BAD), columns)
+        return start + styled(gpu.reason or "is down", BAD)
     used, size = gib(gpu.memory.used_bytes, glyphs), gib(gpu.memory.total_bytes, glyphs)
     numbers = "".join((
         fitted(f"{used}/{size}G", 13, glyphs.cut, right=True),
@@ -190,7 +195,7 @@ def _one_line(snapshot: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Scre
     room = (columns - width(start) - len(numbers)) * 3 // 5
     memory = memory_bar(snapshot, gpu, styles, max(4, room), glyphs)
     alerts = joined([*_alerts(snapshot, gpu, glyphs), *_unlisted(gpu, glyphs)], " ")
-    return cropped(start + memory + styled(numbers) + alerts, columns)
+    return start + memory + styled(numbers) + alerts
 
 
 def power_text(gpu: Gpu, glyphs: Glyphs) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpuledger.top.rows import GROUPINGS, TREE, Choice, Row, ordered, rows
-from gpuledger.top.text import WARN, Glyphs, Line, amount, cropped, fitted, gib, joined, percent, span, styled
+from gpuledger.top.text import WARN, Glyphs, Line, amount, fitted, gib, joined, percent, span, styled
 from gpuledger.view.schema import MEASURED, Snapshot, sum_known
 
 Text = Callable[[Row, Glyphs], str]
@@ -171,7 +171,7 @@ class View:
         return ordered(rows(snapshot, self.choice), BY_NAME[self.sort].value, descending=self.descending)
 
 
-def summary(parts: list[Row], view: View, columns: int, glyphs: Glyphs) -> Line:
+def summary(parts: list[Row], view: View, glyphs: Glyphs) -> Line:
     """The line above the table: the number of rows, the filters, and the sums."""
     choice = view.choice
     parts = [row for row in parts if not row.branch]  # a branch has the sums of its rows
@@ -186,12 +186,12 @@ def summary(parts: list[Row], view: View, columns: int, glyphs: Glyphs) -> Line:
     filters = [f"GPU {choice.gpu}"] if choice.gpu is not None else []
     filters += [f"filter: {choice.filter}"] if choice.filter else []
     filters += [] if choice.exited else ["no exited"]
-    return cropped(joined([
+    return joined([
         styled(f"{len(parts)} by {grouping}", "bold"),
         *(styled(text, WARN) for text in filters),
         styled(f" {glyphs.dot} ".join(numbers)),
         styled("= measured  ~ estimated", "dim"),
-    ]), columns)  # fmt: skip
+    ])  # fmt: skip
 
 
 @lru_cache(maxsize=16)

@@ -159,7 +159,7 @@ def charts(gpus: Sequence[Gpu], history: History, screen: Screen, rows: int) -> 
 
 def once(snapshot: Snapshot, view: View, *, columns: int, colour: bool, utf8: bool) -> str:
     """The text of `top --once`, with ANSI colours if `colour`, and in ASCII unless `utf8`."""
-    screen = Screen(columns=columns, glyphs=UNICODE if utf8 else ASCII)
+    screen = Screen(columns=columns, glyphs=UNICODE if utf8 else ASCII, wrap=True)
     form = ansi if colour else plain
     text = "".join(f"{form(line).rstrip()}\n" for line in _once_lines(snapshot, view, screen))
     return text if utf8 else text.encode("ascii", "replace").decode()
@@ -174,11 +174,11 @@ def _once_lines(snapshot: Snapshot, view: View, screen: Screen) -> list[Line]:
         joined(((cell,) for cell in cells(fitting, row, glyphs, "" if row.active else "dim")), " ") for row in rows
     ]
     return [
-        title(snapshot, screen),
+        *screen.lines(title(snapshot), 2),
         *problem_lines(snapshot, screen, fixes=True),
         *gpu_lines(snapshot, gpus, screen, 3 * MAX_CARDS if len(gpus) <= MAX_CARDS else len(gpus)),
         *server_lines(snapshot, screen, len(snapshot.servers)),
-        summary(rows, view, columns, glyphs),
+        *screen.lines(summary(rows, view, glyphs), 2),
         cropped(styled(" ".join(headings(fitting, view, glyphs)), HEAD), columns),
         *(cropped(text, columns) for text in texts),
     ]
