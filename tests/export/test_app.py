@@ -217,3 +217,48 @@ def test_what_nobody_asks_for_is_not_made() -> None:
     for names in itertools.chain.from_iterable(itertools.combinations(DIALECTS, n) for n in (2, 3)):
         asked(app, "/metrics", *reversed(names))
         assert len(app._bodies._bodies) <= CACHED_DIALECTS
+
+
+# -- groups of metrics
+
+
+def grouped(**query: list[str]) -> Response:
+    """As Prometheus asks with `params`; keyword arguments without the brackets."""
+    app = app_of(tick_with(use(7), power_mw=5000))
+    return app(
+        Request("GET", "/metrics", {f"{key}[]": names for key, names in query.items()}, {}, "HTTP/1.1", keep_alive=True)
+    )
+
+
+def test_collect_selects_groups() -> None:
+    """Only their families, in the order of the catalog."""
+    shown = body(grouped(collect=["process", "gpu"]))
+
+    assert "gpu_power_watts" in shown
+    assert "gpu_process_active" in shown
+    assert "gpuledger_up" not in shown
+    assert shown.index("gpu_power_watts") < shown.index("gpu_process_active")
+
+
+def test_exclude_leaves_groups_out() -> None:
+    """All other groups are there."""
+    shown = body(grouped(exclude=["process", "exporter"]))
+
+    assert "gpu_power_watts" in shown
+    assert "gpu_process_active" not in shown
+    assert "gpuledger_up" not in shown
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"collect": ["cpu"]}, "unknown group 'cpu'; use exporter, gpu"),
+        ({"collect": ["gpu"], "exclude": ["mig"]}, "cannot be combined"),
+    ],
+)
+def test_groups_that_cannot_be_selected(query: dict[str, list[str]], message: str) -> None:
+    """The answer names the mistake and what there is."""
+    answer = grouped(**query)
+
+    assert answer.status == 400
+    assert message in body(answer)

@@ -7,15 +7,16 @@ a GPU, a MIG instance, a process); the labels of that kind come first on each of
 from gpuledger.catalog import allocation, exporter, gpu, process, tokens
 from gpuledger.catalog.family import Family, Kind, Moment, Series, Type, Value
 
-CATALOG: tuple[Family, ...] = (
-    *exporter.FAMILIES,
-    *gpu.GPUS,
-    *gpu.MIG_INSTANCES,
-    *process.PROCESSES,
-    *process.DCGM_PROCESSES,
-    *process.CONTAINERS,
-    *allocation.ALLOCATIONS,
-    *tokens.FAMILIES,
-)
+GROUPS: dict[str, tuple[Family, ...]] = {
+    "exporter": exporter.FAMILIES,
+    "gpu": gpu.GPUS,
+    "mig": gpu.MIG_INSTANCES,
+    "process": (*process.PROCESSES, *process.DCGM_PROCESSES),
+    "container": process.CONTAINERS,
+    "allocation": allocation.ALLOCATIONS,
+    "tokens": tokens.FAMILIES,
+}
+"""Metrics that a scrape can select with `collect[]`, or leave out with `exclude[]`."""
+CATALOG: tuple[Family, ...] = tuple(family for families in GROUPS.values() for family in families)
 
-__all__ = ["CATALOG", "Family", "Kind", "Moment", "Series", "Type", "Value"]
+__all__ = ["CATALOG", "GROUPS", "Family", "Kind", "Moment", "Series", "Type", "Value"]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from gpuledger import __version__
+from gpuledger.catalog import GROUPS
 from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.export import scaling
 from gpuledger.export.api import NOT_READY, Api
@@ -101,7 +102,21 @@ class App:
         names = [name.strip() for text in request.query.get("dialect", ()) for name in text.split(",")]
         if unknown := [name for name in names if name not in DIALECTS]:
             return Response.text(400, f"unknown dialect {unknown[0]!r}; use {', '.join(DIALECTS)}")
+        collected, excluded = (request.query.get(key, []) for key in ("collect[]", "exclude[]"))
+        if collected or excluded:
+            return self._groups(request, collected, excluded, names)
         return self._render(request, self._bodies.get(names) if names else self._telemetry.get(self._dialects))
+
+    def _groups(self, request: Request, collected: list[str], excluded: list[str], names: list[str]) -> Response:
+        """Some groups of metrics, as in node_exporter."""
+        if collected and excluded:
+            return Response.text(400, "collect[] and exclude[] cannot be combined; use one of them")
+        if names or self._dialects != ("native",):
+            return Response.text(400, "collect[] and exclude[] select native metrics; use neither with a dialect")
+        if unknown := [name for name in (*collected, *excluded) if name not in GROUPS]:
+            return Response.text(400, f"unknown group {unknown[0]!r}; use {', '.join(GROUPS)}")
+        groups = set(collected) if collected else set(GROUPS) - set(excluded)
+        return self._render(request, self._bodies.get_groups(groups))
 
     def _dialect(self, dialect: str) -> Callable[[Request], Response]:
         return lambda request: self._render(request, self._bodies.get([dialect]))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
-from gpuledger.catalog import Moment
+from gpuledger.catalog import GROUPS, Family, Moment
 from gpuledger.catalog.dialects import DIALECTS, Choices, families_of
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
@@ -16,7 +16,7 @@ from gpuledger.export.text import Renderer
 LARGEST_CACHED_BYTES = 2 << 20
 """A larger body is streamed instead of cached: 100,000 series are 23 MB as text, 3 MB compressed."""
 CACHED_DIALECTS = 8
-"""Combinations of dialects that are cached; clients choose which, but not how many."""
+"""Combinations of dialects or groups that are cached; clients choose which, but not how many."""
 GZIP = zlib.MAX_WBITS | 16
 
 Families = Sequence[tuple[bytes, bytes]]
@@ -68,15 +68,22 @@ class DialectBodies:
         """The bodies of these dialects, in the order of the table whatever the order of the request."""
         requested = set(dialects)
         names = tuple(name for name in DIALECTS if name in requested)
-        bodies = self._bodies.get(names)
+        return self._cached(names, lambda: families_of(names, self._choices))
+
+    def get_groups(self, groups: Collection[str]) -> Bodies:
+        """The bodies of some groups of our own metrics."""
+        names = tuple(name for name in GROUPS if name in groups)
+        return self._cached(("native", *names), lambda: tuple(family for name in names for family in GROUPS[name]))
+
+    def _cached(self, key: tuple[str, ...], families: Callable[[], tuple[Family, ...]]) -> Bodies:
+        bodies = self._bodies.get(key)
         if bodies is None:
             if len(self._bodies) >= CACHED_DIALECTS:
                 self._bodies = {}  # another thread may still read the old dictionary
-            bodies = self._bodies.setdefault(names, self._create(names))
+            bodies = self._bodies.setdefault(key, self._create(families()))
         return bodies
 
-    def _create(self, names: tuple[str, ...]) -> Bodies:
-        families = families_of(names, self._choices)
+    def _create(self, families: tuple[Family, ...]) -> Bodies:
         append = None if self._append is None else partial(self._append, {family.name for family in families})
         return Bodies(Renderer(families), append)
 
