@@ -225,3 +225,21 @@ def test_a_cluster_that_falls_idle_loses_a_node_and_then_its_prometheus(tmp_path
         gone = fleet.metrics("^gpu_fleet_up 0")
         assert "avg_GPU_utilization" not in gone
         assert "gpu_fleet_gpus" not in gone
+
+
+def test_a_second_prometheus_finds_the_exporters(tmp_path: Path) -> None:
+    """Through `gpuledger fleet --sd`, without a list of its own."""
+    scenario = Scenario(gpus=[Gpu(index=0, uuid="GPU-a", watts=100)]).write(tmp_path / "scenario")
+    with ExitStack() as stack:
+        exporter = stack.enter_context(serving("serve", "--tick.interval=200ms", env=surroundings(scenario)))
+        exporter.metrics("^gpu_info")
+        first = stack.enter_context(prometheus({"gpuledger": (host(exporter), "/metrics")}, "500ms"))
+        first.wait_until_scraped(2)
+        flags = ["--sd", f"--prometheus.url={first.url}", "--refresh=1s"]
+        fleet = stack.enter_context(serving("fleet", *flags, env=surroundings()))
+        found = {"http_sd_configs": [{"url": f"{fleet.url}/sd", "refresh_interval": "1s"}], "static_configs": []}
+        second = stack.enter_context(prometheus({"sd": ("", "/metrics")}, "500ms", extras={"sd": found}))
+        second.wait_until_scraped(2)
+
+        ((labels, gpus),) = second.query("count by (instance) (gpu_info)")
+        assert (labels["instance"], gpus) == (host(exporter), 1)

@@ -10,6 +10,8 @@ import sys
 from gpuledger.cli import logs, terminal, web
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
+from gpuledger.fleet.discovery import PATH as SD_PATH
+from gpuledger.fleet.discovery import Discovery
 from gpuledger.fleet.pages import Pages, families
 from gpuledger.fleet.prometheus import Prometheus
 from gpuledger.fleet.refresh import Refresh
@@ -39,12 +41,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             terminal.write(b"".join(Renderer(families(plan.groupings)).chunks(state, Format.TEXT)))
         return 0 if state.up else 1
     logs.set_up(settings.log_level, settings.log_format)
+    discovery = Discovery(Prometheus(settings.access()).query, settings.refresh) if settings.sd else None
     pages = Pages(
         lambda: refresh.state,
         lambda: refresh.since_refresh_s,
         groupings=plan.groupings,
         longest_s=3 * settings.refresh + 2 * (len(plan.queries.per_gpu()) + 2) * settings.prometheus_timeout,
         telemetry_path=settings.web_telemetry_path,
+        more={SD_PATH: discovery.page} if discovery else {},
     )
     server = web.create_server(settings, pages)
     server.bind()
@@ -53,10 +57,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     log.info("querying %s every %g s", settings.prometheus_url, settings.refresh)
     server.start()
     refresh.start()
+    if discovery is not None:
+        discovery.start()
     gc.freeze()  # everything so far is permanent: the collector need not visit it again
     gc.set_threshold(200_000)  # a refresh makes no cycles; collecting took a quarter of its time
     stop.wait()
     log.info("stopping")
     refresh.stop()
+    if discovery is not None:
+        discovery.stop()
     server.stop()
     return 0

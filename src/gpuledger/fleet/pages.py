@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -130,13 +130,16 @@ class Pages:
         groupings: tuple[Key, ...],
         longest_s: float,
         telemetry_path: str = "/metrics",
+        more: Mapping[str, Callable[[Request], Response]] | None = None,
     ) -> None:
+        """`more` are other pages, by path."""
         self._state, self._since_refresh_s, self._longest_s = state, since_refresh_s, longest_s
         self._bodies = Bodies(Renderer(families(groupings)))
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             telemetry_path: self._metrics,
+            **(more or {}),
         }
 
     def __call__(self, request: Request) -> Response:

@@ -86,6 +86,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("resident-query", "", "PromQL with a value above 0 for each GPU with a process.", str, "PROMQL"),
     Option("unit", "auto", f"Unit of the queries: {', '.join(UNITS)}. auto takes DCGM_FI_DEV_ metrics for percent.",
            checks.OneOf(*UNITS), "UNIT"),
+    Option("sd", False, "Serve the exporters that Prometheus knows as targets for HTTP service discovery, under /sd.",
+           checks.switch),
     Option("refresh", 15.0, "Time between two refreshes.", checks.between("1s", "10m"), "DURATION"),
     Option("max-age", 60.0, "Maximum age of the exposed result, and of its newest sample.",
            checks.between("1s", "1h"), "DURATION"),
@@ -148,6 +150,7 @@ class Settings(PrometheusSettings):
     allocated_query: str
     resident_query: str
     unit: str
+    sd: bool
     refresh: float
     max_age: float
     web_listen_address: tuple[str, ...]
