@@ -73,6 +73,7 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "tokens.timeout": ("1s", "3s", "500ms"),
     "energy.method": ("sm_time", "fingerprint", "sm_time"),
     "web.metrics": ("false", "off", "no"),
+    "web.openmetrics-created": ("true", "on", "yes"),
     "otlp.endpoint": ("http://a:1", "https://b/x", "http://c"),
     "otlp.protocol": ("http/json", "http/protobuf", "http/json"),
     "otlp.interval": ("1s", "2s", "3s"),

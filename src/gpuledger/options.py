@@ -74,6 +74,9 @@ OPTIONS: tuple[Option, ...] = (
            checks.OneOf(*DIALECTS), "DIALECT", many=True),
     Option("web.metrics", True, "Expose metrics over HTTP; false leaves the page, the API and health checks.",
            checks.switch),
+    Option("web.openmetrics-created", False,
+           "Add the time at which each counter was 0 to OpenMetrics, as _created. Prometheus stores it as more series.",
+           checks.switch),
     Option("web.max-connections", 64, "Maximum number of HTTP connections served at a time.", checks.count, "N",
            ("web.max-requests",)),
     Option("web.allowed-hosts", (),
@@ -229,6 +232,7 @@ class Config:
     web_telemetry_path: str
     web_dialect: tuple[str, ...]
     web_metrics: bool
+    web_openmetrics_created: bool
     web_max_connections: int
     web_allowed_hosts: tuple[str, ...]
     web_config_file: str

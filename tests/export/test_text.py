@@ -162,3 +162,23 @@ def test_labels_of_very_many_things_are_written_but_not_kept() -> None:
     assert first == again
     assert len({block for block, _ in first}) == 5
     assert sum(one is other for (one, _), (other, _) in zip(first, again, strict=True)) == 2
+
+
+@given(TEXT_MADE_OF_ANYTHING)
+def test_created(name: str) -> None:
+    """OpenMetrics has the time at which a counter was 0, next to the counter, where it is known; text never has."""
+    new = replace(use(7, name=name), energy_mj=(("exclusive", 5), ("parked", 3)), created_ns=1_700_000_000 * 10**9)
+    resumed = replace(use(8), energy_mj=(("exclusive", 5),))
+    tick = tick_with(new, resumed)
+    tick = replace(tick, health=replace(tick.health, start_time_ms=1_600_000_000_500))
+    renderer = Renderer(created=True)
+
+    found = samples(b"".join(renderer.chunks(tick, Format.OPENMETRICS)).decode(), Format.OPENMETRICS)
+    created = {key: value for key, value in found.items() if key[0].endswith("_created")}
+    energy = {key for key in found if key[0] == "gpu_process_energy_joules_total"}
+    of_new = {("gpu_process_energy_joules_created", labels) for _, labels in energy if dict(labels)["pid"] == "7"}
+    assert {key for key in created if key[0] == "gpu_process_energy_joules_created"} == of_new
+    assert len(of_new) == 2
+    assert {created[key] for key in of_new} == {1.7e9}
+    assert created["gpuledger_ticks_created", ()] == 1_600_000_000.5
+    assert "_created" not in b"".join(renderer.chunks(tick, Format.TEXT)).decode()

@@ -50,6 +50,8 @@ class Row:
     """How long the process is known to have left the device. Stands still while the driver does not list processes."""
     retired: bool = False
     """Whether the row was removed, and its energy moved to the GPU's retired account."""
+    created_ns: int | None = None
+    """Unix time at which the process was first listed; None if the row comes from a journal."""
     resumed: bool = False
     """Whether the row comes from a journal and its process has not been listed since."""
     share_error: float | None = None
@@ -172,6 +174,7 @@ class Rows:
                 start_ticks=start_ticks,
                 number=self._number,
                 resident=resident,
+                created_ns=tick.time_ns,
             )
             self._rows[place] = row
         row.device, row.resident, row.active, row.seen_ns = reading.device, resident, True, tick.time_ns

@@ -206,6 +206,7 @@ class UseBook:
                 energy_mj=() if row is None else _labelled(row.energy_mj),
                 busy_ns=None if row is None else row.busy_ns,
                 energy_share_error=None if row is None else row.share_error,
+                created_ns=None if row is None else row.created_ns,
                 activity=activity_part(whole, None if row is None else row.activity),
             )
 
@@ -220,6 +221,7 @@ def _exited(row: Row) -> ProcessUse:
         active=row.active,
         energy_mj=_labelled(row.energy_mj),
         busy_ns=row.busy_ns,
+        created_ns=row.created_ns,
     )
 
 

@@ -36,6 +36,8 @@ class Kind:
     things: Callable[[Moment], Iterable[Thing]]
     sparse: bool = False
     """Whether empty labels are omitted."""
+    created: Callable[[Any], Value | None] | None = None
+    """Unix time at which all counters of a thing were 0; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from gpuledger.catalog.family import Kind, Thing
+from gpuledger.catalog.family import Kind, Thing, at
 from gpuledger.model import (
     EVIDENCE,
     NO_INDEX,
@@ -78,7 +78,7 @@ def _servers(tick: Tick) -> list[Thing]:
     return [((server.name, *_owner(server.owner)), server) for server in tick.servers or () if server.owner is not None]
 
 
-EXPORTER = Kind((), lambda tick: [((), tick)])
+EXPORTER = Kind((), lambda tick: [((), tick)], created=at("health.start_time_ms", 1000))
 GPU = Kind(DEVICE, lambda tick: [(_device(r.device), r) for r in _gpus(tick)])
 GPU_ACCOUNT = Kind(DEVICE, lambda tick: _booked(_gpus(tick), tick.accounts, _device))
 """The ledger of each GPU."""
@@ -92,6 +92,7 @@ MIG_UNATTRIBUTED = Kind(MIG_DEVICE, lambda tick: _booked(_instances(tick), tick.
 PROCESS = Kind(
     ("pid", "gpu", "uuid", "process_name", "namespace", "pod", "container", "pod_uid", "container_id"),
     lambda tick: [(_process(use), use) for use in tick.processes],
+    created=at("created_ns", 1e9),
 )
 CONTAINER = Kind(
     (*OWNER_LABELS, *DEVICE),

@@ -211,7 +211,8 @@ def choices(settings: Config, environment: Mapping[str, str]) -> Choices:
         log.warning("--metric-prefix has an effect only under %s; add --web.dialect=process to use it under %s",
                     path, settings.web_telemetry_path)  # fmt: skip
     hostname = settings.kubernetes_node_name or environment.get("NODE_NAME", "") or os.uname().nodename
-    return Choices(hostname, settings.dcgm_pod_uid, counters, settings.metric_prefix, settings.dcgm_shared)
+    return Choices(hostname, settings.dcgm_pod_uid, counters, settings.metric_prefix, settings.dcgm_shared,
+                   created=settings.web_openmetrics_created)  # fmt: skip
 
 
 def _counters(path: str) -> tuple[Counter, ...]:

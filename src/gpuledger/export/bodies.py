@@ -85,7 +85,7 @@ class DialectBodies:
 
     def _create(self, families: tuple[Family, ...]) -> Bodies:
         append = None if self._append is None else partial(self._append, {family.name for family in families})
-        return Bodies(Renderer(families), append)
+        return Bodies(Renderer(families, created=self._choices.created), append)
 
 
 class UpstreamBodies:

@@ -32,8 +32,10 @@ Row = tuple[str, Any]
 class Renderer:
     """Renders ticks in both formats. Bodies must be started one at a time; several may be read concurrently."""
 
-    def __init__(self, catalog: Sequence[Family] = CATALOG) -> None:
+    def __init__(self, catalog: Sequence[Family] = CATALOG, *, created: bool = False) -> None:
+        """With `created`, OpenMetrics has the time at which each counter was 0, where it is known."""
         self._families = [FamilyRenderer(family) for family in catalog]
+        self._created = created
         self._kinds = list(dict.fromkeys(family.of for family in catalog))
         self._blocks = LabelBlocks()
         self.openmetrics = all(family.name.endswith(SUFFIX[family.type]) for family in catalog)
@@ -51,7 +53,8 @@ class Renderer:
             if family.needs and getattr(tick, family.needs) is None:
                 continue
             prefix = header
-            for text in renderer.slices(rows[family.of]):
+            with_created = self._created and fmt is Format.OPENMETRICS
+            for text in renderer.created(rows[family.of]) if with_created else renderer.slices(rows[family.of]):
                 if text:
                     yield (prefix + text).encode()
                     prefix = ""
@@ -95,6 +98,24 @@ class FamilyRenderer:
         for start in range(0, len(rows), SLICE):
             part = rows[start : start + SLICE]
             yield self._text([block for block, _ in part], self._values(part))
+
+    def created(self, rows: Sequence[Row]) -> Iterator[str]:
+        """The lines of these things; a counter is followed by the time at which it was 0, if that is known."""
+        read = self.family.of.created
+        if self.family.type is not Type.COUNTER or read is None:
+            yield from self.slices(rows)
+            return
+        name = self.family.name
+        created_name = f"{name.removesuffix(SUFFIX[Type.COUNTER])}_created"
+        for block, thing in rows:
+            lines, time_s = self._text([block], self._values([(block, thing)])), read(thing)
+            if time_s is None:
+                yield lines
+                continue
+            yield "".join([
+                f"{line}\n{created_name}{line.rpartition(' ')[0].removeprefix(name)} {time_s}\n"
+                for line in lines.split("\n")[:-1]  # a label may contain other separators of lines
+            ])  # fmt: skip
 
     def _cached(self, rows: Sequence[Row]) -> str:
         blocks, values = [block for block, _ in rows], self._values(rows)

@@ -80,6 +80,8 @@ class ProcessUse:
     """Time on the compute engine."""
     energy_share_error: float | None = None
     """Standard deviation of its share of the energy above parked power, if the last interval was shared."""
+    created_ns: int | None = None
+    """Unix time at which its counters were 0; None if they continue those of a journal."""
     activity: ActivityPart | None = None
     """None if it is not known, and after the process has left."""
     dcgm: DcgmStats | None = None

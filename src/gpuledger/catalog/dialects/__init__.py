@@ -30,6 +30,8 @@ class Choices:
     prefix: str = "gpu_process"
     shared: str = DEVICE
     """One of SHARED."""
+    created: bool = False
+    """Whether OpenMetrics has the time at which counters were created."""
 
 
 @dataclass(frozen=True, slots=True)
