@@ -17,7 +17,7 @@ from gpuledger.model import NOBODY, OUTSIDE, Device, Owner, Tick
 ClaimKey = tuple[str, ...]
 """uuid of the device, kind of the owner, and its names."""
 UNALLOCATED: ClaimKey = ()
-"""Stands for the MIG instances that are allocated to nobody."""
+"""Stands for the MIG instances without an allocation."""
 POD, CONTAINER, JOB = "pod", "container", "job"
 SLICES = re.compile("[1-9](?=[cg])")
 
