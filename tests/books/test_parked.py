@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpuledger.books.parked import ParkedBook, ParkedPart
 from gpuledger.model import Account, ContainerUse, Device, Owner
 
@@ -77,3 +79,18 @@ def test_containers_count_from_their_first_tick() -> None:
 
     assert [container.parked_mj for container in first] == [0]
     assert [container.parked_mj for container in second] == [120_000, 0]
+
+
+def test_parked_energy_continues_from_a_journal() -> None:
+    """Until the container is booked again its state stays in the journal; then it counts on."""
+    use = ContainerUse(GPU, Owner(container_id="a"), 1, None, None, energy_mj=(("exclusive", 10**9),))
+    book, accounts = ParkedBook(), {"GPU-0": ACCOUNT}
+    book.book((use,), accounts, S)
+    book.book((replace(use, energy_mj=(("exclusive", 10**9 + 500_000),)),), accounts, 2 * S)
+
+    later = ParkedBook()
+    later.resume(book.state())
+    assert later.state() == book.state()
+    (resumed,) = later.book((use,), accounts, 3 * S)
+    assert resumed.parked_mj == 120_000
+    assert later.book((use,), accounts, 4 * S)[0] is resumed

@@ -101,7 +101,9 @@ async def press(pilot: Keys, *keys: str) -> None:
 def test_a_small_screen() -> None:
     """Title, GPUs, sums, titles of columns, rows, keys: in 24 lines of 80."""
 
-    async def scene(_: Keys, app: Top, __: Still) -> None:
+    async def scene(pilot: Keys, app: Top, _: Still) -> None:
+        while not screen(app)[-1]:  # the footer is drawn last
+            await pilot.pause()
         lines = screen(app)
         assert lines[0].startswith("gpuledger 1.2.3  n1  ")
         assert lines[1] == "GPU 0  NVIDIA H200  50°C"

@@ -132,6 +132,7 @@ class Books:
             times=self._time.gpus,
             ledgers={uuid: state for uuid, state in states.items() if state is not None},
             allocations=self._allocations.state(),
+            parked=self._parked.state(),
             monotonic_ns=self._monotonic_ns,
         )
 
@@ -143,6 +144,7 @@ class Books:
         self._retention.resume(journal.unpack_totals(state), rows)
         entries = journal.unpack_allocations(state)
         self._allocations.resume((claim_key(entry.device, entry.owner), entry) for entry in entries)
+        self._parked.resume(state.parked)
         self._resumed = state
         for gpu in state.gpus:
             if gpu.ledger is not None:

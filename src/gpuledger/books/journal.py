@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from gpuledger.books.allocations import Entry
 from gpuledger.books.claims import claim_key
 from gpuledger.books.ledger import LedgerState
+from gpuledger.books.parked import ParkedState
 from gpuledger.books.retention import Total
 from gpuledger.books.rows import Row
 from gpuledger.books.time import GpuTime
@@ -104,6 +105,7 @@ class State:
     rows: tuple[RowState, ...] = ()
     totals: tuple[TotalState, ...] = ()
     allocations: tuple[AllocationState, ...] = ()
+    parked: tuple[ParkedState, ...] = ()
     monotonic_ns: int | None = None
     """Time of the tick on the clock that is never set."""
 
@@ -130,6 +132,7 @@ def pack(
     times: Mapping[str, GpuTime],
     ledgers: Mapping[str, LedgerState],
     allocations: Iterable[Entry] = (),
+    parked: Iterable[ParkedState] = (),
     monotonic_ns: int | None = None,
 ) -> State:
     """The state of all books."""
@@ -193,6 +196,7 @@ def pack(
         rows=tuple(row_states),
         totals=tuple(total_states),
         allocations=tuple(allocation_states),
+        parked=tuple(parked),
         monotonic_ns=monotonic_ns,
     )
 
@@ -339,6 +343,7 @@ def _check(state: State) -> None:
     if len({gpu.uuid for gpu in state.gpus}) != len(state.gpus) or len(places) != len(state.rows):
         raise ValueError("a GPU or process occurs twice")
     _check_allocations(state)
+    _sum((), *(entry.parked_mj for entry in state.parked))
     balance_mj: Counter[str] = Counter()
     for row in state.rows:
         balance_mj[state.devices[row.device].gpu_uuid] += _sum(row.energy_mj, row.busy_ns)

@@ -7,7 +7,7 @@ because the energy counter moves in steps that do not match the ticks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuledger.model import Account, ContainerUse
@@ -17,6 +17,10 @@ ALONE = ("exclusive", "gap")
 CARRY_S = 3
 """Most seconds of parked power that are carried to the next booking."""
 NS_PER_S = 1_000_000_000
+
+
+Place = tuple[str, str, str, str]
+"""uuid of the device, container id, pod uid and name of the container."""
 
 
 @dataclass(slots=True)
@@ -53,22 +57,57 @@ class ParkedPart:
         return self.parked_mj
 
 
+@dataclass(frozen=True, slots=True)
+class ParkedState:
+    """The parked energy of a container on a device, as in the journal."""
+
+    uuid: str
+    container_id: str
+    pod_uid: str
+    container: str
+    parked_mj: int
+
+    @property
+    def key(self) -> Place:
+        """The identity of the container on the device."""
+        return self.uuid, self.container_id, self.pod_uid, self.container
+
+
 class ParkedBook:
     """Adds the parked part of their energy to containers."""
 
     def __init__(self) -> None:
-        self._parts: dict[tuple[str, ...], ParkedPart] = {}
+        self._parts: dict[Place, ParkedPart] = {}
+        self._resumed: dict[Place, int] = {}
+        """Parked energy of a journal, until the container is booked."""
+        self._shown: dict[Place, tuple[ContainerUse, ContainerUse]] = {}
+        """Each container without and with its parked energy; built again only if one of them changes."""
+
+    def state(self) -> list[ParkedState]:
+        """A snapshot for the journal."""
+        parked = self._resumed | {key: part.parked_mj for key, part in self._parts.items()}
+        return [ParkedState(*key, parked_mj=mj) for key, mj in parked.items() if mj]
+
+    def resume(self, states: Iterable[ParkedState]) -> None:
+        """Start with the parked energy of a journal."""
+        self._resumed = {state.key: state.parked_mj for state in states}
 
     def book(
         self, containers: tuple[ContainerUse, ...], accounts: Mapping[str, Account], now_ns: int
     ) -> tuple[ContainerUse, ...]:
         """The containers with their parked energy; a container counts from its first tick."""
         before, self._parts = self._parts, {}
+        shown, self._shown = self._shown, {}
         booked = []
         for use in containers:
             owner, energy_mj = use.owner, dict(use.energy_mj)
             key = (use.device.uuid, owner.container_id, owner.pod_uid, owner.container)
-            part = self._parts[key] = before.get(key) or ParkedPart(energy_mj, now_ns)
+            part = before.get(key) or ParkedPart(energy_mj, now_ns, self._resumed.pop(key, 0))
+            self._parts[key] = part
             parked_mj = part.add(energy_mj, now_ns, accounts.get(use.device.gpu_uuid))
-            booked.append(replace(use, parked_mj=parked_mj) if parked_mj else use)
+            last = shown.get(key)
+            if last is None or last[0] is not use or last[1].parked_mj != parked_mj:
+                last = use, replace(use, parked_mj=parked_mj) if parked_mj else use
+            self._shown[key] = last
+            booked.append(last[1])
         return tuple(booked)

@@ -13,7 +13,7 @@ from gpuledger.catalog.dialects import DIALECTS, Choices, families_of
 from gpuledger.export.negotiate import Format
 from gpuledger.export.text import Renderer
 
-LARGEST_CACHED_BYTES = 2 << 20
+LARGEST_CACHED_BYTES = 4 << 20
 """A larger body is streamed instead of cached: 100,000 series are 23 MB as text, 3 MB compressed."""
 CACHED_DIALECTS = 8
 """Combinations of dialects or groups that are cached; clients choose which, but not how many."""
