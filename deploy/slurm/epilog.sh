@@ -1,5 +1,5 @@
 #!/bin/sh
-# Epilog of slurmd: removes the account and the GPUs of a job that prolog.sh wrote.
+# Epilog of slurmd: removes what prolog.sh wrote about a job.
 # Always exits with 0, because Slurm drains a node whose epilog fails. See docs/slurm.md.
 set -u
 umask 022
@@ -10,7 +10,7 @@ job=${SLURM_JOB_ID:-}
 remove() (
     [ -d "$dir" ] || exit 0
     exec 9<"$dir" && flock 9 || exit 1
-    rm -f "$dir/account.$job"
+    rm -f "$dir/account.$job" "$dir/user.$job"
     # All GPUs, not only $SLURM_JOB_GPUS: a job must not stay if Slurm forgot its GPUs.
     for file in "$dir"/[0-9]*; do
         grep -qsx "$job" "$file" || continue

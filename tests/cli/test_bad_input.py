@@ -62,7 +62,7 @@ LINES = [
     ("--metric-retention 2d", "--metric-retention: '2d' is out of range; choose from 1s to 1d"),
     ("--metric-prefix 9gpu",
      "--metric-prefix: '9gpu' is not a valid start of a metric name; use letters, digits and _"),
-    ("--web.dialect dcgm2", "--web.dialect: 'dcgm2' is not one of native, dcgm, dcgm1, inference, process"),
+    ("--web.dialect dcgm2", "--web.dialect: 'dcgm2' is not one of native, dcgm, dcgm1, inference, process, jobstats"),
     ("--dcgm.counters no.csv", "--dcgm.counters: cannot read no.csv: No such file or directory; name a CSV file"),
     ("once --web.dialect dcgm --format openmetrics",
      "--format: OpenMetrics does not allow the names of dialect dcgm; use --format text"),

@@ -17,19 +17,11 @@ from gpuledger.owners.names import Names
 from gpuledger.report.settings import OPTIONS, Settings
 from tests.cli.running import serving, surroundings
 from tests.components import program
+from tests.deploy.slurmscripts import run
 from tests.fakedriver import Gpu, Scenario
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "deploy" / "slurm"
 PAGE = (ROOT / "docs" / "slurm.md").read_text()
-
-
-def run(script: str, directory: Path, **variables: str) -> None:
-    """A script as slurmd runs it: without PATH. It must succeed, because Slurm drains a node otherwise."""
-    env = {f"SLURM_{name}": value for name, value in variables.items()}
-    command = [str(SCRIPTS / script)]
-    done = subprocess.run(command, env={**env, "GPULEDGER_JOB_DIR": str(directory)}, check=False, capture_output=True)
-    assert (done.returncode, done.stdout) == (0, b"")
 
 
 def names(directory: Path) -> Names:
@@ -38,16 +30,17 @@ def names(directory: Path) -> Names:
 
 
 def test_a_job_is_recorded_and_removed(tmp_path: Path) -> None:
-    """With all its GPUs and its account; other jobs stay."""
+    """With all its GPUs, its account and its user; other jobs stay."""
     directory = tmp_path / "gpu-jobs"
-    run("prolog.sh", directory, JOB_ID="211", JOB_GPUS="0,1", JOB_ACCOUNT="physics")
-    run("prolog.sh", directory, JOB_ID="212", JOB_GPUS="1", JOB_ACCOUNT="chemistry")
+    run("prolog.sh", directory, JOB_ID="211", JOB_GPUS="0,1", JOB_ACCOUNT="physics", JOB_UID="1001")
+    run("prolog.sh", directory, JOB_ID="212", JOB_GPUS="1", JOB_ACCOUNT="chemistry", JOB_UID="x")
     both = names(directory)
     run("epilog.sh", directory, JOB_ID="211", JOB_GPUS="0,1", JOB_ACCOUNT="physics")
     one = names(directory)
     run("epilog.sh", directory, JOB_ID="212")
 
     assert both.jobs == {(0, None): ("211",), (1, None): ("211", "212")}
+    assert (both.job_uids, one.job_uids) == ({"211": "1001"}, {})
     assert both.accounts == {"211": "physics", "212": "chemistry"}
     assert (one.jobs, one.accounts) == ({(1, None): ("212",)}, {"212": "chemistry"})
     assert (names(directory).jobs, names(directory).accounts) == ({}, {})

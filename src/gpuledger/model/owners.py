@@ -158,6 +158,8 @@ class Owners:
     granted: tuple[Granted, ...] = ()
     granted_jobs: tuple[tuple[Device, str, str], ...] = ()
     """Devices allocated to jobs, with the job's number and account, from the prolog of a scheduler."""
+    job_uids: Mapping[str, str] = field(default_factory=dict)
+    """The user of each job, by the job's number, from the same prolog."""
     given: tuple[tuple[Device, str, str], ...] = ()
     """Devices passed to containers by Docker or Podman, with the container's name and id."""
     holders: tuple[Holder, ...] = ()
