@@ -26,6 +26,7 @@ ALLOWED = {
     "otlp": {"otlp", "catalog", "export", "config", "options", "net"},
     "fleet": {"fleet", "catalog", "export", "config", "options", "net"},
     "idle": {"idle", "view", "fleet", "report", "top", "config", "options", "net"},
+    "job": {"job", "books", "idle", "view", "fleet", "report", "top", "config", "options", "net"},
     "report": {"report", "fleet", "config", "options"},
     "top": {"top", "view", "fleet", "config", "options", "net"},
     "cli": {
@@ -41,6 +42,7 @@ ALLOWED = {
         "report",
         "otlp",
         "idle",
+        "job",
         "top",
         "loop",
         "config",

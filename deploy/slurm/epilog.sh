@@ -1,9 +1,11 @@
 #!/bin/sh
 # Epilog of slurmd: removes what prolog.sh wrote about a job.
+# With GPULEDGER_JOB_COMMENT=Comment or AdminComment, it first writes what the job used into that field of the job.
 # Always exits with 0, because Slurm drains a node whose epilog fails. See docs/slurm.md.
 set -u
 umask 022
 PATH=/usr/sbin:/usr/bin:/sbin:/bin # Slurm sets none
+export PATH
 dir=${GPULEDGER_JOB_DIR:-/run/gpu-jobs}
 job=${SLURM_JOB_ID:-}
 
@@ -20,8 +22,19 @@ remove() (
     done
 )
 
+comment() (
+    # While the job is still in the files: the exporter forgets it some seconds after they change.
+    text=$(timeout 5 "${GPULEDGER:-/usr/local/bin/gpuledger}" job "$job" --short) || exit 1
+    timeout 5 scontrol update JobId="$job" "$GPULEDGER_JOB_COMMENT=$text" >/dev/null
+)
+
 case $job in
 '' | *[!0-9]*) ;;
-*) remove || logger -t gpuledger-epilog "cannot remove job $job from $dir" ;;
+*)
+    case ${GPULEDGER_JOB_COMMENT:-} in
+    Comment | AdminComment) comment || logger -t gpuledger-epilog "cannot write the comment of job $job" ;;
+    esac
+    remove || logger -t gpuledger-epilog "cannot remove job $job from $dir"
+    ;;
 esac
 exit 0

@@ -14,6 +14,7 @@ from gpuledger.cli import COMMANDS, main
 from gpuledger.cli.usage import EXAMPLES
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.idle.settings import OPTIONS as IDLE_OPTIONS
+from gpuledger.job.settings import OPTIONS as JOB_OPTIONS
 from gpuledger.options import ENVIRONMENTS, OPTIONS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from tests.cli.running import COMMAND, gpuledger, surroundings
@@ -241,7 +242,13 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert all(f"\n  {example}\n" in shown for example in EXAMPLES[name])
     assert re.match(rf"usage: gpuledger {name}( [A-Z]+)* \[FLAGS\]\n\n{re.escape(COMMANDS[name])}\.\n", shown)
     text = " ".join(shown.split())
-    own = {"fleet": FLEET_OPTIONS, "idle": IDLE_OPTIONS, "report": REPORT_OPTIONS, "completion": ()}
+    own = {
+        "fleet": FLEET_OPTIONS,
+        "idle": IDLE_OPTIONS,
+        "job": JOB_OPTIONS,
+        "report": REPORT_OPTIONS,
+        "completion": (),
+    }
     for option in own.get(name, OPTIONS):
         assert f"--{option.key}" in text
         assert option.help + (f" [{option.default_text}]" if option.default_text else "") in text

@@ -17,7 +17,7 @@ from gpuledger.owners.names import Names
 from gpuledger.report.settings import OPTIONS, Settings
 from tests.cli.running import serving, surroundings
 from tests.components import program
-from tests.deploy.slurmscripts import run
+from tests.deploy.slurmscripts import SCRIPTS, run
 from tests.fakedriver import Gpu, Scenario
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +84,36 @@ def test_nothing_drains_a_node(tmp_path: Path, script: str) -> None:
 
     assert not directory.exists() or list(directory.iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir() if path != directory) == ["file"]
+
+
+@pytest.mark.parametrize("field", ["Comment", "AdminComment"])
+def test_the_epilog_writes_a_comment(tmp_path: Path, field: str) -> None:
+    """What `gpuledger job` prints, before the job is removed; without the variable, nothing is written."""
+    directory, written = tmp_path / "gpu-jobs", tmp_path / "written"
+    run("prolog.sh", directory, JOB_ID="211", JOB_GPUS="0")
+    for name, line in (("gpuledger", f'cat {directory}/0; echo "$@"'), ("scontrol", f'echo "$@" >{written}')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    script = (SCRIPTS / "epilog.sh").read_text().replace("PATH=", f"PATH={tmp_path}:")
+    (tmp_path / "epilog.sh").write_text(script)
+    env = {"SLURM_JOB_ID": "211", "GPULEDGER_JOB_DIR": str(directory), "GPULEDGER_JOB_COMMENT": field,
+           "GPULEDGER": str(tmp_path / "gpuledger")}  # fmt: skip
+    done = subprocess.run(["/bin/sh", tmp_path / "epilog.sh"], env=env, check=False, capture_output=True)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert written.read_text() == f"update JobId=211 {field}=211\njob 211 --short\n"
+    assert names(directory).jobs == {}
+
+
+def test_a_comment_that_fails_drains_no_node(tmp_path: Path) -> None:
+    """The job is removed even if gpuledger is not installed."""
+    run("prolog.sh", tmp_path, JOB_ID="211", JOB_GPUS="0")
+    env = {"SLURM_JOB_ID": "211", "GPULEDGER_JOB_DIR": str(tmp_path), "GPULEDGER_JOB_COMMENT": "Comment",
+           "GPULEDGER": "/nonexistent"}  # fmt: skip
+    done = subprocess.run([SCRIPTS / "epilog.sh"], env=env, check=False, capture_output=True)
+
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert names(tmp_path).jobs == {}
 
 
 def test_an_allocation_has_its_job_and_account(tmp_path: Path) -> None:

@@ -18,11 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import serving, surroundings
-from tests.deploy.slurmscripts import run
-from tests.fakedriver import Gpu, Process, Scenario
-from tests.real.nodes import GIB, host, uuid
+from tests.real.nodes import GIB, host
 from tests.real.prometheus import Prometheus, prometheus
+from tests.real.slurmnode import Node
 
 pytestmark = pytest.mark.needs("prometheus")
 
@@ -57,41 +55,12 @@ JOBS: dict[str, Use] = {
 """Two GPUs; two jobs that share a GPU; a job without a process."""
 
 
-class Node:
-    """A Slurm node: what the prolog wrote, and the processes of jobs in their cgroups."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.proc, self.jobs = folder, folder / "proc", folder / "gpu-jobs"
-        (self.proc / "1").mkdir(parents=True)
-        (self.proc / "stat").write_text("cpu 0\nbtime 1690000000\n")
-        used = (9, 3, 6, 1)
-        self.scenario = Scenario(gpus=[
-            Gpu(index=n, uuid=uuid(n), watts=200 + n, temperature=40 + n, memory_total=64 * GIB, memory_used=gib * GIB,
-                util=util)
-            for n, (gib, util) in enumerate(zip(used, (40, 10, 50, 0), strict=True))
-        ])  # fmt: skip
-        for job, gpus in (("211", "0,1"), ("212", "2"), ("213", "2"), ("214", "3")):
-            run("prolog.sh", self.jobs, JOB_ID=job, JOB_GPUS=gpus, JOB_ACCOUNT="physics", JOB_UID="1001")
-        for pid, (job, gpu, gib, sm) in enumerate(
-            (("211", 0, 8, 40), ("211", 1, 2, 10), ("212", 2, 2, 30), ("213", 2, 3, 20)), 5000
-        ):
-            self.scenario.processes.append(Process(gpu=gpu, pid=pid, memory=gib * GIB, sm=sm))
-            home = self.proc / str(pid)
-            home.mkdir()
-            (home / "stat").write_text(f"{pid} (python3) S " + " ".join(["0"] * 18) + " 12345 0\n")
-            (home / "status").write_text("Name:\tpython3\nUid:\t1001\t1001\t1001\t1001\n")
-            (home / "cgroup").write_text(f"0::/system.slice/slurmstepd.scope/job_{job}/step_0/user/task_0\n")
-
-
 class Scraped:
     """The node after some seconds in Prometheus."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         node = Node(folder)
-        flags = ["--tick.interval=200ms", "--environment=slurm", f"--slurm.job-mapping-dir={node.jobs}",
-                 f"--path.procfs={node.proc}"]  # fmt: skip
-        env = surroundings(node.scenario.write(folder / "scenario"))
-        exporter = stack.enter_context(serving("serve", *flags, env=env))
+        exporter = stack.enter_context(node.exporter())
         exporter.metrics('nvidia_gpu_duty_cycle.*jobid="213",userid="1001"} 20', "/jobstats/metrics")
         target = {"gpus": (host(exporter), "/jobstats/metrics")}
         labels = {"gpus": {"cluster": CLUSTER, "instance": "gpu01:9445"}}

@@ -50,6 +50,11 @@ UNKNOWN = "unknown"
 """The name shown if the owner was not found."""
 
 
+def job_id(job: str) -> str:
+    """The id without the scheduler: 211 of slurm/211."""
+    return job.rpartition("/")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The owner of a process. An empty field is unknown or not applicable: a systemd service has no container."""

@@ -14,7 +14,7 @@ from functools import partial
 from gpuledger.catalog.dialects import Choices
 from gpuledger.catalog.dialects.dcgm import of
 from gpuledger.catalog.family import Family, G, Kind, Thing, Value, at
-from gpuledger.model import Device, ProcessUse, Reading, Tick
+from gpuledger.model import Device, ProcessUse, Reading, Tick, job_id
 
 LABELS = ("ordinal", "minor_number", "uuid", "name", "GPU_I_ID", "jobid", "userid")
 
@@ -34,11 +34,6 @@ class JobDevice:
     """Whether other jobs have the device too."""
     uses: tuple[ProcessUse, ...]
     """The processes of the job on the device."""
-
-
-def job_id(job: str) -> str:
-    """The id without the scheduler: 211 of slurm/211."""
-    return job.rpartition("/")[2]
 
 
 def _job_devices(tick: Tick) -> Iterable[JobDevice]:
