@@ -24,8 +24,11 @@ remove() (
 
 comment() (
     # While the job is still in the files: the exporter forgets it some seconds after they change.
-    text=$(timeout 5 "${GPULEDGER:-/usr/local/bin/gpuledger}" job "$job" --short) || exit 1
-    timeout 5 scontrol update JobId="$job" "$GPULEDGER_JOB_COMMENT=$text" >/dev/null
+    # gpuledger rejects variables that are not its settings.
+    text=$(env -u GPULEDGER_JOB_COMMENT -u GPULEDGER_JOB_DIR \
+        timeout 5 "${GPULEDGER:-/usr/local/bin/gpuledger}" job "$job" --short) || exit 1
+    # scontrol refuses to change a job that has finished.
+    timeout 5 sacctmgr -i modify job where jobid="$job" set "$GPULEDGER_JOB_COMMENT=$text" >/dev/null
 )
 
 case $job in

@@ -91,7 +91,7 @@ def test_the_epilog_writes_a_comment(tmp_path: Path, field: str) -> None:
     """What `gpuledger job` prints, before the job is removed; without the variable, nothing is written."""
     directory, written = tmp_path / "gpu-jobs", tmp_path / "written"
     run("prolog.sh", directory, JOB_ID="211", JOB_GPUS="0")
-    for name, line in (("gpuledger", f'cat {directory}/0; echo "$@"'), ("scontrol", f'echo "$@" >{written}')):
+    for name, line in (("gpuledger", f'cat {directory}/0; echo "$@"'), ("sacctmgr", f'echo "$@" >{written}')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / name).chmod(0o755)
     script = (SCRIPTS / "epilog.sh").read_text().replace("PATH=", f"PATH={tmp_path}:")
@@ -101,7 +101,7 @@ def test_the_epilog_writes_a_comment(tmp_path: Path, field: str) -> None:
     done = subprocess.run(["/bin/sh", tmp_path / "epilog.sh"], env=env, check=False, capture_output=True)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    assert written.read_text() == f"update JobId=211 {field}=211\njob 211 --short\n"
+    assert written.read_text() == f"-i modify job where jobid=211 set {field}=211\njob 211 --short\n"
     assert names(directory).jobs == {}
 
 
