@@ -267,6 +267,7 @@ BY_NAME: dict[str, set[str]] = {
     "dcgm": {NO_TOTAL, TYPE, CAMELS},
     "dcgm1": {NO_TOTAL, TYPE, 'non-counter metrics should not have "_total" suffix'},
     "inference": set(),
+    "jobstats": {"metric names should be written in 'snake_case' not 'camelCase'"},
     "process": {NO_TOTAL, 'non-histogram and non-summary metrics should not have "_count" suffix'},
 }
 """What Prometheus's linter has to say about the names of each; we did not choose them."""

@@ -27,6 +27,7 @@ ALLOWED = {
     "otlp": {"otlp", "catalog", "export", "config", "options", "net"},
     "fleet": {"fleet", "catalog", "export", "config", "options", "net"},
     "idle": {"idle", "view", "fleet", "report", "top", "config", "options", "net"},
+    "job": {"job", "books", "idle", "view", "fleet", "report", "top", "config", "options", "net"},
     "report": {"report", "fleet", "config", "options", "tokens"},
     "top": {"top", "view", "fleet", "config", "options", "net"},
     "cli": {
@@ -43,6 +44,7 @@ ALLOWED = {
         "report",
         "otlp",
         "idle",
+        "job",
         "top",
         "loop",
         "config",

@@ -15,6 +15,9 @@ from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.idle.formats import idle_table
 from gpuledger.idle.rows import IdleRow, Prices, ranked
 from gpuledger.idle.settings import OPTIONS as IDLE_OPTIONS
+from gpuledger.job.formats import screen, short
+from gpuledger.job.settings import OPTIONS as JOB_OPTIONS
+from gpuledger.job.use import DeviceUse, JobUse
 from gpuledger.model import Owner
 from gpuledger.options import OPTIONS, Option
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
@@ -38,6 +41,8 @@ FLEET_METRICS_BEGIN, FLEET_METRICS_END = (
 FLEET_BEGIN, FLEET_END = "<!-- fleet settings: written by `make docs` -->", "<!-- end of fleet settings -->"
 REPORT_BEGIN, REPORT_END = "<!-- report settings: written by `make docs` -->", "<!-- end of report settings -->"
 IDLE_BEGIN, IDLE_END = "<!-- idle settings: written by `make docs` -->", "<!-- end of idle settings -->"
+JOB_BEGIN, JOB_END = "<!-- job settings: written by `make docs` -->", "<!-- end of job settings -->"
+JOB_SAMPLE_BEGIN, JOB_SAMPLE_END = "<!-- job example: written by `make docs` -->", "<!-- end of job example -->"
 IDLE_SAMPLE_BEGIN, IDLE_SAMPLE_END = "<!-- idle example: written by `make docs` -->", "<!-- end of idle example -->"
 TOP_BEGIN, TOP_END = "<!-- top settings: written by `make docs` -->", "<!-- end of top settings -->"
 KEYS_BEGIN, KEYS_END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
@@ -168,6 +173,27 @@ def idle(page: str) -> str:
     return _between(page, IDLE_BEGIN, [*rows, *(_setting(option) for option in IDLE_OPTIONS)], IDLE_END)
 
 
+def _sample_job() -> list[str]:
+    """A job of eight hours on two GPUs, of which one was not used and the other was not used at the end."""
+    prices, hour = Prices(kwh=0.30, gpu_hour=2.50, currency="EUR"), 3600.0
+    busy, idle = (
+        DeviceUse(node="gpu01", gpu=gpu, start=SAMPLE_TIME - 8 * hour, end=SAMPLE_TIME, busy_s=busy * hour,
+                  idle_s=(8 - busy) * hour, unknown_s=0.0, joules=joules, memory_bytes=gib << 30,
+                  idle_since=SAMPLE_TIME - idle * hour)
+        for gpu, busy, idle, joules, gib in (("0", 6.5, 1.5, 1.62e7, 97), ("1", 0.0, 8.0, 3.4e6, 1))
+    )  # fmt: skip
+    use = JobUse("211", "prometheus", (busy, idle), has_peak=True)
+    text = screen(use, prices, colour=False)
+    return ["```", *text.splitlines(), "```", "", "and with `--short`", "", "```", short(use, prices).strip(), "```"]
+
+
+def slurm(page: str) -> str:
+    """The page with an example of a job and the settings of `gpuledger job`."""
+    page = _between(page, JOB_SAMPLE_BEGIN, _sample_job(), JOB_SAMPLE_END)
+    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
+    return _between(page, JOB_BEGIN, [*rows, *(_setting(option) for option in JOB_OPTIONS)], JOB_END)
+
+
 def top(page: str) -> str:
     """The page with the current tables, and the demo after half a minute."""
     rows = ["| key | action |", "|---|---|"]
@@ -230,6 +256,7 @@ PAGES = {
     "fleet.md": fleet,
     "otlp.md": otlp,
     "idle.md": idle,
+    "slurm.md": slurm,
     "report.md": report,
     "security.md": security,
     "top.md": top,

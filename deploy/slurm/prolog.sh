@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prolog of slurmd: writes the account and the GPUs of a job for gpuledger (--slurm.job-mapping-dir) and dcgm-exporter.
+# Prolog of slurmd: writes account, user and GPUs of a job for gpuledger (--slurm.job-mapping-dir) and dcgm-exporter.
 # Always exits with 0, because Slurm drains a node whose prolog fails. See docs/slurm.md.
 set -u
 umask 022
@@ -13,6 +13,10 @@ record() (
     if [ -n "${SLURM_JOB_ACCOUNT:-}" ]; then
         printf '%s\n' "$SLURM_JOB_ACCOUNT" >"$dir/account.$job" || exit 1
     fi
+    case ${SLURM_JOB_UID:-} in
+    '' | *[!0-9]*) ;;
+    *) printf '%s\n' "$SLURM_JOB_UID" >"$dir/user.$job" || exit 1 ;;
+    esac
     IFS=,
     for gpu in ${SLURM_JOB_GPUS:-}; do
         case $gpu in

@@ -14,6 +14,7 @@ from gpuledger.cli import COMMANDS, main
 from gpuledger.cli.usage import EXAMPLES
 from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
 from gpuledger.idle.settings import OPTIONS as IDLE_OPTIONS
+from gpuledger.job.settings import OPTIONS as JOB_OPTIONS
 from gpuledger.options import ENVIRONMENTS, OPTIONS
 from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
 from tests.cli.running import COMMAND, gpuledger, surroundings
@@ -66,7 +67,7 @@ LINES = [
     ("--metric-retention 2d", "--metric-retention: '2d' is out of range; choose from 1s to 1d"),
     ("--metric-prefix 9gpu",
      "--metric-prefix: '9gpu' is not a valid start of a metric name; use letters, digits and _"),
-    ("--web.dialect dcgm2", "--web.dialect: 'dcgm2' is not one of native, dcgm, dcgm1, inference, process"),
+    ("--web.dialect dcgm2", "--web.dialect: 'dcgm2' is not one of native, dcgm, dcgm1, inference, process, jobstats"),
     ("--dcgm.counters no.csv", "--dcgm.counters: cannot read no.csv: No such file or directory; name a CSV file"),
     ("once --web.dialect dcgm --format openmetrics",
      "--format: OpenMetrics does not allow the names of dialect dcgm; use --format text"),
@@ -245,7 +246,13 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert all(f"\n  {example}\n" in shown for example in EXAMPLES[name])
     assert re.match(rf"usage: gpuledger {name}( [A-Z]+)* \[FLAGS\]\n\n{re.escape(COMMANDS[name])}\.\n", shown)
     text = " ".join(shown.split())
-    own = {"fleet": FLEET_OPTIONS, "idle": IDLE_OPTIONS, "report": REPORT_OPTIONS, "completion": ()}
+    own = {
+        "fleet": FLEET_OPTIONS,
+        "idle": IDLE_OPTIONS,
+        "job": JOB_OPTIONS,
+        "report": REPORT_OPTIONS,
+        "completion": (),
+    }
     for option in own.get(name, OPTIONS):
         assert f"--{option.key}" in text
         assert option.help + (f" [{option.default_text}]" if option.default_text else "") in text

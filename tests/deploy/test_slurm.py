@@ -17,19 +17,11 @@ from gpuledger.owners.names import Names
 from gpuledger.report.settings import OPTIONS, Settings
 from tests.cli.running import serving, surroundings
 from tests.components import program
+from tests.deploy.slurmscripts import SCRIPTS, run
 from tests.fakedriver import Gpu, Scenario
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "deploy" / "slurm"
 PAGE = (ROOT / "docs" / "slurm.md").read_text()
-
-
-def run(script: str, directory: Path, **variables: str) -> None:
-    """A script as slurmd runs it: without PATH. It must succeed, because Slurm drains a node otherwise."""
-    env = {f"SLURM_{name}": value for name, value in variables.items()}
-    command = [str(SCRIPTS / script)]
-    done = subprocess.run(command, env={**env, "GPULEDGER_JOB_DIR": str(directory)}, check=False, capture_output=True)
-    assert (done.returncode, done.stdout) == (0, b"")
 
 
 def names(directory: Path) -> Names:
@@ -38,16 +30,17 @@ def names(directory: Path) -> Names:
 
 
 def test_a_job_is_recorded_and_removed(tmp_path: Path) -> None:
-    """With all its GPUs and its account; other jobs stay."""
+    """With all its GPUs, its account and its user; other jobs stay."""
     directory = tmp_path / "gpu-jobs"
-    run("prolog.sh", directory, JOB_ID="211", JOB_GPUS="0,1", JOB_ACCOUNT="physics")
-    run("prolog.sh", directory, JOB_ID="212", JOB_GPUS="1", JOB_ACCOUNT="chemistry")
+    run("prolog.sh", directory, JOB_ID="211", JOB_GPUS="0,1", JOB_ACCOUNT="physics", JOB_UID="1001")
+    run("prolog.sh", directory, JOB_ID="212", JOB_GPUS="1", JOB_ACCOUNT="chemistry", JOB_UID="x")
     both = names(directory)
     run("epilog.sh", directory, JOB_ID="211", JOB_GPUS="0,1", JOB_ACCOUNT="physics")
     one = names(directory)
     run("epilog.sh", directory, JOB_ID="212")
 
     assert both.jobs == {(0, None): ("211",), (1, None): ("211", "212")}
+    assert (both.job_uids, one.job_uids) == ({"211": "1001"}, {})
     assert both.accounts == {"211": "physics", "212": "chemistry"}
     assert (one.jobs, one.accounts) == ({(1, None): ("212",)}, {"212": "chemistry"})
     assert (names(directory).jobs, names(directory).accounts) == ({}, {})
@@ -91,6 +84,36 @@ def test_nothing_drains_a_node(tmp_path: Path, script: str) -> None:
 
     assert not directory.exists() or list(directory.iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir() if path != directory) == ["file"]
+
+
+@pytest.mark.parametrize("field", ["Comment", "AdminComment"])
+def test_the_epilog_writes_a_comment(tmp_path: Path, field: str) -> None:
+    """What `gpuledger job` prints, before the job is removed; without the variable, nothing is written."""
+    directory, written = tmp_path / "gpu-jobs", tmp_path / "written"
+    run("prolog.sh", directory, JOB_ID="211", JOB_GPUS="0")
+    for name, line in (("gpuledger", f'cat {directory}/0; echo "$@"'), ("sacctmgr", f'echo "$@" >{written}')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    script = (SCRIPTS / "epilog.sh").read_text().replace("PATH=", f"PATH={tmp_path}:")
+    (tmp_path / "epilog.sh").write_text(script)
+    env = {"SLURM_JOB_ID": "211", "GPULEDGER_JOB_DIR": str(directory), "GPULEDGER_JOB_COMMENT": field,
+           "GPULEDGER": str(tmp_path / "gpuledger")}  # fmt: skip
+    done = subprocess.run(["/bin/sh", tmp_path / "epilog.sh"], env=env, check=False, capture_output=True)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert written.read_text() == f"-i modify job where jobid=211 set {field}=211\njob 211 --short\n"
+    assert names(directory).jobs == {}
+
+
+def test_a_comment_that_fails_drains_no_node(tmp_path: Path) -> None:
+    """The job is removed even if gpuledger is not installed."""
+    run("prolog.sh", tmp_path, JOB_ID="211", JOB_GPUS="0")
+    env = {"SLURM_JOB_ID": "211", "GPULEDGER_JOB_DIR": str(tmp_path), "GPULEDGER_JOB_COMMENT": "Comment",
+           "GPULEDGER": "/nonexistent"}  # fmt: skip
+    done = subprocess.run([SCRIPTS / "epilog.sh"], env=env, check=False, capture_output=True)
+
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert names(tmp_path).jobs == {}
 
 
 def test_an_allocation_has_its_job_and_account(tmp_path: Path) -> None:

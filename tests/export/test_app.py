@@ -190,7 +190,7 @@ def test_a_dialect_that_is_not_there() -> None:
     answer = asked(app_of(tick_with()), "/metrics", "dcgm,klingon")
 
     assert answer.status == 400
-    assert body(answer) == "unknown dialect 'klingon'; use native, dcgm, dcgm1, inference, process\n"
+    assert body(answer) == "unknown dialect 'klingon'; use native, dcgm, dcgm1, inference, process, jobstats\n"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,15 @@ def test_accounts(tmp_path: Path) -> None:
     assert (names.accounts, names.jobs) == ({"211": "physics"}, {})
 
 
+def test_users(tmp_path: Path) -> None:
+    """The user of a job is a number."""
+    write(tmp_path / "user.211", "1001\n", 1)
+    write(tmp_path / "user.212", "alice\n", 1)
+
+    names = HpcProvider(tmp_path).fetch()
+    assert (names.job_uids, names.accounts, names.jobs) == ({"211": "1001"}, {}, {})
+
+
 def test_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read again when a file came, changed or went, and only then."""
     directory = HpcProvider(tmp_path)

@@ -93,7 +93,8 @@ def prometheus(
             | dict(extras.get(job, {}))
             for job, (address, path) in targets.items()
         ]  # fmt: skip
-        wanted: dict[str, object] = {"global": {"scrape_interval": scrape_interval, "scrape_timeout": scrape_interval}}
+        intervals = ("scrape_interval", "scrape_timeout", "evaluation_interval")  # the last is the step of subqueries
+        wanted: dict[str, object] = {"global": dict.fromkeys(intervals, scrape_interval)}
         if rules is not None:
             wanted["rule_files"] = [str(folder / "rules.yml")]
             often = re.sub(r"(?m)^( +interval:).*", rf"\g<1> {scrape_interval}", rules.read_text())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 
 from gpuledger.holders import allocations
-from gpuledger.model import NOBODY, OUTSIDE, Device, Owner, Tick
+from gpuledger.model import NOBODY, OUTSIDE, Device, Owner, Tick, job_id
 
 ClaimKey = tuple[str, ...]
 """uuid of the device, kind of the owner, and its names."""
@@ -93,7 +93,7 @@ class Claims:
             for key in (
                 (uuid, POD, owner.namespace, owner.pod, owner.container),
                 (uuid, CONTAINER, owner.container_id),
-                (uuid, JOB, owner.job.rpartition("/")[2]),
+                (uuid, JOB, job_id(owner.job)),
             ):
                 if key[-1] and (claim := self._by_key.get(key)) is not None:
                     return claim

@@ -28,6 +28,7 @@ COMMANDS = {
     "fingerprints": "share learned fingerprints between nodes: export FILE, import FILE",
     "fleet": "expose utilization of the GPUs in use, across a cluster, for autoscaling",
     "idle": "rank allocated GPUs that nobody uses, by cost",
+    "job": "show what a batch job used: energy, GPU-hours, busy share, idle tail and cost",
     "report": "report energy, GPU-hours and cost by owner, from Prometheus",
     "completion": "print a completion script for bash, zsh or fish",
 }
@@ -119,10 +120,12 @@ def _check(environment: Mapping[str, str]) -> None:
     except ConfigError:
         from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
         from gpuledger.idle.settings import OPTIONS as IDLE_OPTIONS
+        from gpuledger.job.settings import OPTIONS as JOB_OPTIONS
         from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
         from gpuledger.top.exporter import OWN as TOP_OPTIONS
 
-        config.check_environment(environment, (*FLEET_OPTIONS, *IDLE_OPTIONS, *REPORT_OPTIONS, *TOP_OPTIONS))
+        others = (*FLEET_OPTIONS, *IDLE_OPTIONS, *JOB_OPTIONS, *REPORT_OPTIONS, *TOP_OPTIONS)
+        config.check_environment(environment, others)
 
 
 def _parser(name: str, options: Sequence[Option], *, is_complete: bool) -> Parser:

@@ -30,6 +30,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gpuledger idle --min 1h --price-gpu-hour 2.50 --currency EUR",
         "gpuledger idle --prometheus.url http://prometheus:9090 --pairs",
     ),
+    "job": (
+        "gpuledger job 211 --price-gpu-hour 2.50 --currency EUR",
+        "gpuledger job 211 --prometheus.url http://prometheus:9090 --short",
+    ),
     "report": (
         "gpuledger report --prometheus.url http://prometheus:9090 --since 7d --by namespace",
         "gpuledger report --prometheus.url http://prometheus:9090 --month 2026-10 --by account --output october.html",

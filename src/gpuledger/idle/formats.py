@@ -36,13 +36,13 @@ def idle_table(rows: Sequence[IdleRow], prices: Prices, *, nodes: bool, colour: 
             moment(row.idle_since),
             span(row.idle_seconds, ASCII),
         ]
-        line += [f"{row.gpu_hours:.2f}", _number(row.kwh, 3), *([_number(row.cost, 2)] if has_cost else [])]
+        line += [f"{row.gpu_hours:.2f}", number(row.kwh, 3), *([number(row.cost, 2)] if has_cost else [])]
         lines.append([*line, row.command or UNKNOWN])
     total = ["total"] + [""] * (len(head) - len(["GPU-h", "kWh", "command"]) - 1 - has_cost)
-    total += [f"{sum(row.gpu_hours for row in rows):.2f}", _number(_sum(row.kwh for row in rows), 3)]
-    lines.append([*total, *([_number(_sum(row.cost for row in rows), 2)] if has_cost else []), ""])
+    total += [f"{sum(row.gpu_hours for row in rows):.2f}", number(_sum(row.kwh for row in rows), 3)]
+    lines.append([*total, *([number(_sum(row.cost for row in rows), 2)] if has_cost else []), ""])
     right = {"GPU-h", "kWh", cost_head, "idle for"}
-    return _aligned(lines, right, colour=colour)
+    return aligned(lines, right, colour=colour)
 
 
 def idle_json(rows: Sequence[IdleRow], prices: Prices, now_s: float) -> str:
@@ -91,7 +91,7 @@ def pairs_table(pairs: Sequence[Pair], queries: Mapping[str, str], *, colour: bo
             f"{_percent(first.activity)} + {_percent(second.activity)} = {_percent(pair.activity)}",
             span(min(first.observed_seconds, second.observed_seconds), ASCII),
         ])  # fmt: skip
-    text = _aligned(lines, set(), colour=colour) if pairs else "no two workloads would fit on one GPU\n"
+    text = aligned(lines, set(), colour=colour) if pairs else "no two workloads would fit on one GPU\n"
     shown = "".join(f"  {name}: {promql}\n" for name, promql in queries.items())
     return f"{text}\nqueries:\n{shown}"
 
@@ -136,17 +136,18 @@ def moment(unix_s: float) -> str:
         return UNKNOWN
 
 
-def _aligned(lines: Sequence[Sequence[str]], right: set[str], *, colour: bool) -> str:
+def aligned(lines: Sequence[Sequence[str]], right: set[str], *, colour: bool) -> str:
+    """Lines in columns; those whose head is in `right` are right-aligned."""
     texts = [[plain(text) for text in line] for line in lines]
     widths = [max(len(line[n]) for line in texts) for n in range(len(texts[0]))]
     out = []
-    for number, line in enumerate(texts):
+    for row_number, line in enumerate(texts):
         cells = [
             text.rjust(width) if head in right else text.ljust(width)
             for text, width, head in zip(line, widths, texts[0], strict=True)
         ]
         row = "  ".join(cells).rstrip()
-        out.append(f"{BOLD}{row}{END}" if colour and number == 0 else row)
+        out.append(f"{BOLD}{row}{END}" if colour and row_number == 0 else row)
     return "\n".join(out) + "\n"
 
 
@@ -159,7 +160,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}%"
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
+    """A value with so many digits; unknown if it is None."""
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 

@@ -107,7 +107,7 @@ def rows_of_fleet(answers: Mapping[str, Iterable[Series]], now_s: float, prices:
         hours, kwh = seconds.value / 3600, _kwh(None if joules is None else joules.value)
         rows.append(
             IdleRow(
-                node=_node(since.labels),
+                node=node_of(since.labels),
                 gpu=since.labels.get("gpu", ""),
                 uuid=since.labels.get("uuid", ""),
                 owner=_owner(since.labels),
@@ -161,7 +161,7 @@ def pod_owner(labels: Mapping[str, str], container_id: str = "") -> Owner:
     return Owner(namespace=namespace, pod=pod, container=container, container_id=container_id)
 
 
-def _node(labels: Mapping[str, str]) -> str:
+def node_of(labels: Mapping[str, str]) -> str:
     """The node, or the host of the scraped address."""
     instance = labels.get("instance", "")
     host, _, port = instance.rpartition(":")

@@ -16,6 +16,7 @@ from gpuledger.model.owners import HostUse as HostUse
 from gpuledger.model.owners import Owner as Owner
 from gpuledger.model.owners import Owners as Owners
 from gpuledger.model.owners import ProviderHealth as ProviderHealth
+from gpuledger.model.owners import job_id as job_id
 from gpuledger.model.readings import DIVIDED as DIVIDED
 from gpuledger.model.readings import NO_INDEX as NO_INDEX
 from gpuledger.model.readings import Account as Account

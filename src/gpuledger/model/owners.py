@@ -50,6 +50,11 @@ UNKNOWN = "unknown"
 """The name shown if the owner was not found."""
 
 
+def job_id(job: str) -> str:
+    """The id without the scheduler: 211 of slurm/211."""
+    return job.rpartition("/")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The owner of a process. An empty field is unknown or not applicable: a systemd service has no container."""
@@ -160,6 +165,8 @@ class Owners:
     granted: tuple[Granted, ...] = ()
     granted_jobs: tuple[tuple[Device, str, str], ...] = ()
     """Devices allocated to jobs, with the job's number and account, from the prolog of a scheduler."""
+    job_uids: Mapping[str, str] = field(default_factory=dict)
+    """The user of each job, by the job's number, from the same prolog."""
     given: tuple[tuple[Device, str, str], ...] = ()
     """Devices passed to containers by Docker or Podman, with the container's name and id."""
     holders: tuple[Holder, ...] = ()

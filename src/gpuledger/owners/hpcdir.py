@@ -3,7 +3,7 @@
 The scheduler's prolog and epilog write it. A file is named after the index of a GPU, or after the index and the id of a
 MIG instance as in `0.3`, and contains one job per line. For clusters whose cgroups do not identify jobs.
 
-A file `account.211`, which dcgm-exporter ignores, contains the account of job 211.
+Files that dcgm-exporter ignores: `account.211` contains the account of job 211, and `user.211` the uid of its user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from gpuledger.owners.names import Names
 from gpuledger.owners.provider import SilentProvider
 
 FILE_NAME = re.compile(r"(0|[1-9]\d{0,3})(?:\.(0|[1-9]\d{0,3}))?", re.ASCII)
-ACCOUNT_FILE = re.compile(r"account\.(\d{1,10})", re.ASCII)
+JOB_FILE = re.compile(r"(account|user)\.(\d{1,10})", re.ASCII)
+UID = re.compile(r"\d{1,10}", re.ASCII)
 MOST_ENTRIES = 4096
 FILE_LIMIT = 64 * 1024
 MOST_JOBS = 256
@@ -44,11 +45,12 @@ class HpcProvider(SilentProvider):
         self._signature: Signature | None = None
         self._jobs: dict[Slot, tuple[str, ...]] = {}
         self._accounts: dict[str, str] = {}
+        self._uids: dict[str, str] = {}
         self.ignored = 0
         """Entries with another name or type, or that could not be read."""
 
     def fetch(self) -> Names:
-        """The jobs of each GPU and the accounts of jobs; raises ProviderError."""
+        """The jobs of each GPU, and the accounts and users of jobs; raises ProviderError."""
         try:
             signature = self._stat()
         except OSError as error:
@@ -60,7 +62,7 @@ class HpcProvider(SilentProvider):
             self._read(signature)
             newest_ns = max(mtime_ns for _, _, mtime_ns, _ in signature)
             self._signature = signature if time.time_ns() - newest_ns > SETTLED_NS else None
-        return Names(jobs=self._jobs, accounts=self._accounts)
+        return Names(jobs=self._jobs, accounts=self._accounts, job_uids=self._uids)
 
     def _stat(self) -> Signature:
         """The directory's time changes when a file is added or removed, a file's time when its jobs change."""
@@ -82,17 +84,20 @@ class HpcProvider(SilentProvider):
     def _read(self, signature: Signature) -> None:
         jobs: dict[Slot, tuple[str, ...]] = {}
         accounts: dict[str, str] = {}
+        uids: dict[str, str] = {}
         ignored = 0
         for name, inode, _, size in signature[1:]:
-            gpu, account = FILE_NAME.fullmatch(name), ACCOUNT_FILE.fullmatch(name)
-            lines = self._lines(name) if (gpu or account) and inode >= 0 and size <= FILE_LIMIT else None
+            gpu, job = FILE_NAME.fullmatch(name), JOB_FILE.fullmatch(name)
+            lines = self._lines(name) if (gpu or job) and inode >= 0 and size <= FILE_LIMIT else None
             if lines is None:
                 ignored += 1
             elif lines and gpu:
                 jobs[int(gpu[1]), int(gpu[2]) if gpu[2] else None] = lines
-            elif lines and account:
-                accounts[account[1]] = lines[0]
-        self._jobs, self._accounts, self.ignored = jobs, accounts, ignored
+            elif lines and job and job[1] == "account":
+                accounts[job[2]] = lines[0]
+            elif lines and job and UID.fullmatch(lines[0]):
+                uids[job[2]] = lines[0]
+        self._jobs, self._accounts, self._uids, self.ignored = jobs, accounts, uids, ignored
 
     def _lines(self, name: str) -> tuple[str, ...] | None:
         try:

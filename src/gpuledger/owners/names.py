@@ -84,6 +84,8 @@ class Names:
     """Batch jobs by GPU index and MIG instance id, or None for the whole GPU."""
     accounts: Mapping[str, str] = field(default_factory=dict)
     """The account to which the scheduler bills a job, by the id of the job."""
+    job_uids: Mapping[str, str] = field(default_factory=dict)
+    """The uid of the user of a job, by the id of the job."""
     uid: int | None = None
     """The user whose daemon reported the names, which count only for containers in cgroups of that user. None if they
     count for all containers: the daemon belongs to root or to the exporter's own user, or has a network address."""
@@ -129,6 +131,10 @@ class NamesIndex:
     def account(self, job_id: str) -> str:
         """The account to which a job is billed; empty if it is not known."""
         return next((names.accounts[job_id] for names in self.names if job_id in names.accounts), "")
+
+    def job_uids(self) -> Mapping[str, str]:
+        """The uid of the user of each job, by the id of the job."""
+        return {job: uid for names in self.names for job, uid in names.job_uids.items()}
 
     def container(self, container_id: str, uid: int | None = None) -> Container | None:
         """The most complete report of a container of this user, its empty fields filled from the other reports."""

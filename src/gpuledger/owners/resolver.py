@@ -110,6 +110,7 @@ class Resolver:
             running=self._still_running(previous),
             granted=(*tick.owners.granted, *granted.to_pods),
             granted_jobs=granted.to_jobs,
+            job_uids=self._names.job_uids(),
             given=(*granted.to_containers, *granted.by_environment),
             holders=(*tick.owners.holders, *self._entitled, *self._suspects()),
             providers=tuple(source.health for source in self._sources),

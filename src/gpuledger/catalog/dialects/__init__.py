@@ -59,6 +59,7 @@ DIALECTS = {
         Dialect("dcgm1", "/gpu/metrics", "the pod exporter of dcgm-exporter 1.x"),
         Dialect("inference", "/inference/metrics", "exporters that infer containers' memory"),
         Dialect("process", "/process/metrics", "exporters of energy by process"),
+        Dialect("jobstats", "/jobstats/metrics", "Princeton's jobstats: nvidia_gpu_prometheus_exporter"),
     )
 }
 

@@ -1,0 +1,86 @@
+"""`gpuledger job ID`: what a batch job used of its GPUs, for an epilog or a user's shell."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from pathlib import Path
+
+from gpuledger.cli import terminal
+from gpuledger.errors import ConfigError, JournalError, LostError, PrometheusError, SnapshotError
+from gpuledger.fleet.prometheus import Prometheus
+from gpuledger.job import formats
+from gpuledger.job.history import of_prometheus
+from gpuledger.job.settings import JOURNAL_SOURCE, OPTIONS, PROMETHEUS_SOURCE, Settings, parse_job
+from gpuledger.job.use import JobUse, of_journal, of_snapshot
+from gpuledger.journalfile import JournalFile
+from gpuledger.owners.procfs import Procfs
+from gpuledger.top.exporter import Exporter
+
+__all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.add_argument("job", metavar="ID", help="the job, such as 211 or $SLURM_JOB_ID")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--short", action="store_true", help="print one line of at most 200 ASCII characters, for a comment of Slurm"
+    )
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Exit code 1 and one line if the job is not known, or its source does not answer."""
+    if arguments.json and arguments.short:
+        raise ConfigError("--json and --short exclude each other", "set one of them")
+    job, source, prices = parse_job(arguments.job), settings.source(), settings.prices()
+    try:
+        use = _find(job, source, settings)
+    except (LostError, PrometheusError) as error:
+        return _failed(str(error))
+    except SnapshotError as error:
+        return _failed(f"{settings.connect}: {error}")
+    except JournalError as error:
+        return _failed(f"cannot read the journal {settings.journal_path}: {error}")
+    if use is None:
+        return _failed(_unknown(job, source, settings))
+    if arguments.json:
+        text = formats.to_json(use, prices)
+    elif arguments.short:
+        text = formats.short(use, prices)
+    else:
+        text = formats.screen(use, prices, colour=terminal.has_colour())
+    terminal.write(text.encode())
+    return 0
+
+
+def _find(job: str, source: str, settings: Settings) -> JobUse | None:
+    if source == PROMETHEUS_SOURCE:
+        return of_prometheus(Prometheus(settings.access()), job, time.time(), settings.since)
+    if source == JOURNAL_SOURCE:
+        state = JournalFile(settings.journal_path).read(Procfs(Path(settings.path_procfs)).boot_id())
+        if state is None:
+            raise JournalError("it does not exist", "set --journal.path as for the exporter", "missing")
+        return of_journal(state, job, platform.node())
+    return of_snapshot(Exporter(settings.exporter_access())(), job)
+
+
+def _unknown(job: str, source: str, settings: Settings) -> str:
+    if source == PROMETHEUS_SOURCE:
+        days = f"the last {settings.since / 86400:g} days"
+        return (
+            f"job {job}: no GPU of it in {settings.prometheus_url} in {days}; check the id (of an array task, "
+            "sacct -o JobIDRaw), look further back with --since, or install the prolog in docs/slurm.md"
+        )
+    place = settings.journal_path if source == JOURNAL_SOURCE else settings.connect
+    return (
+        f"job {job}: no GPU of it on this node, according to {place}; check the id (of an array task, "
+        "sacct -o JobIDRaw), ask the node where it runs, or set --prometheus.url for a job that ended"
+    )
+
+
+def _failed(reason: str) -> int:
+    print(f"gpuledger: {terminal.printable(reason)}", file=sys.stderr)
+    return 1

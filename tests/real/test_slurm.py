@@ -1,0 +1,169 @@
+"""Jobs, steps, arrays, users and a requeue of a real Slurm, as the exporter finds them, compared with scontrol."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import gpuledger, serving, surroundings
+from tests.fakedriver import Gpu, Process, Scenario
+from tests.real.daemons import wait_until
+from tests.real.slurmcluster import CRED_EXPIRE_S, IS_V1, cluster
+
+pytestmark = pytest.mark.needs("munged", "slurmctld", "slurmd", "sbatch", "root", "cgroups")
+
+GPUS = 4
+NOBODY = "65534"
+POLL_S = 5
+"""How often the exporter reads the files of the prolog."""
+NEEDS_V1 = pytest.mark.skipif(not IS_V1, reason="without systemd, slurmd creates cgroups only in cgroup v1")
+
+
+class World:
+    """A job with a step, an array of two and a job of another user, each with a GPU; then one is requeued, one ends."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.slurm = slurm = stack.enter_context(cluster(GPUS))
+        self.scenario, self.path = (
+            Scenario(gpus=[Gpu(index=n, uuid=f"GPU-{n}", util=0) for n in range(GPUS)]),
+            folder / "s",
+        )
+        flags = ["--tick.interval=200ms", "--environment=slurm", f"--slurm.job-mapping-dir={slurm.jobs}"]
+        self.exporter = stack.enter_context(serving("serve", *flags, env=surroundings(self.scenario.write(self.path))))
+        command = f'{sys.executable} -m gpuledger "$@" --connect={self.exporter.url} | tee {slurm.folder}/used.$2'
+        (slurm.folder / "gpuledger").write_text(f"#!/bin/sh\n{command}\n")
+        (slurm.folder / "gpuledger").chmod(0o755)
+        self.first = slurm.submit("--gres=gpu:1", "--account=physics")
+        array = slurm.submit("--gres=gpu:1", "--account=chemistry", "--array=1-2")
+        self.other = slurm.submit("--gres=gpu:1", "--account=biology", f"--uid={NOBODY}")
+        wait_until(lambda: slurm.run("squeue", "-h", "-t", "R", "-o", "%i").count("\n") == 4, 20)
+        lines = slurm.run("squeue", "-h", "-o", "%i %A").splitlines()
+        self.tasks = {task: raw for task, raw in map(str.split, lines) if task.startswith(f"{array}_")}
+        for gpu, job in enumerate((self.first, *self.tasks.values(), self.other)):
+            for step in ("batch", "0"):
+                self.scenario.processes.append(Process(gpu=gpu, pid=slurm.pid(job, step), sm=10))
+        self.scenario.write(self.path)
+        self.running = {job: slurm.show(job) for job in (self.first, *self.tasks.values(), self.other)}
+        self.exporter.metrics(f'gpu_job_allocation_info.*batch_job="{self.other}"')
+        time.sleep(1)
+        self.body = self.exporter.get("/metrics")
+        self._requeue()
+        self._end()
+
+    def _requeue(self) -> None:
+        self.slurm.run("scontrol", "requeue", self.first)
+        wait_until(lambda: self.slurm.show(self.first)["JobState"] == "PENDING", 20)
+        time.sleep(CRED_EXPIRE_S + 2)  # before that, slurmd would not run the prolog again
+        self.slurm.run("scontrol", "update", f"JobId={self.first}", "StartTime=now")
+        self.pid_again = self.slurm.pid(self.first, "batch", run=1)
+        self.scenario.processes = [Process(gpu=0, pid=self.pid_again, sm=10)]
+        self.scenario.write(self.path)
+        self.after_requeue = self.exporter.metrics(
+            rf'gpu_process_info\{{pid="{self.pid_again}".*batch_account="physics"'
+        )
+
+    def _end(self) -> None:
+        self.slurm.run("scancel", self.other)
+        wait_until(lambda: self.slurm.show(self.other)["JobState"] == "CANCELLED", 20)
+        wait_until(lambda: not (self.slurm.jobs / f"account.{self.other}").exists(), 20)
+        self.used = (self.slurm.folder / f"used.{self.other}").read_text()
+        self.completed = (self.slurm.folder / "completed").read_text()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """When all is over; Slurm and the exporter still run."""
+    with ExitStack() as stack:
+        yield World(tmp_path_factory.mktemp("slurm"), stack)
+
+
+def labels(body: str, name: str) -> list[dict[str, str]]:
+    """The labels of all series of a metric."""
+    return [dict(re.findall(r'(\w+)="([^"]*)"', line)) for line in body.splitlines() if line.startswith(f"{name}{{")]
+
+
+@NEEDS_V1
+def test_processes_have_job_step_user_and_account(world: World) -> None:
+    """As scontrol shows them; a task of an array has the raw id of its job."""
+    found = {
+        (series["batch_job"], series["batch_step"]): (series["user"], series["uid"], series["batch_account"])
+        for series in labels(world.body, "gpu_process_info")
+    }
+    expected = {}
+    for job, shown in world.running.items():
+        match = re.fullmatch(r"(\w+)\((\d+)\)", shown["UserId"])
+        assert match
+        for step in ("batch", "0"):
+            expected[f"slurm/{job}", step] = (match[1], match[2], shown["Account"])
+
+    assert found == expected
+    assert len(world.tasks) == 2
+    assert {account for _, _, account in found.values()} == {"physics", "chemistry", "biology"}
+
+
+def test_allocations_are_those_of_scontrol(world: World) -> None:
+    """The GPU of each job, with its account, from the prolog that slurmd ran."""
+    found = {
+        series["batch_job"]: (series["gpu"], series["batch_account"])
+        for series in labels(world.body, "gpu_job_allocation_info")
+    }
+    expected = {}
+    for job, shown in world.running.items():
+        index = re.search(r"\(IDX:(\d+)\)", shown["GRES"])
+        assert index
+        expected[job] = (index[1], shown["Account"])
+
+    assert found == expected
+
+
+def test_an_allocation_starts_with_the_job(world: World) -> None:
+    """At most one poll of the files after the StartTime of scontrol, which is in whole seconds."""
+    starts = re.findall(
+        r'^gpu_allocation_start_timestamp_seconds\{.*batch_job="(\d+)"\} (\S+)$', world.body, re.MULTILINE
+    )
+    for job, start in starts:
+        slurm = datetime.strptime(world.running[job]["StartTime"], "%Y-%m-%dT%H:%M:%S").astimezone().timestamp()
+        assert -1 <= float(start) - slurm <= POLL_S + 3
+
+    assert {job for job, _ in starts} == set(world.running)
+
+
+@NEEDS_V1
+def test_a_requeued_job_keeps_its_id(world: World) -> None:
+    """Its new process belongs to the same job."""
+    (series,) = (s for s in labels(world.after_requeue, "gpu_process_info") if s["pid"] == str(world.pid_again))
+
+    assert world.slurm.show(world.first)["Restarts"] == "1"
+    assert (series["batch_job"], series["batch_account"]) == (f"slurm/{world.first}", "physics")
+
+
+def test_the_epilog_knows_what_the_job_used(world: World) -> None:
+    """It runs `gpuledger job` before it removes the job. Without slurmdbd it cannot write it, and drains no node."""
+    assert re.fullmatch(r"1 GPU, 0\.\d\d GPU-h, busy \d+%, 0\.\d{3} kWh, .*idle tail \S+\n", world.used), (
+        world.slurm.log()
+    )
+    assert "drain" not in world.slurm.run("sinfo", "-h", "-o", "%T")
+
+
+def test_completed_jobs_are_logged_with_their_user(world: World) -> None:
+    """The job completion log of Slurm has the job that ended, by the user that the exporter found."""
+    (line,) = (line for line in world.completed.splitlines() if line.startswith(f"JobId={world.other} "))
+
+    assert f"({NOBODY})" in line
+    assert "JobState=CANCELLED" in line
+
+
+def test_gpuledger_job_shows_a_running_job(world: World) -> None:
+    """A task of the array by its raw id."""
+    raw = next(iter(world.tasks.values()))
+    done = gpuledger("job", raw, f"--connect={world.exporter.url}")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"job {raw}: 1 GPU ")
