@@ -93,7 +93,9 @@ def prometheus(
             | dict(extras.get(job, {}))
             for job, (address, path) in targets.items()
         ]  # fmt: skip
-        intervals = ("scrape_interval", "scrape_timeout", "evaluation_interval")  # the last is the step of subqueries
+        intervals = ["scrape_interval", "scrape_timeout"]
+        if kind == "prometheus":
+            intervals.append("evaluation_interval")  # the step of subqueries
         wanted: dict[str, object] = {"global": dict.fromkeys(intervals, scrape_interval)}
         if rules is not None:
             wanted["rule_files"] = [str(folder / "rules.yml")]

@@ -117,23 +117,24 @@ echo "$job|START|END|della|cpu=1,gres/gpu=2,node=1||alice|physics|COMPLETED|1|1|
 """
 
 
-@pytest.mark.skipif("JOBSTATS" not in os.environ, reason="JOBSTATS names no checkout of jobstats")
-def test_the_client_itself(scraped: Scraped, tmp_path: Path) -> None:
-    """Its JSON has both GPUs of the job."""
-    checkout = tmp_path / "jobstats"
-    shutil.copytree(os.environ["JOBSTATS"], checkout)
-    config = checkout / "config.py"
-    settings = f"\nPROM_SERVER = {scraped.server.url!r}\nSAMPLING_PERIOD = 1\n"
-    config.write_text(config.read_text() + settings)
-    sacct = tmp_path / "sacct"
-    sacct.write_text(SACCT.replace("START", str(int(scraped.start))).replace("END", str(int(scraped.end) + 1)))
-    sacct.chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run([sys.executable, checkout / "jobstats", "-j", "211"], env=env, capture_output=True, text=True,
-                          check=False)  # fmt: skip
+if "JOBSTATS" in os.environ:  # names a checkout of jobstats
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    node: dict[str, Any] = json.loads(done.stdout)["nodes"]["gpu01"]
-    assert node["gpu_utilization"] == {"0": 40, "1": 10}
-    assert node["gpu_used_memory"] == {"0": 9 * GIB, "1": 3 * GIB}
-    assert node["gpu_total_memory"] == {"0": 64 * GIB, "1": 64 * GIB}
+    def test_the_client_itself(scraped: Scraped, tmp_path: Path) -> None:
+        """Its JSON has both GPUs of the job."""
+        checkout = tmp_path / "jobstats"
+        shutil.copytree(os.environ["JOBSTATS"], checkout)
+        config = checkout / "config.py"
+        settings = f"\nPROM_SERVER = {scraped.server.url!r}\nSAMPLING_PERIOD = 1\n"
+        config.write_text(config.read_text() + settings)
+        sacct = tmp_path / "sacct"
+        sacct.write_text(SACCT.replace("START", str(int(scraped.start))).replace("END", str(int(scraped.end) + 1)))
+        sacct.chmod(0o755)
+        env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        argv = [sys.executable, checkout / "jobstats", "-j", "211"]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+        assert done.returncode == 0, done.stdout + done.stderr
+        node: dict[str, Any] = json.loads(done.stdout)["nodes"]["gpu01"]
+        assert node["gpu_utilization"] == {"0": 40, "1": 10}
+        assert node["gpu_used_memory"] == {"0": 9 * GIB, "1": 3 * GIB}
+        assert node["gpu_total_memory"] == {"0": 64 * GIB, "1": 64 * GIB}

@@ -23,7 +23,6 @@ GPUS = 4
 NOBODY = "65534"
 POLL_S = 5
 """How often the exporter reads the files of the prolog."""
-NEEDS_V1 = pytest.mark.skipif(not IS_V1, reason="without systemd, slurmd creates cgroups only in cgroup v1")
 
 
 class World:
@@ -89,23 +88,24 @@ def labels(body: str, name: str) -> list[dict[str, str]]:
     return [dict(re.findall(r'(\w+)="([^"]*)"', line)) for line in body.splitlines() if line.startswith(f"{name}{{")]
 
 
-@NEEDS_V1
-def test_processes_have_job_step_user_and_account(world: World) -> None:
-    """As scontrol shows them; a task of an array has the raw id of its job."""
-    found = {
-        (series["batch_job"], series["batch_step"]): (series["user"], series["uid"], series["batch_account"])
-        for series in labels(world.body, "gpu_process_info")
-    }
-    expected = {}
-    for job, shown in world.running.items():
-        match = re.fullmatch(r"(\w+)\((\d+)\)", shown["UserId"])
-        assert match
-        for step in ("batch", "0"):
-            expected[f"slurm/{job}", step] = (match[1], match[2], shown["Account"])
+if IS_V1:  # without systemd, slurmd creates cgroups only in cgroup v1
 
-    assert found == expected
-    assert len(world.tasks) == 2
-    assert {account for _, _, account in found.values()} == {"physics", "chemistry", "biology"}
+    def test_processes_have_job_step_user_and_account(world: World) -> None:
+        """As scontrol shows them; a task of an array has the raw id of its job."""
+        found = {
+            (series["batch_job"], series["batch_step"]): (series["user"], series["uid"], series["batch_account"])
+            for series in labels(world.body, "gpu_process_info")
+        }
+        expected = {}
+        for job, shown in world.running.items():
+            match = re.fullmatch(r"(\w+)\((\d+)\)", shown["UserId"])
+            assert match
+            for step in ("batch", "0"):
+                expected[f"slurm/{job}", step] = (match[1], match[2], shown["Account"])
+
+        assert found == expected
+        assert len(world.tasks) == 2
+        assert {account for _, _, account in found.values()} == {"physics", "chemistry", "biology"}
 
 
 def test_allocations_are_those_of_scontrol(world: World) -> None:
@@ -135,13 +135,14 @@ def test_an_allocation_starts_with_the_job(world: World) -> None:
     assert {job for job, _ in starts} == set(world.running)
 
 
-@NEEDS_V1
-def test_a_requeued_job_keeps_its_id(world: World) -> None:
-    """Its new process belongs to the same job."""
-    (series,) = (s for s in labels(world.after_requeue, "gpu_process_info") if s["pid"] == str(world.pid_again))
+if IS_V1:  # without systemd, slurmd creates cgroups only in cgroup v1
 
-    assert world.slurm.show(world.first)["Restarts"] == "1"
-    assert (series["batch_job"], series["batch_account"]) == (f"slurm/{world.first}", "physics")
+    def test_a_requeued_job_keeps_its_id(world: World) -> None:
+        """Its new process belongs to the same job."""
+        (series,) = (s for s in labels(world.after_requeue, "gpu_process_info") if s["pid"] == str(world.pid_again))
+
+        assert world.slurm.show(world.first)["Restarts"] == "1"
+        assert (series["batch_job"], series["batch_account"]) == (f"slurm/{world.first}", "physics")
 
 
 def test_the_epilog_knows_what_the_job_used(world: World) -> None:

@@ -126,7 +126,7 @@ def test_two_gpus_of_one_server_and_two_servers_of_one_gpu(world: World) -> None
 
     assert work["parked"] < 0.01 * device[0][1]
     assert work["chat"] > work["code"] > 0.05 * device[0][1]
-    assert sum(work.values()) + sum(parked.values()) == pytest.approx(device[0][1], rel=0.05)
+    assert sum(work.values()) + sum(parked.values()) == pytest.approx(device[0][1], rel=0.1)
     per_token = {labels["pod"]: v for labels, v in world.server.query("pod:gpu_server_joules_per_output_token:rate5m")}
     outputs = {labels["pod"]: v for labels, v in world.server.query("pod:gpu_server_output_tokens:rate5m")}
     assert per_token["chat"] * outputs["chat"] == pytest.approx(work["chat"])
