@@ -130,7 +130,7 @@ if "JOBSTATS" in os.environ:  # names a checkout of jobstats
         sacct.write_text(SACCT.replace("START", str(int(scraped.start))).replace("END", str(int(scraped.end) + 1)))
         sacct.chmod(0o755)
         env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        argv = [sys.executable, checkout / "jobstats", "-j", "211"]
+        argv = [sys.executable, str(checkout / "jobstats"), "-j", "211"]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
         assert done.returncode == 0, done.stdout + done.stderr
