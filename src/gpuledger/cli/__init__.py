@@ -27,7 +27,7 @@ COMMANDS = {
     "record": "write driver readings to a file for replay",
     "fingerprints": "share learned fingerprints between nodes: export FILE, import FILE",
     "fleet": "expose utilization of the GPUs in use, across a cluster, for autoscaling",
-    "idle": "rank allocated GPUs that nobody uses, by cost",
+    "idle": "rank allocated GPUs that are not used, by cost",
     "job": "show what a batch job used: energy, GPU-hours, busy share, idle tail and cost",
     "report": "report energy, GPU-hours and cost by owner, from Prometheus",
     "completion": "print a completion script for bash, zsh or fish",

@@ -1,4 +1,4 @@
-"""`gpuledger idle`: allocated GPUs that nobody uses, ranked by cost; pairs of workloads that would fit on one GPU."""
+"""`gpuledger idle`: allocated GPUs that are not used, ranked by cost; pairs of workloads that would fit on one GPU."""
 
 from __future__ import annotations
 

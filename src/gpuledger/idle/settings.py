@@ -40,8 +40,8 @@ OPTIONS: tuple[Option, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(PrometheusSettings):
-    """All settings of `gpuledger idle`."""
+class CostSettings(PrometheusSettings):
+    """Settings of commands that read an exporter or a Prometheus, and show costs."""
 
     connect: str
     exporter_user: str
@@ -49,11 +49,9 @@ class Settings(PrometheusSettings):
     exporter_token_file: str
     exporter_ca_file: str
     exporter_insecure_skip_verify: bool
-    min: float
     price: str
     price_gpu_hour: str
     currency: str
-    pairs_window: float
 
     def prices(self) -> Prices:
         """The prices that were given."""
@@ -69,3 +67,11 @@ class Settings(PrometheusSettings):
         if self.prometheus_url and self.connect != LOCAL:
             raise ConfigError("--connect and --prometheus.url exclude each other", "set one of them")
         return bool(self.prometheus_url)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(CostSettings):
+    """All settings of `gpuledger idle`."""
+
+    min: float
+    pairs_window: float

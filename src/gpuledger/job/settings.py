@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 
 from gpuledger import checks
 from gpuledger.errors import ConfigError
-from gpuledger.fleet.prometheus import Access
-from gpuledger.fleet.settings import PROMETHEUS, PrometheusSettings
-from gpuledger.idle.rows import Prices
-from gpuledger.idle.settings import LOCAL, optional_url
+from gpuledger.fleet.settings import PROMETHEUS
+from gpuledger.idle.settings import LOCAL, CostSettings, optional_url
 from gpuledger.model import job_id
 from gpuledger.options import OPTIONS as EXPORTER
 from gpuledger.options import Option
 from gpuledger.report.settings import amount, currency
-from gpuledger.top.exporter import OWN, exporter_access
+from gpuledger.top.exporter import OWN
 
 JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,127}", re.ASCII)
 EXPORTER_SOURCE, JOURNAL_SOURCE, PROMETHEUS_SOURCE = "exporter", "journal", "prometheus"
@@ -46,37 +44,17 @@ OPTIONS: tuple[Option, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(PrometheusSettings):
+class Settings(CostSettings):
     """All settings of `gpuledger job`."""
 
-    connect: str
-    exporter_user: str
-    exporter_password_file: str
-    exporter_token_file: str
-    exporter_ca_file: str
-    exporter_insecure_skip_verify: bool
     journal_path: str
     path_procfs: str
     since: float
-    price: str
-    price_gpu_hour: str
-    currency: str
-
-    def prices(self) -> Prices:
-        """The prices that were given."""
-        kwh, gpu_hour = (float(text) if text else None for text in (self.price, self.price_gpu_hour))
-        return Prices(kwh, gpu_hour, self.currency)
-
-    def exporter_access(self) -> Access:
-        """How to connect to the exporter. Raises ConfigError for contradictory settings."""
-        return exporter_access(self)
 
     def source(self) -> str:
         """Where to look for the job: a Prometheus, an exporter that was given, a journal, or the exporter here."""
         has_exporter = self.connect != LOCAL
-        if self.prometheus_url and has_exporter:
-            raise ConfigError("--connect and --prometheus.url exclude each other", "set one of them")
-        if self.prometheus_url:
+        if self.for_fleet():
             return PROMETHEUS_SOURCE
         return JOURNAL_SOURCE if self.journal_path and not has_exporter else EXPORTER_SOURCE
 

@@ -156,7 +156,7 @@ def _allocated(
     return dict.fromkeys(COSTS, _text(share.cost)) | {
         "AllocatedMethodId": METHOD,
         "AllocatedMethodDetails": _json(details),
-        # Null for what is allocated to nobody, as the specification requires.
+        # Null without an allocation, as the specification requires.
         "AllocatedResourceId": escape_formula(name) if share.holder.is_owner else "",
         "AllocatedResourceName": escape_formula(name) if share.holder.is_owner else "",
         "AllocatedTags": _json({key: value for key, value in tags.items() if value}),

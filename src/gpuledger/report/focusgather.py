@@ -22,7 +22,7 @@ PARENTS = "max by (uuid, parent_uuid) (max_over_time(gpu_mig_info[{step}]))"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whom a part of a GPU's hour belongs to."""
+    """The owner of a part of a GPU's hour."""
 
     kind: str
     """The kind of a row of the report."""
