@@ -23,7 +23,7 @@ from gpuledger.net.http import Client
 from gpuledger.net.poller import Backoff
 from gpuledger.otlp import encode
 from gpuledger.otlp.points import Attributes, Points
-from gpuledger.plaintext import plain
+from gpuledger.plaintext import one_line, plain
 from gpuledger.problem import Problem
 from gpuledger.statelog import StateLog
 
@@ -36,7 +36,6 @@ MOST_REQUESTS, MOST_BYTES = 60, 8 << 20
 ANSWER_LIMIT = 1 << 20
 RETRIED = frozenset({401, 403, 404, 408, 429, 500, 502, 503, 504})
 """The collector, its address or the token may be in order later. Any other error is one of the request."""
-LONGEST_REASON = 200
 STOP_S = 2.0
 
 
@@ -212,7 +211,7 @@ class Push:
         except (ValueError, TypeError, RecursionError):
             count, reason = 0, ""  # it accepted the request; what else it says does not matter
         if count:
-            what = f"{self._target.client.name} rejected {count} of {request.points} points: {_one_line(reason)}"
+            what = f"{self._target.client.name} rejected {count} of {request.points} points: {one_line(reason)}"
             problem = Problem(what, "check the log of the collector", "partial")
         state = self._state
         state.rejected_points += min(count, request.points)
@@ -235,10 +234,5 @@ def _refusal(name: str, status: int, answer: bytes) -> Problem:
         415: "choose another --otlp.protocol",
         429: "the collector is overloaded; raise --otlp.interval",
     }.get(status, "check the log of the collector")
-    reason = _one_line(answer.decode("utf-8", "replace"))
+    reason = one_line(answer.decode("utf-8", "replace"))
     return Problem(f"{name} answered {status}{f': {reason}' if reason else ''}", fix, f"http {status}")
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(plain(text).split())
-    return line if len(line) <= LONGEST_REASON else f"{line[:LONGEST_REASON]}…"

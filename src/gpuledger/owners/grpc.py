@@ -16,12 +16,12 @@ from gpuledger.errors import ProviderError
 from gpuledger.net.deadline import Deadline
 from gpuledger.net.http import http_error
 from gpuledger.net.protobuf import WireError
+from gpuledger.plaintext import one_line
 
 ANSWER_LIMIT = 16 << 20
 """Bytes. The default of gRPC, 4 MiB, is too little for nodes with many pods."""
 LARGEST_WINDOW = 2**31 - 1
 """No answer within the limit fills it, so the server never waits for a window update."""
-LONGEST_MESSAGE = 200
 RECEIVE_BYTES = 1 << 16
 SETTINGS = b"\x04"
 """The type, in the fourth byte, of the frame with which an HTTP/2 server begins."""
@@ -62,7 +62,7 @@ class UnixServer:
         except OSError as error:
             raise self._socket_error(error, deadline) from None
         except (H2Error, HPACKError, HyperframeError, WireError) as error:
-            reason = _one_line(str(error)) or type(error).__name__
+            reason = one_line(str(error)) or type(error).__name__
             raise self.format_error(f"does not speak gRPC ({reason})") from None
         return self._checked(method, answer)
 
@@ -85,14 +85,14 @@ class UnixServer:
 
     def _checked(self, method: str, answer: _Answer) -> bytes:
         if answer.http_status != b"200":
-            raise self.format_error(f"answers with HTTP status {_one_line(answer.http_status.decode('latin-1'))}")
+            raise self.format_error(f"answers with HTTP status {one_line(answer.http_status.decode('latin-1'))}")
         if answer.is_too_large:
             what = f"the answer of {self.path} is longer than {ANSWER_LIMIT >> 20} MiB"
             raise ProviderError(what, f"see what {self.name} lists", "size")
         code = answer.grpc_status.decode("latin-1")
         if code != "0":
-            status = STATUSES[int(code)] if code in CODES else f"status {_one_line(code)}" if code else "no status"
-            message = _one_line(unquote(answer.grpc_message.decode("latin-1")))
+            status = STATUSES[int(code)] if code in CODES else f"status {one_line(code)}" if code else "no status"
+            message = one_line(unquote(answer.grpc_message.decode("latin-1")))
             what = f"{self.path} refuses {method}: {status}{message and f' ({message})'}"
             raise ProviderError(
                 what, f"see the log of {self.name}", UNIMPLEMENTED if status == UNIMPLEMENTED else "http"
@@ -183,8 +183,3 @@ def _take(event: Any, answer: _Answer) -> None:
         answer.ended = True
     elif isinstance(event, (events.StreamReset, events.ConnectionTerminated)):
         raise ConnectionResetError
-
-
-def _one_line(text: str) -> str:
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]}…"
