@@ -1282,12 +1282,14 @@ static int take_xid(const Scenario *s, EventSet *set, Event *out) {
     if (oldest) *out = (Event){handle_of(oldest->gpu, -1), EVENT_XID, oldest->code, NO_INSTANCE, NO_INSTANCE};
     return oldest != NULL;
 }
+enum { POLL_NS = 100000000 }; /* each look at the scenario costs time that the real driver, which blocks, does not */
 static int wait_event(Call *c, EventSet *set, u32 timeout_ms, Event *out) {
     u64 until_ns = monotonic_ns() + (u64)timeout_ms * 1000000u;
     while (!take_xid(c->s, set, out)) {
         u64 now = monotonic_ns();
         if (now >= until_ns) return TIMEOUT;
-        sleep_us(until_ns - now < 10000000u ? (long)((until_ns - now) / 1000u) + 1 : 10000);
+        u64 pause_ns = until_ns - now < POLL_NS ? until_ns - now : POLL_NS;
+        sleep_us((long)(pause_ns / 1000u) + 1);
         release(c->s);
         c->s = acquire();
         if (!initialised) return UNINITIALIZED;
