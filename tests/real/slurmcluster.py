@@ -1,20 +1,21 @@
-"""A Slurm cluster of one node: real munged, slurmctld and slurmd, with fake GPUs, ports and folders of their own."""
+"""A Slurm cluster of one node: real munged, MariaDB and daemons of Slurm, with fake GPUs, own ports and own folders."""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.components import PATH, program
 from tests.deploy.slurmscripts import SCRIPTS
-from tests.real.daemons import answers, start, stop, wait_until
+from tests.real.daemons import answers, run, start, stop, wait_until
 from tests.real.prometheus import free_port
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -36,9 +37,12 @@ ProctrackType=proctrack/{proctrack}
 TaskPlugin=task/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-JobCompType=jobcomp/filetxt
-JobCompLoc={folder}/completed
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={accounting_port}
+AccountingStoragePass={folder}/munge/socket
+AccountingStorageTRES=gres/gpu
+AccountingStoreFlags=job_comment
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 GresTypes=gpu
@@ -50,6 +54,20 @@ ReturnToService=2
 SlurmdParameters=config_overrides
 NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs=8 Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=10 State=UP
+"""
+ACCOUNTING_CONFIG = """\
+DbdHost={host}
+DbdAddr=127.0.0.1
+DbdPort={accounting_port}
+SlurmUser=root
+AuthInfo=socket={folder}/munge/socket
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database_port}
+StorageUser=slurm
+StoragePass={password}
+StorageLoc=slurm
 """
 SCRIPT = """\
 #!/bin/sh
@@ -90,15 +108,21 @@ class Cluster:
         line = next(line for line in lines if line.startswith(f"JobId={job} "))
         return dict(re.findall(r"(\S+?)=(.*?)(?= \S+?=|$)", line.strip()))
 
+    def accounted(self, job: str) -> dict[str, str]:
+        """What `sacct` says of a job: account, user, times, resources and comment."""
+        fields = "JobIDRaw,Account,User,State,Start,End,ElapsedRaw,AllocTRES,Comment"
+        rows = self.run("sacct", "-X", "-P", "-n", "--duplicates", "-j", job, "-o", fields).splitlines()
+        return dict(zip(fields.split(","), rows[-1].split("|"), strict=True)) if rows else {}
+
     def log(self) -> str:
         """The end of each log."""
-        logs = [self.folder / f"{name}.log" for name in ("slurmctld", "slurmd", "scripts")]
+        logs = [self.folder / f"{name}.log" for name in ("slurmdbd", "slurmctld", "slurmd", "scripts")]
         return "".join(f"\n{path.name}:\n{path.read_text()[-1500:]}" for path in logs if path.exists())
 
 
 @contextmanager
-def cluster(gpus: int) -> Iterator[Cluster]:
-    """A cluster without jobs; at the end all its jobs are cancelled."""
+def cluster(gpus: int, accounts: Sequence[str]) -> Iterator[Cluster]:
+    """A cluster without jobs, and accounts that root and nobody may use; at the end all its jobs are cancelled."""
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     folder.chmod(0o755)  # for jobs of other users
     node, host = f"gl{os.getpid()}", socket.gethostname().partition(".")[0]
@@ -109,10 +133,14 @@ def cluster(gpus: int) -> Iterator[Cluster]:
         (folder / "dev" / f"nvidia{gpu}").symlink_to("/dev/null")  # Slurm wants a character device
     (folder / "munge" / "key").write_bytes(os.urandom(1024))
     (folder / "munge" / "key").chmod(0o400)
+    database_port, accounting_port, password = free_port(), free_port(), secrets.token_hex()
     fields = {"folder": folder, "host": host, "node": node, "gpus": gpus, "controller_port": free_port(),
               "node_port": free_port(), "cred_expire": CRED_EXPIRE_S,
+              "accounting_port": accounting_port, "database_port": database_port, "password": password,
               "proctrack": "cgroup" if IS_V1 else "linuxproc"}  # fmt: skip
     (folder / "slurm.conf").write_text(CONFIG.format(**fields))
+    (folder / "slurmdbd.conf").write_text(ACCOUNTING_CONFIG.format(**fields))
+    (folder / "slurmdbd.conf").chmod(0o600)  # slurmdbd refuses any other mode
     (folder / "gres.conf").write_text(f"NodeName={node} Name=gpu File={folder}/dev/nvidia[0-{gpus - 1}]\n")
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n" if IS_V1 else "")
     step = f"echo $$ >{folder}/pids/$SLURM_JOB_ID.$0.${{SLURM_RESTART_COUNT:-0}}; exec sleep 300"
@@ -129,15 +157,38 @@ def cluster(gpus: int) -> Iterator[Cluster]:
         flags = [f"--{flag}={folder}/munge/{name}" for flag, name in files.items()]
         munged = ["munged", "--foreground", "--force", *flags]
         stack.callback(stop, start(munged, folder / "munged.log", answers(folder / "munge" / "socket")))
+        stack.callback(stop, _start_database(folder, database_port, password))
         for argv, answered in (
+            (["slurmdbd", "-D"], lambda: _accepts(accounting_port)),
             (["slurmctld", "-D", "-i", "-f", slurm.environment["SLURM_CONF"]], lambda: _ping(slurm)),
             (["slurmd", "-D", "-N", node], lambda: "idle" in slurm.run("sinfo", "-h", "-o", "%T")),
         ):
             daemon = start(argv, folder / f"{argv[0]}.log", answered, environment=slurm.environment)
             stack.callback(stop, daemon)
+            if argv[0] == "slurmdbd":
+                slurm.run("sacctmgr", "-i", "add", "cluster", "gpuledger")
+                slurm.run("sacctmgr", "-i", "add", "account", ",".join(accounts))
+                slurm.run("sacctmgr", "-i", "add", "user", "root,nobody", f"account={','.join(accounts)}")
         stack.callback(_remove_cgroups, node)
         stack.callback(_cancel, slurm)
         yield slurm
+
+
+def _start_database(folder: Path, port: int, password: str) -> subprocess.Popen[bytes]:
+    """MariaDB with an empty database for slurmdbd, which reaches it only by TCP."""
+    data = ["--no-defaults", f"--datadir={folder}/database", "--user=root"]
+    run("mariadb-install-db", *data, "--auth-root-authentication-method=normal", "--skip-test-db")
+    (folder / "init.sql").write_text(
+        f"CREATE DATABASE slurm;\nGRANT ALL ON slurm.* TO slurm@'127.0.0.1' IDENTIFIED BY '{password}';\n"
+    )
+    flags = [f"--socket={folder}/database.socket", f"--pid-file={folder}/database.pid", f"--port={port}",
+             f"--init-file={folder}/init.sql", "--bind-address=127.0.0.1", "--skip-name-resolve"]  # fmt: skip
+    return start(["mariadbd", *data, *flags], folder / "mariadbd.log", lambda: _accepts(port))
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _ping(slurm: Cluster) -> bool:

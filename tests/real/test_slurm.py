@@ -1,4 +1,4 @@
-"""Jobs, steps, arrays, users and a requeue of a real Slurm, as the exporter finds them, compared with scontrol."""
+"""Jobs, steps, arrays, users and a requeue of a real Slurm, as the exporter finds them, compared with Slurm itself."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tests.fakedriver import Gpu, Process, Scenario
 from tests.real.daemons import wait_until
 from tests.real.slurmcluster import CRED_EXPIRE_S, IS_V1, cluster
 
-pytestmark = pytest.mark.needs("munged", "slurmctld", "slurmd", "sbatch", "root", "cgroups")
+pytestmark = pytest.mark.needs("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch", "root", "cgroups")
 
 GPUS = 4
+ACCOUNTS = ("physics", "chemistry", "biology")
 NOBODY = "65534"
 POLL_S = 5
 """How often the exporter reads the files of the prolog."""
@@ -29,7 +30,7 @@ class World:
     """A job with a step, an array of two and a job of another user, each with a GPU; then one is requeued, one ends."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.slurm = slurm = stack.enter_context(cluster(GPUS))
+        self.slurm = slurm = stack.enter_context(cluster(GPUS, ACCOUNTS))
         self.scenario, self.path = (
             Scenario(gpus=[Gpu(index=n, uuid=f"GPU-{n}", util=0) for n in range(GPUS)]),
             folder / "s",
@@ -73,7 +74,8 @@ class World:
         wait_until(lambda: self.slurm.show(self.other)["JobState"] == "CANCELLED", 20)
         wait_until(lambda: not (self.slurm.jobs / f"account.{self.other}").exists(), 20)
         self.used = (self.slurm.folder / f"used.{self.other}").read_text()
-        self.completed = (self.slurm.folder / "completed").read_text()
+        self.at_end = self.exporter.get("/metrics")
+        wait_until(lambda: self.slurm.accounted(self.other).get("State", "").startswith("CANCELLED"), 20)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +107,7 @@ if IS_V1:  # without systemd, slurmd creates cgroups only in cgroup v1
 
         assert found == expected
         assert len(world.tasks) == 2
-        assert {account for _, _, account in found.values()} == {"physics", "chemistry", "biology"}
+        assert {account for _, _, account in found.values()} == set(ACCOUNTS)
 
 
 def test_allocations_are_those_of_scontrol(world: World) -> None:
@@ -145,20 +147,33 @@ if IS_V1:  # without systemd, slurmd creates cgroups only in cgroup v1
         assert (series["batch_job"], series["batch_account"]) == (f"slurm/{world.first}", "physics")
 
 
-def test_the_epilog_knows_what_the_job_used(world: World) -> None:
-    """It runs `gpuledger job` before it removes the job. Without slurmdbd it cannot write it, and drains no node."""
+def test_the_epilog_writes_what_the_job_used(world: World) -> None:
+    """It runs `gpuledger job` before it removes the job. sacct shows the line, which sacctmgr wrote in lower case."""
     assert re.fullmatch(r"1 GPU, 0\.\d\d GPU-h, busy \d+%, 0\.\d{3} kWh, .*idle tail \S+\n", world.used), (
         world.slurm.log()
     )
+    assert world.slurm.accounted(world.other)["Comment"] == world.used.strip().lower()
     assert "drain" not in world.slurm.run("sinfo", "-h", "-o", "%T")
 
 
-def test_completed_jobs_are_logged_with_their_user(world: World) -> None:
-    """The job completion log of Slurm has the job that ended, by the user that the exporter found."""
-    (line,) = (line for line in world.completed.splitlines() if line.startswith(f"JobId={world.other} "))
+def test_jobs_are_those_of_sacct(world: World) -> None:
+    """User, account and GPUs of running jobs; the tasks of the array are jobs of their own."""
+    found = {(series["batch_job"], series["batch_account"]) for series in labels(world.body, "gpu_job_allocation_info")}
+    rows = [world.slurm.accounted(job) for job in world.running]
 
-    assert f"({NOBODY})" in line
-    assert "JobState=CANCELLED" in line
+    assert {(row["JobIDRaw"], row["Account"]) for row in rows} == found
+    assert {row["AllocTRES"].partition("gres/gpu=")[2][0] for row in rows} == {"1"}
+
+
+def test_allocated_time_is_that_of_sacct(world: World) -> None:
+    """Of the job that ended, to the seconds in which the exporter reads the files of the prolog."""
+    allocated = re.findall(
+        rf'^gpu_allocation_seconds_total\{{.*batch_job="{world.other}".*\}} (\S+)$', world.at_end, re.MULTILINE
+    )
+    elapsed = float(world.slurm.accounted(world.other)["ElapsedRaw"])
+
+    assert elapsed > POLL_S + 3
+    assert sum(map(float, allocated)) == pytest.approx(elapsed, abs=POLL_S + 2)
 
 
 def test_gpuledger_job_shows_a_running_job(world: World) -> None:
