@@ -22,6 +22,8 @@ FREEZER = Path("/sys/fs/cgroup/freezer")
 IS_V1 = FREEZER.is_dir()
 CRED_EXPIRE_S = 5
 """How long slurmd remembers a job that was requeued. The default is 120 s."""
+UP = ("idle", "mixed", "allocated")
+"""States of a node that works."""
 CONFIG = """\
 ClusterName=gpuledger
 SlurmctldHost={host}(127.0.0.1)
@@ -80,9 +82,25 @@ exec {script} 2>>{folder}/scripts.log
 class Cluster:
     """One that runs."""
 
-    def __init__(self, folder: Path, node: str) -> None:
+    def __init__(self, folder: Path, node: str, accounting_port: int) -> None:
         self.folder, self.node, self.jobs = folder, node, folder / "jobs"
+        self._accounting_port = accounting_port
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {**os.environ, "PATH": PATH, "SLURM_CONF": str(folder / "slurm.conf")}
+
+    def start(self, name: str) -> None:
+        """Start a daemon of Slurm, and wait until it answers."""
+        flags, answered = {
+            "slurmdbd": (["-D"], lambda: _accepts(self._accounting_port)),
+            "slurmctld": (["-D", "-i", "-f", self.environment["SLURM_CONF"]], lambda: _ping(self)),
+            "slurmd": (["-D", "-N", self.node], lambda: self.run("sinfo", "-h", "-o", "%T").strip() in UP),
+        }[name]
+        log = self.folder / f"{name}.log"
+        self._daemons[name] = start([name, *flags], log, answered, environment=self.environment)
+
+    def stop(self, name: str) -> None:
+        """Stop a daemon; jobs go on."""
+        stop(self._daemons.pop(name))
 
     def run(self, *words: str) -> str:
         """The output of a command of Slurm."""
@@ -150,7 +168,7 @@ def cluster(gpus: int, accounts: Sequence[str]) -> Iterator[Cluster]:
         (folder / f"{name}.sh").write_text(SCRIPT.format(folder=folder, script=SCRIPTS / f"{name}.sh"))
     for path in folder.glob("*.sh"):
         path.chmod(0o755)
-    slurm = Cluster(folder, node)
+    slurm = Cluster(folder, node, accounting_port)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
@@ -158,14 +176,10 @@ def cluster(gpus: int, accounts: Sequence[str]) -> Iterator[Cluster]:
         munged = ["munged", "--foreground", "--force", *flags]
         stack.callback(stop, start(munged, folder / "munged.log", answers(folder / "munge" / "socket")))
         stack.callback(stop, _start_database(folder, database_port, password))
-        for argv, answered in (
-            (["slurmdbd", "-D"], lambda: _accepts(accounting_port)),
-            (["slurmctld", "-D", "-i", "-f", slurm.environment["SLURM_CONF"]], lambda: _ping(slurm)),
-            (["slurmd", "-D", "-N", node], lambda: "idle" in slurm.run("sinfo", "-h", "-o", "%T")),
-        ):
-            daemon = start(argv, folder / f"{argv[0]}.log", answered, environment=slurm.environment)
-            stack.callback(stop, daemon)
-            if argv[0] == "slurmdbd":
+        for name in ("slurmdbd", "slurmctld", "slurmd"):
+            slurm.start(name)
+            stack.callback(slurm.stop, name)
+            if name == "slurmdbd":
                 slurm.run("sacctmgr", "-i", "add", "cluster", "gpuledger")
                 slurm.run("sacctmgr", "-i", "add", "account", ",".join(accounts))
                 slurm.run("sacctmgr", "-i", "add", "user", "root,nobody", f"account={','.join(accounts)}")

@@ -54,8 +54,17 @@ class World:
         self.exporter.metrics(f'gpu_job_allocation_info.*batch_job="{self.other}"')
         time.sleep(1)
         self.body = self.exporter.get("/metrics")
+        self._restart()
         self._requeue()
         self._end()
+
+    def _restart(self) -> None:
+        for name in ("slurmd", "slurmctld", "slurmdbd"):
+            self.slurm.stop(name)
+        time.sleep(POLL_S + 1)  # the exporter reads the files of the prolog
+        self.without_slurm = self.exporter.get("/metrics")
+        for name in ("slurmdbd", "slurmctld", "slurmd"):
+            self.slurm.start(name)
 
     def _requeue(self) -> None:
         self.slurm.run("scontrol", "requeue", self.first)
@@ -145,6 +154,19 @@ if IS_V1:  # without systemd, slurmd creates cgroups only in cgroup v1
 
         assert world.slurm.show(world.first)["Restarts"] == "1"
         assert (series["batch_job"], series["batch_account"]) == (f"slurm/{world.first}", "physics")
+
+
+def test_jobs_keep_their_names_while_slurm_is_down(world: World) -> None:
+    """All daemons stop and start again, and the jobs go on: the same series, and counters only increase."""
+    names = ("gpu_process_info", "gpu_job_allocation_info")
+    for name in names:
+        assert labels(world.without_slurm, name) == labels(world.body, name)
+    before, after = (
+        dict(re.findall(r"^(gpu_\w+_energy_joules_total\{.*\}) (\S+)$", body, re.MULTILINE))
+        for body in (world.body, world.without_slurm)
+    )
+
+    assert all(float(after[series]) >= float(value) for series, value in before.items())
 
 
 def test_the_epilog_writes_what_the_job_used(world: World) -> None:
