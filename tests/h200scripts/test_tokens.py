@@ -57,7 +57,7 @@ def a_run(tokens: Any, together: float = 1.0) -> Any:
             | {"phase_token_energy_joules decode": 0.9, "phase_token_energy_error_joules decode": 0.1}
             for name in tokens.NAMES
         }
-        run.ledgers.append(tokens.Ledger(float(second), device, idle, 0.0, 0.0, 0.0, 120.0, servers))
+        run.ledgers.append(tokens.Ledger(float(second), device, idle, 0.0, 0.0, 0.0, 120.0, {}, servers))
     return run
 
 

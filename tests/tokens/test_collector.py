@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from gpuledger.books.book import Books
-from gpuledger.model import Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick, TokenServer
+from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick, TokenServer
 from gpuledger.tokens.collector import LIMITS, MOST_SERVERS, TokenCollector
+from gpuledger.tokens.join import OwnerEnergy
+from tests.real.daemons import wait_until
 from tests.upstream.server import Say, hang, page
 from tests.upstream.server import upstream as running
 
@@ -37,6 +39,8 @@ class Node:
     energy_mj: list[int] = field(default_factory=lambda: [7_000_000, 9_000_000])
     owners: dict[int, Owner] = field(default_factory=lambda: dict(OWNERS))
     idle: bool = False
+    activity: Activity | None = None
+    """Of the first GPU."""
 
     @property
     def now_ns(self) -> int:
@@ -53,7 +57,9 @@ class Node:
             here = () if self.idle else pids
             samples = tuple(Sample(pid, self.now_ns // 1000, work[pid], 0) for pid in here if work[pid])
             residents = tuple(Resident(pid, "compute") for pid in here)
-            readings.append(Reading(gpu, energy_mj=energy_mj, power_mw=power_mw, residents=residents, samples=samples))
+            activity = self.activity if gpu.index == 0 else None
+            readings.append(Reading(gpu, energy_mj=energy_mj, power_mw=power_mw, residents=residents, samples=samples,
+                                    activity=activity))  # fmt: skip
         facts = {pid: Facts(pid, 1, 0) for pid in OWNERS}
         return self.books.book(
             Tick(self.now_ns, Driver(up=True), tuple(readings), facts=facts, owners=Owners(by_pid=self.owners))
@@ -254,3 +260,32 @@ def test_threads_read_and_end() -> None:
 
     assert found.up
     assert not any(thread.name == "tokens of ml/chat-0" for thread in threading.enumerate())
+
+
+def test_windows_have_the_activity_of_the_server() -> None:
+    """Of the GPU on which it is alone: 40 % of the tensor cores and 60 % of the bandwidth, in seconds."""
+    node = Node(activity=Activity(graphics_pct=100.0, sm_pct=90.0, tensor_pct=40.0, dram_pct=60.0))
+    energy = OwnerEnergy()
+    for _ in range(5):
+        tick = node.tick(400_000, 600_000)
+        uses = [use for use in tick.processes if use.resident.pid == 1 and use.device.index == 0]
+        energy.add(tick.time_ns / S, tick.time_ns, uses, tick.accounts)
+
+    begin_s, end_s = energy.line.span or (0, 0)
+    *_, tensor_s, dram_s, unknown_s = energy.line.at(end_s)
+    *_, tensor0_s, dram0_s, unknown0_s = energy.line.at(begin_s + 1)
+    assert (tensor_s - tensor0_s, dram_s - dram0_s) == pytest.approx((3 * 0.4, 3 * 0.6))
+    assert unknown_s == unknown0_s
+
+
+def test_servers_are_read_after_a_tick() -> None:
+    """Once per interval, right after the tick that is due, so that tokens and energy are of the same moment."""
+    node = Node()
+    with running(page(tokens(1, 1))) as server:
+        collector = TokenCollector([f"ml/chat-0={server.url}"], 3, now_ns=lambda: node.now_ns)
+        wait_until(collector.answered)
+        for _ in range(3):
+            assert len(server.asked) == 1
+            collector.attach(node.tick(1, 1))
+        wait_until(lambda: len(server.asked) == 2)
+        collector.close()

@@ -45,6 +45,7 @@ ROOT = HERE.parents[1]
 NAMES = ("server-a", "server-b")
 ENGINES = ("wide", "deep")
 LINE = re.compile(r"^(gpu\w*)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+UNITS = ("sm", "tensor", "dram")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 DEADLINE_S = 140.0
 """All phases end within this time after the start; they become shorter if loading takes long."""
@@ -86,6 +87,8 @@ class Ledger:
     retired: float
     processes: float
     parked_w: float
+    activity: dict[str, float]
+    """Of the GPU, by unit."""
     servers: dict[str, dict[str, float]]
     """By server: work, parked, and the published energies of tokens and phases."""
 
@@ -127,6 +130,7 @@ def parse(body: str, servers: dict[str, str]) -> Ledger:
         retired=sums.get("gpu_retired_energy_joules_total", 0.0),
         processes=sums.get("gpu_process_energy_joules_total", 0.0),
         parked_w=sums.get("gpu_parked_power_watts", 0.0),
+        activity={unit: sums.get(f"gpu_{unit}_active_ratio", 0.0) for unit in UNITS},
         servers=found,
     )
 

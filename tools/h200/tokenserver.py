@@ -3,6 +3,7 @@
     python tools/h200/tokenserver.py NAME ENGINE SECONDS
 
 ENGINE is `wide` or `deep`, two transformers in plain PyTorch, or `sleep`, which only waits, for machines without a GPU.
+As in real servers, a step of decoding is one CUDA graph, so that the GPU and not Python limits it.
 Commands come as lines on standard input: `load`, then `mix`, `prefill`, `decode` or `wait`. Answers are lines of JSON
 on standard output. The process ends with its standard input. `/metrics` has the counters, `/cycles` the time and the
 tokens at the end of each cycle of `mix`: requests with short answers for SECONDS, then requests with long answers.
@@ -74,13 +75,18 @@ class TorchEngine:
             tuple(torch.zeros(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2)) for _ in range(layers)
         ]
         self._prompts = torch.randint(WORDS, (BATCH, PROMPT), device="cuda")
-        self._last = self._prompts[:, -1:]
+        self._last = self._prompts[:, -1:].clone()
+        self._place = torch.full((1,), PROMPT, device="cuda")
+        self._places = torch.arange(CONTEXT, device="cuda")
         self._position = PROMPT
+        self._graph = self._captured()
 
     def prefill(self) -> None:
         """Process a batch of prompts."""
-        with self._torch.inference_mode():
-            self._last = self._forward(self._prompts, 0)
+        with self._torch.no_grad():
+            places = self._places[:PROMPT]
+            self._last.copy_(self._forward(self._prompts, places, PROMPT, None))
+            self._place.fill_(PROMPT)
         self._position = PROMPT
         self._torch.cuda.synchronize()
 
@@ -88,12 +94,32 @@ class TorchEngine:
         """Generate one token for each prompt; after the longest context, continue after the prompt."""
         if self._position >= CONTEXT:
             self._position = PROMPT
-        with self._torch.inference_mode():
-            self._last = self._forward(self._last, self._position)
+            self._place.fill_(PROMPT)
+        self._graph.replay()
         self._position += 1
         self._torch.cuda.synchronize()
 
-    def _forward(self, tokens: Any, position: int) -> Any:
+    def _captured(self) -> Any:
+        """One step as a CUDA graph."""
+        torch = self._torch
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.no_grad():
+            with torch.cuda.stream(aside):
+                for _ in range(3):
+                    self._generate()
+            torch.cuda.current_stream().wait_stream(aside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._generate()
+        return graph
+
+    def _generate(self) -> None:
+        mask = (self._places <= self._place).view(1, 1, 1, CONTEXT)
+        self._last.copy_(self._forward(self._last, self._place, CONTEXT, mask))
+        self._place.add_(1).clamp_(max=CONTEXT - 1)
+
+    def _forward(self, tokens: Any, places: Any, end: int, mask: Any) -> Any:
         functional, width = self._functional, self._width
         x = functional.embedding(tokens, self._embedding)
         count = x.shape[1]
@@ -101,11 +127,10 @@ class TorchEngine:
             projected = functional.linear(functional.layer_norm(x, (width,)), qkv)
             shape = (BATCH, count, 3, self._heads, width // self._heads)
             query, key, value = projected.view(shape).permute(2, 0, 3, 1, 4)
-            keys[:, :, position : position + count] = key
-            values[:, :, position : position + count] = value
-            end = position + count
+            keys.index_copy_(2, places, key)
+            values.index_copy_(2, places, value)
             attended = functional.scaled_dot_product_attention(
-                query, keys[:, :, :end], values[:, :, :end], is_causal=count > 1
+                query, keys[:, :, :end], values[:, :, :end], attn_mask=mask, is_causal=mask is None
             )
             x = x + functional.linear(attended.transpose(1, 2).reshape(BATCH, count, width), out)
             x = x + functional.linear(functional.gelu(functional.linear(functional.layer_norm(x, (width,)), up)), down)

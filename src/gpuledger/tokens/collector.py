@@ -1,6 +1,7 @@
 """Reads the token counters of language-model servers in the background, and adds them to each tick after the books.
 
-Each server has its own thread, so that a slow one delays no other. A tick uses the last answers and never waits.
+Each server has its own thread, so that a slow one delays no other. A tick uses the last answers and never waits. The
+servers are read right after a tick: then tokens and energy are of the same moment.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ NO_TOKENS = Problem(
 )
 STALE_S = 60.0
 """Age from which an answer is no longer shown."""
+EARLY_S, LATE_S = 0.2, 2.0
+"""How much earlier than its interval a server may be read after a tick, and how much later without a tick."""
 NOT_READ = Problem("not read yet", kind="starting")
 
 
@@ -70,6 +73,10 @@ class ServerPoll:
         self.answer = (began_ns + self._now_ns()) / 2e9, counts
         self._note(None)
         return True
+
+    def is_due(self, now_s: float, interval_s: float) -> bool:
+        """Whether the last answer is about as old as the interval; if there is none, the poller retries by itself."""
+        return self.answer is not None and now_s - self.answer[0] >= interval_s - EARLY_S
 
     def _note(self, problem: Problem | None) -> None:
         self.problem = problem
@@ -113,6 +120,9 @@ class TokenCollector:
         groups: dict[tuple[str, str], list[ServerPoll]] = {}
         for target, (poll, _) in self._polls.items():
             groups.setdefault((target.owner, target.pod_uid), []).append(poll)
+        for poll, poller in self._polls.values():
+            if poll.is_due(tick.time_ns / 1e9, self._interval_s):
+                poller.nudge()
         joins, self._joins = self._joins, {}
         servers = []
         for key, polls in groups.items():
@@ -140,7 +150,12 @@ class TokenCollector:
         for target in targets:
             if target not in self._polls:
                 poll = ServerPoll(target, self._timeout_s, self._now_ns)
-                poller = Poller(f"tokens of {target.owner}", poll.poll, lambda: self._interval_s)
+                poller = Poller(
+                    f"tokens of {target.owner}",
+                    poll.poll,
+                    lambda: self._interval_s + LATE_S,
+                    apart_s=self._interval_s / 2,
+                )
                 self._polls[target] = poll, poller
                 if self._in_threads:
                     poller.start()

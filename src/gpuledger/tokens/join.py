@@ -12,7 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.books.parked import ParkedPart
-from gpuledger.model import Account, ContainerUse, Owner, PhaseEnergy, ProcessUse, Tick, TokenCounts, TokenRates
+from gpuledger.model import (
+    DIVIDED,
+    Account,
+    ContainerUse,
+    Owner,
+    PhaseEnergy,
+    ProcessUse,
+    Tick,
+    TokenCounts,
+    TokenRates,
+)
 from gpuledger.tokens.phases import Window, fit
 from gpuledger.tokens.targets import Target
 
@@ -21,6 +31,7 @@ LEAST_WINDOW_S = 2.0
 PHASE_WINDOW_S = 2.0
 """Least length of the windows that prefill and decode are fitted to; they begin and end when the server is read."""
 PHASE_WINDOWS = 240
+TENSOR, DRAM = DIVIDED.index("tensor_pct"), DIVIDED.index("dram_pct")
 HISTORY = 600
 """Most readings that are kept of each server and of the energy."""
 
@@ -32,20 +43,15 @@ class Line:
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=HISTORY)
-        self._values: deque[tuple[float, float]] = deque(maxlen=HISTORY)
+        self._values: deque[tuple[float, ...]] = deque(maxlen=HISTORY)
 
-    def add(self, time_s: float, value: tuple[float, float]) -> None:
+    def add(self, time_s: float, value: tuple[float, ...]) -> None:
         """Add a reading. If the clock was set back, the history starts again; if a counter was, it continues."""
         if self._times and time_s <= self._times[-1]:
             self._times.clear()
             self._values.clear()
         self._times.append(time_s)
         self._values.append(value)
-
-    @property
-    def last(self) -> tuple[float, float]:
-        """The last reading; zeros if there is none."""
-        return self._values[-1] if self._values else (0.0, 0.0)
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -57,14 +63,14 @@ class Line:
         number = bisect_left(self._times, time_s)
         return self._times[number if self._times[number] == time_s else number - 1]
 
-    def at(self, time_s: float) -> tuple[float, float]:
-        """Both values at a time within the span."""
+    def at(self, time_s: float) -> tuple[float, ...]:
+        """All values at a time within the span."""
         number = bisect_left(self._times, time_s)
         if number == 0 or self._times[number] == time_s:
             return self._values[number]
         before_s, v0, v1 = self._times[number - 1], self._values[number - 1], self._values[number]
         part = (time_s - before_s) / (self._times[number] - before_s)
-        return v0[0] + part * (v1[0] - v0[0]), v0[1] + part * (v1[1] - v0[1])
+        return tuple([old + part * (new - old) for old, new in zip(v0, v1, strict=True)])
 
 
 @dataclass(slots=True)
@@ -72,6 +78,8 @@ class Tokens:
     """The tokens of one server over time. Its counters may restart at 0."""
 
     line: Line = field(default_factory=Line)
+    _prompt: int = 0
+    _output: int = 0
     _counts: tuple[int, int] | None = None
     _time_s: float = 0.0
 
@@ -82,19 +90,21 @@ class Tokens:
         self._time_s, counts = time_s, tuple(counts)
         now = sum([c.prompt for c in counts]), sum([c.output for c in counts])
         before, self._counts = self._counts, now
-        prompt, output = self.line.last
         if before is not None:  # after a restart, the whole value is new
-            prompt += now[0] - before[0] if now[0] >= before[0] else now[0]
-            output += now[1] - before[1] if now[1] >= before[1] else now[1]
-        self.line.add(time_s, (prompt, output))
+            self._prompt += now[0] - before[0] if now[0] >= before[0] else now[0]
+            self._output += now[1] - before[1] if now[1] >= before[1] else now[1]
+        self.line.add(time_s, (self._prompt, self._output))
 
 
 class OwnerEnergy:
-    """Energy above parked power, and parked energy, of all uses of GPUs by one owner."""
+    """Energy above parked power, parked energy and activity of all uses of GPUs by one owner."""
 
     def __init__(self) -> None:
         self.work_mj = self.parked_mj = 0
         self.line = Line()
+        """Work and parked energy in joules; seconds of the tensor cores and of memory, and of unknown activity."""
+        self._tensor_s = self._dram_s = self._unknown_s = 0.0
+        self._last_ns: int | None = None
         self._before: dict[tuple[object, ...], tuple[int, int]] | None = None
         self._parts: dict[tuple[object, ...], ParkedPart] = {}
 
@@ -116,7 +126,24 @@ class OwnerEnergy:
             self.parked_mj += min(parked, rose_mj)
             self.work_mj += rose_mj - min(parked, rose_mj)
         self._before = now
-        self.line.add(time_s, (self.work_mj / 1000, self.parked_mj / 1000))
+        self._add_activity(now_ns, uses)
+        joules = self.work_mj / 1000, self.parked_mj / 1000
+        self.line.add(time_s, (*joules, self._tensor_s, self._dram_s, self._unknown_s))
+
+    def _add_activity(self, now_ns: int, uses: Sequence[Use]) -> None:
+        last_ns, self._last_ns = self._last_ns, now_ns
+        if last_ns is None:
+            return
+        seconds = (now_ns - last_ns) / 1e9
+        for use in uses:
+            parts = use.activity if isinstance(use, ContainerUse) else (use.activity,)
+            tensor = [part.pct[TENSOR] if part is not None else None for part in parts]
+            dram = [part.pct[DRAM] if part is not None else None for part in parts]
+            if not tensor or None in tensor or None in dram:
+                self._unknown_s += seconds
+                continue
+            self._tensor_s += seconds * sum([pct or 0.0 for pct in tensor]) / 100
+            self._dram_s += seconds * sum([pct or 0.0 for pct in dram]) / 100
 
 
 def _identity(use: Use) -> tuple[object, ...]:
@@ -173,7 +200,7 @@ class Join:
         return (begin_s, end_s) if end_s > begin_s else None
 
     def _between(self, begin_s: float, end_s: float) -> TokenRates:
-        (work0, parked0), (work1, parked1) = self.energy.line.at(begin_s), self.energy.line.at(end_s)
+        (work0, parked0, *_), (work1, parked1, *_) = self.energy.line.at(begin_s), self.energy.line.at(end_s)
         prompt = output = 0.0
         for tokens in self.tokens.values():
             (prompt0, output0), (prompt1, output1) = tokens.line.at(begin_s), tokens.line.at(end_s)
@@ -192,7 +219,10 @@ class Join:
         if span[1] - begin_s < PHASE_WINDOW_S:
             return
         rates = self._between(begin_s, span[1])
-        self.windows.append(Window(rates.work_j, rates.prompt_tokens, rates.output_tokens))
+        *_, tensor0, dram0, unknown0 = self.energy.line.at(begin_s)
+        *_, tensor1, dram1, unknown1 = self.energy.line.at(span[1])
+        activity = (None, None) if unknown1 > unknown0 else (tensor1 - tensor0, dram1 - dram0)
+        self.windows.append(Window(rates.work_j, rates.prompt_tokens, rates.output_tokens, *activity))
         self._window_end_s = span[1]
         self.phases = fit(self.windows)
 
