@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from tools import chart, manifests
@@ -212,3 +213,17 @@ def test_the_kustomization_of_the_docs() -> None:
         re.findall(r"`([\w-]+\.yaml)`", page.partition("Add them to `resources`")[2].partition("Open this")[0])
     )
     assert {*optional, *example["resources"]} == {path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")}
+
+
+def test_chart_values_in_the_docs_are_accepted() -> None:
+    """By the schema of the chart; a block is one of values if all its keys are."""
+    schema = json.loads((chart.CHART / "values.schema.json").read_text())
+    checked = []
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            values = next(yaml.safe_load_all(block))
+            if isinstance(values, dict) and set(values) <= set(schema["properties"]):
+                jsonschema.validate(values, schema)
+                checked.append(page.stem)
+
+    assert "tokens" in checked
