@@ -21,7 +21,7 @@ CLOCKED = len(UNITS) - 1
 """All units but DRAM are counted in cycles of the SM clock, which falls at the power limit."""
 HALF_LIFE_S = 600.0
 """Half-life of learned values, in seconds of learning."""
-RELIABLE_S = 3.0
+RELIABLE_S = 1.5
 """A behaviour observed for less time is not used."""
 NEW_DISTANCE = 0.1
 """Minimum `distance` of a new behaviour from all known ones: 18 degrees."""

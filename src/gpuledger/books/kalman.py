@@ -1,12 +1,15 @@
-"""One Kalman update with non-negative amounts: the observations of an interval are z = H a + noise."""
+"""One Kalman update with amounts within bounds: the observations of an interval are z = H a + noise."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from operator import mul
 
 Vector = Sequence[float]
+LIMITED_SD = 0.3
+"""Relative standard deviation of an amount that is fixed at its limit: it is anywhere below, as in 1 / sqrt(12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +35,23 @@ class Estimate:
         return float(sum(map(mul, gradient, product)))
 
 
-def update(observed: Vector, noise: Vector, columns: Sequence[Vector], prior: Vector, variances: Vector) -> Estimate:
-    """Kalman update with a >= 0: a = prior + P H^T S^-1 (z - H prior), S = H P H^T + R.
+def update(
+    observed: Vector,
+    noise: Vector,
+    columns: Sequence[Vector],
+    prior: Vector,
+    variances: Vector,
+    *,
+    limits: Vector | None = None,
+) -> Estimate:
+    """Kalman update with 0 <= a <= limits: a = prior + P H^T S^-1 (z - H prior), S = H P H^T + R.
 
-    `noise` and `variances` are the diagonals of R and P. The most negative amount is fixed at zero and the update
-    repeated until all amounts are non-negative. S has the size of the observations, so the cost is linear in the
+    `noise` and `variances` are the diagonals of R and P. The amount that is farthest outside is fixed at its bound and
+    the update repeated until all amounts are inside. S has the size of the observations, so the cost is linear in the
     number of processes.
     """
-    free = list(variances)
+    limits = limits or [inf] * len(prior)
+    free, left = list(variances), list(variances)
     start = list(prior)
     while True:
         rows = list(zip(*columns, strict=True))
@@ -51,13 +63,15 @@ def update(observed: Vector, noise: Vector, columns: Sequence[Vector], prior: Ve
         innovation = [m - sum(map(mul, row, start)) for m, row in zip(observed, rows, strict=True)]
         gain = [sum(map(mul, row, innovation)) for row in inverse]
         amounts = [
-            amount + variance * sum(map(mul, column, gain)) if variance else 0.0
+            amount + variance * sum(map(mul, column, gain)) if variance else amount
             for amount, variance, column in zip(start, free, columns, strict=True)
         ]
-        lowest = min(range(len(amounts)), key=amounts.__getitem__)
-        if amounts[lowest] >= 0:
-            return Estimate(amounts=amounts, columns=columns, variances=free, inverse=inverse)
-        free[lowest] = start[lowest] = 0.0
+        outside = [max(-amount, amount - limit) for amount, limit in zip(amounts, limits, strict=True)]
+        farthest = max(range(len(amounts)), key=outside.__getitem__)
+        if outside[farthest] <= 0:
+            return Estimate(amounts=amounts, columns=columns, variances=left, inverse=inverse)
+        start[farthest] = 0.0 if amounts[farthest] < 0 else limits[farthest]
+        free[farthest], left[farthest] = 0.0, (LIMITED_SD * start[farthest]) ** 2
 
 
 def invert(matrix: list[list[float]]) -> list[list[float]]:

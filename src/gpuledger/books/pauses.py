@@ -18,7 +18,7 @@ from gpuledger.books.strangers import EXPLAINED
 
 MOST_SLOTS = 100
 """Slots that are remembered, about 20 s."""
-EVERY = 5
+EVERY = 2
 """Intervals between two evaluations."""
 NEAR = 0.25
 """A slot belongs to a state if it is at most this part of the distance between the states from its centre."""
@@ -54,8 +54,7 @@ class Pauses:
         self._slots: deque[PowerSlot] = deque(maxlen=MOST_SLOTS)
         self._intervals = 0
         self._rows: list[Row] = []
-        self._found: set[Row] = set()
-        """Processes whose remembered slots were returned already."""
+        self._returned: set[PowerSlot] = set()
 
     def observe(self, slots: Sequence[PowerSlot], rows: Sequence[Row]) -> Mapping[Row, list[PowerSlot]]:
         """Add the slots of an interval; slots in which a single process worked, every few intervals.
@@ -65,7 +64,7 @@ class Pauses:
         if list(rows) != self._rows:
             self._rows = list(rows)
             self._slots.clear()
-            self._found.clear()
+            self._returned.clear()
         self._slots.extend(slots)
         self._intervals += 1
         if self._intervals % EVERY:
@@ -74,11 +73,12 @@ class Pauses:
         recent = list(self._slots)
         for state in _states(slots, recent):
             if (single := _single(state, rows)) is not None:
-                new = recent[-EVERY * len(slots) :] if single in self._found else recent
                 # Power is measured at the end of a slot, so the next slot must be in the same state.
                 inside = set(state)
-                result[single] = [slot for slot, after in pairwise(new) if slot in inside and after in inside]
-        self._found |= set(result)
+                found = [slot for slot, after in pairwise(recent) if slot in inside and after in inside]
+                result[single] = [slot for slot in found if slot not in self._returned]
+                self._returned |= set(found)
+        self._returned &= set(recent)
         return result
 
 

@@ -359,10 +359,10 @@ def _parts(known: Mapping[Row, Fingerprint], times: Mapping[Row, float]) -> list
     """Each process in each of its behaviours; the expected time is divided in proportion to their observed time."""
     parts = []
     for row, fingerprint in known.items():
-        behaviours = fingerprint.reliable()
+        behaviours, peak = fingerprint.reliable(), fingerprint.peak
         total_s = sum(behaviour.seconds for behaviour in behaviours)
         parts += [
-            Part(row, times[row] * behaviour.seconds / total_s, behaviour.watts(), KNOWN_SD, behaviour)
+            Part(row, times[row] * behaviour.seconds / total_s, behaviour.watts(), KNOWN_SD, behaviour, peak)
             for behaviour in behaviours
         ]
     return parts

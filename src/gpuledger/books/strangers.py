@@ -45,7 +45,7 @@ POWER_SD = 0.15
 """Relative standard deviation of the power of known processes when they share."""
 STRANGER_SD = 0.3
 """Relative standard deviation of the power of a program on the engine, without any knowledge of it."""
-SYSTEMATIC_SD = 0.27
+SYSTEMATIC_SD = 0.24
 """Relative standard deviation that more data would not reduce: caches, clocks and phases of a program."""
 USUAL_SD = 0.2
 """Relative standard deviation of the power that an activity usually draws."""
