@@ -8,6 +8,8 @@ PARALLEL := -n $(WORKERS) --dist loadfile
 SLOW := $(addprefix --ignore=tests/,real hostile fuzz cli deploy mixin top test_docs.py)
 
 export STRICT
+# Without compiled modules, every command that a test runs would compile the whole package.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo serve test quick e2e mock conformance lint bench docs dashboards manifests dist image-test audit clean python
 

@@ -9,8 +9,10 @@ from hypothesis import HealthCheck, settings
 
 from tests import components
 
-settings.register_profile("patient", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("random", settings.get_profile("patient"), derandomize=False)
+settings.register_profile(
+    "patient", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("random", settings.get_profile("patient"), derandomize=False, max_examples=500)
 settings.load_profile("patient")
 
 

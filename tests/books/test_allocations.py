@@ -473,7 +473,7 @@ def histories(draw: st.DrawFn) -> list[tuple[Tick, int]]:
     return history
 
 
-@settings(max_examples=75)
+@settings(max_examples=30)
 @given(histories())
 def test_seconds_and_joules_always_add_up(history: list[tuple[Tick, int]]) -> None:
     """For any ticks, allocations and restarts.
@@ -508,7 +508,7 @@ def test_seconds_and_joules_always_add_up(history: list[tuple[Tick, int]]) -> No
                 assert spent_mj <= (accounts(booked)[gpu.uuid].energy_mj or 0)
 
 
-@settings(max_examples=75)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(

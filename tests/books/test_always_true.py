@@ -27,7 +27,7 @@ from tests.books.worlds import (
 )
 
 
-@settings(max_examples=75)
+@settings(max_examples=30)
 @given(sequences() | sequences(may_stick=True), POLICIES, KEEP, MOST)
 def test_parts_and_accounts_are_the_device(
     steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int, most: int | None
@@ -42,7 +42,7 @@ def test_parts_and_accounts_are_the_device(
             assert account.residual_mj == 0
 
 
-@settings(max_examples=75)
+@settings(max_examples=30)
 @given(sequences(), POLICIES)
 def test_nothing_is_lost_or_invented(steps: list[tuple[Tick, int | None]], policy: Policy) -> None:
     """The device's total is what its counter counted, whatever failed: all of it once two good ticks have passed.
@@ -72,7 +72,7 @@ def test_nothing_is_lost_or_invented(steps: list[tuple[Tick, int | None]], polic
     assert last.energy_mj == before_mj + 21_000
 
 
-@settings(max_examples=75)
+@settings(max_examples=30)
 @given(sequences(may_stick=True), POLICIES)
 def test_a_stuck_counter_is_replaced_by_power(steps: list[tuple[Tick, int | None]], policy: Policy) -> None:
     """Counter <= booked energy <= counter + power x time, if the counter never falls."""
@@ -107,7 +107,7 @@ def booked_mj(books: Books, device: Device) -> int:
     return ledger._state.energy_mj + ledger._open.energy_mj
 
 
-@settings(max_examples=75)
+@settings(max_examples=30)
 @given(sequences() | sequences(may_stick=True), POLICIES, KEEP, MOST)
 def test_nothing_falls_and_nothing_is_negative(
     steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int, most: int | None
@@ -141,7 +141,7 @@ def counters(books: Books, tick: Tick) -> dict[object, int]:
     return found
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(sequences(), POLICIES, st.randoms(use_true_random=False))
 def test_order_does_not_matter(steps: list[tuple[Tick, int | None]], policy: Policy, random: Random) -> None:
     """Neither that of processes, nor that of samples, nor that of GPUs."""
@@ -160,7 +160,7 @@ def test_order_does_not_matter(steps: list[tuple[Tick, int | None]], policy: Pol
         assert published(first) == published(second)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(sequences(), KEEP, MOST)
 def test_series_are_unique(steps: list[tuple[Tick, int | None]], keep_ns: int, most: int | None) -> None:
     """No two rows of a process and device, or of a container and device: their labels would be the same."""

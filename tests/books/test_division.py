@@ -57,7 +57,7 @@ def named(tick: Tick, *, fixed: bool) -> Tick:
     return replace(tick, owners=Owners(by_pid=owners))
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(sequences(), KEEP, st.lists(BYTES, min_size=4, max_size=4), st.booleans(), st.integers(0, 1 << 36))
 def test_parts_are_the_device(
     steps: list[tuple[Tick, int | None]], keep_ns: int, used: list[int | None], pod_uid: bool, held: int
@@ -92,7 +92,7 @@ def test_parts_are_the_device(
                 assert total(found, "memory_mib") == max(gpu.memory_used_bytes // MIB, instances)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(sequences(), KEEP, KILLS)
 def test_energy_is_the_device(steps: list[tuple[Tick, int | None]], keep_ns: int, kills: list[bool]) -> None:
     """Of owners known from their first tick on: all series, and those of pods that are gone, are the counter.
@@ -109,7 +109,7 @@ def test_energy_is_the_device(steps: list[tuple[Tick, int | None]], keep_ns: int
         books = reopened(books, tick.time_ns, keep_ns=keep_ns) if killed else books
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(sequences(), KEEP, st.booleans(), st.booleans(), KILLS)
 def test_energy_never_falls(
     steps: list[tuple[Tick, int | None]], keep_ns: int, fixed: bool, pod_uid: bool, kills: list[bool]

@@ -44,7 +44,7 @@ def account(tick: Tick) -> Account:
     return accounts(tick)[GPU.uuid]
 
 
-@settings(max_examples=75)
+@settings(max_examples=30)
 @given(sequences(), POLICIES, KEEP, FATES)
 def test_killed_at_any_point(
     steps: list[tuple[Tick, int | None]], policy: Policy, keep_ns: int, fates: list[tuple[bool, bool]]
@@ -73,7 +73,7 @@ def test_killed_at_any_point(
             books = resumed(state, tick.time_ns, policy, keep_ns=keep_ns)
 
 
-@settings(max_examples=75)
+@settings(max_examples=30)
 @given(sequences() | sequences(may_stick=True), POLICIES, KEEP, MOST, FATES)
 def test_nothing_falls(
     steps: list[tuple[Tick, int | None]],
@@ -109,7 +109,7 @@ def shown(books: Books, tick: Tick) -> dict[tuple[object, ...], int]:
     return found
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(sequences(), POLICIES)
 def test_what_is_written_is_read_again(steps: list[tuple[Tick, int | None]], policy: Policy) -> None:
     """Every field; and books that go on from it and are closed at once write the same, but for who is there."""
@@ -325,7 +325,7 @@ def state() -> State:
     return decode(encode(books.state(BOOT, world.now_ns)))
 
 
-@settings(max_examples=125)
+@settings(max_examples=50)
 @given(st.data())
 def test_damage_is_noticed(state: State, data: st.DataObject) -> None:
     """Flipped, cut or inserted bytes anywhere: a JournalError or the same state, never anything else."""
@@ -355,7 +355,7 @@ def packed(text: str) -> bytes:
     return packer.compress(text.encode()) + packer.flush()
 
 
-@settings(max_examples=125)
+@settings(max_examples=50)
 @given(st.data())
 def test_whatever_passes_the_checks_keeps_the_sums(state: State, data: st.DataObject) -> None:
     """Damage under a right checksum: refused, or books that can go on and still balance."""

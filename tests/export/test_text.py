@@ -103,7 +103,7 @@ def test_label_blocks_are_kept_and_dropped() -> None:
 
 @pytest.mark.parametrize("fmt", Format)
 @given(names=st.lists(TEXT_MADE_OF_ANYTHING, min_size=1, max_size=5))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_any_name_survives(fmt: Format, names: list[str]) -> None:
     """Quotes, newlines, braces, NULs, broken surrogates: the parser reads back what went in."""
     tick = tick_with(*(use(pid, name) for pid, name in enumerate(names)))
@@ -119,7 +119,7 @@ def test_any_name_survives(fmt: Format, names: list[str]) -> None:
 
 
 @given(st.text(st.characters(codec=None), max_size=5 * LONGEST_VALUE))
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_escaped_text_has_no_way_out(text: str) -> None:
     """Escaped text holds no bare quote and no newline, can be encoded, and is bounded."""
     escaped = escape(text)
@@ -131,7 +131,7 @@ def test_escaped_text_has_no_way_out(text: str) -> None:
 
 @pytest.mark.parametrize("fmt", Format)
 @given(value=st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 2**64))
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_any_number_survives(fmt: Format, value: float) -> None:
     """What is written is read back as the same number."""
     family = Family("x_ratio", Type.GAUGE, kinds.EXPORTER, "X.", "nowhere", lambda _: value)

@@ -179,23 +179,24 @@ def test_kubernetes(scenario: dict[str, str], tmp_path: Path) -> None:
     assert peak < MEMORY_MB
 
 
-def vectors() -> dict[str, bytes]:
-    """Answers of a Prometheus, each of about 100 MiB."""
+def vector(kind: str) -> bytes:
+    """An answer of a Prometheus of about 100 MiB."""
+    if kind == "one":
+        return b'{"status":"' + b"x" * (100 << 20) + b'"}'
     head, tail = b'{"status":"success","data":{"resultType":"vector","result":[', b"]}}"
+    if kind == "tiny":
+        return head + b"{}," * (32 << 20) + b"{}" + tail
     series = b'{"metric":{"uuid":"GPU-%07d"},"value":[1,"0.5"]}'
-    spaced = series.replace(b'{"metric":', b'{ "metric":')
-    return {
-        "series": head + b",".join(series % number for number in range(2_000_000)) + tail,
-        "uncut": head + b",".join(spaced % number for number in range(2_000_000)) + tail,
-        "tiny": head + b"{}," * (32 << 20) + b"{}" + tail,
-        "one": b'{"status":"' + b"x" * (100 << 20) + b'"}',
-    }
+    if kind == "uncut":
+        series = series.replace(b'{"metric":', b'{ "metric":')
+    thousand = b",".join(series % number for number in range(1000))
+    return head + b",".join([thousand] * 2000) + tail
 
 
 @pytest.mark.parametrize("kind", ["series", "uncut", "tiny", "one"])
 def test_fleet(kind: str) -> None:
     """A Prometheus sends 100 MiB: `fleet` stays within its memory limit and names the limit of the answer."""
-    with upstream(page(vectors()[kind])) as server:
+    with upstream(page(vector(kind))) as server:
         flags = (f"--prometheus.url={server.root}", "--prometheus.timeout=60s", "--query=a", "--unit=ratio")
         code, errors, peak = run_measured("fleet", "--once", *flags)
 
@@ -207,7 +208,7 @@ def test_fleet(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["series", "tiny", "one"])
 def test_report(kind: str) -> None:
     """A Prometheus sends 100 MiB: `report` stays within the same memory and names the limit of the answer."""
-    with upstream(page(vectors()[kind])) as server:
+    with upstream(page(vector(kind))) as server:
         code, errors, peak = run_measured("report", "--prometheus.timeout=60s", f"--prometheus.url={server.root}")
 
     assert code == 1

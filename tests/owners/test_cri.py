@@ -135,7 +135,7 @@ def test_any_bytes_as_the_message(runtime: CriServer) -> None:
     )
     provider = CriProvider(str(runtime.path), timeout_s=10)
 
-    @settings(max_examples=300)
+    @settings(max_examples=120)
     @given(raw=st.binary() | changed)
     def holds(raw: bytes) -> None:
         runtime.raw = raw

@@ -387,7 +387,7 @@ def test_any_bytes_on_the_socket(tmp_path: Path, conversation: bytes) -> None:
         say(conversation)
         assert len(provider.fetch().allocations) == 1
 
-        @settings(max_examples=400)
+        @settings(max_examples=160)
         @given(said=st.binary() | cut | changed)
         def holds(said: bytes) -> None:
             say(said)
@@ -412,7 +412,7 @@ def test_any_bytes_as_the_message(kubelet: KubeletServer) -> None:
     )
     provider = PodResourcesProvider(str(kubelet.path), timeout_s=10)
 
-    @settings(max_examples=300)
+    @settings(max_examples=120)
     @given(raw=st.binary() | changed)
     def holds(raw: bytes) -> None:
         kubelet.raw = raw

@@ -61,7 +61,7 @@ def refusal(data: bytes) -> str:
     return message.removeprefix("cannot replay x.gz: ")
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(recordings())
 def test_what_is_written_is_read_again(ticks: list[Tick]) -> None:
     """Decoder after Encoder is the identity, for any ticks: every field, devices and processes that come and go."""

@@ -180,5 +180,5 @@ PICTURES = st.builds(
     }),
 )  # fmt: skip
 """Whatever another host may send: hostile names, missing and senseless values."""
-MANY = settings(max_examples=150)
+MANY = settings(max_examples=60)
 """For tests over pictures, which are large, on a machine that has other things to do."""
