@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-WORKERS := 4
+WORKERS := 6
 PARALLEL := -n $(WORKERS) --dist loadfile
-SLOW := $(addprefix --ignore=tests/,real hostile fuzz cli deploy mixin top test_docs.py)
+SLOW := $(addprefix --ignore=tests/,real hostile h200scripts fuzz cli deploy mixin top test_docs.py report/test_promql.py \
+	$(patsubst %,books/test_%.py,always_true division journal recordings) sources/test_recording.py view/test_history.py)
 
 export STRICT
 # Without compiled modules, every command that a test runs would compile the whole package.
@@ -24,7 +25,7 @@ test: python  ## all tests; leaves out what this machine lacks and names it; STR
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest $(PARALLEL)
 
-quick: $(READY)  ## tests without processes and daemons, in less than a minute
+quick: $(READY)  ## the tests that need no daemon and little time, in less than a minute
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest $(PARALLEL) $(SLOW)
 
