@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -131,17 +132,21 @@ def test_shares_of_real_work_are_near_the_truth() -> None:
     assert found["sm_time"]["mean"] > 2 * found["ours"]["mean"]
 
 
+measured = cache(accuracy.measure)
+"""All regimes, once for several tests."""
+
+
 def test_the_accuracy_table_is_fresh() -> None:
     """docs/accuracy.md has the tables that `python -m bench.accuracy` prints."""
     page = accuracy.PAGE.read_text()
 
-    for table in accuracy.tables(accuracy.measure()).values():
+    for table in accuracy.tables(measured()).values():
         assert table in page, "run python -m bench.accuracy --write"
 
 
 def test_activity_of_processes() -> None:
     """Near the truth in every regime, and much nearer than the value of the whole device."""
-    for regime in accuracy.measure()[:4]:
+    for regime in measured()[:4]:
         for unit in attribution.ACTIVITY:
             errors = [error for score in regime.scores for error in score.activity[unit]]
             copied = [error for score in regime.scores for error in score.copied[unit]]
@@ -151,7 +156,7 @@ def test_activity_of_processes() -> None:
 
 def test_shares_while_processes_come_and_go() -> None:
     """Nothing is known before; better than SM time in sum, and not much worse in any recording."""
-    known, normal, unseen, bursts, mps, mig = (regime.scores for regime in accuracy.measure())
+    known, normal, unseen, bursts, mps, mig = (regime.scores for regime in measured())
     found = {name: attribution.summary(scores, 5.0) for name, scores in (("normal", normal), ("unseen", unseen))}
 
     assert found["normal"]["ours"]["mean"] < 0.085
@@ -163,7 +168,7 @@ def test_shares_while_processes_come_and_go() -> None:
     assert attribution.summary(mps, 5.0)["ours"]["mean"] < 0.6 * attribution.summary(mps, 5.0)["equal"]["mean"]
     assert attribution.summary(mig, 5.0)["ours"]["mean"] < 0.03
     for scores in (known, normal, unseen, bursts, mps):
-        assert 0.6 <= (attribution.covered(scores, 5.0) or 0) <= 0.9
+        assert 0.6 <= (attribution.covered(scores, 5.0) or 0) <= 0.8
     assert (attribution.covered(mig, 5.0) or 0) >= 0.6  # eight windows of one recording: too few for an upper limit
 
 
