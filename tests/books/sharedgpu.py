@@ -48,10 +48,10 @@ class Shared:
         sm, occupancy, tensor, dram = (min(100.0, amount) for amount in shape)
         return Activity(sm_pct=sm, occupancy_pct=occupancy, tensor_pct=tensor, dram_pct=dram)
 
-    def alone(self, pid: int, seconds: int = 6) -> None:
-        """It has the GPU to itself, first to wait and then to work."""
+    def alone(self, pid: int, seconds: int = 6, amount: float = 1.0) -> None:
+        """It has the GPU to itself, first to wait and then to work, for a part of the time."""
         self.tick([pid], {})
         self.tick([pid], {})
         for _ in range(seconds):
-            self.tick([pid], {pid: 1.0})
+            self.tick([pid], {pid: amount})
         self.tick([], {})

@@ -92,6 +92,26 @@ def test_twins_are_split_by_samples() -> None:
     assert all((use.energy_share_error or 0) > 0.15 for use in last.processes)
 
 
+def test_samples_above_the_time_alone_are_noise() -> None:
+    """A process that had the engine for a tenth of the time alone: next to its twin, samples of a fifth count half."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (MATMUL, 570_000)})
+    gpu.alone(1, amount=0.1)
+    gpu.alone(2)
+
+    assert share(gpu, [1, 2], {1: 0.1, 2: 0.9}, {1: 20, 2: 80}, 20)[1] == pytest.approx(0.15, abs=0.01)
+
+
+def test_little_work_alone_does_not_limit_a_bill() -> None:
+    """A process that hides its work while it is alone pays for what it does next to others, but for noise."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (MATMUL, 570_000), 3: (COPY, 360_000)})
+    gpu.alone(1, amount=0.1)
+    gpu.alone(2)
+    gpu.alone(3)
+
+    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 50, 2: 50}, 20)[1] > 0.42
+    assert share(gpu, [1, 3], {1: 0.5, 3: 0.5}, {1: 50, 3: 50}, 20)[1] == pytest.approx(570 / 930, abs=0.04)
+
+
 def test_a_stranger_has_what_is_left() -> None:
     """One was never alone: the other has its time times its power, the stranger the rest."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 0)})

@@ -73,6 +73,13 @@ class Recent:
         """The same over the last seconds."""
         return self.short_engine_s / self.short_seconds
 
+    def at_most(self, peak: float) -> float:
+        """`short_share`, limited to the time of the process alone: next to others, it does not do more.
+
+        Unless the samples are certain: what a process did alone must not limit what it pays later.
+        """
+        return min(self.short_share(), max(peak, self.share() - sqrt(self.variance())))
+
     def visible(self) -> float:
         """Part of the time in which the process may have worked, by activity; 1 if not observed."""
         return self.visible_s / self.observed_s if self.observed_s else 1.0

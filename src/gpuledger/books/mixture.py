@@ -45,8 +45,6 @@ class Part:
     power_sd: float
     """Relative standard deviation of `watts`."""
     behaviour: Behaviour | None = None
-    most: float = 1.0
-    """Largest part of the time: a process does not work more next to others than alone."""
 
 
 def by_samples(parts: Sequence[Part]) -> Estimate:
@@ -72,7 +70,7 @@ def by_activity(parts: Sequence[Part], activity: Activities, power_w: float, pri
         variance = part.behaviour.variance() if part.behaviour is not None else 0.0
         noise = [sensor + variance * (part.prior * amount) ** 2 for sensor, amount in zip(noise, column, strict=True)]
     variances = [prior_sd**2] * len(parts)
-    limits = [part.most for part in parts]
+    limits = [1.0] * len(parts)  # of the time
     estimate = update(observed, noise, columns, prior, variances, limits=limits)
     residuals = estimate.residuals(observed)
     if any(residual * residual > SURPRISE * variance for residual, variance in zip(residuals, noise, strict=True)):

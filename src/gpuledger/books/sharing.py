@@ -170,7 +170,8 @@ class Sharing:
 
     def _known_shares(self, known: Mapping[Row, Fingerprint], observed: Observed) -> Shares:
         """Every process that worked lately was observed alone."""
-        parts = _parts(known, {row: self._engine.recent[row].short_share() for row in known})
+        recent = self._engine.recent
+        parts = _parts(known, {row: recent[row].at_most(fingerprint.peak) for row, fingerprint in known.items()})
         estimate = by_activity(parts, observed.activity, observed.power_w, SAMPLES_SD)
         weights = weights_of(parts, estimate)
         if not any(weights.values()):
@@ -359,10 +360,10 @@ def _parts(known: Mapping[Row, Fingerprint], times: Mapping[Row, float]) -> list
     """Each process in each of its behaviours; the expected time is divided in proportion to their observed time."""
     parts = []
     for row, fingerprint in known.items():
-        behaviours, peak = fingerprint.reliable(), fingerprint.peak
+        behaviours = fingerprint.reliable()
         total_s = sum(behaviour.seconds for behaviour in behaviours)
         parts += [
-            Part(row, times[row] * behaviour.seconds / total_s, behaviour.watts(), KNOWN_SD, behaviour, peak)
+            Part(row, times[row] * behaviour.seconds / total_s, behaviour.watts(), KNOWN_SD, behaviour)
             for behaviour in behaviours
         ]
     return parts
