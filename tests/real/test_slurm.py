@@ -179,11 +179,13 @@ def test_the_epilog_writes_what_the_job_used(world: World) -> None:
 
 
 def test_jobs_are_those_of_sacct(world: World) -> None:
-    """User, account and GPUs of running jobs; the tasks of the array are jobs of their own."""
+    """Accounts and GPUs of running jobs, and the users of scontrol; tasks of the array are jobs of their own."""
     found = {(series["batch_job"], series["batch_account"]) for series in labels(world.body, "gpu_job_allocation_info")}
     rows = [world.slurm.accounted(job) for job in world.running]
 
     assert {(row["JobIDRaw"], row["Account"]) for row in rows} == found
+    users = {job: shown["UserId"].partition("(")[0] for job, shown in world.running.items()}
+    assert {row["JobIDRaw"]: row["User"] for row in rows} == users
     assert {row["AllocTRES"].partition("gres/gpu=")[2][0] for row in rows} == {"1"}
 
 
