@@ -76,17 +76,17 @@ def test_what_is_not_in_it_is_left_out() -> None:
     assert estimate.variances[0] == 0
 
 
-def test_nothing_is_above_its_limit() -> None:
+def test_nothing_is_above_the_whole_time() -> None:
     """Two processes alike but in power: the rest that one may not have is the other's, and both stay uncertain."""
-    columns, observed, noise = [[1.0, 0.1], [1.0, 0.5]], [1.0, 0.2], [1e-4, 1e-4]
+    columns, noise = [[1.0, 0.1], [1.0, 0.5]], [1e-4, 1e-4]
 
-    free = update(observed, noise, columns, [0.5, 0.5], [0.09, 0.09])
-    limited = update(observed, noise, columns, [0.5, 0.5], [0.09, 0.09], limits=[0.4, 1.0])
+    free = update([1.0, 0.2], noise, columns, [0.5, 0.5], [0.09, 0.09])
+    limited = update([1.6, 0.28], noise, columns, [0.5, 0.5], [0.09, 0.09])
 
     assert free.amounts == pytest.approx([0.75, 0.25], abs=0.01)
-    assert limited.amounts[0] == 0.4
-    assert 0.25 < limited.amounts[1] < 0.6
-    assert limited.variances == pytest.approx([0.12**2, 0.09])
+    assert limited.amounts[0] == 1.0  # 1.3 without a limit
+    assert 0.3 < limited.amounts[1] < 0.6
+    assert limited.variances == pytest.approx([0.3**2, 0.09])
 
 
 def test_a_measurement_makes_surer() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from operator import mul
 
 Vector = Sequence[float]
-LIMITED_SD = 0.3
-"""Relative standard deviation of an amount that is fixed at its limit: it is anywhere below, as in 1 / sqrt(12)."""
+WHOLE = 1.0
+"""Largest amount: all of the time."""
+WHOLE_SD = 0.3
+"""Standard deviation of an amount that is fixed at WHOLE: it may be anywhere below, which is about 1 / sqrt(12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +36,13 @@ class Estimate:
         return float(sum(map(mul, gradient, product)))
 
 
-def update(
-    observed: Vector,
-    noise: Vector,
-    columns: Sequence[Vector],
-    prior: Vector,
-    variances: Vector,
-    *,
-    limits: Vector | None = None,
-) -> Estimate:
-    """Kalman update with 0 <= a <= limits: a = prior + P H^T S^-1 (z - H prior), S = H P H^T + R.
+def update(observed: Vector, noise: Vector, columns: Sequence[Vector], prior: Vector, variances: Vector) -> Estimate:
+    """Kalman update with 0 <= a <= WHOLE: a = prior + P H^T S^-1 (z - H prior), S = H P H^T + R.
 
     `noise` and `variances` are the diagonals of R and P. The amount that is farthest outside is fixed at its bound and
     the update repeated until all amounts are inside. S has the size of the observations, so the cost is linear in the
     number of processes.
     """
-    limits = limits or [inf] * len(prior)
     free, left = list(variances), list(variances)
     start = list(prior)
     while True:
@@ -66,12 +58,12 @@ def update(
             amount + variance * sum(map(mul, column, gain)) if variance else amount
             for amount, variance, column in zip(start, free, columns, strict=True)
         ]
-        outside = [max(-amount, amount - limit) for amount, limit in zip(amounts, limits, strict=True)]
+        outside = [max(-amount, amount - WHOLE) for amount in amounts]
         farthest = max(range(len(amounts)), key=outside.__getitem__)
         if outside[farthest] <= 0:
             return Estimate(amounts=amounts, columns=columns, variances=left, inverse=inverse)
-        start[farthest] = 0.0 if amounts[farthest] < 0 else limits[farthest]
-        free[farthest], left[farthest] = 0.0, (LIMITED_SD * start[farthest]) ** 2
+        start[farthest], left[farthest] = (0.0, 0.0) if amounts[farthest] < 0 else (WHOLE, WHOLE_SD**2)
+        free[farthest] = 0.0
 
 
 def invert(matrix: list[list[float]]) -> list[list[float]]:

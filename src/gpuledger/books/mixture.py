@@ -70,13 +70,12 @@ def by_activity(parts: Sequence[Part], activity: Activities, power_w: float, pri
         variance = part.behaviour.variance() if part.behaviour is not None else 0.0
         noise = [sensor + variance * (part.prior * amount) ** 2 for sensor, amount in zip(noise, column, strict=True)]
     variances = [prior_sd**2] * len(parts)
-    limits = [1.0] * len(parts)  # of the time
-    estimate = update(observed, noise, columns, prior, variances, limits=limits)
+    estimate = update(observed, noise, columns, prior, variances)
     residuals = estimate.residuals(observed)
     if any(residual * residual > SURPRISE * variance for residual, variance in zip(residuals, noise, strict=True)):
         unexplained = sum(residual * residual for residual in residuals)
         noise = [variance + unexplained for variance in noise]
-        estimate = update(observed, noise, columns, prior, variances, limits=limits)
+        estimate = update(observed, noise, columns, prior, variances)
     return estimate
 
 
