@@ -69,7 +69,8 @@ def of_prometheus(server: Server, job: str, now_s: float, since_s: float) -> Job
     """The job in the last `since_s` seconds; None if there is no series of it. Raises PrometheusError."""
     server = warned = _Warned(server)
     selector = f'batch_job="{job}"'
-    starts = _values(server.query(f"min_over_time({START}{{{selector}}}[{since_s:.0f}s])", now_s).series)
+    allocations = server.query(f"min_over_time({START}{{{selector}}}[{since_s:.0f}s])", now_s).series
+    starts, labels = _values(allocations), {labels.get("uuid", ""): labels for labels, _ in allocations}
     if not starts:
         return _of_processes(server, job, now_s, since_s)
     last_starts = _values(server.query(f"max_over_time({START}{{{selector}}}[{since_s:.0f}s])", now_s).series)
@@ -83,14 +84,13 @@ def of_prometheus(server: Server, job: str, now_s: float, since_s: float) -> Job
         for name, series in LAST.items()
     }
     peak = _values([one for promql in _peaks(job, starts, range_s) for one in server.query(promql, end_s).series])
-    labels = {series.labels["uuid"]: series.labels for series in _answers(server, selector, since_s, now_s)}
     devices = []
-    for uuid, start in sorted(starts.items(), key=lambda item: (node_of(labels.get(item[0], {})), item[0])):
+    for uuid, start in sorted(starts.items(), key=lambda item: (node_of(labels[item[0]]), item[0])):
         end = last["last_start"].get(uuid, start) + last["last_seconds"].get(uuid, 0.0)
         devices.append(
             DeviceUse(
-                node=node_of(labels.get(uuid, {})),
-                gpu=labels.get(uuid, {}).get("gpu", ""),
+                node=node_of(labels[uuid]),
+                gpu=labels[uuid].get("gpu", ""),
                 uuid=uuid,
                 start=start,
                 end=end,
@@ -123,11 +123,6 @@ def _of_processes(server: Server, job: str, now_s: float, since_s: float) -> Job
         for uuid, found in sorted(labels.items())
     ]
     return JobUse(job, "prometheus", tuple(devices), notes=(NO_ALLOCATION,))
-
-
-def _answers(server: Server, selector: str, since_s: float, now_s: float) -> Iterable[Series]:
-    series = server.query(f"last_over_time({SECONDS}{{{selector}}}[{since_s:.0f}s])", now_s).series
-    return [one for one in series if "uuid" in one.labels]
 
 
 def _totals(server: Server, series: str, end_s: float, range_s: float) -> dict[str, float]:
