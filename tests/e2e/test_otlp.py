@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from tests.cli.running import serving, surroundings
 from tests.e2e.build import built
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.otlp.collector import Received, collector
-from tests.real.daemons import start, stop, wait_until
+from tests.real.daemons import listens, start, stop, wait_until
 from tests.real.prometheus import free_port
 
 COUNTERS = ("gpu_energy_joules_total", "gpu_process_busy_seconds_total")
@@ -34,7 +33,7 @@ def test_sums_behind_a_collector(protocol: str, tmp_path: Path) -> None:
             "service": {"pipelines": {"metrics": {"receivers": ["otlp"], "exporters": ["otlphttp"]}},
                         "telemetry": {"metrics": {"level": "none"}}},
         }))  # fmt: skip
-        daemon = start([str(built("otelcol")), f"--config=file:{config}"], tmp_path / "log", lambda: _listens(port))
+        daemon = start([str(built("otelcol")), f"--config=file:{config}"], tmp_path / "log", lambda: listens(port))
         try:
             flags = ["--tick.interval=200ms", "--otlp.interval=0s", f"--otlp.protocol={protocol}",
                      f"--otlp.endpoint=http://127.0.0.1:{port}"]  # fmt: skip
@@ -58,11 +57,6 @@ def test_sums_behind_a_collector(protocol: str, tmp_path: Path) -> None:
         }
         assert arrived == pytest.approx(_scraped(text, name))
         assert arrived
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _scraped(text: str, name: str) -> dict[str, float]:

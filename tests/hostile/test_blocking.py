@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 
 from gpuledger.owners.lookups import MOST_THREADS
 from tests.cli.running import Running, gpuledger, serving, surroundings
-from tests.components import compiler
 from tests.fakedriver import Gpu, Process, Scenario
+from tests.hostile.preload import preloaded
 from tests.owners.fakeproc import Proc
 
 C = "4be1" * 16
@@ -34,10 +33,7 @@ def proc(tmp_path: Path) -> Proc:
 @pytest.fixture(scope="module")
 def slow_users(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that blocks lookups of users."""
-    library = tmp_path_factory.mktemp("users") / "slow_users.so"
-    source = Path(__file__).with_name("slow_users.c")
-    subprocess.run([*compiler(), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
+    return preloaded("slow_users", tmp_path_factory.mktemp("users"))
 
 
 def block(proc: Proc, pid: int, file: str) -> None:

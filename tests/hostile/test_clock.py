@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.running import Running, serving, surroundings
-from tests.components import compiler
 from tests.fakedriver import Gpu, Process, Scenario
+from tests.hostile.preload import preloaded
 from tests.owners.fakeproc import Proc
 
 C = "4be1" * 16
@@ -24,10 +23,7 @@ STAMP = "gpuledger_tick_timestamp_seconds"
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that sets the clock."""
-    library = tmp_path_factory.mktemp("clock") / "clock.so"
-    source = Path(__file__).with_name("clock.c")
-    subprocess.run([*compiler(), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
+    return preloaded("clock", tmp_path_factory.mktemp("clock"))
 
 
 class Node:

@@ -32,6 +32,12 @@ def answers(path: Path) -> Callable[[], bool]:
     return connects
 
 
+def listens(port: int) -> bool:
+    """Whether somebody accepts connections on a port of this host."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def start(
     argv: Sequence[str],
     log_path: Path,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.components import PATH, program
 from tests.deploy.slurmscripts import SCRIPTS
-from tests.real.daemons import answers, run, start, stop, wait_until
+from tests.real.daemons import answers, listens, run, start, stop, wait_until
 from tests.real.prometheus import free_port
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -91,7 +91,7 @@ class Cluster:
     def start(self, name: str) -> None:
         """Start a daemon of Slurm, and wait until it answers."""
         flags, answered = {
-            "slurmdbd": (["-D"], lambda: _accepts(self._accounting_port)),
+            "slurmdbd": (["-D"], lambda: listens(self._accounting_port)),
             "slurmctld": (["-D", "-i", "-f", self.environment["SLURM_CONF"]], lambda: _ping(self)),
             "slurmd": (["-D", "-N", self.node], lambda: self.run("sinfo", "-h", "-o", "%T").strip() in UP),
         }[name]
@@ -197,12 +197,7 @@ def _start_database(folder: Path, port: int, password: str) -> subprocess.Popen[
     )
     flags = [f"--socket={folder}/database.socket", f"--pid-file={folder}/database.pid", f"--port={port}",
              f"--init-file={folder}/init.sql", "--bind-address=127.0.0.1", "--skip-name-resolve"]  # fmt: skip
-    return start(["mariadbd", *data, *flags], folder / "mariadbd.log", lambda: _accepts(port))
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
+    return start(["mariadbd", *data, *flags], folder / "mariadbd.log", lambda: listens(port))
 
 
 def _ping(slurm: Cluster) -> bool:
