@@ -85,6 +85,8 @@ static Rule *find_rule(const Call *c, Effect effect) {
     return NULL;
 }
 
+static atomic_int samples_in_use; /* of GPM: allocated and not freed */
+
 static void write_counters(void) {
     const char *path = getenv("FAKE_NVML_CALLS");
     if (!path) return;
@@ -94,6 +96,7 @@ static void write_counters(void) {
     if (!f) return;
     for (Counter *c = counters; c; c = c->next)
         fprintf(f, "%s %llu %llu\n", c->name, (unsigned long long)c->calls, (unsigned long long)c->ns);
+    fprintf(f, "samples_in_use %d 0\n", samples_in_use);
     if (fclose(f) || rename(temporary, path)) unlink(temporary);
 }
 
@@ -1166,6 +1169,7 @@ EXPORT int nvmlGpmSampleAlloc(GpmSample **out) {
     pthread_mutex_lock(&lock);
     (*out)->next = allocated_samples;
     allocated_samples = *out;
+    samples_in_use++;
     pthread_mutex_unlock(&lock);
     return OK;
 }
@@ -1174,6 +1178,7 @@ EXPORT int nvmlGpmSampleFree(GpmSample *sample) {
     pthread_mutex_lock(&lock);
     GpmSample **link = allocated(__func__, sample);
     *link = sample->next;
+    samples_in_use--;
     pthread_mutex_unlock(&lock);
     free(sample);
     return OK;

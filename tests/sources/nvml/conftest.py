@@ -13,6 +13,8 @@ from gpuledger.sources.nvml.source import NvmlSource
 from tests import fakedriver
 from tests.fakedriver import Gpu, Process, Scenario
 
+SHORT_S = 0.5
+
 
 class Bench:
     """The fake driver and a source that reads it."""
@@ -22,6 +24,8 @@ class Bench:
         self.scenario = Scenario(gpus=[Gpu(index=0)])
         self.monotonic_s = 1000.0
         self.slot_s = 0.2
+        self.timeout_s = 10.0
+        """Long, because the host may be busy; `SHORT_S` where a call hangs."""
         self._source: NvmlSource | None = None
         self.write()
         fakedriver.load(path)
@@ -30,7 +34,7 @@ class Bench:
     def source(self) -> NvmlSource:
         """Made when first asked for, so that the scenario can be set before."""
         if self._source is None:
-            self._source = NvmlSource(timeout_s=0.25, slot_s=self.slot_s, monotonic=self._monotonic)
+            self._source = NvmlSource(timeout_s=self.timeout_s, slot_s=self.slot_s, monotonic=self._monotonic)
         return self._source
 
     def restart(self) -> None:

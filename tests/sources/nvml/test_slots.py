@@ -16,9 +16,11 @@ from gpuledger.sources.nvml.call import Failures
 from gpuledger.sources.nvml.events import XidWatch
 from gpuledger.sources.nvml.reader import GpuReader
 from tests.fakedriver import Gpu, Mig
-from tests.sources.nvml.conftest import Bench, process
+from tests.sources.nvml.conftest import SHORT_S, Bench, process
 
 SAMPLES = "nvmlGpmSampleGet"
+IN_USE = "samples_in_use"
+"""Not a call: samples that are allocated and not freed."""
 
 
 class Hand:
@@ -366,7 +368,7 @@ def test_thread_of_a_shared_gpu_samples_it(bench: Bench, calls: Callable[[], Cou
     assert [reading.slots for reading in readings] == [(), ()]
     assert 2 <= len(divided.slots) <= 9
     assert 3 <= counted["nvmlGpmSampleAlloc"] <= 10
-    assert counted["nvmlGpmSampleFree"] == counted["nvmlGpmSampleAlloc"]
+    assert counted[IN_USE] == 0
 
 
 def test_thread_of_a_process_alone_makes_no_further_call(bench: Bench, calls: Callable[[], Counter[str]]) -> None:
@@ -385,6 +387,7 @@ def test_thread_of_a_process_alone_makes_no_further_call(bench: Bench, calls: Ca
 @pytest.mark.parametrize("trouble", ["lost 0", "unloaded", "hang nvmlGpm*"])
 def test_trouble_leaks_no_sample(bench: Bench, calls: Callable[[], Counter[str]], trouble: str) -> None:
     """Lost, reloaded or hung and read again: every sample is freed once, and there are slots again."""
+    bench.timeout_s = SHORT_S
     share(bench)
     wait_for_slots(bench)
     bench.write(trouble)
@@ -396,11 +399,13 @@ def test_trouble_leaks_no_sample(bench: Bench, calls: Callable[[], Counter[str]]
 
     counted = calls()
 
-    assert counted["nvmlGpmSampleFree"] == counted["nvmlGpmSampleAlloc"]
+    assert counted["nvmlGpmSampleFree"] >= 3
+    assert counted[IN_USE] == 0
 
 
 def test_sample_that_hangs_takes_its_gpu_down(bench: Bench) -> None:
     """The tick after it names the call; the other GPU goes on."""
+    bench.timeout_s = SHORT_S
     bench.scenario.gpus.append(Gpu(index=1))
     share(bench)
     ticks(bench, 2)
@@ -416,6 +421,7 @@ def test_sample_that_hangs_takes_its_gpu_down(bench: Bench) -> None:
 
 def test_driver_is_not_reloaded_under_a_sample(bench: Bench) -> None:
     """A thread that hangs in a sample keeps the driver from being shut down or opened again."""
+    bench.timeout_s = SHORT_S
     bench.scenario.gpus.append(Gpu(index=1))
     share(bench)
     ticks(bench, 2)
@@ -431,6 +437,7 @@ def test_driver_is_not_reloaded_under_a_sample(bench: Bench) -> None:
 
 def test_close_while_a_sample_hangs(bench: Bench) -> None:
     """It returns after a second, without shutting the driver down under the thread."""
+    bench.timeout_s = SHORT_S
     share(bench)
     ticks(bench, 2)
     bench.write(f"hang {SAMPLES}")
