@@ -142,7 +142,7 @@ class Calls:
     def read(cls, path: Path) -> Calls:
         at = path.stat().st_mtime
         rows = [line.split() for line in path.read_text().splitlines()]
-        rows = [row for row in rows if not row[0].startswith("nvmlEventSetWait")]
+        rows = [row for row in rows if row[0].startswith("nvml") and not row[0].startswith("nvmlEventSetWait")]
         rounds = sum(int(row[1]) for row in rows if row[0] == "nvmlDeviceGetUtilizationRates")
         return cls(at, sum(int(row[1]) for row in rows), sum(int(row[2]) for row in rows), rounds)
 
