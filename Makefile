@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-WORKERS := 4
+WORKERS := 6
 PARALLEL := -n $(WORKERS) --dist loadfile
 SLOW := $(addprefix --ignore=tests/,real hostile h200scripts fuzz cli deploy mixin top test_docs.py report/test_promql.py \
 	$(patsubst %,books/test_%.py,always_true division journal recordings) sources/test_recording.py view/test_history.py)
@@ -11,6 +11,8 @@ SLOW := $(addprefix --ignore=tests/,real hostile h200scripts fuzz cli deploy mix
 export STRICT
 # Without compiled modules, every command that a test runs would compile the whole package.
 export PYTHONDONTWRITEBYTECODE :=
+# Prometheus and promtool spend a third of their time on garbage.
+export GOGC := 400
 
 .PHONY: demo serve test quick e2e mock conformance lint bench docs dashboards manifests dist image-test audit clean python
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuledger.doctor.checks import permissions
 from gpuledger.doctor.finding import problem
 from gpuledger.owners.access import probe
-from tests.cli.running import COMMAND, surroundings
+from tests.cli.running import COMMAND, gpuledger, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 
 FAST = ("--tick.interval=100ms", "--environment=none", "--web.listen-address=127.0.0.1:0")
@@ -41,8 +41,12 @@ def examined(scenario: Scenario | None, folder: Path, *flags: str, before: Seque
 def examined_in(env: dict[str, str], *flags: str, before: Sequence[str] = ()) -> tuple[int, Faults]:
     """The same in this environment."""
     started = time.monotonic()
-    words = [*before, *COMMAND, "doctor", *FAST, "--json", *flags]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30, check=False)
+    words = ["doctor", *FAST, "--json", *flags]
+    if before:
+        command = [*before, *COMMAND, *words]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+    else:
+        done = gpuledger(*words, env=env)
     assert time.monotonic() - started < SOON_S
     assert done.stderr == ""
     found = json.loads(done.stdout)["findings"]
