@@ -230,23 +230,25 @@ def test_filtering_with_the_keyboard(browser: Browser, host: tuple[Node, Shown])
         assert "#" not in page.url
 
 
-@pytest.mark.parametrize("group", ["namespace", "pod", "container", "user", "gpu"])
-def test_grouping(browser: Browser, host: tuple[Node, Shown], group: str) -> None:
+def test_grouping(browser: Browser, host: tuple[Node, Shown]) -> None:
     """Every row is in one group, and the groups add up to the whole; a group can be shut."""
     with page_of(browser) as watched:
-        page = watched.open(host[1].url)
-        page.select_option("#group", group)
-        groups = page.locator("tbody tr.group")
-        energy: list[str] = groups.locator("td:nth-child(6) data").evaluate_all("all => all.map((one) => one.value)")
-        total = page.locator("tfoot td:nth-child(6) data").get_attribute("value")
-        assert len(energy) > 1
-        assert sum(map(float, filter(None, energy))) == pytest.approx(float(total or 0))
-        assert page.locator("tbody tr:not(.group)").count() == 24
-        rows = int(groups.first.locator(".parts").inner_text().split()[0])
-        groups.first.get_by_role("button").click()
+        for group in ("namespace", "pod", "container", "user", "gpu"):
+            page = watched.open(host[1].url)
+            page.select_option("#group", group)
+            groups = page.locator("tbody tr.group")
+            energy: list[str] = groups.locator("td:nth-child(6) data").evaluate_all(
+                "all => all.map((one) => one.value)"
+            )
+            total = page.locator("tfoot td:nth-child(6) data").get_attribute("value")
+            assert len(energy) > 1
+            assert sum(map(float, filter(None, energy))) == pytest.approx(float(total or 0))
+            assert page.locator("tbody tr:not(.group)").count() == 24
+            rows = int(groups.first.locator(".parts").inner_text().split()[0])
+            groups.first.get_by_role("button").click()
 
-        assert page.locator("tbody tr:not(.group)").count() == 24 - rows
-        assert f"group={group}" in page.url
+            assert page.locator("tbody tr:not(.group)").count() == 24 - rows
+            assert f"group={group}" in page.url
 
 
 def test_rows_stay_where_the_reader_is(browser: Browser, host: tuple[Node, Shown]) -> None:
@@ -432,23 +434,23 @@ def test_light_and_dark(browser: Browser, host: tuple[Node, Shown]) -> None:
         assert page.evaluate(back) == dark
 
 
-@pytest.mark.parametrize("width", [390, 768, 1280, 2560])
-def test_any_width(browser: Browser, width: int) -> None:
+def test_any_width(browser: Browser) -> None:
     """From a phone to a wall: nothing sticks out, and what matters is there."""
     made = Node(8, 64, troubled=True, names=("a-name-that-is-much-longer-than-any-that-people-would-give" * 3,))
-    with shown(*(made.tick() for _ in range(3))) as exporter, page_of(browser, width) as watched:
-        page = watched.open(exporter.url)
-        page.locator("tbody .toggle").first.click()
-        page.locator(".card .toggle").first.click()
+    with shown(*(made.tick() for _ in range(3))) as exporter, page_of(browser) as watched:
+        for width in (390, 768, 1280, 2560):
+            watched.page.set_viewport_size({"width": width, "height": 900})
+            page = watched.open(exporter.url)
+            page.locator("tbody .toggle").first.click()
+            page.locator(".card .toggle").first.click()
 
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.evaluate(INNER_SCROLLERS) == []
-        for title in ("Owner", "Memory", "Power", "Energy"):
-            expect(page.get_by_role("columnheader", name=title)).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate(INNER_SCROLLERS) == []
+            for title in ("Owner", "Memory", "Power", "Energy"):
+                expect(page.get_by_role("columnheader", name=title)).to_be_visible()
 
 
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_servers_of_language_models(browser: Browser, width: int) -> None:
+def test_servers_of_language_models(browser: Browser) -> None:
     """Tokens and joules per token on any screen; names are text; without servers there is no such table."""
     name = f"{HOSTILE}/{'long' * 20}"
     served = TokenServer(
@@ -463,27 +465,29 @@ def test_servers_of_language_models(browser: Browser, width: int) -> None:
     ticks = [Node(2, 4).tick() for _ in range(2)]
     with (
         shown(*(replace(tick, servers=(served, down)) for tick in ticks)) as exporter,
-        page_of(browser, width) as watched,
+        page_of(browser) as watched,
     ):
-        page = watched.open(exporter.url)
-        cells = texts(page, "#servers-table tbody tr:first-child > *")
+        for width in (390, 768, 1280):
+            watched.page.set_viewport_size({"width": width, "height": 900})
+            page = watched.open(exporter.url)
+            cells = texts(page, "#servers-table tbody tr:first-child > *")
 
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.evaluate(INNER_SCROLLERS) == []
-        assert cells[1:] == [
-            HOSTILE,
-            "512",
-            "2,050",
-            "0.5 J",
-            "0.1 J",
-            "121 W",
-            "0.0123 ± 0.001 J",
-            "0.4 ± 0.02 J",
-            "123,456",
-        ]
-        assert "cannot reach it" in texts(page, "#servers-table tbody tr:nth-child(2) > *")[1]
-        expect(page.get_by_role("heading", name="Language models")).to_be_visible()
-    with shown(*ticks) as exporter, page_of(browser, width) as watched:
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate(INNER_SCROLLERS) == []
+            assert cells[1:] == [
+                HOSTILE,
+                "512",
+                "2,050",
+                "0.5 J",
+                "0.1 J",
+                "121 W",
+                "0.0123 ± 0.001 J",
+                "0.4 ± 0.02 J",
+                "123,456",
+            ]
+            assert "cannot reach it" in texts(page, "#servers-table tbody tr:nth-child(2) > *")[1]
+            expect(page.get_by_role("heading", name="Language models")).to_be_visible()
+    with shown(*ticks) as exporter, page_of(browser) as watched:
         expect(watched.open(exporter.url).locator("#servers")).to_be_hidden()
 
 
