@@ -612,11 +612,19 @@ def test_stacked_power_by_owner(browser: Browser) -> None:
         expect(page.locator(".tip")).to_be_hidden()
 
 
-def test_ranges(browser: Browser) -> None:
-    """1, 10 and 60 minutes: chosen by a click, kept in the address, and each shows what the exporter kept."""
+@pytest.fixture(scope="module")
+def hour() -> Iterator[tuple[list[Tick], Shown]]:
+    """A host that has been there for more than an hour, and its exporter."""
     ticks = ticks_of(ticks=4000)
+    with shown(*ticks) as exporter:
+        yield ticks, exporter
+
+
+def test_ranges(browser: Browser, hour: tuple[list[Tick], Shown]) -> None:
+    """1, 10 and 60 minutes: chosen by a click, kept in the address, and each shows what the exporter kept."""
+    _, exporter = hour
     points = "document.querySelector('.card .chart .line').getAttribute('d').split('L').length"
-    with shown(*ticks) as exporter, page_of(browser) as watched:
+    with page_of(browser) as watched:
         page = watched.open(exporter.url)
         expect(page.get_by_role("button", name="10 min")).to_have_attribute("aria-pressed", "true")
         counts = {}
@@ -630,9 +638,9 @@ def test_ranges(browser: Browser) -> None:
         expect(page.get_by_role("button", name="60 min")).to_have_attribute("aria-pressed", "true")
 
 
-def test_an_open_page_keeps_an_hour(browser: Browser) -> None:
+def test_an_open_page_keeps_an_hour(browser: Browser, hour: tuple[list[Tick], Shown]) -> None:
     """What it gathers itself is what an exporter keeps: as many points, as old, with the same values."""
-    ticks = ticks_of(ticks=3900)
+    ticks, exporter = hour
     gather = """async ([period, times]) => {
       const { Past } = await import('./page/past.js');
       const past = new Past();
@@ -640,7 +648,7 @@ def test_an_open_page_keeps_an_hour(browser: Browser) -> None:
       const row = past.gpus.rows.values().next().value;
       return { times: past.gpus.times, power: row.power_watts, owners: past.owners.times };
     }"""
-    with shown(*ticks) as exporter, page_of(browser) as watched:
+    with page_of(browser) as watched:
         page = watched.open(exporter.url)
         period = [json.loads(encode(snapshot(tick))) for tick in ticks[:10]]  # after which the power repeats
         gathered = page.evaluate(gather, [period, [tick.time_ns / 1e9 for tick in ticks]])

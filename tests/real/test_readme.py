@@ -105,7 +105,7 @@ def test_a_bare_host(tmp_path: Path) -> None:
     """A virtual environment, the package from the clone, `doctor` and `serve`, on a fake driver."""
     scenario = Scenario(gpus=[Gpu(0)]).write(tmp_path / "scenario")
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "HTTP", "http"))}
-    env = {**kept, **surroundings(scenario), "HOME": str(tmp_path)}
+    env = {**kept, **surroundings(scenario), "HOME": str(tmp_path), "PIP_NO_COMPILE": "1"}
     env.pop("PYTHONPATH", None)
     shell = [program("sh"), "-euc"]
     for words in (command("python3 -m venv"), command("~/gpuledger/bin/pip")):
