@@ -27,6 +27,7 @@ test: python  ## all tests; leaves out what this machine lacks and names it; STR
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest $(PARALLEL)
 
+quick: WORKERS := 4
 quick: $(READY)  ## the tests that need no daemon and little time, in less than a minute
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest $(PARALLEL) $(SLOW)

@@ -130,6 +130,7 @@ class NvmlSource:
         self._xids.stop()
         if not self._close_gpus() and self._driver.up:
             self._shut_down()
+            self._driver = Driver(up=False)
         self._control.close()
 
     # -- the GPUs
