@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,23 +169,13 @@ def proc(root: Path, pid: int, name: str) -> None:
     (folder / "cgroup").write_text(CGROUPS.get(pid, "0::/system.slice/ollama.service\n"))
 
 
-@pytest.fixture(scope="module")
-def tick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tick]:
-    """The second tick, which has everything."""
-    folder = tmp_path_factory.mktemp("node")
+def second_tick(folder: Path, procfs: Procfs, pause_s: float) -> Tick:
+    """The second tick, this long after the first one."""
     scenario = node()
     scenario.clock = NOW_S - 2
     samples = [line for line in scenario.extra if line.startswith("sample")]
     scenario.extra = [line for line in scenario.extra if line not in samples]
     scenario.write(folder / "scenario")
-    fakedriver.load(folder / "scenario")
-    root = folder / "proc"
-    (root / "1").mkdir(parents=True)
-    (root / "stat").write_text("cpu 0\nbtime 1690000000\n")
-    for pid in (*range(1000, 1016), 3000):
-        proc(root, pid, "python3" if pid % 2 else 'bad "name"\\')
-    procfs = Procfs(root)
-    procfs.look(1000, timeout_s=10)  # the name of root
     source = NvmlSource(now_ns=lambda: int(scenario.clock or 0) * 10**9, monotonic=lambda: scenario.clock or 0.0)
     loop = Loop(
         source,
@@ -195,11 +185,32 @@ def tick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tick]:
         collectors=[Beside()],
     )
     loop.once()
+    time.sleep(pause_s)
     scenario.extra += samples
     scenario.clock = NOW_S
     scenario.write(folder / "scenario")
-    yield loop.once()
+    tick = loop.once()
     loop.stop()
+    return tick
+
+
+@pytest.fixture(scope="module")
+def tick(tmp_path_factory: pytest.TempPathFactory) -> Tick:
+    """The second tick, which has everything: also activity of all MIG instances, whose samples take some time."""
+    folder = tmp_path_factory.mktemp("node")
+    node().write(folder / "scenario")
+    fakedriver.load(folder / "scenario")
+    root = folder / "proc"
+    (root / "1").mkdir(parents=True)
+    (root / "stat").write_text("cpu 0\nbtime 1690000000\n")
+    for pid in (*range(1000, 1016), 3000):
+        proc(root, pid, "python3" if pid % 2 else 'bad "name"\\')
+    procfs = Procfs(root)
+    procfs.look(1000, timeout_s=10)  # the name of root
+    ticks = (second_tick(folder, procfs, 0.1 * pause) for pause in range(20))
+    return next(
+        tick for tick in ticks if all(reading.activity for reading in tick.readings if reading.device.parent_uuid)
+    )
 
 
 def body(tick: Tick, fmt: Format) -> str:

@@ -28,7 +28,7 @@ SOON_S = 10
 @pytest.fixture
 def provider(engine: Engine) -> Iterator[DockerProvider]:
     """Asks the daemon."""
-    provider = DockerProvider(f"unix://{engine.socket}")
+    provider = DockerProvider(f"unix://{engine.socket}", timeout_s=10)
     yield provider
     provider.close()
 
@@ -94,7 +94,7 @@ def test_gpus_that_were_asked_for(
 ) -> None:
     """As Docker writes them down. Without a GPU here such a container cannot start, so it is looked into directly."""
     i = engine.cli("create", "--network", "none", *options, IMAGE, "true")
-    provider = DockerProvider(str(engine.socket))
+    provider = DockerProvider(str(engine.socket), timeout_s=10)
     provider.fetch()
     provider._inspect([i])
     assert provider._inspected[i] == Inspected(IMAGE, asked_for, visible)

@@ -23,7 +23,7 @@ SOON_S = 10
 @pytest.fixture
 def provider(podman: Podman) -> Iterator[DockerProvider]:
     """Asks the service."""
-    provider = DockerProvider(f"unix://{podman.socket}", name="podman")
+    provider = DockerProvider(f"unix://{podman.socket}", name="podman", timeout_s=10)
     yield provider
     provider.close()
 
