@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-WORKERS := 5
+WORKERS := 6
 PARALLEL := -n $(WORKERS) --dist loadfile
 SLOW := $(addprefix --ignore=tests/,real hostile h200scripts fuzz cli deploy mixin top test_docs.py report/test_promql.py \
 	$(patsubst %,books/test_%.py,always_true division journal recordings) sources/test_recording.py view/test_history.py)

@@ -253,6 +253,18 @@ def test_learns_beside_one_that_waits() -> None:
     assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 20, 2: 80})[1] == pytest.approx(570 / 930, abs=0.04)
 
 
+def test_learns_what_was_seen_before_another_began() -> None:
+    """Another begins after 7 s, and the activity changes: it did nothing before, but for the last two seconds."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+    for _ in range(7):
+        assert gpu.tick([1, 2], {1: 1.0}).learned == ()
+    for _ in range(2):
+        last = gpu.tick([1, 2], {1: 0.5, 2: 0.5})
+
+    (learned,) = last.learned
+    assert learned.behaviours[0].seconds == 3
+
+
 def test_does_not_learn_beside_one_whose_samples_come_late() -> None:
     """Both work, the samples name only one of them for 9 s: what was seen then was not of that one."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})

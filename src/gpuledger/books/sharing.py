@@ -17,7 +17,7 @@ from math import sqrt
 
 from gpuledger.books.activity import Mixture
 from gpuledger.books.engine import SAMPLES_PER_S, EngineTime
-from gpuledger.books.fingerprint import Activities, Alone, Fingerprint, Fingerprints
+from gpuledger.books.fingerprint import Activities, Alone, Fingerprint, Fingerprints, largest_difference
 from gpuledger.books.instances import Instance, InstancePower
 from gpuledger.books.interval import Interval, Weights, mps
 from gpuledger.books.mixture import (
@@ -48,6 +48,10 @@ LEAST_W = 20.0
 """Least power above parked power while strangers work."""
 LEAST_BUSY = 1e-6
 """Below this, the compute engine counts as idle."""
+BEGUN = 0.2
+"""Least change of an activity that shows that a process began to work."""
+UNSAMPLED_INTERVALS = 2
+"""Intervals before its first sample in which a process may have begun to work."""
 MOST_PENDING = 100
 """Limit of intervals not yet learned from; reached only if the clock is set back."""
 
@@ -67,6 +71,8 @@ class Sharing:
         self._instances = InstancePower()
         self._pauses = Pauses()
         self._pending: deque[tuple[int, Row, Alone]] = deque(maxlen=MOST_PENDING)
+        self._undecided: list[tuple[Row, Alone]] = []
+        """What was pending when another process was sampled in the last interval."""
 
     def close(
         self,
@@ -108,7 +114,9 @@ class Sharing:
         samples and joules of other processes may still arrive.
         """
         working = self._engine.working
+        self._learn_undecided(interval.activities(elapsed_s))
         if self._pending and any(row is not self._pending[0][1] for row in working):
+            self._undecided = [(row, alone) for _, row, alone in self._pending][:-UNSAMPLED_INTERVALS]
             self._pending.clear()
         if len(working) == 1 and unchanged:
             (row,) = working
@@ -118,6 +126,13 @@ class Sharing:
                 self._pending.append((now_ns + max(others, default=0), row, alone))
         while self._pending and self._pending[0][0] <= now_ns:
             self._fingerprints.learn(*self._pending.popleft()[1:])
+
+    def _learn_undecided(self, activity: Activities | None) -> None:
+        """Learn what was pending when another process was first sampled, if a new activity shows that it began then."""
+        for row, alone in self._undecided:
+            if activity is not None and largest_difference(alone.activities, activity) > BEGUN:
+                self._fingerprints.learn(row, alone)
+        self._undecided = []
 
     def _shares(self, interval: Interval, elapsed_s: float, power_w: float) -> Shares:
         recent = self._engine.recent
@@ -261,6 +276,7 @@ class Sharing:
     ) -> Shares | None:
         """Clients of MPS. The samples name only the server, so activity and power are the only inputs."""
         self._pending.clear()
+        self._undecided = []
         engine_s = sum(interval.busy_ns.get(server, 0) for server in servers) / 1e9
         if len(clients) == 1 and unchanged and interval.rows == servers | clients:
             alone = _alone(interval, elapsed_s, engine_s, joules)
