@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Prometheus and promtool spend a third of their time on garbage.
 export GOGC := 400
 
-.PHONY: demo serve test quick e2e mock conformance lint bench docs dashboards manifests dist image-test audit clean python
+.PHONY: demo serve test compiled quick e2e mock conformance lint bench docs dashboards manifests dist image-test audit clean python
 
 demo: python  ## replay a node with four GPUs on port 9400; installs nothing
 	PYTHONPATH=src $(PYTHON) -m gpuledger demo
@@ -24,8 +24,11 @@ serve: $(READY)  ## expose this host's GPUs on port 9400
 
 test: python  ## all tests; leaves out what this machine lacks and names it; STRICT=1 makes that a failure
 	@$(PYTHON) tests/components.py
-	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory -j 2 lint compiled
 	$(BIN)/python -m pytest $(PARALLEL)
+
+compiled: $(READY)  # the tests, once: otherwise each worker compiles them
+	@$(BIN)/python -m pytest --collect-only > /dev/null || true  # errors are shown by the tests
 
 quick: WORKERS := 4
 quick: $(READY)  ## the tests that need no daemon and little time, in less than a minute
