@@ -23,8 +23,8 @@ from functools import cache
 from pathlib import Path
 
 from tests import fakedriver
+from tests.checkout import ROOT
 
-ROOT = Path(__file__).parents[2]
 LARGEST = 1 << 16
 """Bytes of arguments and environment."""
 AT_START = ("PYTHON", "LC_", "LANG", "LD_")
