@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 MARKS = "<!-- {} -->", "<!-- end of {} -->"
 """Around each table in the page."""
 WINDOW_S = 5.0
-OTHER_PROGRAMS = ("tl-at-once", "tl-burst-decode", "tl-fft-train")
+OTHER_PROGRAMS = ("tl-at-once", "tl-burst-decode", "tl-fft-train", "tl-infer-infer-sort")
 """Their kinds of work have the names of other programs in work/, so those give no energy per unit."""
 
 
@@ -59,7 +59,7 @@ def measure() -> list[Regime]:
     return [
         Regime("every process was observed alone before", known[0] + known[1]),
         Regime("**normal use**: processes come and go, nothing known before", first + unseen),
-        Regime("of these, the five recordings made last", unseen),
+        Regime("of these, the four recordings made last", unseen),
         Regime("of these, processes that work in bursts", bursts),
         Regime("clients of MPS, nothing known before", mps),
         Regime("two MIG instances", mig),

@@ -206,6 +206,8 @@ class Score:
     """The same if every process gets the activity of the device, as dcgm-exporter does."""
     activity_ratios: list[float] = field(default_factory=list)
     """Error of a share of the SM activity over its published error, for each process and window."""
+    unknown: int = 0
+    """Windows in which the work does not explain the energy, so that the truth is unknown."""
 
     def add(self, steps: list[Step], used: Mapping[int, float], measure: Callable[[list[float]], float] = max) -> None:
         """Add one window; `used` is the true energy, `measure` combines the errors of all shares."""
@@ -270,6 +272,9 @@ def score_timeline(
             continue
         for window in windows(inside, window_s):
             span = window[0].time_s, window[-1].time_s
+            if not timeline.adds_up(*span):
+                result.unknown += 1
+                continue
             used = timeline.used(*span)
             result.add(window, {pid: used[pid] for pid in phase.working}, measure)
             active = {unit: of_unit.used(*span) for unit, of_unit in (activity or {}).items()}
@@ -345,7 +350,7 @@ def evaluate_timelines(solo: list[Any], recordings: list[Any], windows_s: Iterab
     for recording in recordings:
         timeline = truth.Timeline(recording, joules)
         if missing := timeline.missing():
-            left_out.append(f"{timeline.name}: energy per unit of {', '.join(missing)} is unknown")
+            left_out.append(f"{timeline.name}: energy per unit of {', '.join(missing)} is unknown or varies")
             continue
         is_mig = "instances" in recording["rows"][0]
         steps = Player().play_mig(recording) if is_mig else Player().play(recording)
@@ -381,7 +386,9 @@ def _print(scores: list[Score], windows_s: list[float]) -> None:
         for entry in chosen:
             numbers = [figures(entry.errors[name])["mean"] for name in ESTIMATORS]
             numbers += [figures(entry.errors["ours"])["worst"], covered([entry], window_s) or 0.0]
-            print(f"{entry.name:44} {len(entry.errors['ours']):7}" + "".join(f" {number:8.3f}" for number in numbers))
+            note = f"  {entry.unknown} windows without truth" if entry.unknown else ""
+            line = f"{entry.name:44} {len(entry.errors['ours']):7}" + "".join(f" {number:8.3f}" for number in numbers)
+            print(line + note)
         totals = summary(scores, window_s)
         for what in ("mean", "p95", "worst"):
             print(f"{'all: ' + what:52}" + "".join(f" {totals[name][what]:8.3f}" for name in ESTIMATORS))
@@ -461,6 +468,9 @@ def main(words: list[str]) -> int:
             "recordings": {
                 entry.name: {name: figures(entry.errors[name]) for name in ESTIMATORS}
                 for entry in scores if entry.window_s == shown_s
+            },
+            "unknown_windows": {
+                entry.name: entry.unknown for entry in scores if entry.window_s == shown_s and entry.unknown
             },
             "left_out": left_out,
         }))  # fmt: skip

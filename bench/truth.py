@@ -16,6 +16,16 @@ PAUSE_S = 1.5
 EDGE_S = 1.0
 """Seconds at both ends of a span that are not used to measure energy per unit."""
 LEAST_ALONE_S = 3.0
+BIN_S = 0.5
+"""Length of the spans in which the energy of units of different sizes is measured."""
+VARIES_S, VARIES = 2.0, 1.25
+"""Units have different sizes if the energy per unit of some seconds exceeds that of others by this factor."""
+SHORTEST_CYCLE = 4
+"""Bins."""
+LEFT = 0.1
+"""Largest part of the variance of the energy per unit that a cycle leaves."""
+ADDS_UP = 0.75, 1.1
+"""Limits of the energy of all processes by their work, relative to the measured energy; beyond, it is not the truth."""
 PARKED_W = 122.0
 """Parked power of the recorded GPUs, for recordings without a moment of rest."""
 
@@ -113,9 +123,10 @@ class Timeline:
             self._logs.setdefault(work["pid"], []).append(Counter(work["log"]))
         self.kinds = {work["pid"]: kind(work) for work in recording["truth"]}
         self.phases = list(_phases(recording, self._logs))
-        counter = Counter.of(recording, unit)
+        self._counter = counter = Counter.of(recording, unit)
         self.parked_w = 0.0 if unit else recording.get("parked_w") or _parked_w(recording, self.phases)
         self._joules = {pid: self._alone(pid, counter) or solo.get(self.kinds[pid]) for pid in self.pids}
+        self._cycles = self._find_cycles(counter)
         for pid in self.pids:  # another process of the same kind may have been alone
             if self._joules[pid] is None:
                 of_kind = [self._joules[other] for other in self.pids if self.kinds[other] == self.kinds[pid]]
@@ -152,17 +163,90 @@ class Timeline:
         joules = sum(counter.between(begin, end) - self.parked_w * (end - begin) for begin, end in spans)
         return max(0.0, joules) / units
 
+    def _find_cycles(self, counter: Counter) -> dict[str, list[float]]:
+        """Energy per unit in each bin of a cycle, for kinds of work whose units have different sizes.
+
+        Empty if the sizes do not repeat.
+        """
+        cycles: dict[str, list[float]] = {}
+        for kind in set(self.kinds.values()):
+            spans = [
+                (pid, phase.begin + EDGE_S, phase.end - EDGE_S)
+                for phase in self.phases if len(phase.working) == 1
+                for pid in phase.working if self.kinds[pid] == kind
+            ]  # fmt: skip
+            parts = [
+                self._per_unit(pid, first + i * VARIES_S, first + (i + 1) * VARIES_S, counter)
+                for pid, first, last in spans
+                for i in range(int((last - first) / VARIES_S))
+            ]
+            sizes = [size for size in parts if size is not None]
+            if sizes and max(sizes) > VARIES * min(sizes):
+                measured = [
+                    (number, size)
+                    for pid, first, last in spans
+                    for number, begin, end in bins(first, last)
+                    if end - begin > 0.99 * BIN_S and (size := self._per_unit(pid, begin, end, counter)) is not None
+                ]
+                cycles[kind] = find_cycle(measured)
+        return cycles
+
+    def _per_unit(self, pid: int, begin: float, end: float, counter: Counter) -> float | None:
+        """Joules above parked power per unit, if the process works alone; None if it does nothing."""
+        units = self._units(pid, begin, end)
+        return max(0.0, counter.between(begin, end) - self.parked_w * (end - begin)) / units if units else None
+
     def _units(self, pid: int, begin: float, end: float) -> float:
         return sum(log.between(begin, end) for log in self._logs[pid])
 
     def missing(self) -> list[str]:
         """Kinds of work whose energy per unit is unknown."""
         unknown = {self.kinds[pid] for pid, joules in self._joules.items() if joules is None}
-        return sorted(unknown - {"hold"})
+        return sorted((unknown | {kind for kind, cycle in self._cycles.items() if not cycle}) - {"hold"})
 
     def used(self, begin: float, end: float) -> dict[int, float]:
         """Joules above parked power between two times, by pid."""
-        return {pid: self._units(pid, begin, end) * (self._joules[pid] or 0.0) for pid in self.pids}
+        return {pid: self._used(pid, begin, end) for pid in self.pids}
+
+    def adds_up(self, begin: float, end: float) -> bool:
+        """Whether the energy of all processes is about the measured energy."""
+        measured = self._counter.between(begin, end) - self.parked_w * (end - begin)
+        least, most = ADDS_UP
+        return least * measured <= sum(self.used(begin, end).values()) <= most * measured
+
+    def _used(self, pid: int, begin: float, end: float) -> float:
+        if cycle := self._cycles.get(self.kinds[pid]):
+            return sum(
+                self._units(pid, first, last) * cycle[number % len(cycle)] for number, first, last in bins(begin, end)
+            )
+        return self._units(pid, begin, end) * (self._joules[pid] or 0.0)
+
+
+def bins(begin: float, end: float) -> Iterator[tuple[int, float, float]]:
+    """Number, begin and end of each bin of a span; the first and the last may be shorter."""
+    for number in range(int(begin // BIN_S), int(end // BIN_S) + 1):
+        first, last = max(begin, number * BIN_S), min(end, (number + 1) * BIN_S)
+        if first < last:
+            yield number, first, last
+
+
+def find_cycle(measured: list[tuple[int, float]]) -> list[float]:
+    """The shortest cycle in which values repeat, as the mean value of each bin; empty if there is none.
+
+    `measured` has bins and their values. Most bins of the cycle must have been measured more than once.
+    """
+    mean = sum(value for _, value in measured) / len(measured)
+    variance = sum((value - mean) ** 2 for _, value in measured)
+    for length in range(SHORTEST_CYCLE, len(measured) // 2 + 1):
+        values: list[list[float]] = [[] for _ in range(length)]
+        for number, value in measured:
+            values[number % length].append(value)
+        if all(values) and sum(len(of_bin) > 1 for of_bin in values) > length / 2:
+            means = [sum(of_bin) / len(of_bin) for of_bin in values]
+            left = sum((value - means[number % length]) ** 2 for number, value in measured)
+            if left <= LEFT * variance:
+                return means
+    return []
 
 
 def _phases(recording: Any, logs: Mapping[int, list[Counter]]) -> Iterator[Phase]:

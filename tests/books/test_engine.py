@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gpuledger.books.engine import EngineTime
+from gpuledger.books.engine import EngineTime, delayed
 from gpuledger.books.fingerprint import Alone, Fingerprint
 from gpuledger.books.interval import Interval
 from gpuledger.books.rows import Row
-from gpuledger.model import Activity, Reading, Resident
+from gpuledger.model import Activity, Reading, Resident, Slot
 from tests.books.worlds import GPU
 
 SECOND = 1_000_000_000
-BUSY, LESS = Activity(sm_pct=90.0), Activity(sm_pct=50.0)
+BUSY, LESS, IDLE = Activity(sm_pct=90.0), Activity(sm_pct=50.0), Activity(sm_pct=0.0)
 
 
 def row(pid: int) -> Row:
@@ -30,11 +30,12 @@ class Engine:
         self.time = EngineTime()
         self.now_ns = 0
 
-    def second(self, *, activity: Activity = BUSY, **busy: float) -> None:
-        """Samples of `one` and `two`."""
+    def second(self, *, activity: Activity = BUSY, slots: tuple[float, ...] = (), **busy: float) -> None:
+        """Samples of `one` and `two`, and the activity of slots."""
         interval = Interval(self.now_ns, frozenset({ONE, TWO}))
         interval.busy_ns = {ONE: int(busy.get("one", 0) * SECOND), TWO: int(busy.get("two", 0) * SECOND)}
-        interval._observe_activity(Reading(GPU, activity=activity), 1.0, self.now_ns)
+        parts = tuple(Slot(Activity(sm_pct=pct), None, None, 0) for pct in slots)
+        interval._observe_activity(Reading(GPU, activity=activity, slots=parts), 1.0, self.now_ns)
         self.now_ns += SECOND
         self.time.update(interval, 1.0, self.now_ns)
 
@@ -74,7 +75,7 @@ def test_times_of_strangers_add_up_to_the_busy_time() -> None:
     times = engine.expected(0.8, one=demanding(0.4))
 
     assert times[1] + times[2] == pytest.approx(0.8)
-    assert times[1] == pytest.approx(0.4, abs=0.05)  # the engine has idle time, so the demand is met
+    assert times[1] == pytest.approx(delayed(0.4, 0.8))  # the engine has idle time, so samples do not matter
 
 
 def test_a_pause_is_noticed_if_the_activity_changes() -> None:
@@ -103,3 +104,56 @@ def test_a_change_of_load_starts_the_means_again() -> None:
         engine.second(one=0.2, two=0.8)
 
     assert engine.expected()[1] < 0.4
+
+
+def test_a_process_that_only_loaded_does_not_work() -> None:
+    """It was sampled once; on a GPU that rests, it does not work unsampled."""
+    engine = Engine()
+    engine.second(one=0.1, activity=LESS)
+    assert engine.time.working == [ONE]
+
+    engine.second(activity=IDLE)
+
+    assert engine.time.working == []
+
+
+def test_slots_that_are_alike_mean_fair_time_slices() -> None:
+    """Right after a change there are few samples; steady activity tells more than they do."""
+    steady, unsteady = Engine(), Engine()
+    for _ in range(2):
+        steady.second(one=0.8, two=0.2, slots=(90.0, 90.3, 90.1, 90.2))
+        unsteady.second(one=0.8, two=0.2, slots=(90.0, 80.0, 95.0, 85.0))
+
+    known = demanding(1.0)
+
+    assert 0.5 < steady.expected(one=known)[1] < unsteady.expected(one=known)[1]
+
+
+@pytest.mark.parametrize(("alone", "shared"), [(0.15, 0.1), (0.68, 0.54), (1.0, 1.0)])
+def test_others_delay_a_process_that_waits_for_its_host(alone: float, shared: float) -> None:
+    """Not one that always has work: samples and the time slicer tell its time."""
+    assert delayed(alone, 1.0) == pytest.approx(shared, abs=0.005)
+    assert delayed(alone, alone) == alone
+
+
+def test_known_processes_get_at_most_their_time_alone() -> None:
+    """Unless the samples are certain."""
+    few, many = Engine(), Engine()
+    few.second(one=0.3, two=0.7)
+    for _ in range(60):
+        many.second(one=0.6, two=0.4)
+    known = {ONE: demanding(0.2), TWO: demanding(1.0)}
+
+    assert few.time.of_known(known, 1.0)[ONE] == pytest.approx(delayed(0.2, 1.0))
+    assert many.time.of_known(known, 1.0)[ONE] > 0.4
+
+
+def test_samples_of_known_processes_are_pulled_to_the_fair_share() -> None:
+    """Two of the same workload cannot be told apart by activity."""
+    engine = Engine()
+    for _ in range(20):
+        engine.second(one=0.4, two=0.6)
+
+    times = engine.time.of_known({ONE: demanding(1.0), TWO: demanding(1.0)}, 1.0)
+
+    assert 0.4 < times[ONE] < 0.5 < times[TWO] < 0.6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from random import Random
 
 import pytest
@@ -45,6 +46,42 @@ def test_seven_instances(seconds: int, most: float) -> None:
     assert sum(errors) / len(errors) < most
     equal = sum(abs(watts / 2905 - 1 / 7) for _, watts in PROGRAMS.values()) / 2
     assert equal > 0.12
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_errors_cover_the_truth(count: int) -> None:
+    """The true share is within one published error in 60 to 80 % of the seconds, while programs begin and end."""
+    random = Random(count)
+    covered: list[bool] = []
+    for _ in range(40):
+        model, names, working = InstancePower(), random.sample(list(PROGRAMS), count), []
+        for change in range(count + 2):
+            if change < count:
+                working.append(names[change])
+            elif len(working) > 1:
+                working.remove(random.choice(working))
+            for _ in range(random.choice((2, 5, 10, 20))):
+                covered += _covered(model, names, working, random)
+
+    assert 0.6 <= round(sum(covered) / len(covered), 2) <= 0.8
+
+
+def _covered(model: InstancePower, names: list[str], working: list[str], random: Random) -> list[bool]:
+    """For each program that works: whether its share is at most one error from the truth."""
+    true = {name: PROGRAMS[name][1] for name in working}
+    instances = {
+        name: Instance(PROGRAMS[name][0] if name in working else (0.0,) * 8, 1 / len(names), name) for name in names
+    }
+    power_w = sum(true.values()) / len(names) * random.uniform(0.97, 1.03)
+    watts = model.divide(instances, power_w, 1.0, 700.0)
+    whole = sum(power for power, _ in watts.values())
+    variance = sum(sd * sd for _, sd in watts.values())
+    found = []
+    for name, true_w in true.items() if len(true) > 1 else ():
+        share, sd = watts[name][0] / whole, watts[name][1]
+        error = sqrt(max(0.0, (1 - 2 * share) * sd * sd + share * share * variance)) / whole
+        found.append(abs(true_w / sum(true.values()) - share) <= error)
+    return found
 
 
 def test_an_instance_alone_is_measured() -> None:

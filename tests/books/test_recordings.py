@@ -115,7 +115,7 @@ def test_shares_are_near_the_truth() -> None:
     assert not left_out
     assert len(scores) >= 13
     assert found["ours"]["mean"] <= 0.045
-    assert found["ours"]["worst"] <= 0.12
+    assert found["ours"]["worst"] <= 0.13
     assert found["sm_time"]["mean"] > 3 * found["ours"]["mean"]
 
 
@@ -159,17 +159,19 @@ def test_shares_while_processes_come_and_go() -> None:
     known, normal, unseen, bursts, mps, mig = (regime.scores for regime in measured())
     found = {name: attribution.summary(scores, 5.0) for name, scores in (("normal", normal), ("unseen", unseen))}
 
-    assert found["normal"]["ours"]["mean"] < 0.085
-    assert found["normal"]["ours"]["mean"] < 0.75 * found["normal"]["sm_time"]["mean"]
-    assert found["unseen"]["ours"]["mean"] < 0.7 * found["unseen"]["sm_time"]["mean"]
+    assert found["normal"]["ours"]["mean"] < 0.07
+    assert found["normal"]["ours"]["p95"] < 0.18
+    assert found["normal"]["ours"]["mean"] < 0.6 * found["normal"]["sm_time"]["mean"]
+    assert found["unseen"]["ours"]["mean"] < 0.6 * found["unseen"]["sm_time"]["mean"]
     for score in normal:
         means = {name: attribution.figures(score.errors[name])["mean"] for name in ("ours", "sm_time")}
-        assert means["ours"] <= means["sm_time"] + 0.03, score.name
+        assert means["ours"] <= means["sm_time"] + 0.01, score.name
     assert attribution.summary(mps, 5.0)["ours"]["mean"] < 0.6 * attribution.summary(mps, 5.0)["equal"]["mean"]
     assert attribution.summary(mig, 5.0)["ours"]["mean"] < 0.03
-    for scores in (known, normal, unseen, bursts, mps):
+    for scores in (known, normal, bursts, mps):
         assert 0.6 <= round(attribution.covered(scores, 5.0) or 0, 2) <= 0.8
-    assert (attribution.covered(mig, 5.0) or 0) >= 0.6  # eight windows of one recording: too few for an upper limit
+    for scores in (unseen, mig):  # too few windows for an upper limit
+        assert (attribution.covered(scores, 5.0) or 0) >= 0.6
 
 
 def test_the_command_reports_timelines_as_json(capsys: pytest.CaptureFixture[str]) -> None:

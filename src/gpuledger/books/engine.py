@@ -26,12 +26,18 @@ REMAINING = 0.1
 """Weight of the means after they start again, or after a process started or stopped working."""
 FAIR = 0.1
 """Prior probability that a process has its fair share of a busy engine."""
-FAIR_STRANGERS = 0.5
-"""The same if no process is known, so that nothing but samples would tell otherwise."""
+FAIR_KNOWN = 0.3
+"""The same if all processes are known: only for similar ones the activity does not tell otherwise."""
+FAIR_LIKELY = 0.5
+"""The same if no process is known, or if all seem to have work at all times."""
+STEADY = 0.006
+"""Slots differ by less, in every unit, if all processes have work at all times: the time slicer then is fair."""
 FAIR_SD = 0.08
 """Standard deviation of a share around the fair share: work differs in how well it shares caches."""
 ALIAS_SD = 0.08
 """Standard deviation of a share by many samples, from aliasing."""
+CERTAIN = 0.75
+"""A process had the engine for more than its time alone if samples exceed that by so many standard deviations."""
 MISSED = 0.001
 """Probability with which the samples of a working process may be missing until it counts as paused."""
 LEAST_QUIET_S = 1.5
@@ -41,8 +47,10 @@ IDLE, FULL = 0.9, 0.98
 """Below the first, the engine has time for all; above the second, processes compete for it."""
 TIME_SD = 0.1
 """Standard deviation of the expected time of the known processes on a busy engine."""
-DEMAND_SD = 0.3
+DEMAND_SD = 0.2
 """The same on an engine with idle time, relative to their demand."""
+RESTING = 0.005
+"""With less activity in every unit, no process works."""
 MOST_KNOWN = 0.95
 """Largest part of the busy time that is expected of the known processes while others work too."""
 
@@ -73,13 +81,6 @@ class Recent:
         """The same over the last seconds."""
         return self.short_engine_s / self.short_seconds
 
-    def at_most(self, peak: float) -> float:
-        """`short_share`, limited to the time of the process alone: next to others, it does not do more.
-
-        Unless the samples are certain: what a process did alone must not limit what it pays later.
-        """
-        return min(self.short_share(), max(peak, self.share() - sqrt(self.variance())))
-
     def visible(self) -> float:
         """Part of the time in which the process may have worked, by activity; 1 if not observed."""
         return self.visible_s / self.observed_s if self.observed_s else 1.0
@@ -89,16 +90,24 @@ class Recent:
         share = min(0.95, max(0.05, self.share()))
         return share * (1 - share) / (SAMPLES_PER_S * self.seconds) + ALIAS_SD**2
 
+    def towards_fair(self, time: float, fair: float, probability: float) -> float:
+        """Posterior mean of the time: with this prior probability it is the fair share, else it may be any."""
+        sampled = self.variance()
+        variance = sampled + FAIR_SD**2
+        likelihood = probability * exp(-0.5 * (time - fair) ** 2 / variance) / sqrt(2 * pi * variance)
+        weight = likelihood / (likelihood + 1 - probability)
+        return weight * (time * FAIR_SD**2 + fair * sampled) / variance + (1 - weight) * time
+
     def has_jumped(self) -> bool:
         """Whether the process began to work more or less."""
         return self.seconds > SHORT_S and abs(self.short_share() - self.share()) > JUMP
 
-    def forget(self) -> None:
-        """Keep only a little of the past."""
-        self.engine_s *= REMAINING
-        self.seconds *= REMAINING
-        self.short_engine_s *= REMAINING
-        self.short_seconds *= REMAINING
+    def forget(self, engine_s: float, seconds: float) -> None:
+        """Keep only a little of the past, except for the last interval."""
+        self.engine_s = _little(self.engine_s, engine_s)
+        self.seconds = _little(self.seconds, seconds)
+        self.short_engine_s = _little(self.short_engine_s, engine_s)
+        self.short_seconds = _little(self.short_seconds, seconds)
         self.visible_s *= REMAINING
         self.observed_s *= REMAINING
 
@@ -118,9 +127,14 @@ class Recent:
             self.worked_ns, self.engine_s, self.visible_s, self.observed_s = None, 0.0, 0.0, 0.0
 
     def _quiet_ns(self, activity: Activities | None) -> int:
-        """If the activity of the GPU has not changed, the process may still work unsampled: samples alias."""
+        """If the activity of the GPU has not changed, the process may still work unsampled: samples alias.
+
+        Not if nothing works: a process that loads its program is sampled some seconds before it begins.
+        """
         if activity is None or self.activity is None:
             return BUFFER_NS
+        if max(activity) < RESTING:
+            return 0
         return self.quiet_ns if largest_difference(activity, self.activity) > CHANGED else BUFFER_NS
 
     def add_visible(self, visible: float, seconds: float) -> None:
@@ -138,9 +152,12 @@ class EngineTime:
         """Every process on the GPU."""
         self.working: list[Row] = []
         """The processes that worked lately."""
+        self._is_steady = False
+        """Whether the slots of the last interval were alike."""
 
     def update(self, interval: Interval, elapsed_s: float, now_ns: int) -> bool:
         """Add an interval; returns whether the same processes worked before."""
+        self._is_steady = _are_alike(interval.slots)
         previous, self.recent = self.recent, {}
         activity = interval.activities(elapsed_s)
         for row in interval.rows:
@@ -150,8 +167,8 @@ class EngineTime:
         self.working = sorted(row for row, recent in self.recent.items() if recent.worked_ns is not None)
         unchanged = self.working == before
         if not unchanged or any(self.recent[row].has_jumped() for row in self.working):
-            for recent in self.recent.values():
-                recent.forget()
+            for row, recent in self.recent.items():
+                recent.forget(interval.busy_ns.get(row, 0) / 1e9, elapsed_s)
         return unchanged
 
     def expected(
@@ -168,15 +185,14 @@ class EngineTime:
                 times[row] = min(busy, times[row] / max(0.1, self.recent[row].visible()))
             _scale(times, known, max((1 - MOST_KNOWN) * busy, busy - sum(times[row] for row in strangers)))
         competition = min(1.0, max(0.0, (busy - IDLE) / (FULL - IDLE)))
+        probability = (FAIR if known and not self._is_steady else FAIR_LIKELY) * competition
         limits = {row: known[row].peak if row in known else 1.0 for row in times}
         whole = sum(limits.values())
         for row, limit in limits.items():
-            times[row] = self._towards_fair(
-                row, times[row], busy * limit / whole, (FAIR if known else FAIR_STRANGERS) * competition
-            )
+            times[row] = self.recent[row].towards_fair(times[row], busy * limit / whole, probability)
         variance = 0.0
         for row, fingerprint in known.items():
-            demand = fingerprint.demand()
+            demand = delayed(fingerprint.demand(), busy)
             shared = min(times[row], fingerprint.peak)
             times[row] = competition * shared + (1 - competition) * min(demand, 0.9 * busy)
             variance += (competition * TIME_SD + (1 - competition) * DEMAND_SD * demand) ** 2
@@ -185,13 +201,44 @@ class EngineTime:
             _scale(times, strangers, busy - sum(times[row] for row in known))
         return times, sqrt(variance)
 
-    def _towards_fair(self, row: Row, time: float, fair: float, probability: float) -> float:
-        """Posterior mean of the time: with this prior probability it is the fair share, else it may be any."""
-        sampled = self.recent[row].variance()
-        variance = sampled + FAIR_SD**2
-        likelihood = probability * exp(-0.5 * (time - fair) ** 2 / variance) / sqrt(2 * pi * variance)
-        weight = likelihood / (likelihood + 1 - probability)
-        return weight * (time * FAIR_SD**2 + fair * sampled) / variance + (1 - weight) * time
+    def of_known(self, known: Mapping[Row, Fingerprint], busy: float) -> dict[Row, float]:
+        """Expected part of the interval on the engine, by the samples of the last seconds, if all processes are known.
+
+        At most the time of the process alone, unless the samples are certain: what a process did alone must not limit
+        what it pays later.
+        """
+        limits = {row: delayed(fingerprint.peak, busy) for row, fingerprint in known.items()}
+        whole = max(busy, sum(limits.values()))
+        times = {}
+        for row, limit in limits.items():
+            recent = self.recent[row]
+            time = recent.towards_fair(recent.short_share(), busy * limit / whole, FAIR_KNOWN)
+            times[row] = min(time, max(limit, recent.share() - CERTAIN * sqrt(recent.variance())))
+        missing = max(0.0, busy - sum(times.values()))  # the means of processes that just began lag
+        room = {row: max(0.0, limit - times[row]) for row, limit in limits.items()}
+        part = min(1.0, missing / (sum(room.values()) or 1.0))
+        return {row: time + part * room[row] for row, time in times.items()}
+
+
+def _little(mean_sum: float, last: float) -> float:
+    """A sum of the last interval and little of the earlier ones."""
+    return last + REMAINING * (mean_sum - last)
+
+
+def delayed(part: float, busy: float) -> float:
+    """The part of the time that a process has the engine next to others, from its part d while alone: d / (1 + B w).
+
+    B is the time of the others. A process that never waits for its host has w = d = 1: with others that always work, it
+    gets half. If it mostly waits for its host, each of its short kernels also waits for the time slice of another
+    process to end: about w = 1/2 on an H200.
+    """
+    return part / (1 + max(0.0, busy - part) * (1 + part) / 2)
+
+
+def _are_alike(slots: Sequence[Activities]) -> bool:
+    """Whether most consecutive slots are alike."""
+    changes = sorted(map(largest_difference, slots, slots[1:]))
+    return len(changes) > 1 and changes[len(changes) // 2] < STEADY
 
 
 def _scale(times: dict[Row, float], rows: Mapping[Row, object] | Sequence[Row], total: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter, mul
+from operator import attrgetter, mul, sub
 from weakref import WeakKeyDictionary
 
 from gpuledger.books.rows import Row
@@ -21,8 +21,8 @@ CLOCKED = len(UNITS) - 1
 """All units but DRAM are counted in cycles of the SM clock, which falls at the power limit."""
 HALF_LIFE_S = 600.0
 """Half-life of learned values, in seconds of learning."""
-RELIABLE_S = 1.5
-"""A behaviour observed for less time is not used."""
+RELIABLE_S = 0.9
+"""A behaviour observed for less time, about one interval, is not used."""
 NEW_DISTANCE = 0.1
 """Minimum `distance` of a new behaviour from all known ones: 18 degrees."""
 MOST_BEHAVIOURS = 3
@@ -57,7 +57,7 @@ def activities(activity: Activity | None, clock: float) -> Activities | None:
 
 def largest_difference(a: Activities, b: Activities) -> float:
     """Between two activities, over all units."""
-    return max(abs(x - y) for x, y in zip(a, b, strict=True))
+    return float(max(map(abs, map(sub, a, b))))
 
 
 def relative_clock(reading: Reading, clock_mhz: int | None = None) -> float:

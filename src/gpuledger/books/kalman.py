@@ -47,10 +47,11 @@ def update(observed: Vector, noise: Vector, columns: Sequence[Vector], prior: Ve
     start = list(prior)
     while True:
         rows = list(zip(*columns, strict=True))
-        weighted = [list(map(mul, row, free)) for row in rows]
-        covariance = [[sum(map(mul, a, b)) for b in rows] for a in weighted]
-        for i, variance in enumerate(noise):
-            covariance[i][i] += variance
+        covariance: list[list[float]] = []
+        for i, row in enumerate(rows):
+            weighted = list(map(mul, row, free))
+            covariance.append([sum(map(mul, weighted, other)) for other in rows[: i + 1]])
+            covariance[i][i] += noise[i]
         inverse = invert(covariance)
         innovation = [m - sum(map(mul, row, start)) for m, row in zip(observed, rows, strict=True)]
         gain = [sum(map(mul, row, innovation)) for row in inverse]
@@ -66,14 +67,15 @@ def update(observed: Vector, noise: Vector, columns: Sequence[Vector], prior: Ve
         free[farthest] = 0.0
 
 
-def invert(matrix: list[list[float]]) -> list[list[float]]:
-    """Inverse of a symmetric, well-conditioned matrix (Gauss-Jordan elimination)."""
-    size = len(matrix)
-    rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
+def invert(lower: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Inverse of a symmetric, well-conditioned matrix with this lower triangle (Gauss-Jordan elimination in place)."""
+    size = len(lower)
+    rows = [[*row[: i + 1], *[below[i] for below in lower[i + 1 :]]] for i, row in enumerate(lower)]
     for i in range(size):
-        pivot = rows[i][i]
+        pivot, rows[i][i] = rows[i][i], 1.0
         rows[i] = pivot_row = [value / pivot for value in rows[i]]
-        for j in range(size):
-            if j != i and (factor := rows[j][i]):
-                rows[j] = [value - factor * other for value, other in zip(rows[j], pivot_row, strict=True)]
-    return [row[size:] for row in rows]
+        for j, row in enumerate(rows):
+            if j != i and (factor := row[i]):
+                row[i] = 0.0
+                rows[j] = [value - factor * other for value, other in zip(row, pivot_row, strict=True)]
+    return rows

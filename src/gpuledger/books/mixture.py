@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from gpuledger.books.activity import Mixture
-from gpuledger.books.fingerprint import Activities, Behaviour
+from gpuledger.books.fingerprint import Activities
 from gpuledger.books.kalman import Estimate, update
 from gpuledger.books.rows import Proportions, Row
 
@@ -26,7 +26,7 @@ KNOWN_SD, UNKNOWN_SD = 0.1, 0.5
 """Relative standard deviation of a process's power, with and without a fingerprint."""
 SURPRISE = 9.0
 """A residual of more than this many variances (three standard deviations) means that the model does not fit."""
-OVER_5_S = 0.72
+OVER_5_S = 0.62
 """Standard deviation of a share over 5 s, for which errors are published, relative to that of one interval."""
 FULL_W = 1000.0
 """Scales power to the range of activities."""
@@ -44,7 +44,10 @@ class Part:
     """Power above parked power while on the compute engine."""
     power_sd: float
     """Relative standard deviation of `watts`."""
-    behaviour: Behaviour | None = None
+    shape: Sequence[float] = ()
+    """Activity while on the compute engine; empty if unknown."""
+    variance: float = 0.0
+    """Relative variance of the shape."""
 
 
 def by_samples(parts: Sequence[Part]) -> Estimate:
@@ -59,16 +62,15 @@ def by_samples(parts: Sequence[Part]) -> Estimate:
 
 def by_activity(parts: Sequence[Part], activity: Activities, power_w: float, prior_sd: float) -> Estimate:
     """The amounts that explain activity and power; residuals that are too large are added to the noise."""
-    shapes = [part.behaviour.shape() if part.behaviour is not None else [] for part in parts]
-    used = [i for i, amount in enumerate(activity) if amount or any(shape[i] for shape in shapes)]
-    observed = [*(activity[i] for i in used), power_w / FULL_W]
-    columns = [[*(shape[i] for i in used), part.watts / FULL_W] for shape, part in zip(shapes, parts, strict=True)]
+    used = [i for i, amount in enumerate(activity) if amount or any(part.shape[i] for part in parts)]
+    observed = [*[activity[i] for i in used], power_w / FULL_W]
+    columns = [[*[part.shape[i] for i in used], part.watts / FULL_W] for part in parts]
     prior = [part.prior for part in parts]
     noise = [ACTIVITY_SD**2] * len(observed)
     noise[-1] += (POWER_SD * power_w / FULL_W) ** 2
     for part, column in zip(parts, columns, strict=True):
-        variance = part.behaviour.variance() if part.behaviour is not None else 0.0
-        noise = [sensor + variance * (part.prior * amount) ** 2 for sensor, amount in zip(noise, column, strict=True)]
+        scale = part.variance * part.prior * part.prior
+        noise = [sensor + scale * amount * amount for sensor, amount in zip(noise, column, strict=True)]
     variances = [prior_sd**2] * len(parts)
     estimate = update(observed, noise, columns, prior, variances)
     residuals = estimate.residuals(observed)
@@ -81,7 +83,7 @@ def by_activity(parts: Sequence[Part], activity: Activities, power_w: float, pri
 
 @dataclass(slots=True)
 class _Moments:
-    """Share, prior variance and H P g (`gradient`) of one process, or the sums over all processes."""
+    """Share, prior variance and H P g (`gradient`) of one process."""
 
     gradient: list[float]
     share: float = 0.0
@@ -97,20 +99,19 @@ def share_errors(parts: Sequence[Part], estimate: Estimate, unsampled: float) ->
     total_w = sum(amount * part.watts for amount, part in zip(estimate.amounts, parts, strict=True))
     size = len(estimate.inverse)
     by_row: dict[Row, _Moments] = {}
-    total = _Moments([0.0] * size)
     for part, amount, column, prior in zip(parts, estimate.amounts, estimate.columns, estimate.variances, strict=True):
         slope = part.watts / total_w
-        variance = prior * slope * slope + (amount * slope * part.power_sd) ** 2
-        for moments in (total, by_row.setdefault(part.row, _Moments([0.0] * size))):
-            moments.share += amount * slope
-            moments.variance += variance
-            moments.gradient = [
-                old + prior * slope * number for old, number in zip(moments.gradient, column, strict=True)
-            ]
+        own = by_row.get(part.row) or by_row.setdefault(part.row, _Moments([0.0] * size))
+        own.share += amount * slope
+        own.variance += prior * slope * slope + (amount * slope * part.power_sd) ** 2
+        spread = prior * slope
+        own.gradient = [old + spread * number for old, number in zip(own.gradient, column, strict=True)]
+    total_variance = sum(own.variance for own in by_row.values())
+    total_gradient = [sum(numbers) for numbers in zip(*(own.gradient for own in by_row.values()), strict=True)]
     errors: dict[Row, float] = {}
     for row, own in by_row.items():
-        variance = own.variance * (1 - 2 * own.share) + own.share**2 * total.variance
-        gradient = [g - own.share * sum_g for g, sum_g in zip(own.gradient, total.gradient, strict=True)]
+        variance = own.variance * (1 - 2 * own.share) + own.share**2 * total_variance
+        gradient = [g - own.share * sum_g for g, sum_g in zip(own.gradient, total_gradient, strict=True)]
         variance = max(0.0, variance - estimate.variance_reduction(gradient)) + (own.share * unsampled) ** 2
         errors[row] = min(1.0, round(OVER_5_S * sqrt(variance), 3))
     return errors
@@ -128,6 +129,6 @@ def proportions_of(parts: Sequence[Part], estimate: Estimate, observed: Activiti
     """Shares of the activity: the amount of each behaviour times its shape."""
     mixture = Mixture()
     for part, amount in zip(parts, estimate.amounts, strict=True):
-        if part.behaviour is not None:
-            mixture.add(part.row, part.behaviour.shape(), amount)
+        if part.shape:
+            mixture.add(part.row, part.shape, amount)
     return mixture.proportions(observed)

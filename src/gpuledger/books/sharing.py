@@ -35,7 +35,7 @@ from gpuledger.books.mixture import (
 from gpuledger.books.pauses import Pauses, PowerSlot
 from gpuledger.books.rows import Proportions, Row
 from gpuledger.books.shares import LEAST_TOTAL_W, Observed, Shares, Watts, any_split, equal_shares
-from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Column, Explanation, separate
+from gpuledger.books.strangers import EXPLAINED, SM, STRANGER_SD, Column, Explanation, separate
 from gpuledger.books.time import BUFFER_NS
 
 VISIBLE = 1.5
@@ -50,7 +50,7 @@ LEAST_BUSY = 1e-6
 """Below this, the compute engine counts as idle."""
 BEGUN = 0.2
 """Least change of an activity that shows that a process began to work."""
-UNSAMPLED_INTERVALS = 2
+UNSAMPLED_INTERVALS = 1
 """Intervals before its first sample in which a process may have begun to work."""
 MOST_PENDING = 100
 """Limit of intervals not yet learned from; reached only if the clock is set back."""
@@ -185,8 +185,7 @@ class Sharing:
 
     def _known_shares(self, known: Mapping[Row, Fingerprint], observed: Observed) -> Shares:
         """Every process that worked lately was observed alone."""
-        recent = self._engine.recent
-        parts = _parts(known, {row: recent[row].at_most(fingerprint.peak) for row, fingerprint in known.items()})
+        parts = _parts(known, self._engine.of_known(known, observed.busy))
         estimate = by_activity(parts, observed.activity, observed.power_w, SAMPLES_SD)
         weights = weights_of(parts, estimate)
         if not any(weights.values()):
@@ -233,15 +232,17 @@ class Sharing:
         if not visible:
             return watts
         shown = [slot for slot, slot_amounts in zip(slots, amounts, strict=True) if slot_amounts is None]
+        activity = tuple(sum(unit) / len(shown) for unit in zip(*shown, strict=True))
+        busy = min(1.0, max(observed.busy, activity[0] / observed.clock / SM))  # while strangers work, it is busier
         power_w = max(LEAST_W, (observed.power_w - sum(watts.known.values())) / visible)
         expected, time_sd = times(by_visibility)
         powers = separate(
             columns,
             [expected[row] for row in rows],
             time_sd,
-            activity=tuple(sum(unit) / len(shown) for unit in zip(*shown, strict=True)),
+            activity=activity,
             power_w=power_w,
-            busy=observed.busy,
+            busy=busy,
             clock=observed.clock,
         )
         for column, amount in zip(columns, powers.amounts, strict=True):
@@ -250,7 +251,7 @@ class Sharing:
         for row in strangers:
             part = visible * expected[row] / strangers_time
             watts.strangers[row] = powers.strangers_w * part
-            watts.mixture.engine[row] = max(0.0, observed.busy - sum(powers.amounts)) * part
+            watts.mixture.engine[row] = max(0.0, busy - sum(powers.amounts)) * part
         watts.known_sd, watts.strangers_sd = powers.known_sd_w * visible, powers.strangers_sd_w * visible
         return watts
 
@@ -377,10 +378,10 @@ def _parts(known: Mapping[Row, Fingerprint], times: Mapping[Row, float]) -> list
     parts = []
     for row, fingerprint in known.items():
         behaviours = fingerprint.reliable()
-        total_s = sum(behaviour.seconds for behaviour in behaviours)
+        total_s = sum(one.seconds for one in behaviours)
         parts += [
-            Part(row, times[row] * behaviour.seconds / total_s, behaviour.watts(), KNOWN_SD, behaviour)
-            for behaviour in behaviours
+            Part(row, times[row] * one.seconds / total_s, one.watts(), KNOWN_SD, one.shape(), one.variance())
+            for one in behaviours
         ]
     return parts
 

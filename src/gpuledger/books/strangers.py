@@ -33,7 +33,7 @@ USUAL_POWER = (0.5, 0.0, 0.6, 0.1, 0.6, 0.4, 0.4, 0.3)
 """Power above parked power per activity of a unit, relative to the power limit: a fit to many programs on an H200."""
 TEMPER = 0.1
 """Weight of the plausibility: units do not vary independently."""
-POINTS = 16
+POINTS = 12
 """Points of the grid on which the time of the known processes is estimated."""
 EXPLAINED = 0.03
 """Activity counts as explained if no unit differs by more."""
@@ -43,9 +43,9 @@ CLOCK_POWER = 1.0
 """Power per unit of work grows with this power of the clock."""
 POWER_SD = 0.15
 """Relative standard deviation of the power of known processes when they share."""
-STRANGER_SD = 0.3
+STRANGER_SD = 0.35
 """Relative standard deviation of the power of a program on the engine, without any knowledge of it."""
-SYSTEMATIC_SD = 0.24
+SYSTEMATIC_SD = 0.185
 """Relative standard deviation that more data would not reduce: caches, clocks and phases of a program."""
 USUAL_SD = 0.2
 """Relative standard deviation of the power that an activity usually draws."""
@@ -110,9 +110,9 @@ class Explanation:
 
 def _inverse(vectors: Sequence[Sequence[float]]) -> list[list[float]]:
     """Inverse of the matrix of all inner products, with a ridge."""
-    gram = [[sum(map(mul, a, b)) for b in vectors] for a in vectors]
-    for i in range(len(gram)):
-        gram[i][i] += RIDGE
+    gram = [[sum(map(mul, a, b)) for b in vectors[: i + 1]] for i, a in enumerate(vectors)]
+    for row in gram:
+        row[-1] += RIDGE
     return invert(gram)
 
 
@@ -201,14 +201,13 @@ def _plausibility(
     """Log density of the activity, if known processes had the engine for `known` and strangers for `rest`."""
     result = -len(units) * log(rest)  # Jacobian: activity = known part + rest x activity of the strangers
     for unit, amount, part in zip(units, observed, per_time, strict=True):
-        result += log_density(unit, (amount - known * part) / rest)
+        number = (amount - known * part) / rest
+        result += LOG_USED[unit] if unit and FAR < number <= HIGHEST[unit] else log_density(unit, number)
     return result
 
 
 def log_density(unit: int, activity: float) -> float:
     """Log prior density of a program's activity on the engine in one unit."""
-    if unit and FAR < activity <= HIGHEST[unit]:
-        return LOG_USED[unit]
     density = 1.0
     if activity < 0:
         density = _bell(activity, UNUSED_SD)
