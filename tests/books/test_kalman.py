@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.books.kalman import invert, update
+from gpuledger.books.kalman import solve, square_root, update
 
 NUMBER = st.floats(0, 1)
 PRIORS = st.lists(NUMBER, min_size=1, max_size=6)
@@ -97,14 +97,15 @@ def test_a_measurement_makes_surer() -> None:
     assert estimate.variance_reduction([0.0, 0.0]) == 0
 
 
-@given(st.lists(COLUMN, min_size=5, max_size=5))
-def test_an_inverse_is_one(rows: list[list[float]]) -> None:
-    """Times the matrix: of any that is made as ours are."""
-    matrix = [[sum(x * y for x, y in zip(a, b, strict=True)) + (a is b) for b in rows] for a in rows]
+@given(st.lists(COLUMN, min_size=5, max_size=5), COLUMN)
+def test_solves_equations(rows: list[list[float]], right: list[float]) -> None:
+    """Of any matrix that is made as ours are: times the solution, it is the right side."""
+    matrix = [[sum(x * y for x, y in zip(a, b, strict=True)) for b in rows] for a in rows]
     for place in range(5):
         matrix[place][place] += 1e-3
-    inverse = invert(matrix)
+    root = square_root([row[: i + 1] for i, row in enumerate(matrix)])
 
-    for i in range(5):
-        for j in range(5):
-            assert sum(matrix[i][k] * inverse[k][j] for k in range(5)) == pytest.approx(float(i == j), abs=1e-6)
+    solution = solve(root, right[:5])
+
+    for row, number in zip(matrix, right, strict=False):
+        assert sum(x * y for x, y in zip(row, solution, strict=True)) == pytest.approx(number, abs=1e-6)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from operator import mul
 
 Vector = Sequence[float]
+Triangle = list[list[float]]
+"""The lower triangle of a matrix."""
+TINY = 1e-12
+"""Least square of a number on the diagonal of a root, against rounding."""
 WHOLE = 1.0
 """Largest amount: all of the time."""
 WHOLE_SD = 0.3
@@ -22,8 +27,8 @@ class Estimate:
     """H, by column."""
     variances: list[float]
     """Diagonal of the prior covariance P; 0 for amounts fixed at zero."""
-    inverse: list[list[float]]
-    """S^-1, where S = H P H^T + R is the covariance of the observations."""
+    root: Triangle
+    """Cholesky factor of S = H P H^T + R, the covariance of the observations."""
 
     def residuals(self, observed: Vector) -> list[float]:
         """Observed minus estimated: z - H a."""
@@ -31,9 +36,9 @@ class Estimate:
         return [number - sum(map(mul, row, self.amounts)) for number, row in zip(observed, rows, strict=True)]
 
     def variance_reduction(self, gradient: Vector) -> float:
-        """g^T S^-1 g: how much the observations reduce the variance of a function with gradient g."""
-        product: list[float] = [sum(map(mul, row, gradient)) for row in self.inverse]
-        return float(sum(map(mul, gradient, product)))
+        """g^T S^-1 g = |L^-1 g|^2: how much the observations reduce the variance of a function with gradient g."""
+        scaled = forward(self.root, gradient)
+        return float(sum(map(mul, scaled, scaled)))
 
 
 def update(observed: Vector, noise: Vector, columns: Sequence[Vector], prior: Vector, variances: Vector) -> Estimate:
@@ -45,16 +50,15 @@ def update(observed: Vector, noise: Vector, columns: Sequence[Vector], prior: Ve
     """
     free, left = list(variances), list(variances)
     start = list(prior)
+    rows = list(zip(*columns, strict=True))
     while True:
-        rows = list(zip(*columns, strict=True))
-        covariance: list[list[float]] = []
+        covariance: Triangle = []
         for i, row in enumerate(rows):
             weighted = list(map(mul, row, free))
             covariance.append([sum(map(mul, weighted, other)) for other in rows[: i + 1]])
             covariance[i][i] += noise[i]
-        inverse = invert(covariance)
-        innovation = [m - sum(map(mul, row, start)) for m, row in zip(observed, rows, strict=True)]
-        gain = [sum(map(mul, row, innovation)) for row in inverse]
+        root = square_root(covariance)
+        gain = solve(root, [m - sum(map(mul, row, start)) for m, row in zip(observed, rows, strict=True)])
         amounts = [
             amount + variance * sum(map(mul, column, gain)) if variance else amount
             for amount, variance, column in zip(start, free, columns, strict=True)
@@ -62,20 +66,37 @@ def update(observed: Vector, noise: Vector, columns: Sequence[Vector], prior: Ve
         outside = [max(-amount, amount - WHOLE) for amount in amounts]
         farthest = max(range(len(amounts)), key=outside.__getitem__)
         if outside[farthest] <= 0:
-            return Estimate(amounts=amounts, columns=columns, variances=left, inverse=inverse)
+            return Estimate(amounts=amounts, columns=columns, variances=left, root=root)
         start[farthest], left[farthest] = (0.0, 0.0) if amounts[farthest] < 0 else (WHOLE, WHOLE_SD**2)
         free[farthest] = 0.0
 
 
-def invert(lower: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Inverse of a symmetric, well-conditioned matrix with this lower triangle (Gauss-Jordan elimination in place)."""
-    size = len(lower)
-    rows = [[*row[: i + 1], *[below[i] for below in lower[i + 1 :]]] for i, row in enumerate(lower)]
-    for i in range(size):
-        pivot, rows[i][i] = rows[i][i], 1.0
-        rows[i] = pivot_row = [value / pivot for value in rows[i]]
-        for j, row in enumerate(rows):
-            if j != i and (factor := row[i]):
-                row[i] = 0.0
-                rows[j] = [value - factor * other for value, other in zip(row, pivot_row, strict=True)]
-    return rows
+def square_root(matrix: Triangle) -> Triangle:
+    """The Cholesky factor L of a positive definite matrix: L L^T = matrix."""
+    root: Triangle = []
+    for given in matrix:
+        row: list[float] = []
+        for number, other in zip(given, root, strict=False):
+            row.append((number - sum(map(mul, row, other))) / other[-1])
+        row.append(sqrt(max(TINY, given[-1] - sum(map(mul, row, row)))))
+        root.append(row)
+    return root
+
+
+def forward(root: Triangle, vector: Vector) -> list[float]:
+    """The solution y of L y = vector."""
+    result: list[float] = []
+    for row, number in zip(root, vector, strict=True):
+        result.append((number - sum(map(mul, row, result))) / row[-1])
+    return result
+
+
+def solve(root: Triangle, vector: Vector) -> list[float]:
+    """The solution x of L L^T x = vector."""
+    result = forward(root, vector)
+    for i in range(len(root) - 1, -1, -1):
+        row = root[i]
+        last = result[i] = result[i] / row[-1]
+        for j in range(i):
+            result[j] -= row[j] * last
+    return result

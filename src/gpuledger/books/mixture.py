@@ -56,7 +56,7 @@ def by_samples(parts: Sequence[Part]) -> Estimate:
         amounts=[part.prior for part in parts],
         columns=[()] * len(parts),
         variances=[SAMPLES_SD**2] * len(parts),
-        inverse=[],
+        root=[],
     )
 
 
@@ -97,7 +97,7 @@ def share_errors(parts: Sequence[Part], estimate: Estimate, unsampled: float) ->
     g^T S^-1 g; the share of processes without samples adds (s_i x `unsampled`)^2.
     """
     total_w = sum(amount * part.watts for amount, part in zip(estimate.amounts, parts, strict=True))
-    size = len(estimate.inverse)
+    size = len(estimate.root)
     by_row: dict[Row, _Moments] = {}
     for part, amount, column, prior in zip(parts, estimate.amounts, estimate.columns, estimate.variances, strict=True):
         slope = part.watts / total_w

@@ -87,10 +87,11 @@ class Watts:
             return Shares(errors={})
         error = scale * sqrt((strangers_w * self.known_sd) ** 2 + (known_w * self.strangers_sd) ** 2) / total_w**2
         errors = {row: error * power / known_w for row, power in self.known.items()} if known_w else {}
+        others, all_relative = len(self.strangers) - 1, sum(relative[row] for row in self.strangers)
         for row, power in self.strangers.items():
             part = power / strangers_w if strangers_w else 1 / len(self.strangers)
-            others = [relative[other] for other in self.strangers if other is not row]
-            own = 0.5 * sqrt(part * (1 - part) * (relative[row] + sum(others) / len(others))) if others else 0.0
+            both = relative[row] + (all_relative - relative[row]) / others if others else 0.0
+            own = 0.5 * sqrt(part * (1 - part) * both)
             errors[row] = sqrt((error * part) ** 2 + (own * strangers_w / total_w) ** 2)
         errors = {row: min(1.0, round(sqrt(e * e + unsampled * unsampled), 3)) for row, e in errors.items()}
         weights = {row: round(power * WEIGHT_UNIT) for row, power in (self.known | self.strangers).items()}

@@ -226,33 +226,32 @@ class Sharing:
         if not by_visibility:
             amounts, visible = [None] * len(slots), 1.0
         watts = Watts(known=dict.fromkeys(known, 0.0), strangers=dict.fromkeys(strangers, 0.0))
-        for slot_amounts in amounts:
-            for column, amount in zip(columns, slot_amounts or (), strict=False):
-                watts.add(rows[column.number], column, amount / len(slots))
-        if not visible:
-            return watts
-        shown = [slot for slot, slot_amounts in zip(slots, amounts, strict=True) if slot_amounts is None]
-        activity = tuple(sum(unit) / len(shown) for unit in zip(*shown, strict=True))
-        busy = min(1.0, max(observed.busy, activity[0] / observed.clock / SM))  # while strangers work, it is busier
-        power_w = max(LEAST_W, (observed.power_w - sum(watts.known.values())) / visible)
-        expected, time_sd = times(by_visibility)
-        powers = separate(
-            columns,
-            [expected[row] for row in rows],
-            time_sd,
-            activity=activity,
-            power_w=power_w,
-            busy=busy,
-            clock=observed.clock,
-        )
-        for column, amount in zip(columns, powers.amounts, strict=True):
-            watts.add(rows[column.number], column, amount * visible)
-        strangers_time = sum(expected[row] for row in strangers)
-        for row in strangers:
-            part = visible * expected[row] / strangers_time
-            watts.strangers[row] = powers.strangers_w * part
-            watts.mixture.engine[row] = max(0.0, busy - sum(powers.amounts)) * part
-        watts.known_sd, watts.strangers_sd = powers.known_sd_w * visible, powers.strangers_sd_w * visible
+        explained = [slot_amounts for slot_amounts in amounts if slot_amounts is not None]
+        parts = [sum(column) / len(slots) for column in zip(*explained, strict=True)] or [0.0] * len(columns)
+        if visible:
+            shown = [slot for slot, slot_amounts in zip(slots, amounts, strict=True) if slot_amounts is None]
+            activity = tuple([sum(unit) / len(shown) for unit in zip(*shown, strict=True)])
+            busy = min(1.0, max(observed.busy, activity[0] / observed.clock / SM))  # while strangers work, it is busier
+            explained_w = sum(column.watts * part for column, part in zip(columns, parts, strict=True))
+            expected, time_sd = times(by_visibility)
+            powers = separate(
+                columns,
+                [expected[row] for row in rows],
+                time_sd,
+                activity=activity,
+                power_w=max(LEAST_W, (observed.power_w - explained_w) / visible),
+                busy=busy,
+                clock=observed.clock,
+            )
+            parts = [part + amount * visible for part, amount in zip(parts, powers.amounts, strict=True)]
+            strangers_time = sum(expected[row] for row in strangers)
+            for row in strangers:
+                part = visible * expected[row] / strangers_time
+                watts.strangers[row] = powers.strangers_w * part
+                watts.mixture.engine[row] = max(0.0, busy - sum(powers.amounts)) * part
+            watts.known_sd, watts.strangers_sd = powers.known_sd_w * visible, powers.strangers_sd_w * visible
+        for column, part in zip(columns, parts, strict=True):
+            watts.add(rows[column.number], column, part)
         return watts
 
     def _weighted(self, watts: Watts, observed: Observed, method: str = "fingerprint") -> Shares:

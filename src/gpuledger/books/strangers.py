@@ -13,7 +13,7 @@ from math import exp, log, pi, sqrt
 from operator import mul
 
 from gpuledger.books.fingerprint import Activities
-from gpuledger.books.kalman import invert
+from gpuledger.books.kalman import Triangle, solve, square_root
 
 UNUSED = (0.02, 0.2, 0.5, 0.1, 0.9, 0.4, 0.7, 0.05)
 """Prior probability that a program does not use a unit, in the order of UNITS."""
@@ -91,11 +91,13 @@ class Explanation:
     def __init__(self, columns: Sequence[Column]) -> None:
         self._shapes = [column.shape for column in columns]
         units = list(zip(*self._shapes, strict=True))
+        self._gains: Sequence[Sequence[float]]
         if len(columns) <= len(units):
-            self._gains = [[sum(map(mul, row, unit)) for unit in units] for row in _inverse(self._shapes)]
+            root = _root_of_products(self._shapes)
+            self._gains = list(zip(*(solve(root, unit) if any(unit) else unit for unit in units), strict=True))
         else:
-            inverse = _inverse(units)
-            self._gains = [[sum(map(mul, row, shape)) for row in inverse] for shape in self._shapes]
+            root = _root_of_products(units)
+            self._gains = [solve(root, shape) for shape in self._shapes]
 
     def amounts(self, activity: Activities) -> list[float] | None:
         """The amount of each column; None if known processes do not explain the activity."""
@@ -108,12 +110,12 @@ class Explanation:
         return amounts
 
 
-def _inverse(vectors: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Inverse of the matrix of all inner products, with a ridge."""
+def _root_of_products(vectors: Sequence[Sequence[float]]) -> Triangle:
+    """Cholesky factor of the matrix of all inner products, with a ridge."""
     gram = [[sum(map(mul, a, b)) for b in vectors[: i + 1]] for i, a in enumerate(vectors)]
     for row in gram:
         row[-1] += RIDGE
-    return invert(gram)
+    return square_root(gram)
 
 
 def separate(
