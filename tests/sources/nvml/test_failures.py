@@ -209,7 +209,7 @@ def test_hanging_call_costs_one_gpu_and_one_thread(bench: Bench, caplog: pytest.
     assert time.monotonic() - started < 5 * SHORT_S  # without waiting for the timeout again in each
     assert {tuple(_up(tick)) for tick in ticks} == {(True, False)}
     assert ticks[0].readings[1].reason == "nvmlDeviceGetTotalEnergyConsumption does not return"
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # one of an earlier test may have ended
     assert len(_lines(caplog, "GPU 1 is down")) == 1
     bench.write()
     bench.until(lambda tick: _up(tick) == [True, True])
