@@ -126,7 +126,7 @@ class Timeline:
         self._counter = counter = Counter.of(recording, unit)
         self.parked_w = 0.0 if unit else recording.get("parked_w") or _parked_w(recording, self.phases)
         self._joules = {pid: self._alone(pid, counter) or solo.get(self.kinds[pid]) for pid in self.pids}
-        self._cycles = self._find_cycles(counter)
+        self._cycles = self._find_cycles()
         for pid in self.pids:  # another process of the same kind may have been alone
             if self._joules[pid] is None:
                 of_kind = [self._joules[other] for other in self.pids if self.kinds[other] == self.kinds[pid]]
@@ -163,7 +163,7 @@ class Timeline:
         joules = sum(counter.between(begin, end) - self.parked_w * (end - begin) for begin, end in spans)
         return max(0.0, joules) / units
 
-    def _find_cycles(self, counter: Counter) -> dict[str, list[float]]:
+    def _find_cycles(self) -> dict[str, list[float]]:
         """Energy per unit in each bin of a cycle, for kinds of work whose units have different sizes.
 
         Empty if the sizes do not repeat.
@@ -176,7 +176,7 @@ class Timeline:
                 for pid in phase.working if self.kinds[pid] == kind
             ]  # fmt: skip
             parts = [
-                self._per_unit(pid, first + i * VARIES_S, first + (i + 1) * VARIES_S, counter)
+                self._per_unit(pid, first + i * VARIES_S, first + (i + 1) * VARIES_S)
                 for pid, first, last in spans
                 for i in range(int((last - first) / VARIES_S))
             ]
@@ -186,15 +186,15 @@ class Timeline:
                     (number, size)
                     for pid, first, last in spans
                     for number, begin, end in bins(first, last)
-                    if end - begin > 0.99 * BIN_S and (size := self._per_unit(pid, begin, end, counter)) is not None
+                    if end - begin > 0.99 * BIN_S and (size := self._per_unit(pid, begin, end)) is not None
                 ]
                 cycles[kind] = find_cycle(measured)
         return cycles
 
-    def _per_unit(self, pid: int, begin: float, end: float, counter: Counter) -> float | None:
+    def _per_unit(self, pid: int, begin: float, end: float) -> float | None:
         """Joules above parked power per unit, if the process works alone; None if it does nothing."""
         units = self._units(pid, begin, end)
-        return max(0.0, counter.between(begin, end) - self.parked_w * (end - begin)) / units if units else None
+        return max(0.0, self._counter.between(begin, end) - self.parked_w * (end - begin)) / units if units else None
 
     def _units(self, pid: int, begin: float, end: float) -> float:
         return sum(log.between(begin, end) for log in self._logs[pid])
