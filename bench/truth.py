@@ -23,7 +23,7 @@ VARIES_S, VARIES = 2.0, 1.25
 SHORTEST_CYCLE = 4
 """Bins."""
 LEFT = 0.1
-"""Largest part of the variance of the energy per unit that a cycle leaves."""
+"""A cycle must explain all but this part of the variance of the energy per unit."""
 ADDS_UP = 0.75, 1.1
 """Limits of the energy of all processes by their work, relative to the measured energy; beyond, it is not the truth."""
 PARKED_W = 122.0
@@ -180,7 +180,7 @@ class Timeline:
                 for pid, first, last in spans
                 for i in range(int((last - first) / VARIES_S))
             ]
-            sizes = [size for size in parts if size is not None]
+            sizes = [size for size in parts if size]
             if sizes and max(sizes) > VARIES * min(sizes):
                 measured = [
                     (number, size)
@@ -235,8 +235,10 @@ def find_cycle(measured: list[tuple[int, float]]) -> list[float]:
 
     `measured` has bins and their values. Most bins of the cycle must have been measured more than once.
     """
-    mean = sum(value for _, value in measured) / len(measured)
+    mean = sum(value for _, value in measured) / (len(measured) or 1)
     variance = sum((value - mean) ** 2 for _, value in measured)
+    if not variance:
+        return []
     for length in range(SHORTEST_CYCLE, len(measured) // 2 + 1):
         values: list[list[float]] = [[] for _ in range(length)]
         for number, value in measured:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import pytest
 
-from gpuledger.books.engine import EngineTime, delayed
+from gpuledger.books.engine import CERTAIN, EngineTime, delayed
 from gpuledger.books.fingerprint import Alone, Fingerprint
 from gpuledger.books.interval import Interval
 from gpuledger.books.rows import Row
@@ -75,7 +77,7 @@ def test_times_of_strangers_add_up_to_the_busy_time() -> None:
     times = engine.expected(0.8, one=demanding(0.4))
 
     assert times[1] + times[2] == pytest.approx(0.8)
-    assert times[1] == pytest.approx(delayed(0.4, 0.8))  # the engine has idle time, so samples do not matter
+    assert times[1] == pytest.approx(0.5 - CERTAIN * sqrt(engine.time.recent[ONE].variance()))  # delayed: 0.31
 
 
 def test_a_pause_is_noticed_if_the_activity_changes() -> None:
@@ -136,10 +138,10 @@ def test_others_delay_a_process_that_waits_for_its_host(alone: float, shared: fl
     assert delayed(alone, alone) == alone
 
 
-def test_known_processes_get_at_most_their_time_alone() -> None:
-    """Unless the samples are certain."""
+def test_known_processes_get_at_most_their_time_next_to_others() -> None:
+    """That is their time alone, less the delay; unless the samples are certain."""
     few, many = Engine(), Engine()
-    few.second(one=0.3, two=0.7)
+    few.second(one=0.25, two=0.75)
     for _ in range(60):
         many.second(one=0.6, two=0.4)
     known = {ONE: demanding(0.2), TWO: demanding(1.0)}
@@ -157,3 +159,46 @@ def test_samples_of_known_processes_are_pulled_to_the_fair_share() -> None:
     times = engine.time.of_known({ONE: demanding(1.0), TWO: demanding(1.0)}, 1.0)
 
     assert 0.4 < times[ONE] < 0.5 < times[TWO] < 0.6
+
+
+def test_rests_do_not_hide_a_process_that_works() -> None:
+    """Next to one with gaps, it is sampled in some seconds only."""
+    engine = Engine()
+    for second in range(20):
+        engine.second(one=0.9, two=0.1 if second % 3 == 0 else 0.0)
+        engine.second(activity=IDLE)
+
+    assert engine.time.working == [ONE, TWO]
+
+
+def test_the_last_second_counts_after_a_change() -> None:
+    """A process returns: its time is that of this second, not the mean with the pause before."""
+    engine = Engine()
+    for _ in range(12):
+        engine.second(two=0.2, activity=LESS)
+    engine.second(one=0.8, two=0.2)
+
+    times = engine.time.of_known({ONE: demanding(1.0), TWO: demanding(0.3)}, 1.0)
+
+    assert times[ONE] > 0.7
+
+
+def test_little_work_alone_does_not_limit_the_time_next_to_a_stranger() -> None:
+    """Neither on a busy engine nor on one with idle time, if the samples are certain."""
+    engine = Engine()
+    for _ in range(60):
+        engine.second(one=0.5, two=0.4)
+
+    assert engine.expected(0.9, one=demanding(0.1))[1] > 0.4
+    assert engine.expected(1.0, one=demanding(0.1))[1] > 0.4
+
+
+def test_idle_time_has_no_fair_share() -> None:
+    """Twins that need a tenth and four tenths of the engine."""
+    engine = Engine()
+    for _ in range(60):
+        engine.second(one=0.1, two=0.4)
+
+    times = engine.time.of_known({ONE: demanding(0.6), TWO: demanding(0.6)}, 0.5)
+
+    assert times[ONE] < 0.15

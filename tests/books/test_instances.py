@@ -50,7 +50,7 @@ def test_seven_instances(seconds: int, most: float) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 7])
 def test_errors_cover_the_truth(count: int) -> None:
-    """The true share is within one published error in 60 to 80 % of the seconds, while programs begin and end."""
+    """The true share is within one standard deviation of the model in 60 to 80 % of the seconds."""
     random = Random(count)
     covered: list[bool] = []
     for _ in range(40):

@@ -115,7 +115,7 @@ def test_shares_are_near_the_truth() -> None:
     assert not left_out
     assert len(scores) >= 13
     assert found["ours"]["mean"] <= 0.045
-    assert found["ours"]["worst"] <= 0.13
+    assert found["ours"]["worst"] <= 0.14
     assert found["sm_time"]["mean"] > 3 * found["ours"]["mean"]
 
 

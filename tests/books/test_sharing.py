@@ -98,7 +98,7 @@ def test_samples_above_the_time_alone_are_noise() -> None:
     gpu.alone(1, amount=0.1)
     gpu.alone(2)
 
-    assert share(gpu, [1, 2], {1: 0.1, 2: 0.9}, {1: 20, 2: 80}, 20)[1] == pytest.approx(0.12, abs=0.02)
+    assert share(gpu, [1, 2], {1: 0.1, 2: 0.9}, {1: 20, 2: 80}, 20)[1] == pytest.approx(0.14, abs=0.02)
 
 
 def test_little_work_alone_does_not_limit_a_bill() -> None:
@@ -254,10 +254,23 @@ def test_learns_beside_one_that_waits() -> None:
 
 
 def test_learns_what_was_seen_before_another_began() -> None:
-    """Another begins after 7 s, and the activity changes: it did nothing before, except in the last second."""
+    """Another begins after 7 s, and the activity changes: it did nothing before."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
     for _ in range(7):
         assert gpu.tick([1, 2], {1: 1.0}).learned == ()
+    for _ in range(2):
+        last = gpu.tick([1, 2], {1: 0.5, 2: 0.5})
+
+    (learned,) = last.learned
+    assert learned.behaviours[0].seconds == 5
+
+
+def test_does_not_learn_the_second_in_which_another_began() -> None:
+    """It began before its first sample; the activity of that second differs from the second before."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
+    for _ in range(6):
+        gpu.tick([1, 2], {1: 1.0})
+    gpu.tick([1, 2], {1: 0.8, 2: 0.2}, {1: 99})
     for _ in range(2):
         last = gpu.tick([1, 2], {1: 0.5, 2: 0.5})
 

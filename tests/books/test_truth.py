@@ -59,12 +59,16 @@ def test_the_cycle_of_a_recording() -> None:
     assert len(cycle) * truth.BIN_S == 6.0
     assert max(cycle) > 10 * min(cycle)
     assert not left_out
+    assert score.errors["ours"]
     assert score.unknown == 0
 
 
 def test_a_cycle_must_be_seen_twice() -> None:
-    """A single rise is no cycle."""
+    """A single rise is no cycle, nor is a constant, nor what repeats after three quarters of the time."""
     assert find_cycle([(number, float(number)) for number in range(20)]) == []
+    assert find_cycle([(number, float(number % 15)) for number in range(20)]) == []
+    assert find_cycle([(number, 1.0) for number in range(20)]) == []
+    assert find_cycle([]) == []
     assert find_cycle([(number, float(number % 5)) for number in range(20)]) == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 

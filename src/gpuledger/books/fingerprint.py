@@ -21,8 +21,8 @@ CLOCKED = len(UNITS) - 1
 """All units but DRAM are counted in cycles of the SM clock, which falls at the power limit."""
 HALF_LIFE_S = 600.0
 """Half-life of learned values, in seconds of learning."""
-RELIABLE_S = 0.9
-"""A behaviour observed for less time, about one interval, is not used."""
+RELIABLE_S = 1.5
+"""A behaviour observed for less time is not used."""
 NEW_DISTANCE = 0.1
 """Minimum `distance` of a new behaviour from all known ones: 18 degrees."""
 MOST_BEHAVIOURS = 3

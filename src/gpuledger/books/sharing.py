@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 
 from gpuledger.books.activity import Mixture
-from gpuledger.books.engine import SAMPLES_PER_S, EngineTime
+from gpuledger.books.engine import CHANGED, SAMPLES_PER_S, EngineTime
 from gpuledger.books.fingerprint import Activities, Alone, Fingerprint, Fingerprints, largest_difference
 from gpuledger.books.instances import Instance, InstancePower
 from gpuledger.books.interval import Interval, Weights, mps
@@ -35,7 +35,7 @@ from gpuledger.books.mixture import (
 from gpuledger.books.pauses import Pauses, PowerSlot
 from gpuledger.books.rows import Proportions, Row
 from gpuledger.books.shares import LEAST_TOTAL_W, Observed, Shares, Watts, any_split, equal_shares
-from gpuledger.books.strangers import EXPLAINED, SM, STRANGER_SD, Column, Explanation, separate
+from gpuledger.books.strangers import SM, STRANGER_SD, Column, Explanation, separate, vary
 from gpuledger.books.time import BUFFER_NS
 
 VISIBLE = 1.5
@@ -50,8 +50,6 @@ LEAST_BUSY = 1e-6
 """Below this, the compute engine counts as idle."""
 BEGUN = 0.2
 """Least change of an activity that shows that a process began to work."""
-UNSAMPLED_INTERVALS = 1
-"""Intervals before its first sample in which a process may have begun to work."""
 MOST_PENDING = 100
 """Limit of intervals not yet learned from; reached only if the clock is set back."""
 
@@ -116,7 +114,7 @@ class Sharing:
         working = self._engine.working
         self._learn_undecided(interval.activities(elapsed_s))
         if self._pending and any(row is not self._pending[0][1] for row in working):
-            self._undecided = [(row, alone) for _, row, alone in self._pending][:-UNSAMPLED_INTERVALS]
+            self._undecided = _before_another([(row, alone) for _, row, alone in self._pending])
             self._pending.clear()
         if len(working) == 1 and unchanged:
             (row,) = working
@@ -215,7 +213,7 @@ class Sharing:
             for number, fingerprint in enumerate(known.values())
             for behaviour in fingerprint.reliable()
         ]
-        slots = observed.slots if _vary(observed.slots) else [observed.activity]
+        slots = observed.slots if vary(observed.slots) else [observed.activity]
         explanation = Explanation(columns)
         amounts = [explanation.amounts(slot) for slot in slots]
         visible = amounts.count(None) / len(slots)
@@ -393,6 +391,8 @@ def _alone(interval: Interval, elapsed_s: float, engine_s: float, joules: float)
     return Alone(activity, elapsed_s, engine_s, joules, interval.clock())
 
 
-def _vary(slots: Sequence[Activities]) -> bool:
-    """Whether the activity of a unit differs between slots."""
-    return any(max(unit) - min(unit) > EXPLAINED for unit in zip(*slots, strict=True))
+def _before_another(pending: list[tuple[Row, Alone]]) -> list[tuple[Row, Alone]]:
+    """Without the last interval, if its activity differs from the one before: the other may have begun in it."""
+    if len(pending) < 2 or largest_difference(pending[-1][1].activities, pending[-2][1].activities) > CHANGED:
+        return pending[:-1]
+    return pending

@@ -110,6 +110,11 @@ class Explanation:
         return amounts
 
 
+def vary(slots: Sequence[Activities]) -> bool:
+    """Whether the activity of a unit differs between slots."""
+    return any(max(unit) - min(unit) > EXPLAINED for unit in zip(*slots, strict=True))
+
+
 def _root_of_products(vectors: Sequence[Sequence[float]]) -> Triangle:
     """Cholesky factor of the matrix of all inner products, with a ridge."""
     gram = [[sum(map(mul, a, b)) for b in vectors[: i + 1]] for i, a in enumerate(vectors)]
