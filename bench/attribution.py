@@ -272,10 +272,10 @@ def score_timeline(
             continue
         for window in windows(inside, window_s):
             span = window[0].time_s, window[-1].time_s
-            if not timeline.adds_up(*span):
+            used = timeline.used(*span)
+            if not timeline.adds_up(used, *span):
                 result.unknown += 1
                 continue
-            used = timeline.used(*span)
             result.add(window, {pid: used[pid] for pid in phase.working}, measure)
             active = {unit: of_unit.used(*span) for unit, of_unit in (activity or {}).items()}
             working = {unit: {pid: of[pid] for pid in phase.working} for unit, of in active.items()}

@@ -123,17 +123,17 @@ class Timeline:
             self._logs.setdefault(work["pid"], []).append(Counter(work["log"]))
         self.kinds = {work["pid"]: kind(work) for work in recording["truth"]}
         self.phases = list(_phases(recording, self._logs))
-        self._counter = counter = Counter.of(recording, unit)
+        self._counter = Counter.of(recording, unit)
         self.parked_w = 0.0 if unit else recording.get("parked_w") or _parked_w(recording, self.phases)
-        self._joules = {pid: self._alone(pid, counter) or solo.get(self.kinds[pid]) for pid in self.pids}
+        self._joules = {pid: self._alone(pid) or solo.get(self.kinds[pid]) for pid in self.pids}
         self._cycles = self._find_cycles()
         for pid in self.pids:  # another process of the same kind may have been alone
             if self._joules[pid] is None:
                 of_kind = [self._joules[other] for other in self.pids if self.kinds[other] == self.kinds[pid]]
                 self._joules[pid] = next((joules for joules in of_kind if joules is not None), None)
-        self._fill_rest(counter)
+        self._fill_rest()
 
-    def _fill_rest(self, counter: Counter) -> None:
+    def _fill_rest(self) -> None:
         """If one kind of work is unknown: the energy that the others did not use, per unit."""
         unknown = {self.kinds[pid] for pid, joules in self._joules.items() if joules is None} - {"hold"}
         if len(unknown) != 1:
@@ -144,24 +144,26 @@ class Timeline:
         for phase in self.phases:
             if phase.working & set(pids) and phase.end - phase.begin > 2 * EDGE_S:
                 begin, end = phase.begin + EDGE_S, phase.end - EDGE_S
-                used = sum(self.used(begin, end).values())
-                joules += counter.between(begin, end) - self.parked_w * (end - begin) - used
+                joules += self._measured(begin, end) - sum(self.used(begin, end).values())
                 units += sum(self._units(pid, begin, end) for pid in pids)
         for pid in pids:
             self._joules[pid] = max(0.0, joules) / units if units else None
 
-    def _alone(self, pid: int, counter: Counter) -> float | None:
-        """Joules above parked power per unit of work while the process worked alone; None if it never did."""
-        spans = [
+    def _alone_spans(self, pid: int) -> list[tuple[float, float]]:
+        """When the process worked alone, without the edges."""
+        return [
             (phase.begin + EDGE_S, phase.end - EDGE_S)
             for phase in self.phases
             if phase.working == {pid} and phase.end - phase.begin > 2 * EDGE_S
         ]
+
+    def _alone(self, pid: int) -> float | None:
+        """Joules above parked power per unit of work while the process worked alone; None if it never did."""
+        spans = self._alone_spans(pid)
         units = sum(self._units(pid, *span) for span in spans)
         if sum(end - begin for begin, end in spans) < LEAST_ALONE_S or not units:
             return None
-        joules = sum(counter.between(begin, end) - self.parked_w * (end - begin) for begin, end in spans)
-        return max(0.0, joules) / units
+        return max(0.0, sum(self._measured(*span) for span in spans)) / units
 
     def _find_cycles(self) -> dict[str, list[float]]:
         """Energy per unit in each bin of a cycle, for kinds of work whose units have different sizes.
@@ -170,11 +172,8 @@ class Timeline:
         """
         cycles: dict[str, list[float]] = {}
         for kind in set(self.kinds.values()):
-            spans = [
-                (pid, phase.begin + EDGE_S, phase.end - EDGE_S)
-                for phase in self.phases if len(phase.working) == 1
-                for pid in phase.working if self.kinds[pid] == kind
-            ]  # fmt: skip
+            pids = [pid for pid in self.pids if self.kinds[pid] == kind]
+            spans = [(pid, first, last) for pid in pids for first, last in self._alone_spans(pid)]
             parts = [
                 self._per_unit(pid, first + i * VARIES_S, first + (i + 1) * VARIES_S)
                 for pid, first, last in spans
@@ -194,7 +193,11 @@ class Timeline:
     def _per_unit(self, pid: int, begin: float, end: float) -> float | None:
         """Joules above parked power per unit, if the process works alone; None if it does nothing."""
         units = self._units(pid, begin, end)
-        return max(0.0, self._counter.between(begin, end) - self.parked_w * (end - begin)) / units if units else None
+        return max(0.0, self._measured(begin, end)) / units if units else None
+
+    def _measured(self, begin: float, end: float) -> float:
+        """Joules of the GPU above parked power."""
+        return self._counter.between(begin, end) - self.parked_w * (end - begin)
 
     def _units(self, pid: int, begin: float, end: float) -> float:
         return sum(log.between(begin, end) for log in self._logs[pid])
@@ -208,11 +211,11 @@ class Timeline:
         """Joules above parked power between two times, by pid."""
         return {pid: self._used(pid, begin, end) for pid in self.pids}
 
-    def adds_up(self, begin: float, end: float) -> bool:
+    def adds_up(self, used: Mapping[int, float], begin: float, end: float) -> bool:
         """Whether the energy of all processes is about the measured energy."""
-        measured = self._counter.between(begin, end) - self.parked_w * (end - begin)
+        measured = self._measured(begin, end)
         least, most = ADDS_UP
-        return least * measured <= sum(self.used(begin, end).values()) <= most * measured
+        return least * measured <= sum(used.values()) <= most * measured
 
     def _used(self, pid: int, begin: float, end: float) -> float:
         if cycle := self._cycles.get(self.kinds[pid]):

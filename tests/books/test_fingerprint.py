@@ -102,7 +102,7 @@ def test_another_behaviour_is_kept_apart() -> None:
 
     assert [round(one.watts()) for one in known.reliable()] == [700, 400]
     for place in (3, 4):
-        known.learn(Alone(tuple(float(i == place) for i in range(len(UNITS))), RELIABLE_S / 2, 1.0, 1.0))
+        known.learn(Alone(tuple(float(i == place) for i in range(len(UNITS))), 1.0, 1.0, 1.0))
     assert len(known.behaviours) == MOST_BEHAVIOURS
     assert [round(one.watts()) for one in known.reliable()] == [700, 400]
 

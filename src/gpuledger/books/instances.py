@@ -54,6 +54,18 @@ class Instance:
     """Identifies what runs in the instance."""
 
 
+def shares_of(watts: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """The share of each instance in the sum of all powers, and the variance of the share."""
+    total_w = sum(power_w for power_w, _ in watts.values())
+    sum_variance = sum(sd_w * sd_w for _, sd_w in watts.values())
+    result = {}
+    for uuid, (power_w, sd_w) in watts.items():
+        share = power_w / total_w
+        variance = max(0.0, (1 - 2 * share) * sd_w * sd_w + share * share * sum_variance) / total_w**2
+        result[uuid] = (share, variance)
+    return result
+
+
 class InstancePower:
     """Divides the power of one GPU among its MIG instances."""
 

@@ -18,7 +18,7 @@ from math import sqrt
 from gpuledger.books.activity import Mixture
 from gpuledger.books.engine import CHANGED, SAMPLES_PER_S, EngineTime
 from gpuledger.books.fingerprint import Activities, Alone, Fingerprint, Fingerprints, largest_difference
-from gpuledger.books.instances import Instance, InstancePower
+from gpuledger.books.instances import Instance, InstancePower, shares_of
 from gpuledger.books.interval import Interval, Weights, mps
 from gpuledger.books.mixture import (
     KNOWN_SD,
@@ -337,18 +337,17 @@ class Sharing:
         total_w = sum(power for power, _ in watts.values())
         if len(interval.rows) < 2 or total_w < LEAST_TOTAL_W:
             return None
-        sum_variance = sum(sd * sd for _, sd in watts.values())
+        shares = shares_of(watts)
         weights: dict[Row, int] = {}
         errors: dict[Row, float] = {}
         activity: dict[Row, Proportions] = {}
         unseen = 0.0
-        for uuid, (power_w, sd_w) in watts.items():
+        for uuid, (power_w, _) in watts.items():
             rows = by_instance.get(uuid, [])
             if not rows:
                 unseen += power_w
                 continue
-            share = power_w / total_w
-            variance = max(0.0, (1 - 2 * share) * sd_w * sd_w + share * share * sum_variance) / total_w**2
+            share, variance = shares[uuid]
             busy = min(1.0, interval.mig_engine_s[uuid] / (interval.mig_measured_s[uuid] or elapsed_s))
             observed = Observed(elapsed_s, busy, instances[uuid].activity, (), interval.mig_clock, power_w)
             if len(rows) == 1:
