@@ -6,7 +6,7 @@ from math import sqrt
 
 import pytest
 
-from gpuledger.books.engine import CERTAIN, EngineTime, delayed
+from gpuledger.books.engine import CERTAIN, SAMPLES_SD, EngineTime, delayed
 from gpuledger.books.fingerprint import Alone, Fingerprint
 from gpuledger.books.interval import Interval
 from gpuledger.books.rows import Row
@@ -146,8 +146,21 @@ def test_known_processes_get_at_most_their_time_next_to_others() -> None:
         many.second(one=0.6, two=0.4)
     known = {ONE: demanding(0.2), TWO: demanding(1.0)}
 
-    assert few.time.of_known(known, 1.0)[ONE] == pytest.approx(delayed(0.2, 1.0))
-    assert many.time.of_known(known, 1.0)[ONE] > 0.4
+    assert few.time.of_known(known, 1.0)[ONE].time == pytest.approx(delayed(0.2, 1.0))
+    assert many.time.of_known(known, 1.0)[ONE].time > 0.4
+
+
+def test_a_time_is_no_more_uncertain_than_it_can_be_long() -> None:
+    """A process that does little alone; once many samples prove that it does more, it is as uncertain as any other."""
+    few, many = Engine(), Engine()
+    for _ in range(20):
+        few.second(one=0.1, two=0.9)
+        many.second(one=0.6, two=0.4)
+    known = {ONE: demanding(0.2), TWO: demanding(1.0)}
+
+    assert few.time.of_known(known, 1.0)[ONE].sd == pytest.approx(delayed(0.2, 1.0))
+    assert few.time.of_known(known, 1.0)[TWO].sd == SAMPLES_SD
+    assert many.time.of_known(known, 1.0)[ONE].sd == SAMPLES_SD
 
 
 def test_samples_of_known_processes_are_pulled_to_the_fair_share() -> None:
@@ -158,7 +171,7 @@ def test_samples_of_known_processes_are_pulled_to_the_fair_share() -> None:
 
     times = engine.time.of_known({ONE: demanding(1.0), TWO: demanding(1.0)}, 1.0)
 
-    assert 0.4 < times[ONE] < 0.5 < times[TWO] < 0.6
+    assert 0.4 < times[ONE].time < 0.5 < times[TWO].time < 0.6
 
 
 def test_rests_do_not_hide_a_process_that_works() -> None:
@@ -180,7 +193,7 @@ def test_the_last_second_counts_after_a_change() -> None:
 
     times = engine.time.of_known({ONE: demanding(1.0), TWO: demanding(0.3)}, 1.0)
 
-    assert times[ONE] > 0.7
+    assert times[ONE].time > 0.7
 
 
 def test_little_work_alone_does_not_limit_the_time_next_to_a_stranger() -> None:
@@ -201,4 +214,4 @@ def test_idle_time_has_no_fair_share() -> None:
 
     times = engine.time.of_known({ONE: demanding(0.6), TWO: demanding(0.6)}, 0.5)
 
-    assert times[ONE] < 0.15
+    assert times[ONE].time < 0.15

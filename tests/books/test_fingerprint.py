@@ -13,9 +13,9 @@ from gpuledger.books.fingerprint import (
     RELIABLE_S,
     UNITS,
     Alone,
-    Behaviour,
     Fingerprint,
     Fingerprints,
+    Means,
     activities,
     relative_clock,
     workload_of,
@@ -34,7 +34,7 @@ def row(pid: int = 7, name: str = "python3", uid: int = 0, owner: Owner | None =
     return Row(GPU, GPU.uuid, pid, 1, pid, Resident(pid, "compute"), facts, owner or Owner())
 
 
-def reliable(known: Fingerprints, process: Row) -> list[Behaviour]:
+def reliable(known: Fingerprints, process: Row) -> tuple[Means, ...]:
     """What is known of a process."""
     fingerprint = known.get(process)
     assert fingerprint is not None
@@ -74,22 +74,22 @@ def test_a_shape_is_that_of_the_time_on_the_engine() -> None:
         rare.learn(Alone(tuple(part / 3 for part in MATMUL), 1.0, 1 / 3, 600 / 3))
 
     (always,), (thirds,) = busy.reliable(), rare.reliable()
-    assert thirds.shape() == pytest.approx(always.shape())
-    assert thirds.watts() == pytest.approx(always.watts()) == pytest.approx(600)
+    assert thirds.shape == pytest.approx(always.shape)
+    assert thirds.watts == pytest.approx(always.watts) == pytest.approx(600)
 
 
 def test_short_looks_are_not_used() -> None:
     """Not before it was seen long enough; and the longer, the surer."""
     known = Fingerprint()
     known.learn(Alone(MATMUL, RELIABLE_S / 2, 1.0, 700.0))
-    assert known.reliable() == []
+    assert known.reliable() == ()
 
     known.learn(Alone(MATMUL, RELIABLE_S, 1.0, 700.0))
-    (one,) = known.reliable()
-    before = one.variance()
+    (before,) = known.reliable()
     known.learn(Alone(MATMUL, 60.0, 60.0, 700.0))
 
-    assert one.variance() < before
+    (after,) = known.reliable()
+    assert after.variance < before.variance
 
 
 def test_another_behaviour_is_kept_apart() -> None:
@@ -100,11 +100,11 @@ def test_another_behaviour_is_kept_apart() -> None:
     for _ in range(5):
         known.learn(Alone(COPY, 1.0, 1.0, 400.0))
 
-    assert [round(one.watts()) for one in known.reliable()] == [700, 400]
+    assert [round(one.watts) for one in known.reliable()] == [700, 400]
     for place in (3, 4):
         known.learn(Alone(tuple(float(i == place) for i in range(len(UNITS))), 1.0, 1.0, 1.0))
     assert len(known.behaviours) == MOST_BEHAVIOURS
-    assert [round(one.watts()) for one in known.reliable()] == [700, 400]
+    assert [round(one.watts) for one in known.reliable()] == [700, 400]
 
 
 def test_old_times_count_less() -> None:
@@ -114,7 +114,7 @@ def test_old_times_count_less() -> None:
         known.learn(Alone(MATMUL, 1.0, 1.0, watts))
 
     (one,) = known.reliable()
-    assert one.watts() == pytest.approx(300, abs=10)
+    assert one.watts == pytest.approx(300, abs=10)
 
 
 def test_a_workload_is_known_again() -> None:
@@ -139,8 +139,8 @@ def test_a_process_goes_before_its_workload() -> None:
     for _ in range(5):
         known.learn(this, Alone(MATMUL, 1.0, 1.0, 700.0))
 
-    assert [round(one.watts()) for one in reliable(known, this)] == [700]
-    assert [round(one.watts()) for one in reliable(known, row(9))] == [500, 700]
+    assert [round(one.watts) for one in reliable(known, this)] == [700]
+    assert [round(one.watts) for one in reliable(known, row(9))] == [500, 700]
 
 
 def test_a_nameless_process_is_no_workload() -> None:

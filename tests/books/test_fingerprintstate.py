@@ -66,12 +66,13 @@ def test_restored_behaviours_weigh_a_minute(known: Fingerprints) -> None:
     assert [behaviour.seconds for behaviour in after.behaviours] == [RESTORED_S, before.behaviours[1].seconds]
     assert after.peak == before.peak
     for old, new in zip(before.behaviours, after.behaviours, strict=True):
-        assert new.shape() == pytest.approx(old.shape())
-        assert (new.watts(), new.clock(), new.spread) == pytest.approx((old.watts(), old.clock(), old.spread))
+        assert new.means().shape == pytest.approx(old.means().shape)
+        assert new.means().watts == pytest.approx(old.means().watts)
+        assert (new.means().clock, new.spread) == pytest.approx((old.means().clock, old.spread))
     for _ in range(60):
         after.learn(Alone(MATMUL, 1.0, 1.0, 300.0))
-    watts = before.behaviours[0].watts()
-    assert after.behaviours[0].watts() < (watts + 300) / 2
+    watts = before.behaviours[0].means().watts
+    assert after.behaviours[0].means().watts < (watts + 300) / 2
 
 
 def test_restored_workloads_are_published_and_bounded(known: Fingerprints, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,8 +238,8 @@ def numbers(fingerprint: Fingerprint) -> list[float]:
     """All numbers that the books use."""
     return [fingerprint.peak, fingerprint.demand()] + [
         number
-        for behaviour in fingerprint.behaviours
-        for number in (*behaviour.shape(), behaviour.watts(), behaviour.clock(), behaviour.variance())
+        for means in map(Behaviour.means, fingerprint.behaviours)
+        for number in (*means.shape, means.watts, means.clock, means.variance)
     ]
 
 

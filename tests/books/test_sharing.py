@@ -205,6 +205,23 @@ def test_unknown_clients_of_mps_have_equal_parts_and_a_wide_error() -> None:
     assert {use.resident.pid: use.energy_share_error for use in last.processes} == {4: None, 1: 0.289, 2: 0.289}
 
 
+def test_a_known_client_explains_the_activity_but_not_for_certain() -> None:
+    """Another client did 2 %, which the known one may have done as well: it gets nothing, and the error says so."""
+    gpu = Shared({1: (MATMUL, 570_000), 2: (MATMUL, 570_000)})
+    gpu.world.mps_servers[4] = "root"
+    for _ in range(7):
+        gpu.tick([4, 1], {1: 1.0}, {4: 99})
+    before = last = gpu.tick([4, 1, 2], {1: 0.96, 2: 0.02}, {4: 99})
+    for _ in range(3):
+        before, last = last, gpu.tick([4, 1, 2], {1: 0.96, 2: 0.02}, {4: 99})
+    got = active(last, before)
+
+    errors = {use.resident.pid: use.energy_share_error or 0.0 for use in last.processes}
+    assert got[2] == 0
+    assert 0.02 < errors[1] < 0.05
+    assert 0.02 < errors[2] < 0.05
+
+
 def test_a_behaviour_never_seen_is_believed_less() -> None:
     """Known as a copy, it now multiplies beside another: the samples decide, for the activity is not explained."""
     gpu = Shared({1: (COPY, 400_000), 2: (DECODE, 400_000)})

@@ -2,8 +2,8 @@
 
     python tools/h200/record_timelines.py FOLDER [--only NAME,...] [--list]
 
-The format is that of tests/data/h200/README.md, with activity every 0.2 s, the clock and all power samples. Needs
-PyTorch, pynvml and the PID namespace of the host.
+The format is that of tests/data/h200/README.md, with activity every 0.2 s and the clock. Needs PyTorch, pynvml
+and the PID namespace of the host.
 """
 
 from __future__ import annotations
@@ -72,8 +72,19 @@ TIMELINES: dict[str, tuple[Play, ...]] = {
     "tl-embed-transformer-sort": (play("embed", 0, 46), play("transformer", 12, 58), play("sort", 22, 36)),
     "tl-elementwise-attention40": (play("elementwise", 0, 48), play("attention@0.4", 12, 58)),
     "tl-prompt-softmax": (play("prompt", 0, 44), play("softmax", 14, 58)),
+    "tl-mlp-stencil": (play("mlp", 0, 44), play("stencil", 12, 58)),
+    "tl-prompt-mlp40": (play("prompt", 0, 48), play("mlp@0.4", 12, 58)),
+    "tl-stencil-attention": (play("stencil", 0, 20, 30, 46), play("attention", 10, 58)),
+    "tl-montecarlo-transformer": (play("montecarlo", 0, 46), play("transformer", 12, 58)),
+    "tl-sparse-infer-copy": (play("sparse", 0, 40), play("infer", 12, 58), play("copy", 24, 46)),
+    "tl-mlp-sparse": (play("mlp", 0, 40), play("sparse", 0, 58)),
+    "tl-infer-mlp": (play("infer", 0, 40), play("mlp", 10, 50)),
+    "tl-decode-montecarlo30": (play("decode", 0, 40), play("montecarlo@0.3", 10, 50)),
+    "tl-lstm-stencil-conv": (play("lstm", 0, 34), play("stencil", 10, 50), play("conv", 20, 44)),
+    "tl-sparse-fp64": (play("sparse", 0, 38), play("fp64", 12, 50)),
     "tl-prompt-prompt": (play("prompt", 0, 40), play("prompt", 12, 58), play("hold", 0, 58)),
     "mps-tl-small-attention": (play("small", 0, 24), play("attention", 10, 34)),
+    "mps-tl-stencil-sparse": (play("stencil", 0, 26), play("sparse", 10, 38)),
     "mps-tl-infer-embed-fft30": (play("infer", 0, 34), play("embed", 10, 44), play("fft@0.3", 20, 44)),
 }
 
@@ -98,26 +109,7 @@ def work(pipe: Connection, asked: Play, start: float, environment: dict[str, str
 
 
 class Reader(record_shared.Reader):
-    """Adds activity every 0.2 s, all power samples and the power of the memory."""
-
-    def begin(self) -> None:
-        """Start a new recording without earlier samples."""
-        super().begin()
-        self._power_us = int(time.time() * 1e6)
-
-    def row(self) -> dict[str, Any]:
-        """Read one row."""
-        row = super().row()
-        try:
-            _, samples = pynvml.nvmlDeviceGetSamples(self._gpu, pynvml.NVML_TOTAL_POWER_SAMPLES, self._power_us)
-        except pynvml.NVMLError_NotFound:  # no new sample
-            samples = []
-        row["power_samples"] = [[s.timeStamp, s.sampleValue.uiVal] for s in samples if s.timeStamp > self._power_us]
-        self._power_us = max([self._power_us, *(at for at, _ in row["power_samples"])])
-        (memory,) = pynvml.nvmlDeviceGetFieldValues(self._gpu, [(pynvml.NVML_FI_DEV_POWER_AVERAGE, 2)])
-        if memory.nvmlReturn == pynvml.NVML_SUCCESS:
-            row["mem_power_mw"] = int(memory.value.uiVal)
-        return row
+    """Reads the activity every 0.2 s."""
 
     def _has_activity(self) -> bool:
         return self._rows % 2 == 0

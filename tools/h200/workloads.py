@@ -6,8 +6,10 @@ model loaded without working.
 
 More realistic kinds: `transformer` trains a model with an optimizer, `infer` answers requests of varying size with
 it, `conv` and `attention` are the core operations of other models, `embed` looks up rows of a large table, `lstm` runs
-many small kernels, and `fft`, `sort`, `elementwise`, `softmax`, `scatter` and `fp64` do what their names say. `prompt`
-processes prompts and generates tokens in turn. One step is one unit of work and takes some ten milliseconds.
+many small kernels, `mlp` trains two layers in single precision, `montecarlo` draws random numbers, `sparse` multiplies
+a sparse matrix, `stencil` sums the neighbours of each point of a grid, and `fft`, `sort`, `elementwise`, `softmax`,
+`scatter` and `fp64` do what their names say. `prompt` processes prompts and generates tokens in turn. One step is one
+unit of work and takes some ten milliseconds.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import math
 import random
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -271,11 +274,66 @@ def _prompt() -> Callable[[float], None]:
     return step
 
 
+def _mlp() -> Callable[[float], None]:
+    model = nn.Sequential(nn.Linear(2048, 8192), nn.ReLU(), nn.Linear(8192, 2048)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.randn(2048, 2048, device="cuda")
+
+    def step(_: float) -> None:
+        for _ in range(4):
+            optimizer.zero_grad(set_to_none=True)
+            functional.mse_loss(model(x), x).backward()
+            optimizer.step()
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _montecarlo() -> Callable[[float], None]:
+    def step(_: float) -> None:
+        for _ in range(10):
+            x, y = (torch.rand(1 << 26, device="cuda") for _ in range(2))
+            (x * x + y * y <= 1).sum()
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _sparse() -> Callable[[float], None]:
+    size, filled = 1 << 17, 32
+    columns = torch.randint(size, (size * filled,), device="cuda").view(size, filled).sort(1).values.flatten()
+    rows = torch.arange(0, size * filled + 1, filled, device="cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sparse tensors are in beta
+        matrix = torch.sparse_csr_tensor(rows, columns, torch.rand(size * filled, device="cuda"), (size, size))
+    x = torch.randn(size, 64, device="cuda")
+
+    def step(_: float) -> None:
+        for _ in range(10):
+            matrix @ x
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _stencil() -> Callable[[float], None]:
+    grid = torch.rand(512, 512, 512, device="cuda")
+    kernel = torch.rand(1, 1, 3, 3, 3, device="cuda")
+
+    def step(_: float) -> None:
+        with torch.no_grad():
+            for _ in range(2):
+                functional.conv3d(grid[None, None], kernel, padding=1)
+        torch.cuda.synchronize()
+
+    return step
+
+
 KINDS = {
     "train": _train, "decode": _decode, "serve": _serve, "copy": _copy, "small": _small, "hold": _hold,
     "conv": _conv, "attention": _attention, "fft": _fft, "sort": _sort, "elementwise": _elementwise, "embed": _embed,
     "transformer": _transformer, "infer": _infer, "fp64": _fp64, "softmax": _softmax, "scatter": _scatter,
-    "lstm": _lstm, "prompt": _prompt,
+    "lstm": _lstm, "prompt": _prompt, "mlp": _mlp, "montecarlo": _montecarlo, "sparse": _sparse, "stencil": _stencil,
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from operator import attrgetter
+from operator import add, attrgetter
 
 from gpuledger.books.fingerprint import UNITS, Activities
 from gpuledger.books.interval import Interval, mps
@@ -35,9 +35,10 @@ class Mixture:
 
     def add(self, row: Row, shape: Sequence[float], amount: float) -> None:
         """Add a known process that had the engine for a part of the time, with this activity meanwhile."""
+        units = [amount * unit for unit in shape]
+        earlier = self.units.get(row)
         self.engine[row] = self.engine.get(row, 0.0) + amount
-        sums = self.units.get(row) or [0.0] * len(shape)
-        self.units[row] = [old + amount * unit for old, unit in zip(sums, shape, strict=True)]
+        self.units[row] = units if earlier is None else list(map(add, earlier, units))
 
     def proportions(self, observed: Activities) -> dict[Row, Proportions]:
         """The share of each process. Strangers get what known processes leave of the observed activity.
@@ -47,15 +48,18 @@ class Mixture:
         total = sum(self.engine.values())
         if not total:
             return {}
-        strangers = sum(time for row, time in self.engine.items() if row not in self.units) / total
         known = [sum(unit) for unit in zip(*self.units.values(), strict=True)] or [0.0] * len(observed)
-        rest = [max(0.0, x - sum_) / strangers if strangers else 0.0 for x, sum_ in zip(observed, known, strict=True)]
-        wholes = [sum_ + strangers * left for sum_, left in zip(known, rest, strict=True)]
+        wholes: Sequence[float] = known
+        rest: Sequence[float] = ()
+        strangers = sum([time for row, time in self.engine.items() if row not in self.units]) / total
+        if strangers:
+            wholes = list(map(max, known, observed))
+            rest = [(whole - sum_) / strangers for whole, sum_ in zip(wholes, known, strict=True)]
         result: dict[Row, Proportions] = {}
         for row, seconds in self.engine.items():
             time = seconds / total
             parts = self.units.get(row) or [left * time for left in rest]
-            result[row] = (time, *(x / whole if whole else time for x, whole in zip(parts, wholes, strict=True)))
+            result[row] = (time, *[x / whole if whole else time for x, whole in zip(parts, wholes, strict=True)])
         return result
 
 

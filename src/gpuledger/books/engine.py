@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, pi, sqrt
+from typing import NamedTuple
 
 from gpuledger.books.fingerprint import Activities, Fingerprint, largest_difference
 from gpuledger.books.interval import Interval
@@ -22,7 +23,7 @@ LONG_S, SHORT_S = 15.0, 3.0
 """Time constants of the long and the short mean."""
 JUMP = 0.2
 """The means start again if the short mean of a process differs from its long mean by more."""
-REMAINING = 0.1
+REMAINING = 0.05
 """Weight of the means after they start again, or after a process started or stopped working."""
 FAIR = 0.1
 """Prior probability that a process has its fair share of a busy engine."""
@@ -38,6 +39,8 @@ ALIAS_SD = 0.08
 """Standard deviation of a share by many samples, from aliasing."""
 CERTAIN = 0.75
 """What a process did alone does not limit its time that is left after subtracting so many standard deviations."""
+SAMPLES_SD = 0.3
+"""Standard deviation of a time by samples. Larger than the sampling error: samples can alias with time slices."""
 MISSED = 0.001
 """Probability with which the samples of a working process may be missing until it counts as paused."""
 LEAST_QUIET_S = 1.5
@@ -74,6 +77,8 @@ class Recent:
     """Activity of the GPU in the last interval with a sample of the process."""
     sampled: int = 0
     """Intervals with a sample of the process."""
+    _variance: float | None = None
+    """Cache of `variance`."""
 
     def share(self) -> float:
         """Mean part of the time on the compute engine."""
@@ -89,7 +94,9 @@ class Recent:
 
     def variance(self) -> float:
         """Variance of `share`."""
-        return _variance(self.share(), self.seconds)
+        if self._variance is None:
+            self._variance = _variance(self.share(), self.seconds)
+        return self._variance
 
     def certain(self) -> float:
         """The time on the engine that the samples prove."""
@@ -101,6 +108,7 @@ class Recent:
 
     def forget(self, engine_s: float, seconds: float) -> None:
         """Keep only a little of the past, except for the last interval."""
+        self._variance = None
         self.engine_s = _little(self.engine_s, engine_s)
         self.seconds = _little(self.seconds, seconds)
         self.short_engine_s = _little(self.short_engine_s, engine_s)
@@ -110,6 +118,7 @@ class Recent:
 
     def add(self, engine_s: float, seconds: float, activity: Activities | None, now_ns: int) -> None:
         """Add an interval."""
+        self._variance = None
         decay, short = exp(-seconds / LONG_S), exp(-seconds / SHORT_S)
         self.engine_s = self.engine_s * decay + engine_s
         self.seconds = self.seconds * decay + seconds
@@ -142,6 +151,14 @@ class Recent:
         self.observed_s = self.observed_s * decay + seconds
 
 
+class Expected(NamedTuple):
+    """Expected part of an interval on the compute engine."""
+
+    time: float
+    sd: float
+    """At most the largest time that is possible: a process that does little alone can hardly do more next to others."""
+
+
 class EngineTime:
     """The processes of one GPU that worked lately, and the time that is expected of each."""
 
@@ -162,7 +179,7 @@ class EngineTime:
             recent = self.recent[row] = previous.get(row) or Recent()
             recent.add(interval.busy_ns.get(row, 0) / 1e9, elapsed_s, activity, now_ns)
         before = self.working
-        self.working = sorted(row for row, recent in self.recent.items() if recent.worked_ns is not None)
+        self.working = sorted([row for row, recent in self.recent.items() if recent.worked_ns is not None], key=Row.key)
         unchanged = self.working == before
         if not unchanged or any(self.recent[row].has_jumped() for row in self.working):
             for row, recent in self.recent.items():
@@ -177,30 +194,35 @@ class EngineTime:
         `busy` is the part of the interval in which the engine was busy. `strangers` were never observed alone. With
         `by_visibility`, the times are those of the part of the interval in which strangers work.
         """
-        times = {row: self.recent[row].share() for row in (*known, *strangers)}
+        known_times = {row: self.recent[row].share() for row in known}
+        others = {row: self.recent[row].share() for row in strangers}
         if by_visibility:
-            for row in strangers:
-                times[row] = min(busy, times[row] / max(0.1, self.recent[row].visible()))
-            _scale(times, known, max((1 - MOST_KNOWN) * busy, busy - sum(times[row] for row in strangers)))
+            others = {row: min(busy, time / max(0.1, self.recent[row].visible())) for row, time in others.items()}
+            known_times = _scaled(known_times, max((1 - MOST_KNOWN) * busy, busy - sum(others.values())))
         competition = _competition(busy)
         probability = (FAIR if known and not self._is_steady else FAIR_LIKELY) * competition
-        limits = {row: known[row].peak if row in known else 1.0 for row in times}
-        whole = sum(limits.values())
-        for row, limit in limits.items():
-            times[row] = _towards_fair(times[row], self.recent[row].variance(), busy * limit / whole, probability)
+        fair = busy / (sum([fingerprint.peak for fingerprint in known.values()]) + len(strangers))
+        for row, time in others.items():
+            others[row] = _towards_fair(time, self.recent[row].variance(), fair, probability)
         variance = 0.0
         for row, fingerprint in known.items():
-            certain = self.recent[row].certain()
-            demand = max(delayed(fingerprint.demand(), busy), min(certain, busy))
-            shared = min(times[row], max(fingerprint.peak, certain))
-            times[row] = competition * shared + (1 - competition) * min(demand, 0.9 * busy)
-            variance += (competition * TIME_SD + (1 - competition) * DEMAND_SD * demand) ** 2
+            recent, peak = self.recent[row], fingerprint.peak
+            time = _towards_fair(known_times[row], recent.variance(), fair * peak, probability)
+            if time > peak:
+                time = min(time, max(peak, recent.certain()))
+            sd = TIME_SD
+            if competition < 1:
+                demand = max(delayed(fingerprint.demand(), busy), min(recent.certain(), busy))
+                time = competition * time + (1 - competition) * min(demand, 0.9 * busy)
+                sd = competition * TIME_SD + (1 - competition) * DEMAND_SD * demand
+            known_times[row] = time
+            variance += sd**2
         if strangers:
-            _scale(times, known, min(MOST_KNOWN * busy, sum(times[row] for row in known)))
-            _scale(times, strangers, busy - sum(times[row] for row in known))
-        return times, sqrt(variance)
+            known_times = _scaled(known_times, min(MOST_KNOWN * busy, sum(known_times.values())))
+            others = _scaled(others, busy - sum(known_times.values()))
+        return known_times | others, sqrt(variance)
 
-    def of_known(self, known: Mapping[Row, Fingerprint], busy: float) -> dict[Row, float]:
+    def of_known(self, known: Mapping[Row, Fingerprint], busy: float) -> dict[Row, Expected]:
         """Expected part of the interval on the engine, by the samples of the last seconds, if all processes are known.
 
         At most the time of the process alone, reduced by the delay next to others, unless the samples are certain: what
@@ -209,17 +231,20 @@ class EngineTime:
         limits = {row: delayed(fingerprint.peak, busy) for row, fingerprint in known.items()}
         whole = max(busy, sum(limits.values()))
         probability = FAIR_KNOWN * _competition(busy)
-        shares, times = {}, {}
+        missing = busy
+        bounded = []
         for row, limit in limits.items():
             recent = self.recent[row]
-            share = shares[row] = recent.short_share()
+            share = recent.short_share()
+            missing -= share
             variance = _variance(share, recent.short_seconds)
             time = _towards_fair(share, variance, busy * limit / whole, probability)
-            times[row] = min(time, max(limit, recent.certain()))
-        missing = max(0.0, busy - sum(shares.values()))  # the means of processes that just began lag
-        room = {row: max(0.0, limit - times[row]) for row, limit in limits.items()}
-        part = min(1.0, missing / (sum(room.values()) or 1.0))
-        return {row: time + part * room[row] for row, time in times.items()}
+            bound = max(limit, recent.certain()) if recent.share() > limit else limit
+            bounded.append((row, min(time, bound), bound))
+        # The means of processes that just began lag: what is missing is divided by the room below the bounds.
+        room = sum([bound - time for _, time, bound in bounded])
+        part = min(1.0, max(0.0, missing) / (room or 1.0))
+        return {row: Expected(time + part * (bound - time), min(SAMPLES_SD, bound)) for row, time, bound in bounded}
 
 
 def _competition(busy: float) -> float:
@@ -264,8 +289,7 @@ def _are_alike(slots: Sequence[Activities]) -> bool:
     return len(changes) > 1 and changes[len(changes) // 2] < STEADY
 
 
-def _scale(times: dict[Row, float], rows: Mapping[Row, object] | Sequence[Row], total: float) -> None:
-    """Scale some of the times so that they add up to a total."""
-    whole = sum(times[row] for row in rows)
-    for row in rows:
-        times[row] = times[row] * total / whole if whole else total / len(rows)
+def _scaled(times: Mapping[Row, float], total: float) -> dict[Row, float]:
+    """The times in proportion, so that they add up to a total."""
+    whole = sum(times.values())
+    return {row: time * total / whole if whole else total / len(times) for row, time in times.items()}

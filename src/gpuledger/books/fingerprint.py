@@ -85,6 +85,22 @@ class Alone:
     """SM clock relative to its highest value."""
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The means of a behaviour, relative to the time on the compute engine."""
+
+    shape: Activities
+    """Activity while on the compute engine; empty if unknown."""
+    watts: float
+    """Power above parked power while on the compute engine."""
+    clock: float = 1.0
+    """SM clock relative to its highest value."""
+    seconds: float = 0.0
+    """How long it was observed."""
+    variance: float = 0.0
+    """Relative variance of the shape."""
+
+
 @dataclass(slots=True)
 class Behaviour:
     """One mode of operation of a process, such as training or evaluation: sums with exponential decay."""
@@ -118,17 +134,15 @@ class Behaviour:
         self.activity_s = [old * decay + new * alone.seconds for old, new in amounts]
         self.spread += (distance - self.spread) * alone.seconds / self.seconds
 
-    def shape(self) -> list[float]:
-        """Activity while on the compute engine."""
-        return [amount / self.engine_s for amount in self.activity_s]
-
-    def watts(self) -> float:
-        """Power above parked power while on the compute engine."""
-        return self.joules / self.engine_s
-
-    def clock(self) -> float:
-        """Mean SM clock relative to its highest value."""
-        return self.clock_s / self.seconds
+    def means(self) -> Means:
+        """The observed means; their variance is larger while there are few observations."""
+        return Means(
+            shape=tuple([amount / self.engine_s for amount in self.activity_s]),
+            watts=self.joules / self.engine_s,
+            clock=self.clock_s / self.seconds,
+            seconds=self.seconds,
+            variance=self.spread + 0.1 / self.seconds,
+        )
 
     def cap(self, most_s: float) -> None:
         """Reduce the weight of the observations to that of `most_s` seconds; the means do not change."""
@@ -144,10 +158,6 @@ class Behaviour:
         """A copy that later observations do not change."""
         return Behaviour(self.seconds, self.engine_s, self.joules, self.clock_s, list(self.activity_s), self.spread)
 
-    def variance(self) -> float:
-        """Relative variance of the shape; larger while there are few observations."""
-        return self.spread + 0.1 / self.seconds
-
 
 @dataclass(slots=True)
 class Fingerprint:
@@ -156,6 +166,8 @@ class Fingerprint:
     behaviours: list[Behaviour] = field(default_factory=list)
     peak: float = 0.0
     """Largest part of an interval in which it had the compute engine while alone."""
+    _reliable: tuple[Means, ...] | None = field(default=None, compare=False, repr=False)
+    """Cache: estimates use it in every tick, and it rarely changes."""
 
     def learn(self, alone: Alone) -> None:
         """Add an interval to the nearest behaviour, or start a new one in place of the least observed."""
@@ -166,7 +178,14 @@ class Fingerprint:
             nearest = Behaviour()
             self.behaviours.append(nearest)
         nearest.learn(alone)
+        self._reliable = None
         self.peak = max(self.peak * 0.5 ** (alone.seconds / HALF_LIFE_S), min(1.0, alone.engine_s / alone.seconds))
+
+    def cap(self, most_s: float) -> None:
+        """Reduce the weight of the observations of each behaviour to that of `most_s` seconds."""
+        for behaviour in self.behaviours:
+            behaviour.cap(most_s)
+        self._reliable = None
 
     def copy(self) -> Fingerprint:
         """A copy that later observations do not change."""
@@ -176,9 +195,13 @@ class Fingerprint:
         """Mean part of the time in which it had the compute engine while alone."""
         return min(1.0, sum(b.engine_s for b in self.behaviours) / sum(b.seconds for b in self.behaviours))
 
-    def reliable(self) -> list[Behaviour]:
-        """The behaviours observed for at least RELIABLE_S."""
-        return [behaviour for behaviour in self.behaviours if behaviour.seconds >= RELIABLE_S]
+    def reliable(self) -> tuple[Means, ...]:
+        """The behaviours observed for at least RELIABLE_S; the same tuple until something is learned."""
+        if self._reliable is None:
+            self._reliable = tuple(
+                behaviour.means() for behaviour in self.behaviours if behaviour.seconds >= RELIABLE_S
+            )
+        return self._reliable
 
 
 class Fingerprints:
@@ -218,8 +241,7 @@ class Fingerprints:
     def restore(self, workloads: Iterable[tuple[Workload, Fingerprint]]) -> None:
         """Add fingerprints that were learned before a restart, the least recently learned first."""
         for workload, fingerprint in workloads:
-            for behaviour in fingerprint.behaviours:
-                behaviour.cap(RESTORED_S)
+            fingerprint.cap(RESTORED_S)
             self._put(workload, fingerprint)
 
     def get(self, row: Row) -> Fingerprint | None:
@@ -254,9 +276,9 @@ def workload_of(device: Device, facts: Facts | None, owner: Owner) -> Workload |
 
 
 def _learned(behaviour: Behaviour) -> LearnedBehaviour:
-    shape = zip(UNIT_NAMES, behaviour.shape(), strict=True)
+    means = behaviour.means()
     return LearnedBehaviour(
-        seconds=round(behaviour.seconds, 1),
-        power_mw=round(behaviour.watts() * 1000),
-        activity=tuple((name, round(amount, 4)) for name, amount in shape),
+        seconds=round(means.seconds, 1),
+        power_mw=round(means.watts * 1000),
+        activity=tuple((name, round(amount, 4)) for name, amount in zip(UNIT_NAMES, means.shape, strict=True)),
     )

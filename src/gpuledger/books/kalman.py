@@ -35,10 +35,9 @@ class Estimate:
         rows = zip(*self.columns, strict=True)
         return [number - sum(map(mul, row, self.amounts)) for number, row in zip(observed, rows, strict=True)]
 
-    def variance_reduction(self, gradient: Vector) -> float:
-        """g^T S^-1 g = |L^-1 g|^2: how much the observations reduce the variance of a function with gradient g."""
-        scaled = forward(self.root, gradient)
-        return float(sum(map(mul, scaled, scaled)))
+    def whitened(self, vector: Vector) -> list[float]:
+        """L^-1 v, S = L L^T. The observations reduce the variance of a function with gradient g by |L^-1 H P g|^2."""
+        return forward(self.root, vector)
 
 
 def update(observed: Vector, noise: Vector, columns: Sequence[Vector], prior: Vector, variances: Vector) -> Estimate:

@@ -286,7 +286,9 @@ class EnergyBook:
 
     def ledger(self, uuid: str) -> Ledger:
         """The ledger of a GPU; opened on first use."""
-        return self.ledgers.setdefault(uuid, Ledger(self._policy, self._longest_ns, self.fingerprints))
+        if uuid not in self.ledgers:
+            self.ledgers[uuid] = Ledger(self._policy, self._longest_ns, self.fingerprints)
+        return self.ledgers[uuid]
 
     def book(
         self, tick: Tick, present: Present, work: Mapping[str, Work], hidden: frozenset[str], elapsed_ns: int

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from operator import add, mul
+from typing import NamedTuple
 
 from gpuledger.books.activity import Mixture
-from gpuledger.books.fingerprint import Activities
+from gpuledger.books.fingerprint import Activities, Means
 from gpuledger.books.kalman import Estimate, update
 from gpuledger.books.rows import Proportions, Row
 
-SAMPLES_SD = 0.3
-"""Standard deviation of a share by samples. Larger than the sampling error: samples can alias with time slices."""
 ACTIVITY_SD = 0.03
 """Standard deviation of an activity between two runs of the same work."""
 POWER_SD = 0.15
@@ -33,21 +33,16 @@ FULL_W = 1000.0
 WEIGHT_UNIT = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A process in one of its behaviours."""
 
     row: Row
     prior: float
-    """Part of the time on the compute engine, by samples."""
-    watts: float
-    """Power above parked power while on the compute engine."""
+    """Expected part of the time on the compute engine."""
+    prior_sd: float
+    behaviour: Means
     power_sd: float
-    """Relative standard deviation of `watts`."""
-    shape: Sequence[float] = ()
-    """Activity while on the compute engine; empty if unknown."""
-    variance: float = 0.0
-    """Relative variance of the shape."""
+    """Relative standard deviation of the power of the behaviour."""
 
 
 def by_samples(parts: Sequence[Part]) -> Estimate:
@@ -55,37 +50,41 @@ def by_samples(parts: Sequence[Part]) -> Estimate:
     return Estimate(
         amounts=[part.prior for part in parts],
         columns=[()] * len(parts),
-        variances=[SAMPLES_SD**2] * len(parts),
+        variances=[part.prior_sd**2 for part in parts],
         root=[],
     )
 
 
-def by_activity(parts: Sequence[Part], activity: Activities, power_w: float, prior_sd: float) -> Estimate:
+def by_activity(parts: Sequence[Part], activity: Activities, power_w: float) -> Estimate:
     """The amounts that explain activity and power; residuals that are too large are added to the noise."""
-    used = [i for i, amount in enumerate(activity) if amount or any(part.shape[i] for part in parts)]
-    observed = [*[activity[i] for i in used], power_w / FULL_W]
-    columns = [[*[part.shape[i] for i in used], part.watts / FULL_W] for part in parts]
+    behaviours = [part.behaviour for part in parts]
+    units = zip(activity, *[behaviour.shape for behaviour in behaviours], strict=True)
+    table = [unit for unit in units if any(unit)]
+    table.append((power_w / FULL_W, *[behaviour.watts / FULL_W for behaviour in behaviours]))
+    observed, *columns = zip(*table, strict=True)
     prior = [part.prior for part in parts]
-    noise = [ACTIVITY_SD**2] * len(observed)
+    spreads = [sqrt(part.behaviour.variance) * part.prior for part in parts]
+    noise = [ACTIVITY_SD**2 + _squared(list(map(mul, spreads, amounts))) for _, *amounts in table]
     noise[-1] += (POWER_SD * power_w / FULL_W) ** 2
-    for part, column in zip(parts, columns, strict=True):
-        scale = part.variance * part.prior * part.prior
-        noise = [sensor + scale * amount * amount for sensor, amount in zip(noise, column, strict=True)]
-    variances = [prior_sd**2] * len(parts)
+    variances = [part.prior_sd**2 for part in parts]
     estimate = update(observed, noise, columns, prior, variances)
     residuals = estimate.residuals(observed)
     if any(residual * residual > SURPRISE * variance for residual, variance in zip(residuals, noise, strict=True)):
-        unexplained = sum(residual * residual for residual in residuals)
+        unexplained = _squared(residuals)
         noise = [variance + unexplained for variance in noise]
         estimate = update(observed, noise, columns, prior, variances)
     return estimate
 
 
+def _squared(vector: Sequence[float]) -> float:
+    return float(sum(map(mul, vector, vector)))
+
+
 @dataclass(slots=True)
 class _Moments:
-    """Share, prior variance and H P g (`gradient`) of one process."""
+    """Of one process: y_i = L^-1 H P g_i (`gain`; g_i is the gradient of its share), share and prior variance."""
 
-    gradient: list[float]
+    gain: Sequence[float]
     share: float = 0.0
     variance: float = 0.0
 
@@ -94,25 +93,31 @@ def share_errors(parts: Sequence[Part], estimate: Estimate, unsampled: float) ->
     """Standard deviation over 5 s of each share s_i = p_i / P: p_i is the power of process i, P the sum of all.
 
     Prior: var(s_i) = ((1 - s_i)^2 var(p_i) + s_i^2 sum_{j != i} var(p_j)) / P^2. The observations reduce it by
-    g^T S^-1 g; the share of processes without samples adds (s_i x `unsampled`)^2.
+    |y_i - s_i Y|^2, where y_i = L^-1 H P g_i and Y = sum_j y_j; the share of processes without samples adds
+    (s_i x `unsampled`)^2.
     """
-    total_w = sum(amount * part.watts for amount, part in zip(estimate.amounts, parts, strict=True))
-    size = len(estimate.root)
+    total_w = sum(amount * part.behaviour.watts for amount, part in zip(estimate.amounts, parts, strict=True))
     by_row: dict[Row, _Moments] = {}
     for part, amount, column, prior in zip(parts, estimate.amounts, estimate.columns, estimate.variances, strict=True):
-        slope = part.watts / total_w
-        own = by_row.get(part.row) or by_row.setdefault(part.row, _Moments([0.0] * size))
-        own.share += amount * slope
-        own.variance += prior * slope * slope + (amount * slope * part.power_sd) ** 2
+        slope = part.behaviour.watts / total_w
         spread = prior * slope
-        own.gradient = [old + spread * number for old, number in zip(own.gradient, column, strict=True)]
+        gain = estimate.whitened([spread * number for number in column])
+        own = by_row.get(part.row)
+        if own is None:
+            own = by_row[part.row] = _Moments(gain)
+        else:
+            own.gain = list(map(add, own.gain, gain))
+        own.share += amount * slope
+        own.variance += spread * slope + (amount * slope * part.power_sd) ** 2
     total_variance = sum(own.variance for own in by_row.values())
-    total_gradient = [sum(numbers) for numbers in zip(*(own.gradient for own in by_row.values()), strict=True)]
+    total_gain = [sum(numbers) for numbers in zip(*[own.gain for own in by_row.values()], strict=True)]
+    total_reduction = _squared(total_gain)
     errors: dict[Row, float] = {}
     for row, own in by_row.items():
-        variance = own.variance * (1 - 2 * own.share) + own.share**2 * total_variance
-        gradient = [g - own.share * sum_g for g, sum_g in zip(own.gradient, total_gradient, strict=True)]
-        variance = max(0.0, variance - estimate.variance_reduction(gradient)) + (own.share * unsampled) ** 2
+        share = own.share
+        reduction = _squared(own.gain) - 2 * share * sum(map(mul, own.gain, total_gain))
+        variance = own.variance * (1 - 2 * share) - reduction + share * share * (total_variance - total_reduction)
+        variance = max(0.0, variance) + (share * unsampled) ** 2
         errors[row] = min(1.0, round(OVER_5_S * sqrt(variance), 3))
     return errors
 
@@ -121,7 +126,7 @@ def weights_of(parts: Sequence[Part], estimate: Estimate) -> dict[Row, int]:
     """Power of each process, as integers."""
     weights: dict[Row, int] = {}
     for part, amount in zip(parts, estimate.amounts, strict=True):
-        weights[part.row] = weights.get(part.row, 0) + round(amount * part.watts * WEIGHT_UNIT)
+        weights[part.row] = weights.get(part.row, 0) + round(amount * part.behaviour.watts * WEIGHT_UNIT)
     return weights
 
 
@@ -129,6 +134,5 @@ def proportions_of(parts: Sequence[Part], estimate: Estimate, observed: Activiti
     """Shares of the activity: the amount of each behaviour times its shape."""
     mixture = Mixture()
     for part, amount in zip(parts, estimate.amounts, strict=True):
-        if part.shape:
-            mixture.add(part.row, part.shape, amount)
+        mixture.add(part.row, part.behaviour.shape, amount)
     return mixture.proportions(observed)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 from gpuledger.books.activity import NOTHING, Mixture, equal_proportions
-from gpuledger.books.fingerprint import Activities
+from gpuledger.books.fingerprint import Activities, Means
 from gpuledger.books.interval import Weights
 from gpuledger.books.mixture import WEIGHT_UNIT
 from gpuledger.books.rows import ActivityShare, Proportions, Row
-from gpuledger.books.strangers import Column
 
 LEAST_TOTAL_W = 1e-6
 """With less power above parked power there is nothing to divide."""
@@ -62,10 +61,10 @@ class Watts:
     strangers_sd: float = 0.0
     mixture: Mixture = field(default_factory=Mixture)
 
-    def add(self, row: Row, column: Column, amount: float) -> None:
+    def add(self, row: Row, behaviour: Means, amount: float) -> None:
         """Add the power and activity of a known process that had the engine for a part of the time."""
-        self.known[row] += amount * column.watts
-        self.mixture.add(row, column.shape, amount)
+        self.known[row] += amount * behaviour.watts
+        self.mixture.add(row, behaviour.shape, amount)
 
     def shares(
         self,

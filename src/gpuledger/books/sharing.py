@@ -1,4 +1,4 @@
-"""The shares of processes that use one GPU at the same time: which estimate applies, and what is learned.
+"""The shares of processes that use one GPU at the same time: which estimate applies.
 
 In the order of what is known (docs/accuracy.md explains them):
 
@@ -11,18 +11,17 @@ In the order of what is known (docs/accuracy.md explains them):
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from math import sqrt
+from math import hypot, sqrt
 
 from gpuledger.books.activity import Mixture
-from gpuledger.books.engine import CHANGED, SAMPLES_PER_S, EngineTime
-from gpuledger.books.fingerprint import Activities, Alone, Fingerprint, Fingerprints, largest_difference
+from gpuledger.books.engine import SAMPLES_PER_S, SAMPLES_SD, EngineTime, Expected
+from gpuledger.books.fingerprint import Alone, Fingerprint, Fingerprints, Means
 from gpuledger.books.instances import Instance, InstancePower, shares_of
 from gpuledger.books.interval import Interval, Weights, mps
+from gpuledger.books.learning import Learning, alone_in
 from gpuledger.books.mixture import (
     KNOWN_SD,
-    SAMPLES_SD,
     UNKNOWN_SD,
     WEIGHT_UNIT,
     Part,
@@ -32,10 +31,9 @@ from gpuledger.books.mixture import (
     share_errors,
     weights_of,
 )
-from gpuledger.books.pauses import Pauses, PowerSlot
 from gpuledger.books.rows import Proportions, Row
 from gpuledger.books.shares import LEAST_TOTAL_W, Observed, Shares, Watts, any_split, equal_shares
-from gpuledger.books.strangers import SM, STRANGER_SD, Column, Explanation, separate, vary
+from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Explanation, separate, vary
 from gpuledger.books.time import BUFFER_NS
 
 VISIBLE = 1.5
@@ -44,14 +42,14 @@ MPS_SD = 0.5
 """Standard deviation of the time of a process without samples."""
 UNSAMPLED = 2.0
 """Errors of processes without samples are larger by this factor."""
+HIDDEN_SD = EXPLAINED / sqrt(3)
+"""Standard deviation of the share of strangers while known processes explain the activity: 0 to EXPLAINED."""
 LEAST_W = 20.0
 """Least power above parked power while strangers work."""
 LEAST_BUSY = 1e-6
 """Below this, the compute engine counts as idle."""
-BEGUN = 0.2
-"""Least change of an activity that shows that a process began to work."""
-MOST_PENDING = 100
-"""Limit of intervals not yet learned from; reached only if the clock is set back."""
+SAME_POWER = Means(shape=(), watts=1.0)
+"""Of processes of which only the time is known."""
 
 
 Times = Callable[[bool], tuple[Mapping[Row, float], float]]
@@ -67,10 +65,8 @@ class Sharing:
         self._by_fingerprint = by_fingerprint
         self._engine = EngineTime()
         self._instances = InstancePower()
-        self._pauses = Pauses()
-        self._pending: deque[tuple[int, Row, Alone]] = deque(maxlen=MOST_PENDING)
-        self._undecided: list[tuple[Row, Alone]] = []
-        """What was pending when another process was sampled in the last interval."""
+        self._learning = Learning(fingerprints, self._engine)
+        self._explanation = Explanation(())
 
     def close(
         self,
@@ -100,37 +96,10 @@ class Sharing:
         servers, clients = mps(interval)
         if servers:
             return self._mps_shares(interval, servers, clients, elapsed_s, joules, unchanged=unchanged)
-        self._learn(interval, elapsed_s, joules, now_ns, unchanged=unchanged)
+        self._learning.from_interval(interval, elapsed_s, joules, now_ns, unchanged=unchanged)
         if len(interval.rows) < 2 or not any(interval.busy_ns.get(row) for row in self._engine.working):
             return None
         return self._shares(interval, elapsed_s, max(0.0, joules) / elapsed_s)
-
-    def _learn(self, interval: Interval, elapsed_s: float, joules: float, now_ns: int, *, unchanged: bool) -> None:
-        """Learn from intervals in which one process worked alone.
-
-        Delayed if other processes are present: they may work without having been sampled yet. Not right after a change:
-        samples and joules of other processes may still arrive.
-        """
-        working = self._engine.working
-        self._learn_undecided(interval.activities(elapsed_s))
-        if self._pending and any(row is not self._pending[0][1] for row in working):
-            self._undecided = _before_another([(row, alone) for _, row, alone in self._pending])
-            self._pending.clear()
-        if len(working) == 1 and unchanged:
-            (row,) = working
-            alone = _alone(interval, elapsed_s, interval.busy_ns.get(row, 0) / 1e9, joules)
-            others = [recent.quiet_ns for other, recent in self._engine.recent.items() if other is not row]
-            if alone is not None:
-                self._pending.append((now_ns + max(others, default=0), row, alone))
-        while self._pending and self._pending[0][0] <= now_ns:
-            self._fingerprints.learn(*self._pending.popleft()[1:])
-
-    def _learn_undecided(self, activity: Activities | None) -> None:
-        """Learn what was pending when another process was first sampled, if a new activity shows that it began then."""
-        for row, alone in self._undecided:
-            if activity is not None and largest_difference(alone.activities, activity) > BEGUN:
-                self._fingerprints.learn(row, alone)
-        self._undecided = []
 
     def _shares(self, interval: Interval, elapsed_s: float, power_w: float) -> Shares:
         recent = self._engine.recent
@@ -140,7 +109,7 @@ class Sharing:
         activity = interval.activities(elapsed_s) if self._by_fingerprint else None
         if activity is None:
             engine = {row: ns / 1e9 / elapsed_s for row, ns in interval.busy_ns.items() if ns and row in recent}
-            parts = [Part(row=row, prior=prior, watts=1.0, power_sd=UNKNOWN_SD) for row, prior in engine.items()]
+            parts = [Part(row, prior, SAMPLES_SD, SAME_POWER, UNKNOWN_SD) for row, prior in engine.items()]
             return Shares(errors=share_errors(parts, by_samples(parts), self._unsampled(len(engine))))
         busy = min(1.0, sum(interval.busy_ns.values()) / 1e9 / elapsed_s)
         observed = Observed(elapsed_s, busy, activity, interval.slots, interval.clock(), power_w)
@@ -150,41 +119,16 @@ class Sharing:
         def times(by_visibility: bool) -> tuple[Mapping[Row, float], float]:
             return self._engine.expected(known, strangers, busy, by_visibility=by_visibility)
 
-        self._learn_pauses(interval, strangers, observed)
+        self._learning.from_pauses(interval, strangers, observed)
         if not known:
             expected = dict(times(False)[0])
             return self._weighted(Watts(strangers=expected, mixture=Mixture(expected)), observed, "sm_time")
         return self._weighted(self._known_and_strangers(known, strangers, observed, times), observed)
 
-    def _learn_pauses(self, interval: Interval, strangers: Sequence[Row], observed: Observed) -> None:
-        """Learn strangers from slots in which only one of the processes worked."""
-        powers_w = [mw / 1000 for _, mw in interval.slot_ends if mw is not None]
-        if len(strangers) < 2 or not powers_w or len(powers_w) < len(interval.slots):
-            return
-        resting_w = sum(powers_w) / len(powers_w) - observed.power_w
-        seconds = observed.seconds / len(powers_w)
-        last_ns = interval.slot_ends[-1][0]  # a sample after the end of the last slot counts as in it
-        rows = {
-            row: min(interval.sampled_ns[row.pid], last_ns)
-            for row in self._engine.working
-            if row.pid in interval.sampled_ns
-        }
-        slots = []
-        before_ns = interval.start_ns
-        for activity, (end_ns, _), power_w in zip(interval.slots, interval.slot_ends, powers_w, strict=True):
-            sampled = frozenset(row for row, at_ns in rows.items() if before_ns < at_ns <= end_ns)
-            missed = frozenset(row for row, at_ns in rows.items() if at_ns <= before_ns)
-            slots.append(PowerSlot(activity, max(0.0, power_w - resting_w), seconds, sampled, missed))
-            before_ns = end_ns
-        for row, singles in self._pauses.observe(slots, self._engine.working).items():
-            for slot in singles if row in strangers else ():
-                joules, engine_s = slot.power_w * slot.seconds, observed.busy * slot.seconds
-                self._fingerprints.learn(row, Alone(slot.activity, slot.seconds, engine_s, joules, observed.clock))
-
     def _known_shares(self, known: Mapping[Row, Fingerprint], observed: Observed) -> Shares:
         """Every process that worked lately was observed alone."""
         parts = _parts(known, self._engine.of_known(known, observed.busy))
-        estimate = by_activity(parts, observed.activity, observed.power_w, SAMPLES_SD)
+        estimate = by_activity(parts, observed.activity, observed.power_w)
         weights = weights_of(parts, estimate)
         if not any(weights.values()):
             return Shares(errors={})
@@ -208,13 +152,9 @@ class Sharing:
     ) -> Watts:
         """Known processes and strangers. In a slot that known processes explain, the strangers paused."""
         rows = list(known)
-        columns = [
-            Column(number, behaviour.shape(), behaviour.watts(), behaviour.clock(), behaviour.seconds)
-            for number, fingerprint in enumerate(known.values())
-            for behaviour in fingerprint.reliable()
-        ]
         slots = observed.slots if vary(observed.slots) else [observed.activity]
-        explanation = Explanation(columns)
+        explanation = self._explanation_by(known)
+        columns = explanation.columns
         amounts = [explanation.amounts(slot) for slot in slots]
         visible = amounts.count(None) / len(slots)
         recent = [self._engine.recent[row] for row in strangers] if sampled else []
@@ -224,13 +164,13 @@ class Sharing:
         if not by_visibility:
             amounts, visible = [None] * len(slots), 1.0
         watts = Watts(known=dict.fromkeys(known, 0.0), strangers=dict.fromkeys(strangers, 0.0))
+        watts.strangers_sd = HIDDEN_SD * observed.power_w * (1 - visible)
         explained = [slot_amounts for slot_amounts in amounts if slot_amounts is not None]
         parts = [sum(column) / len(slots) for column in zip(*explained, strict=True)] or [0.0] * len(columns)
         if visible:
             shown = [slot for slot, slot_amounts in zip(slots, amounts, strict=True) if slot_amounts is None]
             activity = tuple([sum(unit) / len(shown) for unit in zip(*shown, strict=True)])
-            busy = min(1.0, max(observed.busy, activity[0] / observed.clock / SM))  # while strangers work, it is busier
-            explained_w = sum(column.watts * part for column, part in zip(columns, parts, strict=True))
+            explained_w = sum(behaviour.watts * part for (_, behaviour), part in zip(columns, parts, strict=True))
             expected, time_sd = times(by_visibility)
             powers = separate(
                 columns,
@@ -238,7 +178,7 @@ class Sharing:
                 time_sd,
                 activity=activity,
                 power_w=max(LEAST_W, (observed.power_w - explained_w) / visible),
-                busy=busy,
+                busy=observed.busy,
                 clock=observed.clock,
             )
             parts = [part + amount * visible for part, amount in zip(parts, powers.amounts, strict=True)]
@@ -246,11 +186,19 @@ class Sharing:
             for row in strangers:
                 part = visible * expected[row] / strangers_time
                 watts.strangers[row] = powers.strangers_w * part
-                watts.mixture.engine[row] = max(0.0, busy - sum(powers.amounts)) * part
-            watts.known_sd, watts.strangers_sd = powers.known_sd_w * visible, powers.strangers_sd_w * visible
-        for column, part in zip(columns, parts, strict=True):
-            watts.add(rows[column.number], column, part)
+                watts.mixture.engine[row] = max(0.0, powers.busy - sum(powers.amounts)) * part
+            watts.known_sd = powers.known_sd_w * visible
+            watts.strangers_sd = hypot(watts.strangers_sd, powers.strangers_sd_w * visible)
+        for (number, behaviour), part in zip(columns, parts, strict=True):
+            watts.add(rows[number], behaviour, part)
         return watts
+
+    def _explanation_by(self, known: Mapping[Row, Fingerprint]) -> Explanation:
+        """Cached until a known process comes, goes or is observed alone."""
+        behaviours = tuple([fingerprint.reliable() for fingerprint in known.values()])
+        if self._explanation.behaviours != behaviours:
+            self._explanation = Explanation(behaviours)
+        return self._explanation
 
     def _weighted(self, watts: Watts, observed: Observed, method: str = "fingerprint") -> Shares:
         """Shares by power, with the errors of sampled processes."""
@@ -273,11 +221,10 @@ class Sharing:
         unchanged: bool,
     ) -> Shares | None:
         """Clients of MPS. The samples name only the server, so activity and power are the only inputs."""
-        self._pending.clear()
-        self._undecided = []
+        self._learning.drop()
         engine_s = sum(interval.busy_ns.get(server, 0) for server in servers) / 1e9
         if len(clients) == 1 and unchanged and interval.rows == servers | clients:
-            alone = _alone(interval, elapsed_s, engine_s, joules)
+            alone = alone_in(interval, elapsed_s, engine_s, joules)
             if alone is not None:
                 (client,) = clients
                 self._fingerprints.learn(client, alone)
@@ -304,8 +251,8 @@ class Sharing:
             watts = self._known_and_strangers(known, strangers, observed, lambda _: (times, time_sd), sampled=False)
             relative = dict.fromkeys(strangers, 1.0)
             return watts.shares(method, observed.activity, relative, scale=UNSAMPLED, unsampled=0.0)
-        parts = _parts(known, times)
-        estimate = by_activity(parts, observed.activity, observed.power_w, MPS_SD)
+        parts = _parts(known, {row: Expected(time, MPS_SD) for row, time in times.items()})
+        estimate = by_activity(parts, observed.activity, observed.power_w)
         weights = weights_of(parts, estimate)
         if not any(weights.values()):
             return equal_shares(rows, method)
@@ -369,29 +316,12 @@ class Sharing:
         return Shares(errors, Weights("mig", weights, round(unseen * WEIGHT_UNIT)), activity)
 
 
-def _parts(known: Mapping[Row, Fingerprint], times: Mapping[Row, float]) -> list[Part]:
+def _parts(known: Mapping[Row, Fingerprint], expected: Mapping[Row, Expected]) -> list[Part]:
     """Each process in each of its behaviours; the expected time is divided in proportion to their observed time."""
     parts = []
     for row, fingerprint in known.items():
         behaviours = fingerprint.reliable()
-        total_s = sum(one.seconds for one in behaviours)
-        parts += [
-            Part(row, times[row] * one.seconds / total_s, one.watts(), KNOWN_SD, one.shape(), one.variance())
-            for one in behaviours
-        ]
+        time, sd = expected[row]
+        seconds = sum([behaviour.seconds for behaviour in behaviours])
+        parts += [Part(row, time * behaviour.seconds / seconds, sd, behaviour, KNOWN_SD) for behaviour in behaviours]
     return parts
-
-
-def _alone(interval: Interval, elapsed_s: float, engine_s: float, joules: float) -> Alone | None:
-    """What an interval in which one process worked tells about it; None if that is nothing."""
-    activity = interval.activities(elapsed_s)
-    if activity is None or not any(activity) or not engine_s:
-        return None
-    return Alone(activity, elapsed_s, engine_s, joules, interval.clock())
-
-
-def _before_another(pending: list[tuple[Row, Alone]]) -> list[tuple[Row, Alone]]:
-    """Without the last interval, if its activity differs from the one before: the other may have begun in it."""
-    if len(pending) < 2 or largest_difference(pending[-1][1].activities, pending[-2][1].activities) > CHANGED:
-        return pending[:-1]
-    return pending

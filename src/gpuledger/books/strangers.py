@@ -7,12 +7,13 @@ zero in units that many programs do not use at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, log, pi, sqrt
 from operator import mul
+from typing import NamedTuple
 
-from gpuledger.books.fingerprint import Activities
+from gpuledger.books.fingerprint import Activities, Means
 from gpuledger.books.kalman import Triangle, solve, square_root
 
 UNUSED = (0.02, 0.2, 0.5, 0.1, 0.9, 0.4, 0.7, 0.05)
@@ -52,21 +53,18 @@ USUAL_SD = 0.2
 LEAST_POWER = 0.05
 """Least part of the power that strangers get while they work."""
 
+Behaviours = tuple[tuple[Means, ...], ...]
+"""The reliable behaviours of each known process."""
+UsedUnit = tuple[int, float, float]
+"""A unit that any process uses: its number, its activity, and that of the known processes per time on the engine."""
 
-@dataclass(frozen=True, slots=True)
-class Column:
+
+class Column(NamedTuple):
     """A known process in one of its behaviours."""
 
     number: int
     """Number of the process."""
-    shape: Sequence[float]
-    """Activity while on the engine."""
-    watts: float
-    """Power above parked power while on the engine."""
-    clock: float
-    """Relative SM clock at which it was observed."""
-    seconds: float
-    """How long it was observed."""
+    behaviour: Means
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +75,8 @@ class Powers:
     """Part of the time of each column."""
     strangers_w: float
     """Of all strangers together."""
+    busy: float
+    """Part of the time in which the engine was busy."""
     known_sd_w: float = 0.0
     """Standard deviation of the power of all known processes together."""
     strangers_sd_w: float = 0.0
@@ -85,14 +85,16 @@ class Powers:
 class Explanation:
     """Explains activity by known processes alone: a = (H^T H + e I)^-1 H^T z = H^T (H H^T + e I)^-1 z.
 
-    Of the two forms, the one with the smaller matrix is used.
+    Of the two forms, the one with the smaller matrix is used. `behaviours` has those of each process.
     """
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self._shapes = [column.shape for column in columns]
+    def __init__(self, behaviours: Behaviours) -> None:
+        self.behaviours = behaviours
+        self.columns = [Column(number, behaviour) for number, own in enumerate(behaviours) for behaviour in own]
+        self._shapes = [column.behaviour.shape for column in self.columns]
         units = list(zip(*self._shapes, strict=True))
         self._gains: Sequence[Sequence[float]]
-        if len(columns) <= len(units):
+        if len(self.columns) <= len(units):
             root = _root_of_products(self._shapes)
             self._gains = list(zip(*(solve(root, unit) if any(unit) else unit for unit in units), strict=True))
         else:
@@ -136,19 +138,22 @@ def separate(
     """Split power above parked power into that of the known processes and that of all strangers.
 
     `times` are the expected parts of the interval that each known process had the engine, `time_sd` the standard
-    deviation of their sum, `busy` the part in which the engine was busy, and `clock` the relative SM clock.
+    deviation of their sum, `busy` the least part in which the engine was busy, and `clock` the relative SM clock.
     """
     known_time = max(1e-6, sum(times))
+    behaviours = [column.behaviour for column in columns]
     works = _works(columns, times, activity, clock)
-    units = [i for i, amount in enumerate(activity) if amount or any(column.shape[i] for column in columns)]
-    per_time = [sum(work * column.shape[i] for work, column in zip(works, columns, strict=True)) for i in units]
-    per_time = [amount / known_time for amount in per_time]
-    observed = [activity[i] for i in units]
+    known = [sum(map(mul, works, unit)) for unit in zip(*[behaviour.shape for behaviour in behaviours], strict=True)]
+    # While strangers work, the engine is busier than on average: their SM activity takes time, too.
+    busy = min(1.0, max(busy, known_time + (activity[0] - known[0]) / clock / SM))
+    used = [
+        (unit, amount, part / known_time)
+        for unit, (amount, part) in enumerate(zip(activity, known, strict=True))
+        if amount or part
+    ]
     grid = [busy * (i + 0.5) / POINTS for i in range(POINTS)]
     logs = [
-        TEMPER * _plausibility(units, observed, per_time, time, busy - time)
-        - 0.5 * ((time - known_time) / time_sd) ** 2
-        for time in grid
+        TEMPER * _plausibility(used, time, busy - time) - 0.5 * ((time - known_time) / time_sd) ** 2 for time in grid
     ]
     highest = max(logs)
     weights = [exp(value - highest) for value in logs]
@@ -157,12 +162,12 @@ def separate(
     variance = sum(weight * (time - mean) ** 2 for weight, time in zip(weights, grid, strict=True)) / whole
     amounts = [work / known_time * mean for work in works]
     known_w = now_w = 0.0
-    for column, amount in zip(columns, amounts, strict=True):
+    for behaviour, amount in zip(behaviours, amounts, strict=True):
         # Known power at the clock alone, as for other shares; only the rest is what the strangers draw at this clock.
-        known_w += amount * column.watts
-        now_w += amount * column.watts * (clock / column.clock) ** CLOCK_POWER
+        known_w += amount * behaviour.watts
+        now_w += amount * behaviour.watts * (clock / behaviour.clock) ** CLOCK_POWER
     rest_w, rest_variance = power_w - now_w, (POWER_SD * now_w) ** 2 + variance * (now_w / mean) ** 2
-    usual_w = power_w * _usual(units, observed, per_time, mean)
+    usual_w = power_w * _usual(used, mean)
     usual_variance = (USUAL_SD * usual_w) ** 2
     total_variance = (rest_variance + usual_variance) or 1.0  # both are 0 without power
     strangers_w = (rest_w * usual_variance + usual_w * rest_variance) / total_variance
@@ -170,15 +175,16 @@ def separate(
     return Powers(
         amounts=amounts,
         strangers_w=strangers_w,
+        busy=busy,
         known_sd_w=sqrt(variance / mean**2 + SYSTEMATIC_SD**2) * known_w,
         strangers_sd_w=sqrt(rest_variance * usual_variance / total_variance + (SYSTEMATIC_SD * strangers_w) ** 2),
     )
 
 
-def _usual(units: Sequence[int], observed: Sequence[float], per_time: Sequence[float], known: float) -> float:
+def _usual(used: Iterable[UsedUnit], known: float) -> float:
     """The part of the power that the activity of the strangers usually draws."""
     total = rest = 0.0
-    for unit, amount, part in zip(units, observed, per_time, strict=True):
+    for unit, amount, part in used:
         total += USUAL_POWER[unit] * amount
         rest += USUAL_POWER[unit] * max(0.0, amount - known * part)
     return rest / total if total else 0.5
@@ -186,28 +192,27 @@ def _usual(units: Sequence[int], observed: Sequence[float], per_time: Sequence[f
 
 def _works(columns: Sequence[Column], times: Sequence[float], activity: Activities, clock: float) -> list[float]:
     """Expected work of each column: a process is rather in a behaviour that the activity allows."""
-    weights = [column.seconds * _bound(column.shape, activity) for column in columns]
+    if len(columns) == len(times):  # one behaviour each
+        return [time * clock / behaviour.clock for time, (_, behaviour) in zip(times, columns, strict=True)]
+    weights = [behaviour.seconds * _bound(behaviour.shape, activity) for _, behaviour in columns]
     sums = [0.0] * len(times)
-    for column, weight in zip(columns, weights, strict=True):
-        sums[column.number] += weight
+    for (number, _), weight in zip(columns, weights, strict=True):
+        sums[number] += weight
     return [
-        times[column.number] * weight / sums[column.number] * clock / column.clock
-        for column, weight in zip(columns, weights, strict=True)
+        times[number] * weight / sums[number] * clock / behaviour.clock
+        for (number, behaviour), weight in zip(columns, weights, strict=True)
     ]
 
 
-def _bound(shape: Sequence[float], activity: Activities) -> float:
+def _bound(shape: Activities, activity: Activities) -> float:
     """The largest amount of a shape that an activity can contain, at most 1."""
-    bounds = [(amount + 0.01) / part for amount, part in zip(activity, shape, strict=True) if part > 0.03]
-    return min([1.0, *bounds])
+    return min([1.0, *[(amount + 0.01) / part for amount, part in zip(activity, shape, strict=True) if part > 0.03]])
 
 
-def _plausibility(
-    units: Sequence[int], observed: Sequence[float], per_time: Sequence[float], known: float, rest: float
-) -> float:
+def _plausibility(used: Sequence[UsedUnit], known: float, rest: float) -> float:
     """Log density of the activity, if known processes had the engine for `known` and strangers for `rest`."""
-    result = -len(units) * log(rest)  # Jacobian: activity = known part + rest x activity of the strangers
-    for unit, amount, part in zip(units, observed, per_time, strict=True):
+    result = -len(used) * log(rest)  # Jacobian: activity = known part + rest x activity of the strangers
+    for unit, amount, part in used:
         number = (amount - known * part) / rest
         result += LOG_USED[unit] if unit and FAR < number <= HIGHEST[unit] else log_density(unit, number)
     return result
