@@ -460,4 +460,4 @@ def test_close_between_samples_is_prompt(bench: Bench) -> None:
 
     bench.source.close()
 
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 2  # the next sample is due in 10 s
