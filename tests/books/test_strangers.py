@@ -63,7 +63,14 @@ def test_a_known_process_cannot_have_more_than_the_activity() -> None:
     activity = mixed((MATMUL, 0.5), (COPY, 0.5))
 
     powers = separate(
-        [Column(0, behaviour(MATMUL))], [0.75], 0.1, activity=activity, power_w=465.0, busy=1.0, clock=1.0
+        [Column(0, behaviour(MATMUL))],
+        [0.75],
+        0.1,
+        activity=activity,
+        power_w=465.0,
+        busy=1.0,
+        most_busy=1.0,
+        clock=1.0,
     )
 
     assert 570 * powers.amounts[0] == pytest.approx(0.5 * 570, abs=25)
@@ -72,7 +79,9 @@ def test_a_known_process_cannot_have_more_than_the_activity() -> None:
 
 def test_the_expected_time_decides_where_activity_says_nothing() -> None:
     """Twins: the stranger looks like the known process."""
-    powers = separate([Column(0, behaviour(MATMUL))], [0.3], 0.1, activity=MATMUL, power_w=570.0, busy=1.0, clock=1.0)
+    powers = separate(
+        [Column(0, behaviour(MATMUL))], [0.3], 0.1, activity=MATMUL, power_w=570.0, busy=1.0, most_busy=1.0, clock=1.0
+    )
 
     assert 570 * powers.amounts[0] == pytest.approx(0.3 * 570, rel=0.2)
     assert powers.known_sd_w > 0.05 * 570
@@ -83,11 +92,18 @@ def test_the_engine_is_busier_while_strangers_work() -> None:
     activity = mixed((LIGHT, 0.35), (MATMUL, 0.45))
 
     powers = separate(
-        [Column(0, behaviour(LIGHT, 150.0))], [0.35], 0.07, activity=activity, power_w=310.0, busy=0.6, clock=1.0
+        [Column(0, behaviour(LIGHT, 150.0))],
+        [0.35],
+        0.07,
+        activity=activity,
+        power_w=310.0,
+        busy=0.6,
+        most_busy=0.9,
+        clock=1.0,
     )
 
-    assert powers.busy == pytest.approx(0.35 + 0.45 * 0.95 / 0.9, abs=0.01)
     assert powers.amounts[0] == pytest.approx(0.35, abs=0.03)
+    assert powers.strangers_time == pytest.approx(0.45 * 0.95 / 0.9, abs=0.03)
 
 
 def test_a_known_process_in_the_behaviour_that_the_activity_allows() -> None:
@@ -95,7 +111,14 @@ def test_a_known_process_in_the_behaviour_that_the_activity_allows() -> None:
     columns = [Column(0, behaviour(MATMUL, 570.0)), Column(0, behaviour(COPY, 360.0))]
 
     powers = separate(
-        columns, [0.5], 0.05, activity=mixed((COPY, 0.5), (LIGHT, 0.5)), power_w=200.0, busy=1.0, clock=1.0
+        columns,
+        [0.5],
+        0.05,
+        activity=mixed((COPY, 0.5), (LIGHT, 0.5)),
+        power_w=200.0,
+        busy=1.0,
+        most_busy=1.0,
+        clock=1.0,
     )
 
     assert 570 * powers.amounts[0] + 360 * powers.amounts[1] == pytest.approx(0.5 * 360, rel=0.25)
@@ -107,7 +130,8 @@ def test_power_per_work_grows_with_the_clock() -> None:
     activity = mixed((MATMUL, 0.5), (LIGHT, 0.5))
 
     same, faster = (
-        separate([slow], [0.4], 0.05, activity=activity, power_w=500.0, busy=1.0, clock=clock) for clock in (0.7, 0.95)
+        separate([slow], [0.4], 0.05, activity=activity, power_w=500.0, busy=1.0, most_busy=1.0, clock=clock)
+        for clock in (0.7, 0.95)
     )
 
     assert faster.strangers_w < same.strangers_w
@@ -127,7 +151,7 @@ def test_any_input_gives_finite_powers(
     columns = explanation(*shapes).columns
     times = [busy * part * 0.95 / len(columns)] * len(columns)
 
-    powers = separate(columns, times, 0.1, activity=activity, power_w=power_w, busy=busy, clock=0.9)
+    powers = separate(columns, times, 0.1, activity=activity, power_w=power_w, busy=busy, most_busy=1.0, clock=0.9)
 
     assert all(0 <= amount < 1e3 for amount in powers.amounts)
     assert 0 < powers.strangers_w < 1e6

@@ -49,8 +49,7 @@ class Mixture:
         if not total:
             return {}
         known = [sum(unit) for unit in zip(*self.units.values(), strict=True)] or [0.0] * len(observed)
-        wholes: Sequence[float] = known
-        rest: Sequence[float] = ()
+        wholes, rest = known, [0.0] * len(known)
         strangers = sum([time for row, time in self.engine.items() if row not in self.units]) / total
         if strangers:
             wholes = list(map(max, known, observed))

@@ -74,9 +74,10 @@ class Books:
         memory = self._memory.book(tick)
         in_use = {gpu: None if rows is None else bool(rows) or gpu in memory.hidden for gpu, rows in present.items()}
         work = self._rows.add_work(tick, self._time.book(tick, in_use))
-        intervals = list(self._energy.book(tick, present, work, memory.hidden, elapsed_ns))
-        for booked in intervals:
+        intervals = []
+        for booked in self._energy.book(tick, present, work, memory.hidden, elapsed_ns):
             self._rows.add_energy(booked.entries, booked.share_errors, booked.activity)
+            intervals.append(booked)
 
         retired = self._retention.retire(self._rows, lists, tick.owners.running, elapsed_ns)
         self._rows.remove(retired.rows)

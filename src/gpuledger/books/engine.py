@@ -41,6 +41,8 @@ CERTAIN = 0.75
 """What a process did alone does not limit its time that is left after subtracting so many standard deviations."""
 SAMPLES_SD = 0.3
 """Standard deviation of a time by samples. Larger than the sampling error: samples can alias with time slices."""
+LEAST_SD = 0.15
+"""Least standard deviation of the time of a process that did little alone."""
 MISSED = 0.001
 """Probability with which the samples of a working process may be missing until it counts as paused."""
 LEAST_QUIET_S = 1.5
@@ -156,7 +158,6 @@ class Expected(NamedTuple):
 
     time: float
     sd: float
-    """At most the largest time that is possible: a process that does little alone can hardly do more next to others."""
 
 
 class EngineTime:
@@ -226,12 +227,13 @@ class EngineTime:
         """Expected part of the interval on the engine, by the samples of the last seconds, if all processes are known.
 
         At most the time of the process alone, reduced by the delay next to others, unless the samples are certain: what
-        a process did alone must not limit what it pays later.
+        a process did alone must not limit what it pays later. A time with a low bound is more certain than others, so
+        that activity rather corrects the others.
         """
         limits = {row: delayed(fingerprint.peak, busy) for row, fingerprint in known.items()}
         whole = max(busy, sum(limits.values()))
         probability = FAIR_KNOWN * _competition(busy)
-        missing = busy
+        missing, excess = busy, 0.0
         bounded = []
         for row, limit in limits.items():
             recent = self.recent[row]
@@ -240,11 +242,16 @@ class EngineTime:
             variance = _variance(share, recent.short_seconds)
             time = _towards_fair(share, variance, busy * limit / whole, probability)
             bound = max(limit, recent.certain()) if recent.share() > limit else limit
+            excess += max(0.0, time - bound)
             bounded.append((row, min(time, bound), bound))
         # The means of processes that just began lag: what is missing is divided by the room below the bounds.
         room = sum([bound - time for _, time, bound in bounded])
         part = min(1.0, max(0.0, missing) / (room or 1.0))
-        return {row: Expected(time + part * (bound - time), min(SAMPLES_SD, bound)) for row, time, bound in bounded}
+        least_sd = max(LEAST_SD, excess)  # the bounds are doubted as far as they contradict the samples of all
+        return {
+            row: Expected(time + part * (bound - time), min(SAMPLES_SD, max(bound, least_sd)))
+            for row, time, bound in bounded
+        }
 
 
 def _competition(busy: float) -> float:

@@ -196,7 +196,7 @@ class Fingerprint:
         return min(1.0, sum(b.engine_s for b in self.behaviours) / sum(b.seconds for b in self.behaviours))
 
     def reliable(self) -> tuple[Means, ...]:
-        """The behaviours observed for at least RELIABLE_S; the same tuple until something is learned."""
+        """The behaviours observed for at least RELIABLE_S; the same tuple until they change."""
         if self._reliable is None:
             self._reliable = tuple(
                 behaviour.means() for behaviour in self.behaviours if behaviour.seconds >= RELIABLE_S

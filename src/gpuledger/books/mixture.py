@@ -82,7 +82,7 @@ def _squared(vector: Sequence[float]) -> float:
 
 @dataclass(slots=True)
 class _Moments:
-    """Of one process: y_i = L^-1 H P g_i (`gain`; g_i is the gradient of its share), share and prior variance."""
+    """Of one process: y_i = L^-1 H P g_i (`gain`; g_i is the gradient of p_i / P at fixed P), share and variance."""
 
     gain: Sequence[float]
     share: float = 0.0

@@ -33,7 +33,7 @@ from gpuledger.books.mixture import (
 )
 from gpuledger.books.rows import Proportions, Row
 from gpuledger.books.shares import LEAST_TOTAL_W, Observed, Shares, Watts, any_split, equal_shares
-from gpuledger.books.strangers import EXPLAINED, STRANGER_SD, Explanation, separate, vary
+from gpuledger.books.strangers import STRANGER_SD, Explanation, hidden_sd, separate, vary
 from gpuledger.books.time import BUFFER_NS
 
 VISIBLE = 1.5
@@ -42,8 +42,6 @@ MPS_SD = 0.5
 """Standard deviation of the time of a process without samples."""
 UNSAMPLED = 2.0
 """Errors of processes without samples are larger by this factor."""
-HIDDEN_SD = EXPLAINED / sqrt(3)
-"""Standard deviation of the share of strangers while known processes explain the activity: 0 to EXPLAINED."""
 LEAST_W = 20.0
 """Least power above parked power while strangers work."""
 LEAST_BUSY = 1e-6
@@ -164,13 +162,13 @@ class Sharing:
         if not by_visibility:
             amounts, visible = [None] * len(slots), 1.0
         watts = Watts(known=dict.fromkeys(known, 0.0), strangers=dict.fromkeys(strangers, 0.0))
-        watts.strangers_sd = HIDDEN_SD * observed.power_w * (1 - visible)
         explained = [slot_amounts for slot_amounts in amounts if slot_amounts is not None]
         parts = [sum(column) / len(slots) for column in zip(*explained, strict=True)] or [0.0] * len(columns)
+        explained_w = sum([behaviour.watts * part for (_, behaviour), part in zip(columns, parts, strict=True)])
+        watts.strangers_sd = explained_w * hidden_sd(observed.activity)
         if visible:
             shown = [slot for slot, slot_amounts in zip(slots, amounts, strict=True) if slot_amounts is None]
             activity = tuple([sum(unit) / len(shown) for unit in zip(*shown, strict=True)])
-            explained_w = sum(behaviour.watts * part for (_, behaviour), part in zip(columns, parts, strict=True))
             expected, time_sd = times(by_visibility)
             powers = separate(
                 columns,
@@ -179,6 +177,7 @@ class Sharing:
                 activity=activity,
                 power_w=max(LEAST_W, (observed.power_w - explained_w) / visible),
                 busy=observed.busy,
+                most_busy=observed.busy / visible,
                 clock=observed.clock,
             )
             parts = [part + amount * visible for part, amount in zip(parts, powers.amounts, strict=True)]
@@ -186,7 +185,7 @@ class Sharing:
             for row in strangers:
                 part = visible * expected[row] / strangers_time
                 watts.strangers[row] = powers.strangers_w * part
-                watts.mixture.engine[row] = max(0.0, powers.busy - sum(powers.amounts)) * part
+                watts.mixture.engine[row] = powers.strangers_time * part
             watts.known_sd = powers.known_sd_w * visible
             watts.strangers_sd = hypot(watts.strangers_sd, powers.strangers_sd_w * visible)
         for (number, behaviour), part in zip(columns, parts, strict=True):

@@ -69,14 +69,14 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Powers:
-    """The time of the known processes on the engine, and power above parked power, in watts."""
+    """The work of the known processes, and power above parked power, in watts."""
 
     amounts: list[float]
-    """Part of the time of each column."""
+    """Work of each column: part of the time x relative clock / clock at which it was observed."""
     strangers_w: float
     """Of all strangers together."""
-    busy: float
-    """Part of the time in which the engine was busy."""
+    strangers_time: float
+    """Part of the time in which strangers had the engine."""
     known_sd_w: float = 0.0
     """Standard deviation of the power of all known processes together."""
     strangers_sd_w: float = 0.0
@@ -85,7 +85,7 @@ class Powers:
 class Explanation:
     """Explains activity by known processes alone: a = (H^T H + e I)^-1 H^T z = H^T (H H^T + e I)^-1 z.
 
-    Of the two forms, the one with the smaller matrix is used. `behaviours` has those of each process.
+    Of the two forms, the one with the smaller matrix is used. `behaviours` has the behaviours of each process.
     """
 
     def __init__(self, behaviours: Behaviours) -> None:
@@ -112,6 +112,14 @@ class Explanation:
         return amounts
 
 
+def hidden_sd(activity: Activities) -> float:
+    """The share that strangers may have had while known processes explain the activity, as a root mean square.
+
+    Each unit may differ by up to EXPLAINED, so it is any share up to EXPLAINED / activity.
+    """
+    return EXPLAINED / max(EXPLAINED, *activity) / sqrt(3)
+
+
 def vary(slots: Sequence[Activities]) -> bool:
     """Whether the activity of a unit differs between slots."""
     return any(max(unit) - min(unit) > EXPLAINED for unit in zip(*slots, strict=True))
@@ -133,19 +141,21 @@ def separate(
     activity: Activities,
     power_w: float,
     busy: float,
+    most_busy: float,
     clock: float,
 ) -> Powers:
     """Split power above parked power into that of the known processes and that of all strangers.
 
-    `times` are the expected parts of the interval that each known process had the engine, `time_sd` the standard
-    deviation of their sum, `busy` the least part in which the engine was busy, and `clock` the relative SM clock.
+    `times` are the expected parts of the time that each known process had the engine, `time_sd` the standard deviation
+    of their sum, and `clock` the relative SM clock. The engine was busy for at least `busy`: for the expected times and
+    for the time that the remaining SM activity takes, but this adds to `busy` only up to `most_busy`.
     """
     known_time = max(1e-6, sum(times))
     behaviours = [column.behaviour for column in columns]
     works = _works(columns, times, activity, clock)
     known = [sum(map(mul, works, unit)) for unit in zip(*[behaviour.shape for behaviour in behaviours], strict=True)]
-    # While strangers work, the engine is busier than on average: their SM activity takes time, too.
-    busy = min(1.0, max(busy, known_time + (activity[0] - known[0]) / clock / SM))
+    busy = max(busy, min(most_busy, known_time + (activity[0] - known[0]) / clock / SM), activity[0] / clock / SM)
+    busy = min(1.0, busy)
     used = [
         (unit, amount, part / known_time)
         for unit, (amount, part) in enumerate(zip(activity, known, strict=True))
@@ -175,7 +185,7 @@ def separate(
     return Powers(
         amounts=amounts,
         strangers_w=strangers_w,
-        busy=busy,
+        strangers_time=busy - mean,
         known_sd_w=sqrt(variance / mean**2 + SYSTEMATIC_SD**2) * known_w,
         strangers_sd_w=sqrt(rest_variance * usual_variance / total_variance + (SYSTEMATIC_SD * strangers_w) ** 2),
     )
