@@ -99,7 +99,7 @@ def test_samples_above_the_time_alone_are_noise() -> None:
     gpu.alone(1, amount=0.1)
     gpu.alone(2)
 
-    assert share(gpu, [1, 2], {1: 0.1, 2: 0.9}, {1: 20, 2: 80}, 20)[1] == pytest.approx(0.14, abs=0.02)
+    assert share(gpu, [1, 2], {1: 0.1, 2: 0.9}, {1: 20, 2: 80}, 20)[1] == pytest.approx(0.11, abs=0.02)
 
 
 def test_little_work_alone_does_not_limit_a_bill() -> None:
@@ -109,7 +109,7 @@ def test_little_work_alone_does_not_limit_a_bill() -> None:
     gpu.alone(2)
     gpu.alone(3)
 
-    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 50, 2: 50}, 20)[1] > 0.42
+    assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 50, 2: 50}, 20)[1] > 0.47
     assert share(gpu, [1, 3], {1: 0.5, 3: 0.5}, {1: 50, 3: 50}, 20)[1] == pytest.approx(570 / 930, abs=0.04)
 
 
@@ -117,7 +117,7 @@ def test_little_work_alone_does_not_limit_a_bill() -> None:
     ("work", "least"), [((COPY, 360_000), 0.35), ((MATMUL, 570_000), 0.4)], ids=["other work", "the same work"]
 )
 def test_many_workers_pay_for_what_their_program_did_not_do_alone(work: tuple[Any, int], least: float) -> None:
-    """Eight workers with 6 % of the time each, too little for certain samples; their program had 1 % alone."""
+    """Eight workers with 6 % each, which the samples of one cannot tell from the 1 % of their program alone."""
     workers = list(range(11, 19))
     gpu = Shared({1: work, 2: (MATMUL, 570_000), **dict.fromkeys(workers, work)})
     gpu.world.names |= dict.fromkeys(workers, "one")

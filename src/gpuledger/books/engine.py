@@ -37,8 +37,8 @@ FAIR_SD = 0.08
 """Standard deviation of a share around the fair share: work differs in how well it shares caches."""
 ALIAS_SD = 0.08
 """Standard deviation of a share by many samples, from aliasing."""
-CERTAIN = 0.75
-"""What a process did alone does not limit its time that is left after subtracting so many standard deviations."""
+MORE = 0.1
+"""Prior probability that a process does more next to others than it did alone."""
 SAMPLES_SD = 0.3
 """Standard deviation of a time by samples. Larger than the sampling error: samples can alias with time slices."""
 LEAST_SD = 0.15
@@ -100,9 +100,17 @@ class Recent:
             self._variance = _variance(self.share(), self.seconds)
         return self._variance
 
-    def certain(self) -> float:
-        """The time on the engine that the samples prove."""
-        return self.share() - CERTAIN * sqrt(self.variance())
+    def bound(self, limit: float) -> float:
+        """The most time on the engine: a limit by what the process did alone, unless the samples contradict it.
+
+        With x standard deviations between both, the process does more than alone with the probability
+        MORE / (MORE + (1 - MORE) exp(-x^2 / 2)); then the samples count.
+        """
+        excess = self.share() - limit
+        if excess <= 0:
+            return limit
+        noise = (1 - MORE) * exp(-0.5 * excess * excess / self.variance())
+        return limit + excess * MORE / (MORE + noise)
 
     def has_jumped(self) -> bool:
         """Whether the process began to work more or less."""
@@ -210,10 +218,10 @@ class EngineTime:
             recent, peak = self.recent[row], fingerprint.peak
             time = _towards_fair(known_times[row], recent.variance(), fair * peak, probability)
             if time > peak:
-                time = min(time, max(peak, recent.certain()))
+                time = min(time, recent.bound(peak))
             sd = TIME_SD
             if competition < 1:
-                demand = max(delayed(fingerprint.demand(), busy), min(recent.certain(), busy))
+                demand = recent.bound(delayed(fingerprint.demand(), busy))
                 time = competition * time + (1 - competition) * min(demand, 0.9 * busy)
                 sd = competition * TIME_SD + (1 - competition) * DEMAND_SD * demand
             known_times[row] = time
@@ -226,9 +234,9 @@ class EngineTime:
     def of_known(self, known: Mapping[Row, Fingerprint], busy: float) -> dict[Row, Expected]:
         """Expected part of the interval on the engine, by the samples of the last seconds, if all processes are known.
 
-        At most the time of the process alone, reduced by the delay next to others, unless the samples are certain: what
-        a process did alone must not limit what it pays later. A time with a low bound is more certain than others, so
-        that activity rather corrects the others.
+        At most the time of the process alone, reduced by the delay next to others, unless the samples contradict that:
+        what a process did alone must not limit what it pays later. A time with a low bound is more certain than others,
+        so that activity rather corrects the others.
         """
         limits = {row: delayed(fingerprint.peak, busy) for row, fingerprint in known.items()}
         whole = max(busy, sum(limits.values()))
@@ -241,7 +249,7 @@ class EngineTime:
             missing -= share
             variance = _variance(share, recent.short_seconds)
             time = _towards_fair(share, variance, busy * limit / whole, probability)
-            bound = max(limit, recent.certain()) if recent.share() > limit else limit
+            bound = recent.bound(limit)
             excess += max(0.0, time - bound)
             bounded.append((row, min(time, bound), bound))
         # The means of processes that just began lag: what is missing is divided by the room below the bounds.
