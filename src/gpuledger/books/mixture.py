@@ -58,6 +58,7 @@ def by_samples(parts: Sequence[Part]) -> Estimate:
 def by_activity(parts: Sequence[Part], activity: Activities, power_w: float) -> Estimate:
     """The amounts that explain activity and power; residuals that are too large are added to the noise."""
     behaviours = [part.behaviour for part in parts]
+    # Rows of (z, H): each used unit, then power.
     units = zip(activity, *[behaviour.shape for behaviour in behaviours], strict=True)
     table = [unit for unit in units if any(unit)]
     table.append((power_w / FULL_W, *[behaviour.watts / FULL_W for behaviour in behaviours]))

@@ -147,15 +147,16 @@ def separate(
     """Split power above parked power into that of the known processes and that of all strangers.
 
     `times` are the expected parts of the time that each known process had the engine, `time_sd` the standard deviation
-    of their sum, and `clock` the relative SM clock. The engine was busy for at least `busy`: for the expected times and
-    for the time that the remaining SM activity takes, but this adds to `busy` only up to `most_busy`.
+    of their sum, and `clock` the relative SM clock. The engine was busy for at least `busy`, the mean of the interval.
+    While strangers work it is busier: for the expected times and for the time that the remaining SM activity takes, up
+    to `most_busy`.
     """
     known_time = max(1e-6, sum(times))
     behaviours = [column.behaviour for column in columns]
     works = _works(columns, times, activity, clock)
     known = [sum(map(mul, works, unit)) for unit in zip(*[behaviour.shape for behaviour in behaviours], strict=True)]
-    busy = max(busy, min(most_busy, known_time + (activity[0] - known[0]) / clock / SM), activity[0] / clock / SM)
-    busy = min(1.0, busy)
+    busier = min(most_busy, known_time + (activity[0] - known[0]) / clock / SM)
+    busy = min(1.0, max(busy, busier, activity[0] / clock / SM))
     used = [
         (unit, amount, part / known_time)
         for unit, (amount, part) in enumerate(zip(activity, known, strict=True))
