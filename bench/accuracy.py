@@ -59,7 +59,7 @@ def measure() -> list[Regime]:
     return [
         Regime("every process was observed alone before", known[0] + known[1]),
         Regime("**normal use**: processes come and go, nothing known before", first + unseen),
-        Regime("of these, the ten recordings made last", unseen),
+        Regime(f"of these, the {len(unseen)} recordings made last", unseen),
         Regime("of these, processes that work in bursts", bursts),
         Regime("clients of MPS, nothing known before", mps),
         Regime("two MIG instances", mig),

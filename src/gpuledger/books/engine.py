@@ -79,8 +79,6 @@ class Recent:
     """Activity of the GPU in the last interval with a sample of the process."""
     sampled: int = 0
     """Intervals with a sample of the process."""
-    _variance: float | None = None
-    """Cache of `variance`."""
 
     def share(self) -> float:
         """Mean part of the time on the compute engine."""
@@ -96,9 +94,7 @@ class Recent:
 
     def variance(self) -> float:
         """Variance of `share`."""
-        if self._variance is None:
-            self._variance = _variance(self.share(), self.seconds)
-        return self._variance
+        return _variance(self.share(), self.seconds)
 
     def bound(self, limit: float) -> float:
         """The most time on the engine: a limit by what the process did alone, unless the samples contradict it.
@@ -118,7 +114,6 @@ class Recent:
 
     def forget(self, engine_s: float, seconds: float) -> None:
         """Keep only a little of the past, except for the last interval."""
-        self._variance = None
         self.engine_s = _little(self.engine_s, engine_s)
         self.seconds = _little(self.seconds, seconds)
         self.short_engine_s = _little(self.short_engine_s, engine_s)
@@ -128,7 +123,6 @@ class Recent:
 
     def add(self, engine_s: float, seconds: float, activity: Activities | None, now_ns: int) -> None:
         """Add an interval."""
-        self._variance = None
         decay, short = exp(-seconds / LONG_S), exp(-seconds / SHORT_S)
         self.engine_s = self.engine_s * decay + engine_s
         self.seconds = self.seconds * decay + seconds
@@ -200,25 +194,26 @@ class EngineTime:
     ) -> tuple[dict[Row, float], float]:
         """Expected part of the interval on the engine, by process, and the standard deviation of the known sum.
 
-        `busy` is the part of the interval in which the engine was busy. `strangers` were never observed alone. With
-        `by_visibility`, the times are those of the part of the interval in which strangers work.
+        `busy` is the part of the interval in which the engine was busy. The `strangers`, at least one, were never
+        observed alone. With `by_visibility`, the times are those of the part of the interval in which strangers work.
         """
         known_times = {row: self.recent[row].share() for row in known}
-        others = {row: self.recent[row].share() for row in strangers}
+        stranger_times = {row: self.recent[row].share() for row in strangers}
         if by_visibility:
-            others = {row: min(busy, time / max(0.1, self.recent[row].visible())) for row, time in others.items()}
-            known_times = _scaled(known_times, max((1 - MOST_KNOWN) * busy, busy - sum(others.values())))
+            stranger_times = {
+                row: min(busy, time / max(0.1, self.recent[row].visible())) for row, time in stranger_times.items()
+            }
+            known_times = _scaled(known_times, max((1 - MOST_KNOWN) * busy, busy - sum(stranger_times.values())))
         competition = _competition(busy)
         probability = (FAIR if known and not self._is_steady else FAIR_LIKELY) * competition
         fair = busy / (sum([fingerprint.peak for fingerprint in known.values()]) + len(strangers))
-        for row, time in others.items():
-            others[row] = _towards_fair(time, self.recent[row].variance(), fair, probability)
+        for row, time in stranger_times.items():
+            stranger_times[row] = _towards_fair(time, self.recent[row].variance(), fair, probability)
         variance = 0.0
         for row, fingerprint in known.items():
             recent, peak = self.recent[row], fingerprint.peak
             time = _towards_fair(known_times[row], recent.variance(), fair * peak, probability)
-            if time > peak:
-                time = min(time, recent.bound(peak))
+            time = min(time, recent.bound(peak))
             sd = TIME_SD
             if competition < 1:
                 demand = recent.bound(delayed(fingerprint.demand(), busy))
@@ -226,10 +221,9 @@ class EngineTime:
                 sd = competition * TIME_SD + (1 - competition) * DEMAND_SD * demand
             known_times[row] = time
             variance += sd**2
-        if strangers:
-            known_times = _scaled(known_times, min(MOST_KNOWN * busy, sum(known_times.values())))
-            others = _scaled(others, busy - sum(known_times.values()))
-        return known_times | others, sqrt(variance)
+        known_times = _scaled(known_times, min(MOST_KNOWN * busy, sum(known_times.values())))
+        stranger_times = _scaled(stranger_times, busy - sum(known_times.values()))
+        return known_times | stranger_times, sqrt(variance)
 
     def of_known(self, known: Mapping[Row, Fingerprint], busy: float) -> dict[Row, Expected]:
         """Expected part of the interval on the engine, by the samples of the last seconds, if all processes are known.
