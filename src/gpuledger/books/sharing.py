@@ -101,14 +101,13 @@ class Sharing:
 
     def _shares(self, interval: Interval, elapsed_s: float, power_w: float) -> Shares:
         recent = self._engine.recent
-        fingerprints = {row: self._fingerprints.get(row) for row in self._engine.working}
-        known = {row: fingerprint for row, fingerprint in fingerprints.items() if fingerprint is not None}
-        strangers = [row for row in fingerprints if row not in known]
         activity = interval.activities(elapsed_s) if self._by_fingerprint else None
         if activity is None:
             engine = {row: ns / 1e9 / elapsed_s for row, ns in interval.busy_ns.items() if ns and row in recent}
             parts = [Part(row, prior, SAMPLES_SD, SAME_POWER, UNKNOWN_SD) for row, prior in engine.items()]
             return Shares(errors=share_errors(parts, by_samples(parts), self._unsampled(len(engine))))
+        known = self._known(self._engine.working)
+        strangers = [row for row in self._engine.working if row not in known]
         busy = min(1.0, sum(interval.busy_ns.values()) / 1e9 / elapsed_s)
         observed = Observed(elapsed_s, busy, activity, interval.slots, interval.clock(), power_w)
         if not strangers:
@@ -122,6 +121,10 @@ class Sharing:
             expected = dict(times(False)[0])
             return self._weighted(Watts(strangers=expected, mixture=Mixture(expected)), observed, "sm_time")
         return self._weighted(self._known_and_strangers(known, strangers, observed, times), observed)
+
+    def _known(self, rows: Sequence[Row]) -> dict[Row, Fingerprint]:
+        """The fingerprints of those processes that have one."""
+        return {row: fingerprint for row in rows if (fingerprint := self._fingerprints.get(row)) is not None}
 
     def _known_shares(self, known: Mapping[Row, Fingerprint], observed: Observed) -> Shares:
         """Every process that worked lately was observed alone."""
@@ -238,8 +241,7 @@ class Sharing:
 
     def _without_samples(self, rows: Sequence[Row], observed: Observed, method: str) -> Shares:
         """Processes of which no samples exist: by activity where some were observed alone, else in equal parts."""
-        fingerprints = {row: self._fingerprints.get(row) for row in rows}
-        known = {row: fingerprint for row, fingerprint in fingerprints.items() if fingerprint is not None}
+        known = self._known(rows)
         times = dict.fromkeys(rows, observed.busy / len(rows))
         if not known or observed.busy < LEAST_BUSY:
             return equal_shares(rows, method)
