@@ -97,17 +97,12 @@ def parked_w(run: live.Run) -> float:
 class Timeline(truth.Timeline):
     """Measures energy per unit from tick to tick: with bursts of work, the counter is not linear between two ticks."""
 
-    def _alone(self, pid: int) -> float | None:
-        joules = units = seconds = 0.0
-        for phase in self.phases:
-            first, last = phase.begin + truth.EDGE_S, phase.end - truth.EDGE_S
-            inside = [time_s for time_s in self._counter.times if first <= time_s <= last]
-            if phase.working == {pid} and inside:
-                span_s = inside[-1] - inside[0]
-                seconds += span_s
-                joules += self._measured(inside[0], inside[-1])
-                units += self._units(pid, inside[0], inside[-1])
-        return max(0.0, joules) / units if units and seconds >= truth.LEAST_ALONE_S else None
+    def _alone_spans(self, pid: int) -> list[tuple[float, float]]:
+        inside = [
+            [time_s for time_s in self._counter.times if first <= time_s <= last]
+            for first, last in super()._alone_spans(pid)
+        ]
+        return [(times[0], times[-1]) for times in inside if times]
 
     def _find_cycles(self) -> dict[str, list[float]]:
         """None: the units of each process have one size."""
