@@ -129,12 +129,7 @@ class Sharing:
     def _known_shares(self, known: Mapping[Row, Fingerprint], observed: Observed) -> Shares:
         """Every process that worked lately was observed alone."""
         parts = _parts(known, self._engine.of_known(known, observed.busy))
-        estimate = by_activity(parts, observed.activity, observed.power_w)
-        weights = weights_of(parts, estimate)
-        if not any(weights.values()):
-            return Shares(errors={})
-        errors = share_errors(parts, estimate, self._unsampled(len(known)))
-        return Shares(errors, Weights("fingerprint", weights), proportions_of(parts, estimate, observed.activity))
+        return _mixed(parts, "fingerprint", observed, self._unsampled(len(known))) or Shares(errors={})
 
     def _unsampled(self, sampled: int) -> float:
         """The share that processes without a sample may have had: 1 / (n + 2) after n samples (rule of succession)."""
@@ -253,12 +248,7 @@ class Sharing:
             relative = dict.fromkeys(strangers, 1.0)
             return watts.shares(method, observed.activity, relative, scale=UNSAMPLED, unsampled=0.0)
         parts = _parts(known, {row: Expected(time, MPS_SD) for row, time in times.items()})
-        estimate = by_activity(parts, observed.activity, observed.power_w)
-        weights = weights_of(parts, estimate)
-        if not any(weights.values()):
-            return equal_shares(rows, method)
-        errors = share_errors(parts, estimate, 0.0)
-        return Shares(errors, Weights(method, weights), proportions_of(parts, estimate, observed.activity))
+        return _mixed(parts, method, observed, 0.0) or equal_shares(rows, method)
 
     def _instance_shares(
         self, interval: Interval, elapsed_s: float, joules: float, limit_mw: int | None, *, is_steady: bool
@@ -326,3 +316,13 @@ def _parts(known: Mapping[Row, Fingerprint], expected: Mapping[Row, Expected]) -
         seconds = sum([behaviour.seconds for behaviour in behaviours])
         parts += [Part(row, time * behaviour.seconds / seconds, sd, behaviour, KNOWN_SD) for behaviour in behaviours]
     return parts
+
+
+def _mixed(parts: Sequence[Part], method: str, observed: Observed, unsampled: float) -> Shares | None:
+    """Shares by the mixture of fingerprints that explains activity and power; None if no process drew power."""
+    estimate = by_activity(parts, observed.activity, observed.power_w)
+    weights = weights_of(parts, estimate)
+    if not any(weights.values()):
+        return None
+    errors = share_errors(parts, estimate, unsampled)
+    return Shares(errors, Weights(method, weights), proportions_of(parts, estimate, observed.activity))
