@@ -48,6 +48,14 @@ def test_the_chart_has_the_mixin_and_the_version() -> None:
     assert (manifests.OUT / "prometheus-rules.yaml").read_text() == manifests.rules(), "run `make manifests`"
 
 
+def test_the_rules_for_the_operator_are_those_of_the_mixin() -> None:
+    """Those rendered to monitors.yaml; `make e2e` compares the whole file with what Helm renders."""
+    rendered = [item["spec"] for item in objects(manifests.OUT / "monitors.yaml") if item["kind"] == "PrometheusRule"]
+    files = [path for folder in ("alerts", "rules") for path in sorted((ROOT / "mixin" / folder).glob("*.yml"))]
+
+    assert rendered == [yaml.safe_load(path.read_text()) for path in files], "run `make manifests`"
+
+
 @pytest.mark.parametrize("is_commented", [True, False])
 def test_configuration_to_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str], is_commented: bool) -> None:
     """The commented file has the defaults; without the signs of comments, every setting in it is valid."""
