@@ -46,11 +46,16 @@ def render(helm: str, name: str) -> str:
     return HEAD + before + HELM_ONLY.sub("", done.stdout)
 
 
+def rule_files() -> list[Path]:
+    """The rule files of the mixin."""
+    return [path for folder in ("alerts", "rules") for path in sorted((ROOT / "mixin" / folder).glob("*.yml"))]
+
+
 def rules() -> str:
     """ConfigMap with one key per rule file of the mixin, for Prometheus without an operator."""
     lines = [HEAD + "---", "apiVersion: v1", "kind: ConfigMap", "metadata:", "  name: gpuledger-rules",
              f"  namespace: {NAMESPACE}", "data:"]  # fmt: skip
-    for path in (path for folder in ("alerts", "rules") for path in sorted((ROOT / "mixin" / folder).glob("*.yml"))):
+    for path in rule_files():
         lines.append(f"  {path.parent.name}-{path.name}: |")
         lines += [f"    {line}".rstrip() for line in path.read_text(encoding="utf-8").splitlines()]
     return "\n".join(lines) + "\n"

@@ -51,9 +51,8 @@ def test_the_chart_has_the_mixin_and_the_version() -> None:
 def test_the_rules_for_the_operator_are_those_of_the_mixin() -> None:
     """Those rendered to monitors.yaml; `make e2e` compares the whole file with what Helm renders."""
     rendered = [item["spec"] for item in objects(manifests.OUT / "monitors.yaml") if item["kind"] == "PrometheusRule"]
-    files = [path for folder in ("alerts", "rules") for path in sorted((ROOT / "mixin" / folder).glob("*.yml"))]
 
-    assert rendered == [yaml.safe_load(path.read_text()) for path in files], "run `make manifests`"
+    assert rendered == [yaml.safe_load(path.read_text()) for path in manifests.rule_files()], "run `make manifests`"
 
 
 @pytest.mark.parametrize("is_commented", [True, False])
