@@ -46,9 +46,10 @@ class Prometheus:
 
         wait_until(done, timeout_s)
 
-    def wait_until_fresh(self, age_s: float, timeout_s: float = 60) -> None:
-        """Until the last scrape of every target is at most this old: a busy machine delays scrapes."""
-        wait_until(lambda: all(age <= age_s for _, age in self.query("time() - timestamp(up)")), timeout_s)
+    def is_fresh(self, age_s: float) -> bool:
+        """Whether every target answered its last scrape, at most this long ago: a busy machine delays scrapes."""
+        answered = self.query("time() - timestamp(up) and up == 1")
+        return len(answered) == self._jobs and all(age <= age_s for _, age in answered)
 
     def ready(self) -> bool:
         """Whether it answers queries."""

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cli.running import Running, gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
+from tests.real.daemons import wait_until
 from tests.real.nodes import GIB, EmptyNode, host
 from tests.real.prometheus import free_port, prometheus
 
@@ -99,8 +100,7 @@ class World:
         self.servers = {kind: self._stack.enter_context(prometheus(targets, "500ms", kind)) for kind in BACKENDS}
         for server in self.servers.values():
             server.wait_until_scraped(4)
-        for server in self.servers.values():
-            server.wait_until_fresh(SCRAPE_S)
+        wait_until(lambda: all(server.is_fresh(SCRAPE_S) for server in self.servers.values()), 60)
         self.began_s = time.time()
         before = [ledger(one) for one in exporters.values()]
         for books in before:

@@ -257,16 +257,16 @@ def test_gpu_added_and_taken_away(bench: Bench) -> None:
 
 
 def test_tick_takes_as_long_as_the_slowest_gpu(bench: Bench) -> None:
-    """Eight GPUs with a call of 100 ms are read side by side: far less than the sum of 800 ms."""
+    """Eight GPUs with a call of 0.3 s are read side by side: far less than the sum of 2.4 s."""
     bench.scenario.gpus = [Gpu(index=i) for i in range(8)]
-    bench.write("latency nvmlDeviceGetTotalEnergyConsumption us=100000")
+    bench.write("latency nvmlDeviceGetTotalEnergyConsumption us=300000")
     bench.read()
     started = time.monotonic()
 
     tick = bench.read()
 
     assert _up(tick) == [True] * 8
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 1.5
 
 
 def test_read_is_never_in_the_drivers_hands(bench: Bench) -> None:
@@ -279,7 +279,7 @@ def test_read_is_never_in_the_drivers_hands(bench: Bench) -> None:
 
     bench.source.close()
 
-    assert time.monotonic() - started < 0.2
+    assert time.monotonic() - started < SHORT_S
 
 
 MISMATCH = """
