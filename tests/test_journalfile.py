@@ -184,12 +184,13 @@ def test_a_disk_that_hangs_delays_nothing(
     opened: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One write waits for it, ticks go on, and one line tells of it; when it is back, the newest tick is written."""
-    let_go, calls = threading.Event(), 0
+    hangs, let_go, calls = threading.Event(), threading.Event(), 0
     write = JournalFile.write
 
     def hang(file: JournalFile, state: State) -> int:
         nonlocal calls
         calls += 1
+        hangs.set()
         let_go.wait()
         return write(file, state)
 
@@ -201,6 +202,7 @@ def test_a_disk_that_hangs_delays_nothing(
 
     shown = [books.book(world.tick(7, mj=100)) for _ in range(5)]
 
+    assert hangs.wait(10)
     assert calls == 1
     assert total_mj(shown[-1]) == 1_000_500
     assert len(caplog.records) == 1
