@@ -21,6 +21,7 @@ from gpuledger.owners.docker import DockerProvider, Endpoint, default_urls
 from gpuledger.owners.names import Container, PodLabels
 from gpuledger.owners.provider import PolledProvider
 from tests.owners.docker_server import Answer, FakeDocker, chunked, http, listed
+from tests.real.daemons import wait_until
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 VERSION = http({"ApiVersion": "1.45", "MinAPIVersion": "1.24"})
@@ -264,7 +265,7 @@ def test_a_slow_daemon_costs_the_timeout_once(serve: Serve, slow: Answer) -> Non
 
 def test_a_container_that_is_stuck_comes_last(serve: Serve) -> None:
     """Docker can hang on one container: the others get their names and devices, at the latest the next time."""
-    server, provider = serve(timeout_s=0.2, containers=http([listed(A), listed(B)]))
+    server, provider = serve(timeout_s=1.0, containers=http([listed(A), listed(B)]))
     server.answers = {f"{B}/json": hang} | server.answers
     server.answers["/containers/"] = http(inspected(Devices=[{"PathOnHost": "/dev/nvidia0"}]))
     found = provider.fetch().containers
@@ -277,7 +278,7 @@ def test_a_container_that_is_stuck_comes_last(serve: Serve) -> None:
 
 def test_more_new_containers_than_time(serve: Serve) -> None:
     """The rest is looked into soon, not after the whole interval."""
-    server, provider = serve(timeout_s=0.2, inspect=hang, containers=http([listed(A), listed(B)]))
+    server, provider = serve(timeout_s=1.0, inspect=hang, containers=http([listed(A), listed(B)]))
     assert len(provider.fetch().containers) == 2
     assert provider.wait(60, threading.Event())
     server.answers["/containers/"] = http({})
@@ -393,8 +394,7 @@ def test_an_event_ends_the_wait(serve: Serve) -> None:
     events = Events()
     server, provider = serve(events=events)
     provider.fetch()
-    assert not provider.wait(0.3, threading.Event())
-    assert provider.interval_s == 60
+    wait_until(lambda: not provider.wait(0.3, threading.Event()) and provider.interval_s == 60)
     events.send()
     assert provider.wait(60, threading.Event())
     events.send()
@@ -410,8 +410,8 @@ def test_an_event_in_pieces(serve: Serve, cut: int) -> None:
     events = Events(EVENTS_HEAD[:cut])
     _, provider = serve(events=events)
     provider.fetch()
-    assert not provider.wait(0.05, threading.Event())
-    events.connected.acquire()
+    assert not provider.wait(0.3, threading.Event())
+    assert events.connected.acquire(timeout=10)
     events.send(EVENTS_HEAD[cut:] + b"2\r\n{}\r\n")
     assert provider.wait(60, threading.Event())
     assert not provider.wait(0.01, threading.Event())
@@ -425,7 +425,7 @@ def test_a_broken_stream_is_only_polling(serve: Serve, broken: bytes) -> None:
     server, provider = serve(events=broken)
     provider.fetch()
     for tries in (1, 2):
-        assert not provider.wait(0.3, threading.Event())
+        assert not provider.wait(0.6, threading.Event())
         assert provider.interval_s == 15
         assert server.count("/events") == tries
 
@@ -437,6 +437,7 @@ def test_the_end_of_a_settled_stream_is_news(serve: Serve, monkeypatch: pytest.M
     server, provider = serve(events=events)
     provider.fetch()
     assert not provider.wait(0.3, threading.Event())
+    assert events.connected.acquire(timeout=10)
     events.end()
     assert provider.wait(60, threading.Event())
     assert not provider.wait(0.3, threading.Event())
@@ -454,7 +455,7 @@ def test_closing_or_stopping_ends_the_wait(serve: Serve, works: bool) -> None:
         thread = threading.Thread(target=lambda: answers.append(provider.wait(60, stop)))
         thread.start()
         if works and end == stop.set:
-            events.connected.acquire()
+            assert events.connected.acquire(timeout=10)
         end()
         thread.join(10)
         stop.clear()
@@ -512,14 +513,14 @@ def test_a_socket_in_a_file_system_that_does_not_answer(tmp_path: Path, monkeypa
     look = docker._socket_at
 
     def blocking(path: Path) -> Path | None:
-        if "/1000/" in str(path):
+        if "/1001/" in str(path):
             answered.wait(60)
         return look(path)
 
     monkeypatch.setattr(docker, "_socket_at", blocking)
     monkeypatch.setattr(docker, "SOCKETS_S", 0.2)
-    (tmp_path / "run" / "user" / "1000").mkdir(parents=True)
-    other = tmp_path / "run" / "user" / "1001"
+    (tmp_path / "run" / "user" / "1001").mkdir(parents=True)
+    other = tmp_path / "run" / "user" / "1000"
     other.mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(other / "docker.sock"))

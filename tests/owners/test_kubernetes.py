@@ -203,7 +203,7 @@ def test_watch_that_ends_goes_on(server: ApiServer, start: Start, clock: Clock) 
     provider = start()
     provider.fetch()
     server.bookmark()
-    provider.wait(0.3, GO)
+    until(lambda: provider.wait(0.05, GO) or provider._pods.version == "102")
     clock.now += 300
     server.finish()
     until(lambda: not provider.wait(0.1, GO) and len(server.asked(watch=True)) == 2)

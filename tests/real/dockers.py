@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
 from tests.components import program
 from tests.real.daemons import answers, end_processes_under, kill, run, start, stop, unmount_under
 from tests.real.images import busybox_tar
+from tests.real.prometheus import free_port
 
 IMAGE = "tiny:1"
 LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
@@ -22,7 +22,7 @@ class Engine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.socket = folder / "docker.sock"
-        self.port = _free_port()
+        self.port = free_port()
         self._containerd: subprocess.Popen[bytes] | None = None
         self._dockerd: subprocess.Popen[bytes] | None = None
 
@@ -144,9 +144,3 @@ def certificates(folder: Path) -> None:
 def _clean(folder: Path) -> None:
     end_processes_under(folder)
     unmount_under(folder)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

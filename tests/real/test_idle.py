@@ -16,7 +16,7 @@ from tests.cli.running import Running, gpuledger
 from tests.fakedriver import Gpu
 from tests.real.history import History, remembering
 from tests.real.nodes import GIB, EmptyNode, host, uuid
-from tests.real.prometheus import free_port, prometheus
+from tests.real.prometheus import Prometheus, free_port, prometheus
 
 pytestmark = pytest.mark.needs("prometheus")
 
@@ -71,25 +71,27 @@ class World:
         time.sleep(3)
         node.kill()
         time.sleep(2)
-        self.rest_before_mj = self.rest_mj()
+        self.rest_before_mj = rest_mj(self.server.wait_until_scraped())
         first.stop()
         self.exporter: Running = stack.enter_context(node.exporter(*flags))
         self.exporter.metrics('gpu_allocation_state.*pod="never".*state="no_process"')
         time.sleep(3)
-
-    def rest_mj(self) -> dict[str, int]:
-        """Energy of each GPU that is neither unattributed nor an allocation's.
-
-        In whole millijoules, as the books have it: a difference of joules is off by the precision of a float.
-        """
-        unattributed = "sum by (uuid) (gpu_unattributed_energy_joules_total)"
-        allocated = f"sum by (uuid) ({ENERGY})"
-        promql = f"gpu_energy_joules_total - on (uuid) {unattributed} - on (uuid) {allocated}"
-        return {labels["uuid"]: round(1000 * joules) for labels, joules in self.server.query(promql)}
+        self.server = self.server.wait_until_scraped()
 
     def values(self, promql: str) -> dict[str, float]:
         """By pod, all at the same moment."""
         return {labels.get("pod", ""): value for labels, value in self.server.query(promql)}
+
+
+def rest_mj(server: Prometheus) -> dict[str, int]:
+    """Energy of each GPU that is neither unattributed nor an allocation's.
+
+    In whole millijoules, as the books have it: a difference of joules is off by the precision of a float.
+    """
+    unattributed = "sum by (uuid) (gpu_unattributed_energy_joules_total)"
+    allocated = f"sum by (uuid) ({ENERGY})"
+    promql = f"gpu_energy_joules_total - on (uuid) {unattributed} - on (uuid) {allocated}"
+    return {labels["uuid"]: round(1000 * joules) for labels, joules in server.query(promql)}
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +146,11 @@ def test_joules_add_up_to_the_counter_of_each_gpu(world: World) -> None:
 
     The rest is from the moment before the kubelet and the runtime had answered; the restart adds nothing to it.
     """
-    rest_mj = world.rest_mj()
+    rest = rest_mj(world.server)
 
-    assert len(rest_mj) == 4
-    assert rest_mj == world.rest_before_mj
-    assert all(0 <= mj < 3000 * (WATTS + 150) for mj in rest_mj.values())
+    assert len(rest) == 4
+    assert rest == world.rest_before_mj
+    assert all(0 <= mj < 3000 * (WATTS + 150) for mj in rest.values())
     assert all(joules > 1000 for joules in world.values(f"sum by (pod) ({ENERGY})").values())
 
 

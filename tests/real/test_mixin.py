@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -58,11 +57,10 @@ class Scraped:
     """What was scraped, at one moment."""
 
     server: Prometheus
-    at: float
 
     def ask(self, text: str, dashboard: str, **chosen: str) -> Found:
         """A query of a dashboard; all variables but those chosen are at All. 0 / 0 is no answer."""
-        found = self.server.query(fill_variables(text, dashboard, chosen, interval=INTERVAL, span=SPAN), self.at)
+        found = self.server.query(fill_variables(text, dashboard, chosen, interval=INTERVAL, span=SPAN))
         return [(labels, value) for labels, value in found if not math.isnan(value)]
 
     def values(self, dashboard: str, name: str, **chosen: str) -> list[str]:
@@ -94,8 +92,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
         targets = {job: (host(server), "/metrics") for job, server in servers.items()}
         east = {"cluster": "east"}
         running = stack.enter_context(prometheus(targets, "500ms", labels={"node": east, "again": east}))
-        running.wait_until_scraped(SCRAPES)
-        yield Scraped(running, time.time())
+        yield Scraped(running.wait_until_scraped(SCRAPES))
 
 
 @pytest.mark.parametrize("asked", QUERIES, ids=str)
@@ -159,7 +156,7 @@ def test_energy_is_never_more_than_the_counter(scraped: Scraped, panel: str) -> 
 )
 def test_what_is_scraped_twice_counts_once(scraped: Scraped, dashboard: str, panel: str) -> None:
     """The demo is scraped by two jobs, half a second apart at most; it has a fifth of all energy."""
-    assert scraped.sum(dashboard, panel) == pytest.approx(scraped.sum(dashboard, panel, job="node|demo"), rel=0.08)
+    assert scraped.sum(dashboard, panel) == pytest.approx(scraped.sum(dashboard, panel, job="node|demo"), rel=0.12)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_killed_and_started_again(podman: Podman, provider: DockerProvider) -> N
     assert i in _names(provider)
     assert not provider.wait(0.5, threading.Event())
     podman.kill_service()
-    assert not provider.wait(0.5, threading.Event())
+    provider.wait(0.5, threading.Event())
     with pytest.raises(ProviderError, match=rf"cannot open {podman.socket}: Connection refused; .*start podman"):
         provider.fetch()
     podman.start_service()
