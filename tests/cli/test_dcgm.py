@@ -57,23 +57,23 @@ def values(body: str, name: str) -> dict[str, float]:
 
 
 def test_a_shared_gpu_once_in_our_books_and_twice_in_dcgms(scenario: Scenario, tmp_path: Path, procfs: str) -> None:
-    """200 J at 60 to 40: the first has more of ours, DCGM has 200 for each, and only ours add up to the GPU."""
-    told = [f"pid {pid} gpu=0 energy_mj=200000 sm=100 mem=20 max_memory=1024 others=1" for pid in (42, 43)]
+    """400 J at 60 to 40: the first has more of ours, DCGM has 400 for each, and only ours add up to the GPU."""
+    told = [f"pid {pid} gpu=0 energy_mj=400000 sm=100 mem=20 max_memory=1024 others=1" for pid in (42, 43)]
     env = world(scenario, tmp_path, *told)
 
     with serving(*ON, procfs, env=env) as server:
         server.metrics('^gpu_process_busy_seconds_total{pid="42".*} [1-9]', within_s=20)
-        scenario.gpus[0].energy_mj = 200_000
+        scenario.gpus[0].energy_mj = 400_000
         scenario.write(tmp_path / "driver")
-        body = server.metrics(r"^gpu_energy_joules_total{.*} 200(\.0)?$", within_s=20)
+        body = server.metrics(r"^gpu_energy_joules_total{.*} 400(\.0)?$", within_s=20)
 
     ours, dcgms = values(body, "gpu_process_energy_joules_total"), values(body, "gpu_process_dcgm_energy_joules")
     device = values(body, "gpu_energy_joules_total")[""]
     nobodys = values(body, "gpu_unattributed_energy_joules_total").get("", 0)
-    assert dcgms == {"42": 200, "43": 200}
+    assert dcgms == {"42": 400, "43": 400}
     assert ours.keys() == {"42", "43"}
     assert ours["42"] > ours["43"] > 60
-    assert (sum(ours.values()) + nobodys, device) == (200, 200)
+    assert sum(ours.values()) + nobodys == pytest.approx(device) == 400
     assert values(body, "gpu_process_dcgm_sm_utilization_ratio") == {"42": 1, "43": 1}
     assert values(body, "gpu_process_dcgm_other_processes") == {"42": 1, "43": 1}
     assert values(body, "gpu_process_dcgm_max_memory_bytes") == {"42": 1024, "43": 1024}

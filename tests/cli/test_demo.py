@@ -21,7 +21,7 @@ def test_the_demo_shows_gpus_with_their_processes() -> None:
     with serving("demo", "--tick.interval=100ms", env=surroundings()) as server:
         body = server.metrics(r"^gpu_process_memory_used_bytes\{")
         page = server.get("/")
-        picture = json.loads(server.get("/api/v1/snapshot"))
+        picture = json.loads(server.metrics('"gpus"', "/api/v1/snapshot"))
         past = json.loads(server.get("/api/v1/history"))
         code, took_s, errors = server.stop()
 

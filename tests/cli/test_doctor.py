@@ -29,6 +29,7 @@ from tests.fakedriver import Mig, Scenario
 from tests.owners.api_server import ApiServer, status
 from tests.owners.docker_server import FakeDocker, http, listed
 from tests.owners.kubelet_server import CriServer, KubeletServer
+from tests.real.prometheus import free_port
 
 LISTS = [f"error nvmlDeviceGet{kind}RunningProcesses*" for kind in ("Compute", "Graphics", "MPSCompute")]
 C = "a42d519714d616e9411dbceec4b52808bd6b1ee53e6f6497a281d655357d8b71"
@@ -396,8 +397,7 @@ def test_journal_and_port_of_the_exporter_that_runs(tmp_path: Path) -> None:
 
 def test_dcgm_exporter(folder: Path, tmp_path: Path) -> None:
     """Reachable or not, by page and by file."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     _, nobody = examined(healthy(), tmp_path, f"--dcgm-exporter.url=http://127.0.0.1:{port}/metrics")
     file = folder / "dcgm.prom"
     file.write_text('# TYPE DCGM_FI_DEV_GPU_UTIL gauge\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 5\n')

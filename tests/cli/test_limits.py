@@ -29,8 +29,8 @@ GPUS, PROCESSES, SHOWN = 8, 5000, 1000
 FIRST_PID = 100_000
 CONTAINERS = [f"{number:064x}" for number in range(1, 5)]
 NOBODY = "--environment=none"
-PROMPT_S = 1.0
-"""For a scrape; it takes milliseconds, but other tests may be running."""
+PROMPT_S = 1.8
+"""For a scrape: less than the 2 s that a daemon has. It takes milliseconds, but other tests may be running."""
 
 
 def put_process(root: Path, pid: int, container_id: str) -> None:
@@ -380,7 +380,7 @@ def test_hanging_stream_of_events_costs_no_names(tmp_path: Path, daemon: Daemon)
 
     with serving("serve", *node.flags(docker), env=node.env) as server:
         server.metrics('^container_gpu_processes{container="web"')
-        body = server.metrics("^gpuledger_ticks_total [5-9]")
+        body = server.metrics(r"^gpuledger_ticks_total ([5-9]|\d{2,})$")
 
     found = families(body)
     assert one(found, "gpuledger_provider_up") == 1

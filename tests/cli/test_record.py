@@ -60,7 +60,7 @@ def test_owners_can_be_found_later_and_secrets_cannot(env: dict[str, str], tmp_p
     facts = tick.facts[os.getpid()]
     assert facts.cgroup == Path("/proc/self/cgroup").read_text()
     assert facts.uid == os.getuid()
-    assert abs(facts.start_time_ms / 1000 - time.time()) < 3600
+    assert abs(facts.start_time_ms / 1000 - Path("/proc/self").stat().st_ctime) < 3600
     text = gzip.decompress(path.read_bytes())
     assert b"hunter2" not in text
     assert b"pytest" not in text.replace(facts.name.encode(), b"").replace(facts.cgroup.encode(), b"")
@@ -72,7 +72,7 @@ def test_a_replay_is_served(env: dict[str, str], tmp_path: Path) -> None:
     gpuledger("record", str(path), "--duration=200ms", FAST, env=env)
 
     with serving(FAST, "--source", f"replay:{path}", env=surroundings()) as server:
-        server.metrics(r"^gpuledger_ticks_total [5-9]")
+        server.metrics(r"^gpuledger_ticks_total ([5-9]|\d{2,})$")
         assert 'uuid="GPU-a"' in server.metrics("^gpuledger_up 1$")
         code, took_s, _ = server.stop()
 
@@ -90,7 +90,7 @@ def test_what_was_recorded_until_a_signal_is_kept(number: signal.Signals, env: d
         deadline = time.monotonic() + 10
         while not list(tmp_path.glob(".x*")) and time.monotonic() < deadline:
             time.sleep(0.01)
-        time.sleep(0.5)  # a few ticks
+        time.sleep(2)  # a few ticks
         process.send_signal(number)
         _, errors = process.communicate(timeout=10)
 

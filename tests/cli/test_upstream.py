@@ -89,14 +89,14 @@ def test_in_metrics_and_copied(flags: list[str], env: dict[str, str]) -> None:
 
 def test_it_survives_a_dcgm_exporter_that_dies(flags: list[str], env: dict[str, str]) -> None:
     """The series stay, then go; metric and log say why; our own metrics never notice."""
-    limits = ["--dcgm-exporter.interval=1s", "--dcgm-exporter.max-age=2s"]
+    limits = ["--dcgm-exporter.interval=1s", "--dcgm-exporter.max-age=5s"]
     with (
         upstream(page(EVERYTHING)) as dcgm,
         serving(*flags, *limits, f"--dcgm-exporter.url={dcgm.url}", env=env) as server,
     ):
         with_pods(server)
         dcgm.say = page(b"<html>500</html>\n")
-        body = server.metrics('^gpuledger_upstream_failures_total{reason="format"} 1$')
+        body = server.metrics('^gpuledger_upstream_failures_total{reason="format"} [1-9]')
         assert "\ngpuledger_upstream_up 0\n" in body
         assert "DCGM_FI_DEV_GPU_TEMP" in server.get("/gpu/metrics")
         server.metrics("^gpuledger_upstream_series 0$")

@@ -45,13 +45,15 @@ def serving(
     handler: Callable[[Request], Response] = pages,
     addresses: Sequence[str] = ("127.0.0.1:0",),
     *,
-    limits: Limits = SHORT,
+    limits: Limits | None = None,
     max_connections: int = 64,
     wrap: Callable[[socket.socket], ssl.SSLSocket] | None = None,
     sockets: Sequence[socket.socket] = (),
 ) -> Iterator[Server]:
     """A running server on a free port."""
-    server = Server(addresses, handler, limits=limits, max_connections=max_connections, wrap=wrap, sockets=sockets)
+    server = Server(
+        addresses, handler, limits=limits or Limits(), max_connections=max_connections, wrap=wrap, sockets=sockets
+    )
     server.start()
     try:
         yield server

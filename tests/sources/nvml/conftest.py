@@ -13,7 +13,7 @@ from gpuledger.sources.nvml.source import NvmlSource
 from tests import fakedriver
 from tests.fakedriver import Gpu, Process, Scenario
 
-SHORT_S = 0.5
+SHORT_S = 1.5
 
 
 class Bench:

@@ -321,7 +321,7 @@ def test_samples_are_part_of_the_driver_time(hand: Hand) -> None:
     """The reading after them has their time."""
     for second in (100, 101):
         hand.read(second)
-    hand.activity(40, f"latency {SAMPLES} us=20000")
+    hand.activity(40, f"latency {SAMPLES} us=200000")
     hand.sample(101.2)
     hand.sample(101.4)
     hand.activity(40)
@@ -329,7 +329,7 @@ def test_samples_are_part_of_the_driver_time(hand: Hand) -> None:
     reading = hand.read(102)
 
     assert reading.driver_ns is not None
-    assert reading.driver_ns >= 40_000_000
+    assert reading.driver_ns >= 400_000_000
     assert (hand.read(103).driver_ns or 0) < reading.driver_ns
 
 
@@ -446,7 +446,7 @@ def test_close_while_a_sample_hangs(bench: Bench) -> None:
 
     bench.source.close()
 
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 5
 
 
 def test_close_between_samples_is_prompt(bench: Bench) -> None:
