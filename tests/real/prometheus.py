@@ -44,7 +44,7 @@ class Prometheus:
         return [(series["metric"], float(series["value"][1])) for series in result["result"]]
 
     def wait_until_scraped(self, times: int = 1, timeout_s: float = 60) -> Prometheus:
-        """Until every target has answered that many scrapes; returns the server at a time when it has the last one.
+        """Until every target has answered that many scrapes; returns the server at a time when it has all series.
 
         On a busy machine, a scrape may take too long: then Prometheus has no series of the target until the next one.
         """
@@ -134,7 +134,7 @@ def command(kind: str, config: Path, data: Path, address: str) -> list[str]:
 
 
 def free_port() -> int:
-    """One that nobody has now. The kernel gives others to servers that ask for any, so that none takes it meanwhile."""
+    """One that nobody has now, below the ports that the kernel gives to servers that ask for any."""
     while True:
         port = 10_000 + secrets.randbelow(20_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
