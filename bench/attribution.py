@@ -428,7 +428,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--solo", nargs="+", type=Path, default=[], metavar="FILE", help="one process alone")
     parser.add_argument("--timeline", nargs="+", type=Path, default=[], metavar="FILE", help="processes come and go")
     parser.add_argument("--mig", nargs="*", type=Path, metavar="FILE", help="recordings of MIG instances")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--window", type=_seconds, metavar="S", help="use only this window length, in seconds")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write a plot of the error distribution")
     arguments = parser.parse_args(words)
@@ -451,12 +451,9 @@ def main(words: list[str]) -> int:
         print("no recording can be scored; pass --timeline, or recordings alone and together", file=sys.stderr)
         return 1
     shown_s = arguments.window or SHOWN_S
-    _print_shares([entry for entry in scores if entry.window_s == WHOLE_S])
-    _print(scores, windows_s)
     errors = {
         name: [e for entry in scores if entry.window_s == shown_s for e in entry.errors[name]] for name in ESTIMATORS
     }
-    print(f"\nshare of windows of {shown_s:g} s with at most this error\n{plot.text(errors)}")
     if arguments.plot:
         arguments.plot.write_text(plot.svg(errors, f"Error of a process's share of energy, windows of {shown_s:g} s"))
     if arguments.json:
@@ -474,6 +471,10 @@ def main(words: list[str]) -> int:
             },
             "left_out": left_out,
         }))  # fmt: skip
+        return 0
+    _print_shares([entry for entry in scores if entry.window_s == WHOLE_S])
+    _print(scores, windows_s)
+    print(f"\nshare of windows of {shown_s:g} s with at most this error\n{plot.text(errors)}")
     return 0
 
 

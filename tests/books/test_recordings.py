@@ -175,15 +175,17 @@ def test_shares_while_processes_come_and_go() -> None:
 
 
 def test_the_command_reports_timelines_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """One object as the last line, with the figures of each estimator."""
+    """One object and nothing else, with the figures of each estimator; without --json, tables."""
     solo = h200.FOLDER / "work" / "solo-conv.json.gz"
     timeline = h200.FOLDER / "timelines" / "tl-fft-conv30.json.gz"
     mig = next((h200.FOLDER / "mig").glob("*.gz"))
 
     assert attribution.main(["--json", "--window", "5", "--solo", str(solo), "--timeline", str(timeline)]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    found = json.loads(capsys.readouterr().out)
     assert attribution.main(["--json", "--mig", str(mig)]) == 0
-    of_mig = json.loads(capsys.readouterr().out.splitlines()[-1])
+    of_mig = json.loads(capsys.readouterr().out)
+    assert attribution.main(["--mig", str(mig)]) == 0
+    assert "\nall: mean " in capsys.readouterr().out
     assert attribution.main(["--solo", str(solo)]) == 1
 
     for told in (found, of_mig):
