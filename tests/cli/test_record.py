@@ -60,7 +60,7 @@ def test_owners_can_be_found_later_and_secrets_cannot(env: dict[str, str], tmp_p
     facts = tick.facts[os.getpid()]
     assert facts.cgroup == Path("/proc/self/cgroup").read_text()
     assert facts.uid == os.getuid()
-    assert abs(facts.start_time_ms / 1000 - Path("/proc/self").stat().st_ctime) < 3600
+    assert abs(facts.start_time_ms / 1000 - time.time()) < 3600
     text = gzip.decompress(path.read_bytes())
     assert b"hunter2" not in text
     assert b"pytest" not in text.replace(facts.name.encode(), b"").replace(facts.cgroup.encode(), b"")

@@ -9,7 +9,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from gpuledger.export.http import Limits, Request, Response, not_found
+from gpuledger.export.http import DEFAULT_LIMITS, Limits, Request, Response, not_found
 from gpuledger.export.server import Server
 
 Address = tuple[str, int]
@@ -45,15 +45,13 @@ def serving(
     handler: Callable[[Request], Response] = pages,
     addresses: Sequence[str] = ("127.0.0.1:0",),
     *,
-    limits: Limits | None = None,
+    limits: Limits = DEFAULT_LIMITS,
     max_connections: int = 64,
     wrap: Callable[[socket.socket], ssl.SSLSocket] | None = None,
     sockets: Sequence[socket.socket] = (),
 ) -> Iterator[Server]:
     """A running server on a free port."""
-    server = Server(
-        addresses, handler, limits=limits or Limits(), max_connections=max_connections, wrap=wrap, sockets=sockets
-    )
+    server = Server(addresses, handler, limits=limits, max_connections=max_connections, wrap=wrap, sockets=sockets)
     server.start()
     try:
         yield server

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import time
 from urllib.request import urlopen
 
@@ -12,15 +11,9 @@ from gpuledger import __version__
 from tests.image.conftest import BASE, docker
 from tests.real.daemons import wait_until
 from tests.real.dockers import Engine
+from tests.real.prometheus import free_port
 
 LOCKED = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--ulimit", "nofile=1024:1024")
-
-
-def free_port() -> int:
-    """A free port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_the_demo_works_without_permissions(clean_debian: Engine, image: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +33,7 @@ from tests.owners.api_server import (
     slowly,
     status,
 )
+from tests.real.prometheus import free_port
 
 GO = threading.Event()
 """Never set: nobody asks to stop."""
@@ -591,9 +591,7 @@ def test_options() -> None:
 
 def test_nobody_listens() -> None:
     """A server that is not there yet."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    provider = KubernetesProvider(ApiAccess("127.0.0.1", port, tls=False), "n1")
+    provider = KubernetesProvider(ApiAccess("127.0.0.1", free_port(), tls=False), "n1")
 
     with pytest.raises(ProviderError, match="Connection refused; check its address"):
         provider.fetch()

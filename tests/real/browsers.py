@@ -64,12 +64,13 @@ def page_of(browser: Browser, width: int = 1280, **context: object) -> Iterator[
 class Shown:
     """An exporter that shows the ticks it is given, under a prefix if there is one."""
 
-    def __init__(self, *, max_connections: int = 64, prefix: str = "", port: int = 0) -> None:
+    def __init__(self, *ticks: Tick, max_connections: int = 64, prefix: str = "", port: int = 0) -> None:
         self._prefix = prefix
         self.tick: Tick | None = None
         self.api = Api(History(1.0), node="node-7", max_connections=max_connections)
         app = App(lambda: self.tick, lambda: 0.1, interval_s=1.0, api=self.api)
         self.server = Server([f"127.0.0.1:{port}"], self._behind_a_proxy(app) if prefix else app)
+        self.show(*ticks)
         self.server.start()
 
     @property
@@ -105,9 +106,8 @@ class Shown:
 @contextmanager
 def shown(*ticks: Tick, max_connections: int = 64, prefix: str = "") -> Iterator[Shown]:
     """Such an exporter with these ticks."""
-    exporter = Shown(max_connections=max_connections, prefix=prefix)
+    exporter = Shown(*ticks, max_connections=max_connections, prefix=prefix)
     try:
-        exporter.show(*ticks)
         yield exporter
     finally:
         exporter.stop()

@@ -52,16 +52,14 @@ class Prometheus:
 
         def done() -> bool:
             past.at = time.time() - ENDED_S
-            scraped = past.query("sum_over_time(up[1h]) and up == 1")
-            return len(scraped) == self._jobs and all(count >= times for _, count in scraped)
+            return len(past.query(f"sum_over_time(up[1h]) >= {times} and up == 1")) == self._jobs
 
         wait_until(done, timeout_s)
         return past
 
     def is_fresh(self, age_s: float) -> bool:
         """Whether every target answered its last scrape, at most this long ago: a busy machine delays scrapes."""
-        answered = self.query("time() - timestamp(up) and up == 1")
-        return len(answered) == self._jobs and all(age <= age_s for _, age in answered)
+        return len(self.query(f"time() - timestamp(up) <= {age_s} and up == 1")) == self._jobs
 
     def ready(self) -> bool:
         """Whether it answers queries."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuledger.errors import ProviderError
-from gpuledger.owners import cgroup
+from gpuledger.owners import cgroup, docker
 from gpuledger.owners.docker import DockerProvider
 from gpuledger.owners.dockerjson import Inspected
 from gpuledger.owners.names import Container
@@ -128,13 +128,14 @@ def test_over_tls(engine: Engine) -> None:
         DockerProvider(url).fetch()
 
 
-def test_killed_and_started_again(engine: Engine, provider: DockerProvider) -> None:
+def test_killed_and_started_again(engine: Engine, provider: DockerProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that is gone is named in one line; when it is back, so are the names and the events."""
+    monkeypatch.setattr(docker, "SETTLED_S", 60.0)  # the end of a stream this young is no news
     i = engine.sleeper("survivor", "--restart", "always")
     assert i in _names(provider)
     assert not provider.wait(0.5, threading.Event())
     engine.kill_dockerd()
-    provider.wait(0.5, threading.Event())
+    assert not provider.wait(0.5, threading.Event())
     with pytest.raises(ProviderError, match=rf"cannot open {engine.socket}: Connection refused; .*start docker"):
         provider.fetch()
     engine.start_dockerd()

@@ -156,7 +156,7 @@ def test_energy_is_never_more_than_the_counter(scraped: Scraped, panel: str) -> 
 )
 def test_what_is_scraped_twice_counts_once(scraped: Scraped, dashboard: str, panel: str) -> None:
     """The demo is scraped by two jobs, half a second apart at most; it has a fifth of all energy."""
-    assert scraped.sum(dashboard, panel) == pytest.approx(scraped.sum(dashboard, panel, job="node|demo"), rel=0.12)
+    assert scraped.sum(dashboard, panel) == pytest.approx(scraped.sum(dashboard, panel, job="node|demo"), rel=0.08)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 from collections.abc import Awaitable, Callable
 
@@ -21,6 +20,7 @@ from gpuledger.top.keys import KEYS
 from gpuledger.top.widgets import Page
 from gpuledger.view.codec import decode
 from tests.export.clients import serving
+from tests.real.prometheus import free_port
 from tests.top.sources import Told
 from tests.view.pictures import GIB, HOSTILE, NOW, Picture, busy, gpu, picture, process
 
@@ -478,8 +478,7 @@ def test_an_exporter_that_goes_and_comes_back() -> None:
             await asyncio.sleep(0.05)
 
     async def play() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         app = Top(Feed(Exporter(Access(address, timeout_s=5.0)), 0.2))
         async with app.run_test(size=(120, 24)):
             await until(app, f"cannot reach http://{address}: Connection refused")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import socket
 import threading
 import time
 from contextlib import suppress
@@ -20,6 +19,7 @@ from gpuledger.net.address import Address
 from gpuledger.upstream.exposition import Limits
 from gpuledger.upstream.source import SETTLED_NS, File, Page, Place, parse_place, unzipped
 from tests.certificates import copy_certificate
+from tests.real.prometheus import free_port
 from tests.upstream.server import Say, hang, page, raw, upstream
 from tests.upstream.world import NAMES, body, parsed
 
@@ -144,10 +144,8 @@ def test_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nobody_there() -> None:
     """A port without a server, and a name without a host."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
     with pytest.raises(UpstreamError, match=r"cannot reach .*; check whether the dcgm-exporter is running") as caught:
-        Page(parse_place(f"http://127.0.0.1:{port}/metrics"), 1.0).read()
+        Page(parse_place(f"http://127.0.0.1:{free_port()}/metrics"), 1.0).read()
     assert caught.value.kind == "unreachable"
 
 
