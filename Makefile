@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS := 6
 PARALLEL := -n $(WORKERS) --dist loadfile
-SLOW := $(addprefix --ignore=tests/,real hostile h200scripts fuzz cli deploy mixin top test_docs.py report/test_promql.py \
-	$(patsubst %,books/test_%.py,always_true division journal recordings) sources/test_recording.py view/test_history.py)
+SLOW := $(addprefix --ignore=tests/,real hostile h200scripts fuzz cli deploy mixin test_docs.py tools/top tools/report/test_promql.py \
+	catalog/dialects/test_division.py ledger/test_always_true.py shares/test_recordings.py storage/test_journal.py \
+	recording/test_recording.py web/snapshot/test_history.py)
 
 export STRICT
 # Without compiled modules, every command that a test runs would compile the whole package.

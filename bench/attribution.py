@@ -33,10 +33,10 @@ from typing import Any
 from bench import plot, truth
 from tests import h200
 
-from gpuledger.books.book import Books
-from gpuledger.books.interval import Policy
+from gpuledger.books import Books
+from gpuledger.driver.rounds import Plan, Rounds
+from gpuledger.ledger.interval import Policy
 from gpuledger.model import DIVIDED, Activity, Tick
-from gpuledger.sources.nvml.rounds import Plan, Rounds
 
 ESTIMATED = ("sm_time", "mps", "mig", "fingerprint", "edge")
 """Methods for energy above parked power."""

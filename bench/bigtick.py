@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Iterator
 
-from gpuledger.books.book import Books
+from gpuledger.books import Books
 from gpuledger.catalog import CATALOG, Type
-from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
 from gpuledger.model import Device, Driver, Facts, Reading, Resident, Sample, Tick
 from gpuledger.owners.resolver import Resolver
+from gpuledger.web.negotiate import Format
+from gpuledger.web.text import Renderer
 
 GPUS = 8
 PROCESSES_OF_A_CONTAINER = 50

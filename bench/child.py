@@ -12,8 +12,8 @@ from collections.abc import Callable
 from bench.bigtick import Collector, count_series, node_of
 from bench.processes import memory_mb
 
-from gpuledger.export.negotiate import Format
 from gpuledger.model import Tick
+from gpuledger.web.negotiate import Format
 
 FORMATS = {"text": Format.TEXT, "OpenMetrics": Format.OPENMETRICS}
 
@@ -36,7 +36,7 @@ def render(renderer: str, fmt: str, series: int) -> None:
 
 def _ours(tick: Tick, fmt: Format) -> tuple[float, float, int, int]:
     """Render one metric family at a time, like the server."""
-    from gpuledger.export.text import Renderer
+    from gpuledger.web.text import Renderer
 
     sizes = [0, 0]
     for chunk in Renderer().chunks(tick, fmt):
@@ -74,7 +74,7 @@ def same(series: int) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.parser import text_string_to_metric_families
 
-    from gpuledger.export.text import Renderer
+    from gpuledger.web.text import Renderer
 
     tick = node_of(series).tick()
     registry = CollectorRegistry()
@@ -94,9 +94,9 @@ def same(series: int) -> None:
 def serve(series: int) -> None:
     """Serve a large tick. Each line on standard input creates a new tick while the old one is still in memory."""
     from gpuledger.cli import serve as _  # noqa: F401 - the memory of everything that `gpuledger serve` loads
-    from gpuledger.export.app import App
-    from gpuledger.export.server import Server
-    from gpuledger.sources.nvml import source as _source  # noqa: F401
+    from gpuledger.driver import source as _source  # noqa: F401
+    from gpuledger.web.app import App
+    from gpuledger.web.server import Server
 
     node = node_of(series)
     held = [node.tick()]

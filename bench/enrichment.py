@@ -89,11 +89,11 @@ def _serving(body: bytes) -> Iterator[str]:
 def child(url: str) -> None:
     """Read and label repeatedly, like the exporter; print one line of JSON."""
     from gpuledger.cli import serve as _  # noqa: F401 - the memory of everything that `gpuledger serve` loads
-    from gpuledger.export.bodies import UpstreamBodies
+    from gpuledger.driver import source as _source  # noqa: F401
+    from gpuledger.integrations.dcgmexporter.poll import Poll, Polling
+    from gpuledger.integrations.scrape import Page, parse_place
     from gpuledger.model import Device, Driver, Granted, Owners, Reading, Tick
-    from gpuledger.sources.nvml import source as _source  # noqa: F401
-    from gpuledger.upstream.poll import Poll, Polling
-    from gpuledger.upstream.source import Page, parse_place
+    from gpuledger.web.bodies import UpstreamBodies
 
     gpus = [Device(gpu, _uuid(gpu)) for gpu in range(GPUS)]
     instances = [

@@ -14,10 +14,10 @@ from typing import TypeVar
 from bench.bigtick import BigNode
 from bench.table import table
 
-from gpuledger.books import fingerprintstate
-from gpuledger.books.fingerprint import MOST_BEHAVIOURS, UNITS, Behaviour, Fingerprint, Fingerprints, Workload
-from gpuledger.books.journal import decode, encode
-from gpuledger.journalfile import JournalFile
+from gpuledger.shares.fingerprint import MOST_BEHAVIOURS, UNITS, Behaviour, Fingerprint, Fingerprints, Workload
+from gpuledger.storage import fingerprintstate
+from gpuledger.storage.journal import decode, encode
+from gpuledger.storage.journalfile import JournalFile
 
 SIZES = (32, 256, 1024)
 WORKLOADS = (30, 1000)

@@ -14,8 +14,8 @@ from bench.scrape import Scraper
 from bench.table import Budget, table
 
 from gpuledger.model import Device, Driver, Facts, ProviderHealth, Reading, Resident, Tick
+from gpuledger.owners.kernel.procfs import Procfs, raise_fd_limit
 from gpuledger.owners.names import Container, Names
-from gpuledger.owners.procfs import Procfs, raise_fd_limit
 from gpuledger.owners.resolver import Resolver
 
 PROCESSES, CONTAINERS, PODS = 1000, 200, 250
@@ -72,8 +72,8 @@ def measure() -> Result:
 
 def _all_providers() -> float:
     """RSS of an exporter whose providers run in this process."""
-    from tests.owners.docker_server import FakeDocker, http, listed
-    from tests.owners.kubelet_server import CriServer, KubeletServer, pod_labels
+    from tests.owners.providers.docker_server import FakeDocker, http, listed
+    from tests.owners.providers.kubelet_server import CriServer, KubeletServer, pod_labels
 
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, node(8, 32) as host:
         place = Path(folder)

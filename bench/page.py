@@ -109,7 +109,7 @@ def _browser() -> dict[int, float]:
 def browser(processes: int) -> None:
     """Open the page in Chromium with one tick per second; print the CPU of the renderer."""
     from tests.real.browsers import chromium, page_of, shown
-    from tests.view.nodes import Node
+    from tests.web.snapshot.nodes import Node
 
     node = Node(GPUS, processes)
     with shown(node.tick()) as exporter, chromium() as made, page_of(made) as watched:
@@ -127,10 +127,10 @@ def browser(processes: int) -> None:
 
 def past(kind: str) -> None:
     """Replay more than ten minutes of a node; print the final memory."""
-    from tests.view.nodes import Node
+    from tests.web.snapshot.nodes import Node
 
-    from gpuledger.export.api import Api
-    from gpuledger.view.history import History
+    from gpuledger.web.api import Api
+    from gpuledger.web.snapshot.history import History
 
     node, api = Node(GPUS, GPUS * EACH), Api(History(1.0))
     held = None
@@ -144,9 +144,9 @@ def past(kind: str) -> None:
 
 def held() -> None:
     """Print the memory that is freed when a full history is deleted."""
-    from tests.view.nodes import Node
+    from tests.web.snapshot.nodes import Node
 
-    from gpuledger.view.history import History
+    from gpuledger.web.snapshot.history import History
 
     node, history = Node(GPUS, GPUS * EACH), History(1.0)
     tracemalloc.start()

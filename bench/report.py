@@ -21,11 +21,11 @@ from bench.table import table
 from tests.real.daemons import start, stop
 from tests.real.prometheus import Prometheus, command, free_port
 
-from gpuledger.fleet.answer import RangeVector, parse_range
-from gpuledger.report.gather import Gatherer
-from gpuledger.report.queries import GROUPINGS
-from gpuledger.report.rows import create_rows
-from gpuledger.report.span import Span
+from gpuledger.tools.prometheus.answer import RangeVector, parse_range
+from gpuledger.tools.report.gather import Gatherer
+from gpuledger.tools.report.queries import GROUPINGS
+from gpuledger.tools.report.rows import create_rows
+from gpuledger.tools.report.span import Span
 
 DAYS, NAMESPACES = 30, 200
 END = int(time.time()) // 3600 * 3600 - 3600

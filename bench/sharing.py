@@ -16,8 +16,8 @@ from operator import sub
 
 from bench.table import Budget, table
 
-from gpuledger.books.book import Books
-from gpuledger.books.interval import Policy
+from gpuledger.books import Books
+from gpuledger.ledger.interval import Policy
 from gpuledger.model import Activity, Device, Driver, Facts, Reading, Resident, Sample, Slot, Tick
 
 CASES = ((8, 4), (8, 8), (8, 64))

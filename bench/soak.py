@@ -30,8 +30,8 @@ from bench.processes import memory_mb
 from bench.scrape import PLAIN, PROMETHEUS, Scraper, quantile
 from bench.table import Budget, table
 from tests import fakedriver
-from tests.owners.docker_server import FakeDocker, http, listed
-from tests.owners.kubelet_server import KubeletServer
+from tests.owners.providers.docker_server import FakeDocker, http, listed
+from tests.owners.providers.kubelet_server import KubeletServer
 
 GPUS, ALIVE, IN_A_CONTAINER = 8, 256, 4
 PROCESSES = 100_000

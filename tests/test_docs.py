@@ -11,23 +11,23 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
-from tools import docs
 from tools.samplereport import sample
 
 from gpuledger.catalog import Family
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.cli import top
-from gpuledger.export.app import App
-from gpuledger.fleet.pages import families as fleet_families
-from gpuledger.fleet.prometheus import FIXES
-from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
-from gpuledger.idle.settings import OPTIONS as IDLE_OPTIONS
-from gpuledger.options import CONFIG_FILE, OPTIONS
-from gpuledger.report.formats import table
-from gpuledger.report.queries import GROUPINGS
-from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
-from gpuledger.view.problems import PROVIDER_NAMES
+from gpuledger.config.options import CONFIG_FILE, OPTIONS
+from gpuledger.tools.fleet.pages import families as fleet_families
+from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.tools.idle.settings import OPTIONS as IDLE_OPTIONS
+from gpuledger.tools.prometheus.client import FIXES
+from gpuledger.tools.report.formats import table
+from gpuledger.tools.report.queries import GROUPINGS
+from gpuledger.tools.report.settings import OPTIONS as REPORT_OPTIONS
+from gpuledger.web.app import App
+from gpuledger.web.snapshot.problems import PROVIDER_NAMES
 from tests.hostile.privileges import EXPORTERS, ROWS
+from tools import docs
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
@@ -85,7 +85,7 @@ def test_readme_commands_exist() -> None:
 def test_every_row_about_owners_is_held_by_a_test() -> None:
     """docs/owners.md names a test for each environment; each of them is there."""
     table = (ROOT / "docs" / "owners.md").read_text().partition("## What is recognised")[0]
-    named = re.findall(r"`((?:owners|real|e2e)/test_\w+\.py|test_\w+\.py)`", table)
+    named = re.findall(r"`((?:owners/\w+|real|e2e)/test_\w+\.py|test_\w+\.py)`", table)
 
     assert len(named) > 10
     for name in named:
@@ -96,7 +96,8 @@ def test_every_method_and_reason_is_explained() -> None:
     """docs/attribution.md has a row for each that the books write down, and for no other."""
     calls = [
         (node.func, node.args)
-        for path in (ROOT / "src" / "gpuledger" / "books").glob("*.py")
+        for room in ("ledger", "shares")
+        for path in (ROOT / "src" / "gpuledger" / room).glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
     ]
@@ -184,7 +185,7 @@ def test_what_the_fleet_page_names_is_there() -> None:
     assert [name for name in re.findall(r"\w+:\w+:\w+", page) if name not in rules] == []
     older = {alias for option in FLEET_OPTIONS for alias in option.aliases}
     assert set(re.findall(r"--([a-z](?:[\w.-]*\w)?)", page)) - flags - older == set()
-    raised = set(FIXES).union(*map(_kinds_of_errors, (ROOT / "src" / "gpuledger" / "fleet").glob("*.py")))
+    raised = set(FIXES).union(*map(_kinds_of_errors, (ROOT / "src" / "gpuledger" / "tools").glob("[fp]*/*.py")))
     explained = set(re.findall(r"^\| `(\w+)` \| ", page.partition("| reason |")[2].partition("\n\n")[0], re.MULTILINE))
     assert explained == raised
 
@@ -255,11 +256,11 @@ def test_every_line_of_the_doctor_is_explained() -> None:
     faults = {"warning", "problem", "explained"}
     written = {
         _shape(node.args[0])
-        for path in [*(ROOT / "src/gpuledger/doctor").glob("*.py"), ROOT / "src/gpuledger/cli/doctor.py"]
+        for path in [*(ROOT / "src/gpuledger/tools/doctor").glob("*.py"), ROOT / "src/gpuledger/cli/doctor.py"]
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in faults
     }
-    problems = ast.walk(ast.parse((ROOT / "src/gpuledger/view/problems.py").read_text()))
+    problems = ast.walk(ast.parse((ROOT / "src/gpuledger/web/snapshot/problems.py").read_text()))
     abouts = [node.value for node in problems if isinstance(node, ast.keyword) and node.arg == "about"]
     written |= {_shape(node).lower() for node in abouts}
     fixed = {name for name in written if name and name not in UNEXPLAINED}

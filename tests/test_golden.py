@@ -19,8 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from gpuledger.catalog import CATALOG, Family
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.catalog.dialects.counters import Counter
-from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
+from gpuledger.driver.source import NvmlSource
 from gpuledger.loop import Loop
 from gpuledger.model import (
     DcgmHealth,
@@ -33,10 +32,11 @@ from gpuledger.model import (
     TokenRates,
     TokenServer,
 )
+from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.owners.names import Allocation, Container, Names, Pod
-from gpuledger.owners.procfs import Procfs
 from gpuledger.owners.resolver import Resolver
-from gpuledger.sources.nvml.source import NvmlSource
+from gpuledger.web.negotiate import Format
+from gpuledger.web.text import Renderer
 from tests import fakedriver
 from tests.components import program
 from tests.fakedriver import Gpu, Mig, Process, h200_node

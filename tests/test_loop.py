@@ -11,7 +11,7 @@ import pytest
 
 from gpuledger.loop import Loop
 from gpuledger.model import DcgmHealth, Device, Driver, Facts, Health, Reading, Resident, Tick
-from gpuledger.problem import Problem
+from gpuledger.model.problem import Problem
 
 TICK = Tick(
     time_ns=10**18,

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from gpuledger.books.book import Books
+from gpuledger.books import Books
 from gpuledger.model import Tick
-from gpuledger.sources.replay import Replay
+from gpuledger.recording.replay import Replay
 from tests import h200
 from tests.checkout import ROOT
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from gpuledger.books.book import Books
+from gpuledger.books import Books
 from gpuledger.catalog import CATALOG, kinds
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.catalog.otel import CONVENTIONS
 from gpuledger.cli.demo import RECORDING
-from gpuledger.fleet.pages import families as fleet_families
-from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
-from gpuledger.idle.formats import idle_table
-from gpuledger.idle.rows import IdleRow, Prices, ranked
-from gpuledger.idle.settings import OPTIONS as IDLE_OPTIONS
-from gpuledger.job.formats import screen, short
-from gpuledger.job.settings import OPTIONS as JOB_OPTIONS
-from gpuledger.job.use import DeviceUse, JobUse
+from gpuledger.config.options import OPTIONS, Option
 from gpuledger.model import Owner
-from gpuledger.options import OPTIONS, Option
-from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
-from gpuledger.sources.replay import Replay
-from gpuledger.top.columns import COLUMNS, View
-from gpuledger.top.exporter import OWN as TOP_OPTIONS
-from gpuledger.top.feed import Ticks
-from gpuledger.top.keys import KEYS
-from gpuledger.top.pages import once
-from gpuledger.view.schema import Snapshot
+from gpuledger.recording.replay import Replay
+from gpuledger.tools.fleet.pages import families as fleet_families
+from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.tools.idle.formats import idle_table
+from gpuledger.tools.idle.rows import IdleRow, Prices, ranked
+from gpuledger.tools.idle.settings import OPTIONS as IDLE_OPTIONS
+from gpuledger.tools.job.formats import screen, short
+from gpuledger.tools.job.settings import OPTIONS as JOB_OPTIONS
+from gpuledger.tools.job.use import DeviceUse, JobUse
+from gpuledger.tools.report.settings import OPTIONS as REPORT_OPTIONS
+from gpuledger.tools.top.columns import COLUMNS, View
+from gpuledger.tools.top.exporter import OWN as TOP_OPTIONS
+from gpuledger.tools.top.feed import Ticks
+from gpuledger.tools.top.keys import KEYS
+from gpuledger.tools.top.pages import once
+from gpuledger.web.snapshot.schema import Snapshot
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -7,8 +7,8 @@ from pathlib import Path
 from gpuledger import __version__
 from gpuledger.cli import COMMANDS
 from gpuledger.cli.completion import Flag, flags
-from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
-from gpuledger.options import CONFIG_FILE, OPTIONS
+from gpuledger.config.options import CONFIG_FILE, OPTIONS
+from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
 
 PAGE = Path(__file__).parents[1] / "deploy/man/gpuledger.1"
 EXITS = {

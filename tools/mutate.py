@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).parents[1]
-BOOKS = Path("src/gpuledger/books")
+BOOKS = Path("src/gpuledger/ledger")
 MODULES = ["interval", "ledger", "rows", "retention", "time", "memory"]
 FRESH = multiprocessing.get_context("forkserver")
 TIMEOUT_S = 120
@@ -170,7 +170,7 @@ def _test(tree: Path, compiled: bool) -> None:  # the start of a process
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    tests = [test for test in (tree / "tests/books").glob("test_*.py") if test.name != "test_mutations.py"]
+    tests = [test for test in (tree / "tests/ledger").glob("test_*.py") if test.name != "test_mutations.py"]
     tests.sort(key=lambda test: (test.name == "test_always_true.py", test))  # random sequences come last
     quiet = ["-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     os._exit(pytest.main(["-x", "--hypothesis-seed=0", *quiet, *map(str, tests)]))
@@ -181,7 +181,7 @@ def copied(folder: Path) -> Path:
     for part in ("src", "tests", "docs", "bench"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
-    for test in (folder / "tests/books").glob("*.py"):
+    for test in (folder / "tests/ledger").glob("*.py"):
         test.write_text(re.sub(r"max_examples=\d+", f"max_examples={EXAMPLES}", test.read_text()))
     if not passes(folder, compiled=True):
         raise SystemExit("the tests of the books fail as they are; there is nothing to learn from mutants")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import sin
 
-from gpuledger.fleet.answer import RangeSeries
-from gpuledger.report.formats import table
-from gpuledger.report.gather import Totals
-from gpuledger.report.queries import GROUPINGS, REASONS, WHOLE, Column, Grouping, Part, Query
-from gpuledger.report.report import GIB, JOULES_PER_KWH, Prices, Report
-from gpuledger.report.rows import create_rows
-from gpuledger.report.span import Span, parse_month
+from gpuledger.tools.prometheus.answer import RangeSeries
+from gpuledger.tools.report.formats import table
+from gpuledger.tools.report.gather import Totals
+from gpuledger.tools.report.queries import GROUPINGS, REASONS, WHOLE, Column, Grouping, Part, Query
+from gpuledger.tools.report.report import GIB, JOULES_PER_KWH, Prices, Report
+from gpuledger.tools.report.rows import create_rows
+from gpuledger.tools.report.span import Span, parse_month
 
 DAYS, GPUS = 31, 16
 ACCOUNT = GROUPINGS["account"]

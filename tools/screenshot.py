@@ -13,13 +13,13 @@ from pathlib import Path
 
 from playwright.sync_api import Browser
 from tests.real.browsers import Shown, chromium, page_of, shown
-from tests.view.nodes import Node
+from tests.web.snapshot.nodes import Node
 from tools.samplereport import sample
 
-from gpuledger.books.book import Books
+from gpuledger.books import Books
 from gpuledger.cli.demo import RECORDING, RETENTION_S
-from gpuledger.report.html import to_html
-from gpuledger.sources.replay import Replay
+from gpuledger.recording.replay import Replay
+from gpuledger.tools.report.html import to_html
 
 DOCS = Path(__file__).parents[1] / "docs"
 TICKS = 40

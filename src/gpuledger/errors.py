@@ -23,7 +23,7 @@ GpuledgerError
 Each error has a `Problem`: what failed, how to fix it, and a `kind` that code can compare.
 """
 
-from gpuledger.problem import Problem
+from gpuledger.model.problem import Problem
 
 
 class GpuledgerError(Exception):

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from gpuledger.books.book import Books
+from gpuledger.books import Books
 from gpuledger.model import Facts, Health, Stage, Tick
 from gpuledger.owners.resolver import Resolver
-from gpuledger.sources import Collector, Source
-from gpuledger.statelog import StateLog
+from gpuledger.runtime.stages import Collector, Source
+from gpuledger.runtime.statelog import StateLog
 
 log = logging.getLogger(__name__)
 

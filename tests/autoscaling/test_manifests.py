@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from gpuledger.export.scaling import PATH
-from gpuledger.fleet.pages import families as fleet_families
+from gpuledger.tools.fleet.pages import families as fleet_families
+from gpuledger.web.scaling import PATH
 from tests.autoscaling.manifests import FOLDER, SCHEMAS, check, manifest, replicas
-from tests.export.scaling_node import numbers
 from tests.real.daemons import run
+from tests.web.scaling_node import numbers
 
 HPAS = ["hpa", "hpa-memory"]
 KEDA_PROMETHEUS = ["keda-prometheus", "keda-prometheus-memory"]

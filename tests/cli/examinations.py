@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuledger.doctor.checks import permissions
-from gpuledger.doctor.finding import problem
-from gpuledger.owners.access import probe
+from gpuledger.owners.kernel.access import probe
+from gpuledger.tools.doctor.checks import permissions
+from gpuledger.tools.doctor.finding import problem
 from tests.cli.running import COMMAND, gpuledger, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 

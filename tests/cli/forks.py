@@ -156,7 +156,7 @@ def _become(words: list[str], env: dict[str, str], directory: str, files: list[i
     sys.argv = ["gpuledger", *words]
     if LIBRARIES in env:
         fakedriver.load(Path(env["FAKE_NVML_SCENARIO"]))
-    selfstats = sys.modules.get("gpuledger.selfstats")
+    selfstats = sys.modules.get("gpuledger.runtime.selfstats")
     if selfstats is not None:
         importlib.reload(selfstats)  # has the time of the start
 

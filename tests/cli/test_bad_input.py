@@ -12,11 +12,11 @@ import pytest
 
 from gpuledger.cli import COMMANDS, main
 from gpuledger.cli.usage import EXAMPLES
-from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
-from gpuledger.idle.settings import OPTIONS as IDLE_OPTIONS
-from gpuledger.job.settings import OPTIONS as JOB_OPTIONS
-from gpuledger.options import ENVIRONMENTS, OPTIONS
-from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
+from gpuledger.config.options import ENVIRONMENTS, OPTIONS
+from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.tools.idle.settings import OPTIONS as IDLE_OPTIONS
+from gpuledger.tools.job.settings import OPTIONS as JOB_OPTIONS
+from gpuledger.tools.report.settings import OPTIONS as REPORT_OPTIONS
 from tests.cli.running import COMMAND, gpuledger, surroundings
 
 

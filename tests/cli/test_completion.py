@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from gpuledger.cli import COMMANDS, completion, main
-from gpuledger.options import OPTIONS
+from gpuledger.config.options import OPTIONS
 from tests.components import program
 
 pytestmark = pytest.mark.needs("bash")

@@ -156,8 +156,8 @@ def test_off_it_is_not_there(scenario: Scenario, tmp_path: Path, procfs: str) ->
 def test_off_nothing_is_imported() -> None:
     """Neither the collector nor its binding."""
     code = (
-        "import sys; import gpuledger.cli.serve, gpuledger.sources.nvml.source;"
-        "print([name for name in sys.modules if name.startswith('gpuledger.sources.dcgm.')])"
+        "import sys; import gpuledger.cli.serve, gpuledger.driver.source;"
+        "print([name for name in sys.modules if name.startswith('gpuledger.integrations.dcgm.')])"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,9 +10,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from gpuledger.books.book import Books
+from gpuledger.books import Books
 from gpuledger.cli import demo, main
-from gpuledger.sources.replay import Replay
+from gpuledger.recording.replay import Replay
 from tests.cli.running import serving, surroundings
 
 

@@ -19,16 +19,16 @@ from typing import Any
 
 import pytest
 
-from gpuledger.doctor.finding import LEVELS, exit_code
-from gpuledger.journalfile import JournalFile
+from gpuledger.storage.journalfile import JournalFile
+from gpuledger.tools.doctor.finding import LEVELS, exit_code
 from tests import fakedcgm, fakedriver
 from tests.cli.examinations import FAST, FOUND_HERE, examined, examined_in, healthy, only
 from tests.cli.running import COMMAND, gpuledger, serving, surroundings
 from tests.components import NAMESPACE
 from tests.fakedriver import Mig, Scenario
-from tests.owners.api_server import ApiServer, status
-from tests.owners.docker_server import FakeDocker, http, listed
-from tests.owners.kubelet_server import CriServer, KubeletServer
+from tests.owners.providers.api_server import ApiServer, status
+from tests.owners.providers.docker_server import FakeDocker, http, listed
+from tests.owners.providers.kubelet_server import CriServer, KubeletServer
 from tests.real.prometheus import free_port
 
 LISTS = [f"error nvmlDeviceGet{kind}RunningProcesses*" for kind in ("Compute", "Graphics", "MPSCompute")]

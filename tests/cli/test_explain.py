@@ -17,10 +17,10 @@ import pytest
 from gpuledger.cli import main
 from tests.cli.running import COMMAND, gpuledger, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.owners.docker_server import FakeDocker, http, listed
-from tests.owners.kubelet_node import GPU, TRAIN, kubelet_node
+from tests.owners.providers.docker_server import FakeDocker, http, listed
+from tests.owners.providers.kubelet_node import GPU, TRAIN, kubelet_node
 
-VECTORS = Path(__file__).parents[1] / "owners" / "vectors"
+VECTORS = Path(__file__).parents[1] / "owners" / "kernel" / "vectors"
 CGROUPS = json.loads((VECTORS / "cgroup.json").read_text())
 DEVICE_IDS = json.loads((VECTORS / "device_ids.json").read_text())["device_ids"]
 

@@ -11,10 +11,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from gpuledger.fleet.answer import PARTIAL
+from gpuledger.tools.prometheus.answer import PARTIAL
 from tests.cli.running import gpuledger, serving, surroundings
-from tests.fleet.answers import vector
-from tests.upstream.server import Say, Upstream, hang, page, raw, upstream
+from tests.integrations.dcgmexporter.server import Say, Upstream, hang, page, raw, upstream
+from tests.tools.fleet.answers import vector
 
 GOOD = vector(*[({"UUID": str(n)}, value) for n, value in enumerate((80.0, 40.0, 0.0, 0.0))])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.cli.running import serving
-from tests.owners.kubelet_node import CONTAINER, UID, kubelet_node
+from tests.owners.providers.kubelet_node import CONTAINER, UID, kubelet_node
 
 NAMED = (
     'namespace="ml"', 'pod="llama-0"', 'container="main"', f'pod_uid="{UID}"', f'container_id="{CONTAINER}"',

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from gpuledger.cli import explain
-from gpuledger.export.http import Request, Response
-from gpuledger.export.server import Server
 from gpuledger.model import Device, Facts, Owner
+from gpuledger.web.http import Request, Response
+from gpuledger.web.server import Server
 
 FACTS = Facts(7, 1, 0, "train", 0)
 KNOWN = {

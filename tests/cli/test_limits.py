@@ -22,7 +22,7 @@ from prometheus_client.samples import Sample
 
 from tests.cli.running import Running, gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.owners.docker_server import Answer, FakeDocker, http, listed
+from tests.owners.providers.docker_server import Answer, FakeDocker, http, listed
 
 MIB = 1 << 20
 GPUS, PROCESSES, SHOWN = 8, 5000, 1000

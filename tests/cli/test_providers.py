@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger import config
 from gpuledger.cli.providers import providers
+from gpuledger.config import load as config
+from gpuledger.config.options import ENVIRONMENTS, OPTIONS
 from gpuledger.errors import ConfigError
-from gpuledger.options import ENVIRONMENTS, OPTIONS
-from gpuledger.owners import containerd, cri, docker
-from gpuledger.owners.containerd import ContainerdProvider
-from gpuledger.owners.cri import CriProvider
-from gpuledger.owners.docker import DockerProvider
-from gpuledger.owners.kubernetes import KubernetesProvider
-from gpuledger.owners.podresources import PodResourcesProvider
+from gpuledger.owners.providers import containerd, cri, docker
+from gpuledger.owners.providers.containerd import ContainerdProvider
+from gpuledger.owners.providers.cri import CriProvider
+from gpuledger.owners.providers.docker import DockerProvider
+from gpuledger.owners.providers.kubernetes import KubernetesProvider
+from gpuledger.owners.providers.podresources import PodResourcesProvider
 from tests.cli.running import gpuledger, surroundings
 
 DOCKER, PODMAN = "var/run/docker.sock", "run/podman/podman.sock"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.sources.recording import load, read_packed
-from gpuledger.sources.replay import Replay
+from gpuledger.recording.recording import load, read_packed
+from gpuledger.recording.replay import Replay
 from tests.cli.running import COMMAND, gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 

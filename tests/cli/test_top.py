@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from gpuledger.cli import main
-from gpuledger.export.http import Request, Response
-from gpuledger.top.text import cells
-from gpuledger.view.codec import decode
+from gpuledger.tools.top.text import cells
+from gpuledger.web.http import Request, Response
+from gpuledger.web.snapshot.codec import decode
 from tests.cli.running import COMMAND, gpuledger, surroundings
-from tests.export.clients import serving
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.view.pictures import busy
+from tests.web.clients import serving
+from tests.web.snapshot.pictures import busy
 
 FAST = "--interval=100ms"
 SLOWER = "--interval=500ms"  # samples of work come every 200 ms

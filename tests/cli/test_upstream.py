@@ -12,9 +12,9 @@ import pytest
 
 from tests.cli.running import Running, gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Mig, Scenario
-from tests.owners.kubelet_server import KubeletServer
-from tests.upstream.server import hang, page, upstream
-from tests.upstream.world import body, pods, uuid
+from tests.integrations.dcgmexporter.server import hang, page, upstream
+from tests.integrations.dcgmexporter.world import body, pods, uuid
+from tests.owners.providers.kubelet_server import KubeletServer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "upstream.prom"
 INSTANCE = "MIG-00000021-0000-4000-8000-000000000021"

@@ -11,12 +11,12 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from tools import chart, manifests
 
 from gpuledger import __version__
 from gpuledger.cli import main
-from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
-from gpuledger.options import CONFIG_FILE, OPTIONS
+from gpuledger.config.options import CONFIG_FILE, OPTIONS
+from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
+from tools import chart, manifests
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -11,13 +11,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tools import audit, man, sbom
 
 from gpuledger import __version__, cli
 from gpuledger.cli import COMMANDS, version_text
-from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
-from gpuledger.options import OPTIONS
+from gpuledger.config.options import OPTIONS
+from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
 from tests import checkout
+from tools import audit, man, sbom
 
 ROOT = Path(__file__).parents[2]
 

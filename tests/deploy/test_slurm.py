@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuledger import config
-from gpuledger.owners.hpcdir import HpcProvider
+from gpuledger.config import load as config
 from gpuledger.owners.names import Names
-from gpuledger.report.settings import OPTIONS, Settings
+from gpuledger.owners.providers.hpcdir import HpcProvider
+from gpuledger.tools.report.settings import OPTIONS, Settings
 from tests.cli.running import serving, surroundings
 from tests.components import program
 from tests.deploy.slurmscripts import SCRIPTS, run

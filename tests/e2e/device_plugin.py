@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from tests.owners.kubelet_server import declare
+from tests.owners.providers.kubelet_server import declare
 
 API: Any = declare(
     "deviceplugin",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.owners.kubelet_server import GrpcServer, declare
+from tests.owners.providers.kubelet_server import GrpcServer, declare
 
 NAME = "gpu.nvidia.com"
 API: Any = declare(

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.e2e.device_plugin import GIVEN, DevicePlugin
 from tests.e2e.kubelets import Kubelet, StaticPod
 from tests.fakedriver import Gpu, Mig, Process, Scenario
-from tests.owners.kubelet_server import CRI, RUNNING
+from tests.owners.providers.kubelet_server import CRI, RUNNING
 from tests.real import daemons, images
 from tests.real.containerds import Containerd, image_archive
 

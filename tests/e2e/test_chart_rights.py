@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from tools import manifests
 
 ROOT = Path(__file__).parents[2]

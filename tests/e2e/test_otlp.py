@@ -12,7 +12,7 @@ from gpuledger.catalog.otel import CONVENTIONS
 from tests.cli.running import serving, surroundings
 from tests.e2e.build import built
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.otlp.collector import Received, collector
+from tests.integrations.otlp.collector import Received, collector
 from tests.real.daemons import listens, start, stop, wait_until
 from tests.real.prometheus import free_port
 

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gpuledger import yamlfile
-from gpuledger.books import exchange, fingerprintstate, journal
-from gpuledger.books.book import Books
-from gpuledger.books.fingerprint import UNITS, Behaviour, Fingerprint
+from gpuledger.books import Books
 from gpuledger.catalog.dialects import counters
-from gpuledger.config import read_file
-from gpuledger.durations import parse as parse_duration
+from gpuledger.config import yamlfile
+from gpuledger.config.durations import parse as parse_duration
+from gpuledger.config.load import read_file
 from gpuledger.errors import (
     AnswerError,
     ConfigError,
@@ -29,19 +27,21 @@ from gpuledger.errors import (
     RecordingError,
     UpstreamError,
 )
-from gpuledger.export import http, webconfig
-from gpuledger.export.connection import Connection
-from gpuledger.fleet import answer
-from gpuledger.net.deadline import Deadline
+from gpuledger.integrations.exposition import Limits, Parser
 from gpuledger.net.http import Response
 from gpuledger.net.protobuf import Message
-from gpuledger.owners import cgroup, devices
-from gpuledger.owners.dockerjson import Inspected, read_container, read_inspected, read_list
-from gpuledger.owners.kubepods import Pods
-from gpuledger.sources.recording import load
-from gpuledger.upstream.exposition import Limits, Parser
-from tests.books.worlds import World
-from tests.owners.kubelet_server import POD_RESOURCES
+from gpuledger.owners.kernel import cgroup, devices
+from gpuledger.owners.providers.dockerjson import Inspected, read_container, read_inspected, read_list
+from gpuledger.owners.providers.kubepods import Pods
+from gpuledger.recording.recording import load
+from gpuledger.runtime.deadline import Deadline
+from gpuledger.shares.fingerprint import UNITS, Behaviour, Fingerprint
+from gpuledger.storage import exchange, fingerprintstate, journal
+from gpuledger.tools.prometheus import answer
+from gpuledger.web import http, webconfig
+from gpuledger.web.connection import Connection
+from tests.ledger.worlds import World
+from tests.owners.providers.kubelet_server import POD_RESOURCES
 
 TESTS = Path(__file__).parents[1]
 DEMO = TESTS.parent / "src" / "gpuledger" / "demo.jsonl.gz"
@@ -63,7 +63,7 @@ def _text(data: bytes) -> str:
 
 @cache
 def _vectors(name: str) -> list[dict[str, str]]:
-    tree = json.loads((TESTS / "owners" / "vectors" / f"{name}.json").read_text())
+    tree = json.loads((TESTS / "owners" / "kernel" / "vectors" / f"{name}.json").read_text())
     return [one for group in tree.values() if isinstance(group, list) for one in group if isinstance(one, dict)]
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.owners.lookups import MOST_THREADS
+from gpuledger.runtime.lookups import MOST_THREADS
 from tests.cli.running import Running, gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.hostile.preload import preloaded
-from tests.owners.fakeproc import Proc
+from tests.owners.kernel.fakeproc import Proc
 
 C = "4be1" * 16
 HOSTILE, VICTIM = 71, 72

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.books.book import Books
+from gpuledger.books import Books
 from gpuledger.model import Device, Driver, Facts, Owner, Owners, Reading, Resident, Tick
 from tests.cli.running import Running, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.owners.fakeproc import Proc
+from tests.owners.kernel.fakeproc import Proc
 
 C = "4be1" * 16
 DOCKER = "0::/system.slice/docker-{}.scope\n"

@@ -18,8 +18,8 @@ import pytest
 
 from tests import fakedriver
 from tests.cli.running import Running, serving, surroundings
-from tests.export.logins import basic
 from tests.hostile.slow import slow_readers
+from tests.web.logins import basic
 
 PROBE_S = 5.0
 """The default timeout of a probe in Kubernetes is 1 s; the rest is for machines that run other tests meanwhile."""

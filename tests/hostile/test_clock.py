@@ -11,7 +11,7 @@ import pytest
 from tests.cli.running import Running, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.hostile.preload import preloaded
-from tests.owners.fakeproc import Proc
+from tests.owners.kernel.fakeproc import Proc
 
 C = "4be1" * 16
 TOTAL = rf'^container_gpu_energy_joules_total{{.*container_id="{C}".*}} '

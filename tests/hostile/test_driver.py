@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.sources.nvml.rounds import LARGEST_SHARE, LATE_ROUNDS, Rounds
+from gpuledger.driver.rounds import LARGEST_SHARE, LATE_ROUNDS, Rounds
 from tests import fakedriver
 from tests.cli.running import Running, serving, surroundings
 from tests.fakedriver import Gpu, Mig, Scenario
@@ -109,7 +109,7 @@ RELOADS = """
 import sys, time
 from pathlib import Path
 import pynvml
-from gpuledger.sources.nvml.source import NvmlSource
+from gpuledger.driver.source import NvmlSource
 scenario, trouble, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 healthy, later_s = scenario.read_text(), 0.0
 source = NvmlSource(monotonic=lambda: time.monotonic() + later_s)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.running import COMMAND, gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.owners.fakeproc import Proc
+from tests.owners.kernel.fakeproc import Proc
 
 EVE = 54321
 FAST = "--tick.interval=100ms"

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from gpuledger.books.book import Books
-from gpuledger.books.interval import Policy
-from gpuledger.books.journal import decode, encode
+from gpuledger.books import Books
+from gpuledger.ledger.interval import Policy
 from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
+from gpuledger.storage.journal import decode, encode
 
 TICKS = 150
 S = 10**9

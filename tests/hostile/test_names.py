@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gpuledger.net.protobuf import Message
-from gpuledger.owners.procfs import MOST_ENDED, Procfs
+from gpuledger.owners.kernel.procfs import MOST_ENDED, Procfs
 from tests.cli.running import gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.owners.docker_server import FakeDocker, http, listed
-from tests.owners.fakeproc import Proc
+from tests.owners.kernel.fakeproc import Proc
+from tests.owners.providers.docker_server import FakeDocker, http, listed
 
 C = "4be1" * 16
 NAMES = [

@@ -16,10 +16,10 @@ import pytest
 
 from tests import fakedriver
 from tests.cli.running import COMMAND, Running, gpuledger, serving, surroundings
-from tests.owners.api_server import ApiServer
-from tests.owners.docker_server import FakeDocker
-from tests.owners.kubelet_server import GrpcServer
-from tests.upstream.server import page, upstream
+from tests.integrations.dcgmexporter.server import page, upstream
+from tests.owners.providers.api_server import ApiServer
+from tests.owners.providers.docker_server import FakeDocker
+from tests.owners.providers.kubelet_server import GrpcServer
 
 SECRET = "hunter2"
 

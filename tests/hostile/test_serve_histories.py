@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.running import Running, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.owners.fakeproc import Proc
+from tests.owners.kernel.fakeproc import Proc
 
 LIVES, CHANGES = 3, 5
 """Lives of the exporter, and changes of the node in each of them."""

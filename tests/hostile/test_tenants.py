@@ -17,7 +17,7 @@ import pytest
 from tests.cli.running import Running
 from tests.components import USER_NAMESPACE, program
 from tests.hostile.tenants import ATTACKER, VICTIM, cgroup, exporter, nested, process
-from tests.owners.docker_server import FakeDocker, http, listed
+from tests.owners.providers.docker_server import FakeDocker, http, listed
 
 pytestmark = pytest.mark.needs("root", "cgroups")
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gpuledger.errors import ConnectError, HttpError
 from gpuledger.net.address import Address
-from gpuledger.net.deadline import Deadline
 from gpuledger.net.http import HEAD_LIMIT, Client, Response, ResponseParser
+from gpuledger.runtime.deadline import Deadline
 
 PIECES = [
     b"HTTP/1.1 200 OK\r\n",

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from gpuledger.model import Device, Facts, MemoryAccount, Owner
 from gpuledger.owners.allocations import find_allocations, holders_by_allocation, holders_by_clues
+from gpuledger.owners.kernel.search import Clue
 from gpuledger.owners.names import Allocation, Container, Names
 from gpuledger.owners.resolver import Resolver
-from gpuledger.owners.search import Clue
-from tests.owners.processes import DOCKER, GPU, IDLE, KUBE, UID, C, Source, facts, tick_of
+from tests.owners.kernel.processes import DOCKER, GPU, IDLE, KUBE, UID, C, Source, facts, tick_of
 
 MIGS = tuple(
     Device(1, f"MIG-0000000{n}-678c-87d1-df84-37094ad015c0", parent_uuid=IDLE.uuid, gpu_instance_id=n) for n in (1, 2)

@@ -8,7 +8,7 @@ from gpuledger.model import Device, Driver, Facts, Owner, Reading, Resident, Tic
 from gpuledger.owners.names import Allocation, Container
 from gpuledger.owners.podmatch import START_SLACK_NS, certainty
 from gpuledger.owners.resolver import NO_NAME, NO_POD, Resolver
-from tests.owners.processes import GPU, IDLE, UID, C, Source
+from tests.owners.kernel.processes import GPU, IDLE, UID, C, Source
 
 OTHER = "0b6c6b3e-2f0a-4d38-9d0e-0a4f3a1f8c11"
 STARTED_NS = 1_700_000_000_000_000_000

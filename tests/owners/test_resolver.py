@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpuledger.model import OUTSIDE, Owner
 from gpuledger.owners.names import Allocation, Container, Names, Pod
 from gpuledger.owners.resolver import GONE, NO_NAME, NO_POD, Resolver
-from tests.owners.processes import DOCKER, GPU, IDLE, KUBE, UID, C, Source, facts, tick_of
+from tests.owners.kernel.processes import DOCKER, GPU, IDLE, KUBE, UID, C, Source, facts, tick_of
 
 
 def owner_of(cgroup: str, *sources: Source) -> Owner:

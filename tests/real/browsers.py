@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from gpuledger.export.api import Api
-from gpuledger.export.app import App
-from gpuledger.export.http import Request, Response
-from gpuledger.export.server import Server
 from gpuledger.model import Tick
-from gpuledger.view.history import History
+from gpuledger.web.api import Api
+from gpuledger.web.app import App
+from gpuledger.web.http import Request, Response
+from gpuledger.web.server import Server
+from gpuledger.web.snapshot.history import History
 
 CHROMIUM = "/usr/bin/chromium"
 DRAWN = "body[data-time]"

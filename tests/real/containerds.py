@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from tests.owners.kubelet_server import declare
+from tests.owners.providers.kubelet_server import declare
 from tests.real import daemons, images
 
 IMAGE = "docker.io/local/busy:1"

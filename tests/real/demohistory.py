@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuledger.books.book import Books
+from gpuledger.books import Books
 from gpuledger.cli.demo import RECORDING, RETENTION_S
-from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
 from gpuledger.loop import Loop
-from gpuledger.sources.replay import Replay
+from gpuledger.recording.replay import Replay
+from gpuledger.web.negotiate import Format
+from gpuledger.web.text import Renderer
 from tests.real.history import History
 
 SCRAPE_S = 15

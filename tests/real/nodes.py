@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.cli.running import Running, serving, surroundings
 from tests.fakedriver import Gpu, Mig, Process, Scenario
-from tests.owners.kubelet_server import CriServer, KubeletServer, pod_labels
+from tests.owners.providers.kubelet_server import CriServer, KubeletServer, pod_labels
 
 GIB = 1 << 30
 GPUS, SHARED, CUT = 8, 3, 7

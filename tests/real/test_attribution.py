@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.sources.recording import recording
-from tests.books.worlds import World
+from gpuledger.recording.recording import recording
 from tests.cli.running import serving, surroundings
+from tests.ledger.worlds import World
 from tests.real.prometheus import Prometheus, prometheus
 
 pytestmark = pytest.mark.needs("prometheus")

@@ -14,7 +14,7 @@ import pytest
 from tests.autoscaling.manifests import manifest, replicas
 from tests.cli.running import Running
 from tests.fakedriver import Gpu, Process
-from tests.fleet.rules import RULES
+from tests.mixin.rules import RULES
 from tests.real.daemons import wait_until
 from tests.real.nodes import EmptyNode, host, uuid
 from tests.real.prometheus import Prometheus, prometheus

@@ -8,13 +8,13 @@ import pytest
 
 from gpuledger.errors import ProviderError
 from gpuledger.model import Facts
-from gpuledger.owners import cgroup
-from gpuledger.owners.containerd import ContainerdProvider
-from gpuledger.owners.cri import CriProvider
+from gpuledger.owners.kernel import cgroup
 from gpuledger.owners.names import Container, Names, Pod
+from gpuledger.owners.providers.containerd import ContainerdProvider
+from gpuledger.owners.providers.cri import CriProvider
 from gpuledger.owners.resolver import Resolver
-from tests.owners.kubelet_server import pod_labels
-from tests.owners.processes import Source, tick_of
+from tests.owners.kernel.processes import Source, tick_of
+from tests.owners.providers.kubelet_server import pod_labels
 from tests.real.containerds import CRI, IMAGE, Containerd
 
 pytestmark = pytest.mark.needs("root", "cgroups", "containerd", "runc", "busybox")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from gpuledger.catalog.dialects import SHARED, Choices
-from gpuledger.fleet.queries import dcgm
+from gpuledger.tools.fleet.queries import dcgm
 from tests.checkout import ROOT
 from tests.fakedriver import Gpu
 from tests.real.nodes import GIB, EmptyNode, host, uuid

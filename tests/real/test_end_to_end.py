@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.running import Running, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.owners.kubelet_server import KubeletServer, pod_labels
+from tests.owners.providers.kubelet_server import KubeletServer, pod_labels
 from tests.real.containerds import CRI, Containerd
 from tests.real.dockers import IMAGE, Engine, Podman
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuledger import config
-from gpuledger.fleet.answer import Answer
-from gpuledger.fleet.in_use import Usage
-from gpuledger.fleet.prometheus import Access
-from gpuledger.fleet.prometheus import Prometheus as Client
-from gpuledger.fleet.refresh import Refresh
-from gpuledger.fleet.settings import OPTIONS, Settings
-from gpuledger.fleet.stream import Sink
+from gpuledger.config import load as config
+from gpuledger.tools.fleet.in_use import Usage
+from gpuledger.tools.fleet.refresh import Refresh
+from gpuledger.tools.fleet.settings import OPTIONS, Settings
+from gpuledger.tools.prometheus.answer import Answer
+from gpuledger.tools.prometheus.client import Access
+from gpuledger.tools.prometheus.client import Prometheus as Client
+from gpuledger.tools.prometheus.stream import Sink
 from tests.cli.running import serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.real.nodes import Node, host, uuid

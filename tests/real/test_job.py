@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.job.use import NO_ALLOCATION
+from gpuledger.tools.job.use import NO_ALLOCATION
 from tests.cli.running import gpuledger
 from tests.deploy.slurmscripts import run
 from tests.real.daemons import wait_until

@@ -14,7 +14,7 @@ from tests.cli.running import serving, surroundings
 from tests.fakedriver import Process
 from tests.mixin.dashboards import PLACED, PanelQuery, fill_variables, variables
 from tests.mixin.dashboards import PLACED_QUERIES as QUERIES
-from tests.owners.kubelet_server import pod_labels
+from tests.owners.providers.kubelet_server import pod_labels
 from tests.real.nodes import GIB, Node, host
 from tests.real.prometheus import Found, Prometheus, prometheus
 

@@ -15,7 +15,8 @@ import pynvml
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from gpuledger.books.book import Books
+from gpuledger.books import Books
+from gpuledger.driver.call import problem_of
 from gpuledger.model import (
     Driver,
     Health,
@@ -29,14 +30,13 @@ from gpuledger.model import (
     TokenRates,
     TokenServer,
 )
-from gpuledger.problem import Problem
-from gpuledger.sources.nvml.call import problem_of
-from gpuledger.view.codec import encode
-from gpuledger.view.snapshot import snapshot
-from tests.books.worlds import CUT, MIGS, World
+from gpuledger.model.problem import Problem
+from gpuledger.web.snapshot.build import snapshot
+from gpuledger.web.snapshot.codec import encode
 from tests.cli.running import Running, serving, surroundings
+from tests.ledger.worlds import CUT, MIGS, World
 from tests.real.browsers import Shown, chromium, page_of, shown
-from tests.view.nodes import HOSTILE, Node
+from tests.web.snapshot.nodes import HOSTILE, Node
 
 pytestmark = pytest.mark.needs("chromium")
 

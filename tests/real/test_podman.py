@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpuledger.errors import ProviderError
-from gpuledger.owners import cgroup, docker
-from gpuledger.owners.docker import DockerProvider
+from gpuledger.owners.kernel import cgroup
 from gpuledger.owners.names import Container
+from gpuledger.owners.providers import docker
+from gpuledger.owners.providers.docker import DockerProvider
 from tests.real.daemons import wait_until
 from tests.real.dockers import IMAGE, Podman
 

@@ -10,7 +10,7 @@ import yaml
 
 from tests.checkout import ROOT
 from tests.cli.running import serving, surroundings
-from tests.owners.kubelet_node import kubelet_node
+from tests.owners.providers.kubelet_node import kubelet_node
 from tests.real.prometheus import Found, Prometheus, prometheus
 
 pytestmark = pytest.mark.needs("prometheus")

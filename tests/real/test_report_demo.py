@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuledger.report.queries import GROUPINGS
+from gpuledger.tools.report.queries import GROUPINGS
 from tests.cli.running import gpuledger
 from tests.real.demohistory import demo_history
 from tests.real.history import remembering

@@ -19,7 +19,7 @@ import pytest
 from tests.cli import running
 from tests.cli.running import serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.owners.kubelet_server import CriServer, KubeletServer, pod_labels
+from tests.owners.providers.kubelet_server import CriServer, KubeletServer, pod_labels
 from tests.real.containerds import CGROUPS
 from tests.real.dockers import Engine
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpuledger.driver.source import NvmlSource
 from gpuledger.model import Reading
-from gpuledger.sources.nvml.source import NvmlSource
 
 Row = tuple[str, str, Callable[[Reading], Any], float]
 

@@ -23,8 +23,8 @@ import placed
 
 from gpuledger import __version__
 from gpuledger.model import OUTSIDE, Device, Facts, Granted, Holder, Owner, Owners, Tick
-from gpuledger.sources.recording import Encoder, header, load, read_packed
-from gpuledger.sources.replay import shifted
+from gpuledger.recording.recording import Encoder, header, load, read_packed
+from gpuledger.recording.replay import shifted
 
 SECONDS = 60
 SETTLE_S = 3.0

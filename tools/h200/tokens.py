@@ -38,7 +38,7 @@ from urllib.request import urlopen
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "src"))
 
-from gpuledger.tokens.phases import Window, fit
+from gpuledger.integrations.tokens.phases import Window, fit
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -12,10 +12,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from gpuledger import __version__, config
+from gpuledger import __version__
 from gpuledger.cli import terminal, usage
+from gpuledger.config import load as config
+from gpuledger.config.options import CONFIG_FILE, OPTIONS, Config, Option
 from gpuledger.errors import ConfigError, UsageError
-from gpuledger.options import CONFIG_FILE, OPTIONS, Config, Option
 
 COMMANDS = {
     "serve": "expose this host's GPUs to Prometheus",
@@ -118,11 +119,11 @@ def _check(environment: Mapping[str, str]) -> None:
     try:
         config.check_environment(environment)
     except ConfigError:
-        from gpuledger.fleet.settings import OPTIONS as FLEET_OPTIONS
-        from gpuledger.idle.settings import OPTIONS as IDLE_OPTIONS
-        from gpuledger.job.settings import OPTIONS as JOB_OPTIONS
-        from gpuledger.report.settings import OPTIONS as REPORT_OPTIONS
-        from gpuledger.top.exporter import OWN as TOP_OPTIONS
+        from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
+        from gpuledger.tools.idle.settings import OPTIONS as IDLE_OPTIONS
+        from gpuledger.tools.job.settings import OPTIONS as JOB_OPTIONS
+        from gpuledger.tools.report.settings import OPTIONS as REPORT_OPTIONS
+        from gpuledger.tools.top.exporter import OWN as TOP_OPTIONS
 
         others = (*FLEET_OPTIONS, *IDLE_OPTIONS, *JOB_OPTIONS, *REPORT_OPTIONS, *TOP_OPTIONS)
         config.check_environment(environment, others)

@@ -10,38 +10,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuledger import selfstats
-from gpuledger.books.book import Books
-from gpuledger.books.interval import Policy
-from gpuledger.books.time import BUFFER_NS
+from gpuledger.books import Books
 from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.catalog.dialects.counters import Counter, duplicates
 from gpuledger.catalog.dialects.counters import parse as parse_counters
 from gpuledger.cli import web
 from gpuledger.cli.providers import providers
-from gpuledger.config import LARGEST_FILE
+from gpuledger.config.load import LARGEST_FILE
+from gpuledger.config.options import Config
 from gpuledger.errors import ConfigError, UsageError
-from gpuledger.export.api import Api
-from gpuledger.export.app import App
-from gpuledger.journalfile import JournaledBooks
+from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.time import BUFFER_NS
 from gpuledger.loop import Bookkeeper, Loop, ReadFacts
 from gpuledger.model import Health, Tick
-from gpuledger.net.deadline import Deadline
-from gpuledger.options import Config
-from gpuledger.owners.access import announce, in_host_pid_namespace, probe
-from gpuledger.owners.cgroupfs import CgroupTree
-from gpuledger.owners.procfs import Procfs
+from gpuledger.owners.kernel.access import announce, in_host_pid_namespace, probe
+from gpuledger.owners.kernel.cgroupfs import CgroupTree
+from gpuledger.owners.kernel.procfs import Procfs
+from gpuledger.owners.kernel.running import RunningContainers
+from gpuledger.owners.kernel.search import Search
+from gpuledger.owners.kernel.slurm import SlurmNumbers
 from gpuledger.owners.resolver import Resolver
-from gpuledger.owners.running import RunningContainers
-from gpuledger.owners.search import Search
-from gpuledger.owners.slurm import SlurmNumbers
-from gpuledger.sources import Collector
-from gpuledger.view.history import History
+from gpuledger.runtime import selfstats
+from gpuledger.runtime.deadline import Deadline
+from gpuledger.runtime.stages import Collector
+from gpuledger.storage.journalfile import JournaledBooks
+from gpuledger.web.api import Api
+from gpuledger.web.app import App
+from gpuledger.web.snapshot.history import History
 
 if TYPE_CHECKING:
-    from gpuledger.otlp.push import Push
-    from gpuledger.upstream.poll import Poll
-    from gpuledger.upstream.source import Source
+    from gpuledger.integrations.dcgmexporter.poll import Poll
+    from gpuledger.integrations.otlp.push import Push
+    from gpuledger.integrations.scrape import Source
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +60,13 @@ def loop(
     """The loop over the configured source, with name providers started in the background."""
     books = books or _books(settings)
     if settings.source != "nvml":
-        from gpuledger.sources.replay import Replay
+        from gpuledger.recording.replay import Replay
 
         if settings.collector_dcgm:
             log.warning("collector.dcgm has no effect on a recording")
         replay = Replay(Path(settings.source.removeprefix("replay:")), looped=True)
         return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health, published=published)
-    from gpuledger.sources.nvml.source import NvmlSource
+    from gpuledger.driver.source import NvmlSource
 
     root = proc_root(settings)
     procfs = Procfs(root)
@@ -112,7 +112,7 @@ def _collectors(settings: Config) -> list[Collector]:
     """The collectors that are enabled; the others are not even loaded."""
     collectors: list[Collector] = []
     if settings.collector_dcgm:
-        from gpuledger.sources.dcgm.collector import DcgmCollector
+        from gpuledger.integrations.dcgm.collector import DcgmCollector
 
         dcgm = DcgmCollector(
             period_s=settings.dcgm_update_frequency, hostengine=settings.dcgm_hostengine, library=settings.dcgm_library
@@ -120,8 +120,8 @@ def _collectors(settings: Config) -> list[Collector]:
         dcgm.start()
         collectors.append(dcgm)
     if settings.tokens_scrape:
-        from gpuledger.tokens.collector import TokenCollector
-        from gpuledger.tokens.targets import ANNOTATIONS
+        from gpuledger.integrations.tokens.collector import TokenCollector
+        from gpuledger.integrations.tokens.targets import ANNOTATIONS
 
         if ANNOTATIONS in settings.tokens_scrape and not settings.kubernetes_api:
             raise ConfigError("--tokens.scrape=annotations reads pods at the API server", "add --kubernetes.api")
@@ -172,7 +172,7 @@ def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:
 def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | None:
     if not settings.dcgm_exporter_url:
         return None
-    from gpuledger.upstream.poll import Poll, Polling  # memory that few users need
+    from gpuledger.integrations.dcgmexporter.poll import Poll, Polling  # memory that few users need
 
     polling = Polling(
         interval_s=settings.dcgm_exporter_interval,
@@ -185,14 +185,14 @@ def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | Non
 def _push(settings: Config, hostname: str) -> Push | None:
     if not settings.otlp_endpoint:
         return None
-    from gpuledger.otlp.settings import create_push  # memory that few users need
+    from gpuledger.integrations.otlp.settings import create_push  # memory that few users need
 
     return create_push(settings, hostname)
 
 
 def upstream_source(settings: Config) -> Source:
     """The source of a dcgm-exporter's metrics: a URL or a file."""
-    from gpuledger.upstream.source import File, Page, parse_place
+    from gpuledger.integrations.scrape import File, Page, parse_place
 
     if settings.dcgm_exporter_max_age < settings.dcgm_exporter_interval:
         raise ConfigError("--dcgm-exporter.max-age is shorter than --dcgm-exporter.interval",

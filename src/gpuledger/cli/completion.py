@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuledger.cli import COMMANDS, prepare, terminal
-from gpuledger.options import Option
+from gpuledger.config.options import Option
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
 

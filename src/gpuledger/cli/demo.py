@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gpuledger.cli import logs, serve, terminal
 from gpuledger.cli.build import Exporter
-from gpuledger.config import load
+from gpuledger.config.load import load
+from gpuledger.config.options import Config
 from gpuledger.errors import RecordingError
-from gpuledger.options import Config
 
 RECORDING = Path(__file__).parents[1] / "demo.jsonl.gz"
 RETENTION_S = 15.0

@@ -16,19 +16,30 @@ from pathlib import Path
 
 from gpuledger.cli import build, explain, logs, terminal, web
 from gpuledger.cli.providers import providers
-from gpuledger.doctor import bundle, checks, preflight
-from gpuledger.doctor.finding import LEVELS, OK, PROBLEM, WARNING, Finding, exit_code, explained, ok, problem, unused
-from gpuledger.doctor.preflight import Bounded
+from gpuledger.config.options import Config
 from gpuledger.errors import UsageError
-from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
 from gpuledger.loop import Loop
 from gpuledger.model import Driver, Tick
-from gpuledger.net.deadline import Deadline
-from gpuledger.options import Config
-from gpuledger.owners.access import probe
-from gpuledger.owners.procfs import Procfs
-from gpuledger.sources import HANG_FIX
+from gpuledger.owners.kernel.access import probe
+from gpuledger.owners.kernel.procfs import Procfs
+from gpuledger.runtime.deadline import Deadline
+from gpuledger.runtime.stages import HANG_FIX
+from gpuledger.tools.doctor import bundle, checks, preflight
+from gpuledger.tools.doctor.finding import (
+    LEVELS,
+    OK,
+    PROBLEM,
+    WARNING,
+    Finding,
+    exit_code,
+    explained,
+    ok,
+    problem,
+    unused,
+)
+from gpuledger.tools.doctor.preflight import Bounded
+from gpuledger.web.negotiate import Format
+from gpuledger.web.text import Renderer
 
 COLOURS = {OK: "\x1b[32m", WARNING: "\x1b[33m", PROBLEM: "\x1b[31m"}
 PLAIN = "\x1b[0m"

@@ -11,26 +11,25 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from gpuledger.books.fingerprint import workload_of
 from gpuledger.cli import logs, terminal
 from gpuledger.cli.providers import providers
+from gpuledger.config.options import Config
 from gpuledger.errors import ConfigError, HttpError
-from gpuledger.export.listen import parse_address
 from gpuledger.model import Device, Facts, Owner, Reading, Tick
-from gpuledger.net.address import Address
+from gpuledger.net.address import Address, parse_listen_address
 from gpuledger.net.elements import load_json
 from gpuledger.net.http import Client
-from gpuledger.options import Config
-from gpuledger.owners import cgroup, devices
-from gpuledger.owners.access import probe
-from gpuledger.owners.cgroupfs import CgroupTree
-from gpuledger.owners.lookups import Lookups
+from gpuledger.owners.kernel import cgroup, devices
+from gpuledger.owners.kernel.access import probe
+from gpuledger.owners.kernel.cgroupfs import CgroupTree
+from gpuledger.owners.kernel.procfs import Procfs
+from gpuledger.owners.kernel.slurm import SlurmNumbers
 from gpuledger.owners.names import Names
 from gpuledger.owners.podmatch import certainty
-from gpuledger.owners.procfs import Procfs
-from gpuledger.owners.provider import PolledProvider
+from gpuledger.owners.providers.provider import PolledProvider
 from gpuledger.owners.resolver import Resolver
-from gpuledger.owners.slurm import SlurmNumbers
+from gpuledger.runtime.lookups import Lookups
+from gpuledger.shares.fingerprint import workload_of
 
 MAX_CGROUP_BYTES = 1 << 20
 EXPORTER_TIMEOUT_S = 1.0
@@ -129,7 +128,7 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
 
 
 def _read_driver(settings: Config) -> Tick:
-    from gpuledger.sources.nvml.source import NvmlSource
+    from gpuledger.driver.source import NvmlSource
 
     source = NvmlSource(timeout_s=settings.driver_timeout)
     try:
@@ -224,7 +223,7 @@ def is_guarded(address: str) -> bool:
 
 
 def _client(address: str) -> Client:
-    host, port = parse_address(address)
+    host, port = parse_listen_address(address)
     return Client(Address(host=host or "127.0.0.1", port=port))
 
 

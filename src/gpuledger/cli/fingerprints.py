@@ -7,13 +7,13 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from gpuledger.atomicfile import replacing
-from gpuledger.books import exchange
-from gpuledger.books.fingerprintstate import WorkloadState, decode, encode
 from gpuledger.cli import terminal
+from gpuledger.config.options import Config
 from gpuledger.errors import ConfigError, JournalError, UsageError
-from gpuledger.journalfile import JournalFile
-from gpuledger.options import Config
+from gpuledger.storage import exchange
+from gpuledger.storage.atomicfile import replacing
+from gpuledger.storage.fingerprintstate import WorkloadState, decode, encode
+from gpuledger.storage.journalfile import JournalFile
 
 LARGEST_BYTES = 1 << 24
 """Limit of an imported file. An export of 1000 workloads has about 1 MB."""

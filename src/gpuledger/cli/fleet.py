@@ -8,14 +8,14 @@ import logging
 import sys
 
 from gpuledger.cli import logs, terminal, web
-from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
-from gpuledger.fleet.discovery import PATH as SD_PATH
-from gpuledger.fleet.discovery import Discovery
-from gpuledger.fleet.pages import Pages, families
-from gpuledger.fleet.prometheus import Prometheus
-from gpuledger.fleet.refresh import Refresh
-from gpuledger.fleet.settings import OPTIONS, Settings
+from gpuledger.tools.fleet.discovery import PATH as SD_PATH
+from gpuledger.tools.fleet.discovery import Discovery
+from gpuledger.tools.fleet.pages import Pages, families
+from gpuledger.tools.fleet.refresh import Refresh
+from gpuledger.tools.fleet.settings import OPTIONS, Settings
+from gpuledger.tools.prometheus.client import Prometheus
+from gpuledger.web.negotiate import Format
+from gpuledger.web.text import Renderer
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from gpuledger.cli import terminal
 from gpuledger.errors import ConfigError, LostError, PrometheusError, SnapshotError
-from gpuledger.fleet.answer import Series
-from gpuledger.fleet.prometheus import Prometheus
-from gpuledger.idle import pairs
-from gpuledger.idle.formats import idle_json, idle_table, pairs_json, pairs_table
-from gpuledger.idle.rows import QUERIES, ranked, rows_of_fleet, rows_of_node
-from gpuledger.idle.settings import OPTIONS, Settings
-from gpuledger.top.exporter import Exporter
+from gpuledger.tools.idle import pairs
+from gpuledger.tools.idle.formats import idle_json, idle_table, pairs_json, pairs_table
+from gpuledger.tools.idle.rows import QUERIES, ranked, rows_of_fleet, rows_of_node
+from gpuledger.tools.idle.settings import OPTIONS, Settings
+from gpuledger.tools.prometheus.answer import Series
+from gpuledger.tools.prometheus.client import Prometheus
+from gpuledger.tools.top.exporter import Exporter
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
 

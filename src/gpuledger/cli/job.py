@@ -10,14 +10,14 @@ from pathlib import Path
 
 from gpuledger.cli import terminal
 from gpuledger.errors import ConfigError, JournalError, LostError, PrometheusError, SnapshotError
-from gpuledger.fleet.prometheus import Prometheus
-from gpuledger.job import formats
-from gpuledger.job.history import of_prometheus
-from gpuledger.job.settings import JOURNAL_SOURCE, OPTIONS, PROMETHEUS_SOURCE, Settings, parse_job
-from gpuledger.job.use import JobUse, of_journal, of_snapshot
-from gpuledger.journalfile import JournalFile
-from gpuledger.owners.procfs import Procfs
-from gpuledger.top.exporter import Exporter
+from gpuledger.owners.kernel.procfs import Procfs
+from gpuledger.storage.journalfile import JournalFile
+from gpuledger.tools.job import formats
+from gpuledger.tools.job.history import of_prometheus
+from gpuledger.tools.job.settings import JOURNAL_SOURCE, OPTIONS, PROMETHEUS_SOURCE, Settings, parse_job
+from gpuledger.tools.job.use import JobUse, of_journal, of_snapshot
+from gpuledger.tools.prometheus.client import Prometheus
+from gpuledger.tools.top.exporter import Exporter
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
 

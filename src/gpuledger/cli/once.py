@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 
-from gpuledger.atomicfile import replacing
 from gpuledger.catalog.dialects import families_of
 from gpuledger.cli import build, logs, terminal
+from gpuledger.config.options import Config
 from gpuledger.errors import ConfigError
-from gpuledger.export.json import tick_json
-from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
-from gpuledger.options import Config
+from gpuledger.storage.atomicfile import replacing
+from gpuledger.web.json import tick_json
+from gpuledger.web.negotiate import Format
+from gpuledger.web.text import Renderer
 
 FORMATS = {"text": Format.TEXT, "openmetrics": Format.OPENMETRICS}
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuledger.options import Config
-from gpuledger.owners.provider import PolledProvider, Provider
+from gpuledger.config.options import Config
+from gpuledger.owners.providers.provider import PolledProvider, Provider
 
 
 def providers(settings: Config, environment: Mapping[str, str]) -> list[PolledProvider]:
@@ -45,7 +45,7 @@ def _numbered(chosen: list[Provider]) -> list[Provider]:
 
 
 def _docker(settings: Config, environment: Mapping[str, str], named: set[str], *, auto: bool) -> list[Provider]:
-    from gpuledger.owners.docker import DockerProvider, Endpoint, default_urls, endpoint
+    from gpuledger.owners.providers.docker import DockerProvider, Endpoint, default_urls, endpoint
 
     chosen = [daemon for daemon in default_urls(environment, os.getuid()) if auto or daemon.name in named]
     if settings.docker_host:
@@ -60,7 +60,7 @@ def _docker(settings: Config, environment: Mapping[str, str], named: set[str], *
 
 
 def _containerd(settings: Config, named: set[str], *, auto: bool) -> list[Provider]:
-    from gpuledger.owners.containerd import SOCKET, ContainerdProvider, is_usable
+    from gpuledger.owners.providers.containerd import SOCKET, ContainerdProvider, is_usable
 
     # The containerd of a Docker host is Docker's, and that of a node belongs to the CRI.
     if "containerd" in named or (auto and is_usable(SOCKET) and not settings.cri_socket and not _is_node(settings)):
@@ -72,7 +72,7 @@ def _cri(settings: Config, named: set[str], *, auto: bool) -> list[Provider]:
     is_named = bool({"containerd", "kubernetes"} & named)
     if not (is_named or settings.cri_socket or (auto and _is_node(settings))):
         return []  # Docker's own containerd has its CRI disabled
-    from gpuledger.owners.cri import CriProvider, default_sockets
+    from gpuledger.owners.providers.cri import CriProvider, default_sockets
 
     # k3s and RKE2 run their own containerd, possibly besides another one.
     existing = sorted(default_sockets(), key=lambda path: "k3s" not in path)
@@ -90,7 +90,7 @@ def _is_node(settings: Config) -> bool:
 def _kubelet(settings: Config, named: set[str], *, auto: bool) -> list[Provider]:
     socket = settings.pod_resources_socket
     if "kubernetes" in named or (auto and _is_node(settings)):
-        from gpuledger.owners.podresources import PodResourcesProvider
+        from gpuledger.owners.providers.podresources import PodResourcesProvider
 
         return [PodResourcesProvider(socket, extra_resources=settings.kubernetes_resource_names)]
     return []
@@ -99,7 +99,7 @@ def _kubelet(settings: Config, named: set[str], *, auto: bool) -> list[Provider]
 def _kubernetes(settings: Config, environment: Mapping[str, str]) -> list[Provider]:
     if not settings.kubernetes_api:
         return []
-    from gpuledger.owners.kubernetes import ApiAccess, KubernetesProvider
+    from gpuledger.owners.providers.kubernetes import ApiAccess, KubernetesProvider
 
     node = settings.kubernetes_node_name or environment.get("NODE_NAME", "") or os.uname().nodename
     kubeconfig = settings.kubernetes_kubeconfig
@@ -110,6 +110,6 @@ def _kubernetes(settings: Config, environment: Mapping[str, str]) -> list[Provid
 def _job_directory(settings: Config) -> list[Provider]:
     if not settings.slurm_job_mapping_dir:
         return []
-    from gpuledger.owners.hpcdir import HpcProvider
+    from gpuledger.owners.providers.hpcdir import HpcProvider
 
     return [HpcProvider(Path(settings.slurm_job_mapping_dir))]

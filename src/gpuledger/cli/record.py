@@ -7,13 +7,13 @@ import sys
 import time
 from pathlib import Path
 
-from gpuledger import durations
 from gpuledger.cli import build, logs
 from gpuledger.cli.terminal import StopSignal
+from gpuledger.config import durations
+from gpuledger.config.options import Config
 from gpuledger.errors import ConfigError, UsageError
 from gpuledger.loop import Loop
-from gpuledger.options import Config
-from gpuledger.sources.recording import Recorder, recording
+from gpuledger.recording.recording import Recorder, recording
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,22 +7,22 @@ import sys
 import time
 from contextlib import closing
 
-from gpuledger.atomicfile import replacing
 from gpuledger.cli import terminal
 from gpuledger.cli.terminal import Progress
 from gpuledger.errors import ConfigError, PrometheusError
-from gpuledger.fleet.prometheus import Prometheus
-from gpuledger.report.focus import Issuer, to_focus
-from gpuledger.report.focusgather import gather_hours, whole_hours
-from gpuledger.report.formats import table, to_csv, to_json
-from gpuledger.report.gather import Gatherer
-from gpuledger.report.html import to_html
-from gpuledger.report.mapfile import Departments, read
-from gpuledger.report.queries import Grouping
-from gpuledger.report.report import Report
-from gpuledger.report.rows import Kind, create_rows, spread
-from gpuledger.report.settings import OPTIONS, Settings
-from gpuledger.report.span import Span
+from gpuledger.storage.atomicfile import replacing
+from gpuledger.tools.prometheus.client import Prometheus
+from gpuledger.tools.report.focus import Issuer, to_focus
+from gpuledger.tools.report.focusgather import gather_hours, whole_hours
+from gpuledger.tools.report.formats import table, to_csv, to_json
+from gpuledger.tools.report.gather import Gatherer
+from gpuledger.tools.report.html import to_html
+from gpuledger.tools.report.mapfile import Departments, read
+from gpuledger.tools.report.queries import Grouping
+from gpuledger.tools.report.report import Report
+from gpuledger.tools.report.rows import Kind, create_rows, spread
+from gpuledger.tools.report.settings import OPTIONS, Settings
+from gpuledger.tools.report.span import Span
 
 __all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from gpuledger.cli import logs, terminal, web
 from gpuledger.cli.build import Exporter
-from gpuledger.options import Config
-from gpuledger.owners.procfs import raise_fd_limit
+from gpuledger.config.options import Config
+from gpuledger.owners.kernel.procfs import raise_fd_limit
 
 log = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from typing import IO, TYPE_CHECKING, Any
 from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
 from gpuledger.errors import ConfigError, LostError, SnapshotError, UsageError
-from gpuledger.owners.procfs import Procfs
-from gpuledger.top.columns import BY_NAME, NUMBERS, View
-from gpuledger.top.exporter import OPTIONS, Exporter, Settings
-from gpuledger.top.feed import Feed, Source, Ticks
-from gpuledger.top.host import Host
-from gpuledger.top.pages import once
-from gpuledger.top.rows import GROUPINGS, TREE, Choice
-from gpuledger.view.codec import clean, encode
+from gpuledger.owners.kernel.procfs import Procfs
+from gpuledger.tools.top.columns import BY_NAME, NUMBERS, View
+from gpuledger.tools.top.exporter import OPTIONS, Exporter, Settings
+from gpuledger.tools.top.feed import Feed, Source, Ticks
+from gpuledger.tools.top.host import Host
+from gpuledger.tools.top.pages import once
+from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice
+from gpuledger.web.snapshot.codec import clean, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if not all(stream and stream.isatty() for stream in streams):
         raise UsageError("top needs a terminal", "use top --once or top --json in scripts")
     try:
-        from gpuledger.top.app import Top
+        from gpuledger.tools.top.app import Top
     except ModuleNotFoundError as error:
         fix = "pip install 'gpuledger[top]', or use top --once"
         raise UsageError(f"the live view needs {error.name}", fix) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpuledger.options import OPTIONS, Option
+from gpuledger.config.options import OPTIONS, Option
 
 EXAMPLES: dict[str, tuple[str, str]] = {
     "serve": (

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from gpuledger import __version__
 from gpuledger.errors import ConfigError
-from gpuledger.export.connection import Handler
-from gpuledger.export.hosts import HostCheck, own_domains
-from gpuledger.export.listen import passed_sockets
-from gpuledger.export.server import Server, Wrap
+from gpuledger.web.connection import Handler
+from gpuledger.web.hosts import HostCheck, own_domains
+from gpuledger.web.listen import passed_sockets
+from gpuledger.web.server import Server, Wrap
 
 if TYPE_CHECKING:
-    from gpuledger.export.webconfig import WebFile
-    from gpuledger.fleet.settings import Settings as FleetSettings
-    from gpuledger.options import Config
+    from gpuledger.config.options import Config
+    from gpuledger.tools.fleet.settings import Settings as FleetSettings
+    from gpuledger.web.webconfig import WebFile
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def create_server(settings: Config | FleetSettings, pages: Handler) -> Server:
     wrap, middleware = None, None
     pages = HostCheck(pages, (*settings.web_allowed_hosts, *own_domains(os.uname().nodename, _resolv_conf())))
     if settings.web_config_file:
-        from gpuledger.export.auth import BasicAuth, Logins  # memory that few users need
+        from gpuledger.web.auth import BasicAuth, Logins  # memory that few users need
 
         file, wrap = load_web_file(settings.web_config_file)
         middleware = partial(BasicAuth, config=file.get, logins=Logins())
@@ -57,13 +57,13 @@ def _resolv_conf() -> str:
 
 def load_web_file(path: str) -> tuple[WebFile, Wrap | None]:
     """The web configuration file, and the TLS wrapper if it configures TLS. Raises ConfigError."""
-    from gpuledger.export.webconfig import WebFile
+    from gpuledger.web.webconfig import WebFile
 
     try:
         file = WebFile(path)
         if file.get().tls is None:
             return file, None
-        from gpuledger.export.tls import Tls
+        from gpuledger.web.tls import Tls
 
         return file, Tls(path, file.get).wrap
     except ConfigError as error:

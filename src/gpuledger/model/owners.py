@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuledger.model.problem import Problem
 from gpuledger.model.readings import Device, Labelled
-from gpuledger.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

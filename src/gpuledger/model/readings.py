@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.problem import Problem
+from gpuledger.model.problem import Problem
 
 Labelled = tuple[tuple[str, int], ...]
 """Numbers by name, such as `(("gpu", 45), ("memory", 50))`; immutable."""

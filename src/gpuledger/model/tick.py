@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.model.owners import NO_OWNERS, NOBODY, Facts, Owner, Owners
+from gpuledger.model.problem import Problem
 from gpuledger.model.readings import (
     Account,
     Accounting,
@@ -20,7 +21,6 @@ from gpuledger.model.readings import (
     Sample,
 )
 from gpuledger.model.tokens import TokenServer
-from gpuledger.problem import Problem
 
 BUSY, LOW, PARKED, NO_PROCESS, UNKNOWN_STATE = "busy", "low", "parked", "no_process", "unknown"
 """States of an allocation."""

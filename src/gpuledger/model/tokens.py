@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuledger.model.owners import Owner
+from gpuledger.model.problem import Problem
 from gpuledger.model.readings import Labelled
-from gpuledger.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

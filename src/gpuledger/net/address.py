@@ -1,4 +1,4 @@
-"""Addresses of servers: URLs and Docker's notation. Pure."""
+"""Addresses of servers: URLs, Docker's notation and listen addresses. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ URL = re.compile(
     r"(https?)://(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253}))(?::([0-9]{1,5}))?((?:/[!-~]*)?)", re.ASCII
 )
 REDACTED = re.compile(r"([^:/@]*://|)(\S*@)?([^?\s]*)(\?\S*)?")  # an @ after the host hides too much, not too little
+LISTEN_ADDRESS = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<host>[A-Za-z0-9_.-]*)):(?P<port>[0-9]{1,5})"
+)
 PORTS = {"http": 80, "https": 443}
 
 
@@ -72,3 +75,21 @@ def redacted(text: str) -> str:
         pairs = (pair.partition("=") for pair in query[1:].split("&"))
         query = "?" + "&".join(f"{name}=***" if equals else "***" for name, equals, _ in pairs)
     return f"{scheme}{login and '***@'}{place}{query}"
+
+
+def parse_listen_address(text: str) -> tuple[str, int]:
+    """Host and port of a listen address such as `:9400`, `127.0.0.1:9400` or `[::1]:9400`."""
+    match = LISTEN_ADDRESS.fullmatch(text)
+    if match is None:
+        mistake, fix = "expected HOST:PORT", "write for example :9400, 127.0.0.1:9400 or [::1]:9400"
+        if "//" in text:
+            mistake = "this is a URL"
+        elif ":" not in text:
+            mistake, fix = "the port is missing", f"write :{text}" if text.isdigit() else f"write {text or ''}:9400"
+        elif text.count(":") > 1 and "[" not in text:
+            mistake, fix = "an IPv6 address needs brackets", "write for example [::1]:9400"
+        raise ValueError(f"is not a listen address: {mistake}; {fix}")
+    port = int(match["port"])
+    if port > 65535:
+        raise ValueError("is not a listen address: the port is too large; choose one from 1 to 65535")
+    return match["v6"] or match["host"], port

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 
 from gpuledger.errors import ConnectError, HttpError
 from gpuledger.net.address import Address
-from gpuledger.net.deadline import Deadline
 from gpuledger.net.tls import ClientTls, TlsFilesError, TlsSettings
+from gpuledger.runtime.deadline import Deadline
 
 HEAD_LIMIT = 64 << 10
 READ_SIZE = 256 << 10

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuledger.model import EVIDENCE, NO_INDEX, Device, Facts, Granted, Holder, Owner
-from gpuledger.owners import devices
+from gpuledger.owners.kernel import devices
+from gpuledger.owners.kernel.search import Clue
 from gpuledger.owners.names import Container, Names
-from gpuledger.owners.search import Clue
 
 MAPS, ALLOCATION, ENVIRONMENT = EVIDENCE
 NOTHING_VISIBLE = ("", "none", "void")

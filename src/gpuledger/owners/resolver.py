@@ -12,16 +12,16 @@ from dataclasses import replace
 from typing import Protocol
 
 from gpuledger.model import OUTSIDE, Device, Facts, Granted, Holder, Owner, Owners, ProviderHealth, Tick
-from gpuledger.owners import cgroup
-from gpuledger.owners.access import Access
+from gpuledger.model.plaintext import plain
 from gpuledger.owners.allocations import Allocations, find_allocations, holders_by_allocation, holders_by_clues
-from gpuledger.owners.cgroup import CgroupRef
+from gpuledger.owners.kernel import cgroup
+from gpuledger.owners.kernel.access import Access
+from gpuledger.owners.kernel.cgroup import CgroupRef
+from gpuledger.owners.kernel.running import RunningContainers
+from gpuledger.owners.kernel.search import Clue, Search
+from gpuledger.owners.kernel.slurm import SlurmNumbers
 from gpuledger.owners.names import Names, NamesIndex
 from gpuledger.owners.podmatch import PodMatches
-from gpuledger.owners.running import RunningContainers
-from gpuledger.owners.search import Clue, Search
-from gpuledger.owners.slurm import SlurmNumbers
-from gpuledger.plaintext import plain
 
 GONE = "process is gone"
 NO_NAME = "container has no name yet"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpuledger.catalog.dialects import Choices, families_of
-from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
 from gpuledger.model import ContainerUse, Device, Driver, Holder, MemoryAccount, Owner, Owners, Reading, Tick
+from gpuledger.web.negotiate import Format
+from gpuledger.web.text import Renderer
 
 GPU = Device(0, "GPU-1")
 CUT = Device(1, "GPU-2")

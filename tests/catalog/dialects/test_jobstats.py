@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpuledger.catalog.dialects import Choices, families_of
-from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
 from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, ProcessUse, Reading, Resident, Sample, Tick
+from gpuledger.web.negotiate import Format
+from gpuledger.web.text import Renderer
 
 GPUS = [Device(n, f"GPU-{n}", "H200", minor=3 - n) for n in range(4)]
 MIG = Device(3, "MIG-1", "H200 MIG", parent_uuid="GPU-3", gpu_instance_id=5)

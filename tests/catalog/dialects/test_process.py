@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpuledger.catalog.dialects import Choices, families_of
-from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
 from gpuledger.model import Device, Driver, Facts, Owner, ProcessUse, Resident, Sample, Tick
+from gpuledger.web.negotiate import Format
+from gpuledger.web.text import Renderer
 
 
 def test_a_process_and_one_that_exited() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from gpuledger.catalog import CATALOG, Kind, Type
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
-from gpuledger.export.negotiate import Format
-from gpuledger.export.text import Renderer
 from gpuledger.model import ContainerUse, Device, Driver, Granted, Owner, Owners, Reading, Tick
+from gpuledger.web.negotiate import Format
+from gpuledger.web.text import Renderer
 
 # Of the memory book; declared with it.
 DEFAULTS = """

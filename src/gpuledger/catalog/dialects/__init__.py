@@ -1,7 +1,7 @@
 """Dialects: the same tick under the metric names of other exporters, so that their dashboards and alerts keep working.
 
-Each dialect is a table of families. `gpuledger.holders` decides which container holds a device, and
-`gpuledger.books.division` divides the device's values among its containers.
+Each dialect is a table of families. `gpuledger.model.holders` decides which container holds a device, and
+`gpuledger.catalog.dialects.division` divides the device's values among its containers.
 """
 
 from __future__ import annotations

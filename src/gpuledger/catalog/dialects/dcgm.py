@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.books.division import ActivePart, Part, divide, divide_activity, undivided, whole_activity
-from gpuledger.catalog.dialects import COPY, DEVICE, DIVIDE, Choices
+from gpuledger.catalog.dialects import COPY, DEVICE, DIALECTS, DIVIDE, Choices
 from gpuledger.catalog.dialects.counters import LABEL, Counter
+from gpuledger.catalog.dialects.division import ActivePart, Part, divide, divide_activity, undivided, whole_activity
 from gpuledger.catalog.family import C, Family, G, Kind, Series, Thing, Type, Value, at, divided, flag, pcie
-from gpuledger.holders import NO_HOLDER, HolderLabels, Holding, holdings
 from gpuledger.model import Reading, Tick
+from gpuledger.model.holders import NO_HOLDER, HolderLabels, Holding, holdings
 
 MIB = 1 << 20
 
@@ -295,9 +295,7 @@ def unknown_fields(chosen: Iterable[Counter]) -> list[str]:
 
 def _older(choices: Choices) -> tuple[Family, ...]:
     """Families of 1.x: a list of counters may contain them too. Their series have the labels of 1.x."""
-    from gpuledger.catalog.dialects import dcgm1
-
-    return dcgm1.families(choices)
+    return DIALECTS["dcgm1"].families(choices)
 
 
 def _as_chosen(family: Family, counter: Counter) -> Family:

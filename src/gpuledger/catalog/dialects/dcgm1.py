@@ -12,8 +12,8 @@ from typing import Any
 from gpuledger.catalog.dialects import Choices, dcgm
 from gpuledger.catalog.dialects.dcgm import Kinds
 from gpuledger.catalog.family import Family, Value
-from gpuledger.holders import HolderLabels, Holding
 from gpuledger.model import Tick
+from gpuledger.model.holders import HolderLabels, Holding
 
 NAMES = {
     "dcgm_sm_clock": "DCGM_FI_DEV_SM_CLOCK",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuledger.books.division import ContainerMemory, container_memory
 from gpuledger.catalog.dialects import Choices
+from gpuledger.catalog.dialects.division import ContainerMemory, container_memory
 from gpuledger.catalog.family import Family, G, Kind, Series, Thing, at
 from gpuledger.catalog.gpu import has_unknown_memory
 from gpuledger.catalog.kinds import ACCESS

@@ -1,0 +1,1 @@
+"""The idle ledger: how long allocated devices were busy and idle. Pure."""

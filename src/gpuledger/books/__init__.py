@@ -1,1 +1,0 @@
-"""GPU use by process and container. Pure: no clock, no files, no logging."""

@@ -1,0 +1,1 @@
+"""Settings: their declarations, parsers, and how they are loaded."""

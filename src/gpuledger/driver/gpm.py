@@ -1,0 +1,227 @@
+"""GPM: activity of the units of a GPU or MIG instance between two samples; on Hopper and newer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from math import isfinite
+from struct import Struct
+from typing import Any, NamedTuple
+
+import pynvml
+
+from gpuledger.driver.call import UNSUPPORTED, Calls, Handle
+from gpuledger.driver.device import field_values
+from gpuledger.errors import DriverGoneError, GpuLostError
+from gpuledger.model import Activity, Slot
+
+PERCENTAGES = {
+    pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL: "graphics_pct",
+    pynvml.NVML_GPM_METRIC_SM_UTIL: "sm_pct",
+    pynvml.NVML_GPM_METRIC_SM_OCCUPANCY: "occupancy_pct",
+    pynvml.NVML_GPM_METRIC_INTEGER_UTIL: "integer_pct",
+    pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL: "tensor_pct",
+    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL: "dram_pct",
+    pynvml.NVML_GPM_METRIC_FP64_UTIL: "fp64_pct",
+    pynvml.NVML_GPM_METRIC_FP32_UTIL: "fp32_pct",
+    pynvml.NVML_GPM_METRIC_FP16_UTIL: "fp16_pct",
+}
+RATES_MIB = {
+    pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC: "pcie_transmit_bytes_per_s",
+    pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: "pcie_receive_bytes_per_s",
+}
+METRICS = (*PERCENTAGES, *RATES_MIB)
+SLOT_METRICS = tuple(metric for metric in PERCENTAGES if metric != pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL)
+"""On an H200 a request takes 1.8 ms with graphics activity, and 0.02 ms without."""
+METRIC = Struct("=Iid24x")  # id, return code, value, three pointers to names
+
+
+SLOT_S = 0.2
+"""Length of a slot of a shared GPU; the driver's utilization samples of processes are as long."""
+MOST_SLOTS = 9
+"""Most slots of one reading. If readings are further apart, slots are longer."""
+SHORTEST_SLOT, LONGEST_SLOT = 0.5, 1.75
+"""Limits of a slot, relative to the planned length: the books take slots to be equally long."""
+SHORTEST_TICK = 2.4
+"""Shortest time between two readings that is divided, in slots. With 0.2 s: readings every 0.5 s, with some jitter."""
+
+
+class Sample(NamedTuple):
+    """A buffer of the driver that was filled at `time_s`."""
+
+    buffer: Any
+    time_s: float
+    sm_clock_mhz: int | None = None
+    power_mw: int | None = None
+    """Clock and power are read only with samples that end a slot."""
+
+
+class Gpm:
+    """Measures activity since the previous reading, of the GPU or of a MIG instance (`gpu_instance_id`).
+
+    Samples between two readings divide the time between them into slots.
+    """
+
+    def __init__(
+        self,
+        gpu_instance_id: int | None = None,
+        *,
+        slot_s: float = SLOT_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._gpu_instance_id = gpu_instance_id
+        self._slot_s = slot_s
+        self._monotonic = monotonic
+        self._supported: bool | None = None
+        self._requests: dict[int, Any] = {}
+        """By number of metrics."""
+        self._samples: list[Sample] = []
+        """The sample of the previous reading, then the samples since."""
+        self._spare: list[Any] = []
+        """Buffers not in use. A buffer is allocated when it is first needed and freed by `close`."""
+        self._tick_s = 0.0
+        """Time between the last two readings; 0 if unknown."""
+        self._length_s = 0.0
+        """Planned length of the slots until the next reading."""
+
+    def read(self, calls: Calls, handle: Handle) -> dict[str, Any]:
+        """Activity and slots since the last call, as fields of a reading.
+
+        None the first time and if GPM is not supported.
+        """
+        if self._supported is None:
+            support = calls.get(pynvml.nvmlGpmQueryDeviceSupport, handle)
+            self._supported = support is not None and bool(support.isSupportedDevice)
+        if not self._supported:
+            return {}
+        self._tick_s = 0.0
+        try:
+            first, last = self._take(calls, handle, ends_slot=len(self._samples) > 1)
+            if first is last:
+                return {}
+            activity = self._between(calls, first, last)
+        except pynvml.NVMLError as error:
+            self._keep()
+            self._failed(calls, error)
+            return {}
+        slots = self._slots(calls)
+        self._keep(last)
+        self._tick_s = last.time_s - first.time_s
+        return {"activity": activity, "slots": slots}
+
+    def plan(self) -> list[float]:
+        """When to call `sample` before the next reading; never if readings follow each other too fast.
+
+        Assumes that the next reading comes after the same time as the last one. The times go on after it, because it
+        may be late.
+        """
+        if self._tick_s < SHORTEST_TICK * self._slot_s:
+            return []
+        self._length_s = self._tick_s / min(round(self._tick_s / self._slot_s), MOST_SLOTS)
+        return [self._samples[-1].time_s + i * self._length_s for i in range(1, MOST_SLOTS)]
+
+    def sample(self, calls: Calls, handle: Handle) -> bool:
+        """Take a sample between two readings. False if it failed; the next reading then has no slots."""
+        try:
+            self._take(calls, handle, ends_slot=True)
+        except pynvml.NVMLError as error:
+            self._keep(*self._samples[:1])
+            self._failed(calls, error)
+            return False
+        except (GpuLostError, DriverGoneError):  # the next reading reports it
+            self._keep()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Free the samples."""
+        self._keep()
+        for buffer in self._spare:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlGpmSampleFree(buffer)
+        self._spare, self._tick_s = [], 0.0
+
+    def _take(self, calls: Calls, handle: Handle, *, ends_slot: bool) -> tuple[Sample, Sample]:
+        """Take a sample; returns the first and the last sample."""
+        if not self._spare:
+            self._spare.append(calls.require(pynvml.nvmlGpmSampleAlloc))
+        buffer, time_s = self._spare[-1], self._monotonic()
+        if self._gpu_instance_id is None:
+            calls.require(pynvml.nvmlGpmSampleGet, handle, buffer)
+        else:
+            calls.require(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, buffer)
+        sample = Sample(buffer, time_s)
+        if ends_slot:
+            clock_mhz = calls.get(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
+            power = field_values(calls, handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
+            sample = Sample(buffer, time_s, clock_mhz, power.get(pynvml.NVML_FI_DEV_POWER_INSTANT))
+        self._spare.pop()  # only now: the buffer of a failed call stays spare
+        self._samples.append(sample)
+        return self._samples[0], self._samples[-1]
+
+    def _keep(self, *kept: Sample) -> None:
+        """Forget all other samples and reuse their buffers."""
+        self._spare += [sample.buffer for sample in self._samples if sample not in kept]
+        self._samples = list(kept)
+
+    def _failed(self, calls: Calls, error: pynvml.NVMLError) -> None:
+        if error.value in UNSUPPORTED:
+            self._supported = False
+        else:
+            calls.failed(calls.current, error)
+
+    def _slots(self, calls: Calls) -> tuple[Slot, ...]:
+        """Activity between consecutive samples; none unless all slots are about as long as planned."""
+        first, *between, last = self._samples
+        ends = [first]
+        for sample in between:
+            if min(sample.time_s - ends[-1].time_s, last.time_s - sample.time_s) >= SHORTEST_SLOT * self._length_s:
+                ends.append(sample)
+        slots = list(pairwise([*ends, last]))
+        if len(slots) == 1 or any(end.time_s - start.time_s > LONGEST_SLOT * self._length_s for start, end in slots):
+            return ()
+        try:
+            parts = [self._between(calls, start, end, SLOT_METRICS) for start, end in slots]
+        except pynvml.NVMLError as error:  # activity was measured, so GPM is supported
+            calls.failed(calls.current, error)
+            return ()
+        return tuple(
+            Slot(part, end.sm_clock_mhz, end.power_mw, round(1000 * (last.time_s - end.time_s)))
+            for part, (_, end) in zip(parts, slots, strict=True)
+        )
+
+    def _between(self, calls: Calls, start: Sample, end: Sample, metrics: tuple[int, ...] = METRICS) -> Activity:
+        """Activity between two samples."""
+        request = self._requests.get(len(metrics))
+        if request is None:
+            request = self._requests[len(metrics)] = _new_request(metrics)
+        request.sample1, request.sample2 = start.buffer, end.buffer
+        calls.require(pynvml.nvmlGpmMetricsGet, request)
+        return _activity(request)
+
+
+def _new_request(metrics: tuple[int, ...]) -> Any:
+    """A request for some metrics. It is reused, because it has 14 kB."""
+    request = pynvml.c_nvmlGpmMetricsGet_t()
+    request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    request.numMetrics = len(metrics)
+    for i, metric in enumerate(metrics):
+        request.metrics[i].metricId = metric
+    return request
+
+
+def _activity(request: Any) -> Activity:
+    fields: dict[str, float | int] = {}
+    # Parsed from bytes: the binding needs a microsecond per attribute, and there are 33.
+    start = type(request).metrics.offset
+    filled = memoryview(request).cast("B")[start : start + request.numMetrics * METRIC.size]
+    for metric, code, value in METRIC.iter_unpack(filled):
+        if code != pynvml.NVML_SUCCESS or not isfinite(value) or value < 0:
+            continue
+        if (name := PERCENTAGES.get(metric)) is not None:
+            fields[name] = round(min(value, 100.0), 3)
+        else:
+            fields[RATES_MIB[metric]] = int(value * 1024 * 1024)
+    return Activity(**fields)  # type: ignore[arg-type]  # PERCENTAGES are float fields, RATES_MIB int fields

@@ -1,0 +1,302 @@
+"""Reads one GPU with its MIG instances: which calls, how often and in which order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pynvml
+
+from gpuledger.driver import device as fast
+from gpuledger.driver import slow
+from gpuledger.driver.call import LOOK, NO_ANSWER, Calls, Failures, Handle
+from gpuledger.driver.events import XidWatch
+from gpuledger.driver.gpm import SLOT_S, Gpm
+from gpuledger.driver.processes import Accounts, ResidentLists, UtilizationSamples
+from gpuledger.driver.rounds import Rounds
+from gpuledger.errors import DriverGoneError, GpuLostError
+from gpuledger.model import Device, Reading
+from gpuledger.model.problem import Problem
+
+SLOW_EVERY = 10
+"""Ticks between two readings of the values that change rarely."""
+MIG_SAMPLES_AT = 0.7
+"""When MIG instances are sampled, relative to the time between two readings."""
+
+
+class MigInstance:
+    """A MIG instance. It has its own memory, activity and processes; all other values belong to its GPU."""
+
+    def __init__(self, handle: Handle, device: Device) -> None:
+        self.handle = handle
+        self.device = device
+        self.gpm = Gpm(device.gpu_instance_id)
+        self._lists = ResidentLists()
+        self._measured: fast.Fields = {}
+        """The last activity."""
+        self._is_new = False
+        """Whether it was measured after the last reading."""
+
+    def read(self, calls: Calls) -> Reading:
+        """The values of the instance, with the activity that was measured last."""
+        calls.about = self.device.uuid
+        is_held, self._is_new = bool(self._measured) and not self._is_new, False
+        try:
+            return Reading(
+                device=self.device,
+                residents=self._lists.read(calls, self.handle),
+                activity_held=is_held,
+                **self._measured,
+                **fast.memory(calls, self.handle),
+            )
+        finally:
+            calls.about = ""
+
+    def sample(self, calls: Calls, parent: Handle, *, late: bool) -> None:
+        """Take a sample. The activity up to a `late` one is that of the tick; an earlier one only begins its time."""
+        calls.about = self.device.uuid
+        try:
+            measured = self.gpm.read(calls, parent)
+        finally:
+            calls.about = ""
+        if late:
+            self._measured, self._is_new = measured, True
+
+
+class MigSample(NamedTuple):
+    """A planned sample of a MIG instance."""
+
+    instance: MigInstance
+    due_s: float
+    late: bool
+
+
+class GpuReader:
+    """Reads one GPU, always in the same thread; other threads may read `calls.current`."""
+
+    def __init__(
+        self,
+        index: int,
+        failures: Failures,
+        xids: XidWatch,
+        now_ns: Callable[[], int],
+        *,
+        pcie_throughput: bool = False,
+        slot_s: float = SLOT_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.index = index
+        self.calls = Calls(failures, index)
+        self._xids = xids
+        self._now_ns = now_ns
+        self._pcie_throughput = pcie_throughput
+        self._slot_s = slot_s
+        self._monotonic = monotonic
+        self.device: Device | None = None
+        self.handle: Handle = None
+        self._gpm = self._new_gpm()
+        self._migs: list[MigInstance] = []
+        self._rounds = Rounds()
+        self._mig_samples: list[MigSample] = []
+        """The samples of MIG instances that are due before the next reading."""
+        self._mig_sample_s = 0.0
+        """Time of one of them."""
+        self._read_s: float | None = None
+        """When the last reading began."""
+        self._tick_s = 0.0
+        """Time between the last two readings; 0 if unknown."""
+        self._due_s: list[float] = []
+        """When to take the remaining GPM samples before the next reading; empty unless the GPU is shared."""
+        self._sampling_ns = 0
+        """Time spent in driver calls since the last reading."""
+        self.opened = 0
+        """How often the GPU was opened; the handle changes each time."""
+
+    def open(self) -> None:
+        """Get the GPU's handle and identity, and forget which calls it supports."""
+        self.calls.forget()
+        self.handle = self.calls.require(pynvml.nvmlDeviceGetHandleByIndex, self.index)
+        self.device = fast.identity(self.calls, self.handle, self.index)
+        self._power_and_heat = fast.PowerAndHeat()
+        self._lists = ResidentLists()
+        self._samples = UtilizationSamples()
+        self._accounts = Accounts()
+        self.close()
+        self._gpm = self._new_gpm()
+        self._migs = []
+        self._constants: fast.Fields = {}
+        self._rare: fast.Fields = {}
+        self._nvlink: tuple[int, int] | None = None
+        self._ticks = 0
+        self.opened += 1
+
+    def close(self) -> None:
+        """Free what the driver allocated for this GPU."""
+        for gpm in (self._gpm, *(mig.gpm for mig in self._migs)):
+            gpm.close()
+        self._due_s, self._mig_samples, self._rounds = [], [], Rounds()
+
+    def _new_gpm(self) -> Gpm:
+        return Gpm(slot_s=self._slot_s, monotonic=self._monotonic)
+
+    def read(self) -> list[Reading]:
+        """The reading of the GPU, then those of its MIG instances."""
+        calls, handle = self.calls, self.handle
+        now_s = self._monotonic()
+        self._tick_s, self._read_s = 0.0 if self._read_s is None else now_s - self._read_s, now_s
+        calls.spent_ns, self._sampling_ns = self._sampling_ns, 0
+        calls.answered = 0
+        self._due_s = []  # no further sample of a GPU that cannot be read
+        if self._ticks % SLOW_EVERY == 0:
+            self._read_slow()
+        fields: fast.Fields = dict(self._rare)
+        for part in (fast.memory, fast.energy, self._power_and_heat, fast.clocks):
+            fields.update(part(calls, handle))
+        fields["clocks_mhz"] = (*self._rare["clocks_mhz"], *fields["clocks_mhz"])
+        fields.update(self._read_processes())
+        utilization = fast.utilization(calls, handle)
+        if self._ticks > 0:  # the first value after nvmlInit may be a wrong 100 %
+            fields.update(utilization)
+        fields.update(self._gpm.read(calls, handle))
+        if self._pcie_throughput:
+            fields.update(slow.pcie_throughput(calls, handle))
+        migs = [mig.read(calls) for mig in self._migs]
+        self._ticks += 1
+        if calls.answered == 0:
+            problem = calls.last_problem or Problem("the GPU answers no call", LOOK, NO_ANSWER)
+            raise GpuLostError(problem.what, problem.fix, problem.kind)
+        assert self.device is not None  # noqa: S101 - open() came first
+        xids, last_xid = self._xids.counts(self.device.uuid), self._xids.last(self.device.uuid)
+        spent_ns = calls.spent_ns
+        if len({resident.pid for resident in fields["residents"] or ()}) > 1 and not fields["mig_enabled"]:
+            self._due_s = self._gpm.plan()
+        if migs and not self._mig_samples:
+            migs = self._plan_mig_samples(migs, fields["power_mw"])
+        return [Reading(device=self.device, xids=xids, last_xid=last_xid, driver_ns=spent_ns, **fields), *migs]
+
+    def sample(self) -> float | None:
+        """Take a GPM sample if one is due; returns the seconds until the next, None if none comes before a reading."""
+        if self._mig_samples:
+            return self._sample_mig()
+        now_s = self._monotonic()
+        if self._due_s and self._due_s[0] <= now_s:
+            spent_ns = self.calls.spent_ns
+            taken = self._gpm.sample(self.calls, self.handle)
+            self._sampling_ns += self.calls.spent_ns - spent_ns
+            now_s = self._monotonic()
+            self._due_s = [due_s for due_s in self._due_s if due_s > now_s] if taken else []
+        return self._due_s[0] - now_s if self._due_s else None
+
+    def _plan_mig_samples(self, migs: list[Reading], power_mw: int | None) -> list[Reading]:
+        """Plan the samples until the next reading; marks activity that is outdated."""
+        read_s = self._read_s or 0.0
+        processes = {mig.device.uuid: frozenset(r.pid for r in mig.residents or ()) for mig in migs}
+        plan = self._rounds.plan(processes, power_mw, len(migs) * self._mig_sample_s, read_s)
+        if plan.at_once:
+            self._mig_samples += [MigSample(mig, read_s, late=False) for mig in self._migs]
+        if plan.late:
+            late_s = read_s + MIG_SAMPLES_AT * self._tick_s
+            self._mig_samples += [MigSample(mig, late_s, late=True) for mig in self._migs]
+        return [replace(mig, activity_outdated=True) for mig in migs] if plan.outdated else migs
+
+    def _sample_mig(self) -> float | None:
+        """Sample a MIG instance if it is due; returns the seconds until the next sample.
+
+        A sample that would delay the next reading comes after it: the first sample of an instance takes up to 0.35 s.
+        """
+        now_s, sample = self._monotonic(), self._mig_samples[0]
+        if now_s < sample.due_s:
+            return sample.due_s - now_s
+        del self._mig_samples[0]
+        if sample.instance in self._migs:
+            spent_ns = self.calls.spent_ns
+            try:
+                sample.instance.sample(self.calls, self.handle, late=sample.late)
+            except (GpuLostError, DriverGoneError):  # the next reading reports it
+                self._mig_samples = []
+            self._sampling_ns += self.calls.spent_ns - spent_ns
+        took_s = self._monotonic() - now_s
+        if sample.late:
+            self._mig_sample_s = took_s
+        if not self._mig_samples or now_s + 2 * took_s > (self._read_s or 0.0) + self._tick_s:
+            return None
+        return 0.0
+
+    def _read_slow(self) -> None:
+        was_mig = self._rare.get("mig_enabled")
+        if not self._constants:
+            self._constants = slow.constants(self.calls, self.handle)
+        rare = dict(self._constants)
+        for part in slow.SLOW:
+            rare.update(part(self.calls, self.handle))
+        rare["nvlink_bytes_per_s"] = self._nvlink_rate(rare)
+        self._rare = rare
+        if was_mig is not None and rare["mig_enabled"] != was_mig:
+            self.open()  # MIG changes which calls the GPU supports
+            self._rare = rare
+        self._find_migs()
+
+    def _nvlink_rate(self, rare: fast.Fields) -> int | None:
+        """Bytes per second in both directions since the previous reading of the counters."""
+        sent, received = rare.get("nvlink_transmit_bytes"), rare.get("nvlink_receive_bytes")
+        now: tuple[int, int] | None = None if sent is None or received is None else (sent + received, self._now_ns())
+        previous, self._nvlink = self._nvlink, now
+        if now is None or previous is None or now[0] < previous[0] or now[1] <= previous[1]:
+            return None
+        return (now[0] - previous[0]) * 10**9 // (now[1] - previous[1])
+
+    def _find_migs(self) -> None:
+        instances = []
+        known = {mig.device: mig for mig in self._migs}
+        enabled = self._rare["mig_enabled"]
+        count = (self.calls.get(pynvml.nvmlDeviceGetMaxMigDeviceCount, self.handle) or 0) if enabled else 0
+        for i in range(count):
+            try:
+                handle = self.calls.require(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self.handle, i)
+            except pynvml.NVMLError:  # NOT_FOUND: the slot is empty
+                continue
+            device = self._mig_identity(handle)
+            if device is not None:
+                instance = known.pop(device, None) or MigInstance(handle, device)
+                instance.handle = handle  # a recreated instance may have the old uuid
+                instances.append(instance)
+        for removed in known.values():
+            removed.gpm.close()
+        self._migs = instances
+
+    def _mig_identity(self, handle: Handle) -> Device | None:
+        def get(function: Callable[..., Any], handle: Handle) -> Any:
+            """The result of a call. Failures are not recorded: the instance may have been removed."""
+            try:
+                return self.calls.require(function, handle)
+            except pynvml.NVMLError:
+                return None
+
+        uuid = get(pynvml.nvmlDeviceGetUUID, handle)
+        if uuid is None or self.device is None:
+            return None
+        attributes: Any = get(pynvml.nvmlDeviceGetAttributes_v2, handle)
+        name = str(get(pynvml.nvmlDeviceGetName, handle) or "")
+        return Device(
+            index=self.index,
+            uuid=str(uuid),
+            name=name,
+            multiprocessors=attributes.multiprocessorCount if attributes is not None else None,
+            parent_uuid=self.device.uuid,
+            gpu_instance_id=get(pynvml.nvmlDeviceGetGpuInstanceId, handle),
+            compute_instance_id=get(pynvml.nvmlDeviceGetComputeInstanceId, handle),
+            mig_profile=name.rpartition(" MIG ")[2] if " MIG " in name else "",
+        )
+
+    def _read_processes(self) -> fast.Fields:
+        calls, handle = self.calls, self.handle
+        residents = self._lists.read(calls, handle)
+        fields: fast.Fields = {
+            "residents": residents,
+            "samples": self._samples.read(calls, handle, self._now_ns() // 1000),
+        }
+        if self._rare["accounting_enabled"] and residents is not None:
+            fields["accounting"] = self._accounts.read(calls, handle, {r.pid for r in residents})
+        return fields

@@ -1,0 +1,1 @@
+"""Other programs that the exporter reads or sends to: one folder each."""

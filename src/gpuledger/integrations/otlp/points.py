@@ -1,0 +1,139 @@
+"""The metrics of a tick as OpenTelemetry's data points. Pure.
+
+A counter is a cumulative, monotonic sum. It starts with the exporter; if its series appears later or decreases, it
+starts at the collection before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gpuledger.catalog import CATALOG, Family, Kind, Type
+from gpuledger.catalog.otel import CONVENTIONS, LABELS, UNITS, Convention
+from gpuledger.model import Tick
+from gpuledger.web.text import LONGEST_VALUE
+
+Attribute = tuple[str, str | int]
+Attributes = tuple[Attribute, ...]
+DEVICE = "uuid"
+NUMBERS = ("process.pid",)
+"""Attributes whose values are numbers."""
+NO_CONVENTION = Convention("")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value."""
+
+    attributes: Attributes
+    value: int | float
+    start_ns: int = 0
+    """Unix time at which a counter started; 0 for a gauge."""
+
+
+@dataclass(slots=True)
+class Metric:
+    """All values of a metric at one moment."""
+
+    name: str
+    unit: str
+    description: str
+    is_counter: bool
+    points: list[Point] = field(default_factory=list)
+
+
+class Points:
+    """Converts ticks, one after another, and remembers when each counter started."""
+
+    def __init__(self, catalog: Sequence[Family] = CATALOG) -> None:
+        self._families = [(family, _Names(family)) for family in catalog]
+        self._counters: dict[tuple[str, Attributes], tuple[int, float]] = {}
+        """Start and last value of each series of a counter."""
+        self._last_ns: int | None = None
+
+    def collect(self, tick: Tick) -> list[Metric]:
+        """The metrics of a tick; families of the same conventional name are one metric."""
+        started_ns = tick.health.start_time_ms * 1_000_000 or tick.time_ns
+        new_ns = started_ns if self._last_ns is None else self._last_ns
+        counters: dict[tuple[str, Attributes], tuple[int, float]] = {}
+        things: dict[Kind, list[tuple[tuple[str, ...], object]]] = {}
+        models = {reading.device.uuid: reading.device.name for reading in tick.readings}
+        metrics: dict[str, Metric] = {}
+        for family, names in self._families:
+            if family.needs and getattr(tick, family.needs) is None:
+                continue
+            if family.of not in things:
+                things[family.of] = list(family.of.things(tick))
+            for values, extra, value in _series(family, things[family.of]):
+                metric = metrics.get(names.name)
+                if metric is None:
+                    is_counter = family.type is Type.COUNTER
+                    metric = metrics[names.name] = Metric(names.name, names.unit, family.help, is_counter)
+                attributes = names.attributes(values, extra, models)
+                start_ns = 0
+                if metric.is_counter:
+                    key = (names.name, attributes)
+                    start_ns, last = self._counters.get(key, (new_ns, 0))
+                    if value < last:
+                        start_ns = new_ns
+                    counters[key] = start_ns, value
+                metric.points.append(Point(attributes, value, start_ns))
+        self._counters, self._last_ns = counters, tick.time_ns
+        return list(metrics.values())
+
+
+def _series(
+    family: Family, things: list[tuple[tuple[str, ...], object]]
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], int | float]]:
+    """Label values of the thing, additional label values, and the value."""
+    for values, thing in things:
+        if family.value is not None:
+            if (value := family.value(thing)) is not None:
+                yield values, (), value
+        elif family.series is not None:
+            for extra, value in family.series(thing):
+                yield values, extra, value
+
+
+class _Names:
+    """The name, unit and attributes of a family."""
+
+    def __init__(self, family: Family) -> None:
+        convention = CONVENTIONS.get(family.name, NO_CONVENTION)
+        self.name = convention.name or family.name
+        self.unit = UNITS.get(family.unit, "1" if family.unit == "" else family.unit)
+        labels = (*family.of.labels, *family.labels)
+        self._keys = [convention.labels.get(label) or LABELS.get(label) or label for label in labels]
+        self._container = labels.index("container") if "container" in labels else None
+        self._pod = labels.index("pod") if "pod" in labels else None
+        self._device = labels.index(DEVICE) if DEVICE in labels else None
+        self._constant: Attributes = convention.attributes
+        self._is_hardware = self.name.startswith("hw.")
+        if self._is_hardware:
+            self._constant += (("hw.type", "gpu"), ("hw.vendor", "NVIDIA"))
+        self._cache: dict[tuple[str, ...], Attributes] = {}
+
+    def attributes(self, values: tuple[str, ...], extra: tuple[str, ...], models: dict[str, str]) -> Attributes:
+        """The attributes of a series; empty labels are omitted."""
+        texts = (*values, *extra)
+        cached = self._cache.get(texts)
+        if cached is None:
+            if len(self._cache) > 2 * len(models) + 20_000:
+                self._cache.clear()
+            cached = self._cache[texts] = self._attributes(texts, models)
+        return cached
+
+    def _attributes(self, texts: tuple[str, ...], models: dict[str, str]) -> Attributes:
+        pairs: list[Attribute] = []
+        for number, (key, text) in enumerate(zip(self._keys, texts, strict=True)):
+            if not text:
+                continue
+            if number == self._container:
+                in_pod = self._pod is not None and texts[self._pod]
+                key = "k8s.container.name" if in_pod else "container.name"  # noqa: PLW2901
+            value: str | int = text[:LONGEST_VALUE]
+            pairs.append((key, int(text) if key in NUMBERS and text.isdecimal() else value))
+        if self._is_hardware and self._device is not None and (model := models.get(texts[self._device])):
+            pairs.append(("hw.model", model))
+        return (*self._constant, *pairs)

@@ -1,0 +1,1 @@
+"""What the kernel reports about a process: procfs, cgroups, devices and memory maps."""

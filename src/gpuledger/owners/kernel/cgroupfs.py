@@ -1,0 +1,94 @@
+"""Parses cgroups and checks in the cgroup file system which part of a path only root could choose.
+
+A cgroup can be created by the owner of its parent directory. Containers, pods and batch jobs are created by root, in
+directories of root; a user creates cgroups in directories that systemd has delegated to that user.
+
+Inside a private cgroup namespace, or with another `--path.procfs`, the directories of the host are not visible. Then
+`cgroup.bounds_by_name` decides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpuledger.owners.kernel import cgroup
+from gpuledger.owners.kernel.cgroup import Bounds, CgroupRef
+
+ROOT_UID, OVERFLOW_UID = 0, 65534
+"""The kernel shows the overflow uid for users that a user namespace does not map, so it is no particular user."""
+UP = "/.."
+
+
+class CgroupTree:
+    """The cgroup file system of this host."""
+
+    def __init__(self, procfs_root: Path = Path("/proc"), root: Path | None = None, uid: int | None = None) -> None:
+        self._root = root or Path("/sys/fs/cgroup")
+        self._is_of_procfs = root is not None or procfs_root == Path("/proc")
+        """Whether the processes are in this tree; those of another /proc may not be."""
+        self._trusted = {ROOT_UID, os.geteuid() if uid is None else uid, _namespace_owner()} - {OVERFLOW_UID}
+        """Root, and the user that runs the exporter."""
+        self._node = _node_of(procfs_root)
+
+    def parse(self, text: str) -> CgroupRef:
+        """The parts of a /proc/PID/cgroup."""
+        return cgroup.parse(text, self.bounds)
+
+    def directories(self, controllers: str) -> Iterator[Path]:
+        """The possible mount points of a hierarchy: one of v1, or v2 alone or in a hybrid tree."""
+        if controllers:
+            yield self._root / controllers.removeprefix("name=")
+        else:
+            yield from (self._root, self._root / "unified")
+
+    def bounds(self, controllers: str, path: str, names: Sequence[str]) -> Bounds:
+        """The part of a path that only root could choose."""
+        bounds = cgroup.bounds_by_name(controllers, path, names)
+        if bounds.uid in self._trusted:
+            bounds = Bounds()
+        if self._is_of_procfs and not path.startswith(UP):
+            for directory in self.directories(controllers):
+                bounds = min(bounds, self._delegated(str(directory), names), key=lambda one: one.end)
+        node = self._node.get(controllers, ())
+        return replace(bounds, start=len(node)) if node and tuple(names[: len(node)]) == node else bounds
+
+    def _delegated(self, directory: str, names: Sequence[str]) -> Bounds:
+        """The bounds by the owners of the directories; none if the directories of the host are not visible."""
+        for index, name in enumerate(names):
+            directory = f"{directory}/{name}"
+            try:
+                uid = os.stat(directory).st_uid  # noqa: PTH116 - half the cost of pathlib
+            except OSError:
+                return Bounds(end=index + 1) if index else Bounds()  # just removed, but from a directory of root
+            if uid not in self._trusted:
+                return Bounds(end=index + 1, uid=uid)
+        return Bounds()
+
+
+def _namespace_owner() -> int:
+    """The host's uid of root in this user namespace: the user that runs a rootless container."""
+    try:
+        return int(Path("/proc/self/uid_map").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return ROOT_UID
+
+
+def _node_of(procfs_root: Path) -> dict[str, tuple[str, ...]]:
+    """The path of the container in which the host's init process runs, by controllers: a node of kind or k3d."""
+    try:
+        text = (procfs_root / "1" / "cgroup").read_text("utf-8", "replace")
+    except OSError:
+        return {}
+    nodes = {}
+    for controllers, path in cgroup.split_lines(text):
+        names = cgroup.split_path(path)
+        start = 0
+        for end in range(1, len(names) + 1):
+            if cgroup.parse_path("/" + "/".join(names[:end]), Bounds(start)).container_id:
+                start = end
+        if start:
+            nodes[controllers] = tuple(names[:start])
+    return nodes

@@ -1,0 +1,1 @@
+"""Name providers: one module for each source of names."""

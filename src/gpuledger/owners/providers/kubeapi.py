@@ -1,0 +1,141 @@
+"""Access to the Kubernetes API server: its address, and the credentials from a service account or a kubeconfig."""
+
+from __future__ import annotations
+
+import os
+import re
+from binascii import a2b_base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuledger.errors import ConfigError, ProviderError
+from gpuledger.net.address import Address
+from gpuledger.net.http import NO_TLS, Client
+from gpuledger.net.tls import Pem, TlsSettings
+from gpuledger.owners.providers.jsonvalues import as_dict, as_dicts, as_text
+
+FILE_LIMIT = 1 << 20
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SERVER = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::(\d{1,5}))?(/[\w./~-]*)?", re.ASCII)
+HOST = re.compile(r"[\w.:%-]{1,253}", re.ASCII)
+TOKEN = re.compile(r"[!-~]+")
+UNSUPPORTED = ("exec", "auth-provider", "username", "password", "proxy-url")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiAccess:
+    """Address of the API server and credentials for it."""
+
+    host: str
+    port: int = 443
+    path: str = ""
+    tls: bool = True
+    verify: bool = True
+    server_name: str = ""
+    token_file: str = ""
+    token: str = field(default="", repr=False)
+    ca: Pem = b""
+    """The authority that signed the server's certificate."""
+    certificate: Pem = b""
+    key: Pem = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        if not HOST.fullmatch(self.host) or not 0 < self.port < 1 << 16:
+            raise ConfigError(f"{self.host[:200]!r}, port {self.port} is not an address", "give a host and a port")
+
+    @classmethod
+    def in_cluster(cls, environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> ApiAccess:
+        """Access with the service account of this pod."""
+        host, port = (environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
+        if not host:
+            raise ConfigError("KUBERNETES_SERVICE_HOST is not set, so this is not a pod", "give a kubeconfig file")
+        number = int(port) if port.isdecimal() else 443
+        return cls(host.strip("[]"), number, ca=str(account / "ca.crt"), token_file=str(account / "token"))
+
+    @classmethod
+    def from_kubeconfig(cls, path: Path) -> ApiAccess:
+        """Access with the current context of a kubeconfig file."""
+        import yaml
+
+        try:
+            with path.open("rb") as file:
+                config = as_dict(yaml.safe_load(file.read(FILE_LIMIT)))
+            context = _entry(config, "context", config.get("current-context"))
+            cluster, user = (_entry(config, kind, context.get(kind)) for kind in ("cluster", "user"))
+            server = SERVER.fullmatch(str(cluster.get("server")))
+            if server is None:
+                raise ValueError(f"server {str(cluster.get('server'))[:200]!r} is not https://host:port")
+            for key in UNSUPPORTED:
+                if user.get(key) or cluster.get(key):
+                    raise ValueError(f"{key} is not supported; use a token or a client certificate")
+            token_file = user.get("tokenFile")
+            return cls(
+                host=server[2] or server[3],
+                port=int(server[4] or (443 if server[1] == "https" else 80)),
+                path=(server[5] or "").rstrip("/"),
+                tls=server[1] == "https",
+                verify=cluster.get("insecure-skip-tls-verify") is not True,
+                server_name=as_text(cluster.get("tls-server-name")),
+                token_file=str(path.parent / token_file) if isinstance(token_file, str) and token_file else "",
+                token=str(user.get("token") or ""),
+                ca=_pem(cluster, "certificate-authority", path),
+                certificate=_pem(user, "client-certificate", path),
+                key=_pem(user, "client-key", path),
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}", "name a kubeconfig file") from None
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ConfigError(f"cannot use {path}: {reason}", "name a kubeconfig file that kubectl accepts") from None
+
+    def __str__(self) -> str:
+        return self.address.authority
+
+    @property
+    def address(self) -> Address:
+        """Host and port."""
+        return Address(host=self.host, port=self.port, tls=self.tls)
+
+    def client(self) -> Client:
+        """An HTTP client for the server."""
+        tls = TlsSettings(
+            ca=self.ca,
+            certificate=self.certificate,
+            key=self.key,
+            verify=self.verify,
+            server_name=self.server_name,
+            strict=False,
+        )
+        return Client(self.address, name=f"the API server at {self}", tls=tls if self.tls else NO_TLS)
+
+    def headers(self) -> tuple[str, ...]:
+        """Headers of a request. A token file is read each time, because clusters rotate tokens."""
+        token = _read_token(self.token_file) if self.token_file else self.token
+        if token and not TOKEN.fullmatch(token):
+            raise ProviderError(f"{self.token_file or 'the kubeconfig'} has no valid token", "write one there", "auth")
+        return ("Accept: application/json", *([f"Authorization: Bearer {token}"] if token else ()))
+
+
+def _entry(config: Mapping[str, object], kind: str, name: object) -> Mapping[str, object]:
+    for entry in as_dicts(config.get(f"{kind}s")):
+        if name is not None and entry.get("name") == name:
+            return as_dict(entry.get(kind))
+    raise ValueError(f"no {kind} named {name!r}")
+
+
+def _pem(part: Mapping[str, object], key: str, path: Path) -> Pem:
+    data, file = part.get(f"{key}-data"), part.get(key)
+    if data:
+        return a2b_base64(str(data))
+    return str(path.parent / file) if isinstance(file, str) and file else b""
+
+
+def _read_token(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(FILE_LIMIT).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise ProviderError(
+            f"cannot read {path}: {error.strerror}", "mount the service account's token", "auth"
+        ) from error

@@ -1,0 +1,1 @@
+"""Recordings of ticks: written, read and replayed."""

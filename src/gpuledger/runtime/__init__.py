@@ -1,0 +1,1 @@
+"""Threads and time: workers, pollers, deadlines, look-ups that may block, and logs of state changes."""

@@ -1,0 +1,1 @@
+"""Files of the exporter: the journal and the fingerprints, atomic writes, and one codec of records."""

@@ -1,0 +1,1 @@
+"""What runs beside Prometheus or in a terminal. The exporter never imports it."""

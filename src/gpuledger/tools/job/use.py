@@ -1,0 +1,228 @@
+"""What a job used of each of its devices, from the snapshot of an exporter or from a journal. Pure.
+
+Time and energy are those of the idle ledger, which has every device that a prolog recorded for the job. Without a
+prolog, energy and memory are those of the job's processes, and the allocated time is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuledger.model import BUSY, IDLE_REASONS, UNKNOWN_STATE, job_id
+from gpuledger.storage.journal import State, unpack_allocations
+from gpuledger.tools.idle.rows import JOULES_PER_KWH, Prices
+from gpuledger.web.snapshot.schema import AllocationRow, ProcessRow, Snapshot
+
+NO_ALLOCATION = "the job has no allocation: it ended, or no prolog recorded it; energy is that of its processes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUse:
+    """What the job used of one GPU or MIG instance. None is unknown."""
+
+    node: str = ""
+    gpu: str = ""
+    uuid: str = ""
+    start: float | None = None
+    """Unix time at which the allocation was first seen."""
+    end: float
+    """Unix time up to which the values count."""
+    busy_s: float | None = None
+    idle_s: float | None = None
+    unknown_s: float | None = None
+    """Allocated time in which it is not known whether the job used the device."""
+    joules: float | None = None
+    memory_bytes: int | None = None
+    """Memory of the job's processes: the peak, or that of `end`."""
+    idle_since: float | None = None
+    """Unix time since which the device is idle until `end`; None if it is busy or unknown."""
+
+    @property
+    def allocated_s(self) -> float | None:
+        """Allocated time; busy, idle and unknown time add up to it."""
+        parts = (self.busy_s, self.idle_s, self.unknown_s)
+        return None if None in parts else sum(part for part in parts if part is not None)
+
+    @property
+    def tail_s(self) -> float | None:
+        """How long the device was idle at the end; None if the allocation is unknown."""
+        if self.allocated_s is None:
+            return None
+        return 0.0 if self.idle_since is None else max(0.0, self.end - self.idle_since)
+
+
+@dataclass(frozen=True, slots=True)
+class JobUse:
+    """What the job used of all its devices."""
+
+    job: str
+    source: str
+    """`exporter`, `journal` or `prometheus`."""
+    devices: tuple[DeviceUse, ...]
+    has_peak: bool = False
+    """Whether `memory_bytes` is the peak, and not the memory at the end."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Allocated hours of all devices; each device counts in full, as in sacct."""
+        return _hours(device.allocated_s for device in self.devices)
+
+    @property
+    def busy_hours(self) -> float | None:
+        """The part of `gpu_hours` in which the job used the device."""
+        return _hours(device.busy_s for device in self.devices)
+
+    @property
+    def idle_hours(self) -> float | None:
+        """The part of `gpu_hours` in which the job did not use the device."""
+        return _hours(device.idle_s for device in self.devices)
+
+    @property
+    def unknown_hours(self) -> float | None:
+        """The rest of `gpu_hours`."""
+        return _hours(device.unknown_s for device in self.devices)
+
+    @property
+    def busy_share(self) -> float | None:
+        """Busy time over busy and idle time, from 0 to 1; None if neither was observed."""
+        busy, idle = self.busy_hours, self.idle_hours
+        return None if busy is None or idle is None or busy + idle <= 0 else busy / (busy + idle)
+
+    @property
+    def kwh(self) -> float | None:
+        """Energy; None if a device reports none."""
+        joules = _total(device.joules for device in self.devices)
+        return None if joules is None else joules / JOULES_PER_KWH
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The largest memory of the job on one device."""
+        return max((d.memory_bytes for d in self.devices if d.memory_bytes is not None), default=None)
+
+    @property
+    def tail_s(self) -> float | None:
+        """How long all devices together were idle at the end."""
+        tails = [device.tail_s for device in self.devices]
+        return None if None in tails else min((tail for tail in tails if tail is not None), default=None)
+
+    @property
+    def tail_hours(self) -> float | None:
+        """GPU-hours that were idle at the end, counted for each device."""
+        return _hours(device.tail_s for device in self.devices)
+
+    def cost(self, prices: Prices) -> float | None:
+        """The cost of the allocated hours and the energy; None without prices, or if a priced value is unknown."""
+        if self.gpu_hours is None and prices.gpu_hour is not None:
+            return None
+        return prices.cost(self.gpu_hours or 0.0, self.kwh)
+
+    def cost_if_always_busy(self, prices: Prices) -> float | None:
+        """The cost times the busy share: what the same work costs on GPUs that are busy all the time."""
+        cost, share = self.cost(prices), self.busy_share
+        return None if cost is None or share is None else cost * share
+
+
+def of_snapshot(snapshot: Snapshot, job: str) -> JobUse | None:
+    """The job on the node of an exporter; None if it has neither an allocation nor a process there."""
+    processes = [row for row in snapshot.processes if job_id(row.job) == job and row.active is not False]
+    memory = _memory((row.uuid, row.memory_bytes) for row in processes)
+    allocations = [row for row in snapshot.allocations if row.job == job]
+    if allocations:
+        devices = [_of_allocation(row, snapshot, memory.get(row.uuid)) for row in allocations]
+        return JobUse(job, "exporter", tuple(devices))
+    rows = [row for row in snapshot.processes if job_id(row.job) == job]
+    by_uuid: dict[str, list[ProcessRow]] = {}
+    for row in rows:
+        by_uuid.setdefault(row.uuid, []).append(row)
+    devices = [
+        DeviceUse(
+            node=snapshot.node,
+            gpu=str(group[0].gpu),
+            uuid=uuid,
+            end=snapshot.time,
+            joules=_total(sum(row.joules.values()) if row.joules else None for row in group),
+            memory_bytes=memory.get(uuid),
+        )
+        for uuid, group in by_uuid.items()
+    ]
+    return JobUse(job, "exporter", tuple(devices), notes=(NO_ALLOCATION,)) if devices else None
+
+
+def _of_allocation(row: AllocationRow, snapshot: Snapshot, memory_bytes: int | None) -> DeviceUse:
+    return DeviceUse(
+        node=snapshot.node,
+        gpu=str(row.gpu),
+        uuid=row.uuid,
+        start=row.start_time,
+        end=snapshot.time,
+        busy_s=row.busy_seconds,
+        idle_s=sum(row.idle_seconds.values()),
+        unknown_s=row.unknown_seconds,
+        joules=sum(row.joules.values()) if row.joules else None,
+        memory_bytes=memory_bytes,
+        idle_since=row.idle_since if row.state in IDLE_REASONS else None,
+    )
+
+
+def of_journal(state: State, job: str, node: str) -> JobUse | None:
+    """The job on the node of a journal, up to its last tick; also for some minutes after the job has ended."""
+    rows = [(state.devices[row.device], row) for row in state.rows if job_id(state.owners[row.owner].job) == job]
+    present = [(device.uuid, row.resident.memory_bytes) for device, row in rows if row.active is not False]
+    memory = _memory(present)
+    devices = []
+    for entry in unpack_allocations(state):
+        if entry.owner.job != job:
+            continue
+        idle_s = sum(entry.times_ns.get(reason, 0) for reason in IDLE_REASONS) / 1e9
+        use = DeviceUse(
+            node=node,
+            gpu=str(entry.device.index),
+            uuid=entry.device.uuid,
+            start=entry.started_ns / 1e9,
+            end=(state.time_ns - entry.missing_ns) / 1e9,
+            busy_s=entry.times_ns.get(BUSY, 0) / 1e9,
+            idle_s=idle_s,
+            unknown_s=entry.times_ns.get(UNKNOWN_STATE, 0) / 1e9,
+            joules=sum(entry.energy_mj.values()) / 1000 if entry.energy_mj else None,
+            memory_bytes=memory.get(entry.device.uuid),
+            idle_since=None if entry.idle_since_ns is None else entry.idle_since_ns / 1e9,
+        )
+        devices.append(use)
+    if devices:
+        return JobUse(job, "journal", tuple(devices))
+    joules: dict[str, DeviceUse] = {}
+    for device, _ in rows:
+        mj = [sum(value for _, value in row.energy_mj) for other, row in rows if other == device]
+        joules[device.uuid] = DeviceUse(
+            node=node,
+            gpu=str(device.index),
+            uuid=device.uuid,
+            end=state.time_ns / 1e9,
+            joules=sum(mj) / 1000,
+            memory_bytes=memory.get(device.uuid),
+        )
+    return JobUse(job, "journal", tuple(joules.values()), notes=(NO_ALLOCATION,)) if joules else None
+
+
+def _memory(amounts: Iterable[tuple[str, int | None]]) -> dict[str, int]:
+    """Bytes by uuid of the device; a device with an unknown amount is left out."""
+    by_uuid: dict[str, list[int | None]] = {}
+    for uuid, amount in amounts:
+        by_uuid.setdefault(uuid, []).append(amount)
+    return {
+        uuid: sum(amount for amount in values if amount is not None)
+        for uuid, values in by_uuid.items()
+        if None not in values
+    }
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if not known or None in known else sum(value for value in known if value is not None)
+
+
+def _hours(seconds: Iterable[float | None]) -> float | None:
+    total = _total(seconds)
+    return None if total is None else total / 3600

@@ -1,0 +1,177 @@
+"""Queries to a Prometheus, or to a server with its API (Thanos, Mimir, VictoriaMetrics).
+
+Every query has a time limit and a size limit; failures are PrometheusErrors.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlencode
+
+from gpuledger.errors import ConnectError, HttpError, PrometheusError
+from gpuledger.net.address import Address, has_credentials, parse_url
+from gpuledger.net.http import FORM, Client, Response
+from gpuledger.net.tls import TlsSettings
+from gpuledger.tools.prometheus.answer import Answer, RangeVector, parse, parse_range
+from gpuledger.tools.prometheus.stream import Sink, read
+
+LARGEST_ANSWER = 128 << 20
+"""Bytes, read as they arrive. 80,000 series with one label are 9 MB; with all labels of dcgm-exporter, 45 MB."""
+LARGEST_BODY = 32 << 20
+"""Bytes of an answer that is parsed as a whole."""
+LARGEST_SECRET = 64 << 10
+T = TypeVar("T")
+API = "/api/v1"
+REASONS = {"half": "http"}
+"""Kinds of HttpError that are merged in the label `reason`."""
+FIXES = {
+    "size": "query fewer series or fewer labels",
+    "http": "check whether it is a Prometheus",
+    "timeout": "check whether it is overloaded",
+    "tls": "set --prometheus.ca-file; check the URL scheme and whether it requires a client certificate",
+    "unreachable": "check whether it is running",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Address and credentials of a Prometheus. Secrets are in files, which may be rotated."""
+
+    url: str
+    user: str = ""
+    password_file: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    insecure: bool = False
+    headers: tuple[str, ...] = ()
+    timeout_s: float = 10.0
+
+    @property
+    def tls(self) -> TlsSettings:
+        """Certificates and authority."""
+        return TlsSettings(self.ca_file, self.cert_file, self.key_file, verify=not self.insecure)
+
+
+def parse_place(text: str) -> tuple[Address, str]:
+    """Address and path prefix of `https://host:9090/prefix`; ValueError says what is accepted."""
+    if has_credentials(text):
+        raise ValueError("contains a user name or password; set --prometheus.user and --prometheus.password-file")
+    address, prefix = parse_url(text) or (None, "")
+    if address is None or any(c in prefix for c in "?#"):
+        raise ValueError("is not a URL; write it as http://prometheus:9090 or https://host/prefix")
+    if f"{API}/" in f"{prefix}/":
+        raise ValueError(f"contains an API path; remove {API} and everything after it")
+    return address, prefix.rstrip("/")
+
+
+class Prometheus:
+    """A client of one Prometheus."""
+
+    def __init__(self, access: Access, largest: int = LARGEST_ANSWER) -> None:
+        self._access, self._largest = access, largest
+        address, self._prefix = parse_place(access.url)
+        self._client = Client(address, name=access.url, tls=access.tls)
+
+    def query(self, promql: str, at_s: float | None = None, sink: Sink | None = None) -> Answer:
+        """Run an instant query, now or at `at_s`. Raises PrometheusError.
+
+        With `sink`, samples are passed to it as they arrive and are not in the answer.
+        """
+        parameters = {"query": promql, "timeout": f"{self._access.timeout_s:g}"}  # Prometheus rejects 2.5s
+        if at_s is not None:
+            parameters["time"] = f"{at_s:.3f}"
+        with self._post(f"{API}/query", parameters) as response:
+            if response.status == 200 and sink is not None:
+                return self._parsed(response.status, lambda: read(response.pieces(), promql, sink))
+            body = response.body(LARGEST_BODY)
+        self._check(response.status, body)
+        return self._parsed(response.status, lambda: parse(body, promql))
+
+    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
+        """Run a range query from `first_s` to `last_s`. Raises PrometheusError."""
+        parameters = {
+            "query": promql,
+            "timeout": f"{self._access.timeout_s:g}",
+            "start": f"{first_s:.3f}",
+            "end": f"{last_s:.3f}",
+            "step": f"{step_s:.3f}",
+            "nocache": "1",  # VictoriaMetrics would align the times
+        }
+        with self._post(f"{API}/query_range", parameters) as response:
+            body = response.body(LARGEST_BODY)
+        self._check(response.status, body)
+        return self._parsed(response.status, lambda: parse_range(body, promql))
+
+    def _parsed(self, status: int, answer: Callable[[], T]) -> T:
+        try:
+            return answer()
+        except PrometheusError as error:
+            if error.kind == "size":
+                raise PrometheusError(f"{self._access.url} {error.problem.what}", error.problem.fix, "size") from None
+            if error.kind != "format":
+                raise
+            if status != 200:
+                what = f"{self._access.url} responds with status {status}"
+                raise PrometheusError(what, "check whether it is healthy", "http") from None
+            problem = error.problem
+            raise PrometheusError(f"{self._access.url}: {problem.what}", problem.fix, "format") from None
+
+    def _check(self, status: int, body: bytes) -> None:
+        what = f"{self._access.url} responds with status {status}"
+        if 300 <= status < 400:
+            raise PrometheusError(f"{what}: redirects are not followed", "use the address it redirects to", "http")
+        if status in (401, 403):
+            has_login = self._access.user or self._access.token_file
+            fix = "check user, password or token" if has_login else "set --prometheus.user or .token-file"
+            raise PrometheusError(f"{what}: authentication failed", fix, "login")
+        if status == 504:
+            raise PrometheusError(f"{what}: a proxy timed out", "check whether it is overloaded", "timeout")
+        if status in (404, 405) and not body.lstrip().startswith(b"{"):
+            fix = "check the path prefix of --prometheus.url"
+            raise PrometheusError(f"{what}: no Prometheus at this path", fix, "http")
+
+    @contextmanager
+    def _post(self, target: str, parameters: dict[str, str]) -> Iterator[Response]:
+        access = self._access
+        headers = (*access.headers, *login(access), "Accept: application/json")
+        body = urlencode(parameters).encode()
+        try:
+            with self._client.stream(
+                self._prefix + target, access.timeout_s, self._largest, *headers, FORM, body=body
+            ) as response:
+                yield response
+        except HttpError as error:
+            reason = "unreachable" if isinstance(error, ConnectError) else REASONS.get(error.kind, error.kind)
+            raise PrometheusError(error.problem.what, FIXES[reason], reason) from error
+
+
+def login(access: Access) -> list[str]:
+    """The Authorization header, if there are credentials."""
+    if access.token_file:
+        return [f"Authorization: Bearer {secret(access.token_file)}"]
+    if access.user:
+        both = f"{access.user}:{secret(access.password_file)}".encode()
+        return [f"Authorization: Basic {base64.b64encode(both).decode()}"]
+    return []
+
+
+def secret(path: str) -> str:
+    """A password or token from a file of one line, read for each request: Kubernetes rotates tokens hourly."""
+    fix = "write the secret as one line"
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(LARGEST_SECRET).decode("utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise PrometheusError(f"cannot read the secret in {path}: {error.strerror}", fix, "login") from None
+    except UnicodeDecodeError:
+        raise PrometheusError(f"the secret in {path} is not text", fix, "login") from None
+    if not text or not text.isprintable():
+        raise PrometheusError(f"the secret in {path} is not one line of text", fix, "login")
+    return text

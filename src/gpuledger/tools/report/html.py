@@ -1,0 +1,211 @@
+"""The report as one HTML page without scripts, fonts or network access. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from gpuledger import __version__
+from gpuledger.config import durations
+from gpuledger.tools.report.notes import facts
+from gpuledger.tools.report.report import JOULES_PER_KWH, Report, ShownColumn, cells, columns, row_name, show_number
+from gpuledger.tools.report.rows import Kind
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 260, 64, 28, 12
+COLOURS = 8
+"""Classes c0 to c7 of the style sheet; further groups share one colour."""
+OTHER_STYLES = {Kind.IDLE: "idle", Kind.UNATTRIBUTED: "nobody"}
+STYLE = """
+:root { color-scheme: light dark; --page: #fff; --text: #1c2430; --faint: #647080; --line: #dde2e8;
+  --c0: #2a6fdb; --c1: #e07b1f; --c2: #2f9e63; --c3: #b3459a; --c4: #c9a20a; --c5: #1a9aa8;
+  --c6: #d1495b; --c7: #7059c4; --rest: #8793a3; --idle: #c5ccd6; --nobody: #4a5361; }
+@media (prefers-color-scheme: dark) { :root { --page: #12161c; --text: #e6eaf0; --faint: #97a3b3; --line: #2c343f;
+  --idle: #4b5665; --nobody: #b9c2ce; } }
+* { box-sizing: border-box; }
+body { background: var(--page); color: var(--text); font: 15px/1.45 system-ui, sans-serif; margin: 0 auto;
+  max-width: 1200px; padding: 24px; }
+h1 { font-size: 24px; margin: 0; } h2 { font-size: 15px; margin: 28px 0 8px; }
+p, dd { margin: 0; color: var(--faint); } dt { font-weight: 600; } dl { display: grid; gap: 4px 16px;
+  grid-template-columns: max-content 1fr; font-size: 13px; margin: 24px 0 0; }
+.tiles { display: flex; flex-wrap: wrap; gap: 12px; margin: 20px 0 0; }
+.tile { border: 1px solid var(--line); border-radius: 8px; padding: 10px 14px; min-width: 130px; }
+.tile b { display: block; font-size: 20px; font-variant-numeric: tabular-nums; }
+.tile span { color: var(--faint); font-size: 13px; }
+svg { width: 100%; height: auto; } svg text { fill: var(--faint); font-size: 11px; }
+.grid { stroke: var(--line); }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 16px; font-size: 13px; }
+svg.mark { width: 10px; height: 10px; margin-right: 6px; }
+.wide { overflow-x: auto; margin-top: 24px; }
+th { color: var(--faint); font-weight: 500; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
+th, td { border-bottom: 1px solid var(--line); padding: 5px 8px; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 140px; }
+tr.nobody td { color: var(--faint); } tr.total td { border-top: 2px solid var(--text); font-weight: 600; }
+svg.bar { width: 60px; height: 6px; float: left; margin: 7px 8px 0 0; border-radius: 2px; background: var(--line); }
+td.share { min-width: 130px; }
+@media (max-width: 600px) { dl { grid-template-columns: 1fr; } svg.bar { display: none; } td.share { min-width: 0; } }
+@media print { @page { margin: 14mm; }
+  :root { color-scheme: light; --text: #000; --faint: #444; --line: #ccc; --idle: #c5ccd6; --nobody: #4a5361; }
+  body { max-width: none; padding: 0; font-size: 11px; background: #fff; color: #000; }
+  .wide { overflow: visible; } table { font-size: 9px; } th, td { padding: 3px 4px; }
+  thead { display: table-header-group; }
+  tr, svg, .tile { break-inside: avoid; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+"""
+COLOUR_STYLE = "".join(
+    f".{name} {{ fill: var(--{name}); }}\n" for name in (*(f"c{n}" for n in range(COLOURS)), "rest", "idle", "nobody")
+)
+
+
+def to_html(report: Report) -> str:
+    """The whole page."""
+    title = f"GPU use by {report.department or report.grouping.name}"
+    begin, end = (text[:16].replace("T", " ") for text in (report.span.begin, report.span.end))
+    span = f"{begin} to {end} ({report.span.zone})"
+    return "\n".join([
+        "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        f"<title>{escape(title)}, {escape(span)}</title>", f"<style>{STYLE}{COLOUR_STYLE}</style>", "</head>", "<body>",
+        f"<h1>{escape(title)}</h1>", f"<p>{escape(span)}</p>", *_tiles(report), *_chart(report), *_table(report),
+        *_facts(report), "</body>", "</html>", "",
+    ])  # fmt: skip
+
+
+def _tiles(report: Report) -> Iterator[str]:
+    """The totals of a bill: costs, energy, GPU-hours and emissions."""
+    charged = f"{'apportioned' if report.prices.hours == 'share' else report.prices.hours}_gpu_hours"
+    keys = ("cost", "energy_cost", "gpu_hours_cost", "energy_kwh", charged, "carbon_kg")
+    shown = {column.key: column for column in columns(report)}
+    yield '<div class="tiles">'
+    for column in (shown[key] for key in keys if key in shown):
+        if column.value(report.rows.total) is not None:
+            text = escape(column.texts(report)[-1])
+            yield f'<div class="tile"><b>{text}</b><span>{escape(_title(column))}</span></div>'
+    yield "</div>"
+
+
+def _title(column: ShownColumn) -> str:
+    """The heading in full."""
+    if column.key == "gpu_hours_cost":
+        return column.head.replace("GPU h", "GPU-hours")
+    return column.head.replace(" h", " GPU-hours") if column.key.endswith("_gpu_hours") else column.head
+
+
+def _chart(report: Report) -> Iterator[str]:
+    layers = _layers(report)
+    if not layers:
+        return
+    bars, span = len(layers[0].bars), report.span
+    moments = [span.show(span.begin_of(-(-n * span.cells // bars))) for n in range(bars)]
+    short = slice(5, 10) if span.seconds / bars >= 43200 else slice(5, 16) if span.seconds > 86400 else slice(11, 16)
+    yield "<h2>Energy over time, kWh</h2>"
+    yield _stacked(layers, [moment[short].replace("T", " ") for moment in moments])
+    yield '<div class="legend">'
+    for layer in layers:
+        yield f"<span>{_mark(layer.style)}{escape(layer.name)}</span>"
+    yield "</div>"
+
+
+def _mark(style: str) -> str:
+    return f'<svg class="mark" viewBox="0 0 10 10"><rect class="{style}" width="10" height="10" rx="2"/></svg>'
+
+
+def _styles(report: Report) -> list[str]:
+    """The colour of each row: the largest groups have one each, all others share one."""
+    styles, groups = [], 0
+    for row in report.rows.rows:
+        own = row.kind is Kind.GROUP and any(row.bars) and groups < COLOURS
+        styles.append(f"c{groups}" if own else OTHER_STYLES.get(row.kind, "rest"))
+        groups += own
+    return styles
+
+
+def _layers(report: Report) -> list[_Layer]:
+    """The largest groups in one colour each, all others in one, then idle and unattributed energy."""
+    drawn = [(row, style) for row, style in zip(report.rows.rows, _styles(report), strict=True) if any(row.bars)]
+    layers = [_Layer(row_name(row, report.heads), style, row.bars) for row, style in drawn if style != "rest"]
+    others = [row for row, style in drawn if style == "rest"]
+    if others:
+        bars = [sum(bars) for bars in zip(*[row.bars for row in others], strict=True)]
+        name = row_name(others[0], report.heads) if len(others) == 1 else "(all others)"
+        groups = sum(layer.style.startswith("c") for layer in layers)
+        layers.insert(groups, _Layer(name, "rest", bars))
+    return layers
+
+
+def _table(report: Report) -> Iterator[str]:
+    shown, styles = columns(report), [*_styles(report), ""]
+    heads = ["/".join(report.heads), *(column.head for column in shown)]
+    yield '<div class="wide"><table><thead><tr>'
+    yield "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr></thead><tbody>"
+    for row, style, (name, *texts) in zip(report.all_rows, styles, cells(report), strict=True):
+        kind = {Kind.GROUP: "", Kind.TOTAL: ' class="total"'}.get(row.kind, ' class="nobody"')
+        values = [_cell(column, column.value(row), text, style) for column, text in zip(shown, texts, strict=True)]
+        mark = _mark(style) if style and any(row.bars) else ""
+        yield f"<tr{kind}><td>{mark}{escape(name)}</td>{''.join(values)}</tr>"
+    yield "</tbody></table></div>"
+
+
+def _cell(column: ShownColumn, value: float | None, text: str, style: str) -> str:
+    if column.key != "energy_share" or value is None or not style:
+        return f"<td>{escape(text)}</td>"
+    rect = f'<rect class="{style}" width="{100 * min(1.0, value):.1f}" height="10"/>'
+    return f'<td class="share"><svg class="bar" viewBox="0 0 100 10">{rect}</svg>{escape(text)}</td>'
+
+
+def _facts(report: Report) -> Iterator[str]:
+    yield "<dl>"
+    for name, text in facts(report):
+        yield f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
+    step = durations.show(report.span.step_ms / 1000)
+    yield f"<dt>created by</dt><dd>gpuledger {escape(__version__)}, in steps of {step}</dd>"
+    yield "</dl>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One colour of the stack: joules per bar."""
+
+    name: str
+    style: str
+    bars: Sequence[float]
+
+
+def _stacked(layers: Sequence[_Layer], labels: Sequence[str]) -> str:
+    """Stacked bars of energy over time, as SVG; colours come from the style sheet."""
+    tallest = max((sum(column) for column in zip(*[layer.bars for layer in layers], strict=True)), default=0.0)
+    ceiling = _round_up(tallest / JOULES_PER_KWH) or 1.0
+    room, wide = HEIGHT - TOP - BOTTOM, (WIDTH - LEFT) / max(1, len(labels))
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="energy over time">']
+    for quarter in range(5):
+        y = TOP + room * (1 - quarter / 4)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{ceiling * quarter / 4:.3g}</text>')
+    for n, label in enumerate(labels):
+        x, y = LEFT + n * wide, float(TOP + room)
+        for layer in layers:
+            kwh = layer.bars[n] / JOULES_PER_KWH
+            tall = room * kwh / ceiling
+            y -= tall
+            if tall >= 0.05:
+                title = f"{label}: {layer.name}, {show_number(kwh, 3)} kWh"
+                parts.append(
+                    f'<rect class="{layer.style}" x="{x + wide * 0.08:.1f}" y="{y:.1f}" width="{wide * 0.84:.1f}" '
+                    f'height="{tall:.1f}"><title>{escape(title)}</title></rect>'
+                )
+        if n % -(-len(labels) // 8) == 0:
+            parts.append(f'<text x="{x + wide * 0.08:.1f}" y="{HEIGHT - 8}">{escape(label)}</text>')
+    return "\n".join([*parts, "</svg>"])
+
+
+def _round_up(value: float) -> float:
+    """The next larger number with one significant digit."""
+    if value <= 0:
+        return 0.0
+    size = 1.0
+    while size > value:
+        size /= 10
+    while size * 10 <= value:
+        size *= 10
+    return next(size * step for step in (1, 2, 3, 4, 6, 8, 10) if size * step >= value)

@@ -1,0 +1,167 @@
+"""The settings of `gpuledger top`, and the snapshot of another exporter, for `top --connect`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gpuledger.config import parsers as checks
+from gpuledger.config.options import OPTIONS as EXPORTER
+from gpuledger.config.options import Config, Option
+from gpuledger.errors import ConfigError, HttpError, LostError, PrometheusError
+from gpuledger.net.address import Address, has_credentials, parse_url
+from gpuledger.net.elements import ElementsError, load_json
+from gpuledger.net.http import Client
+from gpuledger.tools.prometheus.client import Access, login
+from gpuledger.web.snapshot.codec import decode
+from gpuledger.web.snapshot.schema import Snapshot
+
+PATH = "/api/v1/snapshot"
+PORT = 9400
+TIMEOUT_S = 5.0
+MAX_BYTES = 16 << 20
+"""A thousand processes take one megabyte."""
+OTHER_SERVER = "check whether it is a gpuledger"
+FIXES = {
+    "timeout": "check whether it is overloaded",
+    "tls": "set --exporter.ca-file",
+    **dict.fromkeys(("permission", "missing", "refused", "unreachable"), "check whether it is running"),
+}
+REFUSALS = {
+    401: ("authentication failed", "set --exporter.user or --exporter.token-file"),
+    403: ("authentication failed", "set --exporter.user or --exporter.token-file"),
+    404: (f"not a gpuledger, or an older version without {PATH}", "update it, or correct the URL"),
+    503: ("its first tick is not finished", ""),
+}
+
+
+def parse(text: str) -> tuple[Address, str]:
+    """Address and path prefix of an exporter. Raises ValueError."""
+    is_bare = "://" not in text
+    if has_credentials(text) or "@" in text.partition("/")[0]:
+        raise ValueError("contains a user name or password; set --exporter.user and --exporter.password-file")
+    address, prefix = (parse_url(f"http://{text}", PORT) if is_bare else parse_url(text)) or (None, "")
+    if address is None or any(c in prefix for c in "?#"):
+        raise ValueError("is not the address of an exporter; write it as http://host:9400, host:9400 or host")
+    return address, prefix.rstrip("/")
+
+
+def connect(text: str) -> str:
+    """The address of an exporter; may be empty."""
+    if text:
+        parse(text)
+    return text
+
+
+OWN: tuple[Option, ...] = (
+    Option("connect", "", "Address of an exporter, as http://host:9400, host:9400 or host; if empty, this host.",
+           connect, "URL"),
+    Option("exporter.user", "", "User name for basic authentication.", metavar="NAME"),
+    Option("exporter.password-file", "", "File with the password for basic authentication.", metavar="PATH"),
+    Option("exporter.token-file", "", "File with a bearer token.", metavar="PATH"),
+    Option("exporter.ca-file", "", "File with CA certificates to trust instead of the system's.", metavar="PATH"),
+    Option("exporter.insecure-skip-verify", False, "Do not verify the exporter's TLS certificate.", checks.switch),
+)  # fmt: skip
+
+OPTIONS: tuple[Option, ...] = (
+    *(
+        replace(option, aliases=(*option.aliases, "interval")) if option.key == "tick.interval" else option
+        for option in EXPORTER
+    ),
+    *OWN,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(Config):
+    """All settings; those of the exporter are included, so that both can share one file."""
+
+    connect: str
+    exporter_user: str
+    exporter_password_file: str
+    exporter_token_file: str
+    exporter_ca_file: str
+    exporter_insecure_skip_verify: bool
+
+    def access(self) -> Access:
+        """How to connect; raises ConfigError for contradictory settings."""
+        return exporter_access(self)
+
+
+class Connection(Protocol):
+    """Settings of commands that connect to an exporter."""
+
+    @property
+    def connect(self) -> str:
+        """Address of the exporter."""
+
+    @property
+    def exporter_user(self) -> str:
+        """User name for basic authentication."""
+
+    @property
+    def exporter_password_file(self) -> str:
+        """File with the password."""
+
+    @property
+    def exporter_token_file(self) -> str:
+        """File with a bearer token."""
+
+    @property
+    def exporter_ca_file(self) -> str:
+        """File with CA certificates."""
+
+    @property
+    def exporter_insecure_skip_verify(self) -> bool:
+        """Whether to accept any certificate."""
+
+
+def exporter_access(settings: Connection) -> Access:
+    """How to connect to the exporter; raises ConfigError for contradictory settings."""
+    if bool(settings.exporter_user) != bool(settings.exporter_password_file):
+        raise ConfigError("--exporter.user and --exporter.password-file belong together", "set both or neither")
+    if settings.exporter_user and settings.exporter_token_file:
+        raise ConfigError("--exporter.user and --exporter.token-file exclude each other", "set one of them")
+    return Access(
+        settings.connect,
+        settings.exporter_user,
+        settings.exporter_password_file,
+        settings.exporter_token_file,
+        settings.exporter_ca_file,
+        insecure=settings.exporter_insecure_skip_verify,
+        timeout_s=TIMEOUT_S,
+    )
+
+
+class Exporter:
+    """A client of one exporter."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        address, self._prefix = parse(access.url)
+        self.name = f"http{'s' * address.tls}://{address.authority}{self._prefix}"
+        self._client = Client(address, name=self.name, tls=access.tls)
+
+    def __call__(self) -> Snapshot:
+        """Fetch the current snapshot. Raises LostError or SnapshotError."""
+        try:
+            headers = (*login(self._access), "Accept: application/json")
+            with self._client.stream(self._prefix + PATH, self._access.timeout_s, MAX_BYTES, *headers) as response:
+                if response.status != 200:
+                    raise self._refused(response.status)
+                return decode(load_json(response.body()))
+        except PrometheusError as error:  # a secret that cannot be read
+            raise LostError(error.problem.what, error.problem.fix, error.kind) from error
+        except HttpError as error:
+            raise LostError(error.problem.what, FIXES.get(error.kind, OTHER_SERVER), error.kind) from error
+        except ElementsError as error:
+            raise LostError(f"{self.name} responds with {error}", OTHER_SERVER, "size") from None
+        except (ValueError, RecursionError) as error:
+            raise LostError(f"{self.name} does not respond with JSON", OTHER_SERVER, "format") from error
+
+    def _refused(self, status: int) -> LostError:
+        what = f"{self.name} responds with status {status}"
+        if status == 400 and self.name.startswith("http:"):
+            return LostError(what, "check whether it requires https", "http")
+        reason, fix = REFUSALS.get(status, ("", OTHER_SERVER))
+        return LostError(f"{what}{reason and f': {reason}'}", fix, "auth" if status in (401, 403) else "http")

@@ -1,0 +1,1 @@
+"""The HTTP server: formats, API, snapshot and page."""

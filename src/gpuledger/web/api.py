@@ -1,0 +1,118 @@
+"""`/api/v1`: the snapshot of the last tick, the hour before it, and a stream of ticks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpuledger import __version__
+from gpuledger.model import Tick
+from gpuledger.web.bodies import compress
+from gpuledger.web.files import Files
+from gpuledger.web.http import Request, Response
+from gpuledger.web.negotiate import choose_encoding
+from gpuledger.web.snapshot.build import snapshot
+from gpuledger.web.snapshot.codec import encode, schemas
+from gpuledger.web.snapshot.history import History, Past
+from gpuledger.web.snapshot.schema import VERSION, Snapshot
+from gpuledger.web.streams import Event, Streams
+
+ROOT = "/api/v1"
+DESCRIPTION = "openapi.json"
+MAX_STREAMS = 16
+NO_STORE = ("Cache-Control", "no-store")
+NOT_READY = Response.text(503, "the first tick is not finished; retry in a second", ("Retry-After", "1"))
+BEGIN, END = b"data: ", b"\n\n"
+"""Around the JSON of an event, which is one line."""
+
+
+class Api:
+    """Serves the published tick. All requests are GET; JSON is encoded on the first request for a tick.
+
+    Streams take a quarter of the connections at most, so that browsers cannot lock out a scraper.
+    """
+
+    def __init__(self, history: History, *, node: str = "", max_connections: int = 64) -> None:
+        self._history, self._node = history, node
+        self._tick: Tick | None = None
+        self._event: Event | None = None
+        self._lock = threading.Lock()
+        self._past_body: tuple[Tick | None, bytes] | None = None
+        self._past_lock = threading.Lock()
+        self._files = Files(Path(__file__).parent, describe)
+        self.streams = Streams(self._newest, min(MAX_STREAMS, max_connections // 4))
+        self.pages: dict[str, Callable[[Request], Response]] = {
+            f"{ROOT}/": self._index,
+            f"{ROOT}/snapshot": self._snapshot,
+            f"{ROOT}/history": self._past,
+            f"{ROOT}/events": self._events,
+            f"{ROOT}/{DESCRIPTION}": lambda request: self._files.answer(DESCRIPTION, request),
+        }
+
+    def publish(self, tick: Tick) -> None:
+        """Serve a finished tick from now on."""
+        self._history.add(tick)
+        with self._lock:
+            self._tick, self._event, self._past_body = tick, None, None
+        self.streams.wake()
+
+    def close(self) -> None:
+        """End all streams."""
+        self.streams.close()
+
+    def _newest(self) -> Event | None:
+        """The event of the last tick, encoded by the first caller while other callers wait."""
+        with self._lock:
+            if self._event is None and self._tick is not None:
+                record = snapshot(self._tick, self._history.before(), node=self._node)
+                self._event = Event.of(BEGIN + encode(record) + END)
+            return self._event
+
+    def _snapshot(self, request: Request) -> Response:
+        event = self._newest()
+        if event is None:
+            return NOT_READY
+        return _response(request, event.plain[len(BEGIN) : -len(END)])
+
+    def _past(self, request: Request) -> Response:
+        """Encoded once per tick, because many pages may open at once."""
+        with self._past_lock:
+            tick, cached = self._tick, self._past_body
+            if cached is None or cached[0] is not tick:
+                cached = self._past_body = (tick, encode(self._history.past()))
+        return _response(request, cached[1])
+
+    def _events(self, request: Request) -> Response:
+        gzip = choose_encoding(request.headers.get("accept-encoding")) == "gzip"
+        headers = [("Content-Type", "text/event-stream"), NO_STORE, ("Vary", "Accept-Encoding")]
+        headers += [("Content-Encoding", "gzip")] * gzip
+        if request.method == "HEAD":
+            return Response(200, headers, b"")
+        stream = self.streams.join(gzip=gzip)
+        if stream is None:
+            return Response.text(503, f"too many open streams; poll {ROOT}/snapshot instead", ("Retry-After", "10"))
+        return Response(200, headers, stream, live=True)
+
+    def _index(self, request: Request) -> Response:
+        description: dict[str, Any] = json.loads(self._files.text(DESCRIPTION))
+        resources = [{"path": path, "about": item["get"]["summary"]} for path, item in description["paths"].items()]
+        return _response(request, encode({"version": VERSION, "gpuledger": __version__, "resources": resources}))
+
+
+def _response(request: Request, body: bytes) -> Response:
+    headers = [("Content-Type", "application/json"), NO_STORE, ("Vary", "Accept-Encoding")]
+    if choose_encoding(request.headers.get("accept-encoding")) == "gzip":
+        return Response(200, [*headers, ("Content-Encoding", "gzip")], b"".join(compress([body])))
+    return Response(200, headers, body)
+
+
+def describe(name: str, text: str) -> str:
+    """The text of a file; that of openapi.json with the schemas derived from the dataclasses of the snapshot."""
+    if name != DESCRIPTION:
+        return text
+    description: dict[str, Any] = json.loads(text)
+    description["components"]["schemas"] |= schemas(Snapshot, Past)
+    return json.dumps(description, indent=2) + "\n"

@@ -1,0 +1,180 @@
+"""Routes from paths to handlers, which read only the last finished tick."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Callable, Sequence
+
+from gpuledger import __version__
+from gpuledger.catalog import GROUPS
+from gpuledger.catalog.dialects import DIALECTS, Choices
+from gpuledger.model import Tick
+from gpuledger.web import scaling
+from gpuledger.web.api import NOT_READY, Api
+from gpuledger.web.bodies import Bodies, DialectBodies, Families, UpstreamBodies, headers
+from gpuledger.web.files import FOLDER, TYPES, Files
+from gpuledger.web.http import Request, Response, not_found
+from gpuledger.web.json import learned_json
+from gpuledger.web.negotiate import Format, choose_encoding, choose_format
+from gpuledger.web.snapshot.history import History
+
+NO_CHOICES = Choices()
+UPSTREAM_PATH = "/gpu/metrics"
+"""Without an upstream, this path serves the dialect of the old pod exporter, which used it too."""
+JSON = (("Content-Type", "application/json"),)
+INDEX = "index.html"
+FILES_PATH = "/page/"
+FILES = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in TYPES and path.name != INDEX))
+LINKS = {
+    "/healthz": "Liveness check",
+    "/readyz": "Readiness check",
+    "/api/v1/": "JSON API",
+    "/api/v1/openapi.json": "OpenAPI description of the JSON API",
+}
+
+
+class App:
+    """Handles requests. `latest` returns the last tick, `age_s` its age.
+
+    `upstream` returns another exporter's metrics; they have their own page and can be appended to ours. Without
+    `has_metrics`, nothing is exposed for Prometheus.
+    """
+
+    def __init__(
+        self,
+        latest: Callable[[], Tick | None],
+        age_s: Callable[[], float | None],
+        *,
+        interval_s: float,
+        driver_timeout_s: float = 0.0,
+        telemetry_path: str = "/metrics",
+        dialects: Sequence[str] = ("native",),
+        choices: Choices = NO_CHOICES,
+        upstream: Callable[[], Families | None] | None = None,
+        upstream_in_metrics: bool = False,
+        has_metrics: bool = True,
+        api: Api | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._latest = latest
+        self._age_s = age_s
+        self._oldest_s = max(10.0, 5 * interval_s, 3 * driver_timeout_s)
+        self._monotonic = monotonic
+        self._started = monotonic()
+        self._telemetry_path = telemetry_path
+        self._dialects = tuple(dialects)
+        self._upstream_bodies = UpstreamBodies(upstream or (lambda: None))
+        self._bodies = DialectBodies(choices)
+        self._telemetry = self._bodies
+        if upstream and upstream_in_metrics:
+            self._telemetry = DialectBodies(choices, self._upstream_bodies.without)
+        self._files = Files(transform=self._with_links)
+        self._pages: dict[str, Callable[[Request], Response]] = {
+            "/": self._file(INDEX),
+            **{f"{FILES_PATH}{name}": self._file(name) for name in FILES},
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            **{dialect.path: self._dialect(dialect.name) for dialect in DIALECTS.values() if dialect.path},
+            **({UPSTREAM_PATH: self._upstream} if upstream else {}),
+            **(api or Api(History(interval_s))).pages,
+            "/api/v1/fingerprints": self._fingerprints,
+            scaling.PATH: self._scaling,
+            telemetry_path: self._metrics,
+        }
+        if not has_metrics:
+            for path in (telemetry_path, UPSTREAM_PATH, *(dialect.path for dialect in DIALECTS.values())):
+                self._pages.pop(path, None)
+        self._linked = {
+            dialect.path: f"Metric names of {dialect.about}" for dialect in DIALECTS.values() if dialect.path
+        }
+        if upstream is not None:
+            self._linked[UPSTREAM_PATH] = "Metrics of the local dcgm-exporter, with pods"
+
+    def __call__(self, request: Request) -> Response:
+        """The response to a request."""
+        page = self._pages.get(scaling.PATH if request.path.startswith(f"{scaling.PATH}/") else request.path)
+        if page is not None:
+            return page(request)
+        return not_found(request.path, sorted(path for path in self._pages if not path.startswith(FILES_PATH)))
+
+    def _metrics(self, request: Request) -> Response:
+        names = [name.strip() for text in request.query.get("dialect", ()) for name in text.split(",")]
+        if unknown := [name for name in names if name not in DIALECTS]:
+            return Response.text(400, f"unknown dialect {unknown[0]!r}; use {', '.join(DIALECTS)}")
+        collected, excluded = (request.query.get(key, []) for key in ("collect[]", "exclude[]"))
+        if collected or excluded:
+            return self._groups(request, collected, excluded, names)
+        return self._render(request, self._bodies.get(names) if names else self._telemetry.get(self._dialects))
+
+    def _groups(self, request: Request, collected: list[str], excluded: list[str], names: list[str]) -> Response:
+        """Some groups of metrics, as in node_exporter."""
+        if collected and excluded:
+            return Response.text(400, "collect[] and exclude[] cannot be combined; use one of them")
+        if names or self._dialects != ("native",):
+            return Response.text(400, "collect[] and exclude[] select native metrics; use neither with a dialect")
+        if unknown := [name for name in (*collected, *excluded) if name not in GROUPS]:
+            return Response.text(400, f"unknown group {unknown[0]!r}; use {', '.join(GROUPS)}")
+        groups = set(collected) if collected else set(GROUPS) - set(excluded)
+        return self._render(request, self._bodies.get_groups(groups))
+
+    def _dialect(self, dialect: str) -> Callable[[Request], Response]:
+        return lambda request: self._render(request, self._bodies.get([dialect]))
+
+    def _render(self, request: Request, bodies: Bodies) -> Response:
+        tick = self._latest()
+        if tick is None:
+            return NOT_READY
+        fmt = choose_format(request.headers.get("accept")) if bodies.openmetrics else Format.TEXT
+        encoding = choose_encoding(request.headers.get("accept-encoding"))
+        return Response(200, headers(fmt, encoding), bodies.get(tick, fmt, encoding))
+
+    def _upstream(self, request: Request) -> Response:
+        encoding = choose_encoding(request.headers.get("accept-encoding"))
+        body = self._upstream_bodies.get(encoding)
+        if body is None:
+            tick = self._latest()
+            upstream = tick.health.upstream if tick else None
+            return Response.text(503, f"no metrics to pass on: {upstream.reason if upstream else 'not read yet'}")
+        return Response(200, headers(Format.TEXT, encoding), body)
+
+    def _fingerprints(self, _: Request) -> Response:
+        tick = self._latest()
+        if tick is None:
+            return NOT_READY
+        return Response(200, JSON, learned_json(tick))
+
+    def _scaling(self, request: Request) -> Response:
+        tick, ready = self._latest(), self._readyz(request)
+        if tick is None or ready.status != 200:
+            return ready  # an autoscaler must not act on old data
+        return scaling.answer(tick, request.path.removeprefix(scaling.PATH), request.query)
+
+    def _healthz(self, _: Request) -> Response:
+        """Whether the loop ticks. A driver that is down is no reason to restart the exporter."""
+        age_s = self._age_s()
+        if age_s is None:
+            age_s = self._monotonic() - self._started
+        if age_s > self._oldest_s:
+            return Response.text(503, f"no tick has finished for {age_s:.0f} s; the loop has stopped")
+        return Response.text(200, "ok")
+
+    def _readyz(self, request: Request) -> Response:
+        if self._latest() is None:
+            return NOT_READY
+        return self._healthz(request)
+
+    def _file(self, name: str) -> Callable[[Request], Response]:
+        return lambda request: self._files.answer(name, request)
+
+    def _with_links(self, name: str, text: str) -> str:
+        """Insert links into the page. They are relative, so that the page works behind any proxy prefix."""
+        if name != INDEX:
+            return text
+        links = {self._telemetry_path: "Prometheus metrics", **self._linked, **LINKS}
+        links = {path: about for path, about in links.items() if path in self._pages or path in LINKS}
+        items = (
+            f'<li><a href=".{html.escape(path)}">{html.escape(about)}</a> <code>{html.escape(path)}</code></li>'
+            for path, about in links.items()
+        )
+        return text.replace("<!-- links -->", "".join(items)).replace("<!-- version -->", __version__)

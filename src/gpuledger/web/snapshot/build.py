@@ -1,0 +1,316 @@
+"""Builds the snapshot of a tick."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gpuledger import __version__
+from gpuledger.model import (
+    Account,
+    AllocationUse,
+    ContainerUse,
+    MemoryAccount,
+    Owner,
+    ProcessUse,
+    Reading,
+    Tick,
+    TokenServer,
+)
+from gpuledger.model.holders import allocations
+from gpuledger.model.readings import Labelled
+from gpuledger.web.snapshot.problems import problems
+from gpuledger.web.snapshot.release import free_command
+from gpuledger.web.snapshot.schema import (
+    AllocationRow,
+    ContainerRow,
+    DriverState,
+    Energy,
+    Gpu,
+    Memory,
+    ProblemRow,
+    ProcessRow,
+    Provider,
+    ServerRow,
+    Snapshot,
+)
+
+MIN_INTERVAL_NS = 50_000_000
+"""Power from energy over a shorter time is noise: the counter rises in steps of about 20 ms."""
+
+
+def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snapshot:
+    """The snapshot of `tick`. Power is the mean since the earlier tick `before`."""
+    power = _Power(tick, before)
+    allocated: dict[str, set[str]] = {}
+    for device, owner in allocations(tick):
+        allocated.setdefault(device.uuid, set()).add(owner.display_name)
+    return Snapshot(
+        gpuledger=__version__,
+        time=tick.time_ns / 1e9,
+        interval_seconds=tick.health.interval_ns / 1e9,
+        node=node,
+        recording=tick.source == "replay",
+        driver=DriverState(
+            up=tick.driver.up,
+            reason=tick.driver.reason,
+            driver_version=tick.driver.driver_version,
+            cuda_version=tick.driver.cuda_version,
+        ),
+        gpus=tuple(_gpu(reading, tick, allocated.get(reading.device.uuid, set())) for reading in tick.readings),
+        process_count=_process_count(tick),
+        processes=tuple(_process(use, power) for use in tick.processes),
+        containers=tuple(_container(use, power) for use in tick.containers),
+        allocations=tuple(_allocation(use) for use in tick.allocations if use.state),
+        servers=tuple(_server(server) for server in tick.servers or ()),
+        dropped_processes=tick.dropped_processes,
+        providers=tuple(
+            Provider(
+                name=provider.name,
+                up=provider.up,
+                reason=provider.reason,
+                since=provider.since_ns / 1e9,
+                last_success=provider.last_success_ns / 1e9 or None,
+            )
+            for provider in tick.owners.providers
+        ),
+        unresolved=dict(tick.owners.unresolved),
+        host_pid_namespace=tick.owners.host_pid_namespace,
+        tick_seconds=tick.health.duration_ns / 1e9,
+        problems=tuple(
+            ProblemRow(
+                level=problem.severity,  # type: ignore[arg-type]  # one of SEVERITIES
+                about=problem.about,
+                what=problem.what,
+                fix=problem.fix,
+                kind=problem.kind,
+            )
+            for problem in problems(tick)
+        ),
+    )
+
+
+def _server(server: TokenServer) -> ServerRow:
+    rates, phases, shown = server.rates, server.phases, server.owner is not None
+    row = ServerRow(
+        server=server.name,
+        owner=server.owner.display_name if server.owner is not None else "",
+        up=server.up,
+        reason=server.reason,
+        models=tuple(dict.fromkeys(count.model or count.engine for count in server.counts)),
+        prompt_tokens=sum(count.prompt for count in server.counts) if server.counts and shown else None,
+        output_tokens=sum(count.output for count in server.counts) if server.counts and shown else None,
+    )
+    if rates is not None and shown:
+        row = replace(
+            row,
+            prompt_tokens_per_second=round(rates.prompt_tokens / rates.seconds, 3),
+            output_tokens_per_second=round(rates.output_tokens / rates.seconds, 3),
+            work_watts=round(rates.work_j / rates.seconds, 3),
+            parked_watts=round(rates.parked_j / rates.seconds, 3),
+            joules_per_output_token=rates.joules_per_output_token,
+            joules_per_token=rates.joules_per_token,
+        )
+    if phases is not None and shown:
+        row = replace(
+            row,
+            prefill_joules=phases.prompt_j,
+            prefill_error_joules=phases.prompt_error_j,
+            decode_joules=phases.output_j,
+            decode_error_joules=phases.output_error_j,
+        )
+    return row
+
+
+def metered_gpus(tick: Tick) -> set[str]:
+    """UUIDs of the GPUs whose energy is known in this tick; power on other GPUs is unknown."""
+    up = {reading.device.uuid for reading in tick.readings if reading.up}
+    return {uuid for uuid, account in tick.accounts.items() if uuid in up and account.energy_mj is not None}
+
+
+class _Power:
+    """Mean power of each row between two ticks."""
+
+    def __init__(self, tick: Tick, before: Tick | None) -> None:
+        self._seconds = (tick.time_ns - before.time_ns) / 1e9 if before is not None else 0.0
+        uses: list[ProcessUse | ContainerUse] = []
+        if before is not None and self._seconds * 1e9 >= MIN_INTERVAL_NS:
+            uses = [*before.processes, *before.containers]
+        self._energy_mj = {_identity(use): _sum(use.energy_mj) for use in uses}
+        self._metered = metered_gpus(tick)
+
+    def watts(self, use: ProcessUse | ContainerUse) -> float | None:
+        """None for a new row, and if the GPU reports no energy."""
+        before_mj = self._energy_mj.get(_identity(use))
+        if before_mj is None or use.device.gpu_uuid not in self._metered:
+            return None
+        used_mj = _sum(use.energy_mj) - before_mj
+        return None if used_mj < 0 else round(used_mj / 1000 / self._seconds, 3)
+
+
+def _identity(use: ProcessUse | ContainerUse) -> tuple[object, ...]:
+    if isinstance(use, ContainerUse):
+        return use.device.uuid, use.owner.container_id, use.owner.pod_uid, use.owner.container
+    return use.device.uuid, use.resident.pid, use.facts.start_ticks if use.facts is not None else None
+
+
+def _process_count(tick: Tick) -> int | None:
+    """Processes that the driver lists; None if no GPU reports its processes."""
+    is_known = any(reading.up and reading.residents is not None for reading in tick.readings)
+    return len(tick.resident_pids()) if is_known else None
+
+
+def _gpu(reading: Reading, tick: Tick, allocated_to: set[str]) -> Gpu:
+    device = reading.device
+    account = tick.accounts.get(device.uuid)
+    return Gpu(
+        gpu=device.index,
+        uuid=device.uuid,
+        gpu_uuid=device.gpu_uuid,
+        name=device.name,
+        pci_bus_id=device.pci_bus_id,
+        parent_uuid=device.parent_uuid,
+        mig_profile=device.mig_profile,
+        up=reading.up,
+        reason=reading.reason,
+        memory=_memory(reading, tick.memory.get(device.uuid)),
+        utilization_ratio=_divided(reading.utilization_pct, 100),
+        memory_utilization_ratio=_divided(reading.memory_utilization_pct, 100),
+        power_watts=_divided(reading.power_mw, 1000),
+        power_limit_watts=_divided(reading.power_limit_mw, 1000),
+        temperatures_celsius=dict(reading.temperatures_c),
+        temperature_limits_celsius=dict(reading.temperature_limits_c),
+        clocks_hertz={name: mhz * 1_000_000 for name, mhz in reading.clocks_mhz},
+        slowed_by=tuple(name for name, is_active in reading.clock_events if is_active),
+        fans_ratio={name: pct / 100 for name, pct in reading.fans_pct},
+        xids=dict(reading.xids),
+        ecc_errors=dict(reading.ecc_errors),
+        mig_enabled=reading.mig_enabled,
+        energy=_energy(account) if account is not None else None,
+        busy_seconds=_divided(account.busy_ns, 1e9) if account is not None else None,
+        allocated_to=tuple(sorted(allocated_to)),
+        in_use=account.in_use if account is not None else None,
+        in_use_seconds=account.in_use_ns / 1e9 if account is not None else None,
+    )
+
+
+def _memory(reading: Reading, account: MemoryAccount | None) -> Memory:
+    return Memory(
+        total_bytes=reading.memory_total_bytes,
+        used_bytes=reading.memory_used_bytes,
+        free_bytes=reading.memory_free_bytes,
+        reserved_bytes=reading.memory_reserved_bytes,
+        known_bytes=account.known_bytes if account else None,
+        overhead_bytes=account.overhead_bytes if account else None,
+        unknown_bytes=account.unknown_bytes if account else None,
+        inferred_bytes=account.inferred_bytes if account else None,
+        candidates=account.candidates if account else None,
+    )
+
+
+def _energy(account: Account) -> Energy:
+    without_process_mj = account.idle_mj + account.retired_mj + _sum(account.unattributed_mj)
+    return Energy(
+        joules=_divided(account.energy_mj, 1000),
+        source=account.source,
+        processes_joules=((account.energy_mj or 0) - without_process_mj - account.residual_mj) / 1000,
+        idle_joules=account.idle_mj / 1000,
+        retired_joules=account.retired_mj / 1000,
+        unattributed_joules=_joules(account.unattributed_mj),
+        residual_joules=account.residual_mj / 1000,
+        idle_power_watts=_divided(account.idle_power_mw, 1000),
+        parked_power_watts=_divided(account.parked_power_mw, 1000),
+    )
+
+
+def _process(use: ProcessUse, power: _Power) -> ProcessRow:
+    facts = use.facts
+    return ProcessRow(
+        **_shared(use, power),
+        pid=use.resident.pid,
+        process_name=facts.name if facts else "",
+        kind=use.resident.kind,
+        user=use.owner.user or (facts.user if facts else ""),
+        active=use.active,
+        start_time=facts.start_time_ms / 1000 if facts else None,
+        memory_bytes=use.resident.memory_bytes,
+        sm_ratio=_divided(use.sample.sm_pct if use.sample else None, 100),
+        energy_share_error_ratio=use.energy_share_error,
+    )
+
+
+def _container(use: ContainerUse, power: _Power) -> ContainerRow:
+    return ContainerRow(
+        **_shared(use, power),
+        user=use.owner.user,
+        processes=use.processes,
+        memory_bytes=use.memory_bytes,
+        inferred_bytes=use.inferred_bytes,
+        sm_ratio=_divided(use.sm_pct, 100),
+    )
+
+
+def _allocation(use: AllocationUse) -> AllocationRow:
+    owner = use.owner
+    return AllocationRow(
+        gpu=max(0, use.device.index),
+        uuid=use.device.uuid,
+        gpu_uuid=use.device.gpu_uuid,
+        owner=owner.display_name,
+        namespace=owner.namespace,
+        pod=owner.pod,
+        container=owner.container,
+        container_id=owner.container_id,
+        job=owner.job,
+        state=use.state,
+        shared_by=use.shared_by,
+        start_time=use.started_ns / 1e9,
+        last_busy=_divided(use.last_busy_ns, 1e9),
+        idle_since=_divided(use.idle_since_ns, 1e9),
+        allocated_seconds=use.allocated_ns / 1e9,
+        busy_seconds=use.busy_ns / 1e9,
+        idle_seconds={reason: ns / 1e9 for reason, ns in use.idle_ns},
+        unknown_seconds=use.unknown_ns / 1e9,
+        idle_gpu_seconds=use.idle_gpu_ns / 1e9,
+        period_gpu_seconds=use.period_gpu_ns / 1e9,
+        joules=_joules(use.energy_mj),
+        period_joules=_divided(use.period_mj, 1000),
+        free_command=free_command(owner.namespace, owner.pod, owner.container, owner.job),
+    )
+
+
+def _shared(use: ProcessUse | ContainerUse, power: _Power) -> dict[str, Any]:
+    """The fields that both kinds of row compute in the same way."""
+    owner: Owner = use.owner
+    return {
+        "gpu": use.device.index,
+        "uuid": use.device.uuid,
+        "gpu_uuid": use.device.gpu_uuid,
+        "owner": owner.display_name,
+        "namespace": owner.namespace,
+        "pod": owner.pod,
+        "container": owner.container,
+        "pod_uid": owner.pod_uid,
+        "container_id": owner.container_id,
+        "runtime": owner.runtime,
+        "image": owner.image,
+        "workload": "/".join(part for part in (owner.workload_kind, owner.workload_name) if part),
+        "unit": owner.unit,
+        "job": owner.job,
+        "unknown_because": owner.reason,
+        "watts": power.watts(use),
+        "joules": _joules(use.energy_mj),
+        "busy_seconds": _divided(use.busy_ns, 1e9),
+    }
+
+
+def _sum(energy_mj: Labelled) -> int:
+    return sum(mj for _, mj in energy_mj)
+
+
+def _joules(energy_mj: Labelled) -> dict[str, float]:
+    return {name: mj / 1000 for name, mj in energy_mj}
+
+
+def _divided(value: float | None, divisor: float) -> float | None:
+    return None if value is None else value / divisor

@@ -1,0 +1,336 @@
+"""The last hour in memory, in coarser steps for the time before the last ten minutes."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from gpuledger.model import ContainerUse, ProcessUse, Reading, Tick
+from gpuledger.web.snapshot.build import metered_gpus
+from gpuledger.web.snapshot.schema import VERSION, sum_known
+
+LENGTH_S, OLDER_LENGTH_S = 600, 3600
+"""The time covered by the recent and by the older steps."""
+GPU_STEPS_S, OWNER_STEPS_S = (1.0, 10.0), (5.0, 30.0)
+"""Time between recent points, and between older points; at least a tick."""
+NO_OWNER = ""
+"""The row of the power without an owner; no owner has this name."""
+MAX_GPUS = 256
+"""Including MIG instances."""
+MAX_OWNERS = 512
+SMOOTH_NS = 3_000_000_000
+"""Power is a mean over this time at least and twice this at most: a shared second is booked only when it is over."""
+TOLERANCE = 0.05
+"""Ticks may come early by this fraction of a step."""
+
+Column = tuple[float | None, ...]
+StepSeconds = Annotated[float, "Time between two points of the last ten minutes."]
+Times = Annotated[tuple[float, ...], "Unix times; further apart before the last ten minutes."]
+GPU_COLUMNS: dict[str, Callable[[Reading], float | None]] = {
+    "utilization_ratio": lambda r: None if r.utilization_pct is None else r.utilization_pct / 100,
+    "memory_used_bytes": lambda r: r.memory_used_bytes,
+    "power_watts": lambda r: None if r.power_mw is None else r.power_mw / 1000,
+    "temperature_celsius": lambda r: dict(r.temperatures_c).get("gpu"),
+}
+OWNER_COLUMNS = ("memory_bytes", "watts")
+Values = Sequence[float | None]
+UNKNOWN = math.nan
+"""Stands for None, which an array cannot hold."""
+INTEGERS = {"memory_used_bytes", "memory_bytes"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuHistory:
+    """One GPU or MIG instance; each column has a value for each time, oldest first, with 24 bits of precision."""
+
+    uuid: str
+    utilization_ratio: Column
+    memory_used_bytes: Column
+    power_watts: Column
+    temperature_celsius: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerHistory:
+    """One owner; each column has a value for each time, oldest first, with 24 bits of precision."""
+
+    owner: str
+    memory_bytes: Annotated[Column, "Includes inferred memory."]
+    watts: Annotated[Column, "Mean since the previous time."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSeries:
+    """All GPUs."""
+
+    step_seconds: StepSeconds
+    times: Times
+    rows: tuple[GpuHistory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerSeries:
+    """All owners. The power of all GPUs is the sum over the owners plus `unowned_watts`."""
+
+    step_seconds: StepSeconds
+    times: Times
+    rows: tuple[OwnerHistory, ...]
+    unowned_watts: Annotated[Column, "Idle and unattributed power; mean since the previous time."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """The last hour; null where a value is unknown. Points older than ten minutes are means over a longer step."""
+
+    version: Literal[1] = VERSION  # type: ignore[assignment]  # a Literal cannot name the constant
+    gpus: GpuSeries
+    owners: OwnerSeries
+
+
+class Ring:
+    """Rows with a fixed number of columns over the last `points` times.
+
+    A row is dropped once all its values are older than that. If there are `max_rows` rows, a new row evicts the row
+    that has been without values for the longest time; if every row has values, the new row is ignored.
+    """
+
+    def __init__(self, points: int, columns: int, max_rows: int) -> None:
+        self._points, self._columns, self._max_rows = points, columns, max_rows
+        self._times = array("d")
+        self._next = 0
+        self._rows: dict[str, tuple[array[float], ...]] = {}
+        self._updated: dict[str, int] = {}  # number of the last addition with values for a row
+        self._additions = 0
+
+    def add(self, time_s: float, rows: Mapping[str, Values]) -> None:
+        """Add the values of one time; the oldest time is overwritten if the ring is full."""
+        slot, self._next = self._next, (self._next + 1) % self._points
+        self._additions += 1
+        if slot == len(self._times):
+            self._times.append(time_s)
+        else:
+            self._times[slot] = time_s
+        for name in rows:
+            if name not in self._rows and self._has_room(rows):
+                self._rows[name] = tuple(array("f", [UNKNOWN]) * self._points for _ in range(self._columns))
+        for name, columns in self._rows.items():
+            values = rows.get(name)
+            if values is not None:
+                self._updated[name] = self._additions
+            for column, value in zip(columns, values or [None] * self._columns, strict=True):
+                column[slot] = UNKNOWN if value is None else value
+        oldest = self._additions - self._points
+        for name in [name for name, updated in self._updated.items() if updated <= oldest]:
+            self._drop(name)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._times, self._next, self._rows, self._updated = array("d"), 0, {}, {}
+
+    def times(self) -> list[float]:
+        """All times, oldest first."""
+        return self._in_order(self._times)
+
+    def rows(self) -> dict[str, list[list[float | None]]]:
+        """The columns of each row, oldest value first."""
+        return {
+            name: [[None if math.isnan(value) else value for value in self._in_order(column)] for column in columns]
+            for name, columns in self._rows.items()
+        }
+
+    def means(self, count: int) -> dict[str, list[float | None]]:
+        """The mean of the last `count` values of each column; rows without a value are left out."""
+        slots = [(self._next - 1 - age) % self._points for age in range(min(count, len(self._times)))]
+        rows = {name: [_mean([column[slot] for slot in slots]) for column in row] for name, row in self._rows.items()}
+        return {name: row for name, row in rows.items() if any(value is not None for value in row)}
+
+    def _in_order(self, column: array[float]) -> list[float]:
+        count = len(self._times)
+        start = self._next if count == self._points else 0
+        return [*column[start:count], *column[:start]]
+
+    def _has_room(self, rows: Mapping[str, Values]) -> bool:
+        if len(self._rows) < self._max_rows:
+            return True
+        absent = [name for name in self._rows if name not in rows]
+        if absent:
+            self._drop(min(absent, key=lambda name: self._updated[name]))
+        return bool(absent)
+
+    def _drop(self, name: str) -> None:
+        del self._rows[name], self._updated[name]
+
+
+class Series:
+    """Rows over the last hour, in two rings: recent points, and older points, which are means of recent ones."""
+
+    def __init__(self, steps_s: tuple[float, float], interval_s: float, columns: int, max_rows: int) -> None:
+        self.step_s = max(steps_s[0], interval_s)
+        self._per_older = max(1, round(steps_s[1] / self.step_s))
+        self._recent = Ring(max(2, round(LENGTH_S / self.step_s)), columns, max_rows)
+        self._older = Ring(max(2, round(OLDER_LENGTH_S / self.step_s / self._per_older)), columns, max_rows)
+        self._columns = columns
+        self.time_s = 0.0
+        """The last point."""
+        self._additions = 0
+
+    def is_due(self, time_s: float) -> bool:
+        """Whether a step has passed since the last point."""
+        return time_s - self.time_s >= self.step_s * (1 - TOLERANCE)
+
+    def add(self, time_s: float, rows: Mapping[str, Values]) -> None:
+        """Add a point."""
+        self.time_s = time_s
+        self._recent.add(time_s, rows)
+        self._additions += 1
+        if self._additions % self._per_older == 0:
+            self._older.add(time_s, self._recent.means(self._per_older))
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._recent.clear()
+        self._older.clear()
+        self.time_s, self._additions = 0.0, 0
+
+    def points(self) -> tuple[list[float], dict[str, list[list[float | None]]]]:
+        """All times, and the columns of each row: the older points that end before the recent ones, then those."""
+        times, recent, older = self._recent.times(), self._recent.rows(), self._older.rows()
+        older_times = [time for time in self._older.times() if time < times[0]]
+        count = len(older_times)
+        unknown: Sequence[Values] = ((None,) * len(times),) * self._columns
+        no_older: Sequence[Values] = ((None,) * count,) * self._columns
+        rows = {
+            name: [
+                [*old[:count], *new]
+                for old, new in zip(older.get(name, no_older), recent.get(name, unknown), strict=True)
+            ]
+            for name in {**older, **recent}
+        }
+        rows = {name: row for name, row in rows.items() if name in recent or any(map(_has_value, row))}
+        return [*older_times, *times], rows
+
+
+class History:
+    """Collects ticks. `past` is safe to call from other threads."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._gpus = Series(GPU_STEPS_S, interval_s, len(GPU_COLUMNS), MAX_GPUS)
+        self._owners = Series(OWNER_STEPS_S, interval_s, len(OWNER_COLUMNS), MAX_OWNERS + 1)
+        self._energy_mj: dict[str, int] = {}  # by owner, at the last step
+        self._unowned_mj: dict[str, int] = {}  # by GPU, at the last step
+        self._older: Tick | None = None
+        self._newer: Tick | None = None
+        self._lock = threading.Lock()
+
+    def add(self, tick: Tick) -> None:
+        """Add a tick, unless the current step has one already."""
+        now = tick.time_ns / 1e9
+        with self._lock:
+            if now < self._gpus.time_s:  # the clock was set back: earlier times would be out of order
+                self._clear()
+            if self._newer is None or tick.time_ns - self._newer.time_ns >= SMOOTH_NS:
+                self._older, self._newer = self._newer or tick, tick
+            if self._gpus.is_due(now):
+                rows = {r.device.uuid: [get(r) for get in GPU_COLUMNS.values()] for r in tick.readings if r.up}
+                self._gpus.add(now, rows)
+            if self._owners.is_due(now):
+                self._add_owners(tick, now)
+
+    def before(self) -> Tick | None:
+        """The tick since which power is averaged."""
+        return self._older
+
+    def past(self) -> Past:
+        """All points, oldest first."""
+        with self._lock:  # the loop may wait for it: only copy, and convert later
+            gpu_series, owner_series = copy.deepcopy((self._gpus, self._owners))
+        gpu_times, gpus = gpu_series.points()
+        owner_times, owners = owner_series.points()
+        no_owner = owners.pop(NO_OWNER, None) or [[None] * len(owner_times)] * len(OWNER_COLUMNS)
+        return Past(
+            gpus=GpuSeries(
+                step_seconds=self._gpus.step_s,
+                times=_times(gpu_times),
+                rows=tuple(GpuHistory(uuid=uuid, **_columns(tuple(GPU_COLUMNS), row)) for uuid, row in gpus.items()),
+            ),
+            owners=OwnerSeries(
+                step_seconds=self._owners.step_s,
+                times=_times(owner_times),
+                rows=tuple(OwnerHistory(owner=name, **_columns(OWNER_COLUMNS, row)) for name, row in owners.items()),
+                unowned_watts=_columns(OWNER_COLUMNS, no_owner)["watts"],
+            ),
+        )
+
+    def _clear(self) -> None:
+        self._gpus.clear()
+        self._owners.clear()
+        self._energy_mj, self._unowned_mj, self._older, self._newer = {}, {}, None, None
+
+    def _add_owners(self, tick: Tick, now: float) -> None:
+        """A container's energy includes its exited processes; a process outside a container counts for itself."""
+        memory: dict[str, float | None] = {}
+        energy_mj: dict[str, int] = {}
+        metered = metered_gpus(tick)
+        uses: list[ContainerUse | ProcessUse] = [*tick.containers, *tick.processes]
+        unmetered = {use.owner.display_name for use in uses if use.device.gpu_uuid not in metered}
+        for container in tick.containers:
+            name = container.owner.display_name
+            memory[name] = sum_known((memory.get(name), container.memory_bytes, container.inferred_bytes))
+            energy_mj[name] = energy_mj.get(name, 0) + sum(mj for _, mj in container.energy_mj)
+        for process in tick.processes:
+            if process.owner.container_id:
+                continue
+            name = process.owner.display_name
+            own_bytes = 0 if process.active is False else process.resident.memory_bytes
+            memory[name] = sum_known((memory.get(name), own_bytes))
+            energy_mj[name] = energy_mj.get(name, 0) + sum(mj for _, mj in process.energy_mj)
+        seconds = now - self._owners.time_s
+        rows: dict[str, Values] = {NO_OWNER: (None, self._unowned_watts(tick, metered, seconds))}
+        for name, memory_bytes in memory.items():
+            used_mj = energy_mj[name] - self._energy_mj[name] if name in self._energy_mj else -1
+            is_known = used_mj >= 0 and name not in unmetered
+            rows[name] = (memory_bytes, _watts(used_mj, seconds) if is_known else None)
+        self._owners.add(now, rows)
+        self._energy_mj = energy_mj
+
+    def _unowned_watts(self, tick: Tick, metered: set[str], seconds: float) -> float | None:
+        """Idle and unattributed power. What a GPU used before the exporter started is no power of now."""
+        before, self._unowned_mj = self._unowned_mj, {
+            uuid: account.idle_mj + sum(mj for reason, mj in account.unattributed_mj if reason != "before")
+            for uuid, account in tick.accounts.items()
+            if uuid in metered
+        }  # fmt: skip
+        used_mj = [mj - before[uuid] for uuid, mj in self._unowned_mj.items() if uuid in before]
+        return _watts(max(0, sum(used_mj)), seconds) if used_mj else None
+
+
+def _watts(used_mj: int, seconds: float) -> float:
+    return round(used_mj / 1000 / seconds, 3)
+
+
+def _mean(values: list[float]) -> float | None:
+    """The mean of the known values."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else None
+
+
+def _has_value(column: Values) -> bool:
+    return any(value is not None for value in column)
+
+
+def _times(times: list[float]) -> tuple[float, ...]:
+    return tuple(round(time, 3) for time in times)
+
+
+def _columns(names: tuple[str, ...], row: list[list[float | None]]) -> dict[str, Column]:
+    """The columns by name, rounded to the precision of the stored 24 bits."""
+    return {name: _rounded(values, None if name in INTEGERS else 3) for name, values in zip(names, row, strict=True)}
+
+
+def _rounded(values: list[float | None], digits: int | None) -> Column:
+    return tuple(None if value is None else round(value, digits) for value in values)

@@ -1,0 +1,163 @@
+"""The web configuration file: TLS and basic authentication, in the format of Prometheus exporters.
+
+The file is a subset of exporter-toolkit's. An option that is not supported is an error: none is ignored silently.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib.util import find_spec
+
+from gpuledger.config import yamlfile
+from gpuledger.config.yamlfile import Node
+from gpuledger.errors import ConfigError
+from gpuledger.web.reload import Reloaded, file_state
+
+LARGEST_FILE = 1_000_000
+"""Characters. The file may contain certificates; a larger one would take seconds to parse."""
+VERSIONS = ("TLS12", "TLS13")
+_SECTIONS = ("tls_server_config", "http_server_config", "basic_auth_users")
+_PATHS = ("cert_file", "key_file", "client_ca_file")
+_INLINE = ("cert", "key", "client_ca")
+_TLS_FIELDS = (*_PATHS, *_INLINE, "client_auth_type", "client_allowed_sans", "min_version", "max_version")
+_BCRYPT = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
+
+
+class ClientAuth(Enum):
+    """How to treat client certificates."""
+
+    NONE = "NoClientCert"
+    VERIFY_IF_GIVEN = "VerifyClientCertIfGiven"
+    REQUIRE_AND_VERIFY = "RequireAndVerifyClientCert"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """TLS settings. A file takes precedence over inline PEM; paths are relative to the working directory."""
+
+    cert_file: str = ""
+    key_file: str = ""
+    cert: str = ""
+    key: str = field(default="", repr=False)
+    client_auth: ClientAuth = ClientAuth.NONE
+    client_ca_file: str = ""
+    client_ca: str = ""
+    allowed_sans: tuple[str, ...] | None = None
+    min_version: str = "TLS12"
+    max_version: str = "TLS13"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that are read."""
+        return tuple(path for path in (self.cert_file, self.key_file, self.client_ca_file) if path)
+
+
+@dataclass(frozen=True, slots=True)
+class WebConfig:
+    """The content of a web configuration file."""
+
+    tls: TlsConfig | None = None
+    http2: bool | None = None
+    """Accepted for compatibility; clients are served over HTTP/1.1."""
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """bcrypt hashes by user name."""
+
+
+class WebFile:
+    """A web configuration file that is loaded again whenever it changes. Raises ConfigError if the first load fails."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._config: WebConfig | None = None
+        self._reloaded = Reloaded(path, lambda: file_state([path]), self._load)
+        self.get = self._reloaded.get
+
+    def _load(self) -> WebConfig:
+        config = parse(yamlfile.load(self.path, LARGEST_FILE), os.path.dirname(self.path))  # noqa: PTH120 - text
+        if self._config is not None and config == WebConfig() != self._config:
+            # Half written, or comments only by mistake. Without users, every client would be let in.
+            raise ConfigError(f"{self.path} is empty", "restart to serve without it")
+        if config.users and find_spec("bcrypt") is None:
+            raise ConfigError("basic_auth_users needs the bcrypt package",
+                              "install it with `pip install gpuledger[auth]`")  # fmt: skip
+        self._config = config
+        return config
+
+
+def parse(root: Node | None, folder: str) -> WebConfig:
+    """The configuration in a file of this folder. Raises ConfigError."""
+    if root is None:
+        return WebConfig()
+    sections = root.fields("the web configuration", _SECTIONS)
+    http2, users = None, {}
+    if "http_server_config" in sections:
+        fields = sections["http_server_config"].fields("http_server_config", ("http2",))
+        http2 = fields["http2"].boolean("http2") if "http2" in fields else None
+    if "basic_auth_users" in sections:
+        users = {
+            name: _hash(name, value) for name, _, value in sections["basic_auth_users"].entries("basic_auth_users")
+        }
+    tls = _tls(sections["tls_server_config"], folder) if "tls_server_config" in sections else None
+    return WebConfig(tls=tls, http2=http2, users=users)
+
+
+def _tls(section: Node, folder: str) -> TlsConfig | None:
+    fields = section.fields("tls_server_config", _TLS_FIELDS)
+    texts = {name: fields[name].text(name) for name in (*_PATHS, *_INLINE) if name in fields}
+    if not texts and "client_auth_type" not in fields:
+        return None
+    for name in ("cert", "key"):
+        if not (texts.get(name) or texts.get(f"{name}_file")):
+            raise section.error(f"{name}_file is missing", f"name the server's {name}_file, or put its PEM in {name}")
+    client_auth = ClientAuth.NONE
+    if "client_auth_type" in fields:
+        client_auth = _client_auth(fields["client_auth_type"])
+    if client_auth is ClientAuth.NONE:
+        for name in ("client_ca", "client_ca_file", "client_allowed_sans"):
+            if name in fields:
+                raise fields[name].error(f"{name} has no effect without client_auth_type",
+                                         "set client_auth_type: RequireAndVerifyClientCert")  # fmt: skip
+    oldest, newest = (
+        _version(name, fields[name]) if name in fields else default
+        for name, default in (("min_version", "TLS12"), ("max_version", "TLS13"))
+    )
+    if oldest > newest:
+        raise section.error("min_version is above max_version")
+    sans = fields["client_allowed_sans"].texts("client_allowed_sans") if "client_allowed_sans" in fields else None
+    paths = {name: os.path.join(folder, text) for name, text in texts.items() if name in _PATHS}  # noqa: PTH118 - text
+    return TlsConfig(
+        **paths,
+        **{name: text for name, text in texts.items() if name in _INLINE},
+        client_auth=client_auth,
+        allowed_sans=None if sans is None else tuple(sans),
+        min_version=oldest,
+        max_version=newest,
+    )
+
+
+def _client_auth(node: Node) -> ClientAuth:
+    word = node.text("client_auth_type")
+    try:
+        return ClientAuth(word)
+    except ValueError:
+        supported = ", ".join(kind.value for kind in ClientAuth)
+        raise node.error(f"client_auth_type {word} is not supported", f"use one of {supported}") from None
+
+
+def _version(name: str, node: Node) -> str:
+    version = node.text(name)
+    if version not in VERSIONS:
+        raise node.error(f"{name} {version} is not supported", "use TLS12 or TLS13")
+    return version
+
+
+def _hash(user: str, node: Node) -> str:
+    """A bcrypt hash. The error does not show the value, which may be a password by mistake."""
+    value = node.text("a password hash")
+    if _BCRYPT.fullmatch(value) is None:
+        raise node.error(f"the password of user {user} is not a bcrypt hash", "create one with `htpasswd -nBC 10 USER`")
+    return value

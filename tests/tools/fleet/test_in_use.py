@@ -1,0 +1,160 @@
+"""The arithmetic of GPUs in use."""
+
+from __future__ import annotations
+
+from math import isclose
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.tools.fleet.in_use import CLUSTER, RULES, Gpu, Holder, Key, Usage, summarize
+
+HELD = ("namespace", "pod")
+PODS = st.sampled_from(["p", "q", "r"])
+
+
+@st.composite
+def gpus(draw: st.DrawFn) -> Gpu:
+    """Any GPU of a small cluster."""
+    names = draw(st.lists(PODS, unique=True, max_size=3))
+    holders = [
+        Holder((draw(st.sampled_from([None, "", "a", "b"])), pod), None, None,
+                       draw(st.booleans()), draw(st.booleans()))
+        for pod in names
+    ]  # fmt: skip
+    return Gpu(
+        labels={"node": draw(st.sampled_from(["", "n1", "n2"])), "name": "H200"},
+        utilization=draw(st.sampled_from([0.0, 0.0, 0.25, 0.4, 0.8, 1.0])),
+        memory=draw(st.none() | st.floats(0, 1)),
+        allocated=any(holder.allocated for holder in holders) or draw(st.booleans()),
+        resident=1.0 if any(h.resident for h in holders) else draw(st.sampled_from([0.0, 0.5, 1.0])),
+        holders=tuple(holders),
+    )
+
+
+clusters = st.lists(gpus(), max_size=12)
+rules = st.sampled_from(RULES)
+groupings = st.lists(
+    st.sampled_from([("pod",), ("namespace",), ("node",), ("model",), ("namespace", "pod")]), unique=True
+)
+
+
+def summed(found: list[Gpu], rule: str, *by: Key) -> list[Usage]:
+    """As the service does it."""
+    return list(summarize(found, rule, by, HELD))
+
+
+def test_the_classic_example() -> None:
+    """80, 40, 0 and 0 gives 60, not 30."""
+    (whole,) = summed([Gpu({}, value) for value in (80.0, 40.0, 0.0, 0.0)], "busy")
+
+    assert (whole.utilization, whole.gpus, whole.in_use, whole.idle) == (60.0, 4, 2, 2)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_in_use_is_zero(rule: str) -> None:
+    """Not NaN, not missing: also of memory."""
+    (whole,) = summed([Gpu({}, 0.0, 0.0), Gpu({}, 0.0)], rule)
+
+    assert (whole.utilization, whole.memory, whole.in_use, whole.idle) == (0.0, 0.0, 0, 2)
+
+
+def test_memory_that_nobody_knows_is_absent() -> None:
+    """A number nobody measured is not shown."""
+    assert summed([Gpu({}, 0.5)], "busy")[0].memory is None
+    assert summed([Gpu({}, 0.5), Gpu({}, 0.5, 0.2)], "busy")[0].memory == 0.2
+
+
+def test_one_hot_gpu_among_ten_is_hot() -> None:
+    """By each rule the idle ones count only where somebody is on them, or was given them."""
+    hot = Gpu({}, 0.9, allocated=True, resident=1.0)
+    parked = [Gpu({}, 0.0, allocated=True) for _ in range(8)]
+    cluster = [hot, *parked, Gpu({}, 0.0, resident=1.0)]
+
+    assert [round(summed(cluster, rule)[0].utilization, 6) for rule in RULES] == [0.9, 0.1, 0.45]
+
+
+def test_over_a_time_it_is_busy_seconds_over_in_use_seconds() -> None:
+    """A GPU that was in use for half of it weighs half."""
+    cluster = [Gpu({}, 0.4, resident=0.5), Gpu({}, 0.2, resident=1.0), Gpu({}, 0.0, resident=0.0)]
+
+    assert isclose(summed(cluster, "resident")[0].utilization, 0.6 / 1.5)
+
+
+def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> None:
+    """And is in use for the pod that is on it."""
+    on_it, waiting = (
+        Holder(("a", None), resident=True, allocated=True),
+        Holder(("b", None), allocated=True),
+    )
+    cluster = [Gpu({}, 0.7, 0.1, allocated=True, resident=1.0, holders=(on_it, waiting))]
+
+    whole, a, b = summed(cluster, "resident", ("namespace",))
+
+    assert (whole.by, whole.gpus, whole.allocated) == (CLUSTER, 1, 1)
+    assert a == Usage("namespace", ("a",), 1, 1, 1, 0.7, 0.1)
+    assert b == Usage("namespace", ("b",), 1, 0, 1, 0.0, 0.0)
+
+
+def test_who_has_a_series_of_its_own_is_shown_with_it() -> None:
+    """A query with a value a pod gives each pod its own."""
+    holders = (Holder((None, "p"), 0.5, 0.1), Holder((None, "q"), 0.2))
+
+    _, p, q = summed([Gpu({}, 0.5, 0.3, holders=holders)], "busy", ("pod",))
+
+    assert [(one.utilization, one.memory) for one in (p, q)] == [(0.5, 0.1), (0.2, 0.3)]
+
+
+@pytest.mark.parametrize("label", ["name", "modelName", "model"])
+def test_a_model_is_found_under_the_names_of_others(label: str) -> None:
+    """Exporters call it differently."""
+    assert summed([Gpu({label: "H200"}, 0.5)], "busy", ("model",))[1].labels == ("H200",)
+
+
+@given(clusters, rules, groupings)
+def test_always_true(cluster: list[Gpu], rule: str, by: list[Key]) -> None:
+    """In use and idle are all; means lie between the least and the most; groups are of GPUs that there are."""
+    usages = summed(cluster, rule, *by)
+    whole = usages[0]
+
+    assert (whole.by, whole.gpus) == (CLUSTER, len(cluster))
+    assert all("" not in usage.labels for usage in usages)
+    assert len({(usage.by, usage.labels) for usage in usages}) == len(usages)
+    for usage in usages:
+        assert 0 <= usage.in_use <= usage.gpus <= len(cluster)
+        assert usage.allocated is not None
+        assert 0 <= usage.allocated <= usage.gpus
+        assert usage.in_use + usage.idle == usage.gpus
+        if rule != "resident":
+            assert 0 <= usage.utilization <= 1.0000001
+            assert usage.memory is None or usage.memory <= 1.0000001
+        if not usage.in_use:
+            assert (usage.utilization, usage.memory) == (0.0, 0.0)
+
+
+@given(clusters, rules, groupings, st.randoms(use_true_random=False))
+def test_order_does_not_matter(cluster: list[Gpu], rule: str, by: list[Key], random: object) -> None:
+    """Prometheus promises none."""
+    shuffled = cluster[:]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+
+    assert summed(cluster, rule, *by) == summed(shuffled, rule, *by)
+
+
+@given(clusters, rules, st.integers(1, 20))
+def test_idle_gpus_change_no_mean(cluster: list[Gpu], rule: str, idle: int) -> None:
+    """A node that is added and does nothing must not scale anything down."""
+    before, after = (summed(found, rule)[0] for found in (cluster, [*cluster, *[Gpu({}, 0.0, 0.0)] * idle]))
+
+    assert (after.utilization, after.memory, after.in_use) == (before.utilization, before.memory, before.in_use)
+    assert after.idle == before.idle + idle
+
+
+@given(clusters, rules)
+def test_groups_of_gpus_add_up(cluster: list[Gpu], rule: str) -> None:
+    """By a label that every GPU has once, the groups are the cluster."""
+    whole, *parts = summed(cluster, rule, ("model",))
+
+    assert sum(part.gpus for part in parts) == whole.gpus
+    assert sum(part.in_use for part in parts) == whole.in_use

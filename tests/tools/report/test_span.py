@@ -1,0 +1,92 @@
+"""A time in cells and chunks, and moments as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.tools.report.span import MAX_CELLS, Chunk, Span, default_step_ms, parse_moment, show_moment
+
+lengths = st.integers(1000, 400 * 86_400_000)
+
+
+@given(st.integers(0, 10**13), lengths, st.integers(1, 86_400_000), st.integers(1, 200))
+def test_chunks_cover_the_time_once(begin_ms: int, length_ms: int, step_ms: int, most: int) -> None:
+    """One after the other, without a gap, each with as many cells as it may have; and so do halves of them."""
+    step_ms = max(step_ms, length_ms // 2000 + 1)
+    span = Span(begin_ms, begin_ms + length_ms, min(step_ms, length_ms))
+    chunks = span.chunks(most)
+
+    at_ms, cell = span.begin_ms, 0
+    for chunk in chunks:
+        assert (chunk.begin_ms, chunk.first) == (at_ms, cell)
+        assert 1 <= chunk.count <= most
+        assert span.begin_of(cell) == at_ms
+        at_ms += chunk.step_ms * chunk.count
+        cell += chunk.count
+        if chunk.count > 1:
+            left, right = chunk.halves()
+            assert (left.begin_ms, left.first, right.first) == (chunk.begin_ms, chunk.first, chunk.first + left.count)
+            assert left.begin_ms + left.step_ms * left.count == right.begin_ms
+            assert right.last_s == chunk.last_s
+    assert (at_ms, cell) == (span.end_ms, span.cells)
+    assert span.begin_of(span.cells) == span.end_ms
+
+
+def test_moments_of_a_chunk_are_the_ends_of_its_cells() -> None:
+    """Prometheus is asked for the first, the last and the step; each answer is of the cell that ends there."""
+    chunk = Chunk(first=7, begin_ms=1_000_000, step_ms=60_000, count=3)
+
+    assert (chunk.first_s, chunk.last_s) == (1060.0, 1180.0)
+    assert [chunk.cell(moment) for moment in (1060.0, 1120.001, 1180.0)] == [7, 8, 9]
+
+
+@given(lengths)
+def test_the_usual_step_gives_no_more_cells_than_are_useful(length_ms: int) -> None:
+    """However long the time is."""
+    step_ms = default_step_ms(length_ms)
+
+    assert 0 < step_ms <= length_ms
+    assert Span(0, length_ms, step_ms).cells <= MAX_CELLS
+
+
+@pytest.mark.parametrize(
+    ("hours", "step_s"),
+    [
+        (0.1, 15),
+        (0.5, 15),
+        (1, 60),
+        (2, 60),
+        (3, 300),
+        (24, 300),
+        (7 * 24, 900),
+        (30 * 24, 3600),
+        (365 * 24, 43200),
+        (10 * 365 * 24, 420480),
+    ],
+)
+def test_usual_steps(hours: float, step_s: int) -> None:
+    """Those that people expect."""
+    assert default_step_ms(round(hours * 3_600_000)) == step_s * 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("2026-11-01", "2026-11-01T00:00:00Z"),
+        ("2026-11-01T08:30", "2026-11-01T08:30:00Z"),
+        ("2026-11-01T08:30:15Z", "2026-11-01T08:30:15Z"),
+        ("2026-11-01T08:30+02:00", "2026-11-01T06:30:00Z"),
+    ],
+)
+def test_moments_are_utc_unless_they_say_otherwise(text: str, shown: str) -> None:
+    """And are shown in UTC."""
+    assert show_moment(parse_moment(text)) == shown
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "1969-12-31", "2026-11-01T25:00", "7d"])
+def test_what_is_no_moment_is_said(text: str) -> None:
+    """With what would be right."""
+    with pytest.raises(ValueError, match=r"is not a date; write it as 2026-11-01|is before 1970"):
+        parse_moment(text)
