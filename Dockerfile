@@ -15,6 +15,7 @@ WORKDIR /src
 COPY constraints.txt pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
 COPY src src
 COPY deploy/man deploy/man
+COPY deploy/completion deploy/completion
 COPY constraints.txt deploy/wheels* wheels/
 # Build the wheel as a release does. Only the wheel and its dependencies are copied to the final image.
 RUN python3 -m venv /opt/tools \

@@ -56,7 +56,8 @@ bench: $(READY)  ## measure the overhead and write bench/RESULTS.md
 
 docs: $(READY) dashboards  ## generated pages, and the documentation in site/; fails on a broken link
 	$(BIN)/python tools/docs.py
-	$(BIN)/python tools/man.py
+	$(BIN)/python -m tools.man
+	$(BIN)/python -m tools.completion
 	$(BIN)/python tools/chart.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 

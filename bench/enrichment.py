@@ -91,8 +91,9 @@ def child(url: str) -> None:
     from gpuledger.cli import serve as _  # noqa: F401 - the memory of everything that `gpuledger serve` loads
     from gpuledger.driver import source as _source  # noqa: F401
     from gpuledger.integrations.dcgmexporter.poll import Poll, Polling
-    from gpuledger.integrations.scrape import Page, parse_place
+    from gpuledger.integrations.scrape import Page
     from gpuledger.model import Device, Driver, Granted, Owners, Reading, Tick
+    from gpuledger.net.address import parse_place
     from gpuledger.web.bodies import UpstreamBodies
 
     gpus = [Device(gpu, _uuid(gpu)) for gpu in range(GPUS)]

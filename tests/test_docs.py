@@ -16,14 +16,15 @@ from tools.samplereport import sample
 from gpuledger.catalog import Family
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.cli import top
-from gpuledger.config.options import CONFIG_FILE, OPTIONS
+from gpuledger.config.exporter import CONFIG_FILE, OPTIONS
+from gpuledger.config.settings import options_of
 from gpuledger.tools.fleet.pages import families as fleet_families
-from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
-from gpuledger.tools.idle.settings import OPTIONS as IDLE_OPTIONS
+from gpuledger.tools.fleet.settings import FleetSettings
+from gpuledger.tools.idle.settings import IdleSettings
 from gpuledger.tools.prometheus.client import FIXES
 from gpuledger.tools.report.formats import table
 from gpuledger.tools.report.queries import GROUPINGS
-from gpuledger.tools.report.settings import OPTIONS as REPORT_OPTIONS
+from gpuledger.tools.report.settings import ReportSettings
 from gpuledger.web.app import App
 from gpuledger.web.snapshot.problems import PROVIDER_NAMES
 from tests.hostile.privileges import EXPORTERS, ROWS
@@ -133,7 +134,8 @@ def test_the_way_from_other_exporters_leads_somewhere() -> None:
     page = (ROOT / "docs" / "migrating.md").read_text()
     ours = _ours(page)
     families = {family.name for family in _all_families()}
-    flags = {name for option in (*OPTIONS, *FLEET_OPTIONS, CONFIG_FILE) for name in (option.key, *option.aliases)}
+    options = (*OPTIONS, *options_of(FleetSettings), CONFIG_FILE)
+    flags = {name for option in options for name in (option.key, *option.aliases)}
     pages = App(lambda: None, lambda: None, interval_s=1.0)._pages
 
     metric = re.compile(r"(?<!:)\b(?:\w+_)?(?:gpu|gpuledger|dcgm|DCGM)_\w+\b")  # a colon is in names of recording rules
@@ -177,13 +179,13 @@ def test_what_the_fleet_page_names_is_there() -> None:
     page = (ROOT / "docs" / "fleet.md").read_text()
     ours = {family.name for family in (*fleet_families(()), *_all_families())}
     rules = (ROOT / "mixin" / "rules" / "gpuledger-fleet.yml").read_text()
-    flags = {option.key for option in (*FLEET_OPTIONS, CONFIG_FILE)} | {"once"}
+    flags = {option.key for option in (*options_of(FleetSettings), CONFIG_FILE)} | {"once"}
 
     assert set(re.findall(r"\b(?:gpu|container_gpu)_\w+", re.sub(r"\w+:\w+:\w*", "", page))) - ours == {
         "gpu_fleet"
     }  # grep
     assert [name for name in re.findall(r"\w+:\w+:\w+", page) if name not in rules] == []
-    older = {alias for option in FLEET_OPTIONS for alias in option.aliases}
+    older = {alias for option in options_of(FleetSettings) for alias in option.aliases}
     assert set(re.findall(r"--([a-z](?:[\w.-]*\w)?)", page)) - flags - older == set()
     raised = set(FIXES).union(*map(_kinds_of_errors, (ROOT / "src" / "gpuledger" / "tools").glob("[fp]*/*.py")))
     explained = set(re.findall(r"^\| `(\w+)` \| ", page.partition("| reason |")[2].partition("\n\n")[0], re.MULTILINE))
@@ -195,7 +197,7 @@ def test_what_the_report_page_names_is_there() -> None:
     page = (ROOT / "docs" / "report.md").read_text()
     ours = {family.name for family in _all_families()}
     others = {"query.timeout", "data-file", "validate-version"}  # of Prometheus and of focus-validator
-    flags = {option.key for option in (*REPORT_OPTIONS, *OPTIONS, CONFIG_FILE)} | others
+    flags = {option.key for option in (*options_of(ReportSettings), *OPTIONS, CONFIG_FILE)} | others
 
     assert set(re.findall(r"\b(?:gpu|container_gpu|gpuledger)_\w+", page)) - ours == set()
     assert set(re.findall(r"--([a-z](?:[\w.-]*\w)?)", page)) - flags == set()
@@ -207,7 +209,7 @@ def test_what_the_idle_page_names_is_there() -> None:
     """Each metric and flag of docs/idle.md; --gpus is Docker's."""
     page = (ROOT / "docs" / "idle.md").read_text()
     ours = {family.name for family in _all_families()}
-    flags = {option.key for option in (*IDLE_OPTIONS, *OPTIONS)} | {"json", "pairs", "gpus"}
+    flags = {option.key for option in (*options_of(IdleSettings), *OPTIONS)} | {"json", "pairs", "gpus"}
 
     assert set(re.findall(r"\b(?:gpu|container_gpu|gpuledger)_\w+", page)) - ours == {"gpu_hours"}
     assert set(re.findall(r"--([a-z](?:[\w.-]*\w)?)", page)) - flags == set()
@@ -225,7 +227,7 @@ def test_what_the_page_of_the_terminal_view_names_is_there() -> None:
     parser = ArgumentParser()
     top.add_arguments(parser)
     own = {name for action in parser._actions for name in action.option_strings}
-    settings = {f"--{name}" for option in top.OPTIONS for name in (option.key, *option.aliases)}
+    settings = {f"--{name}" for option in options_of(top.SETTINGS) for name in (option.key, *option.aliases)}
 
     named = set(re.findall(r"--[a-z](?:[\w.-]*\w)?", (ROOT / "docs" / "top.md").read_text()))
     assert named <= own | settings

@@ -31,7 +31,7 @@ ROOMS = {
     "model": _room(1150),
     "runtime": _room(490, "model"),
     "net": _room(850, "errors.py model runtime"),
-    "config": _room(750, "errors.py net catalog web integrations"),
+    "config": _room(750, "errors.py net"),
     "driver": _room(2100, "errors.py model runtime"),
     "recording": _room(500, "errors.py model storage"),
     "owners/kernel": _room(1450, "model runtime"),
@@ -113,6 +113,13 @@ def test_no_module_imports_itself_through_others() -> None:
 def test_the_exporter_loads_no_tool() -> None:
     """What runs on every node never loads what runs beside Prometheus or in a terminal."""
     assert _loaded("gpuledger.cli.serve", "gpuledger.cli.build", prefix="gpuledger.tools.") == []
+
+
+def test_the_report_loads_nothing_of_the_exporter() -> None:
+    """The report needs a Prometheus: no driver, no owners, no ledger, no server."""
+    rooms = ("driver", "owners", "ledger", "web")
+
+    assert [_loaded("gpuledger.cli.report", prefix=f"gpuledger.{room}.") for room in rooms] == [[], [], [], []]
 
 
 def _loaded(*modules: str, prefix: str) -> list[str]:

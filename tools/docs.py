@@ -10,20 +10,21 @@ from gpuledger.catalog import CATALOG, kinds
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.catalog.otel import CONVENTIONS
 from gpuledger.cli.demo import RECORDING
-from gpuledger.config.options import OPTIONS, Option
+from gpuledger.config.exporter import Config
+from gpuledger.config.settings import GROUPS, options_of
 from gpuledger.model import Owner
 from gpuledger.recording.replay import Replay
+from gpuledger.tools.exporterclient import ExporterSettings
 from gpuledger.tools.fleet.pages import families as fleet_families
-from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.tools.fleet.settings import FleetSettings
 from gpuledger.tools.idle.formats import idle_table
 from gpuledger.tools.idle.rows import IdleRow, Prices, ranked
-from gpuledger.tools.idle.settings import OPTIONS as IDLE_OPTIONS
+from gpuledger.tools.idle.settings import IdleSettings
 from gpuledger.tools.job.formats import screen, short
-from gpuledger.tools.job.settings import OPTIONS as JOB_OPTIONS
+from gpuledger.tools.job.settings import JobSettings
 from gpuledger.tools.job.use import DeviceUse, JobUse
-from gpuledger.tools.report.settings import OPTIONS as REPORT_OPTIONS
+from gpuledger.tools.report.settings import ReportSettings
 from gpuledger.tools.top.columns import COLUMNS, View
-from gpuledger.tools.top.exporter import OWN as TOP_OPTIONS
 from gpuledger.tools.top.feed import Ticks
 from gpuledger.tools.top.keys import KEYS
 from gpuledger.tools.top.pages import once
@@ -106,8 +107,7 @@ def metrics() -> str:
 
 def configuration(page: str) -> str:
     """The page with the current table of settings."""
-    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
-    return _between(page, BEGIN, [*rows, *(_setting(option) for option in OPTIONS)], END)
+    return _between(page, BEGIN, _settings(Config), END)
 
 
 def dialects(page: str) -> str:
@@ -137,14 +137,12 @@ def fleet(page: str) -> str:
         ]
         rows.append(f"| `{family.name}` | {family.type.value} | {', '.join(labels)} | {family.help} |")
     page = _between(page, FLEET_METRICS_BEGIN, rows, FLEET_METRICS_END)
-    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
-    return _between(page, FLEET_BEGIN, [*rows, *(_setting(option) for option in FLEET_OPTIONS)], FLEET_END)
+    return _between(page, FLEET_BEGIN, _settings(FleetSettings), FLEET_END)
 
 
 def report(page: str) -> str:
     """The page with the current table of settings."""
-    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
-    return _between(page, REPORT_BEGIN, [*rows, *(_setting(option) for option in REPORT_OPTIONS)], REPORT_END)
+    return _between(page, REPORT_BEGIN, _settings(ReportSettings), REPORT_END)
 
 
 SAMPLE_IDLE = (
@@ -169,8 +167,7 @@ def _sample_idle() -> str:
 def idle(page: str) -> str:
     """The page with an example and the current table of settings."""
     page = _between(page, IDLE_SAMPLE_BEGIN, ["```", *_sample_idle().splitlines(), "```"], IDLE_SAMPLE_END)
-    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
-    return _between(page, IDLE_BEGIN, [*rows, *(_setting(option) for option in IDLE_OPTIONS)], IDLE_END)
+    return _between(page, IDLE_BEGIN, _settings(IdleSettings), IDLE_END)
 
 
 def _sample_job() -> list[str]:
@@ -190,8 +187,7 @@ def _sample_job() -> list[str]:
 def slurm(page: str) -> str:
     """The page with an example of a job and the settings of `gpuledger job`."""
     page = _between(page, JOB_SAMPLE_BEGIN, _sample_job(), JOB_SAMPLE_END)
-    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
-    return _between(page, JOB_BEGIN, [*rows, *(_setting(option) for option in JOB_OPTIONS)], JOB_END)
+    return _between(page, JOB_BEGIN, _settings(JobSettings), JOB_END)
 
 
 def top(page: str) -> str:
@@ -207,8 +203,7 @@ def top(page: str) -> str:
     text = once(_demo(30), View(), columns=80, colour=False, utf8=True)
     screen = ["```", *text.splitlines()[1:], "```"]  # without the title, which has the version and the time of day
     page = _between(page, SCREEN_BEGIN, screen, SCREEN_END)
-    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
-    return _between(page, TOP_BEGIN, [*rows, *(_setting(option) for option in TOP_OPTIONS)], TOP_END)
+    return _between(page, TOP_BEGIN, _settings(ExporterSettings), TOP_END)
 
 
 def security(page: str) -> str:
@@ -234,9 +229,13 @@ def _between(page: str, begin: str, rows: list[str], end: str) -> str:
     return "\n".join([before + begin, *rows, end + after])
 
 
-def _setting(option: Option) -> str:
-    older = ", ".join([f"`--{alias}`" for alias in option.aliases] + [f"`{variable}`" for variable in option.variables])
-    return f"| `--{option.key}` | `{option.default_text}` | {option.help} | {older} |"
+def _settings(kind: type) -> list[str]:
+    """The table of settings in the order of their groups, as in the help."""
+    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
+    for option in sorted(options_of(kind), key=lambda option: GROUPS.index(option.group)):
+        older = ", ".join(f"`{name}`" for name in (*(f"--{alias}" for alias in option.aliases), *option.variables))
+        rows.append(f"| `--{option.key}` | `{option.default_text}` | {option.help} | {older} |")
+    return rows
 
 
 def otlp(page: str) -> str:

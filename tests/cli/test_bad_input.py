@@ -12,11 +12,12 @@ import pytest
 
 from gpuledger.cli import COMMANDS, main
 from gpuledger.cli.usage import EXAMPLES
-from gpuledger.config.options import ENVIRONMENTS, OPTIONS
-from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
-from gpuledger.tools.idle.settings import OPTIONS as IDLE_OPTIONS
-from gpuledger.tools.job.settings import OPTIONS as JOB_OPTIONS
-from gpuledger.tools.report.settings import OPTIONS as REPORT_OPTIONS
+from gpuledger.config.exporter import ENVIRONMENTS, OPTIONS
+from gpuledger.config.settings import options_of
+from gpuledger.tools.fleet.settings import FleetSettings
+from gpuledger.tools.idle.settings import IdleSettings
+from gpuledger.tools.job.settings import JobSettings
+from gpuledger.tools.report.settings import ReportSettings
 from tests.cli.running import COMMAND, gpuledger, surroundings
 
 
@@ -247,11 +248,10 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert re.match(rf"usage: gpuledger {name}( [A-Z]+)* \[FLAGS\]\n\n{re.escape(COMMANDS[name])}\.\n", shown)
     text = " ".join(shown.split())
     own = {
-        "fleet": FLEET_OPTIONS,
-        "idle": IDLE_OPTIONS,
-        "job": JOB_OPTIONS,
-        "report": REPORT_OPTIONS,
-        "completion": (),
+        "fleet": options_of(FleetSettings),
+        "idle": options_of(IdleSettings),
+        "job": options_of(JobSettings),
+        "report": options_of(ReportSettings),
     }
     for option in own.get(name, OPTIONS):
         assert f"--{option.key}" in text

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.cli.logs import LEVELS, LineFormatter, set_up
-from gpuledger.config.options import LOG_LEVELS
+from gpuledger.config.exporter import LOG_LEVELS
 
 ODD = st.text() | st.sampled_from(["a\nb", "\r\n", "\x1b[31m", '"', "\\", "", "a=b c", "\u2028", "\x85", "\ud800"])
 LOGFMT = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[A-Za-z0-9._]+)(?: |$)')

@@ -12,7 +12,7 @@ import pytest
 
 from gpuledger.cli.providers import providers
 from gpuledger.config import load as config
-from gpuledger.config.options import ENVIRONMENTS, OPTIONS
+from gpuledger.config.exporter import ENVIRONMENTS, OPTIONS
 from gpuledger.errors import ConfigError
 from gpuledger.owners.providers import containerd, cri, docker
 from gpuledger.owners.providers.containerd import ContainerdProvider

@@ -14,13 +14,15 @@ import yaml
 
 from gpuledger import __version__
 from gpuledger.cli import main
-from gpuledger.config.options import CONFIG_FILE, OPTIONS
-from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.config.exporter import CONFIG_FILE, OPTIONS
+from gpuledger.config.settings import options_of
+from gpuledger.tools.fleet.settings import FleetSettings
 from tools import chart, manifests
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-FLAGS = {name for option in (*OPTIONS, *FLEET_OPTIONS, CONFIG_FILE) for name in (option.key, *option.aliases)}
+SETTINGS = (*OPTIONS, *options_of(FleetSettings), CONFIG_FILE)
+FLAGS = {name for option in SETTINGS for name in (option.key, *option.aliases)}
 FREE = {"config", "containerSecurityContext", "resources", "affinity"}
 """Values with free keys, defined by Kubernetes or by the program."""
 

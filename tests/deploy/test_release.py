@@ -14,8 +14,9 @@ import pytest
 
 from gpuledger import __version__, cli
 from gpuledger.cli import COMMANDS, version_text
-from gpuledger.config.options import OPTIONS
-from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
+from gpuledger.config.exporter import OPTIONS
+from gpuledger.config.settings import options_of
+from gpuledger.tools.fleet.settings import FleetSettings
 from tests import checkout
 from tools import audit, man, sbom
 
@@ -69,7 +70,8 @@ def test_content_of_the_wheel(trees: list[Path]) -> None:
     info = f"gpuledger-{__version__}.dist-info"
     wanted = {"gpuledger/demo.jsonl.gz", "gpuledger/py.typed", f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE"}
     assert wanted <= names
-    assert f"gpuledger-{__version__}.data/data/share/man/man1/gpuledger.1" in names
+    shared = ("man/man1/gpuledger.1", "bash-completion/completions/gpuledger")
+    assert {f"gpuledger-{__version__}.data/data/share/{name}" for name in shared} <= names
     assert commit == {"commit": "c0ffee", "date": "2023-11-14"}
     assert {name.partition("/")[0] for name in names} == {"gpuledger", info, f"gpuledger-{__version__}.data"}
 
@@ -89,7 +91,7 @@ def test_the_manual_page_is_current_and_complete() -> None:
     text = man.PAGE.read_text()
 
     assert text == man.page(), "run `make docs`"
-    for option in (*OPTIONS, *FLEET_OPTIONS):
+    for option in (*OPTIONS, *options_of(FleetSettings)):
         assert "\\fB" + f"--{option.key}".replace("-", "\\-") + "\\fR" in text
     assert all(f".B {name}\n" in text for name in COMMANDS)
 

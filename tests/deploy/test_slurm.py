@@ -14,7 +14,7 @@ import yaml
 from gpuledger.config import load as config
 from gpuledger.owners.names import Names
 from gpuledger.owners.providers.hpcdir import HpcProvider
-from gpuledger.tools.report.settings import OPTIONS, Settings
+from gpuledger.tools.report.settings import ReportSettings
 from tests.cli.running import serving, surroundings
 from tests.components import program
 from tests.deploy.slurmscripts import SCRIPTS, run
@@ -145,7 +145,7 @@ def test_the_page_names_files_and_flags_that_exist() -> None:
         flags: dict[str, list[str]] = {}
         for flag, value in re.findall(r"--([\w.-]+) ('[^']+'|\S+)", " ".join(words)):
             flags.setdefault(flag, []).append(value.strip("'"))
-        config.load_as(Settings, OPTIONS, flags, {})
+        config.load_as(ReportSettings, flags, {})
 
 
 @pytest.mark.needs("promtool")

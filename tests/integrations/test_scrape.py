@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from gpuledger.errors import UpstreamError
 from gpuledger.integrations.exposition import Limits
-from gpuledger.integrations.scrape import SETTLED_NS, File, Page, Place, parse_place, unzipped
-from gpuledger.net.address import Address
+from gpuledger.integrations.scrape import SETTLED_NS, File, Page, unzipped
+from gpuledger.net.address import Address, Place, parse_place
 from tests.certificates import copy_certificate
 from tests.integrations.dcgmexporter.server import Say, hang, page, raw, upstream
 from tests.integrations.dcgmexporter.world import NAMES, body, parsed

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.config.options import SHOWN as SHOWN_CHOICES
+from gpuledger.config.exporter import SHOWN as SHOWN_CHOICES
 from gpuledger.ledger.rows import Rows
 from gpuledger.ledger.uses import IDLE, SHOWN, WINDOW_US, UseBook
 from gpuledger.model import (

@@ -14,7 +14,7 @@ import yaml
 from gpuledger.config import load as config
 from gpuledger.tools.fleet.in_use import Usage
 from gpuledger.tools.fleet.refresh import Refresh
-from gpuledger.tools.fleet.settings import OPTIONS, Settings
+from gpuledger.tools.fleet.settings import FleetSettings
 from gpuledger.tools.prometheus.answer import Answer
 from gpuledger.tools.prometheus.client import Access
 from gpuledger.tools.prometheus.client import Prometheus as Client
@@ -78,7 +78,7 @@ class At:
 def usages(server: Prometheus, moment: float, **flags: str) -> list[Usage]:
     """What the service would show then."""
     given = {name.replace("_", "-"): [text] for name, text in flags.items()}
-    refresh = Refresh(At(server, moment).query, config.load_as(Settings, OPTIONS, given, {}).plan())
+    refresh = Refresh(At(server, moment).query, config.load_as(FleetSettings, given, {}).plan())
     refresh.step()
     assert refresh.state.success, refresh.state.reason
     return list(refresh.state.usages)

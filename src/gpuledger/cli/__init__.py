@@ -15,7 +15,8 @@ from typing import Any, NoReturn, Protocol
 from gpuledger import __version__
 from gpuledger.cli import terminal, usage
 from gpuledger.config import load as config
-from gpuledger.config.options import CONFIG_FILE, OPTIONS, Config, Option
+from gpuledger.config.exporter import CONFIG_FILE, Config
+from gpuledger.config.settings import GROUPS, Option, options_of
 from gpuledger.errors import ConfigError, UsageError
 
 COMMANDS = {
@@ -31,7 +32,6 @@ COMMANDS = {
     "idle": "rank allocated GPUs that are not used, by cost",
     "job": "show what a batch job used: energy, GPU-hours, busy share, idle tail and cost",
     "report": "report energy, GPU-hours and cost by owner, from Prometheus",
-    "completion": "print a completion script for bash, zsh or fish",
 }
 ABOUT = "gpuledger attributes the use of NVIDIA GPUs to processes, containers and pods."
 BUILD = Path(__file__).parents[1] / "build.json"
@@ -42,7 +42,7 @@ LIBRARIES = ("nvidia-ml-py", "h2", "PyYAML")
 class Command(Protocol):
     """The interface of a command's module.
 
-    A command with its own settings also has OPTIONS and a class Settings; the others use the exporter's.
+    A command with its own settings names their dataclass as SETTINGS; the others use the exporter's.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -88,7 +88,7 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
     name = "serve" if words[0].startswith("-") else words.pop(0)
     if name not in COMMANDS:
         raise ConfigError(f"unknown command {name!r}", config.suggest(name, COMMANDS) or "see gpuledger --help")
-    command, options, parser = prepare(name, is_complete="--help-all" in words)
+    command, _, parser = prepare(name, is_complete="--help-all" in words)
     try:
         arguments, unknown = parser.parse_known_args(words)
     except SystemExit:  # --help
@@ -96,9 +96,9 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
     if unknown:
         raise _unknown(unknown, parser)
     _check(environment)
-    settings = config.load_as(getattr(command, "Settings", Config), options, _flags(arguments), environment)
+    settings = config.load_as(_settings(command), _flags(arguments), environment)
     if arguments.print_config:
-        terminal.write(config.dump(settings, options).encode())
+        terminal.write(config.dump(settings).encode())
         return 0
     return command.run(arguments, settings)
 
@@ -106,7 +106,7 @@ def _run(words: list[str], environment: Mapping[str, str]) -> int:
 def prepare(name: str, *, is_complete: bool = True) -> tuple[Command, Sequence[Option], Parser]:
     """A command, its settings, and the parser of its flags; its help is complete or shows only the usual settings."""
     command: Command = import_module(f"gpuledger.cli.{name}")
-    options: Sequence[Option] = getattr(command, "OPTIONS", OPTIONS)
+    options = options_of(_settings(command))
     parser = _parser(name, options, is_complete=is_complete)
     command.add_arguments(parser)
     words = [str(action.metavar or action.dest.upper()) for action in parser._get_positional_actions()]  # noqa: SLF001
@@ -114,19 +114,17 @@ def prepare(name: str, *, is_complete: bool = True) -> tuple[Command, Sequence[O
     return command, options, parser
 
 
+def _settings(command: Command) -> type[Any]:
+    return getattr(command, "SETTINGS", Config)
+
+
 def _check(environment: Mapping[str, str]) -> None:
     """Reject unknown variables. Other commands' settings are loaded only if a variable might be theirs."""
     try:
         config.check_environment(environment)
     except ConfigError:
-        from gpuledger.tools.fleet.settings import OPTIONS as FLEET_OPTIONS
-        from gpuledger.tools.idle.settings import OPTIONS as IDLE_OPTIONS
-        from gpuledger.tools.job.settings import OPTIONS as JOB_OPTIONS
-        from gpuledger.tools.report.settings import OPTIONS as REPORT_OPTIONS
-        from gpuledger.tools.top.exporter import OWN as TOP_OPTIONS
-
-        others = (*FLEET_OPTIONS, *IDLE_OPTIONS, *JOB_OPTIONS, *REPORT_OPTIONS, *TOP_OPTIONS)
-        config.check_environment(environment, others)
+        kinds = {getattr(import_module(f"gpuledger.cli.{name}"), "SETTINGS", Config) for name in COMMANDS}
+        config.check_environment(environment, [option for kind in kinds for option in options_of(kind)])
 
 
 def _parser(name: str, options: Sequence[Option], *, is_complete: bool) -> Parser:
@@ -141,10 +139,10 @@ def _parser(name: str, options: Sequence[Option], *, is_complete: bool) -> Parse
     parser.add_argument("--help-all", action="help", help="show this help with all settings and exit")
     parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and exit")
     _add(parser, CONFIG_FILE)
-    titles = {usage.group_of(option) for option in shown}
-    groups = {title: parser.add_argument_group(title) for title in (*usage.GROUPS, usage.OTHERS) if title in titles}
+    titles = {option.group for option in shown}
+    groups = {title: parser.add_argument_group(title) for title in GROUPS if title in titles}
     for option in options:
-        _add(groups.get(usage.group_of(option), parser), option, is_shown=option in shown)
+        _add(groups.get(option.group, parser), option, is_shown=option in shown)
     return parser
 
 

@@ -16,8 +16,8 @@ from gpuledger.catalog.dialects.counters import Counter, duplicates
 from gpuledger.catalog.dialects.counters import parse as parse_counters
 from gpuledger.cli import web
 from gpuledger.cli.providers import providers
+from gpuledger.config.exporter import Config
 from gpuledger.config.load import LARGEST_FILE
-from gpuledger.config.options import Config
 from gpuledger.errors import ConfigError, UsageError
 from gpuledger.ledger.interval import Policy
 from gpuledger.ledger.time import BUFFER_NS
@@ -120,8 +120,8 @@ def _collectors(settings: Config) -> list[Collector]:
         dcgm.start()
         collectors.append(dcgm)
     if settings.tokens_scrape:
+        from gpuledger.config.parsers import ANNOTATIONS
         from gpuledger.integrations.tokens.collector import TokenCollector
-        from gpuledger.integrations.tokens.targets import ANNOTATIONS
 
         if ANNOTATIONS in settings.tokens_scrape and not settings.kubernetes_api:
             raise ConfigError("--tokens.scrape=annotations reads pods at the API server", "add --kubernetes.api")
@@ -192,7 +192,8 @@ def _push(settings: Config, hostname: str) -> Push | None:
 
 def upstream_source(settings: Config) -> Source:
     """The source of a dcgm-exporter's metrics: a URL or a file."""
-    from gpuledger.integrations.scrape import File, Page, parse_place
+    from gpuledger.integrations.scrape import File, Page
+    from gpuledger.net.address import parse_place
 
     if settings.dcgm_exporter_max_age < settings.dcgm_exporter_interval:
         raise ConfigError("--dcgm-exporter.max-age is shorter than --dcgm-exporter.interval",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gpuledger.cli import logs, serve, terminal
 from gpuledger.cli.build import Exporter
+from gpuledger.config.exporter import Config
 from gpuledger.config.load import load
-from gpuledger.config.options import Config
 from gpuledger.errors import RecordingError
 
 RECORDING = Path(__file__).parents[1] / "demo.jsonl.gz"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpuledger.cli import build, explain, logs, terminal, web
 from gpuledger.cli.providers import providers
-from gpuledger.config.options import Config
+from gpuledger.config.exporter import Config
 from gpuledger.errors import UsageError
 from gpuledger.loop import Loop
 from gpuledger.model import Driver, Tick

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuledger.cli import logs, terminal
 from gpuledger.cli.providers import providers
-from gpuledger.config.options import Config
+from gpuledger.config.exporter import Config
 from gpuledger.errors import ConfigError, HttpError
 from gpuledger.model import Device, Facts, Owner, Reading, Tick
 from gpuledger.net.address import Address, parse_listen_address

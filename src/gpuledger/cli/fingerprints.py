@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from gpuledger.cli import terminal
-from gpuledger.config.options import Config
+from gpuledger.config.exporter import Config
 from gpuledger.errors import ConfigError, JournalError, UsageError
 from gpuledger.storage import exchange
 from gpuledger.storage.atomicfile import replacing

@@ -12,12 +12,12 @@ from gpuledger.tools.fleet.discovery import PATH as SD_PATH
 from gpuledger.tools.fleet.discovery import Discovery
 from gpuledger.tools.fleet.pages import Pages, families
 from gpuledger.tools.fleet.refresh import Refresh
-from gpuledger.tools.fleet.settings import OPTIONS, Settings
+from gpuledger.tools.fleet.settings import FleetSettings
 from gpuledger.tools.prometheus.client import Prometheus
 from gpuledger.web.negotiate import Format
 from gpuledger.web.text import Renderer
 
-__all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
+SETTINGS = FleetSettings
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="query once, print the metrics and exit")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: FleetSettings) -> int:
     """Serve until SIGTERM or SIGINT. With --once, exit code 1 if Prometheus does not answer."""
     plan = settings.plan()
     refresh = Refresh(Prometheus(settings.access()).query, plan)

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 
 from gpuledger.cli import terminal
 from gpuledger.errors import ConfigError, LostError, PrometheusError, SnapshotError
+from gpuledger.tools.exporterclient import ExporterClient
 from gpuledger.tools.idle import pairs
 from gpuledger.tools.idle.formats import idle_json, idle_table, pairs_json, pairs_table
 from gpuledger.tools.idle.rows import QUERIES, ranked, rows_of_fleet, rows_of_node
-from gpuledger.tools.idle.settings import OPTIONS, Settings
+from gpuledger.tools.idle.settings import IdleSettings
 from gpuledger.tools.prometheus.answer import Series
 from gpuledger.tools.prometheus.client import Prometheus
-from gpuledger.tools.top.exporter import Exporter
 
-__all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
+SETTINGS = IdleSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: IdleSettings) -> int:
     """Exit code 1 and one line if the exporter or the Prometheus does not answer."""
     for_fleet = settings.for_fleet()
     if arguments.pairs and not for_fleet:
@@ -46,13 +46,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _idle(settings: Settings, *, for_fleet: bool, as_json: bool) -> str:
+def _idle(settings: IdleSettings, *, for_fleet: bool, as_json: bool) -> str:
     prices = settings.prices()
     if for_fleet:
         now_s = time.time()
         rows = rows_of_fleet(_answers(settings, QUERIES, now_s), now_s, prices)
     else:
-        snapshot = Exporter(settings.exporter_access())()
+        snapshot = ExporterClient(settings.exporter_access())()
         now_s, rows = snapshot.time, rows_of_node(snapshot, prices)
     rows = ranked(rows, settings.min)
     if as_json:
@@ -60,13 +60,13 @@ def _idle(settings: Settings, *, for_fleet: bool, as_json: bool) -> str:
     return idle_table(rows, prices, nodes=for_fleet, colour=terminal.has_colour())
 
 
-def _pairs(settings: Settings, *, as_json: bool) -> str:
+def _pairs(settings: IdleSettings, *, as_json: bool) -> str:
     queries = pairs.queries(settings.pairs_window)
     found = pairs.find_pairs(pairs.workloads(_answers(settings, queries, time.time())))
     return pairs_json(found, queries) if as_json else pairs_table(found, queries, colour=terminal.has_colour())
 
 
-def _answers(settings: Settings, queries: Mapping[str, str], now_s: float) -> dict[str, tuple[Series, ...]]:
+def _answers(settings: IdleSettings, queries: Mapping[str, str], now_s: float) -> dict[str, tuple[Series, ...]]:
     """The result of each query at one moment. Warnings of the server are printed."""
     server = Prometheus(settings.access())
     answers = {}

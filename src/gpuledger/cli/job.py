@@ -12,14 +12,14 @@ from gpuledger.cli import terminal
 from gpuledger.errors import ConfigError, JournalError, LostError, PrometheusError, SnapshotError
 from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.storage.journalfile import JournalFile
+from gpuledger.tools.exporterclient import ExporterClient
 from gpuledger.tools.job import formats
 from gpuledger.tools.job.history import of_prometheus
-from gpuledger.tools.job.settings import JOURNAL_SOURCE, OPTIONS, PROMETHEUS_SOURCE, Settings, parse_job
+from gpuledger.tools.job.settings import JOURNAL_SOURCE, PROMETHEUS_SOURCE, JobSettings, parse_job
 from gpuledger.tools.job.use import JobUse, of_journal, of_snapshot
 from gpuledger.tools.prometheus.client import Prometheus
-from gpuledger.tools.top.exporter import Exporter
 
-__all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
+SETTINGS = JobSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: JobSettings) -> int:
     """Exit code 1 and one line if the job is not known, or its source does not answer."""
     if arguments.json and arguments.short:
         raise ConfigError("--json and --short exclude each other", "set one of them")
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _find(job: str, source: str, settings: Settings) -> JobUse | None:
+def _find(job: str, source: str, settings: JobSettings) -> JobUse | None:
     if source == PROMETHEUS_SOURCE:
         return of_prometheus(Prometheus(settings.access()), job, time.time(), settings.since)
     if source == JOURNAL_SOURCE:
@@ -64,10 +64,10 @@ def _find(job: str, source: str, settings: Settings) -> JobUse | None:
         if state is None:
             raise JournalError("it does not exist", "set --journal.path as for the exporter", "missing")
         return of_journal(state, job, platform.node())
-    return of_snapshot(Exporter(settings.exporter_access())(), job)
+    return of_snapshot(ExporterClient(settings.exporter_access())(), job)
 
 
-def _unknown(job: str, source: str, settings: Settings) -> str:
+def _unknown(job: str, source: str, settings: JobSettings) -> str:
     if source == PROMETHEUS_SOURCE:
         days = f"the last {settings.since / 86400:g} days"
         return (

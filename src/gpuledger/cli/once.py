@@ -7,7 +7,7 @@ import os
 
 from gpuledger.catalog.dialects import families_of
 from gpuledger.cli import build, logs, terminal
-from gpuledger.config.options import Config
+from gpuledger.config.exporter import Config
 from gpuledger.errors import ConfigError
 from gpuledger.storage.atomicfile import replacing
 from gpuledger.web.json import tick_json

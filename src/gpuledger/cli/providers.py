@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuledger.config.options import Config
+from gpuledger.config.exporter import Config
 from gpuledger.owners.providers.provider import PolledProvider, Provider
 
 

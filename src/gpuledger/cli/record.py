@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuledger.cli import build, logs
 from gpuledger.cli.terminal import StopSignal
 from gpuledger.config import durations
-from gpuledger.config.options import Config
+from gpuledger.config.exporter import Config
 from gpuledger.errors import ConfigError, UsageError
 from gpuledger.loop import Loop
 from gpuledger.recording.recording import Recorder, recording

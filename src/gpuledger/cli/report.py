@@ -21,17 +21,17 @@ from gpuledger.tools.report.mapfile import Departments, read
 from gpuledger.tools.report.queries import Grouping
 from gpuledger.tools.report.report import Report
 from gpuledger.tools.report.rows import Kind, create_rows, spread
-from gpuledger.tools.report.settings import OPTIONS, Settings
+from gpuledger.tools.report.settings import ReportSettings
 from gpuledger.tools.report.span import Span
 
-__all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
+SETTINGS = ReportSettings
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
     """All flags of `report` are settings."""
 
 
-def run(_: argparse.Namespace, settings: Settings) -> int:
+def run(_: argparse.Namespace, settings: ReportSettings) -> int:
     """Write the report; exit code 1 and one line if Prometheus does not return what it needs."""
     output_format = settings.output_format()
     span, grouping, prices = settings.span(time.time_ns() // 1_000_000), settings.grouping(), settings.prices()
@@ -66,7 +66,7 @@ def run(_: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _write_focus(settings: Settings, server: Prometheus, span: Span) -> int:
+def _write_focus(settings: ReportSettings, server: Prometheus, span: Span) -> int:
     """Write the rows of FOCUS; notes go to standard error, because the file has no place for them."""
     settings.check_focus()
     prices, grouping = settings.prices(), settings.grouping()

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from gpuledger.cli import logs, terminal, web
 from gpuledger.cli.build import Exporter
-from gpuledger.config.options import Config
+from gpuledger.config.exporter import Config
 from gpuledger.owners.kernel.procfs import raise_fd_limit
 
 log = logging.getLogger(__name__)

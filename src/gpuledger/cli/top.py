@@ -14,12 +14,13 @@ from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
 from gpuledger.errors import ConfigError, LostError, SnapshotError, UsageError
 from gpuledger.owners.kernel.procfs import Procfs
+from gpuledger.tools.exporterclient import ExporterClient
 from gpuledger.tools.top.columns import BY_NAME, NUMBERS, View
-from gpuledger.tools.top.exporter import OPTIONS, Exporter, Settings
 from gpuledger.tools.top.feed import Feed, Source, Ticks
 from gpuledger.tools.top.host import Host
 from gpuledger.tools.top.pages import once
 from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice
+from gpuledger.tools.top.settings import TopSettings
 from gpuledger.web.snapshot.codec import clean, encode
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from gpuledger.loop import Loop
 
-__all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
+SETTINGS = TopSettings
 
 MIN_COLUMNS = 20
 DEFAULT_SIZE = (120, 24)
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--filter", default="", metavar="WORDS", help="show only rows that contain all of these words")
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: TopSettings) -> int:
     """Exit code 1 if the exporter cannot be reached or the driver cannot be read."""
     if arguments.demo:
         settings = replace(settings, source=f"replay:{RECORDING}")
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return app.return_code or 0
 
 
-def _is_local(settings: Settings) -> bool:
+def _is_local(settings: TopSettings) -> bool:
     """Whether the processes are those of this host."""
     return not settings.connect and settings.source == "nvml"
 
@@ -87,10 +88,10 @@ def _view(arguments: argparse.Namespace, *, host: bool) -> View:
 
 
 @contextmanager
-def _source(settings: Settings) -> Iterator[tuple[Source, Loop | None]]:
+def _source(settings: TopSettings) -> Iterator[tuple[Source, Loop | None]]:
     """The source of snapshots, and its loop if it reads this host."""
     if settings.connect:
-        yield Exporter(settings.access()), None
+        yield ExporterClient(settings.exporter_access()), None
         return
     loop = build.loop(settings)
     try:
@@ -100,7 +101,7 @@ def _source(settings: Settings) -> Iterator[tuple[Source, Loop | None]]:
         loop.stop()
 
 
-def _once(arguments: argparse.Namespace, settings: Settings, view: View) -> int:
+def _once(arguments: argparse.Namespace, settings: TopSettings, view: View) -> int:
     try:
         with _source(settings) as (source, loop):
             if loop is not None:  # shares and power need an earlier tick

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpuledger.config.options import OPTIONS, Option
+from gpuledger.config.exporter import OPTIONS
+from gpuledger.config.settings import Option
 
 EXAMPLES: dict[str, tuple[str, str]] = {
     "serve": (
@@ -38,7 +39,6 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gpuledger report --prometheus.url http://prometheus:9090 --since 7d --by namespace",
         "gpuledger report --prometheus.url http://prometheus:9090 --month 2026-10 --by account --output october.html",
     ),
-    "completion": ("source <(gpuledger completion bash)", "gpuledger completion fish | source"),
 }
 USUAL = {
     "serve": (
@@ -51,26 +51,6 @@ USUAL = {
 """The exporter's settings in the help of these commands."""
 USUAL_ELSEWHERE = ("environment", "source", "log.level")
 """The same for the other commands."""
-GROUPS = {
-    "web": ("web",),
-    "readings": ("tick", "driver", "collector", "source", "path"),
-    "series": ("process", "container", "allocation", "metric-retention", "metric-prefix"),
-    "owners": ("environment", "docker", "cri", "pod-resources-socket", "kubernetes", "kubernetes-enabled", "slurm"),
-    "energy": ("energy", "journal"),
-    "dcgm-exporter and DCGM": ("dcgm", "dcgm-exporter", "dcgm-update-frequency"),
-    "Prometheus": ("prometheus",),
-    "period and groups": ("since", "from", "to", "month", "time-zone", "by", "map", "top", "step", "gap"),
-    "GPUs in use": (
-        "in-use", "window", "query", "memory-query", "allocated-query", "resident-query", "unit", "refresh", "max-age",
-    ),
-    "prices": ("price", "price-gpu-hour", "price-model", "gpu-hours", "idle", "currency", "carbon", "pue"),
-    "idle allocations": ("min", "pairs"),
-    "output": ("format", "output", "allow-partial"),
-    "another exporter": ("connect", "exporter"),
-    "log": ("log",),
-}  # fmt: skip
-"""Title of each group in the help, and the first part of the keys in it."""
-OTHERS = "others"
 GUESSES = {
     "--web.listen-address :9400": ("-p", "--port", "--listen", "--host", "--bind", "--addr", "--address", "--web.port"),
     "--tick.interval 5s": ("--interval", "--scrape-interval", "--collect-interval", "--delay"),
@@ -85,12 +65,6 @@ GUESSES = {
 def is_usual(command: str, option: Option) -> bool:
     """Whether the help of a command shows the setting; a command's own settings are always shown."""
     return option not in OPTIONS or option.key in USUAL.get(command, USUAL_ELSEWHERE)
-
-
-def group_of(option: Option) -> str:
-    """The title of the setting's group."""
-    first = option.key.partition(".")[0]
-    return next((title for title, firsts in GROUPS.items() if first in firsts), OTHERS)
 
 
 def examples(command: str, hidden: int) -> str:

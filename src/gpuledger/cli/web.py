@@ -16,8 +16,8 @@ from gpuledger.web.listen import passed_sockets
 from gpuledger.web.server import Server, Wrap
 
 if TYPE_CHECKING:
-    from gpuledger.config.options import Config
-    from gpuledger.tools.fleet.settings import Settings as FleetSettings
+    from gpuledger.config.exporter import Config
+    from gpuledger.tools.fleet.settings import FleetSettings
     from gpuledger.web.webconfig import WebFile
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The configuration: flags override environment variables, which override the YAML file, which overrides defaults.
 
-Every option is declared in `options.py`. `--tick.interval 5s`, `GPULEDGER_TICK_INTERVAL=5s` and
-`tick: {interval: 5s}` in the file are the same setting and go through the same parser.
+Every setting is declared once, as a field of a dataclass (`settings.py`). `--tick.interval 5s`,
+`GPULEDGER_TICK_INTERVAL=5s` and `tick: {interval: 5s}` in the file are the same setting and go through the same parser.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuledger.config import durations
-from gpuledger.config.options import CONFIG_FILE, OPTIONS, Config, Option
+from gpuledger.config.exporter import CONFIG_FILE, OPTIONS, Config
+from gpuledger.config.settings import Option, options_of
 from gpuledger.errors import ConfigError
 from gpuledger.net.address import redacted
 
@@ -25,16 +26,12 @@ LARGEST_FILE = 100_000
 
 def load(flags: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> Config:
     """The exporter's configuration."""
-    return load_as(Config, OPTIONS, flags, environment)
+    return load_as(Config, flags, environment)
 
 
-def load_as(
-    kind: Callable[..., T],
-    options: Sequence[Option],
-    flags: Mapping[str, Sequence[str]],
-    environment: Mapping[str, str],
-) -> T:
+def load_as(kind: type[T], flags: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> T:
     """Settings from flags (texts by key), from the environment, and from the file that either names."""
+    options = options_of(kind)
     origin, path = f"--{CONFIG_FILE.key}", (flags.get(CONFIG_FILE.key) or [""])[-1]
     if not path:
         origin, path = CONFIG_FILE.variable, environment.get(CONFIG_FILE.variable, "")
@@ -124,12 +121,12 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return closest(word, known)
 
 
-def dump(config: object, options: Sequence[Option] = OPTIONS) -> str:
+def dump(config: object) -> str:
     """The configuration as a YAML file that loads to the same configuration."""
     import yaml
 
     tree: dict[str, Any] = {}
-    for option in options:
+    for option in options_of(type(config)):
         value = getattr(config, option.name)
         if value is None:
             continue

@@ -6,8 +6,12 @@ import re
 from collections.abc import Callable
 
 from gpuledger.config import durations
-from gpuledger.net.address import has_credentials, parse_address, parse_listen_address, parse_url
+from gpuledger.net.address import has_credentials, parse_address, parse_listen_address, parse_place, parse_url
 
+ANNOTATIONS = "annotations"
+"""The value of --tokens.scrape for annotated pods."""
+OWNER = re.compile(r"(?:(unit|job|pid):)?([\w.@:/\\-]{1,512})", re.ASCII)
+OWNER_FIX = "write OWNER=URL, such as ml/vllm-0=http://10.0.0.7:8000/metrics, or annotations"
 HOSTENGINE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 
 
@@ -141,8 +145,6 @@ def hostengine(text: str) -> str:
 def upstream(text: str) -> str:
     """The URL or path of a dcgm-exporter's metrics; may be empty."""
     if text:
-        from gpuledger.integrations.scrape import parse_place  # memory that few users need
-
         parse_place(text)
     return text
 
@@ -182,11 +184,27 @@ def key_values(text: str) -> str:
 
 
 def tokens(text: str) -> str:
-    """A server of language models and its owner."""
-    from gpuledger.integrations.tokens.targets import parse_target  # memory that few users need
-
-    parse_target(text)
+    """A server of language models and its owner: OWNER=URL, or `annotations`."""
+    if text != ANNOTATIONS:
+        owner_and_url(text)
     return text
+
+
+def owner_and_url(text: str) -> tuple[str, str]:
+    """The owner and the URL of a server of language models. Raises ValueError."""
+    match = re.fullmatch(r"(.*?)=(https?://.*)", text)
+    if match is None:
+        raise ValueError(f"names no owner and URL; {OWNER_FIX}")
+    owner = OWNER.fullmatch(match[1])
+    if owner is None or (owner[1] == "pid" and not owner[2].isdigit()):
+        raise ValueError(f"has no owner before the URL; {OWNER_FIX}")
+    if not owner[1] and owner[2].count("/") > 1:
+        raise ValueError("has an owner with more than one /; write NAMESPACE/POD=URL")
+    if has_credentials(match[2]):
+        raise ValueError("contains a user name or password, which is not supported; use a URL without authentication")
+    if parse_url(match[2]) is None:
+        raise ValueError("has no valid URL; write it as http://10.0.0.7:8000/metrics")
+    return match[1], match[2]
 
 
 def regex(text: str) -> str:

@@ -7,13 +7,12 @@ import stat
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gpuledger.errors import HttpError, UpstreamError
 from gpuledger.integrations.exposition import DEFAULT_LIMITS, Family, Limits, Parser
-from gpuledger.net.address import Address, has_credentials, parse_url, redacted
+from gpuledger.net.address import Place
 from gpuledger.net.http import Client
 
 HEADERS = ("Accept: text/plain;version=0.0.4", "Accept-Encoding: gzip")
@@ -36,38 +35,6 @@ REFUSALS = {
     403: ("authentication is not supported", "allow access without authentication from this host"),
     404: ("", "use the whole URL, such as http://localhost:9400/metrics"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The location of metrics: a URL or a file."""
-
-    address: Address | None = None
-    target: str = ""
-    path: str = ""
-
-    def __str__(self) -> str:
-        return self.path or redacted(
-            f"http{'s' * bool(self.address and self.address.tls)}://{self.address}{self.target}"
-        )
-
-
-def parse_place(text: str) -> Place:
-    """Parse `http://host:9400/metrics`, `https://...`, a path or `file:///path`; ValueError says what is accepted."""
-    path = text.removeprefix("file://")
-    if path.startswith("/") and "\0" not in path:
-        return Place(path=path)
-    if has_credentials(text):
-        raise ValueError(
-            "contains a user name or password, which is not supported; use a dcgm-exporter without authentication"
-        )
-    address, target = parse_url(text) or (None, "")
-    if address is None:
-        raise ValueError(
-            "is neither a URL nor a path; write http://localhost:9400/metrics or /run/prometheus/dcgm.prom"
-        )
-    target = target.partition("#")[0]
-    return Place(address, target if target.strip("/") else "/metrics")
 
 
 class Answer(NamedTuple):

@@ -60,6 +60,38 @@ def parse_url(text: str, port: int | None = None) -> tuple[Address, str] | None:
     return Address(host=match[2] or match[3], port=port, tls=scheme == "https"), match[5]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The location of metrics: a URL or a file."""
+
+    address: Address | None = None
+    target: str = ""
+    path: str = ""
+
+    def __str__(self) -> str:
+        return self.path or redacted(
+            f"http{'s' * bool(self.address and self.address.tls)}://{self.address}{self.target}"
+        )
+
+
+def parse_place(text: str) -> Place:
+    """Parse `http://host:9400/metrics`, `https://...`, a path or `file:///path`; ValueError says what is accepted."""
+    path = text.removeprefix("file://")
+    if path.startswith("/") and "\0" not in path:
+        return Place(path=path)
+    if has_credentials(text):
+        raise ValueError(
+            "contains a user name or password, which is not supported; use a dcgm-exporter without authentication"
+        )
+    address, target = parse_url(text) or (None, "")
+    if address is None:
+        raise ValueError(
+            "is neither a URL nor a path; write http://localhost:9400/metrics or /run/prometheus/dcgm.prom"
+        )
+    target = target.partition("#")[0]
+    return Place(address, target if target.strip("/") else "/metrics")
+
+
 def has_credentials(url: str) -> bool:
     """Whether the URL contains a user name or a password."""
     return "@" in url.partition("://")[2].partition("/")[0]

@@ -11,8 +11,9 @@ import pytest
 from gpuledger.errors import UpstreamError
 from gpuledger.integrations.dcgmexporter.poll import Poll, Polling
 from gpuledger.integrations.exposition import Family
-from gpuledger.integrations.scrape import Answer, Page, parse_place
+from gpuledger.integrations.scrape import Answer, Page
 from gpuledger.model import Driver, Owners, ProviderHealth, Tick
+from gpuledger.net.address import parse_place
 from tests.integrations.dcgmexporter.server import page, upstream
 from tests.integrations.dcgmexporter.world import GPUS, body, given, labelled, parsed, tick
 

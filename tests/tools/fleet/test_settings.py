@@ -9,17 +9,8 @@ import yaml
 
 from gpuledger.config import load as config
 from gpuledger.errors import ConfigError
-from gpuledger.tools.fleet.settings import OPTIONS, Settings
 from tests.real.daemons import run
 from tests.tools.fleet.flags import settings
-
-
-def test_the_table_and_the_record_agree() -> None:
-    """Every option has a field, in order; no key is part of another, which no file could hold."""
-    keys = [option.key for option in OPTIONS]
-
-    assert [option.name for option in OPTIONS] == list(Settings.__dataclass_fields__)
-    assert [key for key in keys for other in keys if other.startswith(f"{key}.")] == []
 
 
 def test_flag_before_variable_before_file_before_default(tmp_path: Path) -> None:
@@ -42,7 +33,7 @@ def test_a_printed_configuration_gives_the_same_one_again(tmp_path: Path) -> Non
     """For every setting."""
     chosen = settings("by=namespace+pod", "window=5m", "prometheus.header=X-A: 1", "max-age=2m")
     path = tmp_path / "fleet.yml"
-    path.write_text(config.dump(chosen, OPTIONS))
+    path.write_text(config.dump(chosen))
 
     assert settings(f"config.file={path}") == chosen
     assert yaml.safe_load(path.read_text())["max-age"] == "2m"

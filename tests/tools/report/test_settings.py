@@ -9,16 +9,16 @@ import pytest
 from gpuledger.config import load as config
 from gpuledger.errors import ConfigError
 from gpuledger.tools.report.report import Prices
-from gpuledger.tools.report.settings import OPTIONS, Settings
+from gpuledger.tools.report.settings import ReportSettings
 from gpuledger.tools.report.span import parse_moment
 
 NOW_MS = parse_moment("2026-11-15T12:00:00.250")
 
 
-def settings(**flags: str) -> Settings:
+def settings(**flags: str) -> ReportSettings:
     """From flags."""
     given = {name.strip("_").replace("_", "-"): [text] for name, text in flags.items()}
-    return config.load_as(Settings, OPTIONS, given, {})
+    return config.load_as(ReportSettings, given, {})
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_a_month_that_is_not_over() -> None:
 def test_settings_printed_and_read_again_are_the_same(tmp_path: Path, flags: dict[str, str]) -> None:
     """Prices too, which are no durations, and `from`, which is a word of Python."""
     path = tmp_path / "report.yml"
-    path.write_text(config.dump(settings(**flags), OPTIONS))
+    path.write_text(config.dump(settings(**flags)))
 
-    again = config.load_as(Settings, OPTIONS, {"config.file": [str(path)]}, {})
+    again = config.load_as(ReportSettings, {"config.file": [str(path)]}, {})
     assert again == settings(**flags)
 
 

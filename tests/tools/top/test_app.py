@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from rich.color import ColorType
 from textual.pilot import Pilot
 
+from gpuledger.tools.exporterclient import ExporterClient
 from gpuledger.tools.prometheus.client import Access
 from gpuledger.tools.top.app import Top
 from gpuledger.tools.top.columns import BY_NAME, View
-from gpuledger.tools.top.exporter import Exporter
 from gpuledger.tools.top.feed import Feed, State
 from gpuledger.tools.top.keys import KEYS
 from gpuledger.tools.top.widgets import Page
@@ -479,7 +479,7 @@ def test_an_exporter_that_goes_and_comes_back() -> None:
 
     async def play() -> None:
         address = f"127.0.0.1:{free_port()}"
-        app = Top(Feed(Exporter(Access(address, timeout_s=5.0)), 0.2))
+        app = Top(Feed(ExporterClient(Access(address, timeout_s=5.0)), 0.2))
         async with app.run_test(size=(120, 24)):
             await until(app, f"cannot reach http://{address}: Connection refused")
             for _ in range(2):

@@ -6,7 +6,7 @@ import os
 from urllib.parse import unquote
 
 from gpuledger import __version__
-from gpuledger.config.options import Config
+from gpuledger.config.exporter import Config
 from gpuledger.errors import ConfigError
 from gpuledger.integrations.otlp.points import Attributes
 from gpuledger.integrations.otlp.push import Push, Target

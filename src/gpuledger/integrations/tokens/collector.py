@@ -14,12 +14,13 @@ from dataclasses import replace
 
 from gpuledger.errors import UpstreamError
 from gpuledger.integrations.exposition import Limits
-from gpuledger.integrations.scrape import Page, parse_place
+from gpuledger.integrations.scrape import Page
 from gpuledger.integrations.tokens.counters import read_counts
 from gpuledger.integrations.tokens.join import Join
 from gpuledger.integrations.tokens.targets import Target, annotated, parse_target
 from gpuledger.model import Tick, TokenCounts, TokenServer
 from gpuledger.model.problem import Problem
+from gpuledger.net.address import parse_place
 from gpuledger.runtime.poller import Poller
 from gpuledger.runtime.statelog import StateLog
 

@@ -11,16 +11,12 @@ A setting is `OWNER=URL`, or `annotations` for the pods of this node that have t
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from gpuledger.config.parsers import ANNOTATIONS, owner_and_url
 from gpuledger.model import ContainerUse, Owner, ProcessUse
-from gpuledger.net.address import has_credentials, parse_url
 
-ANNOTATIONS = "annotations"
 PROCESS_KINDS = ("unit", "job", "pid")
-OWNER = re.compile(r"(?:(unit|job|pid):)?([\w.@:/\\-]{1,512})", re.ASCII)
-FIX = "write OWNER=URL, such as ml/vllm-0=http://10.0.0.7:8000/metrics, or annotations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +58,7 @@ class Target:
 
 def parse_target(text: str) -> Target | None:
     """The target of a setting; None for `annotations`. Raises ValueError."""
-    if text == ANNOTATIONS:
-        return None
-    match = re.fullmatch(r"(.*?)=(https?://.*)", text)
-    if match is None:
-        raise ValueError(f"names no owner and URL; {FIX}")
-    owner = OWNER.fullmatch(match[1])
-    if owner is None or (owner[1] == "pid" and not owner[2].isdigit()):
-        raise ValueError(f"has no owner before the URL; {FIX}")
-    if not owner[1] and owner[2].count("/") > 1:
-        raise ValueError("has an owner with more than one /; write NAMESPACE/POD=URL")
-    if has_credentials(match[2]):
-        raise ValueError("contains a user name or password, which is not supported; use a URL without authentication")
-    if parse_url(match[2]) is None:
-        raise ValueError("has no valid URL; write it as http://10.0.0.7:8000/metrics")
-    return Target(match[1], match[2])
+    return None if text == ANNOTATIONS else Target(*owner_and_url(text))
 
 
 def annotated(owner: Owner) -> Target | None:

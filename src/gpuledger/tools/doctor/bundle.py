@@ -18,8 +18,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from gpuledger.config.exporter import Config
 from gpuledger.config.load import dump
-from gpuledger.config.options import Config
 from gpuledger.storage.atomicfile import replacing
 from gpuledger.tools.doctor.finding import Finding
 

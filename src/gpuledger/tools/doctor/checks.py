@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpuledger import __version__
-from gpuledger.config.options import Config
+from gpuledger.config.exporter import Config
 from gpuledger.model import DcgmHealth, Driver, Owners, Reading, Tick
 from gpuledger.owners.kernel.access import Access
 from gpuledger.tools.doctor.finding import Finding, of_tick, ok, problem, unused, warning

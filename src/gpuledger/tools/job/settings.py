@@ -1,55 +1,36 @@
-"""The settings of `gpuledger job`."""
+"""Settings of `gpuledger job`."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gpuledger.config import parsers as checks
-from gpuledger.config.options import OPTIONS as EXPORTER
-from gpuledger.config.options import Option
+from gpuledger.config import parsers
+from gpuledger.config.exporter import Config
+from gpuledger.config.settings import in_group, redeclared
 from gpuledger.errors import ConfigError
 from gpuledger.model import job_id
-from gpuledger.tools.fleet.settings import PROMETHEUS
-from gpuledger.tools.idle.settings import LOCAL, CostSettings, optional_url
-from gpuledger.tools.report.settings import amount, currency
-from gpuledger.tools.top.exporter import OWN
+from gpuledger.tools.idle.settings import LOCAL, CostSettings
 
 JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,127}", re.ASCII)
 EXPORTER_SOURCE, JOURNAL_SOURCE, PROMETHEUS_SOURCE = "exporter", "journal", "prometheus"
 
-
-def _shared(key: str, text: str = "") -> Option:
-    option = next(option for option in EXPORTER if option.key == key)
-    return replace(option, help=text or option.help)
+_period = in_group("period and groups")
 
 
-OPTIONS: tuple[Option, ...] = (
-    *[
-        replace(option, default="", help="URL of a Prometheus, for all nodes and for jobs that ended.",
-                parse=optional_url)
-        if option.key == "prometheus.url"
-        else option
-        for option in PROMETHEUS
-    ],
-    *[replace(option, default=LOCAL) if option.key == "connect" else option for option in OWN],
-    _shared("journal.path", "Journal of this node's exporter, to read instead of the exporter, which may be down."),
-    _shared("path.procfs"),
-    Option("since", 1_209_600.0, "How far back to look for the job in Prometheus.", checks.between("1m", "366d"),
-           "DURATION"),
-    Option("price", "", "Price per kWh.", amount, "AMOUNT"),
-    Option("price-gpu-hour", "", "Price per GPU-hour.", amount, "AMOUNT"),
-    Option("currency", "", "Currency to show.", currency, "NAME"),
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Settings(CostSettings):
+# fmt: off
+@dataclass(frozen=True)
+class JobSettings(CostSettings):
     """All settings of `gpuledger job`."""
 
-    journal_path: str
-    path_procfs: str
-    since: float
+    prometheus_url: str = redeclared(CostSettings, "prometheus_url",
+        help="URL of a Prometheus, for all nodes and for jobs that ended.")
+    journal_path: str = redeclared(Config, "journal_path",
+        help="Journal of this node's exporter, to read instead of the exporter, which may be down.")
+    path_procfs: str = redeclared(Config, "path_procfs")
+    since: float = _period("since", 1_209_600.0, "How far back to look for the job in Prometheus.",
+        parsers.between("1m", "366d"), "DURATION")
+    # fmt: on
 
     def source(self) -> str:
         """Where to look for the job: a Prometheus, an exporter that was given, a journal, or the exporter here."""

@@ -1,18 +1,17 @@
-"""The settings of `gpuledger report`."""
+"""Settings of `gpuledger report`."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timezone, tzinfo
 from pathlib import PurePath
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from gpuledger.config import durations
-from gpuledger.config import parsers as checks
-from gpuledger.config.options import Option
+from gpuledger.config import durations, parsers
+from gpuledger.config.settings import in_group, redeclared
 from gpuledger.errors import ConfigError
-from gpuledger.tools.fleet.settings import PROMETHEUS, PrometheusSettings
+from gpuledger.tools.prometheus.settings import PrometheusSettings
 from gpuledger.tools.report.carbon import Embodied
 from gpuledger.tools.report.queries import GROUPINGS, Grouping, find_grouping
 from gpuledger.tools.report.report import GPU_HOURS, Prices
@@ -23,6 +22,8 @@ CURRENCY = re.compile("[A-Z]{3}")
 IDLE = ("row", "spread")
 DEFAULT_SPAN_S = 86400.0
 NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
+
+_period, _prices, _output = in_group("period and groups"), in_group("prices and carbon"), in_group("output")
 
 
 def amount(text: str) -> str:
@@ -84,17 +85,17 @@ def model_price(text: str) -> str:
 
 def top(text: str) -> int:
     """A number of rows; 0 is no limit."""
-    return checks.count(text) if text != "0" else 0
+    return parsers.count(text) if text != "0" else 0
 
 
 def step(text: str) -> float:
     """The length of a cell; 0s chooses it automatically."""
-    return checks.between("1s", "31d")(text) if durations.parse(text) else 0.0
+    return parsers.between("1s", "31d")(text) if durations.parse(text) else 0.0
 
 
 def output_format(text: str) -> str:
     """A format; may be empty."""
-    return checks.OneOf(*FORMATS)(text) if text else text
+    return parsers.OneOf(*FORMATS)(text) if text else text
 
 
 def currency(text: str) -> str:
@@ -111,81 +112,65 @@ def name(text: str) -> str:
     return text
 
 
-OPTIONS: tuple[Option, ...] = (
-    *[replace(option, default=120.0) if option.key == "prometheus.timeout" else option for option in PROMETHEUS],
-    Option("since", 0.0, "Length of the span that ends at --to; 0s is 1d, unless --from is given.",
-           checks.between("0s", "36500d"), "DURATION"),
-    Option("from", "", "Start of the span, such as 2026-11-01 or 2026-11-01T08:30.", moment, "TIME"),
-    Option("to", "", "End of the span; now if not set.", moment, "TIME"),
-    Option("month", "", "Report on a month, such as 2026-10; until now if it is not over.", month, "MONTH"),
-    Option("time-zone", "UTC", "Time zone of --month, --from, --to and of the report: UTC, or a name such as "
-           "Europe/Berlin.", zone, "ZONE"),
-    Option("by", "namespace", f"Group rows by: {', '.join(GROUPINGS)} or label:NAME.", by, "GROUPING"),
-    Option("map", "", "CSV file with the department of each group, such as a user; the report is by department.", str,
-           "PATH"),
-    Option("top", 0, "Number of groups to show, by energy; the others become one row. 0 shows all.", top, "N"),
-    Option("price", "", "Price per kWh.", amount, "AMOUNT"),
-    Option("price-gpu-hour", "", "Price per GPU-hour, of models without --price-model.", amount, "AMOUNT"),
-    Option("price-model", (), "Price per GPU-hour of a model, such as 'NVIDIA H200=2.50'. Can be repeated.",
-           model_price, "MODEL=AMOUNT", many=True),
-    Option("gpu-hours", "allocated", f"GPU-hours to charge: {', '.join(GPU_HOURS)} (shared GPUs are apportioned).",
-           checks.OneOf(*GPU_HOURS), "KIND"),
-    Option("idle", "row", f"Idle and unattributed energy: {', '.join(IDLE)} (rows of their own, or spread over all "
-           "other rows in proportion to their use).", checks.OneOf(*IDLE), "POLICY"),
-    Option("currency", "", "Currency to show.", currency, "NAME"),
-    Option("carbon", "", "Grams of CO2 equivalent per kWh.", amount, "GRAMS"),
-    Option("carbon-query", "", "PromQL of the grid's carbon intensity in grams per kWh, which weights each cell of the "
-           "report; instead of --carbon.", str, "PROMQL"),
-    Option("embodied", "", "Emissions of the production of one GPU, in kg of CO2 equivalent.", amount, "KG"),
-    Option("embodied-lifetime", 5 * 365.25 * 86400, "Life of a GPU, over whose hours --embodied is divided.",
-           checks.between("1d", "36500d"), "DURATION"),
-    Option("pue", "1", "Power usage effectiveness (facility energy / IT energy); multiplies costs and carbon.", pue,
-           "RATIO"),
-    Option("step", 0.0, "Length of the cells that the span is divided into, from 1s; 0s chooses it automatically.",
-           step, "DURATION"),
-    Option("gap", 3600.0, "Longest absence of a GPU after which its counters are continued.",
-           checks.between("1m", "7d"), "DURATION"),
-    Option("allow-partial", False, "Create the report even if answers have warnings or values that are not numbers.",
-           checks.switch),
-    Option("format", "", f"Output format: {', '.join(FORMATS)}. Without it, the suffix of --output decides.",
-           output_format, "FORMAT"),
-    Option("output", "", "File to write; standard output if not set.", str, "PATH"),
-    Option("billing-account", "gpuledger", "Billing account in the rows of --format focus.", name, "NAME"),
-    Option("provider-name", "gpuledger", "Provider and issuer of the invoice in the rows of --format focus.", name,
-           "NAME"),
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Settings(PrometheusSettings):
+# fmt: off
+@dataclass(frozen=True)
+class ReportSettings(PrometheusSettings):
     """All settings of a report."""
 
-    since: float
-    from_: str
-    to: str
-    month: str
-    time_zone: str
-    by: str
-    map: str
-    top: int
-    price: str
-    price_gpu_hour: str
-    price_model: tuple[str, ...]
-    gpu_hours: str
-    idle: str
-    currency: str
-    carbon: str
-    carbon_query: str
-    embodied: str
-    embodied_lifetime: float
-    pue: str
-    step: float
-    gap: float
-    allow_partial: bool
-    format: str
-    output: str
-    billing_account: str
-    provider_name: str
+    prometheus_timeout: float = redeclared(PrometheusSettings, "prometheus_timeout", default=120.0)
+    since: float = _period("since", 0.0, "Length of the span that ends at --to; 0s is 1d, unless --from is given.",
+        parsers.between("0s", "36500d"), "DURATION")
+    from_: str = _period("from", "", "Start of the span, such as 2026-11-01 or 2026-11-01T08:30.", moment, "TIME")
+    to: str = _period("to", "", "End of the span; now if not set.", moment, "TIME")
+    month: str = _period("month", "", "Report on a month, such as 2026-10; until now if it is not over.", month,
+        "MONTH")
+    time_zone: str = _period("time-zone", "UTC",
+        "Time zone of --month, --from, --to and of the report: UTC, or a name such as "
+        "Europe/Berlin.", zone, "ZONE")
+    by: str = _period("by", "namespace", f"Group rows by: {', '.join(GROUPINGS)} or label:NAME.", by, "GROUPING")
+    map: str = _period("map", "",
+        "CSV file with the department of each group, such as a user; the report is by department.", str, "PATH")
+    top: int = _period("top", 0, "Number of groups to show, by energy; the others become one row. 0 shows all.", top,
+        "N")
+    price: str = _prices("price", "", "Price per kWh.", amount, "AMOUNT")
+    price_gpu_hour: str = _prices("price-gpu-hour", "", "Price per GPU-hour, of models without --price-model.", amount,
+        "AMOUNT")
+    price_model: tuple[str, ...] = _prices("price-model", (),
+        "Price per GPU-hour of a model, such as 'NVIDIA H200=2.50'. Can be repeated.", model_price, "MODEL=AMOUNT",
+        many=True)
+    gpu_hours: str = _prices("gpu-hours", "allocated",
+        f"GPU-hours to charge: {', '.join(GPU_HOURS)} (shared GPUs are apportioned).", parsers.OneOf(*GPU_HOURS),
+        "KIND")
+    idle: str = _prices("idle", "row",
+        f"Idle and unattributed energy: {', '.join(IDLE)} (rows of their own, or spread over all "
+        "other rows in proportion to their use).",
+        parsers.OneOf(*IDLE), "POLICY")
+    currency: str = _prices("currency", "", "Currency to show.", currency, "NAME")
+    carbon: str = _prices("carbon", "", "Grams of CO2 equivalent per kWh.", amount, "GRAMS")
+    carbon_query: str = _prices("carbon-query", "",
+        "PromQL of the grid's carbon intensity in grams per kWh, which weights each cell of the "
+        "report; instead of --carbon.",
+        str, "PROMQL")
+    embodied: str = _prices("embodied", "", "Emissions of the production of one GPU, in kg of CO2 equivalent.", amount,
+        "KG")
+    embodied_lifetime: float = _prices("embodied-lifetime", 5 * 365.25 * 86400,
+        "Life of a GPU, over whose hours --embodied is divided.", parsers.between("1d", "36500d"), "DURATION")
+    pue: str = _prices("pue", "1",
+        "Power usage effectiveness (facility energy / IT energy); multiplies costs and carbon.", pue, "RATIO")
+    step: float = _period("step", 0.0,
+        "Length of the cells that the span is divided into, from 1s; 0s chooses it automatically.", step, "DURATION")
+    gap: float = _period("gap", 3600.0, "Longest absence of a GPU after which its counters are continued.",
+        parsers.between("1m", "7d"), "DURATION")
+    allow_partial: bool = _output("allow-partial", False,
+        "Create the report even if answers have warnings or values that are not numbers.", parsers.switch)
+    format: str = _output("format", "",
+        f"Output format: {', '.join(FORMATS)}. Without it, the suffix of --output decides.", output_format, "FORMAT")
+    output: str = _output("output", "", "File to write; standard output if not set.", str, "PATH")
+    billing_account: str = _output("billing-account", "gpuledger", "Billing account in the rows of --format focus.",
+        name, "NAME")
+    provider_name: str = _output("provider-name", "gpuledger",
+        "Provider and issuer of the invoice in the rows of --format focus.", name, "NAME")
+    # fmt: on
 
     def span(self, now_ms: int) -> Span:
         """The span of the report. Raises ConfigError."""

@@ -13,8 +13,8 @@ import pytest
 
 from gpuledger.errors import LostError
 from gpuledger.net.address import Address
+from gpuledger.tools.exporterclient import PATH, ExporterClient, parse
 from gpuledger.tools.prometheus.client import Access
-from gpuledger.tools.top.exporter import PATH, Exporter, parse
 from gpuledger.web.http import Limits, Request, Response
 from gpuledger.web.snapshot.codec import decode
 from tests.certificates import Authority
@@ -34,7 +34,7 @@ def answering(body: object = None, status: int = 200) -> Callable[[Request], Res
 
 def ask(address: tuple[str, int], **more: str) -> object:
     """What it says."""
-    return Exporter(Access(f"http://127.0.0.1:{address[1]}", **more, timeout_s=5.0))()  # type: ignore[arg-type]
+    return ExporterClient(Access(f"http://127.0.0.1:{address[1]}", **more, timeout_s=5.0))()  # type: ignore[arg-type]
 
 
 def test_the_picture_is_what_the_exporter_says() -> None:
@@ -86,8 +86,8 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     with serving(answering(), wrap=wrap, limits=Limits()) as server:
         url = f"https://localhost:{server.addresses[0][1]}"
         with pytest.raises(LostError, match=rf"^the certificate of {url} is not trusted: .*; set --exporter.ca-file$"):
-            Exporter(Access(url, timeout_s=5.0))()
-        assert Exporter(Access(url, ca_file=str(authority.cert), timeout_s=5.0))() == decode(busy())
+            ExporterClient(Access(url, timeout_s=5.0))()
+        assert ExporterClient(Access(url, ca_file=str(authority.cert), timeout_s=5.0))() == decode(busy())
 
 
 def test_nobody_there() -> None:
@@ -102,7 +102,7 @@ def test_no_http() -> None:
     """A server that hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        exporter = Exporter(Access(f"http://127.0.0.1:{port}", timeout_s=0.2))
+        exporter = ExporterClient(Access(f"http://127.0.0.1:{port}", timeout_s=0.2))
         with pytest.raises(LostError, match=r"no complete answer from .* within 0.2 s"):
             exporter()
 

@@ -1,4 +1,4 @@
-"""`gpuledger completion`: what a shell offers."""
+"""The completion scripts: what a shell offers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import subprocess
 
 import pytest
 
-from gpuledger.cli import COMMANDS, completion, main
-from gpuledger.config.options import OPTIONS
+from gpuledger.cli import COMMANDS
+from gpuledger.config.exporter import OPTIONS
 from tests.components import program
+from tools import completion
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -36,7 +37,6 @@ def offered(line: str) -> list[str]:
         ("gpuledger serve --log.level = w", ["warn"]),
         ("gpuledger once --format ", ["text", "openmetrics", "json"]),
         ("gpuledger fleet --in-use ", ["busy", "allocated", "resident"]),
-        ("gpuledger completion z", ["zsh"]),
         ("gpuledger fingerprints e", ["export"]),
         ("gpuledger fingerprints export some-file", []),
         ("gpuledger fleet --journal.", []),
@@ -53,18 +53,12 @@ def test_bash_offers_every_command() -> None:
     assert offered("gpuledger ") == [*COMMANDS, "help"]
 
 
-@pytest.mark.parametrize("shell", completion.SCRIPTS)
-def test_every_script_has_every_setting(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each flag, for each shell, as that shell writes it."""
-    assert main(["completion", shell]) == 0
-    text = capsys.readouterr().out
+@pytest.mark.parametrize("name", completion.SCRIPTS)
+def test_every_script_is_current_and_complete(name: str) -> None:
+    """Each script is up to date and has every command and setting, as its shell writes them."""
+    text = (completion.FOLDER / name).read_text()
 
+    assert text == completion.SCRIPTS[name](), "run `make docs`"
     for option in OPTIONS:
-        assert (f"-l {option.key}" if shell == "fish" else f"--{option.key}") in text
-    assert all(name in text for name in COMMANDS)
-
-
-def test_a_shell_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line."""
-    assert main(["completion", "csh"]) == 2
-    assert "invalid choice: 'csh'" in capsys.readouterr().err
+        assert (f"-l {option.key}" if name.endswith(".fish") else f"--{option.key}") in text
+    assert all(command in text for command in COMMANDS)

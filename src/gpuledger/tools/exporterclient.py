@@ -1,13 +1,11 @@
-"""The settings of `gpuledger top`, and the snapshot of another exporter, for `top --connect`."""
+"""The snapshot of a running exporter, and the settings of all commands that connect to one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
-from gpuledger.config import parsers as checks
-from gpuledger.config.options import OPTIONS as EXPORTER
-from gpuledger.config.options import Config, Option
+from gpuledger.config import parsers
+from gpuledger.config.settings import in_group
 from gpuledger.errors import ConfigError, HttpError, LostError, PrometheusError
 from gpuledger.net.address import Address, has_credentials, parse_url
 from gpuledger.net.elements import ElementsError, load_json
@@ -15,6 +13,8 @@ from gpuledger.net.http import Client
 from gpuledger.tools.prometheus.client import Access, login
 from gpuledger.web.snapshot.codec import decode
 from gpuledger.web.snapshot.schema import Snapshot
+
+_exporter = in_group("another exporter")
 
 PATH = "/api/v1/snapshot"
 PORT = 9400
@@ -53,87 +53,41 @@ def connect(text: str) -> str:
     return text
 
 
-OWN: tuple[Option, ...] = (
-    Option("connect", "", "Address of an exporter, as http://host:9400, host:9400 or host; if empty, this host.",
-           connect, "URL"),
-    Option("exporter.user", "", "User name for basic authentication.", metavar="NAME"),
-    Option("exporter.password-file", "", "File with the password for basic authentication.", metavar="PATH"),
-    Option("exporter.token-file", "", "File with a bearer token.", metavar="PATH"),
-    Option("exporter.ca-file", "", "File with CA certificates to trust instead of the system's.", metavar="PATH"),
-    Option("exporter.insecure-skip-verify", False, "Do not verify the exporter's TLS certificate.", checks.switch),
-)  # fmt: skip
+# fmt: off
+@dataclass(frozen=True)
+class ExporterSettings:
+    """How to reach an exporter."""
 
-OPTIONS: tuple[Option, ...] = (
-    *(
-        replace(option, aliases=(*option.aliases, "interval")) if option.key == "tick.interval" else option
-        for option in EXPORTER
-    ),
-    *OWN,
-)
+    connect: str = _exporter("connect", "",
+        "Address of an exporter, as http://host:9400, host:9400 or host; if empty, this host.", connect, "URL")
+    exporter_user: str = _exporter("exporter.user", "", "User name for basic authentication.", metavar="NAME")
+    exporter_password_file: str = _exporter("exporter.password-file", "",
+        "File with the password for basic authentication.", metavar="PATH")
+    exporter_token_file: str = _exporter("exporter.token-file", "", "File with a bearer token.", metavar="PATH")
+    exporter_ca_file: str = _exporter("exporter.ca-file", "",
+        "File with CA certificates to trust instead of the system's.", metavar="PATH")
+    exporter_insecure_skip_verify: bool = _exporter("exporter.insecure-skip-verify", False,
+        "Do not verify the exporter's TLS certificate.", parsers.switch)
+    # fmt: on
 
-
-@dataclass(frozen=True, slots=True)
-class Settings(Config):
-    """All settings; those of the exporter are included, so that both can share one file."""
-
-    connect: str
-    exporter_user: str
-    exporter_password_file: str
-    exporter_token_file: str
-    exporter_ca_file: str
-    exporter_insecure_skip_verify: bool
-
-    def access(self) -> Access:
-        """How to connect; raises ConfigError for contradictory settings."""
-        return exporter_access(self)
-
-
-class Connection(Protocol):
-    """Settings of commands that connect to an exporter."""
-
-    @property
-    def connect(self) -> str:
-        """Address of the exporter."""
-
-    @property
-    def exporter_user(self) -> str:
-        """User name for basic authentication."""
-
-    @property
-    def exporter_password_file(self) -> str:
-        """File with the password."""
-
-    @property
-    def exporter_token_file(self) -> str:
-        """File with a bearer token."""
-
-    @property
-    def exporter_ca_file(self) -> str:
-        """File with CA certificates."""
-
-    @property
-    def exporter_insecure_skip_verify(self) -> bool:
-        """Whether to accept any certificate."""
+    def exporter_access(self) -> Access:
+        """How to connect to the exporter. Raises ConfigError for contradictory settings."""
+        if bool(self.exporter_user) != bool(self.exporter_password_file):
+            raise ConfigError("--exporter.user and --exporter.password-file belong together", "set both or neither")
+        if self.exporter_user and self.exporter_token_file:
+            raise ConfigError("--exporter.user and --exporter.token-file exclude each other", "set one of them")
+        return Access(
+            self.connect,
+            self.exporter_user,
+            self.exporter_password_file,
+            self.exporter_token_file,
+            self.exporter_ca_file,
+            insecure=self.exporter_insecure_skip_verify,
+            timeout_s=TIMEOUT_S,
+        )
 
 
-def exporter_access(settings: Connection) -> Access:
-    """How to connect to the exporter; raises ConfigError for contradictory settings."""
-    if bool(settings.exporter_user) != bool(settings.exporter_password_file):
-        raise ConfigError("--exporter.user and --exporter.password-file belong together", "set both or neither")
-    if settings.exporter_user and settings.exporter_token_file:
-        raise ConfigError("--exporter.user and --exporter.token-file exclude each other", "set one of them")
-    return Access(
-        settings.connect,
-        settings.exporter_user,
-        settings.exporter_password_file,
-        settings.exporter_token_file,
-        settings.exporter_ca_file,
-        insecure=settings.exporter_insecure_skip_verify,
-        timeout_s=TIMEOUT_S,
-    )
-
-
-class Exporter:
+class ExporterClient:
     """A client of one exporter."""
 
     def __init__(self, access: Access) -> None:

@@ -1,22 +1,15 @@
-"""`gpuledger completion SHELL`: a completion script for bash, zsh or fish."""
+"""Write the completion scripts in deploy/completion from the argument parsers of the commands."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from gpuledger.cli import COMMANDS, prepare, terminal
-from gpuledger.config.options import Option
+from gpuledger.cli import COMMANDS, prepare
 
-__all__ = ["OPTIONS", "Settings", "add_arguments", "run"]
-
-OPTIONS: tuple[Option, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The command has no settings."""
+FOLDER = Path(__file__).parents[1] / "deploy/completion"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +21,6 @@ class Flag:
     takes_value: bool
     values: tuple[str, ...]
     """The possible values, if they are known."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own argument."""
-    parser.add_argument("shell", choices=tuple(SCRIPTS), help="bash, zsh or fish")
-
-
-def run(arguments: argparse.Namespace, _: Settings) -> int:
-    """Print the script."""
-    terminal.write(SCRIPTS[arguments.shell]().encode())
-    return 0
 
 
 def flags(command: str) -> list[Flag]:
@@ -70,7 +52,7 @@ def takes_file(command: str) -> bool:
 
 
 def bash() -> str:
-    """For `source <(gpuledger completion bash)`."""
+    """For share/bash-completion/completions."""
     lines = [
         "_gpuledger() {",
         '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" command=serve words=',
@@ -102,7 +84,7 @@ def _names(command: str) -> list[str]:
 
 
 def zsh() -> str:
-    """For a file `_gpuledger` in $fpath, or `source <(gpuledger completion zsh)`."""
+    """For a directory in $fpath."""
     lines = ["#compdef gpuledger", "_gpuledger() {", "  local -a commands", "  commands=("]
     lines += [f"    {_quoted(f'{name}:{about}')}" for name, about in COMMANDS.items()]
     lines += [
@@ -135,7 +117,7 @@ def _argument(name: str, flag: Flag) -> str:
 
 
 def fish() -> str:
-    """For `gpuledger completion fish > ~/.config/fish/completions/gpuledger.fish`."""
+    """For share/fish/vendor_completions.d."""
     lines = [
         f"complete -c gpuledger -n __fish_use_subcommand -f -a {name} -d {_quoted(about)}"
         for name, about in COMMANDS.items()
@@ -157,4 +139,11 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-SCRIPTS: dict[str, Callable[[], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
+SCRIPTS: dict[str, Callable[[], str]] = {"gpuledger": bash, "_gpuledger": zsh, "gpuledger.fish": fish}
+"""By file name, which each shell prescribes."""
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, script in SCRIPTS.items():
+        (FOLDER / name).write_text(script(), encoding="utf-8")
+        print(f"wrote deploy/completion/{name}")
