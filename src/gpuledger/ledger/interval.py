@@ -121,9 +121,10 @@ class Interval:
         *,
         hidden: bool,
         now_ns: int,
+        time_ns: int,
         elapsed_ns: int,
     ) -> None:
-        """Add the observations of one tick."""
+        """Add the observations of one tick; `time_ns` is `now_ns` on the clock of the driver's samples."""
         if present is None:
             self.failed = True
         else:
@@ -143,7 +144,7 @@ class Interval:
         self._observe_activity(reading, elapsed_ns / 1e9, now_ns)
         if self.slots:
             self.sampled_ns |= {
-                sample.pid: sample.timestamp_us * 1000 for sample in reading.samples or () if sample.sm_pct
+                sample.pid: sample.timestamp_us * 1000 - time_ns + now_ns for sample in reading.samples or () if sample.sm_pct
             }
 
     def _observe_activity(self, reading: Reading, seconds: float, now_ns: int) -> None:

@@ -120,6 +120,7 @@ class Ledger:
         *,
         hidden: bool,
         now_ns: int,
+        time_ns: int,
         elapsed_ns: int,
     ) -> Booked | None:
         """Add one reading; the entries of the interval if this completes it."""
@@ -130,7 +131,9 @@ class Ledger:
                 return None
             self._open = Interval(now_ns, present, reading.power_mw)
             return self._add(Split(unattributed_mj={"before": rise.mj}))
-        interval.observe(reading, migs, present, work, hidden=hidden, now_ns=now_ns, elapsed_ns=elapsed_ns)
+        interval.observe(
+            reading, migs, present, work, hidden=hidden, now_ns=now_ns, time_ns=time_ns, elapsed_ns=elapsed_ns
+        )
         if rise is None:
             if now_ns - interval.start_ns > self._longest_ns:
                 interval.forget_processes()
@@ -291,9 +294,19 @@ class EnergyBook:
         return self.ledgers[uuid]
 
     def book(
-        self, tick: Tick, present: Present, work: Mapping[str, Work], hidden: frozenset[str], elapsed_ns: int
+        self,
+        tick: Tick,
+        present: Present,
+        work: Mapping[str, Work],
+        hidden: frozenset[str],
+        *,
+        now_ns: int,
+        elapsed_ns: int,
     ) -> Iterator[Booked]:
-        """Book one tick, GPU by GPU; the completed intervals. `hidden` are the GPUs with an unlisted process."""
+        """Book one tick, GPU by GPU; the completed intervals. `hidden` are the GPUs with an unlisted process.
+
+        `now_ns` is the time of the tick on a clock that is never set, if the tick has it.
+        """
         migs: dict[str, list[Reading]] = {}
         up: dict[str, Reading] = {}
         for reading in tick.readings:
@@ -311,7 +324,8 @@ class EnergyBook:
                 present.get(uuid),
                 work[uuid],
                 hidden=uuid in hidden,
-                now_ns=tick.time_ns,
+                now_ns=now_ns,
+                time_ns=tick.time_ns,
                 elapsed_ns=elapsed_ns,
             )
             if booked is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuledger.ledger.time import Busy
 from gpuledger.model import NOBODY, Device, Facts, Owner, Reading, Resident, Tick
@@ -129,9 +129,12 @@ class Rows:
         self._number = 0
         self.replaced: list[Row] = []
         """Rows whose pid was reused; retired at once, because the new row has the same labels."""
+        self._kept: dict[int, Owner] = {}
+        """Owners of the last tick whose container the providers no longer report, by pid."""
 
     def update(self, tick: Tick, lists: ProcessLists, elapsed_ns: int) -> Present:
         """Match the driver's process lists with the rows: add new processes and mark those that left."""
+        self._kept = {}
         present: dict[str, set[Row] | None] = {}
         listed_rows: set[Row] = set()
         for reading in tick.readings:
@@ -181,9 +184,17 @@ class Rows:
         row.resumed, row.gone_ns = False, 0
         if facts is not None:
             row.start_ticks, row.facts = start_ticks, facts
-        if row.owner.container_id in ("", owner.container_id):  # keep a known container if a provider loses it
+        if row.owner.container_id in ("", owner.container_id):
             row.owner = owner
+        else:  # a provider is lost; the process is still in its container
+            self._kept[pid] = row.owner
         return row
+
+    def decide_owners(self, tick: Tick) -> Tick:
+        """The tick with one owner of each process, for labels and for totals."""
+        if not self._kept:
+            return tick
+        return replace(tick, owners=replace(tick.owners, by_pid={**tick.owners.by_pid, **self._kept}))
 
     def add_work(self, tick: Tick, busy: Mapping[str, Busy | None]) -> dict[str, Work]:
         """Add busy time to the rows; the work of each GPU by row."""

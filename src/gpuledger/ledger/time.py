@@ -45,19 +45,16 @@ class TimeBook:
     def __init__(self, longest_ns: int = BUFFER_NS) -> None:
         self._longest_ns = longest_ns
         self._newest_us: dict[str, int] = {}
-        self._previous_ns: int | None = None
         self.gpus: dict[str, GpuTime] = {}
 
     def resume(self, gpus: dict[str, GpuTime]) -> None:
         """Start with the totals of a journal."""
         self.gpus = gpus
 
-    def book(self, tick: Tick, in_use: Mapping[str, bool | None]) -> dict[str, Busy | None]:
+    def book(self, tick: Tick, in_use: Mapping[str, bool | None], elapsed_ns: int) -> dict[str, Busy | None]:
         """Busy time by GPU in this tick; None if the driver does not report utilization by process."""
-        elapsed_ns = 0 if self._previous_ns is None else tick.time_ns - self._previous_ns
-        if not 0 < elapsed_ns <= self._longest_ns:
+        if elapsed_ns > self._longest_ns:
             elapsed_ns = 0
-        self._previous_ns = tick.time_ns
         busy: dict[str, Busy | None] = {}
         for reading in tick.readings:
             if not reading.device.parent_uuid:
@@ -85,7 +82,10 @@ class TimeBook:
             return 0
         earliest_us = (now_ns - elapsed_ns) // 1000 - SAMPLE_US
         latest_us = now_ns // 1000 + SAMPLE_US
-        window_us = min(newest_us, latest_us) - max(self._newest_us.get(uuid, earliest_us), earliest_us)
+        previous_us = self._newest_us.get(uuid, earliest_us)
+        if previous_us > latest_us:  # the clock was set back
+            previous_us = earliest_us
+        window_us = min(newest_us, latest_us) - max(previous_us, earliest_us)
         self._newest_us[uuid] = newest_us
         return max(0, min(window_us, elapsed_ns // 1000 + SAMPLE_US, BUFFER_NS // 1000)) if elapsed_ns else 0
 
