@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from gpuledger.catalog.dialects import DIALECTS
+from gpuledger.config import parsers
 from gpuledger.model import Driver, Learned, LearnedBehaviour, Tick
 from gpuledger.model.problem import Problem
 from gpuledger.web.app import App
@@ -262,3 +263,14 @@ def test_groups_that_cannot_be_selected(query: dict[str, list[str]], message: st
 
     assert answer.status == 400
     assert message in body(answer)
+
+
+def test_no_path_of_another_page_can_be_the_telemetry_path() -> None:
+    """The setting refuses the path of every page, so that none of them disappears behind the metrics."""
+    used = set(Pages(None).app._pages) - {"/", "/metrics"}
+
+    assert len(used) > 15
+    for path in (*used, "/sd", "/api/v1/anything"):
+        with pytest.raises(ValueError, match="already in use"):
+            parsers.url_path(path)
+    assert parsers.url_path("/node/metrics") == "/node/metrics"

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from gpuledger.config import durations
 from gpuledger.net.address import has_credentials, parse_address, parse_listen_address, parse_place, parse_url
 
+USED_PATHS = re.compile("/(healthz|readyz|sd|api|page)(/.*)?|/(dcgm|gpu|inference|process|jobstats)/metrics")
+"""Paths of other pages, of the exporter and of `fleet`."""
 ANNOTATIONS = "annotations"
 """The value of --tokens.scrape for annotated pods."""
 OWNER = re.compile(r"(?:(unit|job|pid):)?([\w.@:/\\-]{1,512})", re.ASCII)
@@ -80,7 +82,7 @@ def url_path(text: str) -> str:
     """A path that no other page uses."""
     if not re.fullmatch("/[!-~]+", text) or any(c in text for c in "?#%"):
         raise ValueError("is not a path; write it as /metrics")
-    if text in ("/healthz", "/readyz"):
+    if USED_PATHS.fullmatch(text):
         raise ValueError("is already in use; choose another path, such as /metrics")
     return text
 
