@@ -76,9 +76,7 @@ class Books:
         in_use = {gpu: None if rows is None else bool(rows) or gpu in memory.hidden for gpu, rows in present.items()}
         work = self._rows.add_work(tick, self._time.book(tick, in_use, elapsed_ns))
         intervals = []
-        for booked in self._energy.book(
-            tick, present, work, memory.hidden, now_ns=now_ns, elapsed_ns=elapsed_ns
-        ):
+        for booked in self._energy.book(tick, present, work, memory.hidden, now_ns=now_ns, elapsed_ns=elapsed_ns):
             self._rows.add_energy(booked.entries, booked.share_errors, booked.activity)
             intervals.append(booked)
 

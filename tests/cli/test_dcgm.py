@@ -28,7 +28,7 @@ def scenario() -> Scenario:
 
 @pytest.fixture
 def procfs(tmp_path: Path) -> str:
-    """A /proc with nobody in it, for pids of the scenario may be of somebody on this machine."""
+    """A /proc without processes: pids of the scenario may exist on this machine."""
     folder = tmp_path / "proc"
     folder.mkdir()
     (folder / "stat").write_text("btime 1690000000\n")

@@ -35,7 +35,7 @@ def test_the_demo_shows_gpus_with_their_processes() -> None:
 
 
 def test_a_stream_ends_with_the_exporter() -> None:
-    """Who watches gets every tick, and a clean end; the exporter does not wait for them."""
+    """A client gets every tick and a clean end; the exporter does not wait for it."""
     with (
         serving("demo", "--tick.interval=100ms", env=surroundings()) as server,
         urlopen(server.url + "/api/v1/events", timeout=10) as stream,

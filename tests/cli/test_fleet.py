@@ -85,7 +85,7 @@ def test_each_bad_answer_is_one_line_and_exit_code_1(server: Upstream, say: Say,
         ("https", "no TLS with https://"),
     ],
 )
-def test_nobody_there_is_one_line_and_exit_code_1(server: Upstream, url: str, says: str) -> None:
+def test_an_unreachable_prometheus_is_one_line_and_exit_code_1(server: Upstream, url: str, says: str) -> None:
     """A wrong port, a wrong name, and TLS where there is none."""
     given = server.root.replace("http:", "https:") if url == "https" else url
     done = gpuledger("fleet", "--once", f"--prometheus.url={given}")

@@ -44,8 +44,8 @@ def test_an_exporter_is_asked(status: int, body: str, expected: object) -> None:
         server.stop()
 
 
-def test_nobody_answers() -> None:
-    """There is no exporter: that is said, and is no error."""
+def test_no_exporter_answers() -> None:
+    """Without an exporter the command says so, and it is no error."""
     assert explain.fetch_fingerprints(["127.0.0.1:1"]) is None
     assert explain._describe_fingerprint(FACTS, Owner(), [Device(0, "x", name="H200")], None) == [
         "unknown: no exporter responds at --web.listen-address, or it requires TLS or a password"

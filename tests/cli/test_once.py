@@ -74,7 +74,7 @@ def test_without_a_driver_it_says_so_and_exits_with_1() -> None:
     assert "the driver cannot be read" in done.stderr
 
 
-def test_output_is_a_file_everybody_may_read(env: dict[str, str], tmp_path: Path) -> None:
+def test_output_is_a_file_that_every_user_may_read(env: dict[str, str], tmp_path: Path) -> None:
     """Nothing is printed, nothing else is left in the folder, whatever the umask."""
     folder = tmp_path / "textfile"
     folder.mkdir()

@@ -37,7 +37,7 @@ class Host:
         self.root = root
 
     def listen(self, *paths: str) -> None:
-        """Put sockets there. Nobody needs to listen on them: nothing is asked here."""
+        """Create sockets there. No server needs to listen on them: nothing connects here."""
         for path in paths:
             place = self.root / path
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ class Host:
                 listener.bind(str(place))
 
     def asks(self, *, environ: Mapping[str, str] | None = None, **settings: str | list[str]) -> Asked:
-        """The name and the place of everybody who would be asked, with the root taken off."""
+        """The name and the place of every provider that would be used, without the root."""
         settings.setdefault("pod_resources_socket", f"{self.root}/{KUBELET}")
         return [(name, place.removeprefix(f"{self.root}/")) for name, place in ask(environ or {}, **settings)]
 
@@ -77,13 +77,13 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
         yield Host(root)
 
 
-def test_empty_host_asks_nobody(host: Host) -> None:
+def test_an_empty_host_has_no_providers(host: Host) -> None:
     """Nothing is there, so nothing is down."""
     assert host.asks() == []
 
 
 def test_everything_that_is_there(host: Host) -> None:
-    """A Kubernetes node on which somebody also runs Docker and Podman."""
+    """A Kubernetes node that also runs Docker and Podman."""
     host.listen(DOCKER, PODMAN, CONTAINERD, KUBELET)
 
     assert host.asks() == [("docker", DOCKER), ("podman", PODMAN), ("cri", CONTAINERD), ("podresources", KUBELET)]

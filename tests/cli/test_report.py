@@ -100,8 +100,8 @@ def test_a_server_that_is_not_there_or_hangs(server: Upstream) -> None:
         assert says in done.stderr
 
 
-def test_what_the_user_got_wrong_is_exit_code_2(server: Upstream, tmp_path: Path) -> None:
-    """Before anybody is asked."""
+def test_invalid_settings_are_exit_code_2(server: Upstream, tmp_path: Path) -> None:
+    """Before any query is sent."""
     for more, says in (
         (["--by=gpu"], "is not one of namespace, pod"),
         (["--output=report.pdf"], "set --format"),

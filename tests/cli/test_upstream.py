@@ -112,7 +112,7 @@ def test_it_survives_a_dcgm_exporter_that_dies(flags: list[str], env: dict[str, 
 
 
 def test_it_stops_while_the_dcgm_exporter_hangs(flags: list[str], env: dict[str, str]) -> None:
-    """Nobody waits for it."""
+    """The exporter does not wait for it."""
     with (
         upstream(hang) as dcgm,
         serving(*flags, "--dcgm-exporter.timeout=60s", f"--dcgm-exporter.url={dcgm.url}", env=env) as server,

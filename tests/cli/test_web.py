@@ -127,7 +127,7 @@ def test_without_systemd() -> None:
 
 
 def test_guesses_do_not_stop_ticks(tmp_path: Path) -> None:
-    """While others try passwords without end, ticks go on and who has the right one is served."""
+    """While clients guess passwords without end, ticks continue and a client with the right password is served."""
     slow = bcrypt.hashpw(b"wonder", bcrypt.gensalt(12)).decode()
     (tmp_path / "web.yml").write_text(f"basic_auth_users: {{alice: {slow}}}")
     flags = ("--tick.interval=100ms", f"--web.config.file={tmp_path}/web.yml")
@@ -183,7 +183,7 @@ def test_what_the_doctor_finds(tmp_path: Path) -> None:
 
 
 def test_http2_is_said_to_have_no_effect(tmp_path: Path) -> None:
-    """Who asks for it is told; who does not ask is not."""
+    """A file that enables http2 is logged; other files are not."""
     path = tmp_path / "web.yml"
     for content, said in (("http_server_config: {http2: true}", True), ("http_server_config: {http2: false}", False)):
         path.write_text(content)

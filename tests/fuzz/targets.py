@@ -127,7 +127,7 @@ def _read_fingerprints(data: bytes) -> None:
 
 @contextmanager
 def _said(data: bytes) -> Iterator[socket.socket]:
-    """Our end of a connection on which somebody said this and went."""
+    """Our end of a connection whose other end sent this and closed."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(False)

@@ -23,7 +23,7 @@ UUID = "GPU-00000000-0000-4000-8000-000000000000"
 
 @contextmanager
 def cgroup(path: str, owned: str = "", uid: int = 0) -> Iterator[Path]:
-    """A cgroup; the directory `owned`, which is a part of the path, is delegated to a user, who creates the rest."""
+    """A cgroup; the directory `owned`, a part of the path, is delegated to a user, and that user creates the rest."""
     hierarchy = CGROUPS if (CGROUPS / "cgroup.procs").exists() else CGROUPS / "pids"
     folder, created = hierarchy, []
     is_delegated = False

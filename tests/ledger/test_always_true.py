@@ -185,8 +185,8 @@ def test_one_process_alone_is_the_counter(rises: list[int], strict: bool) -> Non
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=10))
-def test_who_did_nothing_gets_no_active_energy(steps: list[tuple[int, int, int]]) -> None:
-    """Process 3 waits beside two that work: it has its part of the parked power and not a millijoule more."""
+def test_a_waiting_process_gets_no_active_energy(steps: list[tuple[int, int, int]]) -> None:
+    """Process 3 waits beside two working processes: it gets its part of the parked power and not a millijoule more."""
     books, world = Books(), World()
     books.book(world.tick(1, 2, 3))
     for mj, one, two in steps:

@@ -15,8 +15,8 @@ from gpuledger.runtime.stages import Collector
 BOOKS = Path(__file__).parents[2] / "src" / "gpuledger" / "ledger"
 
 
-class Everybody:
-    """A collector that has the same absurd joules for every process."""
+class SameForAll:
+    """A collector that reports the same absurd joules for every process."""
 
     name = "dcgm"
 
@@ -52,7 +52,7 @@ def without(tick: Tick) -> Tick:
 
 def test_the_books_are_the_same_with_and_without() -> None:
     """Every account, process and container, tick by tick, to the millijoule."""
-    beside, alone = played(Everybody()), played()
+    beside, alone = played(SameForAll()), played()
 
     assert any(use.dcgm for tick in beside for use in tick.processes)
     assert any(use.energy_mj for tick in beside for use in tick.processes)

@@ -32,13 +32,13 @@ def wait(**changes: Any) -> dict[str, Any]:
     ids=str,
 )
 def test_only_an_interval_in_which_nothing_happened_teaches_parked_power(disturbed: dict[str, Any]) -> None:
-    """Nobody came, went or worked, and the driver would have told."""
+    """No process came, left or worked, and the driver would have reported it."""
     assert account(run({"pids": [1, 2]}, wait())).parked_power_mw == 120_000
     assert account(run({"pids": [1, 2]}, wait(**disturbed))).parked_power_mw is None
 
 
-def test_who_came_and_went_disturbs() -> None:
-    """Though the same processes are there at both ends."""
+def test_a_short_process_disturbs_a_quiet_interval() -> None:
+    """Even if the processes at both ends are the same."""
     last = run({"pids": [1, 2]}, {"pids": [1, 2, 3], "after_s": 0.4, "mj": 1}, wait(after_s=0.6))
 
     assert account(last).energy_mj == 1_120_001
@@ -68,8 +68,8 @@ def test_of_three_powers_the_lowest_is_learned(first_w: int, last_w: int, learne
 
 
 @pytest.mark.parametrize(("activity", "power_mw"), [((0.0, 0.0), 120_000), ((0.0, 0.5), None), ((None, None), None)])
-def test_parked_power_of_a_gpu_that_is_cut(activity: tuple[float | None, ...], power_mw: int | None) -> None:
-    """Its instances tell whether somebody worked; where they do not, nobody knows."""
+def test_parked_power_of_a_partitioned_gpu(activity: tuple[float | None, ...], power_mw: int | None) -> None:
+    """Its instances report whether a process worked; without that, nothing is learned."""
     books, world = Books(), World()
     books.book(cut(world, (1, 2), (3,)))
     world.now_ns += S
@@ -79,7 +79,7 @@ def test_parked_power_of_a_gpu_that_is_cut(activity: tuple[float | None, ...], p
 
 
 def test_idle_power_needs_no_samples() -> None:
-    """There is nobody they could be of."""
+    """Without a process there is nothing to sample."""
     last = account(run({}, {"mj": 80_000, "samples": False}))
 
     assert (last.idle_power_mw, last.parked_power_mw) == (80_000, None)
@@ -98,7 +98,7 @@ def test_a_shared_interval_is_closed_after_some_time(step: dict[str, Any], after
     ("after_s", "expected"), [(1, {1: {}, 2: {"exclusive": 10}}), (0.999, {1: {"parked": 5}, 2: {"parked": 5}})]
 )
 def test_a_counter_that_stands_still(after_s: float, expected: dict[int, dict[str, int]]) -> None:
-    """For a second it may be late, and who was there then has a part; after that nothing was used."""
+    """For a second the counter may be late, and processes of that time get a part; after that no energy was used."""
     last = run({"pids": [1]}, {"pids": [2], "after_s": after_s}, {"pids": [2], "mj": 10})
 
     assert energy(last) == expected
@@ -128,8 +128,8 @@ def test_two_readings_at_one_time() -> None:
     assert energy(last) == {1: {"exclusive": 30}}
 
 
-def test_who_is_retired_before_the_interval_is_closed() -> None:
-    """Its pid was taken by another: what it gets at the end is added to the retired account."""
+def test_a_process_retired_before_the_interval_is_closed() -> None:
+    """Its pid was reused: its part of the interval is added to the retired account."""
     books, world = Books(), World()
     books.book(world.tick(1))
     books.book(world.tick(1, 2, mj=50, work={1: 1}))
@@ -147,7 +147,7 @@ WEIGHTS = st.dictionaries(st.integers(0, 20), st.integers(0, 10**12), min_size=1
 
 
 @given(st.integers(0, 10**15), WEIGHTS)
-def test_nothing_is_lost_and_nobody_is_off_by_one(total: int, weights: dict[int, int]) -> None:
+def test_shares_add_up_and_are_within_one(total: int, weights: dict[int, int]) -> None:
     """The sum is exact, a weight of 0 gets 0, and each share is within 1 of the exact one."""
     shares = apportion(total, weights)
 
@@ -159,7 +159,7 @@ def test_nothing_is_lost_and_nobody_is_off_by_one(total: int, weights: dict[int,
 
 @given(st.integers(0, 10**4), WEIGHTS)
 def test_the_largest_remainders_are_rounded_up(total: int, weights: dict[int, int]) -> None:
-    """Nobody is rounded up before somebody with a larger remainder, or with the same one and a smaller key."""
+    """No key is rounded up before a key with a larger remainder, or with the same remainder and a smaller key."""
     shares = apportion(total, weights)
 
     whole = sum(weights.values())

@@ -15,20 +15,20 @@ from gpuledger.shares.resting import resting_power
 from tests.ledger.worlds import CUT, GPU, S, World, account, cut, energy, reopened, run
 
 
-def nobody(tick: Tick) -> dict[str, int]:
-    """Unattributed energy by reason, without what was before."""
+def unattributed(tick: Tick) -> dict[str, int]:
+    """Unattributed energy by reason, without the energy before the start."""
     return {reason: mj for reason, mj in account(tick).unattributed_mj if reason != "before"}
 
 
 def test_the_first_reading_is_before() -> None:
-    """The counter counted long before us; it is the device's, and nobody's."""
+    """The counter started long before the exporter: its first value belongs to the device and to no process."""
     first = account(run({"pids": [1]}))
 
     assert (first.energy_mj, first.unattributed_mj) == (1_000_000, (("before", 1_000_000),))
 
 
-def test_nobody_there_is_idle() -> None:
-    """And its power is learned."""
+def test_a_gpu_without_processes_is_idle() -> None:
+    """Its energy is idle energy, and its power is learned."""
     last = account(run({}, {"mj": 80_000, "utilization_pct": 0}))
 
     assert (last.idle_mj, last.idle_power_mw, last.parked_power_mw) == (80_000, 80_000, None)
@@ -94,18 +94,18 @@ def test_parked_energy_can_be_kept_apart() -> None:
 
     last = run(*steps, {"pids": [1, 2], "mj": 520_000, "work": {1: 75}}, policy=Policy(parked_apart=True))
 
-    assert nobody(last) == {"parked": 240_000}
+    assert unattributed(last) == {"parked": 240_000}
     assert energy(last) == {1: {"sm_time": 400_000}, 2: {}}
 
 
 def test_strict_books_only_what_is_measured() -> None:
-    """--energy.strict: shared, and the edges of a process, are nobody's."""
+    """--energy.strict: shared energy and the edges of a process are unattributed."""
     steps: list[dict[str, Any]] = [{"pids": [1]}, {"pids": [1], "mj": 5}, {"pids": [1, 2], "mj": 7, "work": {1: 9}}]
 
     last = run(*steps, {"pids": [2], "mj": 11}, {"mj": 13}, {"mj": 17}, policy=Policy(strict=True))
 
     assert energy(last) == {1: {"exclusive": 5}, 2: {}}
-    assert nobody(last) == {"shared": 7 + 11 + 13}
+    assert unattributed(last) == {"shared": 7 + 11 + 13}
     assert account(last).idle_mj == 17
 
 
@@ -113,7 +113,7 @@ def test_without_samples_shared_energy_is_nobodys() -> None:
     """There is nothing to split it by."""
     last = run({"pids": [1, 2]}, {"pids": [1, 2], "mj": 100, "samples": False})
 
-    assert nobody(last) == {"shared": 100}
+    assert unattributed(last) == {"shared": 100}
 
 
 def test_work_of_a_process_never_listed() -> None:
@@ -126,11 +126,11 @@ def test_work_of_a_process_never_listed() -> None:
     assert energy(beside) == {1: {"sm_time": 75}, 9: {"sm_time": 25}}
     assert energy(two) == {8: {"sm_time": 25}, 9: {"sm_time": 75}}
     assert [use.active for use in alone.processes] == [False]
-    assert nobody(alone) == nobody(beside) == nobody(two) == {}
+    assert unattributed(alone) == unattributed(beside) == unattributed(two) == {}
 
 
 def test_a_glimpsed_process_has_no_parked_share() -> None:
-    """Power at rest is theirs who were there: an empty GPU's is idle, and that of waiting the listed one's."""
+    """Power at rest belongs to listed processes: that of an empty GPU is idle, that of waiting the listed process's."""
     books, world = Books(), World()
     for _ in range(20):
         books.book(world.tick(mj=80))  # idle power is learned
@@ -166,7 +166,7 @@ def test_late_samples_of_a_process_that_left() -> None:
 
 
 def test_a_counter_that_falls_adds() -> None:
-    """The driver was loaded anew: its new reading is nobody's, and the total goes on."""
+    """The driver was loaded again: its new counter is unattributed, and the total continues."""
     books, world = Books(), World()
     books.book(world.tick(1))
     world.energy_mj = 100
@@ -177,26 +177,26 @@ def test_a_counter_that_falls_adds() -> None:
     last = books.book(world.tick(1, mj=50))
 
     assert account(last).energy_mj == 1_000_350
-    assert nobody(last) == {"reset": 300}
+    assert unattributed(last) == {"reset": 300}
     assert energy(last) == {1: {"exclusive": 50}}
 
 
 @pytest.mark.parametrize(("after_s", "reason"), [(11, "gap"), (3600, "gap"), (-5, "gap")])
-def test_nobody_saw_a_gap(after_s: float, reason: str) -> None:
-    """Also when the same process is there on both sides; and a clock that was set is one."""
+def test_a_gap_is_unattributed(after_s: float, reason: str) -> None:
+    """Also if the same process is there on both sides; without a monotonic clock, a clock that was set is a gap."""
     last = run({"pids": [1]}, {"pids": [1], "mj": 100, "after_s": after_s}, {"pids": [1], "mj": 7})
 
-    assert nobody(last) == {reason: 100}
+    assert unattributed(last) == {reason: 100}
     assert energy(last) == {1: {"exclusive": 7}}
 
 
 def test_a_gap_with_a_failure_in_it_is_an_error() -> None:
-    """That is why nobody saw it."""
+    """The failure is the reason of the gap."""
     books, world = Books(), World()
     books.book(world.tick(1))
     books.book(world.tick(1, mj=50, up=False, after_s=6))
 
-    assert nobody(books.book(world.tick(1, mj=50, after_s=6))) == {"error": 100}
+    assert unattributed(books.book(world.tick(1, mj=50, after_s=6))) == {"error": 100}
 
 
 @pytest.mark.parametrize("after_s", [1e-9, 10])
@@ -228,14 +228,14 @@ def test_an_error_in_between(failure: str, after: list[int], expected: dict[str,
 
     last = books.book(world.tick(*after, mj=200))
 
-    assert nobody(last) == expected
+    assert unattributed(last) == expected
     assert energy(last).get(1, {}) == ({} if expected else {"exclusive": 300})
 
 
 def test_a_gpu_that_never_lists_processes() -> None:
-    """All its energy is nobody's, at once; also that up to the tick in which it does."""
-    assert nobody(run({"residents": None}, {"residents": None, "mj": 100})) == {"error": 100}
-    assert nobody(run({"residents": None}, {"pids": [1], "mj": 100})) == {"error": 100}
+    """All its energy is unattributed at once, up to the first tick with a process list."""
+    assert unattributed(run({"residents": None}, {"residents": None, "mj": 100})) == {"error": 100}
+    assert unattributed(run({"residents": None}, {"pids": [1], "mj": 100})) == {"error": 100}
 
 
 @pytest.mark.parametrize(("mj", "reason"), [(1_750_000, None), (1_750_001, "jump")])
@@ -244,7 +244,7 @@ def test_a_jump_is_nobodys(mj: int, reason: str | None) -> None:
     same = {"pids": [1], "after_s": 0}
     last = run({"pids": [1], "power_limit_mw": 700_000}, {"pids": [1], "mj": mj}, {**same}, {**same})
 
-    assert nobody(last) == ({} if reason is None else {reason: mj})
+    assert unattributed(last) == ({} if reason is None else {reason: mj})
 
 
 def test_a_gpu_without_a_counter() -> None:
@@ -299,7 +299,7 @@ def test_mps_servers_of_two_tenants() -> None:
 
 
 def test_a_server_of_mps_without_clients_is_a_process_as_any_other() -> None:
-    """There is nobody to whom its work could be given."""
+    """There is no client to which its work could be attributed."""
     world = World(mps_servers={1: "root"})
 
     last = run({"pids": [1, 2]}, {"pids": [1, 2], "mj": 1000, "work": {1: 60, 2: 40}}, world=world)
@@ -307,8 +307,8 @@ def test_a_server_of_mps_without_clients_is_a_process_as_any_other() -> None:
     assert energy(last) == {1: {"sm_time": 600}, 2: {"sm_time": 400}}
 
 
-def test_who_is_in_the_list_of_mps_is_a_client() -> None:
-    """Where the driver has such a list, a process that waits beside it is none."""
+def test_a_process_in_the_mps_list_is_a_client() -> None:
+    """Where the driver has such a list, a waiting process outside of it is no client."""
     world = World(mps_servers={1: "root"})
     residents = (Resident(1, "compute"), Resident(2, "mps"), Resident(3, "compute"))
 
@@ -375,7 +375,7 @@ def test_outdated_activity_of_a_mig_instance_is_waited_for() -> None:
 
 
 def test_work_in_a_mig_instance_without_processes() -> None:
-    """It has its share, and nobody to put it down to."""
+    """The instance has its share, which is unattributed."""
     books, world = Books(), World()
     books.book(cut(world, (1, 2), ()))
     world.now_ns += S
@@ -384,7 +384,7 @@ def test_work_in_a_mig_instance_without_processes() -> None:
     last = books.book(cut(world, (1, 2), (), activity=(50.0, 75.0)))
 
     assert energy(last) == {1: {"mig": 125}, 2: {"mig": 125}}
-    assert nobody(last) == {"unseen": 750}
+    assert unattributed(last) == {"unseen": 750}
 
 
 def test_a_mig_instance_that_does_not_tell_in_between() -> None:
@@ -531,8 +531,8 @@ def test_a_client_of_mps_that_was_glimpsed_first() -> None:
     assert sum(sum(methods.values()) for methods in energy(done).values()) == 100
 
 
-def test_a_late_sample_beside_those_that_came_and_went() -> None:
-    """Who left two ticks ago has nothing of what others did since."""
+def test_a_late_sample_beside_short_processes() -> None:
+    """A process that left two ticks ago gets nothing of the work since then."""
     last = run({"pids": [7]}, {"mj": 10}, {"mj": 100, "work": {7: 30, 8: 10, 9: 10}})
 
     assert (energy(last)[8], energy(last)[9]) == ({"sm_time": 50}, {"sm_time": 50})
@@ -573,8 +573,8 @@ def test_ticks_of_fifteen_seconds_without_a_counter() -> None:
     assert account(done).energy_mj == 3_000_000
 
 
-def test_a_counter_that_does_not_answer_keeps_nobody() -> None:
-    """Processes come and go while a GPU tells no energy: the open interval does not grow with them."""
+def test_an_interval_without_energy_readings_does_not_grow() -> None:
+    """Processes come and go while a GPU reports no energy: the open interval does not keep them."""
     books, world = Books(), World()
     books.book(world.tick(1))
     for pid in range(2, 100):
@@ -585,7 +585,7 @@ def test_a_counter_that_does_not_answer_keeps_nobody() -> None:
     assert len(ledger._open.rows) < 20
     assert len(ledger._open.busy_ns) < 20
     last = books.book(world.tick(1, mj=500))
-    assert nobody(last) == {"error": 500}
+    assert unattributed(last) == {"error": 500}
 
 
 def test_the_books_of_a_stuck_counter() -> None:
@@ -593,7 +593,7 @@ def test_the_books_of_a_stuck_counter() -> None:
     books, world = Books(), World(energy_mj=0)
     for _ in range(4):
         done = books.book(world.tick(1, power_mw=100_000))
-    assert nobody(done) == {"stuck": 300_000}
+    assert unattributed(done) == {"stuck": 300_000}
     assert (account(done).source, account(done).counter_stuck) == ("power", True)
 
     books = reopened(books, world.now_ns)

@@ -50,7 +50,7 @@ def process(pid: int, memory: int | None = 10 * GIB) -> Resident:
 
 
 def may(owner: Owner, evidence: str, pid: int | None = None, device: Device = GPU) -> Holder:
-    """Somebody who may hold memory."""
+    """An owner that may hold memory."""
     return Holder(device, owner, evidence, pid)
 
 
@@ -72,8 +72,8 @@ def test_context_overhead_is_not_unknown() -> None:
     assert found == MemoryAccount(10 * GIB, 0, 9_240_576, 0, 0)
 
 
-def test_the_driver_lists_nobody() -> None:
-    """An exporter in a nested PID namespace, or an Ollama that is not listed: all of it is the one candidate's."""
+def test_the_driver_lists_no_process() -> None:
+    """An exporter in a nested PID namespace, or an unlisted Ollama: all memory goes to the only candidate."""
     tick = held(used=3 * GIB, holders=[may(OLLAMA, "allocation")])
 
     assert account(tick) == MemoryAccount(0, 3 * GIB, 0, 3 * GIB, 1)
@@ -128,7 +128,7 @@ def test_a_process_of_the_host_keeps_its_part() -> None:
 
 
 def test_listed_without_its_memory() -> None:
-    """A process whose memory the driver does not tell has it before anybody who is not listed."""
+    """A process that is listed without its memory comes before every unlisted candidate."""
     tick = held(process(1, None), used=5 * GIB, owners={1: TRAIN}, holders=[may(OLLAMA, "maps", 9)])
 
     assert inferred(tick) == {"train": 5 * GIB}
@@ -158,13 +158,13 @@ def test_board_without_a_memory_reading() -> None:
 
 
 def test_only_the_old_call_works() -> None:
-    """Used memory then has in it what the driver keeps for itself, 645 MB on an H200: that is nobody's."""
+    """Used memory then includes the driver's reserve, 645 MB on an H200, which belongs to no process."""
     assert account(held(used=644_939_776, memory_reserved_bytes=None)).unknown_bytes == 0
     assert account(held(used=5 * GIB, memory_reserved_bytes=None)).unknown_bytes == 5 * GIB
 
 
 def test_lists_that_failed() -> None:
-    """Nothing is said of memory while nobody knows who is there."""
+    """No memory is accounted while the process list is unknown."""
     tick = held(used=5 * GIB)
     (reading,) = tick.readings
     down = Tick(S, Driver(up=True), (Reading(reading.device, memory_used_bytes=5 * GIB, residents=None),))
@@ -213,7 +213,7 @@ def gpu_account(tick: Tick) -> Account:
 
 
 def test_a_gpu_with_unknown_memory_is_in_use() -> None:
-    """Nobody is listed, yet somebody is there: its energy is not idle energy."""
+    """No process is listed, but memory is held: the energy is not idle energy."""
     world, books = World(), Books()
     for _ in range(3):
         done = books.book(world.tick(mj=120_000, memory_used_bytes=5 * GIB, memory_reserved_bytes=0))
@@ -224,8 +224,8 @@ def test_a_gpu_with_unknown_memory_is_in_use() -> None:
     assert gpu_account(done).idle_power_mw is None
 
 
-def test_the_part_of_who_is_not_listed_is_rounded_down() -> None:
-    """Of three millijoules of waiting, the one that is listed has two."""
+def test_the_part_of_an_unlisted_process_is_rounded_down() -> None:
+    """Of three parked millijoules the listed process gets two."""
     world, books = World(), Books()
     hidden: dict[str, Any] = {"memory_used_bytes": 5 * GIB, "memory_reserved_bytes": 0, "residents": (process(1, 0),)}
     books.book(world.tick(**hidden))
@@ -235,8 +235,8 @@ def test_the_part_of_who_is_not_listed_is_rounded_down() -> None:
     assert dict(gpu_account(done).unattributed_mj)["unseen"] == 1
 
 
-def test_beside_unknown_memory_nobody_is_alone() -> None:
-    """The one that is listed has what it did, as an estimate, and half of the power of waiting."""
+def test_beside_unknown_memory_no_process_is_alone() -> None:
+    """The listed process gets its work, as an estimate, and half of the parked power."""
     world, books = World(), Books()
     quiet: dict[str, Any] = {"memory_used_bytes": 0, "memory_reserved_bytes": 0}
     books.book(world.tick(1, 2, **quiet))
@@ -256,8 +256,8 @@ def test_beside_unknown_memory_nobody_is_alone() -> None:
     assert dict(gpu_account(done).unattributed_mj)["unseen"] > 0
 
 
-def test_the_rest_of_a_hidden_process_is_nobodys() -> None:
-    """The power of an empty GPU is not idle while somebody hides there, and not certainly of who worked."""
+def test_the_rest_of_a_hidden_process_is_unattributed() -> None:
+    """The power of an empty GPU is not idle while memory is held, and not certainly that of the process that worked."""
     world, books = World(), Books()
     for _ in range(20):
         books.book(world.tick(mj=80, memory_used_bytes=0, memory_reserved_bytes=0))  # idle power is learned
@@ -272,8 +272,8 @@ def test_the_rest_of_a_hidden_process_is_nobodys() -> None:
     assert gpu_account(done).idle_mj == gpu_account(before).idle_mj
 
 
-def test_who_is_listed_without_its_memory_may_be_alone() -> None:
-    """What is used is its own: nobody hides behind it."""
+def test_a_process_listed_without_its_memory_may_be_alone() -> None:
+    """The used memory is its own: no unlisted process is assumed."""
     world, books = World(), Books()
     used: dict[str, Any] = {"memory_used_bytes": 5 * GIB, "memory_reserved_bytes": 0}
     for _ in range(3):
@@ -326,7 +326,7 @@ PIDS = st.integers(1, 4)
 
 @st.composite
 def memories(draw: st.DrawFn) -> Tick:
-    """Any reading of memory and lists, with anybody who may hold it."""
+    """Any reading of memory and lists, with any owners that may hold it."""
     residents = draw(st.lists(st.tuples(PIDS, SIZES), max_size=3, unique_by=lambda pair: pair[0]))
     holders = draw(st.lists(st.builds(may, OWNERS, st.sampled_from(EVIDENCE), st.none() | st.integers(1, 9))))
     return held(

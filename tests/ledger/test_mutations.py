@@ -25,7 +25,7 @@ Test = Callable[[], None]
 MUTANTS: list[tuple[str, str, str, Test]] = [
     # rounding
     ("interval", "total * weight // whole for", "-(-total * weight // whole) for",
-     interval.test_nothing_is_lost_and_nobody_is_off_by_one),
+     interval.test_shares_add_up_and_are_within_one),
     ("interval", "-(total * weights[key] % whole)", "total * weights[key] % whole",
      interval.test_the_largest_remainders_are_rounded_up),
     ("interval", "-(total * weights[key] % whole)", "-(total * weights[key] // whole)",
@@ -33,7 +33,7 @@ MUTANTS: list[tuple[str, str, str, Test]] = [
     ("interval", "(power_mw or 0) * elapsed_ns // NS_MW_PER_MJ", "-(-(power_mw or 0) * elapsed_ns // NS_MW_PER_MJ)",
      ledger.test_power_times_time_is_rounded_down),
     ("interval", "hidden_mj = parked_mj // (len(parked) + 1)", "hidden_mj = -(-parked_mj // (len(parked) + 1))",
-     memory.test_the_part_of_who_is_not_listed_is_rounded_down),
+     memory.test_the_part_of_an_unlisted_process_is_rounded_down),
     # order
     ("interval", "% whole), key)", "% whole),)", interval.test_ties_go_in_the_order_of_keys),
     ("rows", "return self.pid, self", "return -self.pid, self", ledger.test_the_example_of_the_page),
@@ -52,7 +52,7 @@ MUTANTS: list[tuple[str, str, str, Test]] = [
     # exclusivity
     ("interval", "bool(at_start) and at_start == at_end", "bool(at_start)", ledger.test_a_process_at_one_end_only),
     ("interval", "elif alone and not interval.hidden:", "elif alone:",
-     memory.test_beside_unknown_memory_nobody_is_alone),
+     memory.test_beside_unknown_memory_no_process_is_alone),
     ("interval", "self.rows |= work.unlisted", "self.rows |= set()", ledger.test_work_of_a_process_never_listed),
     ("interval", "elif policy.strict:", "elif policy.parked_apart:",
      ledger.test_strict_books_only_what_is_measured),

@@ -52,7 +52,7 @@ def test_a_container_keeps_what_its_exited_processes_used() -> None:
 
 
 def test_two_ticks_at_one_time() -> None:
-    """Who is not in the second has left, whatever the clock says."""
+    """A process that is not in the second tick has left, whatever the clock shows."""
     books, world = Books(), World()
     books.book(world.tick(7))
 
@@ -70,8 +70,8 @@ def test_a_process_that_comes_back_goes_on() -> None:
     assert shown(books.book(world.tick(7, mj=11))) == {7: (True, 111)}
 
 
-def test_while_the_driver_does_not_say_nobody_has_exited() -> None:
-    """The rows stay, without saying whether the process is there."""
+def test_without_process_lists_no_process_has_exited() -> None:
+    """The rows stay, and it is unknown whether their processes are there."""
     books, world = Books(), World()
     books.book(world.tick(7))
     books.book(world.tick(7, mj=100))
@@ -196,7 +196,7 @@ def joules(tick: Tick) -> dict[str, int]:
 
 
 def test_more_containers_than_the_limit() -> None:
-    """Who left first makes room; while all are there, who comes last is summed with the others."""
+    """The first container to leave makes room; while all are present, the newest are summed with the others."""
     books, world = Books(max_containers=2), World(containers={pid: f"c{pid}" for pid in range(1, 6)})
     books.book(world.tick(1))
     books.book(world.tick(1, mj=100))

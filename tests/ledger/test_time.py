@@ -89,7 +89,7 @@ def test_absent_where_the_driver_does_not_say() -> None:
 
 @pytest.mark.parametrize(("pids", "expected"), [([1], True), ([], False), (None, None)])
 def test_in_use(pids: list[int] | None, expected: bool | None) -> None:
-    """By who is there, busy or not; unknown is neither."""
+    """A GPU with a process is in use, busy or not; unknown is neither."""
     more: dict[str, Any] = {"residents": None} if pids is None else {}
 
     assert account(Books().book(World().tick(*(pids or ()), **more))).in_use is expected
@@ -101,7 +101,7 @@ def test_in_use(pids: list[int] | None, expected: bool | None) -> None:
     ids=["left", "came", "unknown"],
 )
 def test_in_use_time(steps: list[dict[str, Any]], expected_ns: int) -> None:
-    """From a tick that finds somebody to the next, if that one can tell."""
+    """From a tick with a process to the next tick, if that one has a process list."""
     assert account(run(*steps)).in_use_ns == expected_ns
 
 

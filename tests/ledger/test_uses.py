@@ -160,8 +160,8 @@ def test_a_process_of_a_gpu_that_is_cut_but_of_no_instance() -> None:
         max_size=8,
     )
 )
-def test_nobody_gets_a_row_that_is_not_his(steps: list[tuple[int, list[tuple[int, int, int]]]]) -> None:
-    """For any rows in any ticks: one row a resident, its sample its own or zero, and the book stays small."""
+def test_every_resident_gets_its_own_row(steps: list[tuple[int, list[tuple[int, int, int]]]]) -> None:
+    """For any rows in any ticks: one row for each resident, with its own sample or zero, and the book stays small."""
     book = UseBook()
     now = NOW_US
     for step_us, rows in steps:

@@ -60,7 +60,7 @@ class World:
         return self.around(Reading(GPU, **{**given, **more}))
 
     def around(self, *readings: Reading) -> Tick:
-        """A tick of these readings, with facts and owners of everybody in it."""
+        """A tick of these readings, with facts and owners of all processes in it."""
         pids = {r.pid for reading in readings for r in reading.residents or ()}
         starts = {pid: self.starts.get(pid, 1) for pid in pids}
         facts = {pid: Facts(pid, n, 0, self.names.get(pid, ""), mps_server=self.mps_servers.get(pid, ""))

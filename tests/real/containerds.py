@@ -183,7 +183,7 @@ class Containerd:
             Path(path).unlink(missing_ok=True)
 
     def _pids(self) -> list[int]:
-        """The processes in the pod's cgroup, whose name nobody else has."""
+        """The processes in the pod's cgroup, whose name is unique."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():

@@ -18,7 +18,7 @@ LOG_TAIL = 4000
 
 
 def answers(path: Path) -> Callable[[], bool]:
-    """For `ready`: whether somebody accepts connections on a unix socket."""
+    """For `ready`: whether a server accepts connections on a unix socket."""
 
     def connects() -> bool:
         with socket.socket(socket.AF_UNIX) as client:
@@ -33,7 +33,7 @@ def answers(path: Path) -> Callable[[], bool]:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody accepts connections on a port of this host."""
+    """Whether a server accepts connections on a port of this host."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
 

@@ -132,7 +132,7 @@ class Podman:
 
 
 def certificates(folder: Path) -> None:
-    """A certificate for 127.0.0.1 that vouches for itself and serves both sides, and another that nobody trusts."""
+    """A self-signed certificate for 127.0.0.1 for both sides, and another one that is not trusted."""
     for name in ("cert", "stranger"):
         key = "key" if name == "cert" else "stranger-key"
         run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",

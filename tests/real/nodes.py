@@ -21,7 +21,7 @@ def uuid(gpu: int) -> str:
 
 
 class EmptyNode:
-    """GPUs on which nobody is yet."""
+    """GPUs without processes."""
 
     def __init__(self, folder: Path, *gpus: Gpu) -> None:
         self.folder, self.proc, self.scenario, self.pids = folder, folder / "proc", Scenario(gpus=[*gpus]), count(5000)
@@ -77,7 +77,7 @@ class EmptyNode:
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """While those run who know names."""
+        """While the name providers run."""
         with ExitStack() as stack:
             for server in (self.kubelet, self.cri):
                 server.start()
@@ -100,7 +100,7 @@ class EmptyNode:
 
 
 class Node(EmptyNode):
-    """Eight GPUs: a pod each on 0 to 2, three pods that share 3, nobody on 4 to 6, two pods on instances of 7."""
+    """Eight GPUs: a pod each on 0 to 2, three pods that share 3, none on 4 to 6, two pods on instances of 7."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, *(Gpu(index=g, watts=200 + 50 * g, temperature=40 + g) for g in range(GPUS)))

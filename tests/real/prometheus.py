@@ -132,7 +132,7 @@ def command(kind: str, config: Path, data: Path, address: str) -> list[str]:
 
 
 def free_port() -> int:
-    """One that nobody has now, below the ports that the kernel gives to servers that ask for any."""
+    """An unused port, below the ports that the kernel assigns to servers that ask for any."""
     while True:
         port = 10_000 + secrets.randbelow(20_000)
         with socket.socket() as probe, contextlib.suppress(OSError):

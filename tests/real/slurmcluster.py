@@ -140,7 +140,7 @@ class Cluster:
 
 @contextmanager
 def cluster(gpus: int, accounts: Sequence[str]) -> Iterator[Cluster]:
-    """A cluster without jobs, and accounts that root and nobody may use; at the end all its jobs are cancelled."""
+    """A cluster without jobs, with accounts for the users root and nobody; at the end all its jobs are cancelled."""
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     folder.chmod(0o755)  # for jobs of other users
     node, host = f"gl{os.getpid()}", socket.gethostname().partition(".")[0]

@@ -63,7 +63,7 @@ class Hosts:
 
 
 def small_host(path: Path) -> Path:
-    """A minute of it: 300 W alone, 120 W with two that wait, 80 W with nobody."""
+    """A minute of a host: 300 W with one process, 120 W with two waiting processes, 80 W without a process."""
     world = World(containers={7: "c7", 8: "c8"})
     with recording(path, 1) as recorder:
         for second in range(60):
@@ -97,7 +97,7 @@ RECORDED = {"trainer", "triton", "vllm"}
 
 
 def power_by_pod(hosts: Hosts) -> None:
-    """Everybody is there, and together they draw what the device does."""
+    """Every pod is there, and together they draw the power of the device."""
     watts = hosts.recorded.by_container("power-by-pod")
     assert set(watts) == {*RECORDED, ""}
     assert sum(watts.values()) == pytest.approx(hosts.recorded.one("rate(gpu_energy_joules_total[1m])"))
@@ -176,7 +176,7 @@ def waiting(hosts: Hosts) -> None:
 
 
 def idle_share(hosts: Hosts) -> None:
-    """None in the recording, where somebody always is; the 80 W of a third of the time on the small host."""
+    """None in the recording, which always has a process; the 80 W of a third of the time on the small host."""
     assert [value for _, value in hosts.recorded.page("idle-share")] == [0]
     ((labels, share),) = hosts.small.page("idle-share")
     assert share == pytest.approx(80 / (80 + 120 + 300), rel=0.5)  # the edges of the phases are not all idle

@@ -118,7 +118,7 @@ def test_each_pod_has_its_own(scraped: Prometheus) -> None:
 
 
 def test_power_of_pods_that_share(scraped: Prometheus) -> None:
-    """Each has some of it, who works more has more, and who waits has none."""
+    """Each pod has a part, more work means more power, and a waiting pod has none."""
     watts = by(scraped.query(f"sum by (pod) (DCGM_FI_DEV_POWER_USAGE{{job='node', gpu='{SHARED}'}})"), "pod")
 
     assert 0 == watts["waiting",] < watts["slice-0",] < watts["slice-1",]

@@ -112,7 +112,7 @@ def test_gpus_of_a_running_container(engine: Engine, provider: DockerProvider) -
 
 
 def test_over_tls(engine: Engine) -> None:
-    """A daemon that asks for certificates; who has none, or meets a stranger, is told so."""
+    """A daemon that requires certificates; without one, or with an untrusted one, the problem says so."""
     url, folder = f"tcp://127.0.0.1:{engine.port}", engine.folder
     ca, cert, key, stranger = (f"{folder}/{name}.pem" for name in ("ca", "cert", "key", "stranger"))
     i = engine.sleeper("secure")

@@ -42,7 +42,7 @@ class Node:
         self._scenario.write(self._path)
 
     def use_unlisted(self, memory: int) -> None:
-        """From now on so much of GPU 0 is used by nobody who is listed."""
+        """From now on, this much memory of GPU 0 is held by no listed process."""
         self._scenario.gpus[0].memory_used = memory
         self._scenario.write(self._path)
 
@@ -164,7 +164,7 @@ def test_kubernetes(containerd: Containerd, tmp_path: Path, exporter: Exporter) 
         kubelet.stop()
 
 
-def test_memory_nobody_lists(engine: Engine, exporter: Exporter) -> None:
+def test_memory_that_no_listed_process_holds(engine: Engine, exporter: Exporter) -> None:
     """Used memory without a listed process is inferred to the container that has the GPU, and shown as inferred."""
     container = engine.sleeper("ollama", "--runtime", "nvidia", "--env", f"NVIDIA_VISIBLE_DEVICES={UUID}")
     with exporter("--environment=none", f"--docker.host=unix://{engine.socket}") as node:

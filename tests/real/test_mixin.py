@@ -30,7 +30,7 @@ UNLISTED = "00000000-0000-4000-8000-00000000abcd"
 
 
 class IllNode(Node):
-    """A node with pods, a process of the host, one that nobody knows, a GPU that is hot and has errors, and fans."""
+    """A node with pods, a host process, an unknown process, a hot GPU with errors, and fans."""
 
     def make_ill(self) -> None:
         """Before it is served."""
@@ -47,7 +47,7 @@ class IllNode(Node):
         self.scenario.extra.append(f"error nvmlDeviceGetDecoderUtilization code=999 gpu={GHOST}")
 
     def have_xid(self) -> None:
-        """While it is served: XIDs of before count for nobody."""
+        """While it is served: earlier XIDs do not count."""
         self.scenario.extra.append("xid 0 code=94 seq=1")
         self.scenario.write(self.folder / "scenario")
 
@@ -171,7 +171,7 @@ def test_what_is_scraped_twice_counts_once(scraped: Scraped, dashboard: str, pan
     ],
 )
 def test_the_fleet_counts_gpus(scraped: Scraped, panel: str, expected: float) -> None:
-    """Eight, of which one is empty, one is cut and tells no utilization, and on one somebody only waits."""
+    """Eight GPUs: one is empty, one is partitioned and reports no utilization, and one has a waiting process only."""
     assert scraped.sum(FLEET, panel, job="node") == expected
 
 
@@ -180,7 +180,7 @@ def test_a_cut_gpu_does_not_make_others_less_busy(scraped: Scraped) -> None:
     assert scraped.sum(FLEET, "Utilization while in use", job="node") == pytest.approx(0.35, abs=0.01)
 
 
-def test_who_holds_a_gpu_and_does_nothing_is_seen(scraped: Scraped) -> None:
+def test_a_pod_that_does_not_use_its_gpu_is_shown(scraped: Scraped) -> None:
     """The demo's notebook; the pods of the node work, also those that share a GPU."""
     asked = {one.panel: one for one in reversed(QUERIES) if one.panel in ("Busy share of allocations", "Idle now")}
     busy = scraped.ask(asked["Busy share of allocations"].promql, FLEET)

@@ -146,8 +146,8 @@ def test_the_demo_on_the_page_is_what_metrics_say(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("books", [Books(5), Books(shown="none")], ids=["some", "none"])
-def test_sums_have_those_in_them_who_are_not_shown_one_by_one(browser: Browser, books: Books) -> None:
-    """The ledger of a card balances, no memory that is used is drawn as free, and the table adds up to the cards."""
+def test_sums_include_rows_beyond_the_limit(browser: Browser, books: Books) -> None:
+    """The ledger of a card balances, no used memory is drawn as free, and the table adds up to the cards."""
     made = Node(1, 20, books=books)
     ticks = [made.tick() for _ in range(4)]
     with shown(*ticks) as exporter, page_of(browser) as watched:
@@ -382,7 +382,7 @@ def test_without_a_stream(browser: Browser) -> None:
         page.wait_for_function("before => document.body.dataset.time !== before", arg=before)
 
 
-def test_a_page_that_nobody_looks_at_asks_for_nothing(browser: Browser, host: tuple[Node, Shown]) -> None:
+def test_a_hidden_page_requests_nothing(browser: Browser, host: tuple[Node, Shown]) -> None:
     """Its stream is closed while it is hidden."""
     made, exporter = host
     with page_of(browser) as watched:
@@ -509,7 +509,7 @@ def test_what_is_wrong_is_said_with_what_to_do(browser: Browser) -> None:
 
 
 def test_memory_is_drawn_to_scale(browser: Browser) -> None:
-    """Known, inferred and reserved apart: each as long as it is large, and named for who cannot see it."""
+    """Known, inferred and reserved memory have bars to scale, and names for screen readers."""
     made = Node(1, 6, troubled=False)
     troubled = Node(3, 6, troubled=True)
     with shown(made.tick(), troubled.tick()) as exporter, page_of(browser) as watched:
@@ -528,8 +528,8 @@ def test_memory_is_drawn_to_scale(browser: Browser) -> None:
         expect(page.locator("tbody .badge.guess")).to_have_text("inferred")
 
 
-def test_one_who_is_inferred_on_two_instances_of_a_gpu(browser: Browser) -> None:
-    """Has one part of the whole GPU's bar, as large as both; what is inferred is not drawn as unknown too."""
+def test_a_container_inferred_on_two_instances_of_a_gpu(browser: Browser) -> None:
+    """It has one part of the whole GPU's bar, as large as both; inferred memory is not drawn as unknown too."""
     pod = Owner(namespace="ml", pod="notebook", container="jupyter")
     whole = Reading(CUT, memory_total_bytes=80 << 30, memory_used_bytes=22 << 30, residents=(), mig_enabled=True)
     parts = [Reading(mig, memory_total_bytes=40 << 30, memory_used_bytes=11 << 30, residents=()) for mig in MIGS]

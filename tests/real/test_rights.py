@@ -67,7 +67,7 @@ class Node:
 
 @contextmanager
 def workload(container: str, kind: str = "", **environment: str) -> Iterator[int]:
-    """A process of somebody in a container's cgroup."""
+    """A process of another user in a container's cgroup."""
     hierarchy = CGROUPS if (CGROUPS / "cgroup.procs").exists() else CGROUPS / "pids"
     folder = hierarchy / "docker" / container
     ours = not folder.parent.exists()
@@ -88,7 +88,7 @@ def workload(container: str, kind: str = "", **environment: str) -> Iterator[int
 
 @pytest.fixture(scope="module")
 def node(engine: Engine) -> Iterator[Node]:
-    """All of it; its folders may be entered by anybody, its sockets only by those who may use them."""
+    """The whole node; every user may enter its folders, and its sockets are open to permitted users only."""
     named = engine.sleeper("named")
     pid = int(engine.cli("inspect", "--format", "{{.State.Pid}}", named))
     engine.folder.chmod(0o711)
@@ -113,7 +113,7 @@ def node(engine: Engine) -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def interpreter() -> Iterator[list[str]]:
-    """The program where anybody may read it: the tests' own may lie in somebody's home."""
+    """The program where every user may read it: that of the tests may lie in a home directory."""
     with tempfile.TemporaryDirectory(prefix="program-") as text:
         folder = Path(text)
         shutil.copytree(ROOT / "src" / "gpuledger", folder / "gpuledger", ignore=shutil.ignore_patterns("__pycache__"))

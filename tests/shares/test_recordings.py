@@ -51,7 +51,7 @@ def test_the_parts_are_the_device(path: Path, every: int) -> None:
 
 
 def test_an_idle_gpu_is_idle() -> None:
-    """Nobody there: all energy since the start is idle, at the 80 W that were seen."""
+    """Without a process, all energy since the start is idle, at the 80 W that were measured."""
     last = account(booked("idle")[-1])
 
     assert last.energy_mj == last.idle_mj + dict(last.unattributed_mj)["before"]
@@ -194,8 +194,8 @@ def test_the_command_reports_timelines_as_json(capsys: pytest.CaptureFixture[str
         assert 0 <= told["covered"] <= 1
 
 
-def test_errors_are_as_large_as_they_are_said_to_be() -> None:
-    """Two that differ: what is published is near a tenth. Two that are alike: it says that nobody can know."""
+def test_published_errors_match_the_real_ones() -> None:
+    """Different processes: the published error is about a tenth. Alike ones: it says that they cannot be separated."""
     books = Books()
     told: dict[str, list[float]] = {}
     for number, name in enumerate(["solo-big", "solo-copy", "p-big-copy", "p-big-big30"]):

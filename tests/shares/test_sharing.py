@@ -58,7 +58,7 @@ def test_by_samples_if_so_chosen() -> None:
 
 
 def test_strict_books_no_estimate() -> None:
-    """However much is known of both, what they use together is nobody's, and no error is told."""
+    """However much is known of both processes, shared energy is unattributed, and no error is published."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)}, Books(policy=Policy(strict=True)))
     gpu.alone(1)
     gpu.alone(2)
@@ -159,7 +159,7 @@ def test_a_stranger_has_what_is_left() -> None:
 
 
 def test_strangers_are_split_by_samples() -> None:
-    """Nothing is known of anybody: SM time of the last seconds, rather towards equal parts; the method says so."""
+    """Without any fingerprint: SM time of the last seconds, drawn towards equal parts; the method says so."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (COPY, 360_000)})
 
     assert share(gpu, [1, 2], {1: 0.5, 2: 0.5}, {1: 20, 2: 80})[1] == pytest.approx(0.22, abs=0.03)
@@ -379,8 +379,8 @@ def test_a_failure_on_one_gpu_leaves_the_books_of_others_balanced(monkeypatch: p
     assert {uuid: account.residual_mj for uuid, account in last.accounts.items()} == {"GPU-0": 0, "GPU-1": 0}
 
 
-def test_who_stopped_long_ago_gets_nothing() -> None:
-    """Known well, and of the same shape as the one that works: after ten seconds without a sample it did nothing."""
+def test_a_process_that_stopped_long_ago_gets_nothing() -> None:
+    """With a good fingerprint of the same shape as the working process: ten seconds without a sample mean no work."""
     gpu = Shared({1: (MATMUL, 570_000), 2: (MATMUL, 570_000)})
     gpu.alone(1)
     gpu.alone(2)
@@ -415,7 +415,7 @@ STEPS = st.lists(
     st.randoms(use_true_random=False),
 )
 def test_always_true_with_fingerprints(shapes: Any, alone: Any, steps: Any, apart: bool, random: Random) -> None:
-    """Whatever is known: the parts are the GPU, nothing falls, who never worked gets nothing, order does not matter."""
+    """Parts add up to the GPU, no total falls, a process without work gets nothing, and order is irrelevant."""
     policy = Policy(parked_apart=apart)
     known, mhz_alone = alone
     one, other = Shared(shapes, Books(policy=policy)), Books(policy=policy)

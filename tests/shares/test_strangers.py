@@ -147,7 +147,7 @@ def test_power_per_work_grows_with_the_clock() -> None:
 def test_any_input_gives_finite_powers(
     shapes: list[Activities], activity: Activities, busy: float, part: float, power_w: float
 ) -> None:
-    """Nobody gets less than nothing, and the errors are numbers."""
+    """No power is negative, and the errors are numbers."""
     columns = explanation(*shapes).columns
     times = [busy * part * 0.95 / len(columns)] * len(columns)
 

@@ -144,7 +144,9 @@ class Interval:
         self._observe_activity(reading, elapsed_ns / 1e9, now_ns)
         if self.slots:
             self.sampled_ns |= {
-                sample.pid: sample.timestamp_us * 1000 - time_ns + now_ns for sample in reading.samples or () if sample.sm_pct
+                sample.pid: sample.timestamp_us * 1000 - time_ns + now_ns
+                for sample in reading.samples or ()
+                if sample.sm_pct
             }
 
     def _observe_activity(self, reading: Reading, seconds: float, now_ns: int) -> None:
