@@ -181,7 +181,7 @@ OPTIONS: tuple[Option, ...] = (
            checks.otlp_endpoint, "URL",
            variables={"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": checks.otlp_endpoint,
                       "OTEL_EXPORTER_OTLP_ENDPOINT": checks.otlp_base}),
-    Option("otlp.protocol", "http/protobuf", "Encoding of the metrics: http/protobuf or http/json.",
+    Option("otlp.protocol", "http/protobuf", "Encoding of the metrics; only http/protobuf is supported.",
            checks.otlp_protocol, "PROTOCOL", variables={"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": checks.otlp_protocol,
                                   "OTEL_EXPORTER_OTLP_PROTOCOL": checks.otlp_protocol}),
     Option("otlp.interval", 10.0, "Time between two pushes; 0s pushes every tick.", checks.between("0s", "10m"),
