@@ -68,7 +68,7 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "web.metrics": ("false", "off", "no"),
     "web.openmetrics-created": ("true", "on", "yes"),
     "otlp.endpoint": ("http://a:1", "https://b/x", "http://c"),
-    "otlp.protocol": ("http/json", "http/protobuf", "http/json"),
+    "otlp.protocol": ("http/protobuf", "http/protobuf", "http/protobuf"),
     "otlp.interval": ("1s", "2s", "3s"),
     "otlp.timeout": ("1s", "2s", "3s"),
     "otlp.compression": ("none", "gzip", "none"),

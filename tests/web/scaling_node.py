@@ -29,17 +29,17 @@ KUBELET = ProviderHealth("podresources", up=True, problem=None, since_ns=1, last
 
 
 def on(owner: Owner, device: Device, *, active: bool = True) -> ProcessUse:
-    """A process of somebody."""
+    """A process of an owner."""
     return ProcessUse(device, Resident(7, "compute"), owner=owner, active=active)
 
 
 def given_to(owner: Owner, device: Device) -> Granted:
-    """A device that the kubelet gave."""
+    """A device that the kubelet allocated."""
     return Granted(device, owner.namespace, owner.pod, owner.container)
 
 
 def node() -> Tick:
-    """GPU 0 at 80 % and 1 at 40 %, of the workload; 2 given to web, which has left it; 3 cut, an instance at 50 %."""
+    """GPU 0 at 80 % and 1 at 40 %, of the workload; 2 allocated to web, which left it; 3 with an instance at 50 %."""
     percents = (80, 40, 0, None)
     memory = (40, 20, 0, None)
     readings = [Reading(device, utilization_pct=percent, memory_utilization_pct=memory_percent)
@@ -54,13 +54,13 @@ def node() -> Tick:
 
 
 def ask(target: str, tick: Tick | None = None, age_s: float | None = 0.1) -> Response:
-    """The answer to a GET of it."""
+    """The response to a GET request."""
     app = App(lambda: tick or node(), lambda: age_s, interval_s=1.0)
     return app(parse_head(f"GET {target} HTTP/1.0\r\n\r\n".encode()))
 
 
 def numbers(what: str = "", tick: Tick | None = None) -> dict[str, Any]:
-    """Of an answer that is one."""
+    """The numbers of a successful response."""
     answer = ask(f"/api/v1/scaling{what}", tick)
     assert (answer.status, dict(answer.headers)["Content-Type"]) == (200, "application/json"), answer.body
     assert isinstance(answer.body, bytes)

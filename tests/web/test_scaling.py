@@ -1,4 +1,4 @@
-"""The numbers for autoscalers that ask the exporter itself."""
+"""The numbers for autoscalers that query the exporter directly."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from gpuledger.model import (
     Reading,
     Tick,
 )
+from gpuledger.model.in_use import RULES
 from gpuledger.model.problem import Problem
-from gpuledger.web.scaling import RULES, Selection, count
+from gpuledger.web.scaling import Selection, count
 from tests.web.scaling_node import GPUS, KUBELET, LLM, ask, given_to, node, numbers, on
 
 
@@ -67,8 +68,8 @@ def test_memory_that_is_not_reported() -> None:
         ("/namespace=ml/?in_use=resident", 2, 2, 1.2),
     ],
 )
-def test_whose_gpus_are_counted(what: str, gpus: int, in_use: int, busy: float) -> None:
-    """By where a process is and by what was given; in the query or, for KEDA, in the path."""
+def test_selected_owners(what: str, gpus: int, in_use: int, busy: float) -> None:
+    """GPUs with a process of a selected owner, or allocated to one; selected in the query or, for KEDA, in the path."""
     found = numbers(what)
 
     assert (found["gpus"], found["gpus_in_use"], found["busy_gpus"]) == (gpus, in_use, busy)
@@ -82,12 +83,13 @@ def test_whose_gpus_are_counted(what: str, gpus: int, in_use: int, busy: float) 
         ("?workload=llm", ("kubernetes",), 200),
         ("?namespace=ml", ("docker",), 503),
         ("?pod=llm-*", ("cri",), 200),
+        ("?pod=llm-*", ("cri-2",), 200),
         ("?container=main", (), 200),
         ("", (), 200),
     ],
 )
-def test_names_that_nobody_knows_are_no_zero(what: str, names: tuple[str, ...], status: int) -> None:
-    """An autoscaler would take away what is busy, for want of a name; one that somebody would know is just not here."""
+def test_names_without_a_provider_are_unknown(what: str, names: tuple[str, ...], status: int) -> None:
+    """With a count of 0, an autoscaler would remove busy GPUs; with a provider of the name, 0 is the truth."""
     nameless = tuple(replace(use, owner=Owner(container_id="1")) for use in node().processes)
     providers = tuple(replace(KUBELET, name=name) for name in names)
     answer = ask(f"/api/v1/scaling{what}", replace(node(), processes=nameless, owners=Owners(providers=providers)))
@@ -97,8 +99,8 @@ def test_names_that_nobody_knows_are_no_zero(what: str, names: tuple[str, ...], 
     assert (b"no provider reports " in answer.body) == (status == 503)
 
 
-def test_the_workload_of_a_pod_that_runs_nothing_yet() -> None:
-    """It is known from who knows containers."""
+def test_the_workload_of_a_pod_without_a_process() -> None:
+    """The workload is known from the containers of the pod."""
     waiting = replace(LLM, pod="llm-7-y")
     tick = replace(node(), processes=(), owners=Owners(
         granted=(given_to(waiting, GPUS[2]),), holders=(Holder(GPUS[2], waiting, "allocation"),)))  # fmt: skip
@@ -117,8 +119,8 @@ def test_the_workload_of_a_pod_that_runs_nothing_yet() -> None:
         ("/pod=a?pod=a", "duplicate parameter"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(what: str, says: str) -> None:
-    """A misspelt filter would count everybody's GPUs."""
+def test_invalid_parameters_are_refused(what: str, says: str) -> None:
+    """A misspelt filter would count the GPUs of all owners."""
     answer = ask(f"/api/v1/scaling{what}")
 
     assert (answer.status, says in bytes(answer.body).decode()) == (400, True), answer.body  # type: ignore[arg-type]
@@ -128,21 +130,29 @@ def test_what_cannot_be_asked_is_refused(what: str, says: str) -> None:
     ("tick", "age_s"),
     [(node(), 60.0), (Tick(1, Driver(up=False, problem=Problem("Driver Not Loaded"))), 0.1)],
 )
-def test_nothing_is_said_of_what_is_not_known(tick: Tick, age_s: float) -> None:
-    """503, so that KEDA falls back in place of scaling down."""
+def test_an_unknown_state_is_an_error(tick: Tick, age_s: float) -> None:
+    """With a 503, KEDA uses its fallback instead of scaling down."""
     assert ask("/api/v1/scaling", tick, age_s).status == 503
 
 
-def test_allocations_that_nobody_knows() -> None:
-    """`null`, which is no number to KEDA; and no rule may go by it."""
+def test_allocations_without_a_provider() -> None:
+    """The number is `null`, which KEDA rejects, and in_use=allocated is an error."""
     tick = replace(node(), owners=Owners())
 
     assert numbers("", tick)["gpus_allocated"] is None
     assert ask("/api/v1/scaling?in_use=allocated", tick).status == 503
 
 
+@pytest.mark.parametrize("name", ["docker", "docker-2", "podman-3", "hpcdir"])
+def test_no_allocation_is_0_while_a_provider_of_allocations_is_up(name: str) -> None:
+    """A second daemon of a kind reports allocations too."""
+    tick = replace(node(), owners=Owners(providers=(replace(KUBELET, name=name),)))
+
+    assert numbers("?in_use=allocated", tick)["gpus_allocated"] == 0
+
+
 def test_a_gpu_that_does_not_answer_is_not_counted() -> None:
-    """It is not idle, it is not known."""
+    """Its utilization is unknown, not 0."""
     tick = replace(node(), readings=(Reading(GPUS[0], up=False), Reading(GPUS[1], utilization_pct=40)))
 
     assert (numbers("", tick)["gpus"], numbers("", tick)["utilization_percent"]) == (1, 40.0)
@@ -152,7 +162,7 @@ def test_a_gpu_that_does_not_answer_is_not_counted() -> None:
     st.lists(st.tuples(st.integers(0, 100), st.booleans(), st.booleans()), max_size=9), st.sampled_from(RULES)
 )  # fmt: skip
 def test_sums_of_nodes_give_the_mean_of_the_cluster(gpus: list[tuple[int, bool, bool]], rule: str) -> None:
-    """What KEDA's formula makes of two nodes is what one node with all GPUs would say."""
+    """KEDA's formula over two nodes gives the numbers of one node with all their GPUs."""
 
     def tick(some: list[tuple[int, bool, bool]]) -> Tick:
         devices = [Device(index=n, uuid=f"GPU-{n}") for n in range(len(some))]

@@ -157,7 +157,7 @@ def test_labels_of_very_many_things_are_written_but_not_kept() -> None:
     tick = tick_with(*[use(pid) for pid in range(5)])
     blocks = LabelBlocks()
     with patch.object(text, "CACHED_BLOCKS", 2):
-        first, again = blocks.rows(tick, kinds.PROCESS), blocks.rows(tick, kinds.PROCESS)
+        first, again = (list(blocks.label(kinds.PROCESS, kinds.PROCESS.things(tick))) for _ in range(2))
 
     assert first == again
     assert len({block for block, _ in first}) == 5

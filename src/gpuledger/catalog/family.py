@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
@@ -55,6 +55,35 @@ class Family:
     unit: str = ""
     needs: str = ""
     """The field of a tick without which the family is empty, so that a disabled feature costs nothing."""
+
+    def samples(self, thing: Any) -> Series:
+        """Additional label values and value of each series of a thing."""
+        if self.series is not None:
+            return self.series(thing)
+        value = self.value(thing) if self.value is not None else None
+        return () if value is None else (((), value),)
+
+
+def with_things(
+    families: Iterable[Family],
+    tick: Moment,
+    label: Callable[[Kind, Iterable[Thing]], Iterable[tuple[Any, Any]]] = lambda _, things: things,
+) -> Iterator[tuple[Family, list[tuple[Any, Any]]]]:
+    """Each family with its things and their labels, for every output format.
+
+    `label` may write the labels in the way of a format, once for all families of a kind. Of several things with equal
+    labels only the first counts, because a duplicate series invalidates a whole scrape.
+    """
+    by_kind: dict[Kind, list[tuple[Any, Any]]] = {}
+    for family in families:
+        if family.needs and getattr(tick, family.needs) is None:
+            continue
+        if family.of not in by_kind:
+            unique: dict[Any, Any] = {}
+            for labels, thing in label(family.of, family.of.things(tick)):
+                unique.setdefault(labels, thing)
+            by_kind[family.of] = list(unique.items())
+        yield family, by_kind[family.of]
 
 
 def at(path: str, scale: float = 1) -> Callable[[Any], Value | None]:

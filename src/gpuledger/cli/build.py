@@ -185,7 +185,7 @@ def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | Non
 def _push(settings: Config, hostname: str) -> Push | None:
     if not settings.otlp_endpoint:
         return None
-    from gpuledger.integrations.otlp.settings import create_push  # memory that few users need
+    from gpuledger.integrations.otlp.push import create_push  # memory that few users need
 
     return create_push(settings, hostname)
 

@@ -166,7 +166,7 @@ class Config:
         variables={"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": parsers.otlp_endpoint,
                    "OTEL_EXPORTER_OTLP_ENDPOINT": parsers.otlp_base})
     otlp_protocol: str = _otlp("otlp.protocol", "http/protobuf",
-        "Encoding of the metrics: http/protobuf or http/json.", parsers.otlp_protocol, "PROTOCOL",
+        "Encoding of the metrics; only http/protobuf is supported.", parsers.otlp_protocol, "PROTOCOL",
         variables=_otel("PROTOCOL", parsers.otlp_protocol))
     otlp_interval: float = _otlp("otlp.interval", 10.0, "Time between two pushes; 0s pushes every tick.",
         parsers.between("0s", "10m"), "DURATION", variables={"OTEL_METRIC_EXPORT_INTERVAL": parsers.milliseconds})

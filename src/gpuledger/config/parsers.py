@@ -164,10 +164,12 @@ def otlp_base(text: str) -> str:
 
 
 def otlp_protocol(text: str) -> str:
-    """An encoding of OTLP over HTTP."""
+    """The encoding of OTLP: protobuf over HTTP."""
     if text == "grpc":
         raise ValueError("is not supported; use http/protobuf and the collector's HTTP port, 4318")
-    return OneOf("http/protobuf", "http/json")(text)
+    if text == "http/json":
+        raise ValueError("is not supported; use http/protobuf, which collectors accept on the same port")
+    return OneOf("http/protobuf")(text)
 
 
 def milliseconds(text: str) -> float:

@@ -5,28 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gpuledger.catalog import CATALOG, Kind
+from gpuledger.catalog import CATALOG
+from gpuledger.catalog.family import with_things
 from gpuledger.model import Tick
 
 
 def tick_json(tick: Tick) -> bytes:
     """`{"time": ..., "metrics": {name: {"type", "unit", "help", "series": [{"labels": {...}, "value": ...}]}}}`."""
-    rows: dict[Kind, dict[Any, Any]] = {family.of: {} for family in CATALOG}
-    for of in rows:
-        rows[of] = dict(of.things(tick))  # rows with equal labels become one
     metrics: dict[str, Any] = {}
-    for family in CATALOG:
-        series = []
+    for family, things in with_things(CATALOG, tick):
         names = (*family.of.labels, *family.labels)
-        for values, thing in rows[family.of].items():
-            if family.series is not None:
-                samples = list(family.series(thing))
-            else:
-                value = family.value(thing) if family.value is not None else None
-                samples = [] if value is None else [((), value)]
-            series += [
-                {"labels": dict(zip(names, (*values, *extra), strict=True)), "value": value} for extra, value in samples
-            ]
+        series = [
+            {"labels": dict(zip(names, (*values, *extra), strict=True)), "value": value}
+            for values, thing in things
+            for extra, value in family.samples(thing)
+        ]
         if series:
             metrics[family.name] = {
                 "type": family.type.value, "unit": family.unit, "help": family.help, "series": series,

@@ -7,18 +7,15 @@ drops the query string when it queries all endpoints of a service.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpuledger.model import Owner, Reading, Tick, holders
+from gpuledger.model.in_use import ALLOCATED, ALLOCATION_PROVIDERS, BUSY, RULES, in_use, provider_kind
 from gpuledger.web.http import Response
 
 PATH = "/api/v1/scaling"
-RULES = ("busy", "allocated", "resident")
 SELECTORS = ("namespace", "pod", "container", "workload")
-ALLOCATION_PROVIDERS = ("podresources", "docker", "podman", "hpcdir")
-"""Providers that report allocations."""
-
 NAME_PROVIDERS = {
     "namespace": ("podresources", "cri", "kubernetes"),
     "pod": ("podresources", "cri", "kubernetes"),
@@ -36,7 +33,7 @@ class Selection:
     """A name, or a prefix that ends in `*`."""
     container: str = ""
     workload: str = ""
-    in_use: str = "busy"
+    in_use: str = BUSY
 
     def matches(self, owner: Owner) -> bool:
         """Whether an owner is selected."""
@@ -66,7 +63,7 @@ def answer(tick: Tick, path: str, query: Mapping[str, list[str]]) -> Response:
     if unknown := _unknown(tick, selection):
         return Response.text(503, unknown)
     numbers = count(tick, selection)
-    if selection.in_use == "allocated" and numbers["gpus_allocated"] is None:
+    if selection.in_use == ALLOCATED and numbers["gpus_allocated"] is None:
         return Response.text(503, "no provider reports allocations; use in_use=busy or resident")
     body = json.dumps({"time": tick.time_ns / 1e9, "in_use": selection.in_use, **numbers}, indent=1) + "\n"
     return Response(200, (("Content-Type", "application/json"), ("Cache-Control", "no-store")), body.encode())
@@ -78,7 +75,7 @@ def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
     allocated_to = list(holders.allocations(tick))
     allocated_uuids = {device.uuid for device, owner in allocated_to if selection.matches(owner)}
     all_owners = not any(getattr(selection, name) for name in SELECTORS)
-    gpus = in_use = allocated = 0
+    gpus = used = allocated = 0
     percent = memory_percent = 0.0
     has_memory = True
     for reading in tick.readings:
@@ -86,19 +83,20 @@ def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
         if busy is None or not (all_owners or uuid in resident or uuid in allocated_uuids):
             continue
         gpus += 1
-        allocated += uuid in allocated_uuids
-        if {"busy": busy > 0, "allocated": uuid in allocated_uuids, "resident": uuid in resident}[selection.in_use]:
-            in_use += 1
+        is_allocated = uuid in allocated_uuids
+        allocated += is_allocated
+        if in_use(selection.in_use, busy, float(uuid in resident), allocated=is_allocated):
+            used += 1
             percent += busy
             memory = _memory_percent(reading)
             memory_percent += memory or 0.0
             has_memory = has_memory and memory is not None
-    mean = percent / in_use if in_use else 0.0
-    memory_mean = memory_percent / in_use if in_use else 0.0
-    is_reported = bool(allocated_to) or any(p.up and p.name in ALLOCATION_PROVIDERS for p in tick.owners.providers)
+    mean = percent / used if used else 0.0
+    memory_mean = memory_percent / used if used else 0.0
+    is_reported = bool(allocated_to) or _is_up(tick, ALLOCATION_PROVIDERS)
     return {
         "gpus": gpus,
-        "gpus_in_use": in_use,
+        "gpus_in_use": used,
         "gpus_allocated": allocated if is_reported else None,
         "busy_gpus": round(percent / 100, 6),
         "utilization_ratio": round(mean / 100, 6),
@@ -122,9 +120,12 @@ def _is_known(tick: Tick, name: str) -> bool:
     """Whether a provider reports this name, or an owner has it."""
     field = "workload_name" if name == "workload" else name
     owners = [*(use.owner for use in tick.processes), *(owner for _, owner in holders.allocations(tick))]
-    return any(p.up and p.name in NAME_PROVIDERS[name] for p in tick.owners.providers) or any(
-        getattr(o, field) for o in owners
-    )
+    return _is_up(tick, NAME_PROVIDERS[name]) or any(getattr(owner, field) for owner in owners)
+
+
+def _is_up(tick: Tick, kinds: Collection[str]) -> bool:
+    """Whether a provider of one of these kinds answers."""
+    return any(health.up and provider_kind(health.name) in kinds for health in tick.owners.providers)
 
 
 def _busy_percent(reading: Reading) -> float | None:

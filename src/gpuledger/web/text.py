@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpuledger.catalog import CATALOG, Family, Kind, Moment, Type
+from gpuledger.catalog.family import Thing, with_things
 from gpuledger.web.negotiate import Format
 
 SLICE = 500
@@ -23,7 +24,6 @@ CACHED_BLOCKS = 20_000
 """Label blocks cached per kind; those of 80,000 pods would be 25 MB."""
 SUFFIX = {Type.COUNTER: "_total", Type.INFO: "_info", Type.GAUGE: ""}
 """The ending that OpenMetrics requires."""
-END_OF_OPENMETRICS = b"# EOF\n"
 
 Row = tuple[str, Any]
 """A label block, and the thing that has these labels."""
@@ -34,32 +34,24 @@ class Renderer:
 
     def __init__(self, catalog: Sequence[Family] = CATALOG, *, created: bool = False) -> None:
         """With `created`, OpenMetrics has the time at which each counter was 0, where it is known."""
-        self._families = [FamilyRenderer(family) for family in catalog]
-        self._created = created
-        self._kinds = list(dict.fromkeys(family.of for family in catalog))
+        self._catalog, self._created = catalog, created
+        self._renderers = {family.name: FamilyRenderer(family) for family in catalog}
         self._blocks = LabelBlocks()
         self.openmetrics = all(family.name.endswith(SUFFIX[family.type]) for family in catalog)
         """Whether all names are valid in OpenMetrics; those of other exporters often are not."""
-        self._headers = {
-            Format.TEXT: [text_header(family) for family in catalog],
-            Format.OPENMETRICS: [openmetrics_header(family) for family in catalog],
-        }
 
     def chunks(self, tick: Moment, fmt: Format) -> Iterator[bytes]:
         """The body in chunks of at most one family. Families without a value are omitted."""
-        rows = {kind: self._blocks.rows(tick, kind) for kind in self._kinds}
-        for renderer, header in zip(self._families, self._headers[fmt], strict=True):
-            family = renderer.family
-            if family.needs and getattr(tick, family.needs) is None:
-                continue
-            prefix = header
-            with_created = self._created and fmt is Format.OPENMETRICS
-            for text in renderer.created(rows[family.of]) if with_created else renderer.slices(rows[family.of]):
+        with_created = self._created and fmt is Format.OPENMETRICS
+        for family, rows in with_things(self._catalog, tick, self._blocks.label):
+            renderer = self._renderers[family.name]
+            prefix = renderer.headers[fmt]
+            for text in renderer.created(rows) if with_created else renderer.slices(rows):
                 if text:
                     yield (prefix + text).encode()
                     prefix = ""
         if fmt is Format.OPENMETRICS:
-            yield END_OF_OPENMETRICS
+            yield b"# EOF\n"
 
 
 def help_text(family: Family) -> str:
@@ -87,6 +79,7 @@ class FamilyRenderer:
 
     def __init__(self, family: Family) -> None:
         self.family = family
+        self.headers = {Format.TEXT: text_header(family), Format.OPENMETRICS: openmetrics_header(family)}
         self._last: tuple[list[str], list[Any], str] = ([], [], "")
 
     def slices(self, rows: Sequence[Row]) -> Iterator[str]:
@@ -182,20 +175,14 @@ class LabelBlocks:
     def __init__(self) -> None:
         self._cache: dict[Kind, dict[tuple[str, ...], str]] = {}
 
-    def rows(self, tick: Moment, kind: Kind) -> list[Row]:
-        """All things of a kind with their label blocks. Of two things with equal labels, only the first."""
+    def label(self, kind: Kind, things: Iterable[Thing]) -> Iterator[Row]:
+        """Each thing with its label block. Labels that differ only beyond LONGEST_VALUE have equal blocks."""
         cache = self._cache.get(kind, {})
         render = sparse_pairs if kind.sparse else pairs
         current: dict[tuple[str, ...], str] = {}
-        used: set[str] = set()
-        rows = []
-        for values, thing in kind.things(tick):
+        for values, thing in things:
             block = cache.get(values) or render(kind.labels, values)
-            if block in used:  # equal labels, or labels that differ only beyond LONGEST_VALUE
-                continue
             if len(current) < CACHED_BLOCKS:
                 current[values] = block
-            used.add(block)
-            rows.append((block, thing))
+            yield block, thing
         self._cache[kind] = current
-        return rows

@@ -1,4 +1,4 @@
-"""A collector for tests: keeps the requests it gets, and answers as told."""
+"""A collector for tests: keeps the requests it gets, and answers as configured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -32,8 +31,7 @@ class Received:
     def message(self) -> ExportMetricsServiceRequest:
         """As OpenTelemetry's own definition reads it."""
         body = gzip.decompress(self.body) if self.headers.get("content-encoding") == "gzip" else self.body
-        if self.headers["content-type"] == "application/json":
-            return Parse(body, ExportMetricsServiceRequest())
+        assert self.headers["content-type"] == "application/x-protobuf"
         return ExportMetricsServiceRequest.FromString(body)
 
     def values(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -62,7 +60,7 @@ def _text(value: Any) -> str:
 
 @dataclass
 class Collector:
-    """One that runs."""
+    """A running collector."""
 
     port: int = 0
     status: int = 200
@@ -72,11 +70,11 @@ class Collector:
 
     @property
     def url(self) -> str:
-        """Where to push to."""
+        """The URL to push to."""
         return f"http://127.0.0.1:{self.port}/v1/metrics"
 
     def wait_for(self, requests: int, timeout_s: float = 20) -> None:
-        """Until so many requests have arrived."""
+        """Wait until this many requests have arrived."""
         with self.arrived:
             assert self.arrived.wait_for(lambda: len(self.received) >= requests, timeout_s)
 

@@ -9,7 +9,7 @@ import pytest
 from gpuledger.catalog import CATALOG
 from gpuledger.catalog.otel import CONVENTIONS, LABELS
 from gpuledger.integrations.otlp.points import Metric, Points
-from gpuledger.model import Owner
+from gpuledger.model import ContainerUse, Device, Owner
 from tests.integrations.otlp.ticks import S, tick
 
 
@@ -64,6 +64,16 @@ def test_a_counter_starts_with_the_exporter_and_again_if_it_decreases() -> None:
     late = replace(tick(9, 40), processes=(replace(tick(9, 40).processes[0], energy_mj=(("exclusive", 5),)),))
     (point,) = of(points.collect(late), "gpu_process_energy_joules_total").points
     assert point.start_ns == 8 * S
+
+
+def test_a_container_on_two_gpus_has_one_info_point() -> None:
+    """Its properties do not depend on the GPU; some collectors reject a request with a duplicate point."""
+    owner = Owner(container="main", container_id="c" * 64, image="vllm:1")
+    uses = tuple(ContainerUse(Device(n, f"GPU-{n}"), owner, 1, 5, 40) for n in range(2))
+    metrics = Points().collect(replace(tick(5, 100), containers=uses))
+
+    assert len(of(metrics, "gpu_owner_info").points) == 1
+    assert len(of(metrics, "container_gpu_processes").points) == 2
 
 
 def test_every_convention_names_a_metric_of_the_catalog() -> None:

@@ -132,6 +132,28 @@ def test_a_restarted_server_continues() -> None:
     assert server.rates.output_tokens == 25  # 10 + 5 + 10, since the first tick
 
 
+def test_the_first_total_of_an_owner_is_no_work() -> None:
+    """A container that gets its name late, as after a restart with a journal, brings the energy of the time before."""
+    node = Node(owners={**OWNERS, 1: Owner(container_id="c1")})
+    with running(page(tokens(0, 0))) as chat:
+        collector = TokenCollector([f"ml/chat-0={chat.url}"], 5, now_ns=lambda: node.now_ns, in_threads=False)
+        for _ in range(20):
+            collector.poll()
+            collector.attach(node.tick(400_000, 0))
+        node.owners[1] = OWNERS[1]
+        booked = []
+        for second in range(5):
+            chat.say = page(tokens(0, 100 * second))
+            collector.poll()
+            (server,) = collector.attach(node.tick(400_000, 0)).servers or ()
+            booked.append(server.work_mj + server.parked_mj)
+
+    assert booked[0] == 0
+    assert booked[-1] == 4 * 400_000
+    assert server.rates is not None
+    assert server.rates.work_j + server.rates.parked_j <= 4 * 400
+
+
 def test_tokens_of_an_owner_without_gpu_are_not_shown() -> None:
     """A server gets no series of another owner, and none at all while its owner is on no GPU."""
     node = Node()

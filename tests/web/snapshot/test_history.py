@@ -1,4 +1,4 @@
-"""The last hour in small."""
+"""The last hour: times, means, owners and memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuledger.books import Books
 from gpuledger.model import ContainerUse, Device, Owner, Reading, Tick
 from gpuledger.web.snapshot.codec import encode
-from gpuledger.web.snapshot.history import MAX_GPUS, MAX_OWNERS, History
+from gpuledger.web.snapshot.history import MAX_GPUS, MAX_OWNERS, History, Ring
 from tests.ledger.worlds import GPU, World
+
+MOMENTS = st.lists(
+    st.dictionaries(st.sampled_from("abcd"), st.integers(-100, 100) | st.none(), max_size=4), max_size=40
+)
 
 
 def past_of(history: History) -> Any:
@@ -32,7 +38,7 @@ class Past:
         self.history = History(interval_s)
 
     def pass_by(self, ticks: int, *pids: int, mj: int = 0, **more: object) -> Tick:
-        """So many ticks alike; the last of them."""
+        """Add equal ticks; returns the last one."""
         for _ in range(ticks):
             tick = self.world.tick(*pids, mj=mj, after_s=self.interval_s, **more)  # type: ignore[arg-type]
             tick = self.books.book(tick)
@@ -72,7 +78,7 @@ def test_older_points_are_means() -> None:
 
 
 def test_an_owner_that_left_is_in_the_older_points() -> None:
-    """For an hour; then it goes."""
+    """For an hour; then its row is dropped."""
     past = Past(p7="c7")
     past.pass_by(60, 7, mj=100_000, work={7: 100})
     past.pass_by(1000)
@@ -106,7 +112,7 @@ def test_memory_is_bounded() -> None:
     history, tick = History(1.0), World().tick()
 
     def pass_by(seconds: range, generation: str) -> int:
-        """Traced bytes after so many ticks with as many GPUs and owners as it holds."""
+        """Traced bytes after ticks with the largest number of GPUs and owners."""
         owners = [Owner(container=f"{generation}{n}") for n in range(MAX_OWNERS)]
         containers = tuple(ContainerUse(GPU, owner, 1, 1 << 30, None) for owner in owners)
         devices = [Device(n, f"{generation}{n}") for n in range(MAX_GPUS)]
@@ -125,7 +131,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_numbers_of_a_gpu() -> None:
-    """In base units, null for what it does not tell; a GPU that is down is silent, one that is gone goes at last."""
+    """In base units, null for unknown values; a GPU that is down has none, and is dropped after an hour."""
     past = Past()
     past.pass_by(1, utilization_pct=50, power_mw=290_500, temperatures_c=(("memory", 70), ("gpu", 60)))
     past.pass_by(1, memory_used_bytes=3 << 30)
@@ -144,7 +150,7 @@ def test_numbers_of_a_gpu() -> None:
 
 
 def test_owners_every_five_seconds() -> None:
-    """100 W of one process alone are its container's 100 W; the first point has no watts, for there is none before."""
+    """100 W of a single process are its container's 100 W; the first point has no power, because none is before it."""
     past = Past(p7="c7")
     past.pass_by(41, 7, mj=100_000, work={7: 100})
 
@@ -154,10 +160,10 @@ def test_owners_every_five_seconds() -> None:
     assert row["owner"] == "c7"
     assert row["watts"][0] is None
     assert row["watts"][1:] == [pytest.approx(100, rel=0.2)] * 8
-    assert row["memory_bytes"] == [None] * 9, "which the driver does not tell: not known is not 0"
+    assert row["memory_bytes"] == [None] * 9, "the driver does not report it"
 
 
-def test_power_is_not_known_while_a_gpu_is_silent() -> None:
+def test_power_is_not_known_while_a_gpu_is_down() -> None:
     """Null, not 0."""
     past = Past(p7="c7")
     past.pass_by(21, 7, mj=100_000, work={7: 100})
@@ -196,7 +202,7 @@ def test_the_tick_to_take_power_from() -> None:
 
 
 def test_a_clock_that_is_set_back() -> None:
-    """What was cannot be put in order with what comes: it is forgotten."""
+    """Earlier points would be out of order, so they are dropped."""
     past = Past()
     past.pass_by(100, 7, utilization_pct=10)
     past.world.now_ns -= 3600 * 10**9
@@ -208,21 +214,61 @@ def test_a_clock_that_is_set_back() -> None:
     assert past.history.before() is tick
 
 
-def test_asked_while_it_grows() -> None:
+def test_reads_while_ticks_are_added() -> None:
     """All columns have as many values as there are times, at any moment."""
     past = Past()
     done = threading.Event()
     torn: list[object] = []
 
-    def ask() -> None:
+    def read() -> None:
         while not done.is_set():
             gpus = past_of(past.history)["gpus"]
             torn.extend(row for row in gpus["rows"] if len(row["power_watts"]) != len(gpus["times"]))
 
-    asker = threading.Thread(target=ask)
-    asker.start()
+    reader = threading.Thread(target=read)
+    reader.start()
     past.pass_by(300, power_mw=1)
     done.set()
-    asker.join()
+    reader.join()
 
     assert torn == []
+
+
+@given(MOMENTS, st.integers(1, 9))
+def test_a_ring_holds_the_last_times(moments: list[dict[str, int | None]], points: int) -> None:
+    """Every value of the last times, null where there was none, and no row without a value."""
+    ring = Ring(points, 1, 4)
+    for time, moment in enumerate(moments):
+        ring.add(time, {name: (value,) for name, value in moment.items()})
+
+    kept = moments[-points:]
+    assert ring.times() == list(range(len(moments)))[-points:]
+    names = {name for moment in kept for name in moment}
+    assert ring.rows() == {name: [[moment.get(name) for moment in kept]] for name in names}
+
+
+def test_a_new_row_evicts_the_row_without_values_for_the_longest_time() -> None:
+    """Of two rows; while both have values, a third one is ignored."""
+    ring = Ring(5, 1, 2)
+    ring.add(1, {"a": [1], "b": [1]})
+    ring.add(2, {"a": [2], "b": [2], "c": [2]})
+    assert ring.rows().keys() == {"a", "b"}
+    ring.add(3, {"a": [3]})
+    ring.add(4, {"c": [4]})
+
+    assert ring.rows() == {"a": [[1, 2, 3, None]], "c": [[None, None, None, 4]]}
+
+
+def test_means_replace_old_points() -> None:
+    """Two recent points, then means of two; the oldest mean is dropped, and unknown values do not count."""
+    ring = Ring(2, 1, 2, older=2, per_older=2)
+    for time, value in enumerate([1, 3, None, 5, None, None, 7, 8, 9]):
+        ring.add(time, {"a": [value]})
+
+    assert (ring.times(), ring.rows()) == ([3, 5, 6, 7, 8], {"a": [[5, None, 7, 8, 9]]})
+
+
+def test_a_row_has_all_columns() -> None:
+    """A missing value is an error of the caller."""
+    with pytest.raises(ValueError, match="zip"):
+        Ring(2, 2, 2).add(1, {"a": [1]})

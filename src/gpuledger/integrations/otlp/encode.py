@@ -1,17 +1,14 @@
-"""Encodes metrics as an ExportMetricsServiceRequest of OTLP, in protobuf or JSON. Pure.
+"""Encodes metrics as an ExportMetricsServiceRequest of OTLP, in protobuf. Pure.
 
 Field numbers and names are those of opentelemetry/proto/metrics/v1/metrics.proto.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
 
 from gpuledger.integrations.otlp.points import Attribute, Attributes, Metric, Point
-from gpuledger.net.elements import load_json
 from gpuledger.net.protobuf import Message, bytes_field, fixed64_field, number_field, text_field
 
 CUMULATIVE = 2
@@ -20,8 +17,8 @@ SCOPE = "gpuledger"
 LARGEST_INT = 1 << 63
 
 
-def protobuf(metrics: Iterable[Metric], resource: Attributes, version: str, time_ns: int) -> bytes:
-    """A request in protobuf."""
+def request(metrics: Iterable[Metric], resource: Attributes, version: str, time_ns: int) -> bytes:
+    """The body of a request."""
     scope = bytes_field(1, text_field(1, SCOPE) + text_field(2, version))
     encoded = b"".join(bytes_field(2, _metric(metric, time_ns)) for metric in metrics)
     of_resource = bytes_field(1, b"".join(bytes_field(1, _attribute(pair)) for pair in resource))
@@ -60,42 +57,7 @@ def _attribute(pair: Attribute) -> bytes:
     return text_field(1, key) + bytes_field(2, encoded)
 
 
-def as_json(metrics: Iterable[Metric], resource: Attributes, version: str, time_ns: int) -> bytes:
-    """A request in JSON: names in camel case, 64-bit integers as strings."""
-    scope = {"name": SCOPE, "version": version}
-    of_scope = {"scope": scope, "metrics": [_json_metric(metric, str(time_ns)) for metric in metrics]}
-    of_resource = {"resource": {"attributes": _json_attributes(resource)}, "scopeMetrics": [of_scope]}
-    return json.dumps({"resourceMetrics": [of_resource]}, separators=(",", ":")).encode()
-
-
-def _json_metric(metric: Metric, now: str) -> dict[str, Any]:
-    points = [_json_point(point, now) for point in metric.points]
-    head = {"name": metric.name, "description": metric.description, "unit": metric.unit}
-    if metric.is_counter:
-        return head | {"sum": {"dataPoints": points, "aggregationTemporality": CUMULATIVE, "isMonotonic": True}}
-    return head | {"gauge": {"dataPoints": points}}
-
-
-def _json_point(point: Point, now: str) -> dict[str, Any]:
-    start = {"startTimeUnixNano": str(point.start_ns)} if point.start_ns else {}
-    value = {"asInt": str(point.value)} if isinstance(point.value, int) else {"asDouble": point.value}
-    return {"attributes": _json_attributes(point.attributes), **start, "timeUnixNano": now, **value}
-
-
-def _json_attributes(attributes: Sequence[Attribute]) -> list[dict[str, Any]]:
-    return [
-        {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
-        for key, value in attributes
-    ]
-
-
-def rejected(body: bytes, *, is_json: bool) -> tuple[int, str]:
+def rejected(body: bytes) -> tuple[int, str]:
     """How many points a collector rejected (partial success), and why. Raises ValueError if the answer is malformed."""
-    if is_json:
-        answer = load_json(body or b"{}")
-        partial = answer.get("partialSuccess") if isinstance(answer, dict) else None
-        if not isinstance(partial, dict):
-            return 0, ""
-        return int(partial.get("rejectedDataPoints") or 0), str(partial.get("errorMessage") or "")
     message = Message(body).message(1)
     return message.number(1), message.text(2)

@@ -6,10 +6,10 @@ starts at the collection before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.catalog import CATALOG, Family, Kind, Type
+from gpuledger.catalog import CATALOG, Family, Type
+from gpuledger.catalog.family import with_things
 from gpuledger.catalog.otel import CONVENTIONS, LABELS, UNITS, Convention
 from gpuledger.model import Tick
 from gpuledger.web.text import LONGEST_VALUE
@@ -46,8 +46,8 @@ class Metric:
 class Points:
     """Converts ticks, one after another, and remembers when each counter started."""
 
-    def __init__(self, catalog: Sequence[Family] = CATALOG) -> None:
-        self._families = [(family, _Names(family)) for family in catalog]
+    def __init__(self) -> None:
+        self._names = {family.name: _Names(family) for family in CATALOG}
         self._counters: dict[tuple[str, Attributes], tuple[int, float]] = {}
         """Start and last value of each series of a counter."""
         self._last_ns: int | None = None
@@ -57,43 +57,23 @@ class Points:
         started_ns = tick.health.start_time_ms * 1_000_000 or tick.time_ns
         new_ns = started_ns if self._last_ns is None else self._last_ns
         counters: dict[tuple[str, Attributes], tuple[int, float]] = {}
-        things: dict[Kind, list[tuple[tuple[str, ...], object]]] = {}
         models = {reading.device.uuid: reading.device.name for reading in tick.readings}
         metrics: dict[str, Metric] = {}
-        for family, names in self._families:
-            if family.needs and getattr(tick, family.needs) is None:
-                continue
-            if family.of not in things:
-                things[family.of] = list(family.of.things(tick))
-            for values, extra, value in _series(family, things[family.of]):
-                metric = metrics.get(names.name)
-                if metric is None:
-                    is_counter = family.type is Type.COUNTER
-                    metric = metrics[names.name] = Metric(names.name, names.unit, family.help, is_counter)
-                attributes = names.attributes(values, extra, models)
-                start_ns = 0
-                if metric.is_counter:
-                    key = (names.name, attributes)
-                    start_ns, last = self._counters.get(key, (new_ns, 0))
-                    if value < last:
-                        start_ns = new_ns
-                    counters[key] = start_ns, value
-                metric.points.append(Point(attributes, value, start_ns))
+        for family, things in with_things(CATALOG, tick):
+            names, is_counter = self._names[family.name], family.type is Type.COUNTER
+            metric = metrics.setdefault(names.name, Metric(names.name, names.unit, family.help, is_counter))
+            for values, thing in things:
+                for extra, value in family.samples(thing):
+                    attributes = names.attributes((*values, *extra), models)
+                    start_ns = 0
+                    if is_counter:
+                        key = (names.name, attributes)
+                        start_ns, last = self._counters.get(key, (new_ns, 0))
+                        start_ns = new_ns if value < last else start_ns
+                        counters[key] = start_ns, value
+                    metric.points.append(Point(attributes, value, start_ns))
         self._counters, self._last_ns = counters, tick.time_ns
-        return list(metrics.values())
-
-
-def _series(
-    family: Family, things: list[tuple[tuple[str, ...], object]]
-) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], int | float]]:
-    """Label values of the thing, additional label values, and the value."""
-    for values, thing in things:
-        if family.value is not None:
-            if (value := family.value(thing)) is not None:
-                yield values, (), value
-        elif family.series is not None:
-            for extra, value in family.series(thing):
-                yield values, extra, value
+        return [metric for metric in metrics.values() if metric.points]
 
 
 class _Names:
@@ -114,14 +94,13 @@ class _Names:
             self._constant += (("hw.type", "gpu"), ("hw.vendor", "NVIDIA"))
         self._cache: dict[tuple[str, ...], Attributes] = {}
 
-    def attributes(self, values: tuple[str, ...], extra: tuple[str, ...], models: dict[str, str]) -> Attributes:
+    def attributes(self, values: tuple[str, ...], models: dict[str, str]) -> Attributes:
         """The attributes of a series; empty labels are omitted."""
-        texts = (*values, *extra)
-        cached = self._cache.get(texts)
+        cached = self._cache.get(values)
         if cached is None:
             if len(self._cache) > 2 * len(models) + 20_000:
                 self._cache.clear()
-            cached = self._cache[texts] = self._attributes(texts, models)
+            cached = self._cache[values] = self._attributes(values, models)
         return cached
 
     def _attributes(self, texts: tuple[str, ...], models: dict[str, str]) -> Attributes:

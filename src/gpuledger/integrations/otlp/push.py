@@ -9,34 +9,41 @@ from __future__ import annotations
 
 import gzip
 import logging
+import os
+import re
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from gpuledger import __version__
-from gpuledger.errors import HttpError
+from gpuledger.config.exporter import Config
+from gpuledger.errors import ConfigError, HttpError
 from gpuledger.integrations.otlp import encode
 from gpuledger.integrations.otlp.points import Attributes, Points
 from gpuledger.model import OtlpHealth, Tick
 from gpuledger.model.plaintext import one_line, plain
 from gpuledger.model.problem import Problem
+from gpuledger.net.address import parse_url, redacted
 from gpuledger.net.http import Client
+from gpuledger.net.tls import TlsSettings
 from gpuledger.runtime.poller import Backoff
 from gpuledger.runtime.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
-PROTOBUF, JSON = "http/protobuf", "http/json"
-PROTOCOLS = {PROTOBUF: "application/x-protobuf", JSON: "application/json"}
+PORT = 4318
+"""The default port of OTLP over HTTP."""
 MOST_REQUESTS, MOST_BYTES = 60, 8 << 20
 """Limits of the queue."""
 ANSWER_LIMIT = 1 << 20
 RETRIED = frozenset({401, 403, 404, 408, 429, 500, 502, 503, 504})
 """The collector, its address or the token may be in order later. Any other error is one of the request."""
 STOP_S = 2.0
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +52,12 @@ class Target:
 
     client: Client
     path: str
-    protocol: str = PROTOBUF
     headers: tuple[str, ...] = ()
     token_file: str = ""
     """A file with a bearer token; read for every request, because tokens are rotated."""
     timeout_s: float = 10.0
     compressed: bool = True
     resource: Attributes = ()
-
-
-@dataclass(slots=True)
-class _State:
-    """What the thread reports, replaced as a whole."""
-
-    problem: Problem | None = None
-    last_success_ns: int = 0
-    sent_points: int = 0
-    rejected_points: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,9 @@ class Push:
         self._points = Points()
         self._queue: deque[_Request] = deque()
         self._backoff = Backoff(monotonic, jitter=True)
-        self._state = _State()
+        self._problem: Problem | None = None
+        self._last_success_ns = self._sent_points = self._rejected_points = 0
+        self._dropped: Counter[str] = Counter()
         self._state_log = StateLog(log)
         self._tick: Tick | None = None
         self._due = monotonic()
@@ -117,15 +114,14 @@ class Push:
     @property
     def health(self) -> OtlpHealth:
         """For the tick."""
-        state = self._state
         return OtlpHealth(
-            up=state.problem is None and state.last_success_ns > 0,
-            problem=state.problem,
-            last_success_ns=state.last_success_ns,
+            up=self._problem is None and self._last_success_ns > 0,
+            problem=self._problem,
+            last_success_ns=self._last_success_ns,
             waiting=len(self._queue),
-            sent_points=state.sent_points,
-            rejected_points=state.rejected_points,
-            dropped=tuple(sorted(state.dropped.items())),
+            sent_points=self._sent_points,
+            rejected_points=self._rejected_points,
+            dropped=tuple(sorted(self._dropped.items())),
         )
 
     def _run(self) -> None:
@@ -158,16 +154,13 @@ class Push:
 
     def _enqueue(self, tick: Tick) -> None:
         target, metrics = self._target, self._points.collect(tick)
-        to_body = encode.as_json if target.protocol == JSON else encode.protobuf
-        body = to_body(metrics, target.resource, __version__, tick.time_ns)
+        body = encode.request(metrics, target.resource, __version__, tick.time_ns)
         if target.compressed:
             body = gzip.compress(body, 1, mtime=0)
         self._queue.append(_Request(body, sum(len(metric.points) for metric in metrics)))
         while len(self._queue) > MOST_REQUESTS or sum(len(request.body) for request in self._queue) > MOST_BYTES:
             self._queue.popleft()
-            self._state.dropped["queue full"] += 1
-            if not self._queue:
-                break
+            self._dropped["queue full"] += 1
 
     def _send(self, request: _Request) -> bool:
         """Send one request; False to keep it and try again later."""
@@ -191,12 +184,12 @@ class Push:
         self._report(_refusal(target.client.name, status, answer))
         if status in RETRIED:
             return False
-        self._state.dropped["rejected"] += 1
+        self._dropped["rejected"] += 1
         return True
 
     def _headers(self) -> tuple[str, ...]:
         target = self._target
-        headers = [f"Content-Type: {PROTOCOLS[target.protocol]}", *target.headers]
+        headers = ["Content-Type: application/x-protobuf", *target.headers]
         if target.compressed:
             headers.append("Content-Encoding: gzip")
         if target.token_file:
@@ -207,20 +200,19 @@ class Push:
     def _accepted(self, request: _Request, answer: bytes) -> None:
         problem = None
         try:
-            count, reason = encode.rejected(answer, is_json=self._target.protocol == JSON)
-        except (ValueError, TypeError, RecursionError):
+            count, reason = encode.rejected(answer)
+        except ValueError:
             count, reason = 0, ""  # it accepted the request; what else it says does not matter
         if count:
             what = f"{self._target.client.name} rejected {count} of {request.points} points: {one_line(reason)}"
             problem = Problem(what, "check the log of the collector", "partial")
-        state = self._state
-        state.rejected_points += min(count, request.points)
-        state.sent_points += request.points
-        state.last_success_ns = self._now_ns()
+        self._rejected_points += min(count, request.points)
+        self._sent_points += request.points
+        self._last_success_ns = self._now_ns()
         self._report(problem)
 
     def _report(self, problem: Problem | None) -> None:
-        self._state.problem = problem
+        self._problem = problem
         self._state_log.change("otlp", str(problem or ""), f"otlp: {problem}", "otlp: metrics are accepted again")
 
 
@@ -231,8 +223,59 @@ def _refusal(name: str, status: int, answer: bytes) -> Problem:
         403: "check --otlp.headers and --otlp.token-file",
         404: "check the path of --otlp.endpoint; OTLP over HTTP uses /v1/metrics",
         413: "raise the limit of the collector, or expose fewer processes with --process.max",
-        415: "choose another --otlp.protocol",
+        415: "use a collector that accepts OTLP in protobuf",
         429: "the collector is overloaded; raise --otlp.interval",
     }.get(status, "check the log of the collector")
     reason = one_line(answer.decode("utf-8", "replace"))
     return Problem(f"{name} answered {status}{f': {reason}' if reason else ''}", fix, f"http {status}")
+
+
+def create_push(settings: Config, hostname: str) -> Push | None:
+    """The push of `--otlp.endpoint`; None without one."""
+    if not settings.otlp_endpoint:
+        return None
+    place = parse_url(settings.otlp_endpoint, PORT)
+    if place is None:
+        shown = redacted(settings.otlp_endpoint)
+        raise ConfigError(f"--otlp.endpoint: {shown!r} is not a URL", "write it as http://collector:4318/v1/metrics")
+    address, path = place
+    tls = TlsSettings(settings.otlp_ca_file, settings.otlp_cert_file, settings.otlp_key_file)
+    target = Target(
+        client=Client(address, name=f"the collector at {address}", tls=tls),
+        path=path if path.strip("/") else "/v1/metrics",
+        headers=headers(settings.otlp_headers),
+        token_file=settings.otlp_token_file,
+        timeout_s=settings.otlp_timeout,
+        compressed=settings.otlp_compression == "gzip",
+        resource=resource(settings, hostname),
+    )
+    return Push(target, settings.otlp_interval)
+
+
+def resource(settings: Config, hostname: str) -> Attributes:
+    """The attributes of this exporter; those of the user take precedence."""
+    attributes: dict[str, str | int] = {
+        "service.name": os.environ.get("OTEL_SERVICE_NAME", "") or "gpuledger",
+        "service.version": __version__,
+        "service.instance.id": hostname,
+        "host.name": hostname,
+    }
+    if settings.kubernetes_node_name or "NODE_NAME" in os.environ:
+        attributes["k8s.node.name"] = hostname
+    attributes.update(pairs(settings.otlp_resource_attributes))
+    return tuple(attributes.items())
+
+
+def headers(text: str) -> tuple[str, ...]:
+    """The lines of `--otlp.headers`. The error does not show the value, which may be a secret."""
+    for key, value in pairs(text):
+        if CONTROL.search(f"{key}{value}"):
+            raise ConfigError(f"--otlp.headers: the header {key!r} contains a control character, such as a line break",
+                              "remove it; %0D and %0A are not allowed in a header")  # fmt: skip
+    return tuple(f"{key}: {value}" for key, value in pairs(text))
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """`a=1,b=2` with percent-encoded values, as in OTEL_EXPORTER_OTLP_HEADERS."""
+    found = [part.partition("=") for part in text.split(",") if part.strip()]
+    return [(key.strip(), unquote(value.strip())) for key, _, value in found]

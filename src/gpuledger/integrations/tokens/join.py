@@ -105,11 +105,11 @@ class OwnerEnergy:
         """Work and parked energy in joules; seconds of the tensor cores and of memory, and of unknown activity."""
         self._tensor_s = self._dram_s = self._unknown_s = 0.0
         self._last_ns: int | None = None
-        self._before: dict[tuple[object, ...], tuple[int, int]] | None = None
+        self._before: dict[tuple[object, ...], tuple[int, int]] = {}
         self._parts: dict[tuple[object, ...], ParkedPart] = {}
 
     def add(self, time_s: float, now_ns: int, uses: Sequence[Use], accounts: Mapping[str, Account]) -> None:
-        """Add a tick. The energy before the first tick does not count."""
+        """Add a tick. The first total of a process or container is a baseline: it may be of days before."""
         parts, self._parts = self._parts, {}
         now: dict[tuple[object, ...], tuple[int, int]] = {}
         for use in uses:
@@ -120,11 +120,13 @@ class OwnerEnergy:
                 part = self._parts[key] = parts.get(key) or ParkedPart(energy_mj, now_ns)
                 parked_mj = part.add(energy_mj, now_ns, accounts.get(use.device.gpu_uuid))
             now[key] = sum(energy_mj.values()), parked_mj
-        for key, (energy_mj_, parked_mj) in now.items() if self._before is not None else ():
-            energy_before, parked_before = self._before.get(key, (0, 0)) if self._before else (0, 0)
-            rose_mj, parked = max(0, energy_mj_ - energy_before), max(0, parked_mj - parked_before)
-            self.parked_mj += min(parked, rose_mj)
-            self.work_mj += rose_mj - min(parked, rose_mj)
+        for key, (energy_mj_, parked_mj) in now.items():
+            if key in self._before:
+                energy_before, parked_before = self._before[key]
+                rose_mj = max(0, energy_mj_ - energy_before)
+                parked_rose_mj = min(max(0, parked_mj - parked_before), rose_mj)
+                self.parked_mj += parked_rose_mj
+                self.work_mj += rose_mj - parked_rose_mj
         self._before = now
         self._add_activity(now_ns, uses)
         joules = self.work_mj / 1000, self.parked_mj / 1000

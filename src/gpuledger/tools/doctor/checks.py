@@ -10,9 +10,10 @@ from pathlib import Path
 from gpuledger import __version__
 from gpuledger.config.exporter import Config
 from gpuledger.model import DcgmHealth, Driver, Owners, Reading, Tick
+from gpuledger.model.in_use import provider_kind
 from gpuledger.owners.kernel.access import Access
 from gpuledger.tools.doctor.finding import Finding, of_tick, ok, problem, unused, warning
-from gpuledger.web.snapshot.problems import SLOW, UNKNOWN_MEMORY, UNRESOLVED, problems, provider_kind, provider_name
+from gpuledger.web.snapshot.problems import SLOW, UNKNOWN_MEMORY, UNRESOLVED, problems, provider_name
 
 MIN_DRIVER = 510
 """The first driver branch that reports reserved memory separately from used memory."""
@@ -246,7 +247,7 @@ def providers(owners: Owners, settings: Config) -> list[Finding]:
         elif not health.fetches:
             fix = "check whether it hangs; see its log"
             findings.append(problem(provider_name(health), "has not responded within the time of this check", fix))
-    kinds = {provider_kind(health) for health in owners.providers}
+    kinds = {provider_kind(health.name) for health in owners.providers}
     if not kinds & {"docker", "podman", "cri"}:
         text = "there is no socket of Docker, Podman or a CRI runtime, or --environment excludes it"
         findings.append(unused("runtime", text))

@@ -6,7 +6,7 @@ import copy
 import math
 import threading
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -93,66 +93,84 @@ class Past:
 
 
 class Ring:
-    """Rows with a fixed number of columns over the last `points` times.
+    """Rows with a fixed number of columns over the last `points` times, and over `older` means before them.
 
-    A row is dropped once all its values are older than that. If there are `max_rows` rows, a new row evicts the row
-    that has been without values for the longest time; if every row has values, the new row is ignored.
+    A mean replaces `per_older` points that are too old. A row is dropped once all its values are gone. If there are
+    `max_rows` rows, a new row evicts the row that has been without values for the longest time; if every row has
+    values, the new row is ignored.
     """
 
-    def __init__(self, points: int, columns: int, max_rows: int) -> None:
+    def __init__(self, points: int, columns: int, max_rows: int, *, older: int = 0, per_older: int = 1) -> None:
         self._points, self._columns, self._max_rows = points, columns, max_rows
+        self._older, self._per_older = older, per_older
+        self.step_s = 0.0
+        """Least time between two points, for `is_due`."""
         self._times = array("d")
-        self._next = 0
+        self._means = 0  # the number of times at the beginning that are means
         self._rows: dict[str, tuple[array[float], ...]] = {}
-        self._updated: dict[str, int] = {}  # number of the last addition with values for a row
-        self._additions = 0
+        self._updated: dict[str, float] = {}  # the last time with values for a row
+
+    @classmethod
+    def of_hour(cls, steps_s: tuple[float, float], interval_s: float, columns: int, max_rows: int) -> Ring:
+        """The ring of the last hour, with these steps between points and between means; at least a tick each."""
+        step_s = max(steps_s[0], interval_s)
+        per_older = max(1, round(steps_s[1] / step_s))
+        older = max(1, round((OLDER_LENGTH_S - LENGTH_S) / step_s / per_older))
+        ring = cls(max(1, round(LENGTH_S / step_s)), columns, max_rows, older=older, per_older=per_older)
+        ring.step_s = step_s
+        return ring
+
+    @property
+    def time_s(self) -> float:
+        """The last time; 0 if there is none."""
+        return self._times[-1] if self._times else 0.0
+
+    def is_due(self, time_s: float) -> bool:
+        """Whether a step has passed since the last time."""
+        return time_s - self.time_s >= self.step_s * (1 - TOLERANCE)
 
     def add(self, time_s: float, rows: Mapping[str, Values]) -> None:
-        """Add the values of one time; the oldest time is overwritten if the ring is full."""
-        slot, self._next = self._next, (self._next + 1) % self._points
-        self._additions += 1
-        if slot == len(self._times):
-            self._times.append(time_s)
-        else:
-            self._times[slot] = time_s
+        """Add the values of one time."""
+        slot = len(self._times)
+        self._times.append(time_s)
+        size = self._older + self._points + self._per_older
         for name in rows:
             if name not in self._rows and self._has_room(rows):
-                self._rows[name] = tuple(array("f", [UNKNOWN]) * self._points for _ in range(self._columns))
+                self._rows[name] = tuple(array("f", [UNKNOWN]) * size for _ in range(self._columns))
         for name, columns in self._rows.items():
             values = rows.get(name)
             if values is not None:
-                self._updated[name] = self._additions
+                self._updated[name] = time_s
             for column, value in zip(columns, values or [None] * self._columns, strict=True):
                 column[slot] = UNKNOWN if value is None else value
-        oldest = self._additions - self._points
-        for name in [name for name, updated in self._updated.items() if updated <= oldest]:
-            self._drop(name)
-
-    def clear(self) -> None:
-        """Remove everything."""
-        self._times, self._next, self._rows, self._updated = array("d"), 0, {}, {}
+        if slot + 1 - self._means == self._points + self._per_older:
+            self._merge()
 
     def times(self) -> list[float]:
-        """All times, oldest first."""
-        return self._in_order(self._times)
+        """All times, oldest first; of a mean, the last of its times."""
+        return list(self._times)
 
     def rows(self) -> dict[str, list[list[float | None]]]:
         """The columns of each row, oldest value first."""
+        count = len(self._times)
         return {
-            name: [[None if math.isnan(value) else value for value in self._in_order(column)] for column in columns]
+            name: [[None if math.isnan(value) else value for value in column[:count]] for column in columns]
             for name, columns in self._rows.items()
         }
 
-    def means(self, count: int) -> dict[str, list[float | None]]:
-        """The mean of the last `count` values of each column; rows without a value are left out."""
-        slots = [(self._next - 1 - age) % self._points for age in range(min(count, len(self._times)))]
-        rows = {name: [_mean([column[slot] for slot in slots]) for column in row] for name, row in self._rows.items()}
-        return {name: row for name, row in rows.items() if any(value is not None for value in row)}
-
-    def _in_order(self, column: array[float]) -> list[float]:
-        count = len(self._times)
-        start = self._next if count == self._points else 0
-        return [*column[start:count], *column[:start]]
+    def _merge(self) -> None:
+        """Replace the oldest points by their mean, and drop the oldest mean if there are too many."""
+        begin, end = self._means, self._means + self._per_older
+        first = int(begin == self._older)
+        self._means += 1 - first
+        self._times[begin:end] = self._times[end - 1 : end]
+        del self._times[:first]
+        for column in (column for columns in self._rows.values() for column in columns):
+            column[begin:end] = array("f", [_mean(column[begin:end])])
+            del column[:first]
+            column.extend([UNKNOWN] * (self._per_older - 1 + first))
+        for name in [name for name, updated in self._updated.items() if updated < self._times[0]]:
+            self._drop(name)
 
     def _has_room(self, rows: Mapping[str, Values]) -> bool:
         if len(self._rows) < self._max_rows:
@@ -166,66 +184,21 @@ class Ring:
         del self._rows[name], self._updated[name]
 
 
-class Series:
-    """Rows over the last hour, in two rings: recent points, and older points, which are means of recent ones."""
-
-    def __init__(self, steps_s: tuple[float, float], interval_s: float, columns: int, max_rows: int) -> None:
-        self.step_s = max(steps_s[0], interval_s)
-        self._per_older = max(1, round(steps_s[1] / self.step_s))
-        self._recent = Ring(max(2, round(LENGTH_S / self.step_s)), columns, max_rows)
-        self._older = Ring(max(2, round(OLDER_LENGTH_S / self.step_s / self._per_older)), columns, max_rows)
-        self._columns = columns
-        self.time_s = 0.0
-        """The last point."""
-        self._additions = 0
-
-    def is_due(self, time_s: float) -> bool:
-        """Whether a step has passed since the last point."""
-        return time_s - self.time_s >= self.step_s * (1 - TOLERANCE)
-
-    def add(self, time_s: float, rows: Mapping[str, Values]) -> None:
-        """Add a point."""
-        self.time_s = time_s
-        self._recent.add(time_s, rows)
-        self._additions += 1
-        if self._additions % self._per_older == 0:
-            self._older.add(time_s, self._recent.means(self._per_older))
-
-    def clear(self) -> None:
-        """Remove everything."""
-        self._recent.clear()
-        self._older.clear()
-        self.time_s, self._additions = 0.0, 0
-
-    def points(self) -> tuple[list[float], dict[str, list[list[float | None]]]]:
-        """All times, and the columns of each row: the older points that end before the recent ones, then those."""
-        times, recent, older = self._recent.times(), self._recent.rows(), self._older.rows()
-        older_times = [time for time in self._older.times() if time < times[0]]
-        count = len(older_times)
-        unknown: Sequence[Values] = ((None,) * len(times),) * self._columns
-        no_older: Sequence[Values] = ((None,) * count,) * self._columns
-        rows = {
-            name: [
-                [*old[:count], *new]
-                for old, new in zip(older.get(name, no_older), recent.get(name, unknown), strict=True)
-            ]
-            for name in {**older, **recent}
-        }
-        rows = {name: row for name, row in rows.items() if name in recent or any(map(_has_value, row))}
-        return [*older_times, *times], rows
-
-
 class History:
     """Collects ticks. `past` is safe to call from other threads."""
 
     def __init__(self, interval_s: float) -> None:
-        self._gpus = Series(GPU_STEPS_S, interval_s, len(GPU_COLUMNS), MAX_GPUS)
-        self._owners = Series(OWNER_STEPS_S, interval_s, len(OWNER_COLUMNS), MAX_OWNERS + 1)
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._gpus = Ring.of_hour(GPU_STEPS_S, self._interval_s, len(GPU_COLUMNS), MAX_GPUS)
+        self._owners = Ring.of_hour(OWNER_STEPS_S, self._interval_s, len(OWNER_COLUMNS), MAX_OWNERS + 1)
         self._energy_mj: dict[str, int] = {}  # by owner, at the last step
         self._unowned_mj: dict[str, int] = {}  # by GPU, at the last step
         self._older: Tick | None = None
         self._newer: Tick | None = None
-        self._lock = threading.Lock()
 
     def add(self, tick: Tick) -> None:
         """Add a tick, unless the current step has one already."""
@@ -248,28 +221,24 @@ class History:
     def past(self) -> Past:
         """All points, oldest first."""
         with self._lock:  # the loop may wait for it: only copy, and convert later
-            gpu_series, owner_series = copy.deepcopy((self._gpus, self._owners))
-        gpu_times, gpus = gpu_series.points()
-        owner_times, owners = owner_series.points()
-        no_owner = owners.pop(NO_OWNER, None) or [[None] * len(owner_times)] * len(OWNER_COLUMNS)
+            gpu_ring, owner_ring = copy.deepcopy((self._gpus, self._owners))
+        gpus = {uuid: _columns(GPU_COLUMNS, row) for uuid, row in gpu_ring.rows().items()}
+        owners = {name: _columns(OWNER_COLUMNS, row) for name, row in owner_ring.rows().items()}
+        times = _rounded(owner_ring.times())
+        unowned = owners.pop(NO_OWNER, {"watts": (None,) * len(times)})
         return Past(
             gpus=GpuSeries(
                 step_seconds=self._gpus.step_s,
-                times=_times(gpu_times),
-                rows=tuple(GpuHistory(uuid=uuid, **_columns(tuple(GPU_COLUMNS), row)) for uuid, row in gpus.items()),
+                times=_rounded(gpu_ring.times()),
+                rows=tuple(GpuHistory(uuid=uuid, **columns) for uuid, columns in gpus.items()),
             ),
             owners=OwnerSeries(
-                step_seconds=self._owners.step_s,
-                times=_times(owner_times),
-                rows=tuple(OwnerHistory(owner=name, **_columns(OWNER_COLUMNS, row)) for name, row in owners.items()),
-                unowned_watts=_columns(OWNER_COLUMNS, no_owner)["watts"],
+                step_seconds=owner_ring.step_s,
+                times=times,
+                rows=tuple(OwnerHistory(owner=name, **columns) for name, columns in owners.items()),
+                unowned_watts=unowned["watts"],
             ),
         )
-
-    def _clear(self) -> None:
-        self._gpus.clear()
-        self._owners.clear()
-        self._energy_mj, self._unowned_mj, self._older, self._newer = {}, {}, None, None
 
     def _add_owners(self, tick: Tick, now: float) -> None:
         """A container's energy includes its exited processes; a process outside a container counts for itself."""
@@ -313,24 +282,19 @@ def _watts(used_mj: int, seconds: float) -> float:
     return round(used_mj / 1000 / seconds, 3)
 
 
-def _mean(values: list[float]) -> float | None:
+def _mean(values: Sequence[float]) -> float:
     """The mean of the known values."""
     known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else None
+    return sum(known) / len(known) if known else UNKNOWN
 
 
-def _has_value(column: Values) -> bool:
-    return any(value is not None for value in column)
-
-
-def _times(times: list[float]) -> tuple[float, ...]:
-    return tuple(round(time, 3) for time in times)
-
-
-def _columns(names: tuple[str, ...], row: list[list[float | None]]) -> dict[str, Column]:
+def _columns(names: Iterable[str], row: list[list[float | None]]) -> dict[str, Column]:
     """The columns by name, rounded to the precision of the stored 24 bits."""
-    return {name: _rounded(values, None if name in INTEGERS else 3) for name, values in zip(names, row, strict=True)}
+    return {
+        name: tuple(None if value is None else round(value, None if name in INTEGERS else 3) for value in values)
+        for name, values in zip(names, row, strict=True)
+    }
 
 
-def _rounded(values: list[float | None], digits: int | None) -> Column:
-    return tuple(None if value is None else round(value, digits) for value in values)
+def _rounded(times: list[float]) -> tuple[float, ...]:
+    return tuple(round(time, 3) for time in times)

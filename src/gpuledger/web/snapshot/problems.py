@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuledger.model import MemoryAccount, ProviderHealth, Reading, Tick
+from gpuledger.model.in_use import provider_kind
 from gpuledger.model.problem import NOTE, PROBLEM, SEVERITIES, WARNING, Problem
 
 GIB = 1 << 30
@@ -61,14 +62,9 @@ def problems(tick: Tick) -> list[Problem]:
     return sorted(unsorted, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
-def provider_kind(health: ProviderHealth) -> str:
-    """The kind of provider: `docker` for `docker-2`, a second Docker."""
-    return health.name.partition("-")[0]
-
-
 def provider_name(health: ProviderHealth) -> str:
     """The name of a provider as users know it."""
-    kind = provider_kind(health)
+    kind = provider_kind(health.name)
     return PROVIDER_NAMES.get(kind, kind) + health.name.removeprefix(kind)
 
 
