@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
 from gpuledger.errors import ConfigError, LostError, SnapshotError, UsageError
+from gpuledger.model.plaintext import escaped
 from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.tools.top.columns import BY_NAME, NUMBERS, View
 from gpuledger.tools.top.exporter import OPTIONS, Exporter, Settings
@@ -20,7 +21,7 @@ from gpuledger.tools.top.feed import Feed, Source, Ticks
 from gpuledger.tools.top.host import Host
 from gpuledger.tools.top.pages import once
 from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice
-from gpuledger.web.snapshot.codec import clean, encode
+from gpuledger.web.snapshot.codec import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +83,7 @@ def _view(arguments: argparse.Namespace, *, host: bool) -> View:
         raise ConfigError(f"--sort {arguments.sort}: --group {arguments.group} has no such column")
     if not BY_NAME[arguments.sort].is_for(arguments.group, host=host):
         raise ConfigError(f"--sort {arguments.sort}: only the processes of this host have it")
-    choice = Choice(arguments.group, filter=clean(arguments.filter))
+    choice = Choice(arguments.group, filter=escaped(arguments.filter, in_columns=True))
     return View(choice, arguments.sort, descending=arguments.sort in NUMBERS, host=host)
 
 
@@ -122,7 +123,7 @@ def _once(arguments: argparse.Namespace, settings: Settings, view: View) -> int:
 
 
 def _failed(reason: str) -> int:
-    print(f"gpuledger: {terminal.printable(reason)}", file=sys.stderr)
+    print(f"gpuledger: {escaped(reason)}", file=sys.stderr)
     return 1
 
 
