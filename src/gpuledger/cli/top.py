@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     try:
         from gpuledger.tools.top.app import Top
     except ModuleNotFoundError as error:
-        fix = "pip install 'gpuledger[top]', or use top --once"
+        fix = "`pip install '.[top]'` in a checkout, or use top --once"
         raise UsageError(f"the live view needs {error.name}", fix) from None
     logs.CapturingHandler(settings.log_level)  # log lines would destroy the screen
     with _source(settings) as (source, _):

@@ -478,7 +478,7 @@ def test_waiting_ends_with_stop() -> None:
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch, kubelet: KubeletServer) -> None:
     """The error says what to install."""
     monkeypatch.setitem(sys.modules, "h2.exceptions", None)
-    with pytest.raises(ProviderError, match=r"h2 is missing; install gpuledger\[kubernetes\]"):
+    with pytest.raises(ProviderError, match=r"h2 is missing; it belongs to gpuledger: install gpuledger again"):
         PodResourcesProvider(str(kubelet.path)).fetch()
 
 
