@@ -92,7 +92,7 @@ def child(url: str) -> None:
     from gpuledger.driver import source as _source  # noqa: F401
     from gpuledger.integrations.dcgmexporter.poll import Poll, Polling
     from gpuledger.integrations.scrape import Page
-    from gpuledger.model import Device, Driver, Granted, Owners, Reading, Tick
+    from gpuledger.model import Allocation, Device, Driver, Owners, Reading, Tick
     from gpuledger.net.address import parse_place
     from gpuledger.web.bodies import UpstreamBodies
 
@@ -105,7 +105,7 @@ def child(url: str) -> None:
     readings = tuple(Reading(device) for device in (*gpus, *instances))
 
     def tick(turn: int) -> Tick:
-        granted = tuple(Granted(device, "ml", f"pod-{turn}-{device.uuid}", "main") for device in instances)
+        granted = tuple(Allocation(device, "ml", f"pod-{turn}-{device.uuid}", "main") for device in instances)
         return Tick(1, Driver(up=True), readings, owners=Owners(granted=granted))
 
     now_s, held = [0.0], [tick(0)]

@@ -15,7 +15,7 @@ from bench.bigtick import BigNode
 from bench.table import table
 
 from gpuledger.shares.fingerprint import MOST_BEHAVIOURS, UNITS, Behaviour, Fingerprint, Fingerprints, Workload
-from gpuledger.storage import fingerprintstate
+from gpuledger.storage import fingerprints as stored
 from gpuledger.storage.journal import decode, encode
 from gpuledger.storage.journalfile import JournalFile
 
@@ -65,8 +65,8 @@ def fingerprints(workloads: int) -> list[str]:
         ]
         learned.restore([(labels, Fingerprint(behaviours, 0.9))])
     snapshot, copy = measure(learned.snapshot)
-    data, pack = measure(lambda: fingerprintstate.encode(fingerprintstate.pack(snapshot)))
-    _, read = measure(lambda: fingerprintstate.unpack(fingerprintstate.decode(data)))
+    data, pack = measure(lambda: stored.encode(stored.pack(snapshot)))
+    _, read = measure(lambda: stored.unpack(stored.decode(data)))
     return [f"{workloads} workloads", copy, pack, read, f"{len(data) / 1000:.1f} kB"]
 
 

@@ -33,7 +33,7 @@ from gpuledger.model import (
     TokenServer,
 )
 from gpuledger.owners.kernel.procfs import Procfs
-from gpuledger.owners.names import Allocation, Container, Names, Pod
+from gpuledger.owners.names import Container, KubeletAllocation, Names, Pod
 from gpuledger.owners.resolver import Resolver
 from gpuledger.web.negotiate import Format
 from gpuledger.web.text import Renderer
@@ -125,7 +125,7 @@ class Known:
             SERVE_UID: Pod(SERVE_UID, "web", "serve", "Deployment", "serve"),
         },
         allocations=(
-            Allocation("ml", "llama-0", "main", "nvidia.com/gpu", "GPU-00000002-0000-4000-8000-000000000002::1"),
+            KubeletAllocation("ml", "llama-0", "main", "nvidia.com/gpu", "GPU-00000002-0000-4000-8000-000000000002::1"),
         ),
     )
 

@@ -40,13 +40,15 @@ ROOMS = {
     "ledger": _room(2150, "model shares"),
     "shares": _room(2150, "model ledger"),
     "allocations": _room(530, "model ledger"),
-    "books.py": _room(175, "model ledger shares allocations storage"),
-    "storage": _room(1300, "errors.py model runtime ledger shares allocations books.py"),
+    "books.py": _room(175, "model ledger shares allocations"),
+    "storage": _room(1150, "errors.py model runtime ledger shares allocations"),
     "catalog": _room(2200, "model ledger shares"),
-    "web": _room(4100, "errors.py model net runtime config catalog"),
+    "web": _room(4100, "errors.py model net runtime config storage catalog"),
     "integrations": _room(2650, "errors.py model net runtime config catalog ledger web"),
     "loop.py": _room(150, "model runtime owners books.py"),
-    "tools": _room(8500, "errors.py model net runtime config storage catalog web integrations driver owners/kernel"),
+    "tools": _room(
+        8500, "errors.py model net runtime config ledger storage catalog web integrations driver owners/kernel"
+    ),
     "cli": _room(
         2450,
         "errors.py model net runtime config storage catalog web integrations driver recording owners owners/kernel "

@@ -9,21 +9,20 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpuledger.allocations.allocations import AllocationBook
+from gpuledger.allocations.allocations import AllocationBook, Entry
 from gpuledger.allocations.claims import Claims, claim_key, find_claims
 from gpuledger.allocations.idleness import Idleness
 from gpuledger.ledger.interval import Policy
 from gpuledger.ledger.ledger import EnergyBook
 from gpuledger.ledger.memory import MemoryBook
 from gpuledger.ledger.parked import ParkedBook
-from gpuledger.ledger.retention import Retention, energy_by_gpu
-from gpuledger.ledger.rows import ProcessLists, Rows
+from gpuledger.ledger.retention import Retention, Total, energy_by_gpu
+from gpuledger.ledger.rows import ProcessLists, Row, Rows
+from gpuledger.ledger.state import AllocationState, GpuState, RowState, State, TotalState, frozen, thawed
 from gpuledger.ledger.time import BUFFER_NS, GpuTime, TimeBook
 from gpuledger.ledger.uses import UseBook
 from gpuledger.model import Account, Tick
 from gpuledger.shares.fingerprint import Fingerprint, Workload
-from gpuledger.storage import journal
-from gpuledger.storage.journal import State
 
 
 class Books:
@@ -125,26 +124,27 @@ class Books:
         """A snapshot for the journal."""
         rows = self._rows.all()
         numbers = {row: number for number, row in enumerate(rows)}
-        states = {uuid: ledger.state(numbers) for uuid, ledger in self._energy.ledgers.items()}
-        return journal.pack(
+        ledgers = {uuid: ledger.state(numbers) for uuid, ledger in self._energy.ledgers.items()}
+        return State(
             boot_id,
             time_ns,
-            rows=rows,
-            totals=self._retention.state(),
-            times=self._time.gpus,
-            ledgers={uuid: state for uuid, state in states.items() if state is not None},
-            allocations=self._allocations.state(),
-            parked=self._parked.state(),
+            gpus=tuple(
+                GpuState(uuid, ledgers.get(uuid), gpu.busy_ns, gpu.in_use_ns) for uuid, gpu in self._time.gpus.items()
+            ),
+            rows=tuple(frozen(RowState, row) for row in rows),
+            totals=tuple(frozen(TotalState, total) for total in self._retention.state()),
+            allocations=tuple(frozen(AllocationState, entry) for entry in self._allocations.state()),
+            parked=tuple(self._parked.state()),
             monotonic_ns=self._monotonic_ns,
         )
 
     def resume(self, state: State, now_ns: int) -> None:
         """Restore the state of a journal, before the first tick."""
-        rows = journal.unpack_rows(state, now_ns)
+        rows = [_resumed(row, number, now_ns - state.time_ns) for number, row in enumerate(state.rows, start=1)]
         self._rows.resume(rows)
         self._time.resume({gpu.uuid: GpuTime(busy_ns=gpu.busy_ns, in_use_ns=gpu.in_use_ns) for gpu in state.gpus})
-        self._retention.resume(journal.unpack_totals(state), rows)
-        entries = journal.unpack_allocations(state)
+        self._retention.resume([Total(**thawed(total)) for total in state.totals], rows)
+        entries = [Entry(**thawed(entry)) for entry in state.allocations]
         self._allocations.resume((claim_key(entry.device, entry.owner), entry) for entry in entries)
         self._parked.resume(state.parked)
         self._resumed = state
@@ -165,6 +165,13 @@ class Books:
     def restore_fingerprints(self, workloads: Iterable[tuple[Workload, Fingerprint]]) -> None:
         """Restore workload fingerprints, before the first tick."""
         self._energy.fingerprints.restore(workloads)
+
+
+def _resumed(state: RowState, number: int, pause_ns: int) -> Row:
+    """A row of a journal. `seen_ns` moves by the time without an exporter, so that no sample seems to be newer."""
+    active = False if state.active is False else None
+    state = replace(state, active=active, seen_ns=state.seen_ns + pause_ns)
+    return Row(**thawed(state), gpu=state.device.gpu_uuid, pid=state.resident.pid, number=number, resumed=True)
 
 
 def _pause_ns(state: State, tick: Tick) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuledger.books import Books
-from gpuledger.model import AllocationUse, Device, Granted, Holder, Owner, Tick
+from gpuledger.model import Allocation, AllocationUse, Device, Holder, Owner, Tick
 from tests.ledger.worlds import GPU, S, World
 
 POD = Owner(namespace="ml", pod="train-0", container="main", container_id="c1", pod_uid="u1")
@@ -15,9 +15,9 @@ DOCKER = Owner(container="triton", container_id="d1")
 JOB = Owner(job="slurm/211", user="alice")
 
 
-def grant(owner: Owner = POD, device: Device = GPU, replica: str = "") -> Granted:
+def grant(owner: Owner = POD, device: Device = GPU, replica: str = "") -> Allocation:
     """The device, allocated to the pod by the kubelet."""
-    return Granted(device, owner.namespace, owner.pod, owner.container, "nvidia.com/gpu", replica)
+    return Allocation(device, owner.namespace, owner.pod, owner.container, "nvidia.com/gpu", replica)
 
 
 def entitled(owner: Owner = POD, device: Device = GPU) -> Holder:

@@ -15,9 +15,9 @@ from gpuledger.model import (
     NOBODY,
     OUTSIDE,
     Activity,
+    Allocation,
     Device,
     Driver,
-    Granted,
     Owner,
     Reading,
     Resident,
@@ -443,7 +443,7 @@ CLAIMS = st.fixed_dictionaries(
     {
         "granted": st.lists(
             st.builds(
-                lambda device, pod: Granted(device, "ml", pod, "main"),
+                lambda device, pod: Allocation(device, "ml", pod, "main"),
                 st.sampled_from([GPU, CUT, *MIGS]),
                 st.sampled_from(["a", "b"]),
             ),

@@ -14,7 +14,7 @@ import pytest
 from gpuledger.cli import build, fingerprints, main
 from gpuledger.config.load import load
 from gpuledger.shares.fingerprint import Behaviour, Fingerprint, Workload
-from gpuledger.storage.fingerprintstate import WorkloadState, pack
+from gpuledger.storage.fingerprints import WorkloadState, pack
 from gpuledger.storage.journalfile import JournalFile
 from tests.cli.running import gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
@@ -108,7 +108,7 @@ def test_a_full_file_drops_the_oldest(run: Run, journal: Path, tmp_path: Path, m
     store(journal, workload("c", 30.0))
     run("export", file)
     store(journal, workload("a", 30.0), workload("b", 30.0))
-    monkeypatch.setattr("gpuledger.storage.fingerprintstate.MOST_WORKLOADS", 2)
+    monkeypatch.setattr("gpuledger.storage.fingerprints.MOST_WORKLOADS", 2)
 
     line = f"{journal}.fingerprints: 1 added, 0 replaced, 0 left; 1 dropped, because the file is full\n"
     assert run("import", file) == (0, line, "")

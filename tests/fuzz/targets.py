@@ -36,7 +36,7 @@ from gpuledger.owners.providers.kubepods import Pods
 from gpuledger.recording.recording import load
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.shares.fingerprint import UNITS, Behaviour, Fingerprint
-from gpuledger.storage import exchange, fingerprintstate, journal
+from gpuledger.storage import fingerprints, journal
 from gpuledger.tools.prometheus import answer
 from gpuledger.web import http, webconfig
 from gpuledger.web.connection import Connection
@@ -106,23 +106,23 @@ def _read_journal(data: bytes) -> None:
             journal.decode(packed)
 
 
-def _workloads() -> list[fingerprintstate.WorkloadState]:
+def _workloads() -> list[fingerprints.WorkloadState]:
     behaviour = Behaviour(60.0, 30.0, 17_000.0, 54.0, [0.5 * number for number in range(len(UNITS))], 0.01)
     labels = (("gpu_model", "NVIDIA H200"), ("process_name", "train"), ("image", "train:v1"))
-    return fingerprintstate.pack(
+    return fingerprints.pack(
         [(labels, Fingerprint([behaviour, behaviour], 0.9)), (labels[:2], Fingerprint([behaviour]))]
     )
 
 
 def _fingerprints() -> list[bytes]:
-    packed = fingerprintstate.encode(_workloads())
+    packed = fingerprints.encode(_workloads())
     return [packed, gzip.decompress(packed)]
 
 
 def _read_fingerprints(data: bytes) -> None:
     for packed in _as_it_is_and_packed(data):
         with suppress(JournalError):
-            fingerprintstate.decode(packed)
+            fingerprints.decode(packed)
 
 
 @contextmanager
@@ -252,7 +252,7 @@ TARGETS: dict[str, Target] = {
     "journal": Target(_read_journal, _journal),
     "fingerprints": Target(_read_fingerprints, _fingerprints),
     "exported fingerprints": Target(
-        exchange.parse_export, lambda: [exchange.export(_workloads())], (ValueError, TypeError)
+        fingerprints.parse_export, lambda: [fingerprints.export(_workloads())], (ValueError, TypeError)
     ),
     "http request": Target(
         _converse,

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from gpuledger.books import Books
 from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.state import State
 from gpuledger.model import Account, Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
-from gpuledger.storage.journal import State, decode, encode
+from gpuledger.storage.journal import decode, encode
 
 GPU = Device(0, "GPU-0")
 CUT = Device(1, "GPU-1")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpuledger.model import Device, Facts, MemoryAccount, Owner
 from gpuledger.owners.allocations import find_allocations, holders_by_allocation, holders_by_clues
 from gpuledger.owners.kernel.search import Clue
-from gpuledger.owners.names import Allocation, Container, Names
+from gpuledger.owners.names import Container, KubeletAllocation, Names
 from gpuledger.owners.resolver import Resolver
 from tests.owners.kernel.processes import DOCKER, GPU, IDLE, KUBE, UID, C, Source, facts, tick_of
 
@@ -36,7 +36,9 @@ def test_docker_requests_and_environment() -> None:
 
 def test_pods_by_name_or_by_container() -> None:
     """With the container's id where somebody knows it; where containers are known, a pod that has none has ended."""
-    kubelet = Names(allocations=tuple(Allocation("ml", pod, "main", "nvidia.com/gpu", "0") for pod in ("old", "new")))
+    kubelet = Names(
+        allocations=tuple(KubeletAllocation("ml", pod, "main", "nvidia.com/gpu", "0") for pod in ("old", "new"))
+    )
     running = Container(C, "main", namespace="ml", pod="new", pod_uid=UID)
 
     assert given(kubelet) == [(0, "allocation", "", "main"), (0, "allocation", "", "main")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuledger.model import Device, Driver, Facts, Owner, Reading, Resident, Tick
-from gpuledger.owners.names import Allocation, Container
+from gpuledger.owners.names import Container, KubeletAllocation
 from gpuledger.owners.podmatch import START_SLACK_NS, certainty
 from gpuledger.owners.resolver import NO_NAME, NO_POD, Resolver
 from tests.owners.kernel.processes import GPU, IDLE, UID, C, Source
@@ -22,7 +22,7 @@ def process(pid: int, uid: str = UID, container: str = C) -> Facts:
 
 def kubelet(*allocated: tuple[Device, str, str], read_ns: int = READ_NS) -> Source:
     """A kubelet that allocated devices to containers of pods."""
-    rows = (Allocation("ml", pod, container, "nvidia.com/gpu", gpu.uuid) for gpu, pod, container in allocated)
+    rows = (KubeletAllocation("ml", pod, container, "nvidia.com/gpu", gpu.uuid) for gpu, pod, container in allocated)
     source = Source(allocations=tuple(rows))
     source.health = replace(source.health, last_success_ns=read_ns)
     return source

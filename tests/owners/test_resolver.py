@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuledger.model import OUTSIDE, Owner
-from gpuledger.owners.names import Allocation, Container, Names, Pod
+from gpuledger.owners.names import Container, KubeletAllocation, Names, Pod
 from gpuledger.owners.resolver import GONE, NO_NAME, NO_POD, Resolver
 from tests.owners.kernel.processes import DOCKER, GPU, IDLE, KUBE, UID, C, Source, facts, tick_of
 
@@ -122,8 +122,8 @@ def test_reused_pid_gets_a_new_owner() -> None:
     assert (owner.container_id, owner.unit) == ("", "ssh.service")
 
 
-def _allocation(pod: str, device_id: str) -> Allocation:
-    return Allocation("ml", pod, "main", "nvidia.com/gpu", device_id)
+def _allocation(pod: str, device_id: str) -> KubeletAllocation:
+    return KubeletAllocation("ml", pod, "main", "nvidia.com/gpu", device_id)
 
 
 def test_idle_allocated_gpu_shows_its_pod() -> None:

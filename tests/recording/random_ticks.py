@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from gpuledger.model import Device, Driver, Facts, Granted, Holder, Owners, Reading, Tick
+from gpuledger.model import Allocation, Device, Driver, Facts, Holder, Owners, Reading, Tick
 
 # Few texts and devices, so that they come again; cgroup-like ones, odd ones and any.
 TEXTS = st.sampled_from(["", "a", "NVIDIA H200", "0::/a\n", "größe", "\u2028", '"\\', "\0"]) | st.text(max_size=5)
@@ -44,6 +44,7 @@ def records(kind: Any, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any
 
 
 DEVICES = st.builds(Device, st.integers(0, 2), st.sampled_from(["GPU-a", "GPU-b"])) | records(Device)
+ALLOCATED = st.tuples(DEVICES, TEXTS, TEXTS)
 FACTS = st.builds(Facts, st.integers(1, 5), st.integers(0, 2), st.integers(0, 2)) | records(Facts)
 
 
@@ -61,8 +62,12 @@ def recordings(draw: st.DrawFn) -> list[Tick]:
                 readings=tuple(draw(st.lists(records(Reading, device=DEVICES), max_size=3))),
                 facts={one.pid: one for one in facts},
                 owners=Owners(
-                    granted=tuple(draw(st.lists(records(Granted, device=DEVICES), max_size=2))),
+                    granted=tuple(draw(st.lists(records(Allocation, device=DEVICES), max_size=2))),
                     holders=tuple(draw(st.lists(records(Holder, device=DEVICES), max_size=2))),
+                    given=tuple(draw(st.lists(ALLOCATED, max_size=2))),
+                    granted_jobs=tuple(draw(st.lists(ALLOCATED, max_size=2))),
+                    job_uids=draw(st.dictionaries(TEXTS, TEXTS, max_size=2)),
+                    running=draw(st.frozensets(TEXTS, max_size=2)),
                 ),
             )
         )

@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.errors import RecordingError, UsageError
+from gpuledger.loop import Loop
 from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Slot, Tick
 from gpuledger.recording import recording as module
 from gpuledger.recording.recording import Decoder, Encoder, check_header, header, load, read_packed, recording
+from gpuledger.recording.replay import Replay
 from tests.recording.random_ticks import recordings
 
 HERE = Path("x.gz")
@@ -115,6 +117,28 @@ def test_owners_are_kept_as_they_were_known() -> None:
     assert next(load(packed([tick]), HERE)).owners.by_pid == {7: owner}
     broken = json.loads(Encoder().line(tick)) | {"owned": [0, 0]}
     assert "owned is not as long as alive" in refusal(pack(broken))
+
+
+def test_allocations_of_docker_and_of_jobs_have_an_idle_ledger(tmp_path: Path) -> None:
+    """Replayed on another host, without a daemon and a prolog."""
+    device = TICKS[0].readings[0].device
+    owners = Owners(
+        given=((device, "triton", "d1"),),
+        granted_jobs=((device, "211", "phys"),),
+        job_uids={"211": "1001"},
+        running=frozenset({"d1"}),
+    )
+    path = tmp_path / "x.gz"
+    path.write_bytes(packed([replace(tick, owners=owners) for tick in TICKS]))
+    loop = Loop(Replay(path, paced=False), None, interval_s=1.0)
+
+    ticks = [loop.once() for _ in TICKS]
+
+    assert [(use.owner.container, use.owner.job, use.allocated_ns) for use in ticks[-1].allocations] == [
+        ("triton", "", 4 * 10**9),
+        ("", "211", 4 * 10**9),
+    ]
+    assert (ticks[-1].owners.job_uids, ticks[-1].owners.running) == (owners.job_uids, owners.running)
 
 
 def test_what_was_said_is_not_said_again() -> None:

@@ -154,6 +154,18 @@ def test_over_the_seam_no_counter_falls(tmp_path: Path) -> None:
     assert seen[-1] > 30
 
 
+@pytest.mark.parametrize("name", ["sram_errors", "sram_volatile_errors", "sram_uncorrected", "c2c_errors"])
+def test_error_counters_do_not_fall_at_the_seam(name: str, tmp_path: Path) -> None:
+    """Errors of the on-chip memory and of the link to the CPU, which the driver counts since it was loaded."""
+    readings = [Reading(GPU, **{name: (("crc", second),)}) for second in range(5)]  # type: ignore[arg-type]
+    ticks = [Tick(RECORDED_NS + n * S, Driver(up=True), (reading,)) for n, reading in enumerate(readings)]
+    player = Player(saved(tmp_path, ticks), looped=True)
+
+    counts = [dict(getattr(player.at(second).readings[0], name))["crc"] for second in range(15)]
+
+    assert counts == list(range(15))
+
+
 def test_over_the_seam_samples_and_processes_are_new(tmp_path: Path) -> None:
     """Rows carry the times of their lap; a process of the next lap has another pid and start time."""
     player = Player(saved(tmp_path, [*TEN[:-1], replace(TEN[-1], facts={})]), looped=True)

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from gpuledger.books import Books
 from gpuledger.errors import JournalError
 from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.state import State
 from gpuledger.model import Account, Accounting, Driver, Owner, Tick
 from gpuledger.storage import journal
-from gpuledger.storage.journal import State, decode, encode
+from gpuledger.storage.journal import decode, encode
 from tests.ledger.worlds import (
     BOOT,
     GPU,

@@ -13,9 +13,10 @@ import pytest
 
 from gpuledger.books import Books
 from gpuledger.errors import ConfigError
+from gpuledger.ledger.state import State
 from gpuledger.model import Activity, Tick
-from gpuledger.storage import fingerprintstate, journalfile
-from gpuledger.storage.journal import LARGEST_BYTES, State, encode, zipped
+from gpuledger.storage import fingerprints, journalfile
+from gpuledger.storage.journal import LARGEST_BYTES, encode, zipped
 from gpuledger.storage.journalfile import JournaledBooks, JournalFile
 from tests.ledger.worlds import GPU, S, World, accounts
 
@@ -310,7 +311,7 @@ def test_workloads_are_known_after_a_restart(
 
 def cut(path: Path) -> None:
     """The last byte is missing."""
-    path.write_bytes(fingerprintstate.encode([])[:-1])
+    path.write_bytes(fingerprints.encode([])[:-1])
 
 
 def newer(path: Path) -> None:
@@ -321,7 +322,7 @@ def newer(path: Path) -> None:
 def large(path: Path) -> None:
     """A file that is larger than the limit."""
     with path.open("wb") as file:
-        file.truncate(fingerprintstate.LARGEST_BYTES + 1)
+        file.truncate(fingerprints.LARGEST_BYTES + 1)
 
 
 UNUSABLE: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -363,7 +364,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     write = JournalFile.write_fingerprints
 
-    def count(file: JournalFile, workloads: Sequence[fingerprintstate.WorkloadState]) -> int:
+    def count(file: JournalFile, workloads: Sequence[fingerprints.WorkloadState]) -> int:
         sizes.append(write(file, workloads))
         return sizes[-1]
 
@@ -418,7 +419,7 @@ def test_a_disk_that_hangs_on_fingerprints_delays_nothing(
     released, written = threading.Event(), writes(monkeypatch)
     write = JournalFile.write_fingerprints
 
-    def hang(file: JournalFile, workloads: Sequence[fingerprintstate.WorkloadState]) -> int:
+    def hang(file: JournalFile, workloads: Sequence[fingerprints.WorkloadState]) -> int:
         released.wait()
         return write(file, workloads)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from gpuledger.model import (
     Activity,
+    Allocation,
     Device,
     Driver,
-    Granted,
     Owner,
     Owners,
     ProcessUse,
@@ -33,9 +33,9 @@ def on(owner: Owner, device: Device, *, active: bool = True) -> ProcessUse:
     return ProcessUse(device, Resident(7, "compute"), owner=owner, active=active)
 
 
-def given_to(owner: Owner, device: Device) -> Granted:
+def given_to(owner: Owner, device: Device) -> Allocation:
     """A device that the kubelet allocated."""
-    return Granted(device, owner.namespace, owner.pod, owner.container)
+    return Allocation(device, owner.namespace, owner.pod, owner.container)
 
 
 def node() -> Tick:

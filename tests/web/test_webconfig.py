@@ -225,5 +225,7 @@ def test_without_bcrypt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "bcrypt", raising=False)
 
-    with pytest.raises(ConfigError, match=r"needs the bcrypt package; install it with `pip install gpuledger\[auth\]`"):
+    with pytest.raises(
+        ConfigError, match=r"needs the bcrypt package; install it with `pip install '.\[auth\]'` in a checkout"
+    ):
         WebFile(str(path))

@@ -22,7 +22,7 @@ from pathlib import Path
 import placed
 
 from gpuledger import __version__
-from gpuledger.model import OUTSIDE, Device, Facts, Granted, Holder, Owner, Owners, Tick
+from gpuledger.model import OUTSIDE, Allocation, Device, Facts, Holder, Owner, Owners, Tick
 from gpuledger.recording.recording import Encoder, header, load, read_packed
 from gpuledger.recording.replay import shifted
 
@@ -160,7 +160,7 @@ def named(ticks: Sequence[Tick], gpu: Gpu, index: int) -> list[Tick]:
         )  # fmt: skip
         by_pid = {pid: _named(owners[tick.facts[pid].name], owner) for pid, owner in tick.owners.by_pid.items()}
         facts = {pid: _of_user(facts, owners[facts.name]) for pid, facts in tick.facts.items()}
-        granted = tuple(Granted(device, *place, resource="nvidia.com/gpu") for place in gpu.allocated)
+        granted = tuple(Allocation(device, *place, resource="nvidia.com/gpu") for place in gpu.allocated)
         holders = tuple(_holder(holder, device, gpu) for holder in tick.owners.holders if holder.evidence == "maps")
         result.append(
             replace(

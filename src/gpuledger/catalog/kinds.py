@@ -8,9 +8,9 @@ from gpuledger.catalog.family import Kind, Thing, at
 from gpuledger.model import (
     EVIDENCE,
     NO_INDEX,
+    Allocation,
     AllocationUse,
     Device,
-    Granted,
     Owner,
     ProcessUse,
     Reading,
@@ -41,7 +41,7 @@ def _process(use: ProcessUse) -> tuple[str, ...]:
     return (str(use.resident.pid), *_device(use.device), name, *names)
 
 
-def _grant(grant: Granted) -> tuple[str, ...]:
+def _grant(grant: Allocation) -> tuple[str, ...]:
     return (*_device(grant.device), grant.namespace, grant.pod, grant.container, grant.resource, grant.replica)
 
 

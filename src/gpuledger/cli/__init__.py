@@ -18,6 +18,7 @@ from gpuledger.config import load as config
 from gpuledger.config.exporter import CONFIG_FILE, Config
 from gpuledger.config.settings import GROUPS, Option, options_of
 from gpuledger.errors import ConfigError, UsageError
+from gpuledger.model.plaintext import escaped
 
 COMMANDS = {
     "serve": "expose this host's GPUs to Prometheus",
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if argv is None else argv), os.environ)
     except UsageError as error:
-        print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
+        print(f"gpuledger: {escaped(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `gpuledger once | head`
         return 1

@@ -20,6 +20,7 @@ from gpuledger.config.exporter import Config
 from gpuledger.errors import UsageError
 from gpuledger.loop import Loop
 from gpuledger.model import Driver, Tick
+from gpuledger.model.plaintext import escaped
 from gpuledger.owners.kernel.access import probe
 from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.runtime.deadline import Deadline
@@ -99,12 +100,12 @@ def run(arguments: argparse.Namespace, settings: Config) -> int:
 
 def _print(findings: list[Finding]) -> None:
     has_colour = terminal.has_colour()
-    width = max(len(terminal.printable(finding.name)) for finding in findings)
+    width = max(len(escaped(finding.name)) for finding in findings)
     for finding in findings:
         level = f"{finding.level:8}"
         if has_colour:
             level = f"{COLOURS[finding.level]}{level}{PLAIN}"
-        terminal.write(f"{level} {terminal.printable(f'{finding.name:{width}}  {finding.text}')}\n".encode())
+        terminal.write(f"{level} {escaped(f'{finding.name:{width}}  {finding.text}')}\n".encode())
         if finding.fix:
             terminal.write_line(f"{'':8} {'':{width}}  fix: {finding.fix}")
     counts = Counter(finding.level for finding in findings)

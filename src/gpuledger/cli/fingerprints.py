@@ -10,9 +10,8 @@ from pathlib import Path
 from gpuledger.cli import terminal
 from gpuledger.config.exporter import Config
 from gpuledger.errors import ConfigError, JournalError, UsageError
-from gpuledger.storage import exchange
 from gpuledger.storage.atomicfile import replacing
-from gpuledger.storage.fingerprintstate import WorkloadState, decode, encode
+from gpuledger.storage.fingerprints import WorkloadState, decode, encode, export, merge, parse_export
 from gpuledger.storage.journalfile import JournalFile
 
 LARGEST_BYTES = 1 << 24
@@ -42,7 +41,7 @@ def _export(journal: JournalFile, name: str) -> None:
     if workloads is None:
         fix = "the exporter writes it once it has observed a workload alone"
         raise UsageError(f"{journal.fingerprints_path} does not exist", fix)
-    data = exchange.export(workloads)
+    data = export(workloads)
     if name == "-":
         terminal.write(data)
         return
@@ -53,12 +52,12 @@ def _export(journal: JournalFile, name: str) -> None:
 def _import(journal: JournalFile, name: str) -> None:
     data = _read(name)
     try:
-        imported = exchange.parse_export(data)
+        imported = parse_export(data)
     except (ValueError, TypeError) as error:
         fix = "name a file that `gpuledger fingerprints export` wrote"
         raise UsageError(f"cannot import {_shown(name)}: {error}", fix) from None
     _lock(journal)
-    merged = exchange.merge(_stored(journal) or (), imported)
+    merged = merge(_stored(journal) or (), imported)
     journal.write_fingerprints(merged.workloads)
     dropped = len(merged.workloads) - len(decode(encode(merged.workloads)))
     terminal.write_line(

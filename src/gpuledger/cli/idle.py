@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from gpuledger.cli import terminal
 from gpuledger.errors import ConfigError, LostError, PrometheusError, SnapshotError
+from gpuledger.model.plaintext import escaped
 from gpuledger.tools.exporterclient import ExporterClient
 from gpuledger.tools.idle import pairs
 from gpuledger.tools.idle.formats import idle_json, idle_table, pairs_json, pairs_table
@@ -73,11 +74,11 @@ def _answers(settings: IdleSettings, queries: Mapping[str, str], now_s: float) -
     for name, promql in queries.items():
         answer = server.query(promql, now_s)
         for warning in answer.warnings:
-            print(f"gpuledger: Prometheus warns: {terminal.printable(warning)}", file=sys.stderr)
+            print(f"gpuledger: Prometheus warns: {escaped(warning)}", file=sys.stderr)
         answers[name] = answer.series
     return answers
 
 
 def _failed(reason: str) -> int:
-    print(f"gpuledger: {terminal.printable(reason)}", file=sys.stderr)
+    print(f"gpuledger: {escaped(reason)}", file=sys.stderr)
     return 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuledger.cli import terminal
 from gpuledger.errors import ConfigError, JournalError, LostError, PrometheusError, SnapshotError
+from gpuledger.model.plaintext import escaped
 from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.storage.journalfile import JournalFile
 from gpuledger.tools.exporterclient import ExporterClient
@@ -82,5 +83,5 @@ def _unknown(job: str, source: str, settings: JobSettings) -> str:
 
 
 def _failed(reason: str) -> int:
-    print(f"gpuledger: {terminal.printable(reason)}", file=sys.stderr)
+    print(f"gpuledger: {escaped(reason)}", file=sys.stderr)
     return 1

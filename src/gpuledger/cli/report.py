@@ -10,6 +10,7 @@ from contextlib import closing
 from gpuledger.cli import terminal
 from gpuledger.cli.terminal import Progress
 from gpuledger.errors import ConfigError, PrometheusError
+from gpuledger.model.plaintext import escaped
 from gpuledger.storage.atomicfile import replacing
 from gpuledger.tools.prometheus.client import Prometheus
 from gpuledger.tools.report.focus import Issuer, to_focus
@@ -48,7 +49,7 @@ def run(_: argparse.Namespace, settings: ReportSettings) -> int:
                 grouping, span, gap_ms, prices.charged, by_model=bool(prices.models), intensity=intensity
             )
     except PrometheusError as error:
-        print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
+        print(f"gpuledger: {escaped(str(error))}", file=sys.stderr)
         return 1
     rows = create_rows(totals, grouping, settings.top or None, departments.by_group if departments else None)
     if unpriced := prices.unpriced(rows):
@@ -75,14 +76,14 @@ def _write_focus(settings: ReportSettings, server: Prometheus, span: Span) -> in
             gatherer = Gatherer(server.query_range, settings.allow_partial, progress.show)
             hours = list(gather_hours(gatherer, grouping, whole_hours(span), round(settings.gap * 1000)))
     except PrometheusError as error:
-        print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
+        print(f"gpuledger: {escaped(str(error))}", file=sys.stderr)
         return 1
     unpriced = sorted({hour.model for hour in hours if prices.has_hours and prices.price_of(hour.model) is None})
     if unpriced:
         what = f"--price-model: no price for {', '.join(model or 'GPUs of an unknown model' for model in unpriced)}"
         raise ConfigError(what, "add one, or --price-gpu-hour for all other models")
     for note in gatherer.notes:
-        print(f"gpuledger: note: {terminal.printable(note)}", file=sys.stderr)
+        print(f"gpuledger: note: {escaped(note)}", file=sys.stderr)
     issuer = Issuer(settings.billing_account, settings.provider_name)
     _write(to_focus(hours, prices, grouping.heads, issuer).encode(), settings.output)
     return 0

@@ -10,6 +10,7 @@ import time
 from typing import TextIO
 
 from gpuledger.errors import UsageError
+from gpuledger.model.plaintext import escaped
 
 PROGRESS_AFTER_S = 1.0
 PROGRESS_WIDTH = 30
@@ -34,12 +35,7 @@ def write(data: bytes) -> None:
 
 def write_line(text: str) -> None:
     """Write one line in UTF-8, without control characters."""
-    write(f"{printable(text)}\n".encode())
-
-
-def printable(text: str) -> str:
-    """The text with control characters escaped: names of containers and processes could command the terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    write(f"{escaped(text)}\n".encode())
 
 
 def has_colour() -> bool:

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
 from gpuledger.errors import ConfigError, LostError, SnapshotError, UsageError
+from gpuledger.model.plaintext import escaped
 from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.tools.exporterclient import ExporterClient
 from gpuledger.tools.top.columns import BY_NAME, NUMBERS, View
@@ -21,7 +22,7 @@ from gpuledger.tools.top.host import Host
 from gpuledger.tools.top.pages import once
 from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice
 from gpuledger.tools.top.settings import TopSettings
-from gpuledger.web.snapshot.codec import clean, encode
+from gpuledger.web.snapshot.codec import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace, settings: TopSettings) -> int:
     try:
         from gpuledger.tools.top.app import Top
     except ModuleNotFoundError as error:
-        fix = "pip install 'gpuledger[top]', or use top --once"
+        fix = "`pip install '.[top]'` in a checkout, or use top --once"
         raise UsageError(f"the live view needs {error.name}", fix) from None
     logs.CapturingHandler(settings.log_level)  # log lines would destroy the screen
     with _source(settings) as (source, _):
@@ -83,7 +84,7 @@ def _view(arguments: argparse.Namespace, *, host: bool) -> View:
         raise ConfigError(f"--sort {arguments.sort}: --group {arguments.group} has no such column")
     if not BY_NAME[arguments.sort].is_for(arguments.group, host=host):
         raise ConfigError(f"--sort {arguments.sort}: only the processes of this host have it")
-    choice = Choice(arguments.group, filter=clean(arguments.filter))
+    choice = Choice(arguments.group, filter=escaped(arguments.filter, in_columns=True))
     return View(choice, arguments.sort, descending=arguments.sort in NUMBERS, host=host)
 
 
@@ -123,7 +124,7 @@ def _once(arguments: argparse.Namespace, settings: TopSettings, view: View) -> i
 
 
 def _failed(reason: str) -> int:
-    print(f"gpuledger: {terminal.printable(reason)}", file=sys.stderr)
+    print(f"gpuledger: {escaped(reason)}", file=sys.stderr)
     return 1
 
 

@@ -9,8 +9,8 @@ from gpuledger.model.owners import MPS_OF_USER as MPS_OF_USER
 from gpuledger.model.owners import NOBODY as NOBODY
 from gpuledger.model.owners import OUTSIDE as OUTSIDE
 from gpuledger.model.owners import SHORT_ID as SHORT_ID
+from gpuledger.model.owners import Allocation as Allocation
 from gpuledger.model.owners import Facts as Facts
-from gpuledger.model.owners import Granted as Granted
 from gpuledger.model.owners import Holder as Holder
 from gpuledger.model.owners import HostUse as HostUse
 from gpuledger.model.owners import Owner as Owner

@@ -108,7 +108,7 @@ OUTSIDE = "not in a container"
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class Allocation:
     """A device allocated to a container, whether it is used or not."""
 
     device: Device
@@ -162,7 +162,7 @@ class Owners:
     by_pid: Mapping[int, Owner] = field(default_factory=dict)
     running: frozenset[str] = frozenset()
     """Ids of containers that have left their GPUs, and have processes or are not checked yet."""
-    granted: tuple[Granted, ...] = ()
+    granted: tuple[Allocation, ...] = ()
     granted_jobs: tuple[tuple[Device, str, str], ...] = ()
     """Devices allocated to jobs, with the job's number and account, from the prolog of a scheduler."""
     job_uids: Mapping[str, str] = field(default_factory=dict)

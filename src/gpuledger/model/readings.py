@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuledger.model.problem import Problem
 
@@ -185,6 +185,10 @@ class Account:
     in_use_ns: int = 0
 
 
+COUNTER = {"counter": True}
+"""Metadata of a field whose numbers only rise, until the driver is loaded again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The values of one device in one tick."""
@@ -211,7 +215,7 @@ class Reading:
     power_smoothing_enabled: bool | None = None
     power_limit_mw: int | None = None
     power_default_limit_mw: int | None = None
-    energy_mj: int | None = None
+    energy_mj: int | None = field(default=None, metadata=COUNTER)
     performance_state: int | None = None
     clocks_mhz: Labelled = ()
     max_clocks_mhz: Labelled = ()
@@ -219,23 +223,23 @@ class Reading:
     temperature_limits_c: Labelled = ()
     clock_events: Labelled = ()
     """Each reason for reduced clocks: 1 while it applies, else 0."""
-    clock_event_ns: Labelled = ()
+    clock_event_ns: Labelled = field(default=(), metadata=COUNTER)
     fans_pct: Labelled = ()
     ecc_enabled: bool | None = None
-    ecc_errors: Labelled = ()
-    ecc_volatile_errors: Labelled = ()
-    sram_errors: Labelled = ()
-    sram_volatile_errors: Labelled = ()
-    sram_uncorrected: Labelled = ()
+    ecc_errors: Labelled = field(default=(), metadata=COUNTER)
+    ecc_volatile_errors: Labelled = field(default=(), metadata=COUNTER)
+    sram_errors: Labelled = field(default=(), metadata=COUNTER)
+    sram_volatile_errors: Labelled = field(default=(), metadata=COUNTER)
+    sram_uncorrected: Labelled = field(default=(), metadata=COUNTER)
     """Uncorrected errors by unit of the chip, over the lifetime of the board."""
     sram_threshold_exceeded: bool | None = None
     memory_unrepairable: bool | None = None
     recovery_actions: Labelled = ()
     """Each action that the driver may ask for: 1 if it does, else 0."""
-    remapped_rows: Labelled = ()
+    remapped_rows: Labelled = field(default=(), metadata=COUNTER)
     row_remap_pending: bool | None = None
     row_remap_failed: bool | None = None
-    pcie_replays: int | None = None
+    pcie_replays: int | None = field(default=None, metadata=COUNTER)
     pcie_generation: int | None = None
     pcie_width: int | None = None
     pcie_max_generation: int | None = None
@@ -243,13 +247,13 @@ class Reading:
     pcie_transmit_bytes_per_s: int | None = None
     pcie_receive_bytes_per_s: int | None = None
     nvlinks: Labelled = ()
-    nvlink_transmit_bytes: int | None = None
-    nvlink_receive_bytes: int | None = None
+    nvlink_transmit_bytes: int | None = field(default=None, metadata=COUNTER)
+    nvlink_receive_bytes: int | None = field(default=None, metadata=COUNTER)
     nvlink_bytes_per_s: int | None = None
     """Sum of both directions, between the last two readings."""
-    nvlink_errors: Labelled = ()
+    nvlink_errors: Labelled = field(default=(), metadata=COUNTER)
     c2c_links: Labelled = ()
-    c2c_errors: Labelled = ()
+    c2c_errors: Labelled = field(default=(), metadata=COUNTER)
     fabric_states: Labelled = ()
     """Each state of the registration: 1 if it is the current one, else 0."""
     fabric_cluster: str = ""
@@ -268,7 +272,7 @@ class Reading:
     """Whether power or processes have changed since; a later reading has the new activity."""
     slots: tuple[Slot, ...] = ()
     """Equal parts of the time since the previous reading; only while a GPU is shared."""
-    xids: Labelled = ()
+    xids: Labelled = field(default=(), metadata=COUNTER)
     last_xid: int | None = None
     residents: tuple[Resident, ...] | None = None
     samples: tuple[Sample, ...] | None = None

@@ -53,7 +53,7 @@ class UnixServer:
             from hyperframe.exceptions import HyperframeError
         except ImportError:
             what = f"cannot query {self.name}: the package h2 is missing"
-            raise ProviderError(what, "install gpuledger[kubernetes]", "package") from None
+            raise ProviderError(what, "it belongs to gpuledger: install gpuledger again", "package") from None
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(deadline.left_s())

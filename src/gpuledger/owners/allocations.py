@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpuledger.model import EVIDENCE, NO_INDEX, Device, Facts, Granted, Holder, Owner
+from gpuledger.model import EVIDENCE, NO_INDEX, Allocation, Device, Facts, Holder, Owner
 from gpuledger.owners.kernel import devices
 from gpuledger.owners.kernel.search import Clue
 from gpuledger.owners.names import Container, Names
@@ -21,7 +21,7 @@ NOTHING_VISIBLE = ("", "none", "void")
 class Allocations:
     """All devices that are allocated, used or not."""
 
-    to_pods: tuple[Granted, ...] = ()
+    to_pods: tuple[Allocation, ...] = ()
     to_containers: tuple[tuple[Device, str, str], ...] = ()
     """With name and id of the container."""
     by_environment: tuple[tuple[Device, str, str], ...] = ()
@@ -41,7 +41,7 @@ def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> All
     index = devices.DeviceIndex(known)
     by_uuid = {device.uuid: device for device in known}
     by_index = {(device.index, device.gpu_instance_id): device for device in known}
-    to_pods: dict[Granted, None] = {}
+    to_pods: dict[Allocation, None] = {}
     to_containers: dict[tuple[Device, str, str], None] = {}
     by_environment: dict[tuple[Device, str, str], None] = {}
     to_jobs: list[tuple[Device, str, str]] = []
@@ -51,7 +51,7 @@ def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> All
             ref = devices.parse(allocation.device_id)
             unknown_ids += ref.form == "unknown"
             for uuid in index.resolve(ref):
-                grant = Granted(
+                grant = Allocation(
                     device=by_uuid[uuid],
                     namespace=allocation.namespace,
                     pod=allocation.pod,
@@ -101,7 +101,7 @@ def holders_by_allocation(
     return tuple(holders)
 
 
-def _pod_owner(grant: Granted, running: dict[tuple[str, str, str], Container]) -> Owner | None:
+def _pod_owner(grant: Allocation, running: dict[tuple[str, str, str], Container]) -> Owner | None:
     """None if the pod has ended: kubelets before 1.34 still list it, but no provider lists its containers."""
     container = running.get((grant.namespace, grant.pod, grant.container))
     if container is None:

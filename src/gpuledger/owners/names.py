@@ -61,7 +61,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
+class KubeletAllocation:
     """A device that the kubelet allocated to a container of a pod, whether it is used or not."""
 
     namespace: str
@@ -79,7 +79,7 @@ class Names:
     """By full id."""
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """By uid."""
-    allocations: tuple[Allocation, ...] = ()
+    allocations: tuple[KubeletAllocation, ...] = ()
     jobs: Mapping[tuple[int, int | None], tuple[str, ...]] = field(default_factory=dict)
     """Batch jobs by GPU index and MIG instance id, or None for the whole GPU."""
     accounts: Mapping[str, str] = field(default_factory=dict)

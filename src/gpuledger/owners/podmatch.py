@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpuledger.model import Granted, Owner, Tick
+from gpuledger.model import Allocation, Owner, Tick
 
 BY_DEVICE = "device"
 START_SLACK_NS = 2_000_000_000
@@ -26,7 +26,7 @@ class PodMatches:
         self._pods: dict[str, PodName] = {}
 
     def name(
-        self, tick: Tick, by_pid: Mapping[int, Owner], granted: Iterable[Granted], listed_ns: int
+        self, tick: Tick, by_pid: Mapping[int, Owner], granted: Iterable[Allocation], listed_ns: int
     ) -> dict[int, Owner]:
         """The owners of processes whose pod had no name, with the name of the pod.
 
@@ -86,7 +86,7 @@ def _why_unnamed(held: Sequence[str], grants: Mapping[str, Mapping[PodName, set[
     return f"{pods[0]} holds {gpus}, but {doubt}; no name is guessed"
 
 
-def _containers(granted: Iterable[Granted]) -> dict[str, dict[PodName, set[str]]]:
+def _containers(granted: Iterable[Allocation]) -> dict[str, dict[PodName, set[str]]]:
     """The containers with an allocation, by device and pod."""
     grants: dict[str, dict[PodName, set[str]]] = {}
     for grant in granted:

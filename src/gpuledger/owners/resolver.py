@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from gpuledger.model import OUTSIDE, Device, Facts, Granted, Holder, Owner, Owners, ProviderHealth, Tick
+from gpuledger.model import OUTSIDE, Allocation, Device, Facts, Holder, Owner, Owners, ProviderHealth, Tick
 from gpuledger.model.plaintext import plain
 from gpuledger.owners.allocations import Allocations, find_allocations, holders_by_allocation, holders_by_clues
 from gpuledger.owners.kernel import cgroup
@@ -107,11 +107,11 @@ class Resolver:
         reasons[GONE] += len(tick.resident_pids() - by_pid.keys())
         owners = Owners(
             by_pid=by_pid,
-            running=self._still_running(previous),
+            running=tick.owners.running | self._still_running(previous),
             granted=(*tick.owners.granted, *granted.to_pods),
-            granted_jobs=granted.to_jobs,
-            job_uids=self._names.job_uids(),
-            given=(*granted.to_containers, *granted.by_environment),
+            granted_jobs=(*tick.owners.granted_jobs, *granted.to_jobs),
+            job_uids={**tick.owners.job_uids, **self._names.job_uids()},
+            given=(*tick.owners.given, *granted.to_containers, *granted.by_environment),
             holders=(*tick.owners.holders, *self._entitled, *self._suspects()),
             providers=tuple(source.health for source in self._sources),
             unresolved=tuple((reason, count) for reason, count in sorted(reasons.items()) if count),
@@ -254,7 +254,7 @@ class _Conflicts:
         self._since_ns: dict[tuple[int, int, str], int] = {}
         """By process and device: when the conflict began, or COUNTED."""
 
-    def count(self, tick: Tick, by_pid: Mapping[int, Owner], granted: Sequence[Granted]) -> int:
+    def count(self, tick: Tick, by_pid: Mapping[int, Owner], granted: Sequence[Allocation]) -> int:
         """Conflicts since start. Each process and device counts once."""
         pods: dict[str, set[tuple[str, str]]] = {}
         for grant in granted:

@@ -12,16 +12,16 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gpuledger import __version__
 from gpuledger.errors import RecordingError
-from gpuledger.model import Device, Driver, Facts, Granted, Holder, Owner, Owners, Reading, Tick
+from gpuledger.model import Allocation, Device, Driver, Facts, Holder, Owner, Owners, Reading, Tick
 from gpuledger.storage.atomicfile import replacing
-from gpuledger.storage.codec import check, fields_of, items, parse, plain, record
+from gpuledger.storage.codec import check, fields_of, numbered_from, parse, plain, plain_value, record, records
 
 VERSION = 1
 LARGEST_BYTES = 1 << 30
@@ -30,7 +30,9 @@ LONGEST_LINE_BYTES = 1 << 24
 """Limit of a line; a tick of 8 GPUs with 1000 processes has a fiftieth of it."""
 RECORD_AGAIN = "record it again"
 WRONG_FILE = "name a file that `gpuledger record` wrote"
-T = TypeVar("T")
+ALWAYS = ("t", "alive", "readings")
+"""Fields of a line that are written even if they are empty."""
+AllocatedTo = tuple[tuple[Device, str, str], ...]
 
 
 def header(**about: str | float) -> dict[str, Any]:
@@ -62,83 +64,76 @@ class Encoder:
     """Encodes the ticks of one recording as lines."""
 
     def __init__(self) -> None:
-        self._devices: dict[Device, int] = {}
-        self._facts: dict[Facts, int] = {}
-        self._owners: dict[Owner, int] = {}
+        self._numbers: dict[type, dict[Any, int]] = {Device: {}, Facts: {}, Owner: {}}
         self._driver: Driver | None = None
 
     def line(self, tick: Tick) -> str:
-        """The line of a tick."""
-        row: dict[str, Any] = {"t": tick.time_ns}
-        if tick.driver != self._driver:
-            self._driver = tick.driver
-            row["driver"] = plain(tick.driver)
-        granted, holders = tick.owners.granted, tick.owners.holders
-        devices = [r.device for r in tick.readings] + [grant.device for grant in granted] + [h.device for h in holders]
-        if new_devices := _add_new(devices, self._devices):
-            row["devices"] = new_devices
-        if facts := _add_new(tick.facts.values(), self._facts):
-            row["facts"] = facts
-        row["alive"] = [self._facts[facts] for facts in tick.facts.values()]
-        by_pid = tick.owners.by_pid
-        owners = [by_pid.get(pid, Owner()) for pid in tick.facts] if by_pid else []
-        if new_owners := _add_new(owners + [holder.owner for holder in holders], self._owners):
-            row["owners"] = new_owners
-        if owners:
-            row["owned"] = [self._owners[owner] for owner in owners]
-        if granted:
-            row["granted"] = [{**plain(grant, "device"), "device": self._devices[grant.device]} for grant in granted]
-        if holders:
-            row["holders"] = [
-                {**plain(h, "device", "owner"), "device": self._devices[h.device], "owner": self._owners[h.owner]}
-                for h in holders
-            ]
-        row["readings"] = [{**plain(r, "device"), "device": self._devices[r.device]} for r in tick.readings]
+        """The line of a tick. Numbers are given in the order of these lines."""
+        is_new_driver, self._driver = tick.driver != self._driver, tick.driver
+        owners, by_pid = tick.owners, tick.owners.by_pid
+        first = {kind: len(known) for kind, known in self._numbers.items()}
+        readings = self._plain(tick.readings)
+        alive = self._plain(tuple(tick.facts.values()))
+        owned = self._plain(tuple(by_pid.get(pid, Owner()) for pid in tick.facts)) if by_pid else []
+        granted, holders = self._plain(owners.granted), self._plain(owners.holders)
+        given, granted_jobs = self._plain(owners.given), self._plain(owners.granted_jobs)
+        new = {kind: numbered_from(first[kind], known) for kind, known in self._numbers.items()}
+        row = {
+            "t": tick.time_ns,
+            "driver": plain(tick.driver) if is_new_driver else None,
+            "devices": new[Device],
+            "facts": new[Facts],
+            "alive": alive,
+            "owners": new[Owner],
+            "owned": owned,
+            "granted": granted,
+            "holders": holders,
+            "given": given,
+            "granted_jobs": granted_jobs,
+            "job_uids": dict(owners.job_uids),
+            "running": sorted(owners.running),
+            "readings": readings,
+        }
+        row = {name: value for name, value in row.items() if value or name in ALWAYS}
         return json.dumps(row, separators=(",", ":"))
 
-
-def _add_new(values: Iterable[T], numbers: dict[T, int]) -> list[dict[str, Any]]:
-    """Number the values that are new, and return them to be written in full."""
-    new = []
-    for value in values:
-        if value not in numbers:
-            numbers[value] = len(numbers)
-            new.append(plain(value))
-    return new
+    def _plain(self, values: tuple[Any, ...]) -> list[Any]:
+        data: list[Any] = plain_value(values, self._numbers)
+        return data
 
 
 class Decoder:
     """Decodes the lines of one recording. Every field is checked, so a damaged file never gives a wrong number."""
 
     def __init__(self) -> None:
-        self._devices: list[Device] = []
-        self._facts: list[Facts] = []
-        self._owners: list[Owner] = []
+        self._numbered: dict[type, list[Any]] = {Device: [], Facts: [], Owner: []}
         self._driver: Driver | None = None
 
     def tick(self, line: str) -> Tick:
         """The tick of a line; RecordingError if the line is damaged."""
         try:
             row = parse(line)
-            self._devices += [record(Device, device) for device in items(row.get("devices", []), "devices")]
-            self._facts += [record(Facts, facts) for facts in items(row.get("facts", []), "facts")]
-            self._owners += [record(Owner, owner) for owner in items(row.get("owners", []), "owners")]
+            for kind, name in ((Device, "devices"), (Facts, "facts"), (Owner, "owners")):
+                self._numbered[kind] += records(kind, row.get(name, []), name)
             if "driver" in row:
                 self._driver = record(Driver, _with_problem(row["driver"]))
-            alive = [self._facts[_index(i)] for i in items(row["alive"], "alive")]
-            owned = [self._owners[_index(i)] for i in items(row.get("owned", []), "owned")]
-            if len(owned) not in (0, len(alive)):
+            facts = self._read(row, "alive", tuple[Facts, ...], row["alive"])
+            owned = self._read(row, "owned", tuple[Owner, ...])
+            if len(owned) not in (0, len(facts)):
                 raise ValueError("owned is not as long as alive")
-            by_pid = {facts.pid: owner for facts, owner in zip(alive, owned, strict=False)}
             return Tick(
                 time_ns=check(int, row["t"], "t"),
                 driver=self._driver or record(Driver, row["driver"]),
-                readings=tuple(self._reading(reading) for reading in items(row["readings"], "readings")),
-                facts={facts.pid: facts for facts in alive},
+                readings=self._read(row, "readings", tuple[Reading, ...], _readings(row["readings"])),
+                facts={known.pid: known for known in facts},
                 owners=Owners(
-                    by_pid=by_pid,
-                    granted=tuple(self._granted(grant) for grant in items(row.get("granted", []), "granted")),
-                    holders=tuple(self._holder(holder) for holder in items(row.get("holders", []), "holders")),
+                    by_pid={known.pid: owner for known, owner in zip(facts, owned, strict=False)},
+                    running=frozenset(self._read(row, "running", tuple[str, ...])),
+                    granted=self._read(row, "granted", tuple[Allocation, ...]),
+                    granted_jobs=self._read(row, "granted_jobs", AllocatedTo),
+                    job_uids=check(Mapping[str, str], row.get("job_uids", {}), "job_uids"),
+                    given=self._read(row, "given", AllocatedTo),
+                    holders=self._read(row, "holders", tuple[Holder, ...]),
                 ),
             )
         except KeyError as error:
@@ -148,18 +143,19 @@ class Decoder:
         except (ValueError, TypeError) as error:
             raise RecordingError(str(error), kind="damaged") from None
 
-    def _reading(self, data: Any) -> Reading:
-        return record(Reading, _with_problem(data), device=self._device(data, "a reading"))
+    def _read(self, row: dict[str, Any], name: str, hint: Any, data: Any = None) -> Any:
+        """A list of the line; empty if the line lacks it."""
+        return check(hint, row.get(name, []) if data is None else data, name, self._numbered)
 
-    def _granted(self, data: Any) -> Granted:
-        return record(Granted, data, device=self._device(data, "granted"))
 
-    def _holder(self, data: Any) -> Holder:
-        device = self._device(data, "a holder")
-        return record(Holder, data, device=device, owner=self._owners[_index(data["owner"])])
-
-    def _device(self, data: Any, name: str) -> Device:
-        return self._devices[_index(fields_of(data, name)["device"])]
+def _readings(data: Any) -> Any:
+    """The readings of a line in the present format."""
+    if not isinstance(data, list):
+        return data
+    for reading in data:
+        if "device" not in fields_of(reading, "a reading"):
+            raise KeyError("device")
+    return [_with_problem(reading) for reading in data]
 
 
 def _with_problem(data: Any) -> Any:
@@ -168,12 +164,6 @@ def _with_problem(data: Any) -> Any:
         return data
     fields = {name: value for name, value in data.items() if name != "reason"}
     return {**fields, "problem": {"what": check(str, data["reason"], "reason")}}
-
-
-def _index(value: Any) -> int:
-    if check(int, value, "a reference") < 0:
-        raise ValueError("a reference is negative")
-    return int(value)
 
 
 class Recorder:

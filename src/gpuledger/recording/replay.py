@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ NS_PER_TICK = 10_000_000
 LARGEST_PID = 1 << 22
 PIDS_PER_LAP = 10_007
 
-COUNTERS = ("energy_mj", "pcie_replays", "nvlink_transmit_bytes", "nvlink_receive_bytes")
-NAMED_COUNTERS = ("clock_event_ns", "ecc_errors", "ecc_volatile_errors", "nvlink_errors", "remapped_rows", "xids")
+COUNTERS = tuple(field.name for field in fields(Reading) if "counter" in field.metadata)
 
 
 class Replay:
@@ -161,11 +160,11 @@ def _increases(first: Reading, last: Reading, duration_ns: int, span_ns: int) ->
     increases: dict[str, int | dict[str, int]] = {}
     for name in COUNTERS:
         old, new = getattr(first, name), getattr(last, name)
-        if old is not None and new is not None:
+        if isinstance(new, tuple):
+            start = dict(old)
+            increases[name] = {key: increase(start.get(key, 0), value) for key, value in new}
+        elif old is not None and new is not None:
             increases[name] = increase(old, new)
-    for name in NAMED_COUNTERS:
-        start = dict(getattr(first, name))
-        increases[name] = {key: increase(start.get(key, 0), value) for key, value in getattr(last, name)}
     return increases
 
 

@@ -8,7 +8,6 @@ following any link.
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,7 +35,7 @@ def replacing(path: str | Path, *, private: bool = False) -> Iterator[BinaryIO]:
         directory = open_directory(target.parent)
         try:
             mode = _mode(target.name, directory, path)
-            partial = f".{target.name}.{secrets.token_hex(8)}"
+            partial = f".{target.name}.{os.urandom(8).hex()}"
             descriptor = os.open(partial, NEW_FILE, PRIVATE, dir_fd=directory)
             try:
                 with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor

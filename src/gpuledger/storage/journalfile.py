@@ -13,22 +13,23 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
+from typing import Protocol
 
-from gpuledger.books import Books
 from gpuledger.errors import ConfigError, JournalError, UsageError
+from gpuledger.ledger.state import State
 from gpuledger.model import JournalHealth, Tick
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.runtime.statelog import StateLog
 from gpuledger.runtime.worker import Worker
-from gpuledger.storage import fingerprintstate
+from gpuledger.shares.fingerprint import Fingerprint, Workload
+from gpuledger.storage import fingerprints, journal
 from gpuledger.storage.atomicfile import PRIVATE, give_to_owner, open_directory, replacing, resolve
-from gpuledger.storage.fingerprintstate import WorkloadState, pack, unpack
-from gpuledger.storage.journal import LARGEST_BYTES, State, decode, encode
+from gpuledger.storage.fingerprints import WorkloadState
 
 log = logging.getLogger(__name__)
 
@@ -124,10 +125,10 @@ class JournalFile:
 
     def read(self, boot_id: str) -> State | None:
         """The state in the file; None if there is no file. JournalError if it cannot be used."""
-        data = _read(self.path, LARGEST_BYTES)
+        data = _read(self.path, journal.LARGEST_BYTES)
         if data is None:
             return None
-        state = decode(data)
+        state = journal.decode(data)
         if not boot_id:
             raise JournalError("the boot id cannot be read", kind="boot")
         if state.boot_id != boot_id:
@@ -136,16 +137,16 @@ class JournalFile:
 
     def write(self, state: State) -> int:
         """Replace the file atomically; its size in bytes."""
-        return self._replace(self.path, encode(state))
+        return self._replace(self.path, journal.encode(state))
 
     def read_fingerprints(self) -> tuple[WorkloadState, ...] | None:
         """The workload fingerprints in the second file; None if there is no file. JournalError if it cannot be used."""
-        data = _read(self.fingerprints_path, fingerprintstate.LARGEST_BYTES)
-        return None if data is None else fingerprintstate.decode(data)
+        data = _read(self.fingerprints_path, fingerprints.LARGEST_BYTES)
+        return None if data is None else fingerprints.decode(data)
 
     def write_fingerprints(self, workloads: Sequence[WorkloadState]) -> int:
         """Replace the second file atomically; its size in bytes."""
-        return self._replace(self.fingerprints_path, fingerprintstate.encode(workloads))
+        return self._replace(self.fingerprints_path, fingerprints.encode(workloads))
 
     def _replace(self, path: Path, data: bytes) -> int:
         try:
@@ -161,6 +162,29 @@ class JournalFile:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+class Books(Protocol):
+    """The books that a journal continues."""
+
+    @property
+    def fingerprint_revision(self) -> int:
+        """Increases with every observation of a workload."""
+
+    def book(self, tick: Tick) -> Tick:
+        """The tick with its processes, containers and accounts."""
+
+    def state(self, boot_id: str, time_ns: int) -> State:
+        """A snapshot for the journal."""
+
+    def resume(self, state: State, now_ns: int) -> None:
+        """Restore the state of a journal, before the first tick."""
+
+    def fingerprints(self) -> list[tuple[Workload, Fingerprint]]:
+        """A snapshot of the workload fingerprints."""
+
+    def restore_fingerprints(self, workloads: Iterable[tuple[Workload, Fingerprint]]) -> None:
+        """Restore workload fingerprints, before the first tick."""
 
 
 class JournaledBooks:
@@ -219,7 +243,7 @@ class JournaledBooks:
             log.warning("cannot restore fingerprints from %s: %s; fingerprints start empty", path, error)
             return
         if workloads:
-            self._books.restore_fingerprints(unpack(workloads))
+            self._books.restore_fingerprints(fingerprints.unpack(workloads))
             log.info("fingerprints restored from %s, number of workloads: %d", path, len(workloads))
 
     def book(self, tick: Tick) -> Tick:
@@ -270,7 +294,7 @@ class JournaledBooks:
             return
         snapshot = self._books.fingerprints()
         self._fingerprints_ns, self._submitted_revision = self._booked_ns, revision
-        self._start(FINGERPRINTS, lambda: self._file.write_fingerprints(pack(snapshot)), timeout_s)
+        self._start(FINGERPRINTS, lambda: self._file.write_fingerprints(fingerprints.pack(snapshot)), timeout_s)
 
     def _start(self, write: str, job: Callable[[], int], timeout_s: float) -> None:
         self._writing, self._started_at = write, time.monotonic()

@@ -83,7 +83,7 @@ class WebFile:
             raise ConfigError(f"{self.path} is empty", "restart to serve without it")
         if config.users and find_spec("bcrypt") is None:
             raise ConfigError("basic_auth_users needs the bcrypt package",
-                              "install it with `pip install gpuledger[auth]`")  # fmt: skip
+                              "install it with `pip install '.[auth]'` in a checkout")  # fmt: skip
         self._config = config
         return config
 

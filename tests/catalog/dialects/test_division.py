@@ -15,10 +15,10 @@ from gpuledger.catalog.dialects.division import MIB, Part, divide, with_rest
 from gpuledger.model import (
     OUTSIDE,
     Account,
+    Allocation,
     ContainerUse,
     Device,
     Driver,
-    Granted,
     MemoryAccount,
     Owner,
     Owners,
@@ -245,7 +245,7 @@ def test_what_is_not_told_is_absent_and_not_zero() -> None:
 def test_who_holds_a_gpu(owners: dict[int, Owner], given: list[str], holder: HolderLabels, alone: bool) -> None:
     """Exactly one pod among those who are there and those who were given it, or nobody."""
     inside = {owner.container_id: owner for owner in owners.values() if owner.container_id}
-    granted = tuple(Granted(GPU, "ml", pod, "main") for pod in given)
+    granted = tuple(Allocation(GPU, "ml", pod, "main") for pod in given)
 
     (place,) = holdings(node(*map(use, inside.values()), owners=owners, given=granted), pod_uid=False)
 
@@ -254,7 +254,7 @@ def test_who_holds_a_gpu(owners: dict[int, Owner], given: list[str], holder: Hol
 
 def test_who_waits_has_a_part_of_nothing() -> None:
     """A pod that was given a part of a shared GPU and has no process there: 0, which is how idle pods are found."""
-    granted = tuple(Granted(GPU, "ml", pod, "main") for pod in ("train-a", "train-b"))
+    granted = tuple(Allocation(GPU, "ml", pod, "main") for pod in ("train-a", "train-b"))
     tick = node(use(A, memory_bytes=10 * MIB, sm_pct=30), given=granted, utilization_pct=30, memory_used_bytes=10 * MIB)
 
     assert values(tick, "utilization_pct") == {OF_A: 30, OF_B: 0, NO_HOLDER: 0}
@@ -371,9 +371,9 @@ Y = Owner("", "d" * 64, pod_uid="uid-b", reason="pod has no name yet")
 OF_X = HolderLabels(container="c" * 12)
 
 
-def granted_to(*pods: str) -> tuple[Granted, ...]:
+def granted_to(*pods: str) -> tuple[Allocation, ...]:
     """The GPU, to these."""
-    return tuple(Granted(GPU, "ml", pod, "main") for pod in pods)
+    return tuple(Allocation(GPU, "ml", pod, "main") for pod in pods)
 
 
 def test_two_unnamed_pods_where_one_was_given_the_gpu() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpuledger.catalog import CATALOG, Kind, Type
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
-from gpuledger.model import ContainerUse, Device, Driver, Granted, Owner, Owners, Reading, Tick
+from gpuledger.model import Allocation, ContainerUse, Device, Driver, Owner, Owners, Reading, Tick
 from gpuledger.web.negotiate import Format
 from gpuledger.web.text import Renderer
 
@@ -56,7 +56,7 @@ def test_labels_of_dcgm() -> None:
     gpu = Device(0, "GPU-1", "NVIDIA H200", "00000000:06:00.0", driver_version="580.1")
     instance = Device(0, "MIG-1", parent_uuid="GPU-1", gpu_instance_id=3, mig_profile="1g.18gb")
     readings = (Reading(gpu, temperatures_c=(("gpu", 40),)), Reading(instance, memory_free_bytes=1 << 30))
-    owners = Owners(granted=(Granted(instance, "ml", "train", "main"),))
+    owners = Owners(granted=(Allocation(instance, "ml", "train", "main"),))
 
     body = render(Tick(1, Driver(up=True), readings, owners=owners), Choices(hostname="node1"))
 
@@ -109,7 +109,7 @@ def test_the_sample_of_the_older_exporter() -> None:
                     temperatures_c=(("gpu", 33 + gpu.index),), clock_event_ns=(("low_utilization", 999),))
             for gpu in gpus
         ),
-        owners=Owners(granted=tuple(Granted(gpu, "default", "pod1", "pod1-ctr") for gpu in gpus)),
+        owners=Owners(granted=tuple(Allocation(gpu, "default", "pod1", "pod1-ctr") for gpu in gpus)),
     )  # fmt: skip
 
     body = render(tick, Choices(), "dcgm1")
@@ -140,7 +140,7 @@ def test_pod_uid_is_a_choice() -> None:
 def test_pods_of_a_shared_gpu(dialect: str, shared: str, series: int) -> None:
     """Two pods that wait: the GPU once, with a rest of its own, or for each pod; in one mode the pods have a series."""
     gpu = Device(0, "GPU-1")
-    owners = Owners(granted=(Granted(gpu, "ml", "a", "main"), Granted(gpu, "ml", "b", "main")))
+    owners = Owners(granted=(Allocation(gpu, "ml", "a", "main"), Allocation(gpu, "ml", "b", "main")))
     reading = Reading(gpu, utilization_pct=7, residents=(), samples=())
 
     body = render(Tick(1, Driver(up=True), (reading,), owners=owners), Choices(shared=shared), dialect)
@@ -154,7 +154,7 @@ def test_a_container_of_an_unknown_pod_is_not_counted_twice() -> None:
     """It belongs to one of the pods with an allocation, which are named."""
     gpu = Device(0, "GPU-1")
     unnamed = ContainerUse(gpu, Owner(container_id="c1", pod_uid="uid-1"), processes=1, memory_bytes=1, sm_pct=7)
-    owners = Owners(granted=(Granted(gpu, "ml", "a", "main"), Granted(gpu, "ml", "b", "main")))
+    owners = Owners(granted=(Allocation(gpu, "ml", "a", "main"), Allocation(gpu, "ml", "b", "main")))
     tick = Tick(1, Driver(up=True), (Reading(gpu, utilization_pct=7),), owners=owners, containers=(unnamed,))
 
     body = render(tick, Choices(shared="copy"))

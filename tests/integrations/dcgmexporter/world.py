@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuledger.integrations.dcgmexporter.enrich import Enriched, enrich
 from gpuledger.integrations.exposition import Family, Parser
-from gpuledger.model import Device, Driver, Granted, Owner, Owners, Reading, Resident, Tick
+from gpuledger.model import Allocation, Device, Driver, Owner, Owners, Reading, Resident, Tick
 from gpuledger.model.holders import device_pods
 
 DATA = Path(__file__).parent / "data"
@@ -37,13 +37,13 @@ def body(name: str) -> bytes:
     return (DATA / f"{name}.prom").read_bytes()
 
 
-def given(device: Device, *pods: str) -> list[Granted]:
+def given(device: Device, *pods: str) -> list[Allocation]:
     """To each of `namespace/pod/container`."""
-    return [Granted(device, *_parts(pod), replica=str(i)) for i, pod in enumerate(pods)]
+    return [Allocation(device, *_parts(pod), replica=str(i)) for i, pod in enumerate(pods)]
 
 
 def tick(
-    *granted: Granted, residents: dict[str, list[int]] | None = None, by_pid: dict[int, str] | None = None
+    *granted: Allocation, residents: dict[str, list[int]] | None = None, by_pid: dict[int, str] | None = None
 ) -> Tick:
     """A tick in which these were given to pods, and processes run where `residents` says."""
     there = residents or {}

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from gpuledger.errors import ProviderError
 from gpuledger.net import grpc as client
-from gpuledger.owners.names import Allocation, Names
+from gpuledger.owners.names import KubeletAllocation, Names
 from gpuledger.owners.providers.podresources import ALONE_S, SETTLED_S, PodResourcesProvider
 from gpuledger.owners.providers.provider import PolledProvider, Provider
 from gpuledger.runtime.deadline import Deadline
@@ -149,7 +149,7 @@ def test_a_kubelet_that_restarts(kubelet: KubeletServer) -> None:
     kubelet.stop()
     assert "No such file or directory; `sudo systemctl start kubelet`" in refusal(kubelet.path)
     kubelet.start()
-    assert provider.fetch() == before == Names(allocations=(Allocation("ml", "p", "c", "nvidia.com/gpu", GPU),))
+    assert provider.fetch() == before == Names(allocations=(KubeletAllocation("ml", "p", "c", "nvidia.com/gpu", GPU),))
 
 
 def test_a_kubelet_that_has_not_found_all_pods_yet(kubelet: KubeletServer) -> None:
@@ -168,8 +168,8 @@ def test_a_kubelet_that_has_not_found_all_pods_yet(kubelet: KubeletServer) -> No
     assert provider.fetch() == before
 
     kubelet.give("ml", "new", "c", "nvidia.com/gpu", f"{GPU}::1")
-    new = Allocation("ml", "new", "c", "nvidia.com/gpu", f"{GPU}::1")
-    train = Allocation("ml", "train", "c", "nvidia.com/gpu", f"{GPU}::0")
+    new = KubeletAllocation("ml", "new", "c", "nvidia.com/gpu", f"{GPU}::1")
+    train = KubeletAllocation("ml", "train", "c", "nvidia.com/gpu", f"{GPU}::0")
     clock[0] += SETTLED_S - 0.1
     assert provider.fetch().allocations == (new, train)
     clock[0] += 0.1
@@ -478,7 +478,7 @@ def test_waiting_ends_with_stop() -> None:
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch, kubelet: KubeletServer) -> None:
     """The error says what to install."""
     monkeypatch.setitem(sys.modules, "h2.exceptions", None)
-    with pytest.raises(ProviderError, match=r"h2 is missing; install gpuledger\[kubernetes\]"):
+    with pytest.raises(ProviderError, match=r"h2 is missing; it belongs to gpuledger: install gpuledger again"):
         PodResourcesProvider(str(kubelet.path)).fetch()
 
 

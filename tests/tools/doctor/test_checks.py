@@ -81,6 +81,15 @@ def test_no_permissions_at_all() -> None:
     assert [finding.name for finding in checks.permissions(access, ROOT)] == ["proc cgroup", "proc maps"]
 
 
+def test_unreadable_environments_do_not_concern_slurm() -> None:
+    """Jobs and accounts come from cgroups and the prolog; only the search for memory holders reads environments."""
+    access = Access(host_pid_namespace=True, cgroup=True, maps=True, environ=False)
+
+    (finding,) = [finding for finding in checks.permissions(access, ROOT) if finding.level == "warning"]
+    assert finding.text.endswith("cannot be read: NVIDIA_VISIBLE_DEVICES of containers is unknown")
+    assert "Slurm" not in finding.text
+
+
 def test_all_permissions() -> None:
     """Two lines that say so."""
     assert [finding.name for finding in checks.permissions(ALL, ROOT)] == ["pid namespace", "proc"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gpuledger.allocations.allocations import Entry
 from gpuledger.ledger.rows import Row
+from gpuledger.ledger.state import AllocationState, RowState, State, frozen
 from gpuledger.model import Device, Owner, Resident
-from gpuledger.storage.journal import pack
 from gpuledger.tools.idle.rows import Prices
 from gpuledger.tools.job.use import NO_ALLOCATION, DeviceUse, JobUse, of_journal, of_snapshot
 from gpuledger.web.snapshot.schema import AllocationRow, ProcessRow, Snapshot
@@ -27,6 +29,16 @@ def process(gpu: int, pid: int, memory_bytes: int | None, *, active: bool = True
         gpu=gpu, uuid=f"GPU-{gpu}", pid=pid, job=job, memory_bytes=memory_bytes, active=active,
         joules={"exclusive": 100.0},
     )  # fmt: skip
+
+
+def saved(rows: list[Row], entries: Sequence[Entry] = ()) -> State:
+    """The state of books with these rows and allocations."""
+    return State(
+        "boot",
+        int(NOW * 1e9),
+        rows=tuple(frozen(RowState, row) for row in rows),
+        allocations=tuple(frozen(AllocationState, entry) for entry in entries),
+    )
 
 
 def test_allocations_of_a_running_job() -> None:
@@ -83,7 +95,7 @@ def test_the_journal() -> None:
         Entry(GPUS[2], Owner(job="212"), int(NOW * 1e9)),
     ]  # fmt: skip
     rows = [Row(GPUS[0], "GPU-0", 1, 1, 0, Resident(1, "compute", 7), owner=Owner(job="slurm/211"))]
-    state = pack("boot", int(NOW * 1e9), rows=rows, totals=(), times={}, ledgers={}, allocations=entries)
+    state = saved(rows, entries)
     use = of_journal(state, "211", "gpu01")
 
     assert use is not None
@@ -99,7 +111,7 @@ def test_the_journal_without_a_prolog() -> None:
             energy_mj={"exclusive": 1000})
         for n in range(3)
     ]  # fmt: skip
-    state = pack("boot", int(NOW * 1e9), rows=rows, totals=(), times={}, ledgers={})
+    state = saved(rows)
     use = of_journal(state, "211", "gpu01")
 
     assert use is not None

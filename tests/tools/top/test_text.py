@@ -6,15 +6,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from gpuledger.model.plaintext import escaped
 from gpuledger.tools.top.text import ansi, cells, cropped, fitted, head, joined, plain, shortened, styled, width
-from gpuledger.web.snapshot.codec import clean
 
 
 @given(st.text(), st.integers(0, 40), st.sampled_from(["…", "~"]), st.booleans())
 def test_a_field_is_exactly_as_wide_as_asked_for(text: str, columns: int, cut: str, right: bool) -> None:
     """Wide characters included, at both ends of what is left out."""
-    assert cells(fitted(clean(text), columns, cut, right=right)) == columns
-    assert cells(head(clean(text), columns)) <= columns
+    assert cells(fitted(escaped(text, in_columns=True), columns, cut, right=right)) == columns
+    assert cells(head(escaped(text, in_columns=True), columns)) <= columns
 
 
 def test_a_name_loses_its_middle() -> None:
@@ -28,7 +28,7 @@ def test_a_name_loses_its_middle() -> None:
 @given(st.text(st.characters(codec="utf-8"), max_size=20))
 def test_widths_are_never_less_than_those_textual_draws_with(text: str) -> None:
     """A line that is taken to fit does."""
-    assert cells(clean(text)) >= cell_len(clean(text))
+    assert cells(escaped(text, in_columns=True)) >= cell_len(escaped(text, in_columns=True))
 
 
 def test_lines_are_joined_and_cropped() -> None:

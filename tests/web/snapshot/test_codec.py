@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.errors import SnapshotError
-from gpuledger.web.snapshot.codec import MAX_NAME, clean, decode, encode, schemas
+from gpuledger.model.plaintext import escaped
+from gpuledger.storage.codec import LONGEST_TEXT
+from gpuledger.web.snapshot.codec import decode, encode, schemas
 from gpuledger.web.snapshot.schema import Snapshot
 from tests.web.snapshot.pictures import MANY, PICTURES, Picture, busy, demo, gpu, picture, process
 
@@ -71,7 +73,7 @@ def test_unknown_fields_are_ignored_and_sizes_are_bounded() -> None:
     """A newer exporter may send more; a hostile one may send too much."""
     (row,) = decode(picture(gpu(), processes=[process(1, user="x" * 9999, news=5)])).processes
 
-    assert row.user == "x" * MAX_NAME
+    assert row.user == "x" * LONGEST_TEXT
 
 
 def test_a_whole_float_is_an_integer() -> None:
@@ -125,13 +127,13 @@ def _texts(value: object) -> list[str]:
 )
 def test_nothing_controls_a_terminal(text: str, shown: str) -> None:
     """Control characters, reversed text and combining marks without a width are escaped."""
-    assert clean(text) == shown
+    assert escaped(text, in_columns=True) == shown
 
 
 @given(st.text())
 def test_clean_text_is_printable(text: str) -> None:
     """Whatever it was."""
-    assert clean(text).isprintable()
+    assert escaped(text, in_columns=True).isprintable()
 
 
 def test_schemas_come_from_the_records() -> None:

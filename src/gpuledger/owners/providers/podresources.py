@@ -15,7 +15,7 @@ from gpuledger.errors import ProviderError
 from gpuledger.net.grpc import UNIMPLEMENTED, UnixServer
 from gpuledger.net.protobuf import Message
 from gpuledger.owners.kernel import devices
-from gpuledger.owners.names import Allocation, Names
+from gpuledger.owners.names import KubeletAllocation, Names
 from gpuledger.owners.providers.provider import SilentProvider
 from gpuledger.runtime.deadline import Deadline
 
@@ -47,7 +47,7 @@ class PodResourcesProvider(SilentProvider):
         self._timeout_s = timeout_s
         self._extra = frozenset(extra_resources)
         self._monotonic = monotonic
-        self._allocations: set[Allocation] = set()
+        self._allocations: set[KubeletAllocation] = set()
         self._socket: tuple[int, int] | None = None
         self._restarted_at = -math.inf
 
@@ -64,7 +64,9 @@ class PodResourcesProvider(SilentProvider):
         # Sorted, because the kubelet lists in another order each time.
         return Names(allocations=tuple(sorted(self._allocations, key=_order)))
 
-    def _missing(self, listed: set[Allocation], socket: tuple[int, int] | None, settled_s: float) -> set[Allocation]:
+    def _missing(
+        self, listed: set[KubeletAllocation], socket: tuple[int, int] | None, settled_s: float
+    ) -> set[KubeletAllocation]:
         """Allocations that a restarted kubelet does not list yet: pods and their devices outlive a kubelet."""
         now = self._monotonic()
         if socket != self._socket and self._socket is not None:
@@ -93,12 +95,12 @@ class PodResourcesProvider(SilentProvider):
                 raise
         return self._server.call(older, b"", deadline)
 
-    def _listed(self, pods: Iterable[Message]) -> Iterator[Allocation]:
+    def _listed(self, pods: Iterable[Message]) -> Iterator[KubeletAllocation]:
         for pod in pods:
             name, namespace = pod.text(1), pod.text(2)
             for container in pod.messages(3):
                 for resource, device_id in self._devices(container):
-                    yield Allocation(namespace, name, container.text(1), resource, device_id)
+                    yield KubeletAllocation(namespace, name, container.text(1), resource, device_id)
 
     def _devices(self, container: Message) -> Iterator[tuple[str, str]]:
         for allocated in container.messages(2):
@@ -122,5 +124,5 @@ def _claimed_device(claimed: Message) -> str:
     return next((name for name in names if devices.parse(name).form != "unknown"), names[0])
 
 
-def _order(allocation: Allocation) -> tuple[str, ...]:
+def _order(allocation: KubeletAllocation) -> tuple[str, ...]:
     return (allocation.namespace, allocation.pod, allocation.container, allocation.resource, allocation.device_id)

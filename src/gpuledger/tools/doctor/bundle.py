@@ -9,7 +9,6 @@ import io
 import json
 import os
 import re
-import secrets
 import tarfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -103,7 +102,7 @@ class Redactor:
     """
 
     def __init__(self, names: Iterable[str] = (), addresses: Iterable[str] = ()) -> None:
-        self._key = secrets.token_bytes(32)
+        self._key = os.urandom(32)
         self._tokens: dict[str, str] = {}
         for name in names:
             self.token(name)

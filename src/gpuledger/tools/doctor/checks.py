@@ -219,7 +219,7 @@ def permissions(access: Access, root: Path) -> list[Finding]:
         fix = "`docker run --cap-add SYS_PTRACE`; systemd: `AmbientCapabilities=CAP_SYS_PTRACE`; or run as root"
         findings.append(warning("proc maps", text, fix))
     elif not access.environ:  # an environment needs both capabilities, so unreadable maps explain it
-        text = "environments of other processes cannot be read: Slurm accounts and NVIDIA_VISIBLE_DEVICES are missing"
+        text = "environments of other processes cannot be read: NVIDIA_VISIBLE_DEVICES of containers is unknown"
         fix = "`docker run --cap-add DAC_READ_SEARCH`; systemd: `AmbientCapabilities=CAP_DAC_READ_SEARCH`"
         findings.append(warning("proc environ", text, fix))
     if access.cgroup and access.maps and access.environ:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpuledger.ledger.state import State
 from gpuledger.model import BUSY, IDLE_REASONS, UNKNOWN_STATE, job_id
-from gpuledger.storage.journal import State, unpack_allocations
 from gpuledger.tools.idle.rows import JOULES_PER_KWH, Prices
 from gpuledger.web.snapshot.schema import AllocationRow, ProcessRow, Snapshot
 
@@ -168,24 +168,25 @@ def _of_allocation(row: AllocationRow, snapshot: Snapshot, memory_bytes: int | N
 
 def of_journal(state: State, job: str, node: str) -> JobUse | None:
     """The job on the node of a journal, up to its last tick; also for some minutes after the job has ended."""
-    rows = [(state.devices[row.device], row) for row in state.rows if job_id(state.owners[row.owner].job) == job]
+    rows = [(row.device, row) for row in state.rows if job_id(row.owner.job) == job]
     present = [(device.uuid, row.resident.memory_bytes) for device, row in rows if row.active is not False]
     memory = _memory(present)
     devices = []
-    for entry in unpack_allocations(state):
+    for entry in state.allocations:
         if entry.owner.job != job:
             continue
-        idle_s = sum(entry.times_ns.get(reason, 0) for reason in IDLE_REASONS) / 1e9
+        times_ns = dict(entry.times_ns)
+        idle_s = sum(times_ns.get(reason, 0) for reason in IDLE_REASONS) / 1e9
         use = DeviceUse(
             node=node,
             gpu=str(entry.device.index),
             uuid=entry.device.uuid,
             start=entry.started_ns / 1e9,
             end=(state.time_ns - entry.missing_ns) / 1e9,
-            busy_s=entry.times_ns.get(BUSY, 0) / 1e9,
+            busy_s=times_ns.get(BUSY, 0) / 1e9,
             idle_s=idle_s,
-            unknown_s=entry.times_ns.get(UNKNOWN_STATE, 0) / 1e9,
-            joules=sum(entry.energy_mj.values()) / 1000 if entry.energy_mj else None,
+            unknown_s=times_ns.get(UNKNOWN_STATE, 0) / 1e9,
+            joules=sum(mj for _, mj in entry.energy_mj) / 1000 if entry.energy_mj else None,
             memory_bytes=memory.get(entry.device.uuid),
             idle_since=None if entry.idle_since_ns is None else entry.idle_since_ns / 1e9,
         )

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.widgets import DataTable, Footer, Input, Static
 
 from gpuledger.config import durations
+from gpuledger.model.plaintext import escaped
 from gpuledger.tools.top.bars import History
 from gpuledger.tools.top.cards import Screen, gpu_lines, problem_lines, server_lines, title
 from gpuledger.tools.top.columns import View, summary
@@ -20,7 +21,6 @@ from gpuledger.tools.top.keys import CHANGES, KEYS, Key, name_of
 from gpuledger.tools.top.pages import charts, details, help_lines
 from gpuledger.tools.top.text import ASCII, BAD, UNICODE, WARN, Line, cropped, joined, styled
 from gpuledger.tools.top.widgets import Page, Prompt, Table, rich_text
-from gpuledger.web.snapshot.codec import clean
 from gpuledger.web.snapshot.schema import Gpu, Snapshot
 
 MAX_PROBLEMS = 3
@@ -241,7 +241,7 @@ class Top(App[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Apply the filter or search while it is typed."""
-        text = clean(event.value)
+        text = escaped(event.value, in_columns=True)
         if self._prompt.purpose == "filter":
             self._choose(filter=text)
         elif self._prompt.purpose == "search":

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from gpuledger.errors import LostError, SnapshotError
 from gpuledger.model import Tick
+from gpuledger.model.plaintext import escaped
 from gpuledger.runtime.poller import Poller
 from gpuledger.tools.top.host import Host
 from gpuledger.web.snapshot.build import snapshot
-from gpuledger.web.snapshot.codec import clean
 from gpuledger.web.snapshot.schema import Snapshot
 
 log = logging.getLogger(__name__)
@@ -124,4 +124,4 @@ class Feed:
         self.state = State(newest, f"{self.name or 'this host'} has no new snapshots" if is_stale else "")
 
     def _report(self, reason: str) -> None:
-        self.state = replace(self.state, lost=clean(reason))
+        self.state = replace(self.state, lost=escaped(reason, in_columns=True))

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gpuledger.shares.fingerprint import Behaviour, Fingerprint, Workload
-from gpuledger.storage.exchange import export, merge, parse_export
-from gpuledger.storage.fingerprintstate import WorkloadState, pack
+from gpuledger.storage.fingerprints import WorkloadState, export, merge, pack, parse_export
 
 MATMUL = [0.9, 0.1, 0.9, 0.0, 0.0, 0.0, 0.0, 0.2]
 
@@ -99,11 +98,11 @@ def behaviour(**fields: object) -> bytes:
         (entry(workload={"pid": "7"}), "fingerprint 2: unknown label 'pid'"),
         (entry(workload={"uid": 7}), "fingerprint 2: uid is not of type str"),
         (entry(workload={"uid": ""}), "fingerprint 2: label uid does not have 1 to 512 characters"),
-        (entry(peak=None), "fingerprint 2: Entry lacks 'peak'"),
+        (entry(peak=None), "fingerprint 2: ExportedWorkload lacks 'peak'"),
         (entry(peak=2), "fingerprint 2: peak is 2, but must be from 0 to 1"),
-        (entry(more=2), "fingerprint 2: Entry has no field 'more'"),
+        (entry(more=2), "fingerprint 2: ExportedWorkload has no field 'more'"),
         (entry(behaviours=[]), "fingerprint 2: 0 behaviours, but a workload has 1 to 3"),
-        (behaviour(engine_ratio=None), "fingerprint 2: Behaviour lacks 'engine_ratio'"),
+        (behaviour(engine_ratio=None), "fingerprint 2: ExportedBehaviour lacks 'engine_ratio'"),
         (behaviour(engine_ratio=0), "fingerprint 2: time on the engine is 0, but must be from 1e-06 to 1e+06"),
         (behaviour(power_watts=-1), "fingerprint 2: power is -1, but must be from 0 to 1e+06"),
         (behaviour(power_watts=float("nan")), "NaN is not a number"),

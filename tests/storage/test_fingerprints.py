@@ -14,8 +14,8 @@ from gpuledger.errors import JournalError
 from gpuledger.ledger.rows import Row
 from gpuledger.model import Facts, Owner, Resident
 from gpuledger.shares.fingerprint import RESTORED_S, UNIT_NAMES, Alone, Behaviour, Fingerprint, Fingerprints, Workload
-from gpuledger.storage import fingerprintstate as module
-from gpuledger.storage.fingerprintstate import WorkloadState, decode, encode, pack, unpack
+from gpuledger.storage import fingerprints as module
+from gpuledger.storage.fingerprints import WorkloadState, decode, encode, pack, unpack
 from tests.ledger.worlds import GPU
 
 MATMUL = (0.9, 0.1, 0.9, 0.0, 0.0, 0.0, 0.0, 0.2)
