@@ -35,7 +35,7 @@ from tests import h200
 
 from gpuledger.books import Books
 from gpuledger.driver.rounds import Plan, Rounds
-from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.split import Policy
 from gpuledger.model import DIVIDED, Activity, Tick
 
 ESTIMATED = ("sm_time", "mps", "mig", "fingerprint", "edge")

@@ -17,7 +17,7 @@ from operator import sub
 from bench.table import Budget, table
 
 from gpuledger.books import Books
-from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.split import Policy
 from gpuledger.model import Activity, Device, Driver, Facts, Reading, Resident, Sample, Slot, Tick
 
 CASES = ((8, 4), (8, 8), (8, 64))

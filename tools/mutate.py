@@ -22,7 +22,7 @@ from queue import SimpleQueue
 
 ROOT = Path(__file__).parents[1]
 BOOKS = Path("src/gpuledger/ledger")
-MODULES = ["interval", "ledger", "rows", "retention", "time", "memory"]
+MODULES = ["interval", "split", "ledger", "rows", "retention", "time", "memory"]
 FRESH = multiprocessing.get_context("forkserver")
 TIMEOUT_S = 120
 EXAMPLES = 20

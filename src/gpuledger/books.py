@@ -12,12 +12,11 @@ from dataclasses import replace
 from gpuledger.allocations.allocations import AllocationBook, Entry
 from gpuledger.allocations.claims import Claims, claim_key, find_claims
 from gpuledger.allocations.idleness import Idleness
-from gpuledger.ledger.interval import Policy
 from gpuledger.ledger.ledger import EnergyBook
 from gpuledger.ledger.memory import MemoryBook
-from gpuledger.ledger.parked import ParkedBook
 from gpuledger.ledger.retention import Retention, Total, energy_by_gpu
 from gpuledger.ledger.rows import ProcessLists, Row, Rows
+from gpuledger.ledger.split import Policy
 from gpuledger.ledger.state import AllocationState, GpuState, RowState, State, TotalState, frozen, thawed
 from gpuledger.ledger.time import BUFFER_NS, GpuTime, TimeBook
 from gpuledger.ledger.uses import UseBook
@@ -52,7 +51,6 @@ class Books:
         self._uses = UseBook(max_processes, shown)
         self._idleness = Idleness(low_pct)
         self._allocations = AllocationBook(keep_ns, longest_ns, max_allocations)
-        self._parked = ParkedBook()
         self._previous_ns: int | None = None
         """When the previous tick was booked; on the monotonic clock, if the ticks have it."""
         self._monotonic_ns: int | None = None
@@ -68,15 +66,15 @@ class Books:
         if self._resumed is not None:
             self._allocations.pause(_pause_ns(self._resumed, tick))
             self._resumed = None
+        tick = self._rows.decide_owners(tick)
         lists = ProcessLists(tick)
         present = self._rows.update(tick, lists, elapsed_ns)
-        tick = self._rows.decide_owners(tick)
         memory = self._memory.book(tick)
         in_use = {gpu: None if rows is None else bool(rows) or gpu in memory.hidden for gpu, rows in present.items()}
         work = self._rows.add_work(tick, self._time.book(tick, in_use, elapsed_ns))
         intervals = []
         for booked in self._energy.book(tick, present, work, memory.hidden, now_ns=now_ns, elapsed_ns=elapsed_ns):
-            self._rows.add_energy(booked.entries, booked.share_errors, booked.activity)
+            self._rows.add_energy(booked.entries, booked.parked_mj, booked.share_errors, booked.activity)
             intervals.append(booked)
 
         retired = self._retention.retire(self._rows, lists, tick.owners.running, elapsed_ns)
@@ -101,7 +99,7 @@ class Books:
             unattributed_activity=uses.unattributed_activity,
             processes=uses.processes,
             dropped_processes=uses.dropped,
-            containers=self._parked.book(uses.containers, accounts, now_ns),
+            containers=uses.containers,
             accounts=accounts,
             memory=memory.accounts,
             allocations=allocations,
@@ -134,7 +132,6 @@ class Books:
             rows=tuple(frozen(RowState, row) for row in rows),
             totals=tuple(frozen(TotalState, total) for total in self._retention.state()),
             allocations=tuple(frozen(AllocationState, entry) for entry in self._allocations.state()),
-            parked=tuple(self._parked.state()),
             monotonic_ns=self._monotonic_ns,
         )
 
@@ -146,7 +143,6 @@ class Books:
         self._retention.resume([Total(**thawed(total)) for total in state.totals], rows)
         entries = [Entry(**thawed(entry)) for entry in state.allocations]
         self._allocations.resume((claim_key(entry.device, entry.owner), entry) for entry in entries)
-        self._parked.resume(state.parked)
         self._resumed = state
         for gpu in state.gpus:
             if gpu.ledger is not None:

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from gpuledger.books import Books
-from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.split import Policy
 from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
 from gpuledger.storage.journal import decode, encode
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.books import Books
-from gpuledger.ledger.interval import apportion, equally
+from gpuledger.ledger.split import apportion, equally
 from tests.ledger.worlds import S, World, account, cut, energy, run
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuledger.books import Books
-from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.split import Policy
 from gpuledger.model import Accounting, Driver, Facts, Owner, Owners, Reading, Resident, Tick
 from gpuledger.shares.resting import resting_power
 from tests.ledger.worlds import CUT, GPU, S, World, account, cut, energy, reopened, run

@@ -1,96 +1,96 @@
-"""The parked part of an owner's energy."""
+"""The parked part of a process's energy: what the GPU draws while all its processes wait."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from gpuledger.books import Books
+from gpuledger.ledger.interval import Interval
+from gpuledger.ledger.rows import Row
+from gpuledger.ledger.split import Policy, Split, split
+from gpuledger.model import Resident, Tick
+from gpuledger.storage.journal import decode, encode
+from tests.ledger.worlds import BOOT, GPU, S, World
 
-from gpuledger.ledger.parked import ParkedBook, ParkedPart
-from gpuledger.model import Account, ContainerUse, Device, Owner
-
-S = 10**9
-GPU = Device(0, "GPU-0")
-ACCOUNT = Account(parked_power_mw=120_000, idle_power_mw=75_000)
-
-
-def test_alone_and_working() -> None:
-    """Of 500 W, 120 W are parked, whatever the length of the ticks."""
-    part = ParkedPart({}, 0)
-    for second in range(1, 11):
-        part.add({"exclusive": 500_000 * second}, second * S, ACCOUNT)
-
-    assert part.parked_mj == 1_200_000
+ROW, OTHER = (Row(GPU, GPU.uuid, pid, 1, pid, Resident(pid, "compute")) for pid in (1, 2))
 
 
-def test_alone_and_waiting() -> None:
-    """Everything is parked, also if the energy counter moves in steps that do not match the ticks."""
-    part, energy = ParkedPart({}, 0), 0
+def booked(mj: int, *rows: Row, at_end: bool = True, parked_mw: int | None = 120_000, carried_mj: int = 0) -> Split:
+    """The accounts of one second in which the GPU used this energy with these processes."""
+    interval = Interval(0, frozenset(rows), energy_mj=mj, has_samples=True, busy_ns={OTHER: S})
+    present = frozenset(rows if at_end else ())
+    return split(
+        interval,
+        present,
+        S,
+        longest_ns=10 * S,
+        idle_mw=75_000,
+        parked_mw=parked_mw,
+        policy=Policy(),
+        carried_mj=carried_mj,
+    )
+
+
+def test_a_working_process_that_is_alone() -> None:
+    """Of 500 W, 120 W are parked."""
+    assert booked(500_000, ROW).parked_mj == {ROW: 120_000}
+
+
+def test_a_waiting_process_that_is_alone() -> None:
+    """All its energy is parked, also if the energy counter moves in steps that do not match the intervals."""
+    energy = parked = carried = 0
     for second in range(1, 101):
-        energy += 110_000 if second % 2 else 130_000
-        part.add({"exclusive": energy}, second * S, ACCOUNT)
+        mj = 110_000 if second % 2 else 130_000
+        accounts = booked(mj, ROW, carried_mj=carried)
+        carried, energy, parked = accounts.carried_mj, energy + mj, parked + accounts.parked_mj[ROW]
 
-    assert energy - part.parked_mj <= 10_000
+    assert energy - parked <= 10_000
 
 
-def test_shared() -> None:
-    """The ledger's own parked energy counts, and nothing of the work."""
-    part = ParkedPart({"parked": 7}, 0)
+def test_little_parked_power_is_carried() -> None:
+    """A counter that stands still does not save up parked power for a long time of work."""
+    carried = 0
+    for _ in range(10):
+        carried = booked(1000, ROW, carried_mj=carried).carried_mj
 
-    assert part.add({"parked": 60_007, "fingerprint": 300_000}, S, ACCOUNT) == 60_000
+    assert carried == 3 * 120_000
+
+
+def test_processes_that_share() -> None:
+    """Their parked energy is the part that is booked as parked."""
+    accounts = booked(500_000, ROW, OTHER)
+
+    assert accounts.parked_mj == {ROW: 60_000, OTHER: 60_000}
+    assert accounts.parked_mj == {row: mj for row, method, mj in accounts.entries if method == "parked"}
 
 
 def test_an_edge_has_no_idle_power() -> None:
-    """Where idle power is booked elsewhere, only the rest of parked power is part of the energy."""
-    assert ParkedPart({}, 0).add({"edge": 400_000}, S, ACCOUNT) == 45_000
-
-
-def test_nothing_booked_adds_up_later() -> None:
-    """A booking after three ticks contains three ticks of parked power."""
-    part = ParkedPart({"exclusive": 5}, 0)
-    for second in (1, 2):
-        assert part.add({"exclusive": 5}, second * S, ACCOUNT) == 0
-
-    assert part.add({"exclusive": 1_500_005}, 3 * S, ACCOUNT) == 360_000
+    """Where idle power is booked as idle, only the rest of parked power is part of the energy."""
+    assert booked(400_000, ROW, at_end=False).parked_mj == {ROW: 45_000}
 
 
 def test_unknown_parked_power() -> None:
-    """Without it, energy of a process that is alone is not divided."""
-    assert ParkedPart({}, 0).add({"exclusive": 400_000}, S, Account()) == 0
-    assert ParkedPart({}, 0).add({"exclusive": 400_000}, S, None) == 0
+    """Without it, no part of the energy of a single process is parked."""
+    assert booked(400_000, ROW, parked_mw=None).parked_mj == {ROW: 0}
 
 
-def test_a_row_that_falls_starts_again() -> None:
-    """A sum of other containers counts from its next tick, and never decreases."""
-    part = ParkedPart({}, 0)
-    part.add({"exclusive": 500_000}, S, ACCOUNT)
+def test_processes_and_containers_have_their_parts_also_after_a_restart() -> None:
+    """The part of a container is that of its processes, exited ones included, and continues from a journal."""
+    books, world = Books(keep_ns=2 * S), World(containers={1: "a", 2: "a"})
 
-    assert part.add({"exclusive": 100_000}, 2 * S, ACCOUNT) == 120_000
-    assert part.add({"exclusive": 600_000}, 3 * S, ACCOUNT) == 240_000
+    def parts(tick: Tick) -> tuple[list[int], list[int]]:
+        return [use.parked_mj for use in tick.processes], [use.parked_mj for use in tick.containers]
 
+    for _ in range(30):
+        books.book(world.tick(1, mj=120_000, utilization_pct=0, power_mw=120_000))
+    waited = parts(books.book(world.tick(1, mj=500_000, work={1: 100}, power_mw=500_000)))
+    assert waited[0] == waited[1]
+    assert waited[0][0] > 29 * 115_000
 
-def test_containers_count_from_their_first_tick() -> None:
-    """Energy of a journal is not divided, and each container on each device has its own part."""
+    for _ in range(4):
+        last = books.book(world.tick(2, mj=500_000, work={2: 100}, power_mw=500_000))
+    (process,), (container,) = parts(last)
+    assert process < container > waited[1][0]
 
-    def use(container: str, mj: int) -> ContainerUse:
-        return ContainerUse(GPU, Owner(container_id=container), 1, None, None, energy_mj=(("exclusive", mj),))
-
-    book, accounts = ParkedBook(), {"GPU-0": ACCOUNT}
-    first = book.book((use("a", 10**9),), accounts, S)
-    second = book.book((use("a", 10**9 + 500_000), use("b", 3)), accounts, 2 * S)
-
-    assert [container.parked_mj for container in first] == [0]
-    assert [container.parked_mj for container in second] == [120_000, 0]
-
-
-def test_parked_energy_continues_from_a_journal() -> None:
-    """Until the container is booked again its state stays in the journal; then it counts on."""
-    use = ContainerUse(GPU, Owner(container_id="a"), 1, None, None, energy_mj=(("exclusive", 10**9),))
-    book, accounts = ParkedBook(), {"GPU-0": ACCOUNT}
-    book.book((use,), accounts, S)
-    book.book((replace(use, energy_mj=(("exclusive", 10**9 + 500_000),)),), accounts, 2 * S)
-
-    later = ParkedBook()
-    later.resume(book.state())
-    assert later.state() == book.state()
-    (resumed,) = later.book((use,), accounts, 3 * S)
-    assert resumed.parked_mj == 120_000
-    assert later.book((use,), accounts, 4 * S)[0] is resumed
+    resumed = Books()
+    resumed.resume(decode(encode(books.state(BOOT, world.now_ns))), world.now_ns)
+    _, (later,) = parts(resumed.book(world.tick(2, mj=500_000, work={2: 100}, power_mw=500_000)))
+    assert later >= container

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpuledger.books import Books
-from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.split import Policy
 from gpuledger.ledger.state import State
 from gpuledger.model import Account, Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
 from gpuledger.storage.journal import decode, encode

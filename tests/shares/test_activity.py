@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from gpuledger.books import Books
-from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.split import Policy
 from gpuledger.model import DIVIDED, Activity, Reading, Resident, Tick
 from gpuledger.shares.activity import divisible
 from tests.ledger.worlds import CUT, MIGS, POLICIES, World, sequences

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.books import Books
-from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.split import Policy
 from gpuledger.model import Device, ProcessUse, Reading, Resident, Slot, Tick
 from gpuledger.shares.sharing import Sharing
 from tests.shares.sharedgpu import COPY, DECODE, MATMUL, Shared

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuledger.books import Books
 from gpuledger.errors import JournalError
-from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.split import Policy
 from gpuledger.ledger.state import State
 from gpuledger.model import Account, Accounting, Driver, Owner, Tick
 from gpuledger.storage import journal

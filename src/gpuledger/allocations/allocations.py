@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuledger.allocations.claims import POD, Claim, ClaimKey, Claims
-from gpuledger.ledger.interval import apportion
 from gpuledger.ledger.ledger import Booked
+from gpuledger.ledger.split import apportion
 from gpuledger.model import BUSY, IDLE_REASONS, NO_INDEX, UNKNOWN_STATE, AllocationUse, Device, Labelled, Owner
 
 GRACE_NS = 60_000_000_000

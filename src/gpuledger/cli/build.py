@@ -19,7 +19,7 @@ from gpuledger.cli.providers import providers
 from gpuledger.config.exporter import Config
 from gpuledger.config.load import LARGEST_FILE
 from gpuledger.errors import ConfigError, UsageError
-from gpuledger.ledger.interval import Policy
+from gpuledger.ledger.split import Policy
 from gpuledger.ledger.time import BUFFER_NS
 from gpuledger.loop import Bookkeeper, Loop, ReadFacts
 from gpuledger.model import Health, Tick

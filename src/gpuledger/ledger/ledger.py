@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpuledger.ledger.interval import NS_MW_PER_MJ, Interval, Policy, Split, split
+from gpuledger.ledger.interval import Interval
 from gpuledger.ledger.meter import Meter
 from gpuledger.ledger.rows import ActivityShare, Present, Row, Work
+from gpuledger.ledger.split import NS_MW_PER_MJ, Policy, Split, split
 from gpuledger.ledger.time import BUFFER_NS, GpuTime
 from gpuledger.model import Account, Labelled, Reading, Tick
 from gpuledger.shares.activity import activity_by_samples, exact_activity
@@ -43,6 +44,8 @@ class Booked:
     """Energy used while no process was on the GPU."""
     spent_mj: Mapping[Row, int] = field(default_factory=dict)
     """Energy by process, retired ones included."""
+    parked_mj: Mapping[Row, int] = field(default_factory=dict)
+    """The parked part of the energy, by process."""
 
 
 @dataclass(slots=True)
@@ -78,6 +81,8 @@ class Ledger:
         self._state = LedgerState(Meter(), 0)
         self._parked = ParkedPower()
         self._parked_source = ""
+        self._carried_mj = 0
+        """Parked energy of a single process that its last interval did not contain."""
         self._open: Interval | None = None
         """None before the first reading of energy."""
         self.booked_mj = 0
@@ -178,7 +183,9 @@ class Ledger:
             parked_mw=parked_mw,
             policy=self._policy,
             weights=shares.weights if shares is not None else None,
+            carried_mj=self._carried_mj,
         )
+        self._carried_mj = accounts.carried_mj if len(interval.rows) == 1 else 0
         activity = self._activity(interval, present, shares)
         return replace(
             self._add(accounts),
@@ -232,7 +239,7 @@ class Ledger:
             else:
                 entries.append((row, method, mj))
                 self.booked_rows[row] = self.booked_rows.get(row, 0) + mj
-        return Booked(entries=tuple(entries), idle_mj=accounts.idle_mj, spent_mj=spent_mj)
+        return Booked(entries=tuple(entries), idle_mj=accounts.idle_mj, spent_mj=spent_mj, parked_mj=accounts.parked_mj)
 
     def settle(self, retired_mj: int, gone_mj: int, containers_mj: int) -> None:
         """Book the energy of retired processes and gone containers; `containers_mj` is that of shown containers.

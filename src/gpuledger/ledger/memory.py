@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuledger.ledger.interval import equally
 from gpuledger.ledger.rows import own_residents, partitioned_gpus
+from gpuledger.ledger.split import equally
 from gpuledger.model import Device, Holder, MemoryAccount, Owner, Reading, Resident, Tick
 from gpuledger.model.holders import memory_candidates, owner_key
 

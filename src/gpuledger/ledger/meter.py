@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.ledger.interval import NS_MW_PER_MJ
+from gpuledger.ledger.split import NS_MW_PER_MJ
 from gpuledger.ledger.time import BUFFER_NS
 from gpuledger.model import Reading
 

@@ -28,6 +28,8 @@ class Total:
     """How long the container is known to have left the device and to have no process."""
     energy_mj: dict[str, int] = field(default_factory=dict)
     """By method."""
+    parked_mj: int = 0
+    """The parked part of the energy."""
     busy_ns: int | None = None
     booked_mj: int = 0
     """Energy in the last booked interval."""
@@ -43,6 +45,7 @@ class Total:
             owner=self.owner,
             gone_ns=self.gone_ns,
             energy_mj=dict(self.energy_mj),
+            parked_mj=self.parked_mj,
             busy_ns=self.busy_ns,
             booked_mj=self.booked_mj,
             earlier_mj=self.earlier_mj,
@@ -53,6 +56,7 @@ class Total:
         """Add the use of one process, or of one container without its predecessors."""
         for method, mj in use.energy_mj.items():
             self.energy_mj[method] = self.energy_mj.get(method, 0) + mj
+        self.parked_mj += use.parked_mj
         if use.busy_ns is not None:
             self.busy_ns = (self.busy_ns or 0) + use.busy_ns
 

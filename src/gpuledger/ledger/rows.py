@@ -41,6 +41,8 @@ class Row:
     owner: Owner = NOBODY
     energy_mj: dict[str, int] = field(default_factory=dict)
     """By method."""
+    parked_mj: int = 0
+    """The parked part of its energy."""
     busy_ns: int | None = None
     active: bool | None = True
     """False once the process has left the device; None while the driver does not list processes."""
@@ -129,12 +131,25 @@ class Rows:
         self._number = 0
         self.replaced: list[Row] = []
         """Rows whose pid was reused; retired at once, because the new row has the same labels."""
-        self._kept: dict[int, Owner] = {}
-        """Owners of the last tick whose container the providers no longer report, by pid."""
+
+    def decide_owners(self, tick: Tick) -> Tick:
+        """The tick with one owner of each process, for labels and for totals.
+
+        A process stays in its container if the provider that knows the container is lost.
+        """
+        by_pid, pids = tick.owners.by_pid, tick.resident_pids() | tick.working_pids()
+        kept = {
+            row.pid: row.owner
+            for row in self._rows.values()
+            if row.owner.container_id
+            and row.pid in pids
+            and not by_pid.get(row.pid, NOBODY).container_id
+            and not _is_other_process(row, facts.start_ticks if (facts := tick.facts.get(row.pid)) else None)
+        }
+        return replace(tick, owners=replace(tick.owners, by_pid={**by_pid, **kept})) if kept else tick
 
     def update(self, tick: Tick, lists: ProcessLists, elapsed_ns: int) -> Present:
         """Match the driver's process lists with the rows: add new processes and mark those that left."""
-        self._kept = {}
         present: dict[str, set[Row] | None] = {}
         listed_rows: set[Row] = set()
         for reading in tick.readings:
@@ -184,17 +199,8 @@ class Rows:
         row.resumed, row.gone_ns = False, 0
         if facts is not None:
             row.start_ticks, row.facts = start_ticks, facts
-        if row.owner.container_id in ("", owner.container_id):
-            row.owner = owner
-        else:  # a provider is lost; the process is still in its container
-            self._kept[pid] = row.owner
+        row.owner = owner
         return row
-
-    def decide_owners(self, tick: Tick) -> Tick:
-        """The tick with one owner of each process, for labels and for totals."""
-        if not self._kept:
-            return tick
-        return replace(tick, owners=replace(tick.owners, by_pid={**tick.owners.by_pid, **self._kept}))
 
     def add_work(self, tick: Tick, busy: Mapping[str, Busy | None]) -> dict[str, Work]:
         """Add busy time to the rows; the work of each GPU by row."""
@@ -247,6 +253,7 @@ class Rows:
     def add_energy(
         self,
         entries: Iterable[tuple[Row, str, int]],
+        parked_mj: Mapping[Row, int],
         share_errors: Mapping[Row, float | None],
         activity: Mapping[Row, ActivityShare | None],
     ) -> None:
@@ -257,6 +264,8 @@ class Rows:
             row.activity = share
         for row, method, mj in entries:
             row.energy_mj[method] = row.energy_mj.get(method, 0) + mj
+        for row, mj in parked_mj.items():
+            row.parked_mj += mj
 
     def remove(self, rows: Iterable[Row]) -> None:
         """Remove retired rows, which include all replaced ones."""

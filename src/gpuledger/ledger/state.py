@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any, TypeVar
 
 from gpuledger.ledger.ledger import LedgerState
-from gpuledger.ledger.parked import ParkedState
 from gpuledger.model import Device, Facts, Labelled, Owner, Resident
 
 T = TypeVar("T")
@@ -34,6 +33,7 @@ class RowState:
     resident: Resident
     facts: Facts | None = None
     energy_mj: Labelled = ()
+    parked_mj: int = 0
     busy_ns: int | None = None
     active: bool | None = True
     seen_ns: int = 0
@@ -48,6 +48,7 @@ class TotalState:
     owner: Owner
     gone_ns: int = 0
     energy_mj: Labelled = ()
+    parked_mj: int = 0
     busy_ns: int | None = None
     earlier_mj: int = 0
     namesakes_mj: int = 0
@@ -75,7 +76,7 @@ class AllocationState:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state of all books after a tick. Older journals lack the last two fields."""
+    """The state of all books after a tick."""
 
     boot_id: str
     time_ns: int
@@ -84,7 +85,6 @@ class State:
     rows: tuple[RowState, ...] = ()
     totals: tuple[TotalState, ...] = ()
     allocations: tuple[AllocationState, ...] = ()
-    parked: tuple[ParkedState, ...] = ()
     monotonic_ns: int | None = None
     """Time of the tick on the clock that is never set."""
 

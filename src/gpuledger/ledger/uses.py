@@ -204,6 +204,7 @@ class UseBook:
                 accounting=accounts.get(pid),
                 owner=tick.owners.by_pid.get(pid, NOBODY),
                 energy_mj=() if row is None else _labelled(row.energy_mj),
+                parked_mj=0 if row is None else row.parked_mj,
                 busy_ns=None if row is None else row.busy_ns,
                 energy_share_error=None if row is None else row.share_error,
                 created_ns=None if row is None else row.created_ns,
@@ -220,6 +221,7 @@ def _exited(row: Row) -> ProcessUse:
         owner=row.owner,
         active=row.active,
         energy_mj=_labelled(row.energy_mj),
+        parked_mj=row.parked_mj,
         busy_ns=row.busy_ns,
         created_ns=row.created_ns,
     )
@@ -256,6 +258,7 @@ def _container(
         energy_mj=() if total is None else _labelled(total.energy_mj),
         busy_ns=None if total is None else total.busy_ns,
         booked_mj=0 if total is None else total.booked_mj,
+        parked_mj=0 if total is None else total.parked_mj,
         earlier_mj=0 if total is None else total.earlier_mj,
         namesakes_mj=0 if total is None else total.namesakes_mj,
         inferred_bytes=inferred_bytes,

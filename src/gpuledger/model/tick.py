@@ -76,6 +76,8 @@ class ProcessUse:
     """False once the process has left the device; None while the driver does not list processes."""
     energy_mj: Labelled = ()
     """Energy by method of attribution."""
+    parked_mj: int = 0
+    """The parked part of its energy: what the GPU draws while all its processes wait."""
     busy_ns: int | None = None
     """Time on the compute engine."""
     energy_share_error: float | None = None
@@ -108,7 +110,7 @@ class ContainerUse:
     booked_mj: int = 0
     """Energy in the last booked interval."""
     parked_mj: int = 0
-    """The part of its energy that is parked, since the exporter first saw the container."""
+    """The parked part of its energy."""
     earlier_mj: int = 0
     """Energy of earlier containers with this name in the same pod that are no longer shown."""
     namesakes_mj: int = 0

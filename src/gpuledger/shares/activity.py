@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from math import sqrt
 from operator import add, attrgetter
 
-from gpuledger.ledger.interval import Interval, mps
+from gpuledger.ledger.interval import Interval
 from gpuledger.ledger.rows import ActivityShare, Proportions, Row
+from gpuledger.ledger.split import mps
 from gpuledger.model import DIVIDED, ActivityPart, Percentages, Reading
 from gpuledger.shares.fingerprint import UNITS, Activities
 

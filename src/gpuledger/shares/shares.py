@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
-from gpuledger.ledger.interval import Weights
 from gpuledger.ledger.rows import ActivityShare, Proportions, Row
+from gpuledger.ledger.split import Weights
 from gpuledger.shares.activity import NOTHING, Mixture, equal_proportions
 from gpuledger.shares.fingerprint import Activities, Means
 from gpuledger.shares.mixture import WEIGHT_UNIT

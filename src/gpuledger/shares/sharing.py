@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import hypot, sqrt
 
-from gpuledger.ledger.interval import Interval, Weights, mps
+from gpuledger.ledger.interval import Interval
 from gpuledger.ledger.rows import Proportions, Row
+from gpuledger.ledger.split import Weights, mps
 from gpuledger.ledger.time import BUFFER_NS
 from gpuledger.shares.activity import Mixture
 from gpuledger.shares.engine import SAMPLES_PER_S, SAMPLES_SD, EngineTime, Expected

@@ -48,6 +48,7 @@ def decode(data: bytes) -> State:
     try:
         fields = parse(unzipped(data, LARGEST_BYTES))
         check_header(fields, "journal", VERSION, "not a gpuledger journal")
+        fields.pop("parked", None)  # journals before 0.2 kept it apart from the processes
         devices = records(Device, fields.pop("devices", []), "devices")
         owners = records(Owner, fields.pop("owners", []), "owners")
         state = record(State, fields, {Device: devices, Owner: owners})
@@ -99,12 +100,11 @@ def _check(state: State) -> None:
     if len({gpu.uuid for gpu in state.gpus}) != len(state.gpus) or len(places) != len(state.rows):
         raise ValueError("a GPU or process occurs twice")
     _check_allocations(state)
-    _sum((), *(entry.parked_mj for entry in state.parked))
     balance_mj: Counter[str] = Counter()
     for row in state.rows:
-        balance_mj[row.device.gpu_uuid] += _sum(row.energy_mj, row.busy_ns)
+        balance_mj[row.device.gpu_uuid] += _sum(row.energy_mj, row.parked_mj, row.busy_ns)
     for total in state.totals:
-        _sum(total.energy_mj, total.busy_ns, total.earlier_mj, total.namesakes_mj)
+        _sum(total.energy_mj, total.parked_mj, total.busy_ns, total.earlier_mj, total.namesakes_mj)
     for gpu in state.gpus:
         _sum((), gpu.busy_ns, gpu.in_use_ns)
         if (ledger := gpu.ledger) is not None:

@@ -291,7 +291,7 @@ def test_windows_have_the_activity_of_the_server() -> None:
     for _ in range(5):
         tick = node.tick(400_000, 600_000)
         uses = [use for use in tick.processes if use.resident.pid == 1 and use.device.index == 0]
-        energy.add(tick.time_ns / S, tick.time_ns, uses, tick.accounts)
+        energy.add(tick.time_ns / S, tick.time_ns, uses)
 
     begin_s, end_s = energy.line.span or (0, 0)
     *_, tensor_s, dram_s, unknown_s = energy.line.at(end_s)

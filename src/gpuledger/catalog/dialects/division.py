@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gpuledger.ledger.interval import apportion
+from gpuledger.ledger.split import apportion
 from gpuledger.model import ContainerUse, Percentages, Tick
 from gpuledger.model.holders import NO_HOLDER, HolderLabels, Holding
 from gpuledger.shares.activity import NOTHING, divisible, remaining_activity, scaled, total_activity

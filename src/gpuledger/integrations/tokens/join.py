@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.integrations.tokens.phases import Window, fit
 from gpuledger.integrations.tokens.targets import Target
-from gpuledger.ledger.parked import ParkedPart
 from gpuledger.model import (
     DIVIDED,
-    Account,
     ContainerUse,
     Owner,
     PhaseEnergy,
@@ -106,24 +104,14 @@ class OwnerEnergy:
         self._tensor_s = self._dram_s = self._unknown_s = 0.0
         self._last_ns: int | None = None
         self._before: dict[tuple[object, ...], tuple[int, int]] = {}
-        self._parts: dict[tuple[object, ...], ParkedPart] = {}
 
-    def add(self, time_s: float, now_ns: int, uses: Sequence[Use], accounts: Mapping[str, Account]) -> None:
+    def add(self, time_s: float, now_ns: int, uses: Sequence[Use]) -> None:
         """Add a tick. The first total of a process or container is a baseline: it may be of days before."""
-        parts, self._parts = self._parts, {}
-        now: dict[tuple[object, ...], tuple[int, int]] = {}
-        for use in uses:
-            key, energy_mj = _identity(use), dict(use.energy_mj)
-            if isinstance(use, ContainerUse):
-                parked_mj = use.parked_mj
-            else:
-                part = self._parts[key] = parts.get(key) or ParkedPart(energy_mj, now_ns)
-                parked_mj = part.add(energy_mj, now_ns, accounts.get(use.device.gpu_uuid))
-            now[key] = sum(energy_mj.values()), parked_mj
-        for key, (energy_mj_, parked_mj) in now.items():
+        now = {_identity(use): (sum([mj for _, mj in use.energy_mj]), use.parked_mj) for use in uses}
+        for key, (energy_mj, parked_mj) in now.items():
             if key in self._before:
                 energy_before, parked_before = self._before[key]
-                rose_mj = max(0, energy_mj_ - energy_before)
+                rose_mj = max(0, energy_mj - energy_before)
                 parked_rose_mj = min(max(0, parked_mj - parked_before), rose_mj)
                 self.parked_mj += parked_rose_mj
                 self.work_mj += rose_mj - parked_rose_mj
@@ -179,7 +167,7 @@ class Join:
             uses = [use for use in tick.containers if target.has_container(use)]
         self.owner = common_owner([use.owner for use in uses]) if uses else None
         now_ns = tick.time_ns if tick.monotonic_ns is None else tick.monotonic_ns
-        self.energy.add(tick.time_ns / 1e9, now_ns, uses, tick.accounts)
+        self.energy.add(tick.time_ns / 1e9, now_ns, uses)
         self._add_window()
 
     def rates(self) -> TokenRates | None:
