@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, cast
 from gpuledger.errors import ListenError
 from gpuledger.web import http
 from gpuledger.web.connection import Connection, Handler, choose_victim
-from gpuledger.web.http import BadRequest, Limits, Response
+from gpuledger.web.http import BadRequest, Limits
 from gpuledger.web.listen import check_address, listen
+from gpuledger.web.responses import MANY_CONNECTIONS, refusal
 
 if TYPE_CHECKING:
     from ssl import SSLSocket  # 3 MB, only with TLS
@@ -41,7 +42,6 @@ _PENDING = 512  # connections without a thread
 _ENDING = 4  # evicted clients whose threads have not ended
 _POLL_S = 0.05  # while clients wait for a thread: another one may have become slow
 _SEND_BUFFER = 256 * 1024  # kernel memory of a client that does not read; the kernel's own limit is 4 MB
-_FULL = Response.text(503, "all connections are in use; try again in a second", ("Retry-After", "1"))
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -78,8 +78,8 @@ class Server:
         for address in addresses:
             check_address(address)
         self._addresses = list(addresses)
-        handler = _with_refusals(handler)
-        self._handler = handler if middleware is None else middleware(handler)
+        served: Handler = lambda request: refusal(request) or handler(request)  # noqa: E731
+        self._handler = served if middleware is None else middleware(served)
         self._wrap, self._limits, self._max_connections = wrap, limits, max_connections
         self._reserved = max_connections // 4 if wrap is None else 0  # with TLS, health checks cannot be recognized
         self._listeners = list(sockets)
@@ -278,7 +278,7 @@ class Server:
         if not self._stopping.is_set():
             with self._changed:
                 self._rejected += 1
-            pieces, _ = http.frame(_FULL, None, keep_alive=False)
+            pieces, _ = http.frame(MANY_CONNECTIONS, None, keep_alive=False)
             with contextlib.suppress(OSError):
                 sock.setblocking(False)
                 if self._wrap is None:  # TLS clients could not read it
@@ -354,7 +354,3 @@ class Server:
 
 def _waited_s(connection: Connection, now: float) -> float:
     return now - (connection.waiting_since or now)
-
-
-def _with_refusals(handler: Handler) -> Handler:
-    return lambda request: http.refusal(request) or handler(request)
