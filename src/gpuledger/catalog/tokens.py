@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuledger.catalog.family import C, Family, G, Series, Value, at
+from gpuledger.catalog.family import C, Family, G, Series, at
 from gpuledger.catalog.kinds import EXPORTER, SERVER
 from gpuledger.model import Tick, TokenServer
 
@@ -16,14 +16,6 @@ def _prompt(server: TokenServer) -> Series:
 
 def _output(server: TokenServer) -> Series:
     return [((count.engine, count.model), count.output) for count in server.counts]
-
-
-def _per_output_token(server: TokenServer) -> Value | None:
-    return None if server.rates is None else server.rates.joules_per_output_token
-
-
-def _per_token(server: TokenServer) -> Value | None:
-    return None if server.rates is None else server.rates.joules_per_token
 
 
 def _phases(server: TokenServer) -> Series:
@@ -57,10 +49,10 @@ FAMILIES: tuple[Family, ...] = (
            JOIN, at("parked_mj", 1000), unit="joules", needs="servers"),
     Family("gpu_server_output_token_energy_joules", G, SERVER,
            "Energy above parked power per output token, over the last minute.",
-           JOIN, _per_output_token, unit="joules", needs="servers"),
+           JOIN, at("rates.joules_per_output_token"), unit="joules", needs="servers"),
     Family("gpu_server_token_energy_joules", G, SERVER,
            "Energy above parked power per token, prompt and output together, over the last minute.",
-           JOIN, _per_token, unit="joules", needs="servers"),
+           JOIN, at("rates.joules_per_token"), unit="joules", needs="servers"),
     Family("gpu_server_phase_token_energy_joules", G, SERVER,
            "Estimated energy above parked power of a prompt token (prefill) and of an output token (decode), over the "
            "last minutes; absent if the server's load does not determine both.",

@@ -25,6 +25,7 @@ from gpuledger.model import (
     TokenCounts,
     TokenRates,
 )
+from gpuledger.model.tick import use_identity
 
 WINDOW_S = 60.0
 LEAST_WINDOW_S = 2.0
@@ -113,7 +114,7 @@ class OwnerEnergy:
         parts, self._parts = self._parts, {}
         now: dict[tuple[object, ...], tuple[int, int]] = {}
         for use in uses:
-            key, energy_mj = _identity(use), dict(use.energy_mj)
+            key, energy_mj = use_identity(use), dict(use.energy_mj)
             if isinstance(use, ContainerUse):
                 parked_mj = use.parked_mj
             else:
@@ -146,12 +147,6 @@ class OwnerEnergy:
                 continue
             self._tensor_s += seconds * sum([pct or 0.0 for pct in tensor]) / 100
             self._dram_s += seconds * sum([pct or 0.0 for pct in dram]) / 100
-
-
-def _identity(use: Use) -> tuple[object, ...]:
-    if isinstance(use, ContainerUse):
-        return use.device.uuid, use.owner.container_id, use.owner.pod_uid, use.owner.container
-    return use.device.uuid, use.resident.pid, use.facts.start_ticks if use.facts is not None else None
 
 
 class Join:
