@@ -95,6 +95,7 @@ def child(url: str) -> None:
     from gpuledger.model import Allocation, Device, Driver, Owners, Reading, Tick
     from gpuledger.net.address import parse_place
     from gpuledger.web.bodies import UpstreamBodies
+    from gpuledger.web.http import parse_head
 
     gpus = [Device(gpu, _uuid(gpu)) for gpu in range(GPUS)]
     instances = [
@@ -120,8 +121,9 @@ def child(url: str) -> None:
         held[0] = tick(turn + 1)
         label.append(_cpu_ms(poll))  # other pods have the devices
         for encoding in ("identity", "gzip"):
-            body = bodies.get(encoding)
-            assert body is not None
+            response = bodies.response(parse_head(f"GET / HTTP/1.0\r\nAccept-Encoding: {encoding}\r\n\r\n".encode()))
+            assert response is not None
+            body = response.body
             sum(len(piece) for piece in ([body] if isinstance(body, bytes) else body))
     assert poll.state.with_pod == GPUS * INSTANCES * FIELDS, poll.state
     print(json.dumps({

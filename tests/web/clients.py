@@ -9,7 +9,8 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from gpuledger.web.http import DEFAULT_LIMITS, Limits, Request, Response, not_found
+from gpuledger.web.http import DEFAULT_LIMITS, Limits, Request, Response
+from gpuledger.web.responses import not_found
 from gpuledger.web.server import Server
 
 Address = tuple[str, int]

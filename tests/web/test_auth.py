@@ -12,17 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.web.auth import (
-    BUSY,
     CACHE_SIZE,
     FAILURES_SIZE,
     QUEUE_PER_ADDRESS,
     QUEUE_SIZE,
-    UNAUTHORIZED,
     BasicAuth,
     Logins,
     Revocable,
 )
 from gpuledger.web.http import Request, Response
+from gpuledger.web.responses import MANY_LOGINS, UNAUTHORIZED
 from gpuledger.web.streams import Streams
 from gpuledger.web.webconfig import WebConfig
 from tests.web.logins import USERS, Compared, basic, basic_bytes
@@ -156,7 +155,7 @@ def test_a_crowd_of_guesses() -> None:
     ]
     while len(logins._queue) < QUEUE_PER_ADDRESS:
         threading.Event().wait(0.01)
-    assert logins.refusal(USERS, basic("alice", "one more"), "a") is BUSY
+    assert logins.refusal(USERS, basic("alice", "one more"), "a") is MANY_LOGINS
     threads += [
         _in_thread(lambda guess=f"b{guess}": logins.refusal(USERS, basic("alice", guess), guess), answers)  # type: ignore[misc]
         for guess in range(QUEUE_SIZE - QUEUE_PER_ADDRESS)
@@ -201,7 +200,7 @@ def test_addresses_with_wrong_passwords_come_last() -> None:
     while not answers:
         threading.Event().wait(0.01)
 
-    assert answers == [BUSY]
+    assert answers == [MANY_LOGINS]
     go_on.release()
     assert turns.get(timeout=10) == b"wonder"
     go_on.release(QUEUE_SIZE)

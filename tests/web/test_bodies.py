@@ -15,7 +15,7 @@ from gpuledger.model.problem import Problem
 from gpuledger.web import bodies
 from gpuledger.web.app import App
 from gpuledger.web.bodies import Bodies, Families, UpstreamBodies
-from gpuledger.web.http import Request, Response
+from gpuledger.web.http import Request, Response, parse_head
 from gpuledger.web.negotiate import Format
 from gpuledger.web.text import Renderer
 from tests.web.ticks import DRIVER, PROMETHEUS, tick_with, use
@@ -177,10 +177,15 @@ def test_compressed_once_an_answer() -> None:
     """Not once a scrape; a new answer is compressed anew."""
     held: list[Families | None] = [THEIRS]
     bodies_ = UpstreamBodies(lambda: held[0])
-    first = bodies_.get("gzip")
+    request = parse_head(b"GET / HTTP/1.0\r\nAccept-Encoding: gzip\r\n\r\n")
+    first, again = bodies_.response(request), bodies_.response(request)
 
-    assert bodies_.get("gzip") is first
+    assert first is not None
+    assert again is not None
+    assert again.body is first.body
     held[0] = ((b"b", b"b 2\n"),)
-    assert gzip.decompress(whole(bodies_.get("gzip") or b"")) == b"b 2\n"
+    changed = bodies_.response(request)
+    assert changed is not None
+    assert gzip.decompress(whole(changed.body)) == b"b 2\n"
     held[0] = None
-    assert bodies_.get("gzip") is None
+    assert bodies_.response(request) is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuledger.web.http import BadRequest, Limits, Request, Response, frame, head_end, not_found, parse_head, refusal
+from gpuledger.web.http import BadRequest, Limits, Request, Response, frame, head_end, parse_head
 
 
 def get(line: str = "GET / HTTP/1.1", *headers: str) -> Request:
@@ -155,35 +155,6 @@ def test_head_too_large(buffer: bytes, status: int) -> None:
     assert caught.value.status == status
 
 
-@pytest.mark.parametrize("line", ["POST / HTTP/1.1", "get / HTTP/1.1", "OPTIONS * HTTP/1.1", "CONNECT a:1 HTTP/1.1"])
-def test_methods(line: str) -> None:
-    """Every method but GET and HEAD is refused, and the answer names those two."""
-    refused = refusal(get(line))
-
-    assert refused is not None
-    assert refused.status == 405
-    assert ("Allow", "GET, HEAD") in refused.headers
-
-
-@pytest.mark.parametrize(
-    ("header", "accepted"),
-    [
-        ("Content-Length: 0", True),
-        ("Content-Length: 5", False),
-        ("Content-Length: 0, 5", False),
-        ("Content-Length: -1", False),
-        ("Transfer-Encoding: chunked", False),
-        ("Accept: */*", True),
-    ],
-)
-def test_bodies(header: str, *, accepted: bool) -> None:
-    """A request that announces a body is refused: we would not know where the next one starts."""
-    refused = refusal(get("GET / HTTP/1.1", header))
-
-    assert (refused is None) is accepted
-    assert refused is None or refused.status == 400
-
-
 def test_frame_bytes() -> None:
     """A body of bytes has its length, and the connection lives on without saying so."""
     sent, kept = framed(Response(200, [("Content-Type", "text/plain")], b"hello"), get())
@@ -275,11 +246,3 @@ def test_frame_refuses_injection(header: tuple[str, str]) -> None:
     """A response header cannot smuggle in another one."""
     with pytest.raises(ValueError, match="invalid response header"):
         frame(Response(200, [header], b""), get(), keep_alive=True)
-
-
-def test_not_found() -> None:
-    """A 404 names what there is."""
-    response = not_found("/metric", ["/metrics", "/healthz"])
-
-    assert response.status == 404
-    assert response.body == b"no page at /metric; try /metrics, /healthz\n"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from operator import attrgetter
 
 from gpuledger import __version__
-from gpuledger.catalog.family import C, Family, G, I, Series, at, flag, named
+from gpuledger.catalog.family import C, Family, G, I, Series, Value, at, flag, named, time
 from gpuledger.catalog.kinds import EXPORTER
-from gpuledger.model import Tick
+from gpuledger.model import ProviderHealth, Tick
 
 SELF = "gpuledger itself"
 
@@ -17,24 +18,8 @@ def _build(tick: Tick) -> Series:
     return (((__version__, platform.python_version(), tick.source), 1),)
 
 
-def _upstream_failures(tick: Tick) -> Series:
-    upstream = tick.health.upstream
-    return [((kind,), count) for kind, count in upstream.failures] if upstream else ()
-
-
-def _upstream_success(tick: Tick) -> float | None:
-    upstream = tick.health.upstream
-    return upstream.last_success_ns / 1e9 if upstream and upstream.last_success_ns else None
-
-
-def _otlp_success(tick: Tick) -> float | None:
-    otlp = tick.health.otlp
-    return otlp.last_success_ns / 1e9 if otlp and otlp.last_success_ns else None
-
-
-def _otlp_dropped(tick: Tick) -> Series:
-    otlp = tick.health.otlp
-    return [((reason,), count) for reason, count in otlp.dropped] if otlp else ()
+def _providers(read: Callable[[ProviderHealth], Value | None]) -> Callable[[Tick], Series]:
+    return lambda tick: [((p.name,), value) for p in tick.owners.providers if (value := read(p)) is not None]
 
 
 def _driver(tick: Tick) -> Series:
@@ -88,18 +73,18 @@ FAMILIES: tuple[Family, ...] = (
            "HTTP connections closed, or rejected with 503, because of the connection limit.",
            SELF, at("health.http_rejected")),
     Family("gpuledger_provider_up", G, EXPORTER, "1 if the name provider answers; the log has the reason if not.",
-           SELF, series=lambda t: [((p.name,), int(p.up)) for p in t.owners.providers], labels=("provider",)),
+           SELF, series=_providers(flag("up")), labels=("provider",)),
     Family("gpuledger_provider_changed_timestamp_seconds", G, EXPORTER,
            "Unix time at which the provider last went up or down.",
-           SELF, series=lambda t: [((p.name,), p.since_ns / 1e9) for p in t.owners.providers], labels=("provider",),
+           SELF, series=_providers(at("since_ns", 1e9)), labels=("provider",),
            unit="seconds"),
     Family("gpuledger_provider_success_timestamp_seconds", G, EXPORTER, "Unix time of the provider's last success.",
            SELF, labels=("provider",), unit="seconds",
-           series=lambda t: [((p.name,), p.last_success_ns / 1e9) for p in t.owners.providers if p.last_success_ns]),
+           series=_providers(time("last_success_ns"))),
     Family("gpuledger_provider_requests_total", C, EXPORTER, "Requests to the provider.",
-           SELF, series=lambda t: [((p.name,), p.fetches) for p in t.owners.providers], labels=("provider",)),
+           SELF, series=_providers(at("fetches")), labels=("provider",)),
     Family("gpuledger_provider_failures_total", C, EXPORTER, "Failed requests to the provider.",
-           SELF, series=lambda t: [((p.name,), p.failures) for p in t.owners.providers], labels=("provider",)),
+           SELF, series=_providers(at("failures")), labels=("provider",)),
     Family("gpuledger_processes_unresolved", G, EXPORTER,
            "Processes on GPUs whose owner is not fully resolved, by reason.",
            SELF, series=named("owners.unresolved"), labels=("reason",)),
@@ -126,7 +111,8 @@ FAMILIES: tuple[Family, ...] = (
            "1 if the dcgm-exporter of --dcgm-exporter.url answers; the log has the reason if not.",
            SELF, flag("health.upstream.up")),
     Family("gpuledger_upstream_success_timestamp_seconds", G, EXPORTER,
-           "Unix time of the dcgm-exporter's last valid response.", SELF, _upstream_success, unit="seconds"),
+           "Unix time of the dcgm-exporter's last valid response.",
+           SELF, time("health.upstream.last_success_ns"), unit="seconds"),
     Family("gpuledger_upstream_duration_seconds", G, EXPORTER,
            "Time to read and label the dcgm-exporter's last valid response.",
            SELF, at("health.upstream.duration_ns", 1e9), unit="seconds"),
@@ -139,12 +125,13 @@ FAMILIES: tuple[Family, ...] = (
            SELF, at("health.upstream.duplicates")),
     Family("gpuledger_upstream_failures_total", C, EXPORTER,
            "Failed reads of the dcgm-exporter, by reason.",
-           SELF, series=_upstream_failures, labels=("reason",)),
+           SELF, series=named("health.upstream.failures"), labels=("reason",)),
     Family("gpuledger_otlp_up", G, EXPORTER,
            "1 if the collector of --otlp.endpoint accepts metrics; the log has the reason if not.",
            SELF, flag("health.otlp.up")),
     Family("gpuledger_otlp_success_timestamp_seconds", G, EXPORTER,
-           "Unix time at which the collector last accepted a request.", SELF, _otlp_success, unit="seconds"),
+           "Unix time at which the collector last accepted a request.",
+           SELF, time("health.otlp.last_success_ns"), unit="seconds"),
     Family("gpuledger_otlp_waiting_requests", G, EXPORTER, "Requests to the collector that are not sent yet.",
            SELF, at("health.otlp.waiting")),
     Family("gpuledger_otlp_sent_points_total", C, EXPORTER, "Data points in requests that the collector accepted.",
@@ -153,7 +140,7 @@ FAMILIES: tuple[Family, ...] = (
            "Data points that the collector rejected in these requests.", SELF, at("health.otlp.rejected_points")),
     Family("gpuledger_otlp_dropped_requests_total", C, EXPORTER,
            "Requests to the collector that were dropped, by reason.",
-           SELF, series=_otlp_dropped, labels=("reason",)),
+           SELF, series=named("health.otlp.dropped"), labels=("reason",)),
     Family("gpuledger_dcgm_up", G, EXPORTER,
            "1 if DCGM answers; the log has the reason if not. Absent without --collector.dcgm.",
            "every DCGM call", flag("dcgm.up")),

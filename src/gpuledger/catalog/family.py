@@ -101,6 +101,12 @@ def at(path: str, scale: float = 1) -> Callable[[Any], Value | None]:
     return lambda thing: None if (v := read(thing)) is None else v / scale
 
 
+def time(path: str) -> Callable[[Any], Value | None]:
+    """The Unix time in nanoseconds at `path`, in seconds; absent if it is 0."""
+    read = at(path, 1e9)
+    return lambda thing: read(thing) or None
+
+
 def flag(path: str) -> Callable[[Any], Value | None]:
     """The boolean at `path`, as 1 or 0."""
     read = at(path)
@@ -120,11 +126,11 @@ def divided(part: str) -> Callable[[Percentages | None], Value | None]:
 
 
 def named(path: str, scale: float = 1, times: int = 1) -> Callable[[Any], Series]:
-    """The labelled values at `path`, one series per label."""
-    read = attrgetter(path)
+    """The labelled values at `path`, one series per label; none if a record on the way is None."""
+    read: Callable[[Any], Any] = at(path)
     if scale == 1:
-        return lambda thing: [((name,), v * times) for name, v in read(thing)]
-    return lambda thing: [((name,), v / scale) for name, v in read(thing)]
+        return lambda thing: [((name,), v * times) for name, v in read(thing) or ()]
+    return lambda thing: [((name,), v / scale) for name, v in read(thing) or ()]
 
 
 def pcie(way: str) -> Callable[[Reading], Value | None]:

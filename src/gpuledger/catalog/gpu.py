@@ -109,14 +109,6 @@ def has_unknown_memory(memory: MemoryAccount) -> Value | None:
     return None if memory.unknown_bytes is None else int(memory.unknown_bytes > 0)
 
 
-def _energy_source(account: Account) -> Series:
-    return (((account.source,), 1),) if account.source else ()
-
-
-def _parked_source(account: Account) -> Series:
-    return (((account.parked_power_source,), 1),) if account.parked_power_source else ()
-
-
 def _counter_power(account: Account) -> Value | None:
     if not account.checked_power_mj:
         return None
@@ -176,7 +168,7 @@ GPUS: tuple[Family, ...] = (
            ENERGY, at("energy_mj", 1000), unit="joules"),
     Family("gpu_energy_source_info", I, GPU_ACCOUNT,
            "Source of the energy: counter, or power (integrated over time) without a counter or with a stuck one.",
-           LEDGER, series=_energy_source, labels=("source",)),
+           LEDGER, series=info("source"), labels=("source",)),
     Family("gpu_idle_energy_joules_total", C, GPU_ACCOUNT, "Energy used while no process was on the GPU.",
            LEDGER, at("idle_mj", 1000), unit="joules"),
     Family("gpu_retired_energy_joules_total", C, GPU_ACCOUNT, "Energy of exited processes that are no longer exposed.",
@@ -192,7 +184,7 @@ GPUS: tuple[Family, ...] = (
     Family("gpu_parked_power_source_info", I, GPU_ACCOUNT,
            "Source of the parked power: measured at rest, fitted to power and activity, earlier (from the journal), "
            "or model (usual for the GPU model).",
-           LEDGER, series=_parked_source, labels=("source",)),
+           LEDGER, series=info("parked_power_source"), labels=("source",)),
     Family("gpu_energy_over_power_ratio", G, GPU_ACCOUNT,
            "Increase of the energy counter divided by integrated power, over the last hours; close to 1.",
            LEDGER, _counter_power, unit="ratio"),

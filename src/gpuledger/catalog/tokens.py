@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gpuledger.catalog.family import C, Family, G, Series, Value, at
+from collections.abc import Callable
+
+from gpuledger.catalog.family import C, Family, G, Series, at
 from gpuledger.catalog.kinds import EXPORTER, SERVER
 from gpuledger.model import Tick, TokenServer
 
@@ -10,30 +12,13 @@ COUNTERS = "the server's own /metrics, with --tokens.scrape"
 JOIN = "the ledger, and the server's own /metrics, with --tokens.scrape"
 
 
-def _prompt(server: TokenServer) -> Series:
-    return [((count.engine, count.model), count.prompt) for count in server.counts]
+def _counts(field: str) -> Callable[[TokenServer], Series]:
+    return lambda server: [((count.engine, count.model), getattr(count, field)) for count in server.counts]
 
 
-def _output(server: TokenServer) -> Series:
-    return [((count.engine, count.model), count.output) for count in server.counts]
-
-
-def _per_output_token(server: TokenServer) -> Value | None:
-    return None if server.rates is None else server.rates.joules_per_output_token
-
-
-def _per_token(server: TokenServer) -> Value | None:
-    return None if server.rates is None else server.rates.joules_per_token
-
-
-def _phases(server: TokenServer) -> Series:
-    phases = server.phases
-    return () if phases is None else ((("prefill",), phases.prompt_j), (("decode",), phases.output_j))
-
-
-def _phase_errors(server: TokenServer) -> Series:
-    phases = server.phases
-    return () if phases is None else ((("prefill",), phases.prompt_error_j), (("decode",), phases.output_error_j))
+def _phases(prompt: str, output: str) -> Callable[[TokenServer], Series]:
+    fields = (("prefill", at(f"phases.{prompt}")), ("decode", at(f"phases.{output}")))
+    return lambda server: [((phase,), joules) for phase, read in fields if (joules := read(server)) is not None]
 
 
 def _up(tick: Tick) -> Series:
@@ -46,9 +31,9 @@ def _failures(tick: Tick) -> Series:
 
 FAMILIES: tuple[Family, ...] = (
     Family("gpu_server_prompt_tokens_total", C, SERVER, "Prompt tokens of a model, as its server counts them.",
-           COUNTERS, series=_prompt, labels=("engine", "model_name"), needs="servers"),
+           COUNTERS, series=_counts("prompt"), labels=("engine", "model_name"), needs="servers"),
     Family("gpu_server_output_tokens_total", C, SERVER, "Output tokens of a model, as its server counts them.",
-           COUNTERS, series=_output, labels=("engine", "model_name"), needs="servers"),
+           COUNTERS, series=_counts("output"), labels=("engine", "model_name"), needs="servers"),
     Family("gpu_server_work_energy_joules_total", C, SERVER,
            "Energy of the server's owner above parked power, over all its GPUs, since the exporter started.",
            JOIN, at("work_mj", 1000), unit="joules", needs="servers"),
@@ -57,17 +42,17 @@ FAMILIES: tuple[Family, ...] = (
            JOIN, at("parked_mj", 1000), unit="joules", needs="servers"),
     Family("gpu_server_output_token_energy_joules", G, SERVER,
            "Energy above parked power per output token, over the last minute.",
-           JOIN, _per_output_token, unit="joules", needs="servers"),
+           JOIN, at("rates.joules_per_output_token"), unit="joules", needs="servers"),
     Family("gpu_server_token_energy_joules", G, SERVER,
            "Energy above parked power per token, prompt and output together, over the last minute.",
-           JOIN, _per_token, unit="joules", needs="servers"),
+           JOIN, at("rates.joules_per_token"), unit="joules", needs="servers"),
     Family("gpu_server_phase_token_energy_joules", G, SERVER,
            "Estimated energy above parked power of a prompt token (prefill) and of an output token (decode), over the "
            "last minutes; absent if the server's load does not determine both.",
-           JOIN, series=_phases, labels=("phase",), unit="joules", needs="servers"),
+           JOIN, series=_phases("prompt_j", "output_j"), labels=("phase",), unit="joules", needs="servers"),
     Family("gpu_server_phase_token_energy_error_joules", G, SERVER,
            "Standard error of gpu_server_phase_token_energy_joules.",
-           JOIN, series=_phase_errors, labels=("phase",), unit="joules", needs="servers"),
+           JOIN, series=_phases("prompt_error_j", "output_error_j"), labels=("phase",), unit="joules", needs="servers"),
     Family("gpuledger_tokens_up", G, EXPORTER,
            "1 if the server of --tokens.scrape answers with token counters; the log has the reason if not.",
            COUNTERS, series=_up, labels=("server",), needs="servers"),

@@ -119,6 +119,13 @@ class ContainerUse:
     """Memory attributed to it by inference; the driver lists no process of it."""
 
 
+def use_identity(use: ProcessUse | ContainerUse) -> tuple[object, ...]:
+    """A key that finds the same process or container on the same device in another tick."""
+    if isinstance(use, ContainerUse):
+        return use.device.uuid, use.owner.container_id, use.owner.pod_uid, use.owner.container
+    return use.device.uuid, use.resident.pid, use.facts.start_ticks if use.facts is not None else None
+
+
 @dataclass(frozen=True, slots=True)
 class AllocationUse:
     """How a device was used by the pod, container or job it is allocated to: allocated = busy + idle + unknown."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from gpuledger import __version__
 from gpuledger.model import Tick
-from gpuledger.web.bodies import compress
 from gpuledger.web.files import Files
 from gpuledger.web.http import Request, Response
 from gpuledger.web.negotiate import choose_encoding
+from gpuledger.web.responses import MANY_STREAMS, NOT_READY, compress, encoded
 from gpuledger.web.snapshot.build import snapshot
 from gpuledger.web.snapshot.codec import encode, schemas
 from gpuledger.web.snapshot.history import History, Past
@@ -24,7 +24,7 @@ ROOT = "/api/v1"
 DESCRIPTION = "openapi.json"
 MAX_STREAMS = 16
 NO_STORE = ("Cache-Control", "no-store")
-NOT_READY = Response.text(503, "the first tick is not finished; retry in a second", ("Retry-After", "1"))
+EVENTS = "text/event-stream"
 BEGIN, END = b"data: ", b"\n\n"
 """Around the JSON of an event, which is one line."""
 
@@ -86,15 +86,13 @@ class Api:
         return _response(request, cached[1])
 
     def _events(self, request: Request) -> Response:
-        gzip = choose_encoding(request.headers.get("accept-encoding")) == "gzip"
-        headers = [("Content-Type", "text/event-stream"), NO_STORE, ("Vary", "Accept-Encoding")]
-        headers += [("Content-Encoding", "gzip")] * gzip
         if request.method == "HEAD":
-            return Response(200, headers, b"")
+            return encoded(request, EVENTS, lambda _: b"", NO_STORE)
+        gzip = choose_encoding(request.headers.get("accept-encoding")) == "gzip"
         stream = self.streams.join(gzip=gzip)
         if stream is None:
-            return Response.text(503, f"too many open streams; poll {ROOT}/snapshot instead", ("Retry-After", "10"))
-        return Response(200, headers, stream, live=True)
+            return MANY_STREAMS
+        return encoded(request, EVENTS, lambda _: stream, NO_STORE, live=True)
 
     def _index(self, request: Request) -> Response:
         description: dict[str, Any] = json.loads(self._files.text(DESCRIPTION))
@@ -103,10 +101,11 @@ class Api:
 
 
 def _response(request: Request, body: bytes) -> Response:
-    headers = [("Content-Type", "application/json"), NO_STORE, ("Vary", "Accept-Encoding")]
-    if choose_encoding(request.headers.get("accept-encoding")) == "gzip":
-        return Response(200, [*headers, ("Content-Encoding", "gzip")], b"".join(compress([body])))
-    return Response(200, headers, body)
+    return encoded(request, "application/json", lambda encoding: _packed(body, encoding), NO_STORE)
+
+
+def _packed(body: bytes, encoding: str) -> bytes:
+    return b"".join(compress([body])) if encoding == "gzip" else body
 
 
 def describe(name: str, text: str) -> str:

@@ -11,12 +11,12 @@ from gpuledger.catalog import GROUPS
 from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.model import Tick
 from gpuledger.web import scaling
-from gpuledger.web.api import NOT_READY, Api
-from gpuledger.web.bodies import Bodies, DialectBodies, Families, UpstreamBodies, headers
+from gpuledger.web.api import Api
+from gpuledger.web.bodies import Bodies, DialectBodies, Families, UpstreamBodies
 from gpuledger.web.files import FOLDER, TYPES, Files
-from gpuledger.web.http import Request, Response, not_found
+from gpuledger.web.http import Request, Response
 from gpuledger.web.json import learned_json
-from gpuledger.web.negotiate import Format, choose_encoding, choose_format
+from gpuledger.web.responses import NOT_READY, not_found
 from gpuledger.web.snapshot.history import History
 
 NO_CHOICES = Choices()
@@ -123,26 +123,19 @@ class App:
 
     def _render(self, request: Request, bodies: Bodies) -> Response:
         tick = self._latest()
-        if tick is None:
-            return NOT_READY
-        fmt = choose_format(request.headers.get("accept")) if bodies.openmetrics else Format.TEXT
-        encoding = choose_encoding(request.headers.get("accept-encoding"))
-        return Response(200, headers(fmt, encoding), bodies.get(tick, fmt, encoding))
+        return NOT_READY if tick is None else bodies.response(request, tick)
 
     def _upstream(self, request: Request) -> Response:
-        encoding = choose_encoding(request.headers.get("accept-encoding"))
-        body = self._upstream_bodies.get(encoding)
-        if body is None:
+        response = self._upstream_bodies.response(request)
+        if response is None:
             tick = self._latest()
             upstream = tick.health.upstream if tick else None
             return Response.text(503, f"no metrics to pass on: {upstream.reason if upstream else 'not read yet'}")
-        return Response(200, headers(Format.TEXT, encoding), body)
+        return response
 
     def _fingerprints(self, _: Request) -> Response:
         tick = self._latest()
-        if tick is None:
-            return NOT_READY
-        return Response(200, JSON, learned_json(tick))
+        return NOT_READY if tick is None else Response(200, JSON, learned_json(tick))
 
     def _scaling(self, request: Request) -> Response:
         tick, ready = self._latest(), self._readyz(request)
@@ -160,9 +153,7 @@ class App:
         return Response.text(200, "ok")
 
     def _readyz(self, request: Request) -> Response:
-        if self._latest() is None:
-            return NOT_READY
-        return self._healthz(request)
+        return NOT_READY if self._latest() is None else self._healthz(request)
 
     def _file(self, name: str) -> Callable[[Request], Response]:
         return lambda request: self._files.answer(name, request)

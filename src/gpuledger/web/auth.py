@@ -19,6 +19,7 @@ from itertools import takewhile
 
 from gpuledger.web.connection import Closable, Handler
 from gpuledger.web.http import Request, Response
+from gpuledger.web.responses import MANY_LOGINS, UNAUTHORIZED
 from gpuledger.web.webconfig import WebConfig
 
 CACHE_SIZE = 100
@@ -34,9 +35,6 @@ PASSWORD_BYTES = 72
 
 Compare = Callable[[bytes, bytes], bool]
 """Whether a password matches a hash."""
-
-UNAUTHORIZED = Response.text(401, "Unauthorized", ("WWW-Authenticate", "Basic"))
-BUSY = Response.text(503, "too many logins at a time; try again in a second", ("Retry-After", "1"))
 
 
 class BasicAuth:
@@ -117,7 +115,7 @@ class Logins:
         valid = self._cached(key)
         if valid is None:
             if not self._enqueue(client := _Client(address)):
-                return BUSY
+                return MANY_LOGINS
             try:
                 valid = self._check(key, password, compared_hash, known=bool(hashed))
             finally:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
 from gpuledger.catalog import GROUPS, Family, Moment
 from gpuledger.catalog.dialects import DIALECTS, Choices, families_of
-from gpuledger.web.negotiate import Format
+from gpuledger.web.http import Request, Response
+from gpuledger.web.negotiate import Format, choose_format
+from gpuledger.web.responses import compress, encoded
 from gpuledger.web.text import Renderer
 
 LARGEST_CACHED_BYTES = 4 << 20
 """A larger body is streamed instead of cached: 100,000 series are 23 MB as text, 3 MB compressed."""
 CACHED_DIALECTS = 8
 """Combinations of dialects or groups that are cached; clients choose which, but not how many."""
-GZIP = zlib.MAX_WBITS | 16
+
+VARY = "Accept, Accept-Encoding"
 
 Families = Sequence[tuple[bytes, bytes]]
 """Name and lines of each family of another exporter."""
@@ -37,6 +39,11 @@ class Bodies:
         self._lock = threading.Lock()
         self._tick: Moment = None
         self._cache: dict[tuple[Format, str], bytes] = {}
+
+    def response(self, request: Request, tick: Moment) -> Response:
+        """The metrics in the format and encoding that the client prefers."""
+        fmt = choose_format(request.headers.get("accept")) if self.openmetrics else Format.TEXT
+        return encoded(request, fmt.content_type, lambda encoding: self.get(tick, fmt, encoding), vary=VARY)
 
     def get(self, tick: Moment, fmt: Format, encoding: str) -> bytes | Iterable[bytes]:
         """The whole body, or chunks if it is too large to cache."""
@@ -99,11 +106,14 @@ class UpstreamBodies:
         self._lock = threading.Lock()
         self._compressed: tuple[Families | None, bytes] = (None, b"")
 
-    def get(self, encoding: str) -> bytes | Iterable[bytes] | None:
-        """The whole body, or chunks if it is large."""
+    def response(self, request: Request) -> Response | None:
+        """The metrics; None if there are none to pass on."""
         families = self._latest()
         if families is None:
             return None
+        return encoded(request, Format.TEXT.content_type, lambda encoding: self._get(families, encoding), vary=VARY)
+
+    def _get(self, families: Families, encoding: str) -> bytes | Iterable[bytes]:
         texts = (text for _, text in families)
         if encoding != "gzip":
             return join_small(texts)
@@ -115,21 +125,6 @@ class UpstreamBodies:
     def without(self, names: Collection[str]) -> Iterator[bytes]:
         """The families that can follow metrics of these names: no family may appear twice."""
         return (text for name, text in self._latest() or () if name.decode() not in names)
-
-
-def headers(fmt: Format, encoding: str) -> list[tuple[str, str]]:
-    """The headers of a response with metrics."""
-    content = [("Content-Type", fmt.content_type), ("Vary", "Accept, Accept-Encoding")]
-    return content if encoding == "identity" else [*content, ("Content-Encoding", encoding)]
-
-
-def compress(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Gzip at level 1: a tenth of the size in a third of the time of level 6."""
-    stream = zlib.compressobj(1, zlib.DEFLATED, GZIP)
-    for chunk in chunks:
-        if data := stream.compress(chunk):
-            yield data
-    yield stream.flush()
 
 
 def join_small(chunks: Iterator[bytes]) -> bytes | Iterable[bytes]:

@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.web import http
 from gpuledger.web.http import BadRequest, Limits, Request, Response
+from gpuledger.web.responses import NOT_RENDERED, refusal
 
 Handler = Callable[[Request], Response]
 
@@ -87,10 +88,10 @@ class Connection:
         """Call the handler and send its response; return whether the connection can be reused."""
         try:
             response = handler(request)
-            pieces, keep = http.frame(response, request, keep_alive=keep_alive and http.refusal(request) is None)
+            pieces, keep = http.frame(response, request, keep_alive=keep_alive and refusal(request) is None)
         except BaseException as error:  # noqa: BLE001  # even SystemExit has nowhere to go in this thread
             _log_failure(request, error)
-            response = Response.text(500, "the page could not be rendered; see the log of the exporter")
+            response = NOT_RENDERED
             pieces, keep = http.frame(response, request, keep_alive=False)
         deadline = Deadline(self.limits.write_s)
         try:

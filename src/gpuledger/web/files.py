@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.web.bodies import compress
 from gpuledger.web.http import Request, Response
-from gpuledger.web.negotiate import choose_encoding
+from gpuledger.web.responses import compress, encoded
 
 FOLDER = Path(__file__).parent / "page"
 TYPES = {
@@ -45,20 +44,17 @@ class Files:
     def answer(self, name: str, request: Request) -> Response:
         """The file, or status 304 if the client has the current version."""
         file = self._get(name)
-        headers = [
+        headers = (
             ("Cache-Control", "no-cache"),
             ("ETag", file.tag),
-            ("Vary", "Accept-Encoding"),
             ("Content-Security-Policy", POLICY),
             ("Referrer-Policy", "no-referrer"),
-        ]
+        )
         client_tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
         if file.tag in client_tags:
-            return Response(304, headers, b"")
-        headers.append(("Content-Type", TYPES[Path(name).suffix]))
-        if choose_encoding(request.headers.get("accept-encoding")) == "gzip":
-            return Response(200, [*headers, ("Content-Encoding", "gzip")], file.compressed)
-        return Response(200, headers, file.plain)
+            return Response(304, [*headers, ("Vary", "Accept-Encoding")], b"")
+        bodies = {"gzip": file.compressed, "identity": file.plain}
+        return encoded(request, TYPES[Path(name).suffix], bodies.__getitem__, *headers)
 
     def text(self, name: str) -> str:
         """The content of a file."""

@@ -95,22 +95,6 @@ class Response:
         return cls(status, (("Content-Type", "text/plain; charset=utf-8"), *headers), f"{message}\n".encode())
 
 
-def not_found(path: str, pages: Sequence[str]) -> Response:
-    """A 404 that lists the available pages."""
-    return Response.text(404, f"no page at {path}; try {', '.join(pages)}")
-
-
-def refusal(request: Request) -> Response | None:
-    """The response to a valid request that no handler serves; None if a handler may see it."""
-    if request.method not in ("GET", "HEAD"):
-        message = f"method {request.method} is not supported; use GET or HEAD"
-        return Response.text(405, message, ("Allow", "GET, HEAD"))
-    length = request.headers.get("content-length", "0")
-    if length.strip("0, ") or "transfer-encoding" in request.headers:
-        return Response.text(400, "a request body is not accepted; send the request without one")
-    return None
-
-
 def head_end(buffer: bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> int:
     """The length of the head at the start of the buffer, including the blank line; 0 if it is not complete."""
     if buffer.find(b"\n", 0, limits.line_bytes) < 0 and len(buffer) >= limits.line_bytes:
@@ -225,7 +209,7 @@ def _headers(lines: Sequence[str], max_headers: int) -> dict[str, str]:
 def _target(method: str, target: str) -> tuple[str, dict[str, list[str]]]:
     """Path and query of a request target."""
     if method == "CONNECT" or (method, target) == ("OPTIONS", "*"):
-        return target, {}  # not a path; `refusal` responds to it
+        return target, {}  # not a path; `responses.refusal` responds to it
     absolute = _ABSOLUTE.match(target)
     if absolute:
         target = target[absolute.end() :]

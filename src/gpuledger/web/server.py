@@ -16,7 +16,7 @@ import os
 import selectors
 import socket
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, cast
 
 from gpuledger.errors import ListenError
 from gpuledger.web import http
-from gpuledger.web.connection import LINGER_S, Connection, Handler, choose_victim
-from gpuledger.web.http import BadRequest, Limits, Response
+from gpuledger.web.connection import Connection, Handler, choose_victim
+from gpuledger.web.http import BadRequest, Limits
 from gpuledger.web.listen import check_address, listen
+from gpuledger.web.responses import MANY_CONNECTIONS, refusal
 
 if TYPE_CHECKING:
     from ssl import SSLSocket  # 3 MB, only with TLS
@@ -37,12 +38,10 @@ Middleware = Callable[[Handler], Handler]
 
 log = logging.getLogger(__name__)
 
-_LINGERING = 16  # rejected connections that are kept open for LINGER_S
 _PENDING = 512  # connections without a thread
-_ENDING = 4  # threads of evicted clients
+_ENDING = 4  # evicted clients whose threads have not ended
 _POLL_S = 0.05  # while clients wait for a thread: another one may have become slow
 _SEND_BUFFER = 256 * 1024  # kernel memory of a client that does not read; the kernel's own limit is 4 MB
-_FULL = Response.text(503, "all connections are in use; try again in a second", ("Retry-After", "1"))
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -79,22 +78,20 @@ class Server:
         for address in addresses:
             check_address(address)
         self._addresses = list(addresses)
-        handler = _with_refusals(handler)
-        self._handler = handler if middleware is None else middleware(handler)
+        served: Handler = lambda request: refusal(request) or handler(request)  # noqa: E731
+        self._handler = served if middleware is None else middleware(served)
         self._wrap, self._limits, self._max_connections = wrap, limits, max_connections
         self._reserved = max_connections // 4 if wrap is None else 0  # with TLS, health checks cannot be recognized
         self._listeners = list(sockets)
         self._stopping = threading.Event()
         self._changed = threading.Condition()  # guards the connections, their states and the count
         self._connections: set[Connection] = set()  # with a thread
-        self._ending: set[Connection] = set()  # evicted
         self._accepted = self._evicted = self._rejected = 0
         # The following belong to the accept thread.
         self._selector: selectors.BaseSelector
         # Clients that have sent nothing, and clients that wait for a thread: whether for a health check. Oldest first.
         self._silent: dict[Connection, None] = {}
         self._ready: dict[Connection, bool] = {}
-        self._lingering: deque[tuple[float, socket.socket]] = deque()
         self._exhausted = False
         self._thread: threading.Thread | None = None
         self._wake: socket.socket | None = None
@@ -162,7 +159,8 @@ class Server:
                 listener.setblocking(False)
                 selector.register(listener, selectors.EVENT_READ, listener)
             while not self._stopping.is_set():
-                for key, _ in selector.select(self._pause_s()):
+                pause_s = _POLL_S if self._ready else self._limits.head_s if self._silent else None
+                for key, _ in selector.select(pause_s):
                     if key.data is None:
                         woken.recv(4096)
                     elif isinstance(key.data, Connection):
@@ -174,12 +172,6 @@ class Server:
             for pending in (self._silent, self._ready):
                 while pending:
                     pending.popitem()[0].sock.close()
-        self._close_lingering(float("inf"))
-
-    def _pause_s(self) -> float | None:
-        if self._ready:
-            return _POLL_S
-        return min(LINGER_S, self._limits.head_s) if self._lingering or self._silent else None
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -232,7 +224,6 @@ class Server:
         return True
 
     def _expire(self, now: float) -> None:
-        self._close_lingering(now)
         for connection in list(takewhile(lambda c: _waited_s(c, now) >= self._limits.head_s, self._silent)):
             self._forget_silent(connection)
             connection.sock.close()
@@ -264,48 +255,36 @@ class Server:
                 self._reject(connection.sock)
 
     def _admit(self, connection: Connection, *, is_probe: bool) -> bool:
-        """Whether the client may have a thread, after evicting another client if needed."""
+        """Whether a thread is free for the client. If not, another client is evicted, and its thread will be free."""
         with self._changed:
-            free = self._max_connections - len(self._connections) - (0 if is_probe else self._reserved)
-            if free <= 0 and not self._evict(connection.address, monotonic()):
+            if len(self._connections) + (0 if is_probe else self._reserved) >= self._max_connections:
+                self._evict(connection.address, monotonic())
                 return False
             connection.waiting_since = monotonic()
             self._connections.add(connection)
             self._accepted += 1
             return True
 
-    def _evict(self, address: str, now: float) -> bool:
+    def _evict(self, address: str, now: float) -> None:
         """Evict a client for another one with this address, if possible. The caller holds the lock."""
-        victim = None
-        if len(self._ending) < _ENDING:
-            victim = choose_victim(self._connections, address, now)
-        if victim is None:
-            return False
-        victim.cut()
-        self._connections.discard(victim)
-        self._ending.add(victim)
-        self._evicted += 1
-        return True
+        staying = [connection for connection in self._connections if not connection.evicted]
+        victim = choose_victim(staying, address, now)
+        if victim is not None and len(self._connections) - len(staying) < _ENDING:
+            victim.cut()
+            self._evicted += 1
 
     def _reject(self, sock: socket.socket) -> None:
-        if self._stopping.is_set():
-            sock.close()
-            return
-        with self._changed:
-            self._rejected += 1
-        pieces, _ = http.frame(_FULL, None, keep_alive=False)
-        with contextlib.suppress(OSError):
-            sock.setblocking(False)
-            if self._wrap is None:  # TLS clients could not read it
-                sock.send(b"".join(pieces))
-            sock.shutdown(socket.SHUT_WR)
-        self._lingering.append((monotonic() + LINGER_S, sock))
-        if len(self._lingering) > _LINGERING:
-            self._lingering.popleft()[1].close()
-
-    def _close_lingering(self, now: float) -> None:
-        while self._lingering and self._lingering[0][0] <= now:
-            self._lingering.popleft()[1].close()
+        """Respond with 503 and close, after reading the request: closing with unread bytes drops the response."""
+        if not self._stopping.is_set():
+            with self._changed:
+                self._rejected += 1
+            pieces, _ = http.frame(MANY_CONNECTIONS, None, keep_alive=False)
+            with contextlib.suppress(OSError):
+                sock.setblocking(False)
+                if self._wrap is None:  # TLS clients could not read it
+                    sock.send(b"".join(pieces))
+                sock.recv(self._limits.head_bytes)
+        sock.close()
 
     def _serve(self, connection: Connection) -> None:
         try:
@@ -325,7 +304,6 @@ class Server:
         finally:
             with self._changed:
                 self._connections.discard(connection)
-                self._ending.discard(connection)
                 self._changed.notify_all()
             connection.sock.close()
             if self._ready and self._wake is not None:
@@ -376,7 +354,3 @@ class Server:
 
 def _waited_s(connection: Connection, now: float) -> float:
     return now - (connection.waiting_since or now)
-
-
-def _with_refusals(handler: Handler) -> Handler:
-    return lambda request: http.refusal(request) or handler(request)

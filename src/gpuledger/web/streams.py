@@ -23,7 +23,7 @@ class Event:
 
     @classmethod
     def of(cls, plain: bytes) -> Event:
-        """Compress at level 1, as `bodies.compress` does."""
+        """Compress at level 1, as `responses.compress` does."""
         stream = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
         return cls(plain, stream.compress(plain) + stream.flush(zlib.Z_FULL_FLUSH))
 

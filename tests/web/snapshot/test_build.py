@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuledger.books import Books
 from gpuledger.model import Driver, Owner, PhaseEnergy, Tick, TokenCounts, TokenRates, TokenServer
 from gpuledger.model.problem import Problem
-from gpuledger.web.snapshot.build import snapshot
+from gpuledger.web.snapshot.build import free_command, snapshot
 from gpuledger.web.snapshot.codec import decode, encode
 from tests.ledger.worlds import World
 from tests.web.snapshot.pictures import demo
@@ -162,3 +165,31 @@ def test_servers_of_language_models() -> None:
     assert (first.prefill_joules, first.decode_error_joules) == (0.5, 1.0)
     assert (second.owner, second.models, second.output_tokens, second.up) == ("", ("tgi",), None, False)
     assert [row.about for row in found.problems if row.kind == "unreachable"] == ["tokens of pid:7"]
+
+
+@pytest.mark.parametrize(
+    ("names", "command"),
+    [
+        (("research", "notebook-dana-0", "notebook", ""), "kubectl delete pod -n research notebook-dana-0"),
+        (("", "static", "main", ""), "kubectl delete pod static"),
+        (("", "", "triton", ""), "docker stop triton"),
+        (("", "", "", "211"), "scancel 211"),
+        (("", "", "", ""), ""),
+        (("", "", "x; rm -rf /", ""), "docker stop 'x; rm -rf /'"),
+        (("", "", "--all", ""), ""),
+        (("", "", "a\nb", ""), ""),
+    ],
+)
+def test_commands_that_free_a_device(names: tuple[str, str, str, str], command: str) -> None:
+    """A name that could be an option or has control characters gives no command."""
+    assert free_command(*names) == command
+
+
+@given(st.text(), st.text(min_size=1), st.text())
+def test_a_name_is_always_one_word(namespace: str, pod: str, container: str) -> None:
+    """Tenants choose names: whatever they are, a shell sees each as one word that is no option."""
+    command = free_command(namespace, pod, container, "")
+    if command:
+        words = shlex.split(command)
+        assert words == ["kubectl", "delete", "pod", *(["-n", namespace] if namespace else []), pod]
+        assert not pod.startswith("-")

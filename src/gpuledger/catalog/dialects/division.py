@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpuledger.ledger.split import apportion
-from gpuledger.model import ContainerUse, Percentages, Tick
+from gpuledger.model import ContainerUse, Percentages
 from gpuledger.model.holders import NO_HOLDER, HolderLabels, Holding
 from gpuledger.shares.activity import NOTHING, divisible, remaining_activity, scaled, total_activity
 
@@ -210,26 +210,3 @@ def _video(total: int | None, by_holder: Mapping[HolderLabels, Sequence[int | No
         {labels: sum(pct) for labels, pct in known.items() if len(pct) == len(by_holder[labels])},
         NO_HOLDER,
     )
-
-
-@dataclass(slots=True)
-class ContainerMemory:
-    """Memory of one container on one GPU, with all its MIG instances."""
-
-    listed_bytes: int | None = None
-    inferred_bytes: int | None = None
-    processes: int = 0
-
-
-def container_memory(tick: Tick) -> dict[tuple[str, str, int], ContainerMemory]:
-    """Memory by container name, container id and GPU index."""
-    result: dict[tuple[str, str, int], ContainerMemory] = {}
-    for use in tick.containers:
-        key = (use.owner.container, use.owner.container_id, use.device.index)
-        memory = result.setdefault(key, ContainerMemory())
-        memory.processes += use.processes
-        if use.memory_bytes is not None:
-            memory.listed_bytes = (memory.listed_bytes or 0) + use.memory_bytes
-        if use.inferred_bytes is not None:
-            memory.inferred_bytes = (memory.inferred_bytes or 0) + use.inferred_bytes
-    return result

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpuledger.catalog.dialects import Choices
-from gpuledger.catalog.dialects.division import ContainerMemory, container_memory
 from gpuledger.catalog.family import Family, G, Kind, Series, Thing, at
 from gpuledger.catalog.gpu import has_unknown_memory
 from gpuledger.catalog.kinds import ACCESS
 from gpuledger.model import Tick
 
+METHODS = ("nvidia-smi", "inference")
+
 
 def _containers(tick: Tick) -> list[Thing]:
-    return [((name, id_, str(gpu)), memory) for (name, id_, gpu), memory in container_memory(tick).items()]
+    """Bytes by method of each container, summed over the MIG instances of a GPU."""
+    containers: dict[tuple[str, str, str], dict[str, int]] = {}
+    for use in tick.containers:
+        by_method = containers.setdefault((use.owner.container, use.owner.container_id, str(use.device.index)), {})
+        for method, amount in zip(METHODS, (use.memory_bytes, use.inferred_bytes), strict=True):
+            if amount is not None:
+                by_method[method] = by_method.get(method, 0) + amount
+    return list(containers.items())
 
 
 def _gpus(tick: Tick) -> list[Thing]:
@@ -22,16 +32,14 @@ def _gpu_memory(tick: Tick) -> list[Thing]:
     return [(labels, tick.memory[r.device.uuid]) for labels, r in _gpus(tick) if r.device.uuid in tick.memory]
 
 
-def _memory(memory: ContainerMemory) -> Series:
-    methods = [("nvidia-smi", memory.listed_bytes), ("inference", memory.inferred_bytes)]
-    return [((method,), amount) for method, amount in methods if amount is not None]
+def _memory(by_method: Mapping[str, int]) -> Series:
+    return [((method,), by_method[method]) for method in METHODS if method in by_method]
 
 
 def _access(tick: Tick) -> list[Thing]:
     """Every container that is or may be on a GPU, as in the native metrics."""
     wanted = [ACCESS.labels.index(label) for label in ("container", "container_id", "gpu")]
-    containers = dict.fromkeys(tuple(labels[i] for i in wanted) for labels, _ in ACCESS.things(tick))
-    return [(labels, None) for labels in containers]
+    return [(tuple(labels[i] for i in wanted), None) for labels, _ in ACCESS.things(tick)]
 
 
 CONTAINERS = Kind(("container_name", "container_id", "gpu"), _containers)

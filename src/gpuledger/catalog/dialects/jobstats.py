@@ -13,10 +13,11 @@ from functools import partial
 
 from gpuledger.catalog.dialects import Choices
 from gpuledger.catalog.dialects.dcgm import of
-from gpuledger.catalog.family import Family, G, Kind, Thing, Value, at
+from gpuledger.catalog.family import Family, G, Kind, Thing, Value, activity, at
 from gpuledger.model import Device, ProcessUse, Reading, Tick, job_id
 
 LABELS = ("ordinal", "minor_number", "uuid", "name", "GPU_I_ID", "jobid", "userid")
+GRAPHICS = activity("graphics_pct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +65,14 @@ def _uid(uses: Iterable[ProcessUse]) -> str:
     return next((str(use.facts.uid) for use in uses if use.facts is not None and use.facts.uid is not None), "")
 
 
+def _devices(tick: Tick) -> list[Thing]:
+    return [(_labels(item.reading.device, item.gpu.device, item.job, item.user), item) for item in _job_devices(tick)]
+
+
 def _labels(device: Device, gpu: Device, job: str, user: str) -> tuple[str, ...]:
     minor = "" if gpu.minor is None else str(gpu.minor)
     instance = str(device.gpu_instance_id) if device.parent_uuid else ""
     return str(gpu.index), minor, device.uuid, device.name, instance, job, user
-
-
-class _Things:
-    """The devices of a tick, computed once for all families."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Tick, list[Thing]] | None = None
-
-    def __call__(self, tick: Tick) -> list[Thing]:
-        if self._last is None or self._last[0] is not tick:
-            things = [(_labels(d.reading.device, d.gpu.device, d.job, d.user), d) for d in _job_devices(tick)]
-            self._last = tick, things
-        return self._last[1]
 
 
 def _own(part: Callable[[ProcessUse], Value | None], whole: str, item: JobDevice) -> Value | None:
@@ -93,15 +85,8 @@ def _own(part: Callable[[ProcessUse], Value | None], whole: str, item: JobDevice
     return None if None in parts else sum(value for value in parts if value is not None)
 
 
-def _sm_pct(use: ProcessUse) -> int | None:
-    return None if use.sample is None else use.sample.sm_pct
-
-
 def _graphics(item: JobDevice) -> Value | None:
-    activity = item.reading.activity
-    if item.shared or activity is None or activity.graphics_pct is None:
-        return None
-    return round(activity.graphics_pct / 100, 5)
+    return None if item.shared else GRAPHICS(item.reading)
 
 
 def _number(text: str) -> Value | None:
@@ -110,7 +95,7 @@ def _number(text: str) -> Value | None:
 
 def families(_: Choices) -> tuple[Family, ...]:
     """The families that jobstats and its dashboards read."""
-    devices = Kind(LABELS, _Things())
+    devices = Kind(LABELS, _devices)
     node = Kind((), lambda tick: [((), sum(not reading.device.parent_uuid for reading in tick.readings))])
     temperature = of("temperatures_c", "gpu")
     return (
@@ -122,7 +107,7 @@ def families(_: Choices) -> tuple[Family, ...]:
                "gpu_memory_total_bytes", at("reading.memory_total_bytes")),
         Family("nvidia_gpu_duty_cycle", G, devices,
                "Utilization of the GPU in percent; on a GPU that jobs share, SM time of the job's processes.",
-               "gpu_utilization_ratio", partial(_own, _sm_pct, "utilization_pct")),
+               "gpu_utilization_ratio", partial(_own, at("sample.sm_pct"), "utilization_pct")),
         Family("nvidia_gpu_graphics_util_percent", G, devices,
                "Activity of the device from 0 to 1, which jobstats reads for MIG instances.",
                "gpu_graphics_active_ratio", _graphics),

@@ -23,6 +23,7 @@ from gpuledger.model import (
     TokenCounts,
     TokenRates,
 )
+from gpuledger.model.tick import use_identity
 
 WINDOW_S = 60.0
 LEAST_WINDOW_S = 2.0
@@ -107,7 +108,7 @@ class OwnerEnergy:
 
     def add(self, time_s: float, now_ns: int, uses: Sequence[Use]) -> None:
         """Add a tick. The first total of a process or container is a baseline: it may be of days before."""
-        now = {_identity(use): (sum([mj for _, mj in use.energy_mj]), use.parked_mj) for use in uses}
+        now = {use_identity(use): (sum([mj for _, mj in use.energy_mj]), use.parked_mj) for use in uses}
         for key, (energy_mj, parked_mj) in now.items():
             if key in self._before:
                 energy_before, parked_before = self._before[key]
@@ -134,12 +135,6 @@ class OwnerEnergy:
                 continue
             self._tensor_s += seconds * sum([pct or 0.0 for pct in tensor]) / 100
             self._dram_s += seconds * sum([pct or 0.0 for pct in dram]) / 100
-
-
-def _identity(use: Use) -> tuple[object, ...]:
-    if isinstance(use, ContainerUse):
-        return use.device.uuid, use.owner.container_id, use.owner.pod_uid, use.owner.container
-    return use.device.uuid, use.resident.pid, use.facts.start_ticks if use.facts is not None else None
 
 
 class Join:

@@ -11,9 +11,9 @@ from gpuledger.catalog.exporter import FAMILIES as EXPORTER_FAMILIES
 from gpuledger.catalog.family import C, G, Thing, at, flag
 from gpuledger.catalog.kinds import EXPORTER
 from gpuledger.tools.fleet.in_use import Key, Usage
-from gpuledger.web.bodies import Bodies, headers
-from gpuledger.web.http import Request, Response, not_found
-from gpuledger.web.negotiate import choose_encoding, choose_format
+from gpuledger.web.bodies import Bodies
+from gpuledger.web.http import Request, Response
+from gpuledger.web.responses import not_found
 from gpuledger.web.text import Renderer
 
 FROM = "Prometheus"
@@ -148,9 +148,7 @@ class Pages:
         return page(request) if page is not None else not_found(request.path, sorted(self._pages))
 
     def _metrics(self, request: Request) -> Response:
-        fmt = choose_format(request.headers.get("accept"))
-        encoding = choose_encoding(request.headers.get("accept-encoding"))
-        return Response(200, headers(fmt, encoding), self._bodies.get(self._state(), fmt, encoding))
+        return self._bodies.response(request, self._state())
 
     def _healthz(self, _: Request) -> Response:
         """Whether refreshes continue. A Prometheus that is down is no reason to restart the service."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuledger.model import IDLE_REASONS
 from gpuledger.model.owners import Owner
 from gpuledger.tools.prometheus.answer import Series
-from gpuledger.web.snapshot.release import free_command
+from gpuledger.web.snapshot.build import free_command
 from gpuledger.web.snapshot.schema import Snapshot
 
 JOULES_PER_KWH = 3.6e6

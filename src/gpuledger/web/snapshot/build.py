@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 from gpuledger import __version__
@@ -11,16 +12,16 @@ from gpuledger.model import (
     AllocationUse,
     ContainerUse,
     MemoryAccount,
-    Owner,
     ProcessUse,
+    ProviderHealth,
     Reading,
     Tick,
     TokenServer,
 )
 from gpuledger.model.holders import allocations
 from gpuledger.model.readings import Labelled
+from gpuledger.model.tick import use_identity
 from gpuledger.web.snapshot.problems import problems
-from gpuledger.web.snapshot.release import free_command
 from gpuledger.web.snapshot.schema import (
     AllocationRow,
     ContainerRow,
@@ -51,12 +52,7 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
         interval_seconds=tick.health.interval_ns / 1e9,
         node=node,
         recording=tick.source == "replay",
-        driver=DriverState(
-            up=tick.driver.up,
-            reason=tick.driver.reason,
-            driver_version=tick.driver.driver_version,
-            cuda_version=tick.driver.cuda_version,
-        ),
+        driver=DriverState(**_same(tick.driver, "up", "reason", "driver_version", "cuda_version")),
         gpus=tuple(_gpu(reading, tick, allocated.get(reading.device.uuid, set())) for reading in tick.readings),
         process_count=_process_count(tick),
         processes=tuple(_process(use, power) for use in tick.processes),
@@ -64,54 +60,44 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
         allocations=tuple(_allocation(use) for use in tick.allocations if use.state),
         servers=tuple(_server(server) for server in tick.servers or ()),
         dropped_processes=tick.dropped_processes,
-        providers=tuple(
-            Provider(
-                name=provider.name,
-                up=provider.up,
-                reason=provider.reason,
-                since=provider.since_ns / 1e9,
-                last_success=provider.last_success_ns / 1e9 or None,
-            )
-            for provider in tick.owners.providers
-        ),
+        providers=tuple(_provider(health) for health in tick.owners.providers),
         unresolved=dict(tick.owners.unresolved),
         host_pid_namespace=tick.owners.host_pid_namespace,
         tick_seconds=tick.health.duration_ns / 1e9,
         problems=tuple(
-            ProblemRow(
-                level=problem.severity,  # type: ignore[arg-type]  # one of SEVERITIES
-                about=problem.about,
-                what=problem.what,
-                fix=problem.fix,
-                kind=problem.kind,
-            )
+            ProblemRow(level=problem.severity, **_same(problem, "about", "what", "fix", "kind"))  # type: ignore[arg-type]
             for problem in problems(tick)
         ),
     )
 
 
+def _provider(health: ProviderHealth) -> Provider:
+    last_success = health.last_success_ns / 1e9 or None
+    return Provider(**_same(health, "name", "up", "reason"), since=health.since_ns / 1e9, last_success=last_success)
+
+
 def _server(server: TokenServer) -> ServerRow:
-    rates, phases, shown = server.rates, server.phases, server.owner is not None
     row = ServerRow(
         server=server.name,
-        owner=server.owner.display_name if server.owner is not None else "",
-        up=server.up,
-        reason=server.reason,
+        **_same(server, "up", "reason"),
         models=tuple(dict.fromkeys(count.model or count.engine for count in server.counts)),
-        prompt_tokens=sum(count.prompt for count in server.counts) if server.counts and shown else None,
-        output_tokens=sum(count.output for count in server.counts) if server.counts and shown else None,
     )
-    if rates is not None and shown:
+    if server.owner is None:  # on no GPU
+        return row
+    row = replace(row, owner=server.owner.display_name)
+    if server.counts:
+        prompt, output = (sum(tokens) for tokens in zip(*((c.prompt, c.output) for c in server.counts), strict=True))
+        row = replace(row, prompt_tokens=prompt, output_tokens=output)
+    if (rates := server.rates) is not None:
         row = replace(
             row,
             prompt_tokens_per_second=round(rates.prompt_tokens / rates.seconds, 3),
             output_tokens_per_second=round(rates.output_tokens / rates.seconds, 3),
             work_watts=round(rates.work_j / rates.seconds, 3),
             parked_watts=round(rates.parked_j / rates.seconds, 3),
-            joules_per_output_token=rates.joules_per_output_token,
-            joules_per_token=rates.joules_per_token,
+            **_same(rates, "joules_per_output_token", "joules_per_token"),
         )
-    if phases is not None and shown:
+    if (phases := server.phases) is not None:
         row = replace(
             row,
             prefill_joules=phases.prompt_j,
@@ -136,22 +122,16 @@ class _Power:
         uses: list[ProcessUse | ContainerUse] = []
         if before is not None and self._seconds * 1e9 >= MIN_INTERVAL_NS:
             uses = [*before.processes, *before.containers]
-        self._energy_mj = {_identity(use): _sum(use.energy_mj) for use in uses}
+        self._energy_mj = {use_identity(use): _sum(use.energy_mj) for use in uses}
         self._metered = metered_gpus(tick)
 
     def watts(self, use: ProcessUse | ContainerUse) -> float | None:
         """None for a new row, and if the GPU reports no energy."""
-        before_mj = self._energy_mj.get(_identity(use))
+        before_mj = self._energy_mj.get(use_identity(use))
         if before_mj is None or use.device.gpu_uuid not in self._metered:
             return None
         used_mj = _sum(use.energy_mj) - before_mj
         return None if used_mj < 0 else round(used_mj / 1000 / self._seconds, 3)
-
-
-def _identity(use: ProcessUse | ContainerUse) -> tuple[object, ...]:
-    if isinstance(use, ContainerUse):
-        return use.device.uuid, use.owner.container_id, use.owner.pod_uid, use.owner.container
-    return use.device.uuid, use.resident.pid, use.facts.start_ticks if use.facts is not None else None
 
 
 def _process_count(tick: Tick) -> int | None:
@@ -161,18 +141,19 @@ def _process_count(tick: Tick) -> int | None:
 
 
 def _gpu(reading: Reading, tick: Tick, allocated_to: set[str]) -> Gpu:
-    device = reading.device
-    account = tick.accounts.get(device.uuid)
+    device, account = reading.device, tick.accounts.get(reading.device.uuid)
+    booked: dict[str, Any] = {}
+    if account is not None:
+        booked = {
+            "energy": _energy(account),
+            "busy_seconds": _divided(account.busy_ns, 1e9),
+            "in_use": account.in_use,
+            "in_use_seconds": account.in_use_ns / 1e9,
+        }
     return Gpu(
         gpu=device.index,
-        uuid=device.uuid,
-        gpu_uuid=device.gpu_uuid,
-        name=device.name,
-        pci_bus_id=device.pci_bus_id,
-        parent_uuid=device.parent_uuid,
-        mig_profile=device.mig_profile,
-        up=reading.up,
-        reason=reading.reason,
+        **_same(device, "uuid", "gpu_uuid", "name", "pci_bus_id", "parent_uuid", "mig_profile"),
+        **_same(reading, "up", "reason", "mig_enabled"),
         memory=_memory(reading, tick.memory.get(device.uuid)),
         utilization_ratio=_divided(reading.utilization_pct, 100),
         memory_utilization_ratio=_divided(reading.memory_utilization_pct, 100),
@@ -185,27 +166,15 @@ def _gpu(reading: Reading, tick: Tick, allocated_to: set[str]) -> Gpu:
         fans_ratio={name: pct / 100 for name, pct in reading.fans_pct},
         xids=dict(reading.xids),
         ecc_errors=dict(reading.ecc_errors),
-        mig_enabled=reading.mig_enabled,
-        energy=_energy(account) if account is not None else None,
-        busy_seconds=_divided(account.busy_ns, 1e9) if account is not None else None,
         allocated_to=tuple(sorted(allocated_to)),
-        in_use=account.in_use if account is not None else None,
-        in_use_seconds=account.in_use_ns / 1e9 if account is not None else None,
+        **booked,
     )
 
 
 def _memory(reading: Reading, account: MemoryAccount | None) -> Memory:
-    return Memory(
-        total_bytes=reading.memory_total_bytes,
-        used_bytes=reading.memory_used_bytes,
-        free_bytes=reading.memory_free_bytes,
-        reserved_bytes=reading.memory_reserved_bytes,
-        known_bytes=account.known_bytes if account else None,
-        overhead_bytes=account.overhead_bytes if account else None,
-        unknown_bytes=account.unknown_bytes if account else None,
-        inferred_bytes=account.inferred_bytes if account else None,
-        candidates=account.candidates if account else None,
-    )
+    read = {f"{part}_bytes": getattr(reading, f"memory_{part}_bytes") for part in ("total", "used", "free", "reserved")}
+    booked = ("known_bytes", "overhead_bytes", "unknown_bytes", "inferred_bytes", "candidates")
+    return Memory(**read, **(_same(account, *booked) if account is not None else {}))
 
 
 def _energy(account: Account) -> Energy:
@@ -243,9 +212,7 @@ def _container(use: ContainerUse, power: _Power) -> ContainerRow:
     return ContainerRow(
         **_shared(use, power),
         user=use.owner.user,
-        processes=use.processes,
-        memory_bytes=use.memory_bytes,
-        inferred_bytes=use.inferred_bytes,
+        **_same(use, "processes", "memory_bytes", "inferred_bytes"),
         sm_ratio=_divided(use.sm_pct, 100),
     )
 
@@ -254,16 +221,10 @@ def _allocation(use: AllocationUse) -> AllocationRow:
     owner = use.owner
     return AllocationRow(
         gpu=max(0, use.device.index),
-        uuid=use.device.uuid,
-        gpu_uuid=use.device.gpu_uuid,
+        **_same(use.device, "uuid", "gpu_uuid"),
         owner=owner.display_name,
-        namespace=owner.namespace,
-        pod=owner.pod,
-        container=owner.container,
-        container_id=owner.container_id,
-        job=owner.job,
-        state=use.state,
-        shared_by=use.shared_by,
+        **_same(owner, "namespace", "pod", "container", "container_id", "job"),
+        **_same(use, "state", "shared_by"),
         start_time=use.started_ns / 1e9,
         last_busy=_divided(use.last_busy_ns, 1e9),
         idle_since=_divided(use.idle_since_ns, 1e9),
@@ -281,27 +242,38 @@ def _allocation(use: AllocationUse) -> AllocationRow:
 
 def _shared(use: ProcessUse | ContainerUse, power: _Power) -> dict[str, Any]:
     """The fields that both kinds of row compute in the same way."""
-    owner: Owner = use.owner
+    owner = use.owner
+    names = ("namespace", "pod", "container", "pod_uid", "container_id", "runtime", "image", "unit", "job")
     return {
         "gpu": use.device.index,
-        "uuid": use.device.uuid,
-        "gpu_uuid": use.device.gpu_uuid,
+        **_same(use.device, "uuid", "gpu_uuid"),
         "owner": owner.display_name,
-        "namespace": owner.namespace,
-        "pod": owner.pod,
-        "container": owner.container,
-        "pod_uid": owner.pod_uid,
-        "container_id": owner.container_id,
-        "runtime": owner.runtime,
-        "image": owner.image,
+        **_same(owner, *names),
         "workload": "/".join(part for part in (owner.workload_kind, owner.workload_name) if part),
-        "unit": owner.unit,
-        "job": owner.job,
         "unknown_because": owner.reason,
         "watts": power.watts(use),
         "joules": _joules(use.energy_mj),
         "busy_seconds": _divided(use.busy_ns, 1e9),
     }
+
+
+def free_command(namespace: str, pod: str, container: str, job: str) -> str:
+    """The command that would free a device, with every name quoted: tenants choose names. It is never executed.
+
+    Empty if a name cannot be part of a command.
+    """
+    if any(name.startswith("-") or not name.isprintable() for name in (namespace, pod, container, job)):
+        return ""
+    if pod:
+        return f"kubectl delete pod {f'-n {quote(namespace)} ' if namespace else ''}{quote(pod)}"
+    if job:
+        return f"scancel {quote(job)}"
+    return f"docker stop {quote(container)}" if container else ""
+
+
+def _same(record: object, *names: str) -> dict[str, Any]:
+    """The fields of a record that the snapshot has under the same name and in the same unit."""
+    return {name: getattr(record, name) for name in names}
 
 
 def _sum(energy_mj: Labelled) -> int:

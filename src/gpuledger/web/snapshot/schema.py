@@ -106,7 +106,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class UseRow:
     """Fields that processes and containers share."""
 
     gpu: Annotated[int, "The driver's index of the GPU."]
@@ -133,7 +133,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessRow(Row):
+class ProcessRow(UseRow):
     """A process on a device."""
 
     pid: int
@@ -145,7 +145,7 @@ class ProcessRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerRow(Row):
+class ContainerRow(UseRow):
     """A container on a device. `joules` includes its exited processes."""
 
     processes: int = 0
