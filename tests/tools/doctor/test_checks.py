@@ -82,7 +82,7 @@ def test_no_permissions_at_all() -> None:
 
 
 def test_unreadable_environments_do_not_concern_slurm() -> None:
-    """Jobs and accounts come from cgroups and from the prolog; only the search for memory holders reads environments."""
+    """Jobs and accounts come from cgroups and the prolog; only the search for memory holders reads environments."""
     access = Access(host_pid_namespace=True, cgroup=True, maps=True, environ=False)
 
     (finding,) = [finding for finding in checks.permissions(access, ROOT) if finding.level == "warning"]
