@@ -1,7 +1,7 @@
 """The NVIDIA driver through NVML.
 
 - `call`: one driver call; kind of problem and fix for each NVML error code
-- `device`, `slow`, `processes`, `gpm`: the values of one GPU
+- `values`, `slow`, `processes`, `gpm`: the values of one GPU
 - `events`: XID errors
 - `reader`: one GPU with its MIG instances, read in a thread of its own
 - `source`: all GPUs, and the state of the driver

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pynvml
 
 from gpuledger.driver.call import UNSUPPORTED, Calls, Handle
-from gpuledger.driver.device import field_values
+from gpuledger.driver.values import field_values
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Activity, Slot
 

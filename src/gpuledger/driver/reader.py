@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from gpuledger.driver import device as fast
-from gpuledger.driver import slow
+from gpuledger.driver import slow, values
 from gpuledger.driver.call import LOOK, NO_ANSWER, Calls, Failures, Handle
 from gpuledger.driver.events import XidWatch
 from gpuledger.driver.gpm import SLOT_S, Gpm
 from gpuledger.driver.processes import Accounts, ResidentLists, UtilizationSamples
 from gpuledger.driver.rounds import Rounds
+from gpuledger.driver.values import Fields, read_parts
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Device, Reading
 from gpuledger.model.problem import Problem
@@ -34,7 +34,7 @@ class MigInstance:
         self.device = device
         self.gpm = Gpm(device.gpu_instance_id)
         self._lists = ResidentLists()
-        self._measured: fast.Fields = {}
+        self._measured: Fields = {}
         """The last activity."""
         self._is_new = False
         """Whether it was measured after the last reading."""
@@ -49,7 +49,7 @@ class MigInstance:
                 residents=self._lists.read(calls, self.handle),
                 activity_held=is_held,
                 **self._measured,
-                **fast.memory(calls, self.handle),
+                **values.memory(calls, self.handle),
             )
         finally:
             calls.about = ""
@@ -118,16 +118,16 @@ class GpuReader:
         """Get the GPU's handle and identity, and forget which calls it supports."""
         self.calls.forget()
         self.handle = self.calls.require(pynvml.nvmlDeviceGetHandleByIndex, self.index)
-        self.device = fast.identity(self.calls, self.handle, self.index)
-        self._power_and_heat = fast.PowerAndHeat()
+        self.device = values.identity(self.calls, self.handle, self.index)
+        self._power_and_heat = values.PowerAndHeat()
         self._lists = ResidentLists()
         self._samples = UtilizationSamples()
         self._accounts = Accounts()
         self.close()
         self._gpm = self._new_gpm()
         self._migs = []
-        self._constants: fast.Fields = {}
-        self._rare: fast.Fields = {}
+        self._constants: Fields = {}
+        self._rare: Fields = {}
         self._nvlink: tuple[int, int] | None = None
         self._ticks = 0
         self.opened += 1
@@ -151,17 +151,16 @@ class GpuReader:
         self._due_s = []  # no further sample of a GPU that cannot be read
         if self._ticks % SLOW_EVERY == 0:
             self._read_slow()
-        fields: fast.Fields = dict(self._rare)
-        for part in (fast.memory, fast.energy, self._power_and_heat, fast.clocks):
-            fields.update(part(calls, handle))
+        fields: Fields = dict(self._rare)
+        fields.update(read_parts((values.memory, values.ENERGY, self._power_and_heat, *values.FAST), calls, handle))
         fields["clocks_mhz"] = (*self._rare["clocks_mhz"], *fields["clocks_mhz"])
         fields.update(self._read_processes())
-        utilization = fast.utilization(calls, handle)
+        utilization = read_parts(values.UTILIZATION, calls, handle)
         if self._ticks > 0:  # the first value after nvmlInit may be a wrong 100 %
             fields.update(utilization)
         fields.update(self._gpm.read(calls, handle))
         if self._pcie_throughput:
-            fields.update(slow.pcie_throughput(calls, handle))
+            fields.update(read_parts(slow.PCIE_THROUGHPUT, calls, handle))
         migs = [mig.read(calls) for mig in self._migs]
         self._ticks += 1
         if calls.answered == 0:
@@ -227,10 +226,8 @@ class GpuReader:
     def _read_slow(self) -> None:
         was_mig = self._rare.get("mig_enabled")
         if not self._constants:
-            self._constants = slow.constants(self.calls, self.handle)
-        rare = dict(self._constants)
-        for part in slow.SLOW:
-            rare.update(part(self.calls, self.handle))
+            self._constants = read_parts(slow.CONSTANTS, self.calls, self.handle)
+        rare = self._constants | read_parts(slow.SLOW, self.calls, self.handle)
         rare["nvlink_bytes_per_s"] = self._nvlink_rate(rare)
         self._rare = rare
         if was_mig is not None and rare["mig_enabled"] != was_mig:
@@ -238,7 +235,7 @@ class GpuReader:
             self._rare = rare
         self._find_migs()
 
-    def _nvlink_rate(self, rare: fast.Fields) -> int | None:
+    def _nvlink_rate(self, rare: Fields) -> int | None:
         """Bytes per second in both directions since the previous reading of the counters."""
         sent, received = rare.get("nvlink_transmit_bytes"), rare.get("nvlink_receive_bytes")
         now: tuple[int, int] | None = None if sent is None or received is None else (sent + received, self._now_ns())
@@ -290,10 +287,10 @@ class GpuReader:
             mig_profile=name.rpartition(" MIG ")[2] if " MIG " in name else "",
         )
 
-    def _read_processes(self) -> fast.Fields:
+    def _read_processes(self) -> Fields:
         calls, handle = self.calls, self.handle
         residents = self._lists.read(calls, handle)
-        fields: fast.Fields = {
+        fields: Fields = {
             "residents": residents,
             "samples": self._samples.read(calls, handle, self._now_ns() // 1000),
         }

@@ -1,18 +1,47 @@
-"""The values of a GPU that change rarely: error counts, links and modes every tenth tick, limits once."""
+"""The values of a GPU that change rarely: errors, links, health and modes every tenth tick, limits once.
+
+Numbers of fields that the binding names only in newer versions are given here.
+"""
 
 from __future__ import annotations
 
+from struct import Struct
+from typing import Any
+from uuid import UUID
+
 import pynvml
 
-from gpuledger.driver import health
 from gpuledger.driver.call import Calls, Handle
-from gpuledger.driver.device import CLOCKS, IMAGES, OTHER_CLOCKS, Fields, engines, field_values, labelled
+from gpuledger.driver.values import CLOCKS, Fields, Part, Record, each, engine_pct, field_values, one, read_parts
 
+OTHER_CLOCKS = (("graphics", pynvml.NVML_CLOCK_GRAPHICS), ("video", pynvml.NVML_CLOCK_VIDEO))
+"""On all GPUs since Fermi the graphics clock equals the SM clock."""
 TEMPERATURE_LIMITS = (
     ("shutdown", pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
     ("slowdown", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
     ("memory_max", pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
     ("gpu_max", pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
+)
+CONSTANTS: tuple[Part, ...] = (
+    one("power_default_limit_mw", pynvml.nvmlDeviceGetPowerManagementDefaultLimit),
+    each("max_clocks_mhz", pynvml.nvmlDeviceGetMaxClockInfo, (*OTHER_CLOCKS, *CLOCKS)),
+    each("temperature_limits_c", pynvml.nvmlDeviceGetTemperatureThreshold, TEMPERATURE_LIMITS),
+    one("pcie_max_generation", pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
+    one("pcie_max_width", pynvml.nvmlDeviceGetMaxPcieLinkWidth),
+)
+"""Limits of the board. Read once: the call for the highest clocks blocks up to 47 ms on an H200."""
+PCIE_THROUGHPUT: tuple[Part, ...] = tuple(
+    one(field, pynvml.nvmlDeviceGetPcieThroughput, direction, convert=lambda kib: kib * 1024)
+    for field, direction in (
+        ("pcie_transmit_bytes_per_s", pynvml.NVML_PCIE_UTIL_TX_BYTES),
+        ("pcie_receive_bytes_per_s", pynvml.NVML_PCIE_UTIL_RX_BYTES),
+    )
+)
+"""Read only on request, because each call blocks 21 ms on an H200."""
+IMAGES: tuple[Part, ...] = (
+    one("jpeg_pct", pynvml.nvmlDeviceGetJpgUtilization, convert=engine_pct),
+    one("optical_flow_pct", pynvml.nvmlDeviceGetOfaUtilization, convert=engine_pct),
+    each("clocks_mhz", pynvml.nvmlDeviceGetClockInfo, OTHER_CLOCKS),
 )
 POLICIES = (
     ("power", pynvml.NVML_PERF_POLICY_POWER),
@@ -22,9 +51,16 @@ POLICIES = (
     ("low_utilization", pynvml.NVML_PERF_POLICY_LOW_UTILIZATION),
     ("reliability", pynvml.NVML_PERF_POLICY_RELIABILITY),
 )
-ECC_ERRORS = (
-    ("corrected", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-    ("uncorrected", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+ECC_ERRORS: tuple[Part, ...] = tuple(
+    each(
+        field,
+        pynvml.nvmlDeviceGetTotalEccErrors,
+        (
+            ("corrected", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, scope),
+            ("uncorrected", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, scope),
+        ),
+    )
+    for field, scope in (("ecc_volatile_errors", pynvml.NVML_VOLATILE_ECC), ("ecc_errors", pynvml.NVML_AGGREGATE_ECC))
 )
 NVLINK_ERRORS = (
     ("replay", pynvml.NVML_NVLINK_ERROR_DL_REPLAY),
@@ -48,89 +84,61 @@ NVLINK5_ERRORS = (
     ("effective", 219),
     ("symbol", 221),
 )
+C2C_LINK_COUNT, C2C_LINK_STATUS = 170, 171
+C2C_ERRORS = (("crc", 231), ("replay", 232), ("replay_b2b", 233))
+MAX_C2C_LINKS = 64
+RECOVERY_ACTION = 230
+RECOVERY_ACTIONS = (
+    "gpu_reset",
+    "node_reboot",
+    "drain_p2p",
+    "drain_and_reset",
+    "recover_imex_domain",
+    "bus_reset",
+    "system_reboot",
+)
+"""By number, from 1."""
+POWER_SMOOTHING_ENABLED = 251
+FABRIC_STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
+"""A GPU without a fabric has state 0."""
+FABRIC_CONDITIONS = (
+    ("degraded_bandwidth", 0),
+    ("route_recovery", 2),
+    ("route_unhealthy", 4),
+    ("access_timeout_recovery", 6),
+)
+"""Two bits of the health mask at this position: 0 not supported, 1 true, 2 false."""
+CONFIGURATION_BITS = 8
+"""Position of four bits: 0 not supported, 1 correct, else the error."""
+FABRIC = Record("nvmlDeviceGetGpuFabricInfoV", 2, Struct("=I16sIIB3xI"))
+SRAM = Record("nvmlDeviceGetSramEccErrorStatus", 1, Struct("=I4x11QI4x"))
+UNREPAIRABLE = Record("nvmlDeviceGetUnrepairableMemoryFlag_v1", 1, Struct("=II"))
 
 
-def constants(calls: Calls, handle: Handle) -> Fields:
-    """Limits of the board. Read once: the call for the highest clocks blocks up to 47 ms on an H200."""
-    return {
-        "power_default_limit_mw": calls.get(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle),
-        "max_clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetMaxClockInfo, handle, (*OTHER_CLOCKS, *CLOCKS)),
-        "temperature_limits_c": labelled(calls, pynvml.nvmlDeviceGetTemperatureThreshold, handle, TEMPERATURE_LIMITS),
-        "pcie_max_generation": calls.get(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        "pcie_max_width": calls.get(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
-    }
-
-
-def limits(calls: Calls, handle: Handle) -> Fields:
-    """The power limit, and for how long each policy reduced the clocks."""
-    violations = ((name, calls.get(pynvml.nvmlDeviceGetViolationStatus, handle, policy)) for name, policy in POLICIES)
-    return {
-        "power_limit_mw": calls.get(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle),
-        "clock_event_ns": tuple((name, status.violationTime) for name, status in violations if status is not None),
-    }
-
-
-def other(calls: Calls, handle: Handle) -> Fields:
-    """Image engines, other clocks, and fans; passively cooled boards have no fans."""
-    count = calls.get(pynvml.nvmlDeviceGetNumFans, handle) or 0
-    speeds = ((str(fan), calls.get(pynvml.nvmlDeviceGetFanSpeed_v2, handle, fan)) for fan in range(count))
-    return {
-        **engines(calls, handle, IMAGES),
-        "clocks_mhz": labelled(calls, pynvml.nvmlDeviceGetClockInfo, handle, OTHER_CLOCKS),
-        "fans_pct": tuple((fan, pct) for fan, pct in speeds if pct is not None),
-    }
-
-
-def faults(calls: Calls, handle: Handle) -> Fields:
-    """Memory errors and remapped rows."""
-    fields: Fields = {}
+def _ecc(calls: Calls, handle: Handle) -> Fields:
     mode = calls.get(pynvml.nvmlDeviceGetEccMode, handle)
-    if mode is not None:
-        fields["ecc_enabled"] = bool(mode[0])
-    if fields.get("ecc_enabled"):
-        for name, scope in (
-            ("ecc_volatile_errors", pynvml.NVML_VOLATILE_ECC),
-            ("ecc_errors", pynvml.NVML_AGGREGATE_ECC),
-        ):
-            counts = (
-                (error, calls.get(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, scope))
-                for error, kind in ECC_ERRORS
-            )
-            fields[name] = tuple((error, count) for error, count in counts if count is not None)
+    if mode is None:
+        return {}
+    return {"ecc_enabled": bool(mode[0]), **(read_parts(ECC_ERRORS, calls, handle) if mode[0] else {})}
+
+
+def _remapped_rows(calls: Calls, handle: Handle) -> Fields:
     rows = calls.get(pynvml.nvmlDeviceGetRemappedRows, handle)
-    if rows is not None:
-        correctable, uncorrectable, pending, failed = rows
-        fields["remapped_rows"] = (("correctable", correctable), ("uncorrectable", uncorrectable))
-        fields["row_remap_pending"], fields["row_remap_failed"] = bool(pending), bool(failed)
-    return fields
-
-
-def pcie(calls: Calls, handle: Handle) -> Fields:
-    """The PCIe link to the host."""
+    if rows is None:
+        return {}
+    correctable, uncorrectable, pending, failed = rows
     return {
-        "pcie_replays": calls.get(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
-        "pcie_generation": calls.get(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-        "pcie_width": calls.get(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        "remapped_rows": (("correctable", correctable), ("uncorrectable", uncorrectable)),
+        "row_remap_pending": bool(pending),
+        "row_remap_failed": bool(failed),
     }
 
 
-def pcie_throughput(calls: Calls, handle: Handle) -> Fields:
-    """PCIe throughput; only on request, because each call blocks 21 ms on an H200."""
-    transmit = calls.get(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
-    receive = calls.get(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
-    return {
-        "pcie_transmit_bytes_per_s": None if transmit is None else transmit * 1024,
-        "pcie_receive_bytes_per_s": None if receive is None else receive * 1024,
-    }
-
-
-def nvlink(calls: Calls, handle: Handle) -> Fields:
+def _nvlink(calls: Calls, handle: Handle) -> Fields:
     """NVLinks by state, with the traffic and errors of all links; empty without NVLink."""
-    states = {}
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        state = calls.get(pynvml.nvmlDeviceGetNvLinkState, handle, link)
-        if state is not None:
-            states[link] = state
+    links = range(pynvml.NVML_NVLINK_MAX_LINKS)
+    results = ((link, calls.get(pynvml.nvmlDeviceGetNvLinkState, handle, link)) for link in links)
+    states = {link: state for link, state in results if state is not None}
     if not states:
         return {}
     up = [link for link, state in states.items() if state == pynvml.NVML_FEATURE_ENABLED]
@@ -140,24 +148,23 @@ def nvlink(calls: Calls, handle: Handle) -> Fields:
     transmit = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS)
     receive = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS)
     kib = field_values(calls, handle, [transmit, receive]) if up else {}
-    errors = []
-    for name, kind in NVLINK_ERRORS:
-        counts = [calls.get(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind) for link in up]
-        known = [count for count in counts if count is not None]
-        if known:
-            errors.append((name, sum(known)))
+    errors = {
+        (kind, link): calls.get(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind)
+        for _, kind in NVLINK_ERRORS
+        for link in up
+    }
     return {
         "nvlinks": states_by_name,
         "nvlink_transmit_bytes": None if (sent := kib.get(transmit)) is None else sent * 1024,
         "nvlink_receive_bytes": None if (received := kib.get(receive)) is None else received * 1024,
-        "nvlink_errors": tuple(errors),
+        "nvlink_errors": _link_sums(errors, NVLINK_ERRORS),
     }
 
 
 def _nvlink5(calls: Calls, handle: Handle, up: list[int]) -> Fields:
     """Traffic and errors of NVLink 5, which has them only by link."""
     kinds = (("sent", TRANSMITTED), ("received", RECEIVED), *NVLINK5_ERRORS)
-    sums = dict(health.link_sums(field_values(calls, handle, [(n, link) for _, n in kinds for link in up]), kinds))
+    sums = dict(_link_sums(field_values(calls, handle, [(n, link) for _, n in kinds for link in up]), kinds))
     return {
         "nvlink_transmit_bytes": sums.pop("sent", None),
         "nvlink_receive_bytes": sums.pop("received", None),
@@ -165,17 +172,17 @@ def _nvlink5(calls: Calls, handle: Handle, up: list[int]) -> Fields:
     }
 
 
-def modes(calls: Calls, handle: Handle) -> Fields:
-    """MIG and accounting mode."""
-    mig = calls.get(pynvml.nvmlDeviceGetMigMode, handle)
-    accounting = calls.get(pynvml.nvmlDeviceGetAccountingMode, handle)
-    return {
-        "mig_enabled": None if mig is None else bool(mig[0]),
-        "accounting_enabled": None if accounting is None else bool(accounting),
-    }
+def _link_sums(values: dict[Any, int | None], kinds: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Each kind of counter, added up over the links that report it."""
+    sums = []
+    for name, field in kinds:
+        known = [value for (number, _), value in values.items() if number == field and value is not None]
+        if known:
+            sums.append((name, sum(known)))
+    return tuple(sums)
 
 
-def licenses(calls: Calls, handle: Handle) -> Fields:
+def _licenses(calls: Calls, handle: Handle) -> Fields:
     """Whether a vGPU feature is licensed; False if the GPU or driver does not support licenses."""
     answer = calls.get(pynvml.nvmlDeviceGetGridLicensableFeatures_v4, handle)
     if answer is None:
@@ -184,17 +191,97 @@ def licenses(calls: Calls, handle: Handle) -> Fields:
     return {"vgpu_licensed": bool(answer.isGridLicenseSupported) and any(feature.featureState for feature in features)}
 
 
-SLOW = (
-    limits,
-    faults,
-    pcie,
-    nvlink,
-    modes,
-    licenses,
-    other,
-    health.fabric,
-    health.memory,
-    health.recovery,
-    health.c2c,
-    health.power_smoothing,
+def _images_and_fans(calls: Calls, handle: Handle) -> Fields:
+    """Image engines, other clocks, and fans; passively cooled boards have no fans."""
+    count = calls.get(pynvml.nvmlDeviceGetNumFans, handle) or 0
+    fans = each("fans_pct", pynvml.nvmlDeviceGetFanSpeed_v2, tuple((str(fan), fan) for fan in range(count)))
+    return read_parts((*IMAGES, fans), calls, handle)
+
+
+def _fabric(calls: Calls, handle: Handle) -> Fields:
+    """Registration with the NVLink fabric; empty without a fabric."""
+    record = calls.get(FABRIC, handle)
+    if record is None or not record[3]:
+        return {}
+    cluster, status, clique, state, health = record
+    conditions = [
+        (name, int(value == 1)) for name, position in FABRIC_CONDITIONS if (value := health >> position & 3) in (1, 2)
+    ]
+    if configuration := health >> CONFIGURATION_BITS & 15:
+        conditions.append(("incorrect_configuration", int(configuration > 1)))
+    is_completed = FABRIC_STATES.get(state) == "completed"
+    return {
+        "fabric_states": tuple((name, int(state == number)) for number, name in FABRIC_STATES.items()),
+        "fabric_cluster": str(UUID(bytes=cluster)) if is_completed else "",
+        "fabric_clique": clique if is_completed else None,
+        "fabric_failed": is_completed and status != pynvml.NVML_SUCCESS,
+        "fabric_conditions": tuple(conditions),
+    }
+
+
+def _sram(calls: Calls, handle: Handle) -> Fields:
+    """Errors of the on-chip memory."""
+    if (record := calls.get(SRAM, handle)) is None:
+        return {}
+    parity, secded, corrected, new_parity, new_secded, new_corrected, *units, is_exceeded = record
+    names = ("corrected", "uncorrected_parity", "uncorrected_secded")
+    return {
+        "sram_errors": tuple(zip(names, (corrected, parity, secded), strict=True)),
+        "sram_volatile_errors": tuple(zip(names, (new_corrected, new_parity, new_secded), strict=True)),
+        "sram_uncorrected": tuple(zip(("l2", "sm", "pcie", "mcu", "other"), units, strict=True)),
+        "sram_threshold_exceeded": bool(is_exceeded),
+    }
+
+
+def _recovery(calls: Calls, handle: Handle) -> Fields:
+    """What the driver asks for so that the GPU can be used again."""
+    action = field_values(calls, handle, [RECOVERY_ACTION]).get(RECOVERY_ACTION)
+    if action is None:
+        return {}
+    return {"recovery_actions": tuple((name, int(action == n)) for n, name in enumerate(RECOVERY_ACTIONS, start=1))}
+
+
+def _c2c(calls: Calls, handle: Handle) -> Fields:
+    """The links between a GPU and its CPU on one module, as in GB200; empty without them."""
+    count = field_values(calls, handle, [C2C_LINK_COUNT]).get(C2C_LINK_COUNT)
+    if not count or count > MAX_C2C_LINKS:
+        return {}
+    kinds = (C2C_LINK_STATUS, *(field for _, field in C2C_ERRORS))
+    values = field_values(calls, handle, [(field, link) for link in range(count) for field in kinds])
+    up = sum(values.get((C2C_LINK_STATUS, link)) == 1 for link in range(count))
+    return {"c2c_links": (("up", up), ("down", count - up)), "c2c_errors": _link_sums(values, C2C_ERRORS)}
+
+
+def _power_smoothing(calls: Calls, handle: Handle) -> Fields:
+    """Whether the driver smooths changes of power.
+
+    Driver 580.65 has a counter of nanoseconds under the same number, which is of another type; 580.159 has not.
+    """
+    fields = [POWER_SMOOTHING_ENABLED]
+    values = field_values(calls, handle, fields, pynvml.NVML_VALUE_TYPE_UNSIGNED_INT)
+    enabled = values.get(POWER_SMOOTHING_ENABLED)
+    if values and enabled is None:  # 150 us on an H200
+        calls.skip(pynvml.nvmlDeviceGetFieldValues, tuple(fields))
+    return {"power_smoothing_enabled": bool(enabled)} if enabled in (0, 1) else {}
+
+
+SLOW: tuple[Part, ...] = (
+    one("power_limit_mw", pynvml.nvmlDeviceGetEnforcedPowerLimit),
+    each("clock_event_ns", pynvml.nvmlDeviceGetViolationStatus, POLICIES, lambda status: status.violationTime),
+    _ecc,
+    _remapped_rows,
+    one("pcie_replays", pynvml.nvmlDeviceGetPcieReplayCounter),
+    one("pcie_generation", pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
+    one("pcie_width", pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+    _nvlink,
+    one("mig_enabled", pynvml.nvmlDeviceGetMigMode, convert=lambda modes: bool(modes[0])),
+    one("accounting_enabled", pynvml.nvmlDeviceGetAccountingMode, convert=bool),
+    _licenses,
+    _images_and_fans,
+    _fabric,
+    _sram,
+    one("memory_unrepairable", UNREPAIRABLE, convert=lambda record: bool(record[0])),
+    _recovery,
+    _c2c,
+    _power_smoothing,
 )
