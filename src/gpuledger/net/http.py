@@ -182,11 +182,14 @@ class Response:
     def body(self, limit: int | None = None) -> bytes:
         """The whole body, which arrives before the deadline; of at most `limit` bytes."""
         body = bytearray()
-        for piece in self.pieces():
-            body += piece
-            if limit is not None and len(body) > limit:
-                raise HttpError(f"{self._name} sent an answer of more than {limit >> 20} MiB", kind="size")
-        return bytes(body)
+        try:
+            for piece in self.pieces():
+                body += piece
+                if limit is not None and len(body) > limit:
+                    raise HttpError(f"{self._name} sent an answer of more than {limit >> 20} MiB", kind="size")
+            return bytes(body)
+        finally:
+            body.clear()  # the traceback of an error keeps this frame
 
     def poll(self, timeout_s: float) -> bytes | None:
         """Body bytes that arrive within this time, regardless of the deadline; None if nothing arrives."""

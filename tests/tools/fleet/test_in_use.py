@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.tools.fleet.in_use import CLUSTER, RULES, Gpu, Holder, Key, Usage, summarize
+from gpuledger.model.in_use import RULES
+from gpuledger.tools.fleet.in_use import CLUSTER, Gpu, Holder, Key, Usage, summarize
 
 HELD = ("namespace", "pod")
 PODS = st.sampled_from(["p", "q", "r"])

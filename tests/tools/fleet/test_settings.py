@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,16 @@ def test_the_queries_are_promql(flags: list[str], tmp_path: Path) -> None:
 
     assert len(queries) >= 3
     assert "SUCCESS" in run("promtool", "check", "rules", str(path))
+
+
+def test_a_second_docker_daemon_reports_allocations() -> None:
+    """Its provider is named docker-2."""
+    pattern = re.search('provider=~"([^"]+)"', settings().plan().queries.known)
+
+    assert pattern is not None
+    assert [bool(re.fullmatch(pattern[1], name)) for name in ("docker", "docker-2", "hpcdir", "cri")] == [
+        True, True, True, False,
+    ]  # fmt: skip
 
 
 def test_labels_of_holders_are_asked_of_holders_only() -> None:

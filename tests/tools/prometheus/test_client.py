@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import socket
 import ssl
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -19,6 +20,8 @@ from tests.integrations.dcgmexporter.server import Upstream, hang, page, raw, up
 from tests.tools.fleet.answers import vector
 
 GOOD = vector(({"uuid": "a"}, 0.5))
+MANY = 1 << 20
+"""Bytes of a large response."""
 
 
 @pytest.fixture
@@ -115,6 +118,44 @@ def test_each_bad_answer_is_its_own_line(server: Upstream, status: str, body: by
 
     assert failed.kind == reason
     assert says in str(failed)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        ("200 OK", b"<" * MANY),
+        ("200 OK", b"[" + b"0," * (MANY // 2) + b"0]"),
+        ("200 OK", b'{"status":"success","data":{"resultType":"vector","result":"' + b"x" * MANY + b'"}}'),
+        ("200 OK", b"x" * ((32 << 20) + 1)),
+        ("422 Unprocessable Entity", b'{"status":"error","error":"' + b"x" * MANY + b'"}'),
+        ("401 Unauthorized", b"x" * MANY),
+    ],
+    ids=["html", "no object", "no series", "too large", "rejected", "login"],
+)
+@pytest.mark.parametrize("is_range", [False, True])
+def test_an_error_does_not_keep_the_body_in_memory(
+    server: Upstream, status: str, body: bytes, *, is_range: bool
+) -> None:
+    """A report collects errors of many queries; the frames of a traceback keep their local variables."""
+    server.say = page(body, status)
+    prometheus = Prometheus(Access(server.root, timeout_s=60))
+    with pytest.raises(PrometheusError) as caught:
+        prometheus.query_range("up", 0, 1, 1) if is_range else prometheus.query("up")
+
+    assert largest_local(caught.value) < MANY
+
+
+def largest_local(error: BaseException | None) -> int:
+    """The size of the largest bytes or text in the frames of an error, of its cause and of its context."""
+    sizes = [0]
+    while error is not None:
+        frames = (
+            frame for frame, _ in traceback.walk_tb(error.__traceback__) if "/gpuledger/" in frame.f_code.co_filename
+        )
+        values = [value for frame in frames for value in frame.f_locals.values()]
+        sizes += [len(value) for value in values if isinstance(value, (bytes, bytearray, str))]
+        error = error.__cause__ or error.__context__
+    return max(sizes)
 
 
 def test_a_login_that_is_refused_says_so(server: Upstream, tmp_path: Path) -> None:

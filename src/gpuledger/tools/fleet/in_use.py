@@ -13,10 +13,9 @@ from math import fsum
 from operator import attrgetter
 from typing import NamedTuple
 
+from gpuledger.model.in_use import in_use
 from gpuledger.tools.prometheus.stream import GpuId, GpuSample
 
-RULES = ("busy", "allocated", "resident")
-"""When a GPU is in use: its utilization is not 0; it is allocated; a process is on it."""
 CLUSTER = "cluster"
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "model": ("model", "modelName", "name"),
@@ -131,19 +130,13 @@ def _usage(by: str, key: Key, rows: list[Row]) -> Usage:
 
 
 def _row(key: Key, gpu: Gpu, rule: str) -> Row:
-    weight = _weight(rule, gpu.utilization, gpu.resident, allocated=gpu.allocated)
+    weight = in_use(rule, gpu.utilization, gpu.resident, allocated=gpu.allocated)
     return Row(key, gpu.utilization, gpu.memory, weight, gpu.allocated)
 
 
 def sources_of(grouping: Key) -> Sources:
     """The possible source labels of each label of a grouping, in order of preference."""
     return tuple([SOURCES.get(name, (name,)) for name in grouping])
-
-
-def _weight(rule: str, utilization: float, resident: float, *, allocated: bool) -> float:
-    if rule == "busy":
-        return float(utilization > 0)
-    return float(allocated) if rule == "allocated" else resident
 
 
 def _held(gpu: Gpu, rule: str, sources: Sources, held: Key) -> Iterator[Row]:
@@ -159,7 +152,7 @@ def _held(gpu: Gpu, rule: str, sources: Sources, held: Key) -> Iterator[Row]:
         memory = max(memories) if memories else gpu.memory
         allocated = True in [h.allocated for h in holders]
         resident = gpu.resident if True in [h.resident for h in holders] else 0.0
-        weight = _weight(rule, utilization, resident, allocated=allocated)
+        weight = in_use(rule, utilization, resident, allocated=allocated)
         yield Row(key, utilization, memory, weight, allocated)
 
 

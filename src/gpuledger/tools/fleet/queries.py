@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from gpuledger.catalog import CATALOG
 from gpuledger.config import durations
+from gpuledger.model.in_use import ALLOCATION_PROVIDERS, provider_pattern
 from gpuledger.tools.fleet.in_use import HOLDER_LABELS, SOURCES, Key
 
 ALLOCATIONS = "gpu_pod_allocation_info or gpu_container_allocation_info or gpu_job_allocation_info"
 RESIDENTS = 'container_gpu_detected{evidence="process"}'
-ALLOCATIONS_KNOWN = 'max(gpuledger_provider_up{provider=~"podresources|docker|podman|hpcdir"})'
+ALLOCATIONS_KNOWN = f'max(gpuledger_provider_up{{provider=~"{provider_pattern(ALLOCATION_PROVIDERS)}"}})'
 """Above 0 if a provider reports allocations, so that no allocation means that nothing is allocated."""
 DCGM = "DCGM_FI_DEV_GPU_UTIL"
 GPU_LABELS = frozenset(label for family in CATALOG if family.name == "gpu_info" for label in family.labels)

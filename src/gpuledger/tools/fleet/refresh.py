@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gpuledger.errors import PrometheusError
+from gpuledger.model.in_use import ALLOCATED, BUSY
 from gpuledger.runtime.poller import Poller
 from gpuledger.runtime.statelog import StateLog
 from gpuledger.tools.fleet.in_use import Gpu, Join, Key, Usage, sources_of, summarize
@@ -31,7 +32,7 @@ class Plan:
     """The queries, how to aggregate their values, how often to refresh, and how long to expose the values."""
 
     queries: Queries
-    rule: str = "busy"
+    rule: str = BUSY
     groupings: tuple[Key, ...] = ()
     percent: bool = False
     refresh_s: float = 15.0
@@ -130,7 +131,7 @@ class Refresh:
         except OverflowError:
             raise PrometheusError("the query returns values that are too large", "check the query", "query") from None
         if not counts.get("allocated") and self._number(plan.queries.known, time_s) == 0:
-            if plan.rule == "allocated":
+            if plan.rule == ALLOCATED:
                 what = "no exporter reports allocations, so no GPU is in use by the rule allocated"
                 raise PrometheusError(what, "use --in-use busy, or see docs/fleet.md", "empty")
             usages = (replace(usage, allocated=None) for usage in usages)

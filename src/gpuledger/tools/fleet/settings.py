@@ -9,7 +9,8 @@ from gpuledger.config import parsers
 from gpuledger.config.exporter import Config
 from gpuledger.config.settings import in_group, redeclared
 from gpuledger.errors import ConfigError
-from gpuledger.tools.fleet.in_use import CLUSTER, RULES, Key
+from gpuledger.model.in_use import BUSY, RESIDENT, RULES
+from gpuledger.tools.fleet.in_use import CLUSTER, Key
 from gpuledger.tools.fleet.queries import Queries, dcgm, native
 from gpuledger.tools.fleet.refresh import Plan
 from gpuledger.tools.prometheus.settings import PrometheusSettings
@@ -41,7 +42,7 @@ def by(text: str) -> str:
 class FleetSettings(PrometheusSettings):
     """All settings of `gpuledger fleet`."""
 
-    in_use: str = _in_use("in-use", "busy", f"When a GPU counts as in use: {', '.join(RULES)}.", parsers.OneOf(*RULES),
+    in_use: str = _in_use("in-use", BUSY, f"When a GPU counts as in use: {', '.join(RULES)}.", parsers.OneOf(*RULES),
         "RULE")
     by: tuple[str, ...] = _in_use("by", (), "Additional grouping: a label, or several joined by +. Can be repeated.",
         by, "LABELS", many=True)
@@ -99,7 +100,7 @@ class FleetSettings(PrometheusSettings):
             newest="" if self.query else defaults.newest,
             known="" if self.allocated_query else defaults.known,
         )
-        if self.in_use == "resident" and not queries.resident:
+        if self.in_use == RESIDENT and not queries.resident:
             raise ConfigError("--in-use resident: dcgm-exporter does not report processes", "set --resident-query")
         return Plan(
             queries=queries,

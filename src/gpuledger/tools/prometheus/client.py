@@ -6,16 +6,16 @@ Every query has a time limit and a size limit; failures are PrometheusErrors.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode
 
 from gpuledger.errors import ConnectError, HttpError, PrometheusError
 from gpuledger.net.address import Address, has_credentials, parse_url
-from gpuledger.net.http import FORM, Client, Response
+from gpuledger.net.http import FORM, Client
 from gpuledger.net.tls import TlsSettings
 from gpuledger.tools.prometheus.answer import Answer, RangeVector, parse, parse_range
 from gpuledger.tools.prometheus.stream import Sink, read
@@ -84,44 +84,58 @@ class Prometheus:
 
         With `sink`, samples are passed to it as they arrive and are not in the answer.
         """
-        parameters = {"query": promql, "timeout": f"{self._access.timeout_s:g}"}  # Prometheus rejects 2.5s
-        if at_s is not None:
-            parameters["time"] = f"{at_s:.3f}"
-        with self._post(f"{API}/query", parameters) as response:
-            if response.status == 200 and sink is not None:
-                return self._parsed(response.status, lambda: read(response.pieces(), promql, sink))
-            body = response.body(LARGEST_BODY)
-        self._check(response.status, body)
-        return self._parsed(response.status, lambda: parse(body, promql))
+        parameters = {} if at_s is None else {"time": f"{at_s:.3f}"}
+        stream = None if sink is None else partial(read, query=promql, sink=sink)
+        return self._answer("query", promql, parameters, parse, stream)
 
     def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
         """Run a range query from `first_s` to `last_s`. Raises PrometheusError."""
         parameters = {
-            "query": promql,
-            "timeout": f"{self._access.timeout_s:g}",
             "start": f"{first_s:.3f}",
             "end": f"{last_s:.3f}",
             "step": f"{step_s:.3f}",
             "nocache": "1",  # VictoriaMetrics would align the times
         }
-        with self._post(f"{API}/query_range", parameters) as response:
-            body = response.body(LARGEST_BODY)
-        self._check(response.status, body)
-        return self._parsed(response.status, lambda: parse_range(body, promql))
+        return self._answer("query_range", promql, parameters, parse_range)
 
-    def _parsed(self, status: int, answer: Callable[[], T]) -> T:
+    def _answer(
+        self,
+        target: str,
+        promql: str,
+        parameters: dict[str, str],
+        parse: Callable[[bytes, str], T],
+        stream: Callable[[Iterable[bytes]], T] | None = None,
+    ) -> T:
+        """The answer. An error is raised here, because the frames of `_attempt` hold the body of the response."""
+        timeout = f"{self._access.timeout_s:g}"  # Prometheus rejects 2.5s
+        form = urlencode({"query": promql, "timeout": timeout, **parameters}).encode()
+        answer = self._attempt(f"{self._prefix}{API}/{target}", form, lambda body: parse(body, promql), stream)
+        if isinstance(answer, PrometheusError):
+            raise answer
+        return answer
+
+    def _attempt(
+        self, target: str, form: bytes, parse: Callable[[bytes], T], stream: Callable[[Iterable[bytes]], T] | None
+    ) -> T | PrometheusError:
+        access, status = self._access, 0
         try:
-            return answer()
+            headers = (*access.headers, *login(access), "Accept: application/json", FORM)
+            with self._client.stream(target, access.timeout_s, self._largest, *headers, body=form) as response:
+                status = response.status
+                if status == 200 and stream is not None:
+                    return stream(response.pieces())
+                body = response.body(LARGEST_BODY)
+            self._check(status, body)
+            return parse(body)
+        except HttpError as error:
+            reason = "unreachable" if isinstance(error, ConnectError) else REASONS.get(error.kind, error.kind)
+            return PrometheusError(error.problem.what, FIXES[reason], reason)
         except PrometheusError as error:
-            if error.kind == "size":
-                raise PrometheusError(f"{self._access.url} {error.problem.what}", error.problem.fix, "size") from None
-            if error.kind != "format":
-                raise
-            if status != 200:
-                what = f"{self._access.url} responds with status {status}"
-                raise PrometheusError(what, "check whether it is healthy", "http") from None
-            problem = error.problem
-            raise PrometheusError(f"{self._access.url}: {problem.what}", problem.fix, "format") from None
+            what, fix, kind = error.problem.what, error.problem.fix, error.kind
+            if kind == "format" and status != 200:
+                what, fix, kind = f"{access.url} responds with status {status}", "check whether it is healthy", "http"
+            subject = {"size": f"{access.url} ", "format": f"{access.url}: "}.get(kind, "")
+            return PrometheusError(f"{subject}{what}", fix, kind)
 
     def _check(self, status: int, body: bytes) -> None:
         what = f"{self._access.url} responds with status {status}"
@@ -136,20 +150,6 @@ class Prometheus:
         if status in (404, 405) and not body.lstrip().startswith(b"{"):
             fix = "check the path prefix of --prometheus.url"
             raise PrometheusError(f"{what}: no Prometheus at this path", fix, "http")
-
-    @contextmanager
-    def _post(self, target: str, parameters: dict[str, str]) -> Iterator[Response]:
-        access = self._access
-        headers = (*access.headers, *login(access), "Accept: application/json")
-        body = urlencode(parameters).encode()
-        try:
-            with self._client.stream(
-                self._prefix + target, access.timeout_s, self._largest, *headers, FORM, body=body
-            ) as response:
-                yield response
-        except HttpError as error:
-            reason = "unreachable" if isinstance(error, ConnectError) else REASONS.get(error.kind, error.kind)
-            raise PrometheusError(error.problem.what, FIXES[reason], reason) from error
 
 
 def login(access: Access) -> list[str]:
