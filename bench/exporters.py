@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.processes import free_port, sleepers, started
+from bench.processes import sleepers, started
 from bench.scrape import wait_until_ready
 from tests import fakedriver
+from tests.waiting import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "bench" / ".work"

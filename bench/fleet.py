@@ -17,7 +17,8 @@ from urllib.request import Request, urlopen
 from bench.processes import cpu_s, memory_mb
 from bench.table import Budget, table
 from tests.real.daemons import start, stop
-from tests.real.prometheus import Prometheus, free_port
+from tests.real.prometheus import Prometheus
+from tests.waiting import free_port
 
 NODES, GPUS = 10_000, 8
 PAUSE_S = 10.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,12 +66,6 @@ def _stop(process: subprocess.Popen[str]) -> None:
         if pipe is not None:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-
-
-def free_port() -> int:
-    """A free port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def descendants(pid: int) -> list[int]:

@@ -19,7 +19,8 @@ from pathlib import Path
 from bench.fleet import GPUS, NODES
 from bench.table import table
 from tests.real.daemons import start, stop
-from tests.real.prometheus import Prometheus, command, free_port
+from tests.real.prometheus import Prometheus, command
+from tests.waiting import free_port
 
 from gpuledger.tools.prometheus.answer import RangeVector, parse_range
 from gpuledger.tools.report.gather import Gatherer

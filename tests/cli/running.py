@@ -17,6 +17,7 @@ from urllib.request import urlopen
 
 from tests.cli.forks import Fork, suits
 from tests.fakedriver import environment
+from tests.waiting import url_in_log
 
 PROGRAM = [sys.executable, "-m", "gpuledger"]
 COMMAND = PROGRAM
@@ -93,12 +94,7 @@ def serving(*words: str, env: Mapping[str, str]) -> Iterator[Running]:
         process = start([*words, address], env, nothing.fileno(), errors.fileno())
         log = Path(errors.name)
         try:
-            deadline = time.monotonic() + 20
-            while not (found := re.search(r"listens on 127\.0\.0\.1:(\d+)", log.read_text())):
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.01)
-            yield Running(process, f"http://127.0.0.1:{found[1]}", log)
+            yield Running(process, url_in_log(process, log), log)
         finally:
             if process.poll() is None:
                 process.kill()

@@ -29,7 +29,7 @@ from tests.fakedriver import Mig, Scenario
 from tests.owners.providers.api_server import ApiServer, status
 from tests.owners.providers.docker_server import FakeDocker, http, listed
 from tests.owners.providers.kubelet_server import CriServer, KubeletServer
-from tests.real.prometheus import free_port
+from tests.waiting import free_port
 
 LISTS = [f"error nvmlDeviceGet{kind}RunningProcesses*" for kind in ("Compute", "Graphics", "MPSCompute")]
 C = "a42d519714d616e9411dbceec4b52808bd6b1ee53e6f6497a281d655357d8b71"

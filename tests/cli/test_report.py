@@ -15,7 +15,7 @@ from gpuledger.cli import terminal as terminal_module
 from gpuledger.cli.terminal import Progress
 from tests.cli.running import COMMAND, gpuledger, surroundings
 from tests.integrations.dcgmexporter.server import Upstream, hang, page, upstream
-from tests.real.prometheus import free_port
+from tests.waiting import free_port
 
 
 def matrix(*series: tuple[dict[str, str], str], **more: object) -> bytes:

@@ -18,7 +18,7 @@ import yaml
 
 from tests.e2e.build import built
 from tests.real import daemons
-from tests.real.prometheus import free_port
+from tests.waiting import free_port, wait_until
 
 ADMIN = "of-the-admin"
 NOT_FOUND, EXISTS = 404, 409
@@ -136,7 +136,7 @@ class Cluster:
         """Create a CustomResourceDefinition and wait until it is established."""
         spec = self.create(definition)["spec"]
         version = f"{spec['group']}/{spec['versions'][0]['name']}"
-        daemons.wait_until(lambda: self._path_of(version, spec["names"]["kind"], "") is not None, every_s=0.1)
+        wait_until(lambda: self._path_of(version, spec["names"]["kind"], "") is not None, every_s=0.1)
 
     def _path_of(self, version: str, kind: str, namespace: str) -> str | None:
         """API path of a kind, or None if the kind is unknown."""

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 from tests.e2e.build import built
 from tests.real import daemons
 from tests.real.containerds import CGROUPS, IMAGE, remove_tree
-from tests.real.prometheus import free_port
+from tests.waiting import free_port
 
 NODE = "node1"
 KEPT_FROM_IT = (

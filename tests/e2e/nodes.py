@@ -12,8 +12,9 @@ from tests.e2e.device_plugin import GIVEN, DevicePlugin
 from tests.e2e.kubelets import Kubelet, StaticPod
 from tests.fakedriver import Gpu, Mig, Process, Scenario
 from tests.owners.providers.kubelet_server import CRI, RUNNING
-from tests.real import daemons, images
+from tests.real import images
 from tests.real.containerds import Containerd, image_archive
+from tests.waiting import wait_until
 
 GIB = 1 << 30
 WHOLE, SHARED, SLICED = (f"GPU-{index:08x}-0000-4000-8000-000000000000" for index in range(3))
@@ -158,7 +159,7 @@ class Node:
     def wait(self, true: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
         """Wait for a condition. A failure shows the logs of the daemons."""
         try:
-            daemons.wait_until(true, timeout_s, every_s=0.2)
+            wait_until(true, timeout_s, every_s=0.2)
         except TimeoutError:
             raise AssertionError(f"not within {timeout_s:g} s: {what}\n{self.logs()}") from None
 

@@ -25,7 +25,8 @@ from tests.e2e.clusters import Cluster, Json, RefusedError, a_cluster
 from tests.fakedriver import Gpu
 from tests.real import daemons
 from tests.real.nodes import EmptyNode, host, uuid
-from tests.real.prometheus import Prometheus, free_port, prometheus
+from tests.real.prometheus import Prometheus, prometheus
+from tests.waiting import free_port, wait_until
 
 NAMESPACE, MONITORING, SERVICE = "ml", "monitoring", "prometheus-adapter"
 PODS = 2
@@ -91,7 +92,7 @@ def metrics(folder: Path) -> Iterator[Prometheus]:
             serving("fleet", f"--prometheus.url={server.url}", "--refresh=1s", env=surroundings())
         )
         fleet_targets.write_text(json.dumps([{"targets": [host(fleet)]}]))
-        daemons.wait_until(lambda: all(value_of(server, case.promql) == case.load for case in CASES), 60, every_s=0.2)
+        wait_until(lambda: all(value_of(server, case.promql) == case.load for case in CASES), 60, every_s=0.2)
         yield server
 
 
@@ -209,7 +210,7 @@ def test_status_shows_the_value_of_prometheus(running: tuple[Cluster, Prometheus
         return current_value(status, case.metric) == pytest.approx(case.load, rel=0.01)
 
     try:
-        daemons.wait_until(is_shown, 150, every_s=0.5)  # the first ticks are in the average for two minutes
+        wait_until(is_shown, 150, every_s=0.5)  # the first ticks are in the average for two minutes
         conditions = {item["type"]: item["status"] for item in status["conditions"]}
 
         assert value_of(server, case.promql) == case.load
@@ -217,7 +218,7 @@ def test_status_shows_the_value_of_prometheus(running: tuple[Cluster, Prometheus
         assert status["desiredReplicas"] == wanted == scale(cluster)["spec"]["replicas"]
     finally:
         cluster.ask("DELETE", f"{HPAS}/{name}")
-        daemons.wait_until(lambda: reset_scale(cluster))
+        wait_until(lambda: reset_scale(cluster))
 
 
 def scale(cluster: Cluster) -> Json:

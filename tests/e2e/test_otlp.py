@@ -13,8 +13,8 @@ from tests.cli.running import serving, surroundings
 from tests.e2e.build import built
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.integrations.otlp.collector import Received, collector
-from tests.real.daemons import listens, start, stop, wait_until
-from tests.real.prometheus import free_port
+from tests.real.daemons import listens, start, stop
+from tests.waiting import free_port, wait_until
 
 COUNTERS = ("gpu_energy_joules_total", "gpu_process_busy_seconds_total")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.cli.running import Running, serving, surroundings
 from tests.components import program
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.real.daemons import wait_until
+from tests.waiting import wait_until
 
 CGROUPS = Path("/sys/fs/cgroup")
 ATTACKER, VICTIM = 54321, 54323

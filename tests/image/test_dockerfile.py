@@ -9,9 +9,8 @@ from urllib.request import urlopen
 
 from gpuledger import __version__
 from tests.image.conftest import BASE, docker
-from tests.real.daemons import wait_until
 from tests.real.dockers import Engine
-from tests.real.prometheus import free_port
+from tests.waiting import free_port, wait_until
 
 LOCKED = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--ulimit", "nofile=1024:1024")
 

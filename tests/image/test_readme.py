@@ -19,8 +19,8 @@ import pytest
 from tests import checkout, fakedriver
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.image.conftest import BASE, docker
-from tests.real.daemons import wait_until
 from tests.real.dockers import Engine
+from tests.waiting import wait_until
 
 README = (checkout.ROOT / "README.md").read_text()
 COMMANDS = re.search(r"^(docker build .*)\n(docker run (?:.*\\\n)*.*)$", README, re.MULTILINE)

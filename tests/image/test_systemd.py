@@ -14,8 +14,8 @@ import pytest
 
 from tests.fakedriver import Gpu, Process, Scenario, build
 from tests.image.conftest import BASE, docker
-from tests.real.daemons import wait_until
 from tests.real.dockers import Engine
+from tests.waiting import wait_until
 
 STEPS = f"""
 FROM {BASE}

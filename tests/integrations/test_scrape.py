@@ -21,7 +21,7 @@ from gpuledger.net.address import Address, Place, parse_place
 from tests.certificates import copy_certificate
 from tests.integrations.dcgmexporter.server import Say, hang, page, raw, upstream
 from tests.integrations.dcgmexporter.world import NAMES, body, parsed
-from tests.real.prometheus import free_port
+from tests.waiting import free_port
 
 SMALL = Limits(size=1 << 20, series=1000)
 

@@ -19,6 +19,7 @@ import grpc
 
 from tests.owners.providers.kubelet_server import declare
 from tests.real import daemons, images
+from tests.waiting import wait_until
 
 IMAGE = "docker.io/local/busy:1"
 NODE = 2
@@ -172,12 +173,12 @@ class Containerd:
         if self._daemon is not None and self._daemon.poll() is None:
             # The shims end themselves, with their sockets, when their containers are removed.
             with suppress(AssertionError, subprocess.TimeoutExpired):
-                daemons.wait_until(lambda: "RUNNING" not in self.ctr("tasks", "list"))
+                wait_until(lambda: "RUNNING" not in self.ctr("tasks", "list"))
                 for task in self.ctr("tasks", "list", "--quiet").split():
                     self.ctr("tasks", "delete", "--force", task)
             daemons.stop(self._daemon)
         daemons.end_processes_under(self.folder)
-        daemons.wait_until(lambda: not self._pids())
+        wait_until(lambda: not self._pids())
         daemons.unmount_under(self.folder)
         for path in sockets:
             Path(path).unlink(missing_ok=True)

@@ -7,11 +7,11 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.components import program
+from tests.waiting import wait_until
 
 LOG_TAIL = 4000
 """Characters of a daemon's log that a failed start shows."""
@@ -79,15 +79,6 @@ def kill(daemon: subprocess.Popen[bytes]) -> None:
     """As kill -9 does: no goodbye, only the one process."""
     daemon.kill()
     daemon.wait()
-
-
-def wait_until(true: Callable[[], bool], timeout_s: float = 10, every_s: float = 0.02) -> None:
-    """Look again and again; TimeoutError when it never comes true."""
-    end = time.monotonic() + timeout_s
-    while not true():
-        if time.monotonic() > end:
-            raise TimeoutError(f"not true after {timeout_s:g} s")
-        time.sleep(every_s)
 
 
 def run(*argv: str, stdin: bytes | None = None, timeout_s: float = 30) -> str:

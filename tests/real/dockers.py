@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.components import program
 from tests.real.daemons import answers, end_processes_under, kill, run, start, stop, unmount_under
 from tests.real.images import busybox_tar
-from tests.real.prometheus import free_port
+from tests.waiting import free_port
 
 IMAGE = "tiny:1"
 LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")

@@ -11,7 +11,8 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from tests.real.daemons import start, stop
-from tests.real.prometheus import Prometheus, command, free_port
+from tests.real.prometheus import Prometheus, command
+from tests.waiting import free_port
 
 Samples = Iterable[tuple[float, float]]
 """Unix seconds and value."""

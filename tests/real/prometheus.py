@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import secrets
-import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -17,7 +14,8 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from tests.real.daemons import start, stop, wait_until
+from tests.real.daemons import start, stop
+from tests.waiting import free_port, wait_until
 
 Found = list[tuple[dict[str, str], float]]
 """Labels and value of each series."""
@@ -129,12 +127,3 @@ def command(kind: str, config: Path, data: Path, address: str) -> list[str]:
         flags = ["-search.latencyOffset=1s", "-memory.allowedBytes=64MB", f"-storageDataPath={data}"]
         return [kind, f"-promscrape.config={config}", f"-httpListenAddr={address}", *flags]
     return [kind, f"--config.file={config}", f"--storage.tsdb.path={data}", f"--web.listen-address={address}"]
-
-
-def free_port() -> int:
-    """An unused port, below the ports that the kernel assigns to servers that ask for any."""
-    while True:
-        port = 10_000 + secrets.randbelow(20_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tests.components import PATH, program
 from tests.deploy.slurmscripts import SCRIPTS
-from tests.real.daemons import answers, listens, run, start, stop, wait_until
-from tests.real.prometheus import free_port
+from tests.real.daemons import answers, listens, run, start, stop
+from tests.waiting import free_port, wait_until
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
 IS_V1 = FREEZER.is_dir()

@@ -15,9 +15,9 @@ from tests.autoscaling.manifests import manifest, replicas
 from tests.cli.running import Running
 from tests.fakedriver import Gpu, Process
 from tests.mixin.rules import RULES
-from tests.real.daemons import wait_until
 from tests.real.nodes import EmptyNode, host, uuid
 from tests.real.prometheus import Prometheus, prometheus
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("prometheus")
 

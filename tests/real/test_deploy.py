@@ -13,7 +13,8 @@ import yaml
 
 from gpuledger import __version__
 from tests.cli.running import Running
-from tests.real.daemons import run, wait_until
+from tests.real.daemons import run
+from tests.waiting import url_in_log
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -72,11 +73,7 @@ def test_the_wheel_alone_is_enough(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL, stderr=errors,
     ) as process:  # fmt: skip
         try:
-            pattern = re.compile(r"listens on 127\.0\.0\.1:(\d+)")
-            wait_until(lambda: process.poll() is not None or pattern.search(log.read_text()) is not None, 30)
-            found = pattern.search(log.read_text())
-            assert found is not None, log.read_text()
-            body = Running(process, f"http://127.0.0.1:{found[1]}", log).metrics("^gpu_process_memory_used_bytes")
+            body = Running(process, url_in_log(process, log), log).metrics("^gpu_process_memory_used_bytes")
         finally:
             process.terminate()
 

@@ -17,8 +17,8 @@ from gpuledger.owners.providers import docker
 from gpuledger.owners.providers.docker import DockerProvider
 from gpuledger.owners.providers.dockerjson import Inspected
 from tests.checkout import ROOT
-from tests.real.daemons import wait_until
 from tests.real.dockers import IMAGE, Engine
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("root", "cgroups", "dockerd", "containerd", "runc", "busybox", "openssl")
 

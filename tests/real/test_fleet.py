@@ -22,7 +22,8 @@ from gpuledger.tools.prometheus.stream import Sink
 from tests.cli.running import serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.real.nodes import Node, host, uuid
-from tests.real.prometheus import Prometheus, free_port, prometheus
+from tests.real.prometheus import Prometheus, prometheus
+from tests.waiting import free_port
 
 pytestmark = pytest.mark.needs("prometheus", "victoria-metrics")
 

@@ -16,7 +16,8 @@ from tests.cli.running import Running, gpuledger
 from tests.fakedriver import Gpu
 from tests.real.history import History, remembering
 from tests.real.nodes import GIB, EmptyNode, host, uuid
-from tests.real.prometheus import Prometheus, free_port, prometheus
+from tests.real.prometheus import Prometheus, prometheus
+from tests.waiting import free_port
 
 pytestmark = pytest.mark.needs("prometheus")
 

@@ -15,10 +15,10 @@ import pytest
 from gpuledger.tools.job.use import NO_ALLOCATION
 from tests.cli.running import gpuledger
 from tests.deploy.slurmscripts import run
-from tests.real.daemons import wait_until
 from tests.real.nodes import GIB, host
-from tests.real.prometheus import free_port, prometheus
+from tests.real.prometheus import prometheus
 from tests.real.slurmnode import Node
+from tests.waiting import free_port, wait_until
 
 pytestmark = pytest.mark.needs("prometheus")
 

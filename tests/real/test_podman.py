@@ -13,8 +13,8 @@ from gpuledger.owners.kernel import cgroup
 from gpuledger.owners.names import Container
 from gpuledger.owners.providers import docker
 from gpuledger.owners.providers.docker import DockerProvider
-from tests.real.daemons import wait_until
 from tests.real.dockers import IMAGE, Podman
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("root", "cgroups", "podman", "runc", "busybox")
 

@@ -20,9 +20,9 @@ from tests.cli.running import COMMAND, Running, surroundings
 from tests.components import program
 from tests.fakedriver import Gpu, Scenario
 from tests.readme import COMMANDS, TEXT, command
-from tests.real.daemons import wait_until
 from tests.real.demohistory import demo_history
 from tests.real.history import remembering
+from tests.waiting import url_in_log
 
 ELSEWHERE = {
     "docker build": "tests/image/test_readme.py",
@@ -47,11 +47,7 @@ def running(words: str, env: Mapping[str, str], log: Path) -> Iterator[Running]:
         stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            pattern = re.compile(r"listens on 127\.0\.0\.1:(\d+)")
-            wait_until(lambda: process.poll() is not None or pattern.search(log.read_text()) is not None, 30)
-            found = pattern.search(log.read_text())
-            assert found is not None, log.read_text()
-            yield Running(process, f"http://127.0.0.1:{found[1]}", log)
+            yield Running(process, url_in_log(process, log), log)
         finally:
             os.killpg(process.pid, signal.SIGTERM)
 

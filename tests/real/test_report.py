@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cli.running import Running, gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.real.daemons import wait_until
 from tests.real.nodes import GIB, EmptyNode, host
-from tests.real.prometheus import free_port, prometheus
+from tests.real.prometheus import prometheus
+from tests.waiting import free_port, wait_until
 
 pytestmark = pytest.mark.needs("prometheus", "victoria-metrics")
 

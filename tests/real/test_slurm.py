@@ -14,8 +14,8 @@ import pytest
 
 from tests.cli.running import gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
-from tests.real.daemons import wait_until
 from tests.real.slurmcluster import CRED_EXPIRE_S, IS_V1, cluster
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch", "root", "cgroups")
 

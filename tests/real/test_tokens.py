@@ -16,9 +16,9 @@ from tests.cli.running import Running, gpuledger
 from tests.fakedriver import Gpu, Process
 from tests.integrations.dcgmexporter.server import upstream
 from tests.mixin.dashboards import QUERIES, RULED, PanelQuery, fill_variables
-from tests.real.daemons import wait_until
 from tests.real.nodes import GIB, EmptyNode, host, uuid
 from tests.real.prometheus import Prometheus, prometheus
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("prometheus")
 

@@ -23,8 +23,8 @@ import yaml
 from tests.certificates import Authority
 from tests.cli.running import Running, serving, surroundings
 from tests.components import program
-from tests.real.daemons import wait_until
 from tests.real.prometheus import prometheus
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("prometheus", "victoria-metrics", "curl", "openssl")
 

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from gpuledger.web.http import DEFAULT_LIMITS, Limits, Request, Response
@@ -91,14 +90,6 @@ def fetch(address: Address, path: str, method: str = "GET") -> tuple[int, bytes]
         return response.status, response.read()
     finally:
         client.close()
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    """Whether something becomes true within three seconds."""
-    end = time.monotonic() + 3
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-    return condition()
 
 
 def get(path: str, *headers: str, version: str = "1.1") -> bytes:

@@ -12,7 +12,7 @@ from gpuledger.integrations.otlp import push as module
 from gpuledger.integrations.otlp.push import Push, create_push, pairs
 from tests.integrations.otlp.collector import PARTIAL, collector
 from tests.integrations.otlp.ticks import tick
-from tests.real.prometheus import free_port
+from tests.waiting import free_port
 
 
 class Clock:

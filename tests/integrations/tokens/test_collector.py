@@ -12,7 +12,7 @@ from gpuledger.integrations.tokens.join import OwnerEnergy
 from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick, TokenServer
 from tests.integrations.dcgmexporter.server import Say, hang, page
 from tests.integrations.dcgmexporter.server import upstream as running
-from tests.real.daemons import wait_until
+from tests.waiting import wait_until
 
 S = 10**9
 START_NS = 1_700_000_000 * S

@@ -21,7 +21,7 @@ from gpuledger.owners.providers import docker as docker_module
 from gpuledger.owners.providers.docker import DockerProvider, Endpoint, default_urls
 from gpuledger.owners.providers.provider import PolledProvider
 from tests.owners.providers.docker_server import Answer, FakeDocker, chunked, http, listed
-from tests.real.daemons import wait_until
+from tests.waiting import wait_until
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 VERSION = http({"ApiVersion": "1.45", "MinAPIVersion": "1.24"})

@@ -23,7 +23,7 @@ from gpuledger.owners.providers.kubernetes import KubernetesProvider
 from gpuledger.owners.providers.provider import PolledProvider
 from tests.certificates import copy_certificate
 from tests.owners.providers.api_server import STREAM, ApiServer, Json, answer, chunk, encoded, pod, slowly, status
-from tests.real.prometheus import free_port
+from tests.waiting import free_port, wait_until
 
 GO = threading.Event()
 """Never set: nobody asks to stop."""
@@ -76,14 +76,6 @@ def pods(provider: KubernetesProvider) -> list[str]:
     return sorted(found.name for found in provider.fetch().pods.values())
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait for another thread."""
-    end = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def test_list_and_watch(server: ApiServer, start: Start) -> None:
     """One list is enough: whatever changes later comes over the watch, and only that is news."""
     provider = start()
@@ -117,7 +109,7 @@ def test_fetch_takes_in_what_has_come(server: ApiServer, start: Start) -> None:
     provider.fetch()
     server.put(pod("b"))
 
-    until(lambda: pods(provider) == ["a", "b"])
+    wait_until(lambda: pods(provider) == ["a", "b"])
     assert len(server.asked(watch=False)) == 1
 
 
@@ -175,7 +167,7 @@ def test_expired_watch(server: ApiServer, start: Start) -> None:
     error = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
     server.say(json.dumps(error).encode() + b"\n")
 
-    until(lambda: provider.wait(1, GO) and len(server.asked(watch=False)) == 1 and provider._failure)
+    wait_until(lambda: provider.wait(1, GO) and len(server.asked(watch=False)) == 1 and provider._failure)
     assert pods(provider) == ["a", "b"]
     assert "resourceVersion" not in server.asked(watch=False)[1]
 
@@ -193,10 +185,10 @@ def test_watch_that_ends_goes_on(server: ApiServer, start: Start, clock: Clock) 
     provider = start()
     provider.fetch()
     server.bookmark()
-    until(lambda: provider.wait(0.05, GO) or provider._pods.version == "102")
+    wait_until(lambda: provider.wait(0.05, GO) or provider._pods.version == "102")
     clock.now += 300
     server.finish()
-    until(lambda: not provider.wait(0.1, GO) and len(server.asked(watch=True)) == 2)
+    wait_until(lambda: not provider.wait(0.1, GO) and len(server.asked(watch=True)) == 2)
 
     assert server.asked(watch=True)[1]["resourceVersion"] == "102"
     assert len(server.asked(watch=False)) == 1
@@ -207,9 +199,9 @@ def test_disconnect_in_the_middle(server: ApiServer, start: Start) -> None:
     """A broken watch is news; the next fetch asks for everything and nothing is missed or kept too long."""
     provider = start()
     provider.fetch()
-    until(server.watchers)
+    wait_until(server.watchers)
     server.disconnect()
-    until(lambda: not server.watchers())
+    wait_until(lambda: not server.watchers())
     server.put(pod("b"))
     server.delete("uid-a")
 
@@ -239,7 +231,7 @@ def test_watches_that_break_at_once_are_asked_for_rarely(server: ApiServer, star
         except ProviderError as error:
             assert "too early" in str(error)  # noqa: PT017 - both ways are right, at different times
         else:
-            until(server.watchers)
+            wait_until(server.watchers)
             server.finish()
             assert provider.wait(5, GO)
         clock.now += 1
@@ -262,10 +254,10 @@ def test_relist(server: ApiServer, start: Start, clock: Clock) -> None:
     """Every ten minutes all is asked for again, in case that an event was lost; the names stay the same object."""
     provider = start()
     first = provider.fetch()
-    until(server.watchers)
+    wait_until(server.watchers)
     clock.now += 300
     server.finish()
-    until(lambda: provider.fetch() and len(server.asked(watch=True)) == 2)
+    wait_until(lambda: provider.fetch() and len(server.asked(watch=True)) == 2)
     clock.now += 299
     provider.fetch()
     assert len(server.asked(watch=False)) == 1
@@ -391,9 +383,9 @@ def test_in_the_background(server: ApiServer) -> None:
     """As it is really used: a thread of its own, real time, a change that arrives."""
     background = PolledProvider(KubernetesProvider(ApiAccess("127.0.0.1", server.port, tls=False), "n1"))
     background.start()
-    until(lambda: "uid-a" in background.names.pods)
+    wait_until(lambda: "uid-a" in background.names.pods)
     server.put(pod("b"))
-    until(lambda: "uid-b" in background.names.pods)
+    wait_until(lambda: "uid-b" in background.names.pods)
     background.stop()
     background._thread.join(5)
 
@@ -425,7 +417,7 @@ def test_in_cluster(certificate: tuple[Path, Path], tmp_path: Path, start: Start
         assert pods(provider) == ["s", "t"]
 
         server.token = "second"
-        until(server.watchers)
+        wait_until(server.watchers)
         server.disconnect()
         assert provider.wait(5, GO)
         with pytest.raises(ProviderError, match="401"):
@@ -510,7 +502,7 @@ def test_kubeconfig(certificate: tuple[Path, Path], tmp_path: Path, start: Start
         assert pods(provider) == ["k"]
         assert server.requests[0][0] == "/k8s/clusters/c-1/api/v1/pods"
         provider.close()
-        until(lambda: len(list(Path("/proc/self/fd").iterdir())) == files)
+        wait_until(lambda: len(list(Path("/proc/self/fd").iterdir())) == files)
 
 
 def test_kubeconfig_tokens(certificate: tuple[Path, Path], tmp_path: Path, start: Start) -> None:

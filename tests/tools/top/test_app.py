@@ -19,8 +19,8 @@ from gpuledger.tools.top.keys import KEYS
 from gpuledger.tools.top.widgets import Page
 from gpuledger.web.http import Request, Response
 from gpuledger.web.snapshot.codec import decode
-from tests.real.prometheus import free_port
 from tests.tools.top.sources import Told
+from tests.waiting import free_port
 from tests.web.clients import serving
 from tests.web.snapshot.pictures import GIB, HOSTILE, NOW, Picture, busy, gpu, picture, process
 
