@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuledger.books import Books
 from gpuledger.model import Allocation, AllocationUse, Device, Holder, Owner, Tick
-from tests.ledger.worlds import GPU, S, World
+from tests.builders import GPU, S, World
 
 POD = Owner(namespace="ml", pod="train-0", container="main", container_id="c1", pod_uid="u1")
 OTHER = Owner(namespace="ml", pod="serve-0", container="main", container_id="c2", pod_uid="u2")

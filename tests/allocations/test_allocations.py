@@ -36,7 +36,7 @@ from tests.allocations.allocated import (
     seconds,
     with_allocations,
 )
-from tests.ledger.worlds import BOOT, CUT, GPU, MIGS, START_NS, S, World, accounts, reopened, sequences
+from tests.builders import BOOT, CUT, GPU, MIGS, START_NS, S, World, accounts, reopened, sequences
 
 HOST = Owner(reason=OUTSIDE)
 UNNAMED = Owner(pod_uid="u9", container_id="c9", reason="pod has no name yet")

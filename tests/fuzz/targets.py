@@ -40,7 +40,7 @@ from gpuledger.storage import fingerprints, journal
 from gpuledger.tools.prometheus import answer
 from gpuledger.web import http, webconfig
 from gpuledger.web.connection import Connection
-from tests.ledger.worlds import World
+from tests.builders import World
 from tests.owners.providers.kubelet_server import POD_RESOURCES
 
 TESTS = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuledger.books import Books
 from gpuledger.ledger.split import Policy
 from gpuledger.model import Device, Tick
-from tests.ledger.worlds import (
+from tests.builders import (
     CUT,
     GPU,
     KEEP,

@@ -8,7 +8,7 @@ import pytest
 
 from gpuledger.books import Books
 from gpuledger.model import Tick
-from tests.ledger.worlds import GPU, START_NS, S, World
+from tests.builders import GPU, START_NS, S, World
 
 
 def booked_over_a_step(step_s: float) -> Tick:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuledger.books import Books
 from gpuledger.ledger.split import apportion, equally
-from tests.ledger.worlds import S, World, account, cut, energy, run
+from tests.builders import S, World, account, cut, energy, run
 
 
 def wait(**changes: Any) -> dict[str, Any]:

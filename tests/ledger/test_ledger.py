@@ -12,7 +12,7 @@ from gpuledger.books import Books
 from gpuledger.ledger.split import Policy
 from gpuledger.model import Accounting, Driver, Facts, Owner, Owners, Reading, Resident, Tick
 from gpuledger.shares.resting import resting_power
-from tests.ledger.worlds import CUT, GPU, S, World, account, cut, energy, reopened, run
+from tests.builders import CUT, GPU, S, World, account, cut, energy, reopened, run
 
 
 def unattributed(tick: Tick) -> dict[str, int]:

@@ -28,7 +28,7 @@ from gpuledger.model import (
     Tick,
 )
 from tests import h200
-from tests.ledger.worlds import CUT, GPU, MIGS, S, World
+from tests.builders import CUT, GPU, MIGS, S, World
 
 GIB = 1024 * MIB
 OLLAMA, TRAIN = Owner(container="ollama", container_id="c1"), Owner(container="train", container_id="c2")

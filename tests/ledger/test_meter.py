@@ -6,7 +6,7 @@ import pytest
 
 from gpuledger.ledger.meter import CHECKED_MW_NS, CONFIRMATIONS, Meter, Rise
 from gpuledger.model import Reading
-from tests.ledger.worlds import GPU, START_NS, S
+from tests.builders import GPU, START_NS, S
 
 
 def reading(energy_mj: int | None = None, power_mw: int | None = None, limit_mw: int | None = None) -> Reading:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuledger.books import Books
-from tests.ledger.worlds import World
+from tests.builders import World
 
 
 def test_a_lost_daemon_does_not_separate_a_process_from_its_container() -> None:

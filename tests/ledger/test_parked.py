@@ -6,11 +6,11 @@ from gpuledger.books import Books
 from gpuledger.ledger.interval import Interval
 from gpuledger.ledger.rows import Row
 from gpuledger.ledger.split import Policy, Split, split
-from gpuledger.model import Resident, Tick
+from gpuledger.model import Tick
 from gpuledger.storage.journal import decode, encode
-from tests.ledger.worlds import BOOT, GPU, S, World
+from tests.builders import BOOT, S, World, row
 
-ROW, OTHER = (Row(GPU, GPU.uuid, pid, 1, pid, Resident(pid, "compute")) for pid in (1, 2))
+ROW, OTHER = row(1), row(2)
 
 
 def booked(mj: int, *rows: Row, at_end: bool = True, parked_mw: int | None = 120_000, carried_mj: int = 0) -> Split:

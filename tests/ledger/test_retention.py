@@ -8,7 +8,7 @@ from typing import Any
 from gpuledger.books import Books
 from gpuledger.ledger.retention import MOST_EXITED
 from gpuledger.model import Reading, Resident, Tick
-from tests.ledger.worlds import CUT, S, World, account, cut, reopened
+from tests.builders import CUT, S, World, account, cut, reopened
 
 
 def shown(tick: Tick) -> dict[int, tuple[bool | None, int]]:

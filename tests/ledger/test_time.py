@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuledger.books import Books
 from gpuledger.ledger.time import SAMPLE_US
 from gpuledger.model import Sample
-from tests.ledger.worlds import S, World, account, run
+from tests.builders import S, World, account, run
 
 
 def test_a_row_covers_the_time_since_the_newest_before() -> None:

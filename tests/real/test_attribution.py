@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuledger.recording.recording import recording
+from tests.builders import World
 from tests.cli.running import serving, surroundings
-from tests.ledger.worlds import World
 from tests.real.prometheus import Prometheus, prometheus
 
 pytestmark = pytest.mark.needs("prometheus")

@@ -33,8 +33,8 @@ from gpuledger.model import (
 from gpuledger.model.problem import Problem
 from gpuledger.web.snapshot.build import snapshot
 from gpuledger.web.snapshot.codec import encode
+from tests.builders import CUT, MIGS, World
 from tests.cli.running import Running, serving, surroundings
-from tests.ledger.worlds import CUT, MIGS, World
 from tests.real.browsers import Shown, chromium, page_of, shown
 from tests.web.snapshot.nodes import HOSTILE, Node
 

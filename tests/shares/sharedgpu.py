@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuledger.books import Books
 from gpuledger.model import Activity, Tick
-from tests.ledger.worlds import World
+from tests.builders import World
 
 MATMUL = (95.0, 14.0, 93.0, 17.0)
 COPY = (99.0, 80.0, 0.0, 88.0)

@@ -9,7 +9,7 @@ from gpuledger.books import Books
 from gpuledger.ledger.split import Policy
 from gpuledger.model import DIVIDED, Activity, Reading, Resident, Tick
 from gpuledger.shares.activity import divisible
-from tests.ledger.worlds import CUT, MIGS, POLICIES, World, sequences
+from tests.builders import CUT, MIGS, POLICIES, World, sequences
 from tests.shares.sharedgpu import COPY, MATMUL, Shared
 
 SM = DIVIDED.index("sm_pct")

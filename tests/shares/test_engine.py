@@ -5,19 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gpuledger.ledger.interval import Interval
-from gpuledger.ledger.rows import Row
-from gpuledger.model import Activity, Reading, Resident, Slot
+from gpuledger.model import Activity, Reading, Slot
 from gpuledger.shares.engine import LEAST_SD, SAMPLES_SD, EngineTime, delayed
 from gpuledger.shares.fingerprint import Alone, Fingerprint
-from tests.ledger.worlds import GPU
+from tests.builders import GPU, row
 
 SECOND = 1_000_000_000
 BUSY, LESS, IDLE = Activity(sm_pct=90.0), Activity(sm_pct=50.0), Activity(sm_pct=0.0)
-
-
-def row(pid: int) -> Row:
-    """A process."""
-    return Row(GPU, GPU.uuid, pid, 1, pid, Resident(pid, "compute"))
 
 
 ONE, TWO = row(1), row(2)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuledger.ledger.rows import Row
-from gpuledger.model import Activity, Facts, Owner, Reading, Resident
+from gpuledger.model import Activity, Facts, Owner, Reading
 from gpuledger.shares import fingerprint as module
 from gpuledger.shares.fingerprint import (
     LABELS,
@@ -22,16 +22,10 @@ from gpuledger.shares.fingerprint import (
     relative_clock,
     workload_of,
 )
-from tests.ledger.worlds import GPU
+from tests.builders import GPU, row
 
 MATMUL = (0.9, 0.1, 0.9, 0.0, 0.0, 0.0, 0.0, 0.2)
 COPY = (0.9, 0.8, 0.0, 0.0, 0.0, 0.0, 0.0, 0.9)
-
-
-def row(pid: int = 7, name: str = "python3", uid: int = 0, owner: Owner | None = None) -> Row:
-    """A process."""
-    facts = Facts(pid, 1, 0, name, uid)
-    return Row(GPU, GPU.uuid, pid, 1, pid, Resident(pid, "compute"), facts, owner or Owner())
 
 
 def reliable(known: Fingerprints, process: Row) -> tuple[Means, ...]:

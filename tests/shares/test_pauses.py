@@ -7,7 +7,7 @@ import pytest
 from gpuledger.ledger.rows import Row
 from gpuledger.model import Resident
 from gpuledger.shares.pauses import EVERY, Pauses, PowerSlot
-from tests.ledger.worlds import GPU
+from tests.builders import GPU
 
 STEADY, BURSTS = (Row(GPU, GPU.uuid, pid, 1, pid, Resident(pid, "compute")) for pid in (1, 2))
 ONE = (0.95, 0.46, 0.0, 0.0, 0.0, 0.0, 0.0, 0.35)

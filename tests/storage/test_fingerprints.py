@@ -11,21 +11,15 @@ from random import Random
 import pytest
 
 from gpuledger.errors import JournalError
-from gpuledger.ledger.rows import Row
-from gpuledger.model import Facts, Owner, Resident
+from gpuledger.model import Owner
 from gpuledger.shares.fingerprint import RESTORED_S, UNIT_NAMES, Alone, Behaviour, Fingerprint, Fingerprints, Workload
 from gpuledger.storage import fingerprints as module
 from gpuledger.storage.fingerprints import WorkloadState, decode, encode, pack, unpack
-from tests.ledger.worlds import GPU
+from tests.builders import row
 
 MATMUL = (0.9, 0.1, 0.9, 0.0, 0.0, 0.0, 0.0, 0.2)
 COPY = (0.9, 0.8, 0.0, 0.0, 0.0, 0.0, 0.0, 0.9)
 POD = Owner(container="main", namespace="ml", image="train:v1", workload_kind="Job", workload_name="train")
-
-
-def row(name: str = "python3", owner: Owner | None = None) -> Row:
-    """A process."""
-    return Row(GPU, GPU.uuid, 7, 1, 7, Resident(7, "compute"), Facts(7, 1, 0, name, 0), owner or Owner())
 
 
 @pytest.fixture
@@ -36,7 +30,7 @@ def known() -> Fingerprints:
         fingerprints.learn(row(owner=POD), Alone(MATMUL, 1.0, 0.7 + second % 3 / 10, 570.0, 0.9))
     for _ in range(5):
         fingerprints.learn(row(owner=POD), Alone(COPY, 1.0, 1.0, 400.0))
-        fingerprints.learn(row("copy"), Alone(COPY, 1.0, 0.5, 200.0))
+        fingerprints.learn(row(name="copy"), Alone(COPY, 1.0, 0.5, 200.0))
     return fingerprints
 
 
@@ -91,7 +85,7 @@ def test_a_snapshot_does_not_change(known: Fingerprints) -> None:
     snapshot = known.snapshot()
     states = pack(snapshot)
 
-    known.learn(row("copy"), Alone(MATMUL, 5.0, 5.0, 3000.0))
+    known.learn(row(name="copy"), Alone(MATMUL, 5.0, 5.0, 3000.0))
 
     assert pack(snapshot) == states
     assert pack(known.snapshot()) != states

@@ -19,7 +19,7 @@ from gpuledger.ledger.state import State
 from gpuledger.model import Account, Accounting, Driver, Owner, Tick
 from gpuledger.storage import journal
 from gpuledger.storage.journal import decode, encode
-from tests.ledger.worlds import (
+from tests.builders import (
     BOOT,
     GPU,
     KEEP,

@@ -18,7 +18,7 @@ from gpuledger.model import Activity, Tick
 from gpuledger.storage import fingerprints, journalfile
 from gpuledger.storage.journal import LARGEST_BYTES, encode, zipped
 from gpuledger.storage.journalfile import JournaledBooks, JournalFile
-from tests.ledger.worlds import GPU, S, World, accounts
+from tests.builders import GPU, S, World, accounts
 
 BOOT = "8a6f3c52"
 Open = Callable[..., JournaledBooks]

@@ -16,6 +16,9 @@ Address = tuple[str, int]
 BODY = b"gpuledger_up 1\n" * 20_000  # 300 kB, more than one send takes on a slow reader
 SHORT = Limits(head_s=0.2, idle_s=0.2, write_s=0.3)
 
+PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+"""The Accept header of Prometheus."""
+
 
 def exit_now() -> bytes:
     """A page that wants to end the process."""

@@ -22,7 +22,7 @@ from gpuledger.web.app import App
 from gpuledger.web.http import Request, Response
 from gpuledger.web.snapshot.history import History
 from gpuledger.web.streams import RETRY, Stream
-from tests.ledger.worlds import World
+from tests.builders import World
 from tests.web.snapshot.nodes import HOSTILE, Node
 
 DESCRIPTION: dict[str, Any] = json.loads(

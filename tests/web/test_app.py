@@ -17,7 +17,8 @@ from gpuledger.model.problem import Problem
 from gpuledger.web.app import App
 from gpuledger.web.bodies import CACHED_DIALECTS
 from gpuledger.web.http import Request, Response
-from tests.web.ticks import PROMETHEUS, tick_with, use
+from tests.builders import booked_tick, process_use
+from tests.web.clients import PROMETHEUS
 
 
 class Pages:
@@ -34,7 +35,7 @@ class Pages:
 
 def test_metrics_as_prometheus_asks() -> None:
     """OpenMetrics, compressed, with the headers that caches and Prometheus need."""
-    answer = Pages(tick_with(use(7))).get("/metrics", accept=PROMETHEUS, accept_encoding="gzip")
+    answer = Pages(booked_tick(process_use(7))).get("/metrics", accept=PROMETHEUS, accept_encoding="gzip")
 
     headers = dict(answer.headers)
     assert answer.status == 200
@@ -46,7 +47,7 @@ def test_metrics_as_prometheus_asks() -> None:
 
 def test_metrics_as_curl_asks() -> None:
     """Plain text where nothing else is asked for."""
-    answer = Pages(tick_with(use(7))).get("/metrics", accept="*/*")
+    answer = Pages(booked_tick(process_use(7))).get("/metrics", accept="*/*")
 
     assert dict(answer.headers)["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert isinstance(answer.body, bytes)
@@ -56,7 +57,7 @@ def test_metrics_as_curl_asks() -> None:
 def test_fingerprints_as_json() -> None:
     """What was learned of each workload, in base units; 503 before there is a tick."""
     behaviour = LearnedBehaviour(12.0, 570_500, (("sm", 0.95), ("dram", 0.17)))
-    tick = replace(tick_with(use(7)), learned=(Learned((("process_name", "train"),), (behaviour,)),))
+    tick = replace(booked_tick(process_use(7)), learned=(Learned((("process_name", "train"),), (behaviour,)),))
 
     answer = Pages(tick).get("/api/v1/fingerprints")
 
@@ -71,7 +72,7 @@ def test_fingerprints_as_json() -> None:
 
 def test_own_telemetry_path() -> None:
     """`--web.telemetry-path` moves the metrics; the old path is gone and the answer names the pages there are."""
-    pages = Pages(tick_with(), path="/gpu")
+    pages = Pages(booked_tick(), path="/gpu")
 
     missing = pages.get("/metrics")
 
@@ -85,8 +86,8 @@ def test_own_telemetry_path() -> None:
     ("tick", "age_s", "healthz", "readyz"),
     [
         (None, None, 200, 503),
-        (tick_with(), 0.5, 200, 200),
-        (tick_with(), 60.0, 503, 503),
+        (booked_tick(), 0.5, 200, 200),
+        (booked_tick(), 60.0, 503, 503),
         (Tick(1, Driver(up=False, problem=Problem("Driver Not Loaded"))), 0.5, 200, 200),
     ],
     ids=["before the first tick", "ticking", "stopped", "no driver"],
@@ -114,7 +115,7 @@ def test_a_loop_that_never_finishes_a_tick_is_not_healthy() -> None:
 
 def test_the_page_may_load_nothing_from_elsewhere() -> None:
     """Neither the page nor its files, whatever is in them; its links hold under any prefix."""
-    pages = Pages(tick_with())
+    pages = Pages(booked_tick())
 
     for path in ("/", "/page/page.js", "/page/page.css", "/page/icon.svg"):
         headers = dict(pages.get(path).headers)
@@ -127,7 +128,7 @@ def test_the_page_may_load_nothing_from_elsewhere() -> None:
 
 def test_a_hostile_telemetry_path_is_text() -> None:
     """Whoever sets it is trusted, and still it does not become markup."""
-    page = body(Pages(tick_with(), path='/"><script>').get("/"))
+    page = body(Pages(booked_tick(), path='/"><script>').get("/"))
 
     assert "<script>" not in page
     assert '<a href="./&quot;&gt;&lt;script&gt;">' in page
@@ -135,7 +136,7 @@ def test_a_hostile_telemetry_path_is_text() -> None:
 
 def test_files_are_not_named_among_the_pages() -> None:
     """Who is lost is shown pages, not parts of one."""
-    assert "/page/" not in body(Pages(tick_with()).get("/nothing"))
+    assert "/page/" not in body(Pages(booked_tick()).get("/nothing"))
 
 
 # -- dialects
@@ -171,7 +172,7 @@ def app_of(tick: Tick, *dialects: str) -> App:
 )
 def test_each_path_speaks_its_dialect(path: str, dialects: tuple[str, ...], names: set[str]) -> None:
     """A path of its own, or asked for: one, several in one word, or several times."""
-    answer = asked(app_of(tick_with(use(7), power_mw=5000)), path, *dialects)
+    answer = asked(app_of(booked_tick(process_use(7), power_mw=5000)), path, *dialects)
 
     known = ("gpu_power_watts{", "DCGM_FI_DEV_POWER_USAGE{", "dcgm_power_usage{")
     assert {name.rstrip("{") for name in known if f"\n{name}" in body(answer)} == names
@@ -179,7 +180,7 @@ def test_each_path_speaks_its_dialect(path: str, dialects: tuple[str, ...], name
 
 def test_what_the_telemetry_path_speaks() -> None:
     """`--web.dialect` sets it, and what a client asks for goes before."""
-    app = app_of(tick_with(power_mw=5000), "dcgm", "native")
+    app = app_of(booked_tick(power_mw=5000), "dcgm", "native")
 
     assert "DCGM_FI_DEV_POWER_USAGE{" in body(asked(app, "/metrics"))
     assert "gpu_power_watts{" in body(asked(app, "/metrics"))
@@ -188,7 +189,7 @@ def test_what_the_telemetry_path_speaks() -> None:
 
 def test_a_dialect_that_is_not_there() -> None:
     """The answer names those there are."""
-    answer = asked(app_of(tick_with()), "/metrics", "dcgm,klingon")
+    answer = asked(app_of(booked_tick()), "/metrics", "dcgm,klingon")
 
     assert answer.status == 400
     assert body(answer) == "unknown dialect 'klingon'; use native, dcgm, dcgm1, inference, process, jobstats\n"
@@ -201,7 +202,7 @@ def test_a_dialect_that_is_not_there() -> None:
 )  # fmt: skip
 def test_openmetrics_only_where_the_names_allow_it(dialects: tuple[str, ...], openmetrics: bool) -> None:
     """A counter without `_total` is no OpenMetrics; who asks for it gets text."""
-    answer = asked(app_of(tick_with(use(7), power_mw=1)), "/metrics", *dialects)
+    answer = asked(app_of(booked_tick(process_use(7), power_mw=1)), "/metrics", *dialects)
 
     assert ("openmetrics" in dict(answer.headers)["Content-Type"]) == openmetrics
     assert body(answer).endswith("# EOF\n") == openmetrics
@@ -209,7 +210,7 @@ def test_openmetrics_only_where_the_names_allow_it(dialects: tuple[str, ...], op
 
 def test_what_nobody_asks_for_is_not_made() -> None:
     """And of what many ask for only so much is kept; one rendering serves all who ask for the same."""
-    app = app_of(tick_with(power_mw=1))
+    app = app_of(booked_tick(power_mw=1))
     assert app._bodies._bodies == {}
     first = asked(app, "/dcgm/metrics").body
 
@@ -225,7 +226,7 @@ def test_what_nobody_asks_for_is_not_made() -> None:
 
 def grouped(**query: list[str]) -> Response:
     """As Prometheus asks with `params`; keyword arguments without the brackets."""
-    app = app_of(tick_with(use(7), power_mw=5000))
+    app = app_of(booked_tick(process_use(7), power_mw=5000))
     return app(
         Request("GET", "/metrics", {f"{key}[]": names for key, names in query.items()}, {}, "HTTP/1.1", keep_alive=True)
     )

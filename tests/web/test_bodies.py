@@ -18,7 +18,8 @@ from gpuledger.web.bodies import Bodies, Families, UpstreamBodies
 from gpuledger.web.http import Request, Response, parse_head
 from gpuledger.web.negotiate import Format
 from gpuledger.web.text import Renderer
-from tests.web.ticks import DRIVER, PROMETHEUS, tick_with, use
+from tests.builders import DRIVER, booked_tick, process_use
+from tests.web.clients import PROMETHEUS
 
 
 class Counting(Renderer):
@@ -36,7 +37,7 @@ def test_one_rendering_a_tick_format_and_encoding() -> None:
     """Two Prometheis cost one rendering; a new tick, another format or encoding costs another."""
     renderer = Counting()
     cached = Bodies(renderer)
-    tick = tick_with(use(7))
+    tick = booked_tick(process_use(7))
 
     plain = {cached.get(tick, Format.TEXT, "identity") for _ in range(3)}
     packed = cached.get(tick, Format.TEXT, "gzip")
@@ -50,7 +51,7 @@ def test_one_rendering_a_tick_format_and_encoding() -> None:
 
 def test_large_bodies_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Past the limit a plain body is handed on in chunks and not kept, and is the same text."""
-    tick = tick_with(*(use(pid) for pid in range(200)))
+    tick = booked_tick(*(process_use(pid) for pid in range(200)))
     whole = Bodies(Renderer()).get(tick, Format.TEXT, "identity")
     monkeypatch.setattr(bodies, "LARGEST_CACHED_BYTES", 10_000)
     cached = Bodies(Renderer())
@@ -81,19 +82,19 @@ def get(
 
 def test_a_page_of_its_own() -> None:
     """Always text, whatever is asked for, compressed on request; and not in our metrics."""
-    plain = get("/gpu/metrics", THEIRS, tick_with(), accept=PROMETHEUS)
-    small = get("/gpu/metrics", THEIRS, tick_with(), accept_encoding="gzip")
+    plain = get("/gpu/metrics", THEIRS, booked_tick(), accept=PROMETHEUS)
+    small = get("/gpu/metrics", THEIRS, booked_tick(), accept_encoding="gzip")
 
     assert whole(plain.body) == b"# TYPE DCGM_A gauge\nDCGM_A 1\ngpuledger_up 7\n"
     assert dict(plain.headers)["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert dict(small.headers)["Content-Encoding"] == "gzip"
     assert gzip.decompress(whole(small.body)) == whole(plain.body)
-    assert b"DCGM_A" not in whole(get("/metrics", THEIRS, tick_with()).body)
+    assert b"DCGM_A" not in whole(get("/metrics", THEIRS, booked_tick()).body)
 
 
 def test_in_our_metrics_on_request() -> None:
     """At the end, as text also for who prefers OpenMetrics, without a name that is ours."""
-    answer = get("/metrics", THEIRS, tick_with(), in_metrics=True, accept=PROMETHEUS)
+    answer = get("/metrics", THEIRS, booked_tick(), in_metrics=True, accept=PROMETHEUS)
 
     assert dict(answer.headers)["Content-Type"].startswith("text/plain")
     assert whole(answer.body).endswith(b"# TYPE DCGM_A gauge\nDCGM_A 1\n")
@@ -123,7 +124,7 @@ def test_nothing_to_pass_on() -> None:
 
 def test_without_an_upstream_the_page_speaks_the_older_names() -> None:
     """The path was the pod exporter's. An upstream has it also while there is nothing to pass on."""
-    tick = tick_with(power_mw=5000)
+    tick = booked_tick(power_mw=5000)
     app = App(lambda: tick, lambda: 0.1, interval_s=1.0)
 
     answer = app(Request("GET", "/gpu/metrics", {}, {}, "HTTP/1.1", keep_alive=True))
@@ -139,7 +140,7 @@ def test_no_family_twice_in_any_dialect(dialects: tuple[str, ...]) -> None:
         *THEIRS,
         (b"DCGM_FI_DEV_POWER_USAGE", b"# TYPE DCGM_FI_DEV_POWER_USAGE gauge\nDCGM_FI_DEV_POWER_USAGE 9\n"),
     )
-    tick = tick_with(power_mw=5000)
+    tick = booked_tick(power_mw=5000)
     app = App(
         lambda: tick, lambda: 0.1, interval_s=1.0, dialects=dialects, upstream=lambda: theirs, upstream_in_metrics=True
     )
@@ -154,7 +155,7 @@ def test_no_family_twice_in_any_dialect(dialects: tuple[str, ...]) -> None:
 
 def test_a_dialect_that_is_asked_for_stands_alone() -> None:
     """And so do the pages of dialects: only what the telemetry path says by itself has more at its end."""
-    tick = tick_with(power_mw=5000)
+    tick = booked_tick(power_mw=5000)
     app = App(lambda: tick, lambda: 0.1, interval_s=1.0, upstream=lambda: THEIRS, upstream_in_metrics=True)
 
     asked = app(
@@ -168,7 +169,7 @@ def test_a_dialect_that_is_asked_for_stands_alone() -> None:
 
 def test_the_landing_page_names_it() -> None:
     """The link to the page says whose metrics are there."""
-    page = whole(get("/", THEIRS, tick_with()).body)
+    page = whole(get("/", THEIRS, booked_tick()).body)
 
     assert b'<a href="./gpu/metrics">Metrics of the local dcgm-exporter, with pods</a>' in page
 

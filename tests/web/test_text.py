@@ -17,7 +17,7 @@ from gpuledger.model import Account, Tick
 from gpuledger.web import text
 from gpuledger.web.negotiate import Format
 from gpuledger.web.text import LONGEST_VALUE, LabelBlocks, Renderer, escape
-from tests.web.ticks import GPU, tick_with, use
+from tests.builders import H200, booked_tick, process_use
 
 TEXT_MADE_OF_ANYTHING = st.text(st.characters(codec=None), max_size=40) | st.text(
     alphabet='\\"\n\r\t{}=, #\x00\ud800é', max_size=20
@@ -44,7 +44,7 @@ def samples(body: str, fmt: Format) -> dict[tuple[str, tuple[tuple[str, str], ..
 @pytest.mark.parametrize("fmt", Format)
 def test_values_and_units(fmt: Format) -> None:
     """Milliwatts become watts, percentages ratios, and integers stay integers, in both formats."""
-    body = render(tick_with(use(7), power_mw=290_500, utilization_pct=40, memory_used_bytes=2**40 + 1), fmt)
+    body = render(booked_tick(process_use(7), power_mw=290_500, utilization_pct=40, memory_used_bytes=2**40 + 1), fmt)
 
     gpu = '{gpu="0",uuid="GPU-1"}'
     assert f"gpu_power_watts{gpu} 290.5\n" in body
@@ -55,7 +55,7 @@ def test_values_and_units(fmt: Format) -> None:
 
 def test_absent_is_absent() -> None:
     """A family without a value is not in the body at all, not even its HELP."""
-    body = render(tick_with())
+    body = render(booked_tick())
 
     assert "gpu_power_watts" not in body
     assert "gpu_process" not in body.replace("gpu_processes", "")
@@ -63,7 +63,7 @@ def test_absent_is_absent() -> None:
 
 def test_openmetrics_differs_where_it_must() -> None:
     """Counters lose `_total` in TYPE, infos are of type info, units are named, and the end is marked."""
-    body = render(replace(tick_with(), accounts={GPU.uuid: Account(energy_mj=5000)}), Format.OPENMETRICS)
+    body = render(replace(booked_tick(), accounts={H200.uuid: Account(energy_mj=5000)}), Format.OPENMETRICS)
 
     assert "# TYPE gpu_energy_joules counter\n# UNIT gpu_energy_joules joules\n# HELP gpu_energy_joules " in body
     assert 'gpu_energy_joules_total{gpu="0",uuid="GPU-1"} 5.0\n' in body
@@ -73,7 +73,7 @@ def test_openmetrics_differs_where_it_must() -> None:
 
 def test_two_things_with_equal_labels_are_one_series() -> None:
     """A driver that lists a process twice cannot break the scrape: a duplicate series would lose all of it."""
-    body = render(tick_with(use(7), use(7), use(8)))
+    body = render(booked_tick(process_use(7), process_use(7), process_use(8)))
 
     assert body.count('gpu_process_memory_used_bytes{pid="7"') == 1
     assert body.count('gpu_process_memory_used_bytes{pid="8"') == 1
@@ -83,7 +83,7 @@ def test_names_that_differ_only_in_what_is_cut_are_one_series() -> None:
     """Two long names equal as far as they are shown give one line, not the same line twice."""
     long = "x" * LONGEST_VALUE
 
-    body = render(tick_with(use(7, long + "a"), use(7, long + "b")))
+    body = render(booked_tick(process_use(7, long + "a"), process_use(7, long + "b")))
 
     assert body.count("gpu_process_memory_used_bytes{") == 1
 
@@ -91,9 +91,9 @@ def test_names_that_differ_only_in_what_is_cut_are_one_series() -> None:
 def test_label_blocks_are_kept_and_dropped() -> None:
     """A process whose name changes gets its new name; one that ended leaves nothing behind."""
     renderer = Renderer()
-    first = b"".join(renderer.chunks(tick_with(use(7, "old")), Format.TEXT)).decode()
-    second = b"".join(renderer.chunks(tick_with(use(7, "new")), Format.TEXT)).decode()
-    list(renderer.chunks(tick_with(), Format.TEXT))
+    first = b"".join(renderer.chunks(booked_tick(process_use(7, "old")), Format.TEXT)).decode()
+    second = b"".join(renderer.chunks(booked_tick(process_use(7, "new")), Format.TEXT)).decode()
+    list(renderer.chunks(booked_tick(), Format.TEXT))
 
     assert 'process_name="old"' in first
     assert 'process_name="new"' in second
@@ -106,7 +106,7 @@ def test_label_blocks_are_kept_and_dropped() -> None:
 @settings(max_examples=60)
 def test_any_name_survives(fmt: Format, names: list[str]) -> None:
     """Quotes, newlines, braces, NULs, broken surrogates: the parser reads back what went in."""
-    tick = tick_with(*(use(pid, name) for pid, name in enumerate(names)))
+    tick = booked_tick(*(process_use(pid, name) for pid, name in enumerate(names)))
 
     found = samples(render(tick, fmt), fmt)
 
@@ -135,7 +135,7 @@ def test_escaped_text_has_no_way_out(text: str) -> None:
 def test_any_number_survives(fmt: Format, value: float) -> None:
     """What is written is read back as the same number."""
     family = Family("x_ratio", Type.GAUGE, kinds.EXPORTER, "X.", "nowhere", lambda _: value)
-    body = b"".join(Renderer([family]).chunks(tick_with(), fmt)).decode()
+    body = b"".join(Renderer([family]).chunks(booked_tick(), fmt)).decode()
 
     (found,) = samples(body, fmt).values()
 
@@ -144,7 +144,7 @@ def test_any_number_survives(fmt: Format, value: float) -> None:
 
 def test_body_comes_family_by_family() -> None:
     """No chunk holds more than one family, so that the whole body is never in memory."""
-    tick = replace(tick_with(energy_mj=1, power_mw=1), processes=tuple(use(pid) for pid in range(500)))
+    tick = replace(booked_tick(energy_mj=1, power_mw=1), processes=tuple(process_use(pid) for pid in range(500)))
 
     chunks = list(Renderer().chunks(tick, Format.TEXT))
 
@@ -154,7 +154,7 @@ def test_body_comes_family_by_family() -> None:
 
 def test_labels_of_very_many_things_are_written_but_not_kept() -> None:
     """What is kept from tick to tick is bounded; every thing has its lines all the same."""
-    tick = tick_with(*[use(pid) for pid in range(5)])
+    tick = booked_tick(*[process_use(pid) for pid in range(5)])
     blocks = LabelBlocks()
     with patch.object(text, "CACHED_BLOCKS", 2):
         first, again = (list(blocks.label(kinds.PROCESS, kinds.PROCESS.things(tick))) for _ in range(2))
@@ -167,9 +167,11 @@ def test_labels_of_very_many_things_are_written_but_not_kept() -> None:
 @given(TEXT_MADE_OF_ANYTHING)
 def test_created(name: str) -> None:
     """OpenMetrics has the time at which a counter was 0, next to the counter, where it is known; text never has."""
-    new = replace(use(7, name=name), energy_mj=(("exclusive", 5), ("parked", 3)), created_ns=1_700_000_000 * 10**9)
-    resumed = replace(use(8), energy_mj=(("exclusive", 5),))
-    tick = tick_with(new, resumed)
+    new = replace(
+        process_use(7, name=name), energy_mj=(("exclusive", 5), ("parked", 3)), created_ns=1_700_000_000 * 10**9
+    )
+    resumed = replace(process_use(8), energy_mj=(("exclusive", 5),))
+    tick = booked_tick(new, resumed)
     tick = replace(tick, health=replace(tick.health, start_time_ms=1_600_000_000_500))
     renderer = Renderer(created=True)
 

@@ -27,7 +27,7 @@ from gpuledger.model import (
     Tick,
 )
 from gpuledger.model.holders import NO_HOLDER, HolderLabels, Holding, holdings
-from tests.ledger.worlds import CUT, GPU, MIGS, S, World, reopened, sequences
+from tests.builders import CUT, GPU, MIGS, S, World, reopened, sequences
 
 KEEP = st.sampled_from([1, 5, 300]).map(lambda seconds: seconds * S)
 KILLS = st.lists(st.booleans(), min_size=12, max_size=12) | st.just([False] * 12)

@@ -10,7 +10,7 @@ from gpuledger.catalog import CATALOG
 from gpuledger.catalog.otel import CONVENTIONS, LABELS
 from gpuledger.integrations.otlp.points import Metric, Points
 from gpuledger.model import ContainerUse, Device, Owner
-from tests.integrations.otlp.ticks import S, tick
+from tests.builders import S, pod_tick
 
 
 def of(metrics: list[Metric], name: str) -> Metric:
@@ -21,7 +21,7 @@ def of(metrics: list[Metric], name: str) -> Metric:
 
 def test_names_and_attributes_of_the_conventions() -> None:
     """A GPU is hardware, a process in a pod has the attributes of Kubernetes, and a unit is that of UCUM."""
-    metrics = Points().collect(tick(5, 100))
+    metrics = Points().collect(pod_tick(5, 100))
 
     energy = of(metrics, "hw.energy")
     assert (energy.unit, energy.is_counter, energy.points[0].value) == ("J", True, 100.0)
@@ -39,14 +39,14 @@ def test_names_and_attributes_of_the_conventions() -> None:
 
 def test_a_container_outside_of_kubernetes() -> None:
     """Its name has another attribute."""
-    metrics = Points().collect(tick(5, 100, owner=Owner(container="web", container_id="c" * 64)))
+    metrics = Points().collect(pod_tick(5, 100, owner=Owner(container="web", container_id="c" * 64)))
 
     assert ("container.name", "web") in of(metrics, "process.gpu.memory.usage").points[0].attributes
 
 
 def test_what_the_conventions_lack_keeps_its_name() -> None:
     """With our labels."""
-    metrics = Points().collect(tick(5, 100))
+    metrics = Points().collect(pod_tick(5, 100))
 
     assert of(metrics, "gpuledger_up").points[0].value == 1
     assert dict(of(metrics, "gpuledger_build_info").points[0].attributes)["source"] == "nvml"
@@ -57,11 +57,11 @@ def test_a_counter_starts_with_the_exporter_and_again_if_it_decreases() -> None:
     points = Points()
     starts = []
     for second, joules in ((5, 100), (6, 150), (7, 20), (8, 30)):
-        (point,) = of(points.collect(tick(second, joules)), "hw.energy").points
+        (point,) = of(points.collect(pod_tick(second, joules)), "hw.energy").points
         starts.append(point.start_ns)
 
     assert starts == [S, S, 6 * S, 6 * S]
-    late = replace(tick(9, 40), processes=(replace(tick(9, 40).processes[0], energy_mj=(("exclusive", 5),)),))
+    late = replace(pod_tick(9, 40), processes=(replace(pod_tick(9, 40).processes[0], energy_mj=(("exclusive", 5),)),))
     (point,) = of(points.collect(late), "gpu_process_energy_joules_total").points
     assert point.start_ns == 8 * S
 
@@ -70,7 +70,7 @@ def test_a_container_on_two_gpus_has_one_info_point() -> None:
     """Its properties do not depend on the GPU; some collectors reject a request with a duplicate point."""
     owner = Owner(container="main", container_id="c" * 64, image="vllm:1")
     uses = tuple(ContainerUse(Device(n, f"GPU-{n}"), owner, 1, 5, 40) for n in range(2))
-    metrics = Points().collect(replace(tick(5, 100), containers=uses))
+    metrics = Points().collect(replace(pod_tick(5, 100), containers=uses))
 
     assert len(of(metrics, "gpu_owner_info").points) == 1
     assert len(of(metrics, "container_gpu_processes").points) == 2
@@ -89,7 +89,7 @@ def test_every_convention_names_a_metric_of_the_catalog() -> None:
 @pytest.mark.parametrize("text", ["", "x" * 5000])
 def test_texts_are_limited(text: str) -> None:
     """An empty one is omitted."""
-    (point,) = of(Points().collect(tick(1, 1, owner=Owner(container=text, container_id="c"))),
+    (point,) = of(Points().collect(pod_tick(1, 1, owner=Owner(container=text, container_id="c"))),
                   "process.gpu.memory.usage").points  # fmt: skip
 
     assert len(dict(point.attributes).get("container.name", "")) == min(len(text), 1024)  # type: ignore[arg-type]

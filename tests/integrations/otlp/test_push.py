@@ -10,8 +10,8 @@ from gpuledger.config.load import load
 from gpuledger.errors import ConfigError
 from gpuledger.integrations.otlp import push as module
 from gpuledger.integrations.otlp.push import Push, create_push, pairs
+from tests.builders import pod_tick
 from tests.integrations.otlp.collector import PARTIAL, collector
-from tests.integrations.otlp.ticks import tick
 from tests.waiting import free_port
 
 
@@ -35,7 +35,7 @@ def made(url: str, clock: Clock, **flags: str) -> Push:
 
 def send(push: Push, second: int) -> None:
     """A tick, and one step of the thread."""
-    push.publish(tick(second, 100 * second))
+    push.publish(pod_tick(second, 100 * second))
     push.step()
 
 
@@ -175,9 +175,9 @@ def test_the_thread_sends_the_last_tick_when_it_stops() -> None:
         push = create_push(settings, "node1")
         assert push is not None
         push.start()
-        push.publish(tick(1, 100))
+        push.publish(pod_tick(1, 100))
         server.wait_for(1)
-        push.publish(tick(2, 200))
+        push.publish(pod_tick(2, 200))
         push.stop()
 
     assert len(server.received) == 2

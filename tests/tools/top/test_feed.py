@@ -11,7 +11,7 @@ from gpuledger.books import Books
 from gpuledger.errors import LostError
 from gpuledger.tools.top.feed import Feed, State, Ticks
 from gpuledger.web.snapshot.codec import decode
-from tests.ledger.worlds import World
+from tests.builders import World
 from tests.runtime.clock import Clock as Waited
 from tests.runtime.clock import Event
 from tests.tools.top.sources import Told

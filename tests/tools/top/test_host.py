@@ -14,7 +14,7 @@ from gpuledger.tools.top.feed import Ticks
 from gpuledger.tools.top.host import Host
 from gpuledger.tools.top.pages import once
 from gpuledger.tools.top.rows import TREE, Choice, rows
-from tests.ledger.worlds import World
+from tests.builders import World
 
 S = 10**9
 

@@ -14,7 +14,7 @@ from gpuledger.model import Driver, Owner, PhaseEnergy, Tick, TokenCounts, Token
 from gpuledger.model.problem import Problem
 from gpuledger.web.snapshot.build import free_command, snapshot
 from gpuledger.web.snapshot.codec import decode, encode
-from tests.ledger.worlds import World
+from tests.builders import World
 from tests.web.snapshot.pictures import demo
 
 

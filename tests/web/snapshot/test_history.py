@@ -16,7 +16,7 @@ from gpuledger.books import Books
 from gpuledger.model import ContainerUse, Device, Owner, Reading, Tick
 from gpuledger.web.snapshot.codec import encode
 from gpuledger.web.snapshot.history import MAX_GPUS, MAX_OWNERS, History, Ring
-from tests.ledger.worlds import GPU, World
+from tests.builders import GPU, World
 
 MOMENTS = st.lists(
     st.dictionaries(st.sampled_from("abcd"), st.integers(-100, 100) | st.none(), max_size=4), max_size=40

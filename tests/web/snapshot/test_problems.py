@@ -25,7 +25,7 @@ from gpuledger.model import (
 from gpuledger.model.problem import SEVERITIES
 from gpuledger.model.problem import Problem as Cause
 from gpuledger.web.snapshot.problems import problems
-from tests.ledger.worlds import World
+from tests.builders import World
 
 GPU = Device(3, "GPU-3")
 MIG = Device(3, "MIG-1", parent_uuid="GPU-3", mig_profile="1g.18gb")

@@ -1,17 +1,33 @@
-"""Made-up GPUs for the tests of the books: short ways to write a tick, and random sequences of any ticks."""
+"""Builders of readings, processes, rows and ticks for tests: single ones, a GPU over time, and random sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from gpuledger.books import Books
+from gpuledger.ledger.rows import Row
 from gpuledger.ledger.split import Policy
 from gpuledger.ledger.state import State
-from gpuledger.model import Account, Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
+from gpuledger.model import (
+    Account,
+    Activity,
+    Device,
+    Driver,
+    Facts,
+    Health,
+    Owner,
+    Owners,
+    ProcessUse,
+    Reading,
+    Resident,
+    Sample,
+    Stage,
+    Tick,
+)
 from gpuledger.storage.journal import decode, encode
 
 GPU = Device(0, "GPU-0")
@@ -27,6 +43,49 @@ POLICIES = st.builds(Policy, st.booleans(), st.booleans(), st.sampled_from(["fin
 KEEP = st.sampled_from([1, 5, 300]).map(lambda seconds: seconds * S)
 MOST = st.sampled_from([None, 0, 1, 2])
 """Of containers."""
+
+H200 = Device(0, "GPU-1", name="NVIDIA H200")
+DRIVER = Driver(up=True, driver_version="580.1", nvml_version="13.580.1", cuda_version="13.0")
+POD = Owner(container="main", container_id="c" * 64, namespace="ml", pod="train", pod_uid="u1")
+
+
+def row(pid: int = 7, name: str = "python3", uid: int = 0, owner: Owner | None = None) -> Row:
+    """A process on the GPU, as the ledger has it."""
+    facts = Facts(pid, 1, 0, name, uid)
+    return Row(GPU, GPU.uuid, pid, 1, pid, Resident(pid, "compute"), facts, owner or Owner())
+
+
+def process_use(pid: int, name: str = "python3", *, device: Device = H200, **more: Any) -> ProcessUse:
+    """A process on a device, as the books show it."""
+    given: dict[str, Any] = {"sample": Sample(pid, 1, 40, 10), **more}
+    return ProcessUse(device, Resident(pid, "compute", 100), Facts(pid, 1, 1000, name), **given)
+
+
+def booked_tick(*processes: ProcessUse, **reading: Any) -> Tick:
+    """A booked tick of an H200 with these processes."""
+    return Tick(
+        time_ns=START_NS,
+        driver=DRIVER,
+        readings=(Reading(H200, **reading),),
+        processes=processes,
+        health=Health(stages=(Stage("read", 5, success=True),)),
+    )
+
+
+def pod_tick(second: int, energy_j: int, *, owner: Owner = POD, start_ms: int = 1000) -> Tick:
+    """A booked tick of an H200 with one process of a pod."""
+    return replace(
+        booked_tick(
+            ProcessUse(H200, Resident(7, "compute", 5), Facts(7, 1, 0, "python3"), owner=owner),
+            utilization_pct=40,
+            memory_used_bytes=5,
+            power_mw=200_000,
+        ),
+        time_ns=second * S,
+        driver=Driver(up=True),
+        accounts={H200.uuid: Account(energy_mj=energy_j * 1000)},
+        health=Health(start_time_ms=start_ms),
+    )
 
 
 @dataclass
