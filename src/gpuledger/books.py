@@ -54,7 +54,7 @@ class Books:
         self._previous_ns: int | None = None
         """When the previous tick was booked; on the monotonic clock, if the ticks have it."""
         self._monotonic_ns: int | None = None
-        """The same on the monotonic clock; None if the ticks do not have it."""
+        """Monotonic time of the previous tick; None if the ticks do not have it."""
         self._resumed: State | None = None
         """The journal, until the first tick."""
 

@@ -50,7 +50,7 @@ USUAL = {
 }  # fmt: skip
 """The exporter's settings in the help of these commands."""
 USUAL_ELSEWHERE = ("environment", "source", "log.level")
-"""The same for the other commands."""
+"""The exporter's settings in the help of all other commands."""
 GUESSES = {
     "--web.listen-address :9400": ("-p", "--port", "--listen", "--host", "--bind", "--addr", "--address", "--web.port"),
     "--tick.interval 5s": ("--interval", "--scrape-interval", "--collect-interval", "--delay"),

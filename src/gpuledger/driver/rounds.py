@@ -13,7 +13,7 @@ from typing import NamedTuple
 LATE_ROUNDS = 3
 """Readings with new activity in a burst."""
 LARGEST_SHARE = 0.012
-"""Of one core."""
+"""Part of one core."""
 CHANGE, CHANGE_MW = 0.1, 10_000
 """A change of power, relative and in milliwatts."""
 

@@ -107,7 +107,7 @@ class NvmlSource:
         return {(call, str(pynvml.NVMLError(code))): count for (call, code), count in dict(self._failures).items()}
 
     def problems(self) -> tuple[Problem, ...]:
-        """The same failures as problems."""
+        """Unexpected failures of driver calls as problems, with their fixes."""
         return tuple(_failure(call, code, count) for (call, code), count in sorted(dict(self._failures).items()))
 
     def read(self) -> Tick:

@@ -88,7 +88,7 @@ class Ledger:
         self.booked_mj = 0
         """Energy of the last booked interval."""
         self.booked_rows: dict[Row, int] = {}
-        """The same, by process."""
+        """Energy of the last booked interval by process."""
 
     def state(self, numbers: Mapping[Row, int]) -> LedgerState | None:
         """A snapshot for the journal; None before the first reading of energy."""

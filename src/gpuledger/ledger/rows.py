@@ -81,7 +81,7 @@ class Row:
         return self.key() < other.key()
 
     def key(self) -> tuple[int, str, int, int]:
-        """The same order, for sorting many rows."""
+        """The sort key of `__lt__`, for sorting many rows."""
         return self.pid, self.device.uuid, -1 if self.start_ticks is None else self.start_ticks, self.number
 
 

@@ -244,7 +244,7 @@ class Health:
     driver_errors: tuple[tuple[tuple[str, str], int], ...] = ()
     """Unexpected failures of driver calls since the start, by call and error."""
     driver_problems: tuple[Problem, ...] = ()
-    """The same failures as problems, with their fixes."""
+    """Unexpected failures of driver calls as problems, with their fixes."""
     resident_memory_bytes: int | None = None
     cpu_ms: int | None = None
     open_fds: int | None = None
@@ -278,7 +278,7 @@ class Tick:
     readings: tuple[Reading, ...] = ()
     source: str = "nvml"
     monotonic_ns: int | None = None
-    """The same moment on a clock that is never set; None in a recording."""
+    """Monotonic time of the readings; None in a recording."""
     facts: Mapping[int, Facts] = field(default_factory=dict)
     """By pid, for every process in the readings that still runs."""
     owners: Owners = NO_OWNERS

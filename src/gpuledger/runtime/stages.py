@@ -24,7 +24,7 @@ class Source(Protocol):
         """Unexpected failures of driver calls since the start, by call and error."""
 
     def problems(self) -> tuple[Problem, ...]:
-        """The same failures as problems, with their fixes."""
+        """Unexpected failures of driver calls as problems, with their fixes."""
 
     def close(self) -> None:
         """Release the driver; returns at once even if a call hangs."""

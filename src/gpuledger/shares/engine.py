@@ -28,9 +28,9 @@ REMAINING = 0.05
 FAIR = 0.1
 """Prior probability that a process has its fair share of a busy engine."""
 FAIR_KNOWN = 0.3
-"""The same if all processes are known. It matters only for similar processes, which activity cannot tell apart."""
+"""FAIR if all processes are known. It matters only for similar processes, which activity cannot tell apart."""
 FAIR_LIKELY = 0.5
-"""The same if no process is known, or if all seem to have work at all times."""
+"""FAIR if no process is known, or if all seem to have work at all times."""
 STEADY = 0.006
 """If no unit differs by more between slots, all processes probably have work at all times: time slices are fair."""
 FAIR_SD = 0.08
@@ -53,7 +53,7 @@ IDLE, FULL = 0.9, 0.98
 TIME_SD = 0.1
 """Standard deviation of the expected time of the known processes on a busy engine."""
 DEMAND_SD = 0.2
-"""The same on an engine with idle time, relative to their demand."""
+"""Standard deviation on an engine with idle time, relative to their demand."""
 RESTING = 0.005
 """With less activity in every unit, no process works."""
 MOST_KNOWN = 0.95
@@ -85,7 +85,7 @@ class Recent:
         return self.engine_s / self.seconds
 
     def short_share(self) -> float:
-        """The same over the last seconds."""
+        """Mean part of the time on the compute engine over the last seconds."""
         return self.short_engine_s / self.short_seconds
 
     def visible(self) -> float:
