@@ -110,9 +110,8 @@ def test_not_found() -> None:
         (get("/healthz", "Content-Length: 3") + b"abc", 400, b"without one"),
         (get("/healthz", "Transfer-Encoding: chunked") + b"0\r\n\r\n", 400, b"without one"),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", 405, b"Allow: GET, HEAD"),
-        (b"GET /" + b"a" * 9000, 414, b"8192"),
+        (b"GET /" + b"a" * 17_000, 431, b"16384"),
         (get("/", *[f"X: {'a' * 1000}"] * 40), 431, b"16384"),
-        (get("/", *["X: y"] * 101), 431, b"at most 100"),
         (get("/", version="2.0"), 505, b"use HTTP/1.1"),
         (b"GET / HTTP/1.1\r\nHo", 408, b"within 0.2 s"),
     ],
@@ -143,15 +142,6 @@ def test_keep_alive() -> None:
         client.close()
 
         assert server.statistics.accepted == 1
-
-
-def test_requests_per_connection() -> None:
-    """A connection ends after so many requests, and says so in the last answer."""
-    with serving(limits=Limits(requests=3)) as server:
-        received = exchange(server, get("/healthz") * 5)
-
-    assert received.count(b"HTTP/1.1 200 OK") == 3
-    assert received.count(b"Connection: close") == 1
 
 
 def test_pipelining() -> None:
