@@ -59,7 +59,7 @@ def test_targets(target: str, path: str) -> None:
     ],
 )
 def test_keep_alive(version: str, connection: str, *, keep_alive: bool) -> None:
-    """HTTP/1.1 stays unless told otherwise, HTTP/1.0 leaves unless told otherwise."""
+    """The default of HTTP/1.1 is to keep the connection, that of HTTP/1.0 to close it."""
     headers = [connection] if connection else []
 
     assert get(f"GET / HTTP/{version}", *headers).keep_alive is keep_alive
@@ -231,7 +231,7 @@ def test_frame_head() -> None:
 
 
 def test_frame_close() -> None:
-    """An answer that is the last one says so."""
+    """The last response has `Connection: close`."""
     sent, kept = framed(Response.text(408, "too slow; hurry"), None, keep_alive=False)
 
     assert not kept
