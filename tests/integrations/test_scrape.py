@@ -1,4 +1,4 @@
-"""Reading over real HTTP and from real files, from those who mean well and those who do not."""
+"""Reads over real HTTP and from real files: valid, damaged and hostile ones."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_slow_answers(say: Say) -> None:
 
 
 def test_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the authorities the system trusts; a server nobody vouches for is not believed."""
+    """With the authorities that the system trusts; a server of another authority is refused."""
     certificate = copy_certificate(tmp_path)
     with upstream(page(body("whole")), certificate) as server:
         with pytest.raises(UpstreamError, match=r"the certificate of https://.* is not trusted: self.signed"):
@@ -142,7 +142,7 @@ def test_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.families == parsed(body("whole"))
 
 
-def test_nobody_there() -> None:
+def test_no_server() -> None:
     """A port without a server, and a name without a host."""
     with pytest.raises(UpstreamError, match=r"cannot reach .*; check whether the dcgm-exporter is running") as caught:
         Page(parse_place(f"http://127.0.0.1:{free_port()}/metrics"), 1.0).read()
@@ -198,7 +198,7 @@ def written(tmp_path: Path) -> Written:
 
 
 def test_a_file_is_read_again_when_it_changes(written: Written) -> None:
-    """By time, size or inode; one that is the same costs nothing. Its age is that of its content."""
+    """By time, size or inode; an unchanged file is not parsed again. Its age is that of its content."""
     written.write(body("whole"))
     first = written.file.read()
     assert (first.families, round(first.age_s)) == (parsed(body("whole")), 5)
@@ -227,7 +227,7 @@ def test_a_file_that_has_just_changed_is_read_again(written: Written) -> None:
 
 
 def test_files_that_cannot_be_used(written: Written) -> None:
-    """Missing, half written, old, no file at all: each says so, and none hangs."""
+    """Missing, half written, old, or not a regular file: each has a message, and none hangs."""
     assert written.failure()[0] == "unreachable"
     written.write(b"a 1\nb")
     assert written.failure()[0] == "half"

@@ -34,7 +34,7 @@ DEMO = Path(__file__).parents[2] / "src" / "gpuledger" / "demo.jsonl.gz"
 
 
 class Asked:
-    """An app whose API was told of some ticks."""
+    """An app with an API to which some ticks were published."""
 
     def __init__(self, *ticks: Tick, max_connections: int = 64) -> None:
         self.api = Api(History(1.0), node="n1", max_connections=max_connections)
@@ -147,8 +147,8 @@ def test_every_path_is_described() -> None:
     assert all(set(item) == {"get"} for item in DESCRIPTION["paths"].values())
 
 
-def test_a_picture_is_written_once() -> None:
-    """For all who ask for the same tick; nothing is written while nobody asks."""
+def test_a_snapshot_is_encoded_once() -> None:
+    """Once for all requests of a tick; nothing is encoded without a request."""
     asked = Asked(*silent())
     assert asked.api._event is None
     first = asked.api._newest()
@@ -172,8 +172,8 @@ def test_the_history_is_written_once_a_tick() -> None:
     assert len(asked.json("history")["gpus"]["times"]) == 2
 
 
-def test_compressed_for_who_takes_it() -> None:
-    """And not to be kept by anybody on the way."""
+def test_compressed_on_request() -> None:
+    """And not to be stored by caches."""
     asked = Asked(*silent())
     packed = asked.get("snapshot", accept_encoding="gzip")
 
@@ -216,8 +216,8 @@ def test_events_are_pictures() -> None:
 
 
 @pytest.mark.parametrize(("connections", "streams"), [(64, 16), (1000, 16), (8, 2), (3, 0)])
-def test_who_watches_never_keeps_a_scraper_out(connections: int, streams: int) -> None:
-    """A quarter of the connections at most; the others are told to ask for pictures."""
+def test_streams_leave_connections_to_scrapers(connections: int, streams: int) -> None:
+    """A quarter of the connections at most; further clients get 503 and may poll the snapshot."""
     asked = Asked(*silent(), max_connections=connections)
     answers = [asked.get("events") for _ in range(streams + 1)]
 

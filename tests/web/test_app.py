@@ -1,4 +1,4 @@
-"""The pages, asked as the server asks them."""
+"""The pages, requested in the same way as by the server."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_metrics_as_prometheus_asks() -> None:
     assert gzip.decompress(answer.body).endswith(b"# EOF\n")
 
 
-def test_metrics_as_curl_asks() -> None:
-    """Plain text where nothing else is asked for."""
+def test_metrics_without_an_accept_header() -> None:
+    """Plain text without an Accept header."""
     answer = Pages(booked_tick(process_use(7))).get("/metrics", accept="*/*")
 
     assert dict(answer.headers)["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -127,7 +127,7 @@ def test_the_page_may_load_nothing_from_elsewhere() -> None:
 
 
 def test_a_hostile_telemetry_path_is_text() -> None:
-    """Whoever sets it is trusted, and still it does not become markup."""
+    """It is set by an administrator, and escaped nevertheless."""
     page = body(Pages(booked_tick(), path='/"><script>').get("/"))
 
     assert "<script>" not in page
@@ -135,7 +135,7 @@ def test_a_hostile_telemetry_path_is_text() -> None:
 
 
 def test_files_are_not_named_among_the_pages() -> None:
-    """Who is lost is shown pages, not parts of one."""
+    """A 404 lists pages, not their files."""
     assert "/page/" not in body(Pages(booked_tick()).get("/nothing"))
 
 
@@ -149,13 +149,13 @@ def body(answer: Response) -> str:
 
 
 def asked(app: App, path: str, *dialects: str, accept: str = PROMETHEUS) -> Response:
-    """As a client asks with ?dialect=."""
+    """A request with ?dialect=."""
     query = {"dialect": list(dialects)} if dialects else {}
     return app(Request("GET", path, query, {"accept": accept}, "HTTP/1.1", keep_alive=True))
 
 
 def app_of(tick: Tick, *dialects: str) -> App:
-    """An app whose telemetry path speaks these."""
+    """An app with these dialects at its telemetry path."""
     return App(lambda: tick, lambda: 0.1, interval_s=1.0, dialects=dialects or ("native",))
 
 
@@ -171,15 +171,15 @@ def app_of(tick: Tick, *dialects: str) -> App:
     ],
 )
 def test_each_path_speaks_its_dialect(path: str, dialects: tuple[str, ...], names: set[str]) -> None:
-    """A path of its own, or asked for: one, several in one word, or several times."""
+    """At its own path, or requested: one, several in one parameter, or in several parameters."""
     answer = asked(app_of(booked_tick(process_use(7), power_mw=5000)), path, *dialects)
 
     known = ("gpu_power_watts{", "DCGM_FI_DEV_POWER_USAGE{", "dcgm_power_usage{")
     assert {name.rstrip("{") for name in known if f"\n{name}" in body(answer)} == names
 
 
-def test_what_the_telemetry_path_speaks() -> None:
-    """`--web.dialect` sets it, and what a client asks for goes before."""
+def test_dialects_of_the_telemetry_path() -> None:
+    """`--web.dialect` sets it, and a dialect in the request takes precedence."""
     app = app_of(booked_tick(power_mw=5000), "dcgm", "native")
 
     assert "DCGM_FI_DEV_POWER_USAGE{" in body(asked(app, "/metrics"))
@@ -201,15 +201,15 @@ def test_a_dialect_that_is_not_there() -> None:
      (("native", "dcgm"), False)],
 )  # fmt: skip
 def test_openmetrics_only_where_the_names_allow_it(dialects: tuple[str, ...], openmetrics: bool) -> None:
-    """A counter without `_total` is no OpenMetrics; who asks for it gets text."""
+    """A counter without `_total` is not valid in OpenMetrics; such a request gets text."""
     answer = asked(app_of(booked_tick(process_use(7), power_mw=1)), "/metrics", *dialects)
 
     assert ("openmetrics" in dict(answer.headers)["Content-Type"]) == openmetrics
     assert body(answer).endswith("# EOF\n") == openmetrics
 
 
-def test_what_nobody_asks_for_is_not_made() -> None:
-    """And of what many ask for only so much is kept; one rendering serves all who ask for the same."""
+def test_dialects_are_created_on_request() -> None:
+    """The number of cached combinations is limited; equal requests share one rendering."""
     app = app_of(booked_tick(power_mw=1))
     assert app._bodies._bodies == {}
     first = asked(app, "/dcgm/metrics").body
@@ -225,7 +225,7 @@ def test_what_nobody_asks_for_is_not_made() -> None:
 
 
 def grouped(**query: list[str]) -> Response:
-    """As Prometheus asks with `params`; keyword arguments without the brackets."""
+    """A request of Prometheus with `params`; keyword arguments without the brackets."""
     app = app_of(booked_tick(process_use(7), power_mw=5000))
     return app(
         Request("GET", "/metrics", {f"{key}[]": names for key, names in query.items()}, {}, "HTTP/1.1", keep_alive=True)

@@ -1,4 +1,4 @@
-"""Passwords: who is let in, what it costs, and what is remembered."""
+"""Basic authentication: valid and invalid logins, their cost, and the caches."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_was_found_is_cache() -> None:
 
 
 def test_guesses_do_not_push_out_the_right_one() -> None:
-    """However many wrong ones come, memory stays bounded and who was let in need not wait again."""
+    """Wrong passwords take a bounded amount of memory, and do not evict a valid login."""
     compared = Compared()
     logins = Logins(compared)
     assert logins.refusal(USERS, basic("alice", "wonder")) is None
@@ -86,7 +86,7 @@ def test_guesses_do_not_push_out_the_right_one() -> None:
 
 
 def test_an_unknown_user_costs_a_comparison() -> None:
-    """With a hash of the file, always the same for a name: who asks cannot tell by the time which users there are."""
+    """With a hash of the file, always the same for a name, so that the time of a response does not reveal users."""
     compared = Compared()
     logins = Logins(compared)
 
@@ -119,7 +119,7 @@ def test_the_scheme_has_no_case() -> None:
 
 @given(st.text(alphabet=st.characters(max_codepoint=255)) | st.binary().map(basic_bytes))
 def test_any_header(header: str) -> None:
-    """Nobody gets in, and nothing breaks, by a header made of anything but the right password."""
+    """No header but that of the right password is accepted, and none raises an error."""
     assert Logins(Compared()).refusal(USERS, header) is UNAUTHORIZED or header.endswith("YWxpY2U6d29uZGVy")
 
 
@@ -130,7 +130,7 @@ def _in_thread(ask: Callable[[], Response | None], answers: list[Response | None
 
 
 def test_a_crowd_of_guesses() -> None:
-    """One comparison at a time, a few wait, not all of one address; who is remembered passes meanwhile."""
+    """One comparison at a time; a few clients wait, not all of one address; cached logins do not wait."""
     begun, go_on = threading.Semaphore(0), threading.Event()
     together, most = 0, 0
 
@@ -220,7 +220,7 @@ def test_the_counted_addresses_are_bounded() -> None:
 
 
 def test_the_same_password_at_the_same_time() -> None:
-    """Two who ask the same cost one comparison."""
+    """Two clients with the same password cost one comparison."""
     compared = Compared()
     begun, go_on = threading.Event(), threading.Event()
 

@@ -81,7 +81,7 @@ def get(
 
 
 def test_a_page_of_its_own() -> None:
-    """Always text, whatever is asked for, compressed on request; and not in our metrics."""
+    """Always text, compressed on request; and not in our own metrics."""
     plain = get("/gpu/metrics", THEIRS, booked_tick(), accept=PROMETHEUS)
     small = get("/gpu/metrics", THEIRS, booked_tick(), accept_encoding="gzip")
 
@@ -93,7 +93,7 @@ def test_a_page_of_its_own() -> None:
 
 
 def test_in_our_metrics_on_request() -> None:
-    """At the end, as text also for who prefers OpenMetrics, without a name that is ours."""
+    """At the end, as text also for clients that prefer OpenMetrics, without names of our own metrics."""
     answer = get("/metrics", THEIRS, booked_tick(), in_metrics=True, accept=PROMETHEUS)
 
     assert dict(answer.headers)["Content-Type"].startswith("text/plain")
@@ -153,7 +153,7 @@ def test_no_family_twice_in_any_dialect(dialects: tuple[str, ...]) -> None:
     assert whole(answer.body).count(b"\nDCGM_A 1\n") == 1
 
 
-def test_a_dialect_that_is_asked_for_stands_alone() -> None:
+def test_a_requested_dialect_has_no_metrics_of_the_upstream() -> None:
     """And so do the pages of dialects: only what the telemetry path says by itself has more at its end."""
     tick = booked_tick(power_mw=5000)
     app = App(lambda: tick, lambda: 0.1, interval_s=1.0, upstream=lambda: THEIRS, upstream_in_metrics=True)
@@ -168,7 +168,7 @@ def test_a_dialect_that_is_asked_for_stands_alone() -> None:
 
 
 def test_the_landing_page_names_it() -> None:
-    """The link to the page says whose metrics are there."""
+    """The link to the page names the exporter of its metrics."""
     page = whole(get("/", THEIRS, booked_tick()).body)
 
     assert b'<a href="./gpu/metrics">Metrics of the local dcgm-exporter, with pods</a>' in page

@@ -36,7 +36,7 @@ class Clients:
         return connection
 
     def busy(self, address: str, sending_since: float | None = None) -> Connection:
-        """A client whose response is rendered, or sent since some time."""
+        """A client that waits for its response, or takes no bytes of it since some time."""
         connection = self.waiting(address, requests=1)
         connection.waiting_since, connection.sending_since = None, sending_since
         return connection

@@ -12,13 +12,13 @@ from gpuledger.web.http import Request, Response
 
 
 def ask(files: Files, name: str, **headers: str) -> Response:
-    """As a browser does."""
+    """A request of a browser."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     return files.answer(name, Request("GET", f"/{name}", {}, named, "HTTP/1.1", keep_alive=True))
 
 
-def test_plain_compressed_or_not_at_all() -> None:
-    """Who has it already is told so; another content has another tag."""
+def test_plain_compressed_or_not_modified() -> None:
+    """A client with the current version gets 304; other content has another tag."""
     files = Files()
     plain = ask(files, "page.js")
     packed = ask(files, "page.js", accept_encoding="gzip")

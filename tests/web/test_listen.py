@@ -64,8 +64,8 @@ def test_nothing_is_passed(environment: dict[str, str]) -> None:
         Path(os.devnull).open,
     ],
 )
-def test_other_things_are_passed(make: Callable[[], Opened], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not a listening TCP socket is an error, not a server that nobody can reach."""
+def test_other_descriptors_are_passed(make: Callable[[], Opened], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A descriptor that is not a listening TCP socket is an error."""
     with make() as opened:
         monkeypatch.setattr(listen, "_FIRST_PASSED", opened.fileno())
         with pytest.raises(ListenError, match=r"--web.systemd-socket: file descriptor \d+"):
@@ -112,7 +112,7 @@ def test_address(text: str, expected: tuple[str, int]) -> None:
     ],
 )
 def test_bad_address(text: str, message: str) -> None:
-    """A malformed address is told what is wrong with it and what would be right."""
+    """The message says what is wrong with the address, and shows a valid one."""
     with pytest.raises(ValueError, match="is not a listen address") as caught:
         parse_listen_address(text)
 

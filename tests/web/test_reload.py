@@ -1,4 +1,4 @@
-"""Things made of files: made anew when they change, kept when that fails."""
+"""Values from files: loaded again when the files change, kept if that fails."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class World:
         self.state, self.text, self.now, self.loads = 0, "first", 0.0, 0
 
     def load(self) -> str:
-        """What the file says; `bad` cannot be used."""
+        """The content of the file; `bad` is invalid."""
         self.loads += 1
         if self.text == "bad":
             raise ValueError("it is bad")
         return self.text
 
     def reloaded(self) -> Reloaded[str]:
-        """The thing."""
+        """The value that is reloaded."""
         return Reloaded("web.yml", lambda: self.state, self.load, lambda: self.now)
 
     def change(self, text: str) -> None:
@@ -36,7 +36,7 @@ class World:
 
 
 def test_changes_are_seen(caplog: pytest.LogCaptureFixture) -> None:
-    """The next one who asks gets the new thing; without a change nothing is loaded."""
+    """The next call returns the new value; without a change nothing is loaded."""
     caplog.set_level(logging.INFO)
     world = World()
     thing = world.reloaded()
@@ -92,7 +92,7 @@ def test_a_bad_start() -> None:
         world.reloaded()
 
 
-def test_nobody_waits() -> None:
+def test_no_thread_waits() -> None:
     """While one thread loads, others get what there was before."""
     begun, go_on = threading.Event(), threading.Event()
     world = World()

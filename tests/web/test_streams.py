@@ -1,4 +1,4 @@
-"""Every tick to everybody who watches."""
+"""Server-sent events: every tick to all open streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuledger.web.streams import BEAT, RETRY, Event, Stream, Streams
 
 
 class Ticks:
-    """Streams whose events are numbered, and count how often one was made."""
+    """Streams with numbered events, and the number of events that were encoded."""
 
     def __init__(self, most: int = 4, beat_s: float = 5.0) -> None:
         self.number = 0
@@ -26,14 +26,14 @@ class Ticks:
         self.streams.wake()
 
     def join(self, *, gzip: bool = False) -> Stream:
-        """One who watches and has got the greeting."""
+        """An open stream after its first part."""
         stream = self.streams.join(gzip=gzip)
         assert stream is not None
         return stream
 
 
 def test_the_newest_tick_at_once_and_then_each() -> None:
-    """After how long to wait before coming back; who was busy for three ticks gets the last of them."""
+    """First the delay of reconnects; a client that was slow for three ticks gets the last of them."""
     ticks = Ticks()
     ticks.tick()
     stream = ticks.join()
@@ -67,8 +67,8 @@ def test_a_beat_while_nothing_comes() -> None:
     assert BEAT.plain.startswith(b":")
 
 
-def test_places_are_bounded_and_given_back() -> None:
-    """Also by one who left before anything was sent, and only once."""
+def test_the_number_of_streams_is_limited() -> None:
+    """Also if the client left before the first part, and only once."""
     ticks = Ticks(most=2)
     first, second = ticks.join(), ticks.join()
     assert ticks.streams.join(gzip=False) is None
@@ -83,8 +83,8 @@ def test_places_are_bounded_and_given_back() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_end_is_clean(packed: bool) -> None:
-    """All streams end when the exporter does, compressed ones as whole files; nobody joins after."""
+def test_streams_end_with_the_exporter(packed: bool) -> None:
+    """All streams end with the exporter, compressed ones as valid gzip; no stream is opened afterwards."""
     ticks = Ticks()
     ticks.tick()
     stream = ticks.join(gzip=packed)

@@ -118,7 +118,7 @@ def test_inline(authority: Authority, folder: Path) -> None:
 
 
 def test_plain_http(folder: Path) -> None:
-    """A client that forgot the s is told so, in clear text."""
+    """A client that speaks plain HTTP gets the reason in clear text."""
     with tls_server(folder, PAIR) as server:
         answer = exchange(server, get("/metrics"))
 
@@ -127,7 +127,7 @@ def test_plain_http(folder: Path) -> None:
 
 
 def test_nonsense_and_silence(authority: Authority, folder: Path) -> None:
-    """Clients that never finish a handshake, or speak something else, stop nobody."""
+    """Clients that never finish a handshake, or send other data, do not delay other clients."""
     with tls_server(folder, PAIR) as server, contextlib.ExitStack() as stack:
         for sent in (b"", b"\x16\x03\x01", b"SSH-2.0-x\r\n", b"\x16\x03\x01\x02\x00\x01" + bytes(512)) * 30:
             stack.enter_context(connect(server, sent))
@@ -135,7 +135,7 @@ def test_nonsense_and_silence(authority: Authority, folder: Path) -> None:
 
 
 def test_a_slow_handshake_ends(folder: Path) -> None:
-    """One that drips in byte by byte is cut when the time for a request is over, however it goes on."""
+    """A handshake that arrives byte by byte is cut at the deadline of the first request."""
     hello = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
@@ -232,7 +232,7 @@ def test_a_new_certificate(authority: Authority, folder: Path, caplog: pytest.Lo
 
 
 def test_a_new_authority(authority: Authority, folder: Path, tmp_path: Path) -> None:
-    """Who was let in before is not any more, also one who would resume an old session."""
+    """Clients of the old authority are rejected, also if they resume an old session."""
     other = Authority(tmp_path / "other")
     old, new = Pair(folder / "client.crt", folder / "client.key"), other.issue("client")
     with tls_server(folder, CLIENTS) as server:
@@ -253,7 +253,7 @@ def test_a_new_authority(authority: Authority, folder: Path, tmp_path: Path) -> 
 
 
 def test_a_resumed_session_expires(authority: Authority, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenSSL looks at a client's certificate once a session; whoever resumes one with an expired one is sent away."""
+    """OpenSSL verifies a certificate once per session; a resumed session with an expired certificate is rejected."""
     ours = client(authority, Pair(folder / "client.crt", folder / "client.key"))
     ours.maximum_version = ssl.TLSVersion.TLSv1_2
     with tls_server(folder, CLIENTS) as server:
@@ -291,8 +291,8 @@ def test_the_file_is_read_again(authority: Authority, folder: Path, caplog: pyte
 
 
 @pytest.mark.parametrize("path", [r"a\0b", r"\ud800"])
-def test_a_path_that_is_none(authority: Authority, folder: Path, path: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What no system can open is told as any other mistake, and the certificate stays."""
+def test_an_invalid_path(authority: Authority, folder: Path, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A path that cannot be opened is logged like any other error, and the certificate stays in use."""
     with tls_server(folder, PAIR) as server:
         (folder / "web.yml").write_text(PAIR.replace("server.crt", f'"{path}"'))
         assert fetch(server, client(authority)) == BODY

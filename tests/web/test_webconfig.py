@@ -166,8 +166,8 @@ def test_it_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", " \n", "# soon\n", "basic_auth_users:\n", "junk", "basic_auth_users: {alice: wrong}", None]
 )
-def test_nobody_gets_in_by_a_broken_file(tmp_path: Path, content: str | None) -> None:
-    """One that is empty, broken or gone while it is being written leaves the users as they were."""
+def test_an_invalid_file_changes_no_user(tmp_path: Path, content: str | None) -> None:
+    """A file that is empty, invalid or missing while it is written leaves the users unchanged."""
     path = tmp_path / "web.yml"
     path.write_text(f"basic_auth_users: {{alice: {HASH}}}")
     file = WebFile(str(path))
@@ -181,7 +181,7 @@ def test_nobody_gets_in_by_a_broken_file(tmp_path: Path, content: str | None) ->
 
 
 def test_an_empty_file_is_fine_at_the_start(tmp_path: Path) -> None:
-    """As with other exporters: it asks for nothing."""
+    """It requires no password, as in other exporters."""
     path = tmp_path / "web.yml"
     path.write_text("")
 

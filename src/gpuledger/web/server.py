@@ -327,15 +327,15 @@ class Server:
 
     def _handle_requests(self, connection: Connection) -> None:
         """Handle requests until one side closes."""
-        for served in range(1, self._limits.requests + 1):
+        while True:
             try:
-                request = connection.read_request(fresh=served == 1)
+                request = connection.read_request()
             except BadRequest as error:
                 connection.send_error(error)
                 return
             if request is None or not self._begin(connection):
                 return
-            keep_alive = request.keep_alive and served < self._limits.requests and not self._stopping.is_set()
+            keep_alive = request.keep_alive and not self._stopping.is_set()
             if not connection.answer(request, self._handler, keep_alive=keep_alive) or not self._wait(connection):
                 return
 

@@ -78,7 +78,7 @@ def test_names_of_1x_are_answered() -> None:
         ("a, histogram, x", "line 1: 'histogram' is not a type; use one of gauge, counter, label"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_line(text: str, why: str) -> None:
+def test_errors_name_their_line(text: str, why: str) -> None:
     """One sentence, and what would be right."""
     with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
         parse(text)

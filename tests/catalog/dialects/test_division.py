@@ -1,4 +1,4 @@
-"""Parts add up to the device, for any ticks; counters never fall; who holds a device alone has it whole."""
+"""Parts add up to the device, for any ticks; counters never fall; a single holder has the whole device."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def parts(tick: Tick, uuid: str = GPU.uuid, *, pod_uid: bool = False) -> list[Pa
 
 
 def total(found: Iterable[Part], name: str) -> int | None:
-    """The sum of what parts tell; None when none of them tells."""
+    """The sum of the known parts; None if no part is known."""
     told = [value for part in found if (value := getattr(part, name)) is not None]
     return sum(told) if told else None
 
@@ -135,15 +135,15 @@ def test_energy_never_falls(
 
 
 @given(st.integers(0, 10**6), st.dictionaries(st.integers(1, 9), st.integers(0, 10**6), max_size=5))
-def test_what_is_told_and_the_rest(device: int, told: dict[int, int]) -> None:
-    """Each keeps what is told of it as long as there is enough; nobody never has less than nothing."""
-    seats = {(number, NO_HOLDER._replace(pod="p")): amount for number, amount in told.items()}
+def test_amounts_and_the_rest(device: int, amounts: dict[int, int]) -> None:
+    """Amounts are kept while they fit into the total; the rest is never negative."""
+    seats = {(number, NO_HOLDER._replace(pod="p")): amount for number, amount in amounts.items()}
 
     filled = with_rest(device, seats, (0, NO_HOLDER))
 
     assert sum(filled.values()) == device
     assert min(filled.values()) >= 0
-    if sum(told.values()) <= device:
+    if sum(amounts.values()) <= device:
         assert all(filled[seat] == amount for seat, amount in seats.items())
 
 
@@ -183,7 +183,7 @@ def test_a_pod_alone_has_the_gpu_whole() -> None:
     assert values(tick, "power_mw") == {OF_A: 300_000}
 
 
-def test_memory_nobody_lists_is_not_the_pods() -> None:
+def test_unlisted_memory_is_not_that_of_the_pod() -> None:
     """Also of one that is alone there."""
     account = MemoryAccount(known_bytes=10 * MIB, unknown_bytes=90 * MIB)
     tick = node(use(A, memory_bytes=10 * MIB), memory_used_bytes=100 * MIB, memory=account)
@@ -207,15 +207,15 @@ def test_two_pods_share() -> None:
     assert values(tick, "power_mw") == {OF_A: 300_000, OF_B: 100_000, NO_HOLDER: 100_000}
 
 
-def test_nothing_booked_yet_is_nobodys() -> None:
-    """Before the first interval is closed no watt is guessed to anybody."""
+def test_power_before_the_first_interval_has_no_owner() -> None:
+    """Before the first interval is closed, power belongs to no container."""
     tick = node(use(A), use(B), power_mw=500_000, account=Account(energy_mj=7))
 
     assert values(tick, "power_mw") == {OF_A: 0, OF_B: 0, NO_HOLDER: 500_000}
 
 
-def test_what_is_not_told_is_absent_and_not_zero() -> None:
-    """A shared GPU whose driver tells neither memory nor samples of processes."""
+def test_unknown_values_are_absent_and_not_zero() -> None:
+    """A shared GPU whose driver reports neither memory nor samples of processes."""
     tick = node(use(A), use(B), utilization_pct=80, memory_used_bytes=50 * MIB, samples=None)
 
     assert values(tick, "utilization_pct") == {NO_HOLDER: 80}
@@ -242,8 +242,8 @@ def test_what_is_not_told_is_absent_and_not_zero() -> None:
          "allocated, and a host process", "and a service", "and a batch job", "and somebody in a pod",
          "allocated to two", "one of two works", "two containers of a pod"],
 )  # fmt: skip
-def test_who_holds_a_gpu(owners: dict[int, Owner], given: list[str], holder: HolderLabels, alone: bool) -> None:
-    """Exactly one pod among those who are there and those who were given it, or nobody."""
+def test_the_holder_of_a_gpu(owners: dict[int, Owner], given: list[str], holder: HolderLabels, alone: bool) -> None:
+    """The only pod with a process or an allocation, or none."""
     inside = {owner.container_id: owner for owner in owners.values() if owner.container_id}
     granted = tuple(Allocation(GPU, "ml", pod, "main") for pod in given)
 
@@ -252,7 +252,7 @@ def test_who_holds_a_gpu(owners: dict[int, Owner], given: list[str], holder: Hol
     assert (place.holder, place.alone) == (holder, alone)
 
 
-def test_who_waits_has_a_part_of_nothing() -> None:
+def test_a_waiting_holder_has_a_part_of_0() -> None:
     """A pod that was given a part of a shared GPU and has no process there: 0, which is how idle pods are found."""
     granted = tuple(Allocation(GPU, "ml", pod, "main") for pod in ("train-a", "train-b"))
     tick = node(use(A, memory_bytes=10 * MIB, sm_pct=30), given=granted, utilization_pct=30, memory_used_bytes=10 * MIB)
@@ -298,7 +298,7 @@ def test_a_restarted_container_goes_on_counting(killed: bool) -> None:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "also by who was killed in between"])
 def test_an_owner_found_late_takes_nothing_back(killed: bool) -> None:
-    """What nobody had stays counted; the device's own series waits until the sum is right again."""
+    """Energy without an owner stays counted; the series of the device waits until the sum is right again."""
     books, world = Books(), World()
     for mj in (0, 1000):
         before = books.book(world.tick(1, mj=mj))
@@ -377,14 +377,14 @@ def granted_to(*pods: str) -> tuple[Allocation, ...]:
 
 
 def test_two_unnamed_pods_where_one_was_given_the_gpu() -> None:
-    """Which of them it is nobody knows; that it has nothing nobody knows either."""
+    """It is not known which pod has the GPU, nor that one of them has nothing."""
     tick = node(use(X, sm_pct=30), use(Y, sm_pct=20), given=granted_to("train-a"), utilization_pct=60)
 
     assert values(tick, "utilization_pct") == {OF_X: 30, HolderLabels(container="d" * 12): 20, NO_HOLDER: 10}
 
 
-def test_nobody_waits_beside_an_unnamed_pod() -> None:
-    """Of several who were given a GPU one works, and nobody knows which: none of them has 0."""
+def test_no_holder_waits_beside_an_unnamed_pod() -> None:
+    """Of several pods with an allocation one works, and it is not known which: none of them has 0."""
     tick = node(use(X, sm_pct=30), given=granted_to("train-a", "train-b"), utilization_pct=60, power_mw=5)
 
     assert values(tick, "utilization_pct") == {OF_X: 30, NO_HOLDER: 30}
@@ -392,7 +392,7 @@ def test_nobody_waits_beside_an_unnamed_pod() -> None:
 
 
 def test_work_outside_of_containers_is_not_the_idle_pods() -> None:
-    """A process of the host on a GPU that a pod was given and does not use: 0 for the pod, the rest is nobody's."""
+    """A process of the host on a GPU that is allocated to an idle pod: 0 for the pod, the rest has no owner."""
     host = {1: Owner(unit="session-3.scope", reason=OUTSIDE)}
     tick = node(owners=host, given=granted_to("train-a"), utilization_pct=90, power_mw=5, memory_used_bytes=9 * MIB)
 
@@ -402,7 +402,7 @@ def test_work_outside_of_containers_is_not_the_idle_pods() -> None:
 
 
 @pytest.mark.parametrize("pod_uid", [False, True])
-def test_who_has_left_and_may_come_back_waits(pod_uid: bool) -> None:
+def test_a_departed_holder_with_an_allocation_waits(pod_uid: bool) -> None:
     """Its process ended and its row is still there, as is its grant: 0, under the labels that its energy has."""
     left = use(B, processes=0, energy_mj=(("shared", 7),))
     tick = node(
@@ -422,14 +422,14 @@ def test_who_has_left_and_may_come_back_waits(pod_uid: bool) -> None:
         assert sum(who.pod == "train-b" for who in found) == 1
 
 
-def test_who_left_without_a_grant_does_not_wait() -> None:
+def test_a_departed_holder_without_an_allocation_does_not_wait() -> None:
     """What is still shown of it is its energy alone."""
     tick = node(use(A, sm_pct=30), use(B, processes=0), given=granted_to("train-a"), utilization_pct=40)
 
     assert OF_B not in values(tick, "utilization_pct")
 
 
-def test_who_is_inferred_to_hold_memory_waits_but_for_memory() -> None:
+def test_a_holder_of_inferred_memory_waits_except_for_memory() -> None:
     """What it holds is in the device's own series; that it holds nothing would be wrong."""
     tick = node(
         use(A, memory_bytes=10 * MIB, sm_pct=30),
@@ -445,7 +445,7 @@ def test_who_is_inferred_to_hold_memory_waits_but_for_memory() -> None:
     assert values(tick, "memory_mib") == {OF_A: 10, NO_HOLDER: 5}
 
 
-def test_who_waits_has_no_counter() -> None:
+def test_a_waiting_holder_has_no_counter() -> None:
     """A pod of the same name may have used some before: its successor goes on from there, which no 0 may precede."""
     tick = node(use(A), given=granted_to("train-a", "train-b"), account=Account(energy_mj=9, unowned_mj=9))
 

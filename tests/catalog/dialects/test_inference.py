@@ -1,4 +1,4 @@
-"""Containers' memory, told and inferred, under the names and labels of exporters that infer."""
+"""Listed and inferred memory of containers, under the names and labels of exporters that infer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ CUT = Device(1, "GPU-2")
 MIGS = tuple(Device(1, f"MIG-{n}", parent_uuid="GPU-2", gpu_instance_id=n) for n in (1, 2))
 
 
-def test_told_and_inferred() -> None:
-    """A listed container, one that may hold unlisted memory, one on two MIG instances, one that only has access."""
+def test_listed_and_inferred() -> None:
+    """A listed container, a candidate for unlisted memory, one on two MIG instances, and one with access only."""
     told, hidden, cut = Owner("web", "aaaaaaaa"), Owner("ollama", "bbbbbbbb"), Owner("train", "cccccccc")
     waiting = Owner("notebook", "eeeeeeee")
     holders = (Holder(GPU, hidden, "maps"), Holder(GPU, told, "allocation"), Holder(GPU, waiting, "allocation"))

@@ -1,4 +1,4 @@
-"""A collector on the fake DCGM, asked round by round, with a clock the test turns by hand."""
+"""A collector on the fake DCGM, run round by round, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def use(pid: int, device: Device = GPU) -> ProcessUse:
 
 
 def tick(*uses: ProcessUse, readings: tuple[Reading, ...] = ()) -> Tick:
-    """A tick whose books are written."""
+    """A booked tick."""
     return Tick(time_ns=0, driver=Driver(up=True), processes=uses, readings=readings)
 
 
 class Bench:
-    """The fake DCGM and a collector that asks it."""
+    """The fake DCGM and a collector that reads it."""
 
     def __init__(self, folder: Path, major: int) -> None:
         self.major = major
@@ -52,7 +52,7 @@ class Bench:
         return [line for line in text.splitlines() if line.startswith(name)]
 
     def ask(self, *uses: ProcessUse, readings: tuple[Reading, ...] = ()) -> Tick:
-        """What a tick has after DCGM was asked about its processes."""
+        """A tick with the statistics of its processes."""
         world = tick(*uses, readings=readings)
         self.collector.attach(world)
         self.collector.round()
@@ -75,7 +75,7 @@ class Bench:
 
 @pytest.fixture(params=[4, 3], ids=["libdcgm.so.4", "libdcgm.so.3"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """Two GPUs, nobody on them, on DCGM 4 and on DCGM 3."""
+    """Two GPUs without processes, on DCGM 4 and on DCGM 3."""
     monkeypatch.setenv("FAKE_DCGM_SCENARIO", str(tmp_path / "dcgm"))
     monkeypatch.setenv("FAKE_DCGM_CALLS", str(tmp_path / "calls"))
     bench = Bench(tmp_path, request.param)

@@ -36,7 +36,7 @@ def test_all_numbers(bench: Bench) -> None:
 
 
 def test_processes_on_several_gpus(bench: Bench) -> None:
-    """By DCGM's number of a GPU, which need not be the driver's, through its uuid; that is asked once."""
+    """Found by uuid, because DCGM's number of a GPU may differ from the driver's; the uuid is read once."""
     bench.write("pid 42 gpu=1 energy_mj=7", "pid 42 gpu=0 energy_mj=5", "pid 43 gpu=1 energy_mj=9")
 
     for _ in range(2):
@@ -47,7 +47,7 @@ def test_processes_on_several_gpus(bench: Bench) -> None:
 
 
 def test_a_gpu_without_uuid_is_left_out(bench: Bench) -> None:
-    """Nothing is shown under a GPU that it may not be of; it is asked for again."""
+    """Statistics of an unknown GPU are not shown; its uuid is read again."""
     bench.write("pid 42 gpu=9 energy_mj=7")
     late = Device(index=9, uuid="GPU-late")
     assert bench.stats(use(42), use(42, late)) == [None, None]
@@ -58,7 +58,7 @@ def test_a_gpu_without_uuid_is_left_out(bench: Bench) -> None:
 
 
 def test_the_watch_is_set_once(bench: Bench) -> None:
-    """With the period asked for and an hour of samples, then one update so that the first answer has something."""
+    """With the configured period and an hour of samples, then one update, so that the first read has values."""
     bench.make(period_s=2.5)
     for _ in range(3):
         bench.ask(use(42))
@@ -68,7 +68,7 @@ def test_the_watch_is_set_once(bench: Bench) -> None:
     assert bench.calls("dcgmStart") == ["dcgmStartEmbedded_v2 mode=1"]
 
 
-def test_it_says_what_answers(bench: Bench) -> None:
+def test_the_version_and_mode_are_reported(bench: Bench) -> None:
     """Version, library and mode."""
     bench.write("version 3.3.9")
 
@@ -78,7 +78,7 @@ def test_it_says_what_answers(bench: Bench) -> None:
     assert health.library == str(fakedcgm.build(bench.major))
 
 
-def test_a_version_that_is_not_told_is_no_failure(bench: Bench) -> None:
+def test_a_missing_version_is_no_failure(bench: Bench) -> None:
     """It is only for show."""
     bench.write("error dcgmHostengineVersionInfo -3")
 
@@ -90,7 +90,7 @@ def test_a_version_that_is_not_told_is_no_failure(bench: Bench) -> None:
     [("10.0.0.1:5555", "10.0.0.1:5555"), ("node", "node"), ("unix:///tmp/engine", "unix:/tmp/engine")],
 )
 def test_an_nv_hostengine(bench: Bench, address: str, seen: str) -> None:
-    """Asked over TCP or a socket, and left again."""
+    """Connected over TCP or a Unix socket, and disconnected at the end."""
     bench.make(hostengine=address)
     bench.write(P42, f"engine {seen}")
 
@@ -133,7 +133,7 @@ def test_a_library_that_comes_later(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_a_lost_connection_is_made_anew(bench: Bench) -> None:
-    """Its numbers are gone at once, the reason is said, and after a while all is as before."""
+    """Its values are absent at once, with the reason, and return after a while."""
     bench.make(hostengine="node")
     bench.write(P42, "engine node", "lost_after 2")
     assert bench.stats(use(42)) != [None]
@@ -155,7 +155,7 @@ def test_a_lost_connection_is_made_anew(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("word", "call"), [(0x02004528, "dcgmGetPidInfo"), (0x01000048, "dcgmStartEmbedded_v2")])
 def test_a_library_of_another_layout(bench: Bench, word: int, call: str) -> None:
-    """It refuses, and says so; nothing is read from memory it did not write."""
+    """The call is refused with a reason; no memory is read that the library did not write."""
     bench.write(P42, f"refuse {word:#x}")
 
     assert bench.stats(use(42)) == [None]
@@ -164,7 +164,7 @@ def test_a_library_of_another_layout(bench: Bench, word: int, call: str) -> None
 
 
 def test_without_the_right_to_turn_accounting_on(bench: Bench) -> None:
-    """The engine stays, only the watch is tried again; once somebody has run nvidia-smi -am 1 it works."""
+    """The engine stays, only the watch is retried; after `nvidia-smi -am 1` it works."""
     bench.write(P42, "error dcgmWatchPidFields -29")
     assert "`nvidia-smi -am 1` as root" in bench.health(use(42)).reason
 
@@ -229,7 +229,7 @@ def test_a_pid_that_is_anothers_now(bench: Bench) -> None:
     assert bench.stats(replace(use(42), facts=replace(started, start_time_ms=1_700_000_060_000))) == [None]
 
 
-def test_who_is_not_there_is_not_asked_about(bench: Bench) -> None:
+def test_exited_processes_are_not_read(bench: Bench) -> None:
     """Neither exited processes nor those the driver does not tell of; what was known of them is not shown."""
     bench.write(P42)
     bench.ask(use(42))
@@ -247,7 +247,7 @@ def test_mig_instances_do_not_get_the_gpus_numbers(bench: Bench) -> None:
     assert bench.stats(use(42, Device(index=0, uuid="MIG-1", parent_uuid="GPU-a"))) == [None]
 
 
-def test_it_is_said_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """However long it lasts: one line when it begins, one when it ends."""
     bench.make(hostengine="node")
     with caplog.at_level(logging.INFO):
@@ -264,7 +264,7 @@ def test_it_is_said_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None
 
 @pytest.mark.parametrize("call", ["dcgmInit", "dcgmStartEmbedded_v2", "dcgmWatchPidFields", "dcgmGetPidInfo"])
 def test_a_call_that_does_not_return(bench: Bench, call: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A tick does not wait for it, and says so after a while; when it returns all is well again."""
+    """A tick does not wait for the call, and reports it after a while; when the call returns, values are back."""
     bench.make(period_s=0.01)
     bench.write(P42, f"hang {call}")
     bench.collector.attach(tick(use(42)))
@@ -327,8 +327,8 @@ def test_a_bug_of_ours_does_not_end_the_thread(bench: Bench, monkeypatch: pytest
     assert bench.health().up
 
 
-def test_it_says_when_it_has_something_to_say(bench: Bench) -> None:
-    """Not before a tick has told who is there; also when DCGM cannot be asked."""
+def test_answered_after_the_first_tick(bench: Bench) -> None:
+    """Only after a tick has named the processes; also if DCGM cannot be read."""
     assert not bench.collector.answered()
     bench.collector.round()
     assert not bench.collector.answered()

@@ -1,4 +1,4 @@
-"""Whatever is wrong with libdcgm is said, with what to do about it."""
+"""Errors of libdcgm, each with a fix."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_file_that_is_no_library(tmp_path: Path) -> None:
 
 
 def test_another_library() -> None:
-    """One that loads, and is not DCGM."""
+    """A library that loads, and is not DCGM."""
     with pytest.raises(DcgmError, match=r"libc\.so\.6 has no dcgmInit: it is not DCGM, or too old; .*DCGM 3 and 4"):
         Library("libc.so.6")
 

@@ -87,7 +87,7 @@ class Upstream:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def stop(self) -> None:
-        """End, and whoever hangs with it."""
+        """Stop, and end all connections that hang."""
         self.over.set()
         self._server.shutdown()
         self._server.server_close()

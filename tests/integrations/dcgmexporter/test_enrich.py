@@ -33,7 +33,7 @@ ABOUT = ("gpu", "namespace", "pod", "container")
 
 
 def test_whole_gpus() -> None:
-    """Each series gets the pod that holds its GPU; a GPU nobody holds and a CPU stay as they are."""
+    """Each series gets the pod that holds its GPU; series of a free GPU or a CPU are not changed."""
     page = text(labelled(body("whole"), tick(*given(GPUS[0], "ml/llama-0/main"))))
 
     assert pods(page, "DCGM_FI_DEV_SM_CLOCK", *ABOUT) == [
@@ -44,7 +44,7 @@ def test_whole_gpus() -> None:
 
 
 def test_mig_instances() -> None:
-    """By parent and instance; the GPU itself, which no pod holds, gets nobody, and so does an unknown instance."""
+    """By parent and instance; the GPU itself and an unknown instance get no pod."""
     now = tick(*given(MIGS[0], "ml/a/main"), *given(MIGS[2], "ml/c/x"), *given(MIGS[3], "ml/c/y"))
 
     page = text(labelled(body("mig"), now))
@@ -91,7 +91,7 @@ def test_copies_for_each_pod_on_request() -> None:
 
 
 def test_nvlinks() -> None:
-    """Their label is gpu_uuid; a switch belongs to nobody."""
+    """Their label is gpu_uuid; a switch has no pod."""
     page = text(labelled(body("nvlink"), tick(*given(GPUS[1], "ml/b/main"))))
 
     sent = pods(page, "DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES", "gpu", "nvlink", "pod")
@@ -128,8 +128,8 @@ def test_names_of_1x() -> None:
         ('pci_bus_id="x",device="y"', False),
     ],
 )
-def test_how_a_device_is_named(labels: str, is_found: bool) -> None:
-    """By uuid, else by bus id, else by nvidiaN; an index alone may be anybody's."""
+def test_labels_that_identify_a_device(labels: str, is_found: bool) -> None:
+    """By uuid, else by bus id, else by nvidiaN; an index alone does not identify a device."""
     page = labelled(f"a{{{labels}}} 1\n".encode(), tick(*given(GPUS[1], "ml/b/main")))
 
     assert page.with_pod == is_found
@@ -183,7 +183,7 @@ def test_duplicates_are_dropped_and_counted() -> None:
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("holders", [["ml/a/main"], ["ml/a/main", "ml/b/main"]], ids=["one", "two"])
 def test_what_was_split_by_pod_stays(holders: list[str], copied: bool) -> None:
-    """Without `vgpu` too, and whoever we think holds it: their values differ, and all but one would be lost."""
+    """Without `vgpu` too, and for any holders: the values differ, and all but one would be lost."""
     gpu = f'UUID="{uuid(0)}"'
     data = (
         f'u{{{gpu},namespace="ml",pod="a",container="main"}} 30\n'
@@ -258,8 +258,8 @@ def test_any_names(namespace: str, pod: str, container: str, model: str) -> None
     assert list(samples(page)) == [("a", frozenset(expected.items()))]
 
 
-def test_processes_tell_where_the_kubelet_does_not() -> None:
-    """A GPU nobody was given, with processes of one pod only. A grant goes before processes."""
+def test_processes_name_the_pod_without_an_allocation() -> None:
+    """A GPU without an allocation, with processes of one pod only. An allocation takes precedence."""
     now = tick(
         *given(GPUS[0], "ml/granted/main"),
         residents={uuid(0): [1], uuid(1): [1, 2], uuid(2): [1], uuid(3): [1, 3], "MIG-2-1-0": [4], "MIG-2-2-0": [5]},
@@ -273,8 +273,8 @@ def test_processes_tell_where_the_kubelet_does_not() -> None:
     }
 
 
-def test_processes_of_two_pods_tell_nothing() -> None:
-    """Nobody was given the GPU, so it is not known who holds it."""
+def test_processes_of_two_pods_name_no_holder() -> None:
+    """Without an allocation, the holder is not known."""
     now = tick(residents={uuid(1): [1, 2]}, by_pid={1: "ml/a/main", 2: "ml/b/main"})
 
     assert device_pods(now).holders == ()

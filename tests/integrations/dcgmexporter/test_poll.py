@@ -95,7 +95,7 @@ def test_a_driver_that_is_down_takes_no_labels_away() -> None:
 
 
 def test_nothing_before_the_first_tick() -> None:
-    """Nobody knows yet who holds what, and series without pods would be wrong."""
+    """The holders are not known yet, and series without pods would be wrong."""
     world = World()
     world.tick = None
     world.at(1000)
@@ -104,8 +104,8 @@ def test_nothing_before_the_first_tick() -> None:
     assert (world.poll.state.up, world.poll.state.reason) == (False, "not read yet")
 
 
-def test_nothing_before_the_kubelet_was_asked() -> None:
-    """For the same reason, but not for ever: somebody who hangs must not take the numbers along."""
+def test_nothing_before_the_first_answer_of_the_kubelet() -> None:
+    """For ten seconds at most: a provider that hangs must not delay the metrics any longer."""
     hangs = ProviderHealth(
         "podresources", up=False, problem=None, since_ns=10**9, last_success_ns=0, fetches=0, failures=0
     )
@@ -150,7 +150,7 @@ def test_the_last_good_answer_stays_and_expires(caplog: pytest.LogCaptureFixture
 
 
 def test_the_age_of_a_file_counts() -> None:
-    """What was written 25 s ago is served for 5 s more, not for 30; one that stays the same stays."""
+    """A file that was written 25 s ago is served for 5 s more, not for 30, also if it does not change."""
     world = World(interval_s=10.0, max_age_s=30.0)
     world.age_s = 25.0
     world.at(1000)
@@ -179,7 +179,7 @@ def test_state_of_a_good_answer() -> None:
 
 
 def test_a_thread_that_reads_a_real_server() -> None:
-    """From start to stop, without anybody waiting for it."""
+    """From start to stop, while no other thread waits for it."""
     with upstream(page(body("whole"))) as server:
         poll = Poll(Page(parse_place(server.url), 5.0), lambda: LLAMA, Polling())
         poll.start()
@@ -192,7 +192,7 @@ def test_a_thread_that_reads_a_real_server() -> None:
     assert poll.state.duration_ns > 0
 
 
-def test_duplicates_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_duplicates_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """However often they come; and that there are none any more."""
     caplog.set_level(logging.INFO)
     world = World(interval_s=15.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -244,7 +245,7 @@ def test_annotated_pods_come_and_go() -> None:
     assert len(full.servers or ()) == MOST_SERVERS
 
 
-def test_phases_appear_once_the_load_tells_them_apart() -> None:
+def test_phases_appear_once_the_load_determines_them() -> None:
     """Prompt tokens take 0.05 J and output tokens 2 J in this world, and the estimate finds both."""
     node = Node()
     prompt = output = 0
@@ -267,21 +268,14 @@ def test_phases_appear_once_the_load_tells_them_apart() -> None:
 
 def test_threads_read_and_end() -> None:
     """In the exporter each server has a thread, which ends with the collector."""
-    import threading
-    import time
-
     with running(page(tokens(3, 4))) as server:
         collector = TokenCollector([f"ml/chat-0={server.url}"], 5)
-        deadline = time.monotonic() + 10
-        while not collector.answered() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(collector.answered)
         (found,) = collector.attach(Node().tick(1, 1)).servers or ()
         collector.close()
-        while any(t.name == "tokens of ml/chat-0" for t in threading.enumerate()) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: all(thread.name != "tokens of ml/chat-0" for thread in threading.enumerate()))
 
     assert found.up
-    assert not any(thread.name == "tokens of ml/chat-0" for thread in threading.enumerate())
 
 
 def test_windows_have_the_activity_of_the_server() -> None:

@@ -99,7 +99,7 @@ def pod(name: str, pid: int, index: int = 0, **more: Any) -> tuple[Picture, Pict
 
 
 def busy() -> Picture:
-    """Two GPUs with pods, a container, a service, somebody unknown, somebody who left, and inferred memory."""
+    """Two GPUs with pods, a container, a service, an unknown owner, an exited process, and inferred memory."""
     a, in_a = pod("train-0", 11, memory_bytes=40 * GIB, sm_ratio=0.8, watts=500.0, joules={"exclusive": 9000.0})
     b, in_b = pod("train-0", 12, 1, memory_bytes=20 * GIB, sm_ratio=0.5, watts=200.0, joules={"sm_time": 4000.0})
     c, in_c = pod("chat-1", 13, memory_bytes=10 * GIB, sm_ratio=0.1, watts=None, joules={"sm_time": 50.0}, user="eve",

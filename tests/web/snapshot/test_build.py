@@ -44,7 +44,7 @@ def test_the_demo_balances() -> None:
 
 
 def test_a_device_that_is_allocated_but_not_used() -> None:
-    """It names whose it is."""
+    """It has the name of its owner."""
     gpus = demo(30).gpus
 
     assert [gpu.in_use for gpu in gpus] == [True, True, False, True]
@@ -74,8 +74,8 @@ def test_no_watts_without_an_earlier_tick() -> None:
     assert snapshot(tick, before).processes[1].watts is None
 
 
-def test_another_process_of_the_same_pid_is_a_newcomer() -> None:
-    """Its energy is not compared with that of whoever had the pid before."""
+def test_a_reused_pid_is_a_new_row() -> None:
+    """Its energy is not compared with that of the earlier process with this pid."""
     world = World(starts={7: 1})
     first = world.tick(7)
     second = world.tick(7, mj=9000, work={7: 50})
@@ -98,7 +98,7 @@ def test_unknown_is_null() -> None:
     assert (process.memory_bytes, process.sm_ratio) == (None, None)
 
 
-def test_owners_and_problems_are_told_as_people_call_them() -> None:
+def test_owners_and_problems_have_display_names() -> None:
     """A service is an owner; memory of an unlisted process is inferred for a container, and is a warning."""
     shown = demo(30)
 
@@ -126,7 +126,7 @@ def test_power_that_a_gpu_does_not_tell_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("books", [Books(), Books(1), Books(shown="none")], ids=["all", "one", "none"])
-def test_sums_have_those_in_them_who_are_not_shown_one_by_one(books: Books) -> None:
+def test_sums_include_processes_without_a_row(books: Books) -> None:
     """How many processes there are and what they used in all do not depend on how many are shown."""
     world = World()
     for _ in range(4):

@@ -96,7 +96,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_each_is_told_with_a_remedy(case: str) -> None:
+def test_each_problem_has_a_fix(case: str) -> None:
     """One line, about what it is, with what to do."""
     tick, level, about, fix = WRONG[case]
 
@@ -135,7 +135,7 @@ def test_processes_that_are_not_shown_are_counted_as_they_are_now() -> None:
 
 
 def test_worst_first_and_no_consequences() -> None:
-    """While somebody who knows names is down, missing names are no news."""
+    """While a name provider is down, missing names are not reported."""
     tick = replace(
         owners(providers=(provider("down; up"),), unresolved=(("container has no name", 1),)), dropped_processes=1
     )

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuledger.integrations.exposition import Family, pairs
-from gpuledger.model import Device
 from gpuledger.model.holders import DevicePods, HolderLabels, single_pod
 from gpuledger.web.text import escape
 
@@ -56,20 +55,21 @@ class Enriched:
 
 def enrich(families: Sequence[Family], held: DevicePods, *, copied: bool = False) -> Enriched:
     """The families with pod labels; `copied` writes the series of a shared device once for each of its pods."""
-    labeller = Labeller(held, copied=copied)
-    written = [(family.name, _lines(family, labeller)) for family in families]
+    devices = Devices(held)
+    new, old = (NewLabels(devices, is_old=is_old, copied=copied) for is_old in (False, True))
+    parts = [_enriched(family, old if family.name.startswith(OLD_PREFIX) else new) for family in families]
     return Enriched(
-        families=tuple((name, text) for name, (text, _, _, _) in written),
-        series=sum(count for _, (_, count, _, _) in written),
-        with_pod=sum(count for _, (_, _, count, _) in written),
-        duplicates=sum(count for _, (_, _, _, count) in written),
+        families=tuple(pair for part in parts for pair in part.families),
+        series=sum(part.series for part in parts),
+        with_pod=sum(part.with_pod for part in parts),
+        duplicates=sum(part.duplicates for part in parts),
     )
 
 
-def _lines(family: Family, labeller: Labeller) -> tuple[bytes, int, int, int]:
-    written = _written(family, labeller, {})
-    is_lossy = written[-1] > 0
-    return _written(family, labeller, split) if is_lossy and (split := _split(family)) else written
+def _enriched(family: Family, labels: NewLabels) -> Enriched:
+    """One family. If new labels would drop a series, those that differ only in the pod are not changed."""
+    written = _written(family, labels, {})
+    return _written(family, labels, split) if written.duplicates and (split := _split(family)) else written
 
 
 def _split(family: Family) -> dict[tuple[bytes, bytes | None], Block]:
@@ -85,15 +85,12 @@ def _split(family: Family) -> dict[tuple[bytes, bytes | None], Block]:
     return {key: block for key, device_key, block in series if len(by_device[device_key]) > 1}
 
 
-def _written(
-    family: Family, labeller: Labeller, split: dict[tuple[bytes, bytes | None], Block]
-) -> tuple[bytes, int, int, int]:
-    blocks = labeller.old if family.name.startswith(OLD_PREFIX) else labeller.new
+def _written(family: Family, new: NewLabels, split: dict[tuple[bytes, bytes | None], Block]) -> Enriched:
     exposed: set[tuple[bytes, int]] = set()
     lines = [family.head]
     with_pod = duplicates = 0
     for name, text, value in family.series:
-        block = (split and split.get((name, text))) or blocks.get(text) or labeller.add(text, blocks)
+        block = (split and split.get((name, text))) or new[text]
         for labels, key in zip(block.texts, block.keys, strict=True):
             if (name, key) in exposed:
                 duplicates += 1
@@ -101,32 +98,26 @@ def _written(
             exposed.add((name, key))
             lines.append(b"%b%b %b\n" % (name, labels, value))
             with_pod += block.has_pod
-    return b"".join(lines), len(lines) - 1, with_pod, duplicates
+    return Enriched(((family.name, b"".join(lines)),), len(lines) - 1, with_pod, duplicates)
 
 
-class Labeller:
-    """Computes the new labels of each distinct block once."""
+class NewLabels(dict[bytes | None, Block]):
+    """The new labels of each distinct label block, computed once."""
 
-    def __init__(self, held: DevicePods, *, copied: bool = False) -> None:
-        self._devices = Devices(held.devices)
-        self._holders = dict(held.holders)
-        self._copied = copied
-        self.new: dict[bytes | None, Block] = {None: Block((b"",), (_key([]),), has_pod=False)}
-        self.old: dict[bytes | None, Block] = dict(self.new)
+    def __init__(self, devices: Devices, *, is_old: bool, copied: bool) -> None:
+        super().__init__({None: Block((b"",), (_key([]),), has_pod=False)})
+        self._devices, self._is_old, self._copied = devices, is_old, copied
 
-    def add(self, text: bytes | None, blocks: dict[bytes | None, Block]) -> Block:
-        """The new labels of a block that is not in `blocks` yet."""
-        assert text is not None  # noqa: S101 - series without labels are in `blocks` from the start
-        block = blocks[text] = self._block(text, is_old=blocks is self.old)
+    def __missing__(self, text: bytes) -> Block:
+        block = self[text] = self._block(text)
         return block
 
-    def _block(self, text: bytes, *, is_old: bool) -> Block:
+    def _block(self, text: bytes) -> Block:
         labels = pairs(text)
         values = dict(labels)
-        is_old = is_old or b"uuid" in values or OLD_NAMES[1] in values
-        names = OLD_NAMES if is_old else NEW_NAMES
+        names = OLD_NAMES if self._is_old or b"uuid" in values or OLD_NAMES[1] in values else NEW_NAMES
         has_pod = values.get(names[1], b"") != b""
-        holders = self._holders_of(values)
+        holders = self._devices.holders(values)
         pod = single_pod(holders)
         if pod is not None:
             return _block_of([_with(labels, names, pod)], has_pod=True)
@@ -136,15 +127,12 @@ class Labeller:
             return _block_of([_with(labels, names, holder) for holder in holders], has_pod=True)
         return _block_of([_without_pod(labels)], has_pod=False)
 
-    def _holders_of(self, values: dict[bytes, bytes]) -> tuple[HolderLabels, ...]:
-        holders = {holder for uuid in self._devices.find(values) for holder in self._holders.get(uuid, ())}
-        return tuple(sorted(holders))
-
 
 class Devices:
-    """The devices of this host, found by labels."""
+    """The devices of this host and their holders, found by labels."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, held: DevicePods) -> None:
+        self._holders, devices = dict(held.holders), held.devices
         gpus = [device for device in devices if not device.parent_uuid]
         self._uuids = {device.uuid.encode() for device in devices}
         self._by_bus = {_bus(device.pci_bus_id.encode()): device.uuid.encode() for device in gpus if device.pci_bus_id}
@@ -156,7 +144,11 @@ class Devices:
                 key = (device.parent_uuid.encode(), b"%d" % device.gpu_instance_id)
                 self._instances.setdefault(key, []).append(device.uuid)
 
-    def find(self, labels: dict[bytes, bytes]) -> list[str]:
+    def holders(self, labels: dict[bytes, bytes]) -> list[HolderLabels]:
+        """The containers that hold the device with these labels."""
+        return sorted({holder for uuid in self._find(labels) for holder in self._holders.get(uuid, ())})
+
+    def _find(self, labels: dict[bytes, bytes]) -> list[str]:
         """The UUID of a GPU, or those of the compute instances of a GPU instance; empty if it is not on this host."""
         uuid = next((labels[name] for name in UUIDS if labels.get(name)), b"")
         if not uuid:
