@@ -17,7 +17,7 @@ from gpuledger.config.options import Config
 from gpuledger.errors import ConfigError, HttpError
 from gpuledger.model import Device, Facts, Owner, Reading, Tick
 from gpuledger.net.address import Address, parse_listen_address
-from gpuledger.net.elements import load_json
+from gpuledger.net.answers import load_json
 from gpuledger.net.http import Client
 from gpuledger.owners.kernel import cgroup, devices
 from gpuledger.owners.kernel.access import probe

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpuledger.integrations.otlp.points import Attribute, Attributes, Metric, Point
-from gpuledger.net.elements import load_json
+from gpuledger.net.answers import load_json
 from gpuledger.net.protobuf import Message, bytes_field, fixed64_field, number_field, text_field
 
 CUMULATIVE = 2

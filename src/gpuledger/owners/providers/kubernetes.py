@@ -14,15 +14,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from gpuledger.errors import AnswerError, ConfigError, HttpError, ProviderError
+from gpuledger.net.answers import with_fix
 from gpuledger.net.http import Response
 from gpuledger.owners.names import Names
 from gpuledger.owners.providers.jsonvalues import as_line
 from gpuledger.owners.providers.kubeapi import ApiAccess
 from gpuledger.owners.providers.kubepods import EXPIRED, Pods, read_json
+from gpuledger.owners.providers.provider import Provider
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.runtime.poller import Backoff
-
-__all__ = ["ApiAccess", "KubernetesProvider"]
 
 PAGE, MOST_PAGES = 250, 50
 """Pods in a response, responses in a list."""
@@ -41,11 +41,11 @@ RIGHTS_FIX = (
     "grant a ClusterRole with get, list and watch of pods; `kubectl auth can-i watch pods --all-namespaces "
     "--as=system:serviceaccount:NAMESPACE:ACCOUNT` must print yes"
 )
-OTHER_SERVER = "is it a healthy Kubernetes API server?"
+OTHER_SERVER = "check whether it is a healthy Kubernetes API server"
 REFUSED = {401: "does not accept our credentials", 403: "does not allow us to list and watch pods"}
 
 
-class KubernetesProvider:
+class KubernetesProvider(Provider):
     """The pods of one node."""
 
     name = "kubernetes"
@@ -229,8 +229,7 @@ class KubernetesProvider:
         except AnswerError as error:
             raise ProviderError(f"{self._client.name} {error}", OTHER_SERVER, error.kind) from error
         except HttpError as error:
-            fix = self._fixes.get(error.kind, OTHER_SERVER)
-            raise ProviderError(error.problem.what, fix, error.kind) from error
+            raise with_fix(ProviderError, error, self._fixes, OTHER_SERVER) from error
 
 
 @dataclass(slots=True)
