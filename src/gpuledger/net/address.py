@@ -60,6 +60,11 @@ def parse_url(text: str, port: int | None = None) -> tuple[Address, str] | None:
     return Address(host=match[2] or match[3], port=port, tls=scheme == "https"), match[5]
 
 
+def quoted(value: str) -> str:
+    """A value for the query of a URL."""
+    return "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"%{byte:02X}" for byte in value.encode())
+
+
 def has_credentials(url: str) -> bool:
     """Whether the URL contains a user name or a password."""
     return "@" in url.partition("://")[2].partition("/")[0]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import HttpError, ProviderError
-from gpuledger.net.address import parse_address
+from gpuledger.net.address import parse_address, quoted
 from gpuledger.net.answers import ElementsError, load_json, local_fixes, status_kind, with_fix
 from gpuledger.net.http import Client, Response
 from gpuledger.net.tls import TlsSettings
@@ -229,8 +229,7 @@ class _EventStream:
         """Request the events since the last list, so that none is missed."""
         if self.closed:
             return
-        filters = "".join(c if c.isalnum() else f"%{ord(c):02X}" for c in EVENT_FILTERS)
-        target = f"/v{api}/events?since={since_s:.6f}&filters={filters}"
+        target = f"/v{api}/events?since={since_s:.6f}&filters={quoted(EVENT_FILTERS)}"
         try:
             self._response = self._client.open(target, Deadline(timeout_s), None)
         except HttpError:  # `fetch` gets the same error and reports it

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from gpuledger.errors import AnswerError, ConfigError, HttpError, ProviderError
+from gpuledger.net.address import quoted
 from gpuledger.net.answers import with_fix
 from gpuledger.net.http import Response
 from gpuledger.owners.names import Names
@@ -142,7 +143,7 @@ class KubernetesProvider(Provider):
                     response.close()
             if not token:
                 break
-            more = f"&continue={_quote(token)}"
+            more = f"&continue={quoted(token)}"
         else:
             what = f"{self._client.name} sent a list of pods with more than {MOST_PAGES} pages"
             raise ProviderError(what, OTHER_SERVER, "format")
@@ -152,7 +153,7 @@ class KubernetesProvider(Provider):
 
     def _open_watch(self) -> None:
         query = f"watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"
-        query += f"&resourceVersion={_quote(self._pods.version)}"
+        query += f"&resourceVersion={quoted(self._pods.version)}"
         with self._errors():
             self._watch = _Watch(self._open(query, Deadline(self._timeout_s), None), self._now())
 
@@ -253,13 +254,9 @@ class _Watch:
 
 
 def _fixes(api: ApiAccess) -> dict[str, str]:
-    ca = f" {api.ca}" if api.ca and isinstance(api.ca, str) else ""
+    ca = f" {api.tls.ca}" if api.tls.ca and isinstance(api.tls.ca, str) else ""
     address = f"check its address and its certificate authority{ca}"
     return {
         "timeout": "check whether it is overloaded, or whether a network policy blocks this pod",
         **dict.fromkeys(("permission", "missing", "refused", "unreachable", "tls"), address),
     }
-
-
-def _quote(value: str) -> str:
-    return "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"%{byte:02X}" for byte in value.encode())
