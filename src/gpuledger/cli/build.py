@@ -26,8 +26,7 @@ from gpuledger.model import Health, Tick
 from gpuledger.owners.kernel.access import announce, in_host_pid_namespace, probe
 from gpuledger.owners.kernel.cgroupfs import CgroupTree
 from gpuledger.owners.kernel.procfs import Procfs
-from gpuledger.owners.kernel.running import RunningContainers
-from gpuledger.owners.kernel.search import Search
+from gpuledger.owners.kernel.search import RunningContainers, Search
 from gpuledger.owners.kernel.slurm import SlurmNumbers
 from gpuledger.owners.resolver import Resolver
 from gpuledger.runtime import selfstats
