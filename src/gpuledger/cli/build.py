@@ -21,7 +21,7 @@ from gpuledger.config.options import Config
 from gpuledger.errors import ConfigError, UsageError
 from gpuledger.ledger.interval import Policy
 from gpuledger.ledger.time import BUFFER_NS
-from gpuledger.loop import Bookkeeper, Loop, ReadFacts
+from gpuledger.loop import Bookkeeper, Collector, Loop, ReadFacts
 from gpuledger.model import Health, Tick
 from gpuledger.owners.kernel.access import announce, in_host_pid_namespace, probe
 from gpuledger.owners.kernel.cgroupfs import CgroupTree
@@ -31,7 +31,6 @@ from gpuledger.owners.kernel.slurm import SlurmNumbers
 from gpuledger.owners.resolver import Resolver
 from gpuledger.runtime import selfstats
 from gpuledger.runtime.deadline import Deadline
-from gpuledger.runtime.stages import Collector
 from gpuledger.storage.journalfile import JournaledBooks
 from gpuledger.web.api import Api
 from gpuledger.web.app import App

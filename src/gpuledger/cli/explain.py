@@ -28,7 +28,7 @@ from gpuledger.owners.names import Names
 from gpuledger.owners.podmatch import certainty
 from gpuledger.owners.providers.provider import PolledProvider
 from gpuledger.owners.resolver import Resolver
-from gpuledger.runtime.lookups import Lookups
+from gpuledger.runtime.threads import Lookups
 from gpuledger.shares.fingerprint import workload_of
 
 MAX_CGROUP_BYTES = 1 << 20

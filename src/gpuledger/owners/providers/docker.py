@@ -29,8 +29,8 @@ from gpuledger.owners.providers.dockerjson import Inspected, read_container, rea
 from gpuledger.owners.providers.jsonvalues import LONGEST_TEXT, as_dict, as_line, as_text
 from gpuledger.owners.providers.provider import Provider
 from gpuledger.runtime.deadline import Deadline
-from gpuledger.runtime.lookups import Lookups
 from gpuledger.runtime.statelog import StateLog
+from gpuledger.runtime.threads import Lookups
 
 log = logging.getLogger(__name__)
 
