@@ -29,7 +29,7 @@ def _room(guide: int, imports: str = "") -> Room:
 ROOMS = {
     "errors.py": _room(110, "model"),
     "model": _room(1150),
-    "runtime": _room(490, "model"),
+    "runtime": _room(450, "model"),
     "net": _room(850, "errors.py model runtime"),
     "config": _room(750, "errors.py net"),
     "driver": _room(2100, "errors.py model runtime"),

@@ -6,20 +6,52 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from gpuledger.books import Books
 from gpuledger.model import Facts, Health, Stage, Tick
+from gpuledger.model.problem import Problem
 from gpuledger.owners.resolver import Resolver
-from gpuledger.runtime.stages import Collector, Source
 from gpuledger.runtime.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
 ReadFacts = Callable[[Tick], dict[int, Facts]]
 ReadHealth = Callable[[Health], Health]
+
+
+class Source(Protocol):
+    """Returns one tick per call. A failed driver or GPU is reported in the tick, not by an exception."""
+
+    def read(self) -> Tick:
+        """The current readings of all GPUs."""
+
+    def errors(self) -> Mapping[tuple[str, str], int]:
+        """Unexpected failures of driver calls since the start, by call and error."""
+
+    def problems(self) -> tuple[Problem, ...]:
+        """The same failures as problems, with their fixes."""
+
+    def close(self) -> None:
+        """Release the driver; returns at once even if a call hangs."""
+
+
+class Collector(Protocol):
+    """Adds values of another program to a tick after the books, so that no book can depend on them."""
+
+    name: str
+    """Name of the stage in the metrics."""
+
+    def attach(self, tick: Tick) -> Tick:
+        """The tick with the latest values; does not wait for them."""
+
+    def answered(self) -> bool:
+        """Whether values have arrived, or failed to."""
+
+    def close(self) -> None:
+        """Stop collecting; returns soon even if a call hangs."""
 
 
 class Bookkeeper(Protocol):

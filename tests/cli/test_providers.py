@@ -63,7 +63,7 @@ def _place(provider: object) -> str:
     if isinstance(provider, ContainerdProvider | CriProvider | PodResourcesProvider):
         return provider._server.path
     assert isinstance(provider, KubernetesProvider)
-    return str(provider._api)
+    return str(provider._api.address)
 
 
 @pytest.fixture

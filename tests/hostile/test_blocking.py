@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.runtime.lookups import MOST_THREADS
+from gpuledger.runtime.threads import MOST_THREADS
 from tests.cli.running import Running, gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.hostile.preload import preloaded

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuledger.cli.demo import RECORDING
-from gpuledger.loop import Loop
+from gpuledger.loop import Collector, Loop
 from gpuledger.model import DcgmHealth, DcgmStats, Tick
 from gpuledger.recording.replay import Replay
-from gpuledger.runtime.stages import Collector
 
 BOOKS = Path(__file__).parents[2] / "src" / "gpuledger" / "ledger"
 

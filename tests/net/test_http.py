@@ -181,8 +181,8 @@ def _unknown(_: str) -> Address:
 @pytest.mark.parametrize(
     ("address", "kind", "words"),
     [
-        (_missing, "missing", "cannot open {}: No such file or directory; is it running?"),
-        (_refused, "refused", "cannot open {}: Connection refused; is it running?"),
+        (_missing, "missing", "cannot open {}: No such file or directory; check whether it runs"),
+        (_refused, "refused", "cannot open {}: Connection refused; check whether it runs"),
         (_unknown, "unreachable", "cannot reach {}: "),
     ],
 )
@@ -225,7 +225,7 @@ def test_one_deadline_for_the_whole_response() -> None:
     began = time.monotonic()
     with ours, theirs:
         with pytest.raises(
-            HttpError, match=r"^no complete answer from a server within 0\.2 s; is it overloaded\?$"
+            HttpError, match=r"^no complete answer from a server within 0\.2 s; check whether it is overloaded$"
         ) as caught:
             Response(ours, Deadline(0.2), "a server", 1 << 20).body()
         assert caught.value.kind == "timeout"

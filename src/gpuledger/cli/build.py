@@ -21,18 +21,16 @@ from gpuledger.config.load import LARGEST_FILE
 from gpuledger.errors import ConfigError, UsageError
 from gpuledger.ledger.split import Policy
 from gpuledger.ledger.time import BUFFER_NS
-from gpuledger.loop import Bookkeeper, Loop, ReadFacts
+from gpuledger.loop import Bookkeeper, Collector, Loop, ReadFacts
 from gpuledger.model import Health, Tick
 from gpuledger.owners.kernel.access import announce, in_host_pid_namespace, probe
 from gpuledger.owners.kernel.cgroupfs import CgroupTree
 from gpuledger.owners.kernel.procfs import Procfs
-from gpuledger.owners.kernel.running import RunningContainers
-from gpuledger.owners.kernel.search import Search
+from gpuledger.owners.kernel.search import RunningContainers, Search
 from gpuledger.owners.kernel.slurm import SlurmNumbers
 from gpuledger.owners.resolver import Resolver
 from gpuledger.runtime import selfstats
 from gpuledger.runtime.deadline import Deadline
-from gpuledger.runtime.stages import Collector
 from gpuledger.storage.journalfile import JournaledBooks
 from gpuledger.web.api import Api
 from gpuledger.web.app import App

@@ -21,10 +21,10 @@ from gpuledger.errors import UsageError
 from gpuledger.loop import Loop
 from gpuledger.model import Driver, Tick
 from gpuledger.model.plaintext import escaped
+from gpuledger.model.problem import HANG_FIX
 from gpuledger.owners.kernel.access import probe
 from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.runtime.deadline import Deadline
-from gpuledger.runtime.stages import HANG_FIX
 from gpuledger.tools.doctor import bundle, checks, preflight
 from gpuledger.tools.doctor.finding import (
     LEVELS,

@@ -17,7 +17,7 @@ from gpuledger.config.exporter import Config
 from gpuledger.errors import ConfigError, HttpError
 from gpuledger.model import Device, Facts, Owner, Reading, Tick
 from gpuledger.net.address import Address, parse_listen_address
-from gpuledger.net.elements import load_json
+from gpuledger.net.answers import load_json
 from gpuledger.net.http import Client
 from gpuledger.owners.kernel import cgroup, devices
 from gpuledger.owners.kernel.access import probe
@@ -28,7 +28,7 @@ from gpuledger.owners.names import Names
 from gpuledger.owners.podmatch import certainty
 from gpuledger.owners.providers.provider import PolledProvider
 from gpuledger.owners.resolver import Resolver
-from gpuledger.runtime.lookups import Lookups
+from gpuledger.runtime.threads import Lookups
 from gpuledger.shares.fingerprint import workload_of
 
 MAX_CGROUP_BYTES = 1 << 20

@@ -10,8 +10,7 @@ from typing import Any
 import pynvml
 
 from gpuledger.errors import DriverGoneError, GpuLostError
-from gpuledger.model.problem import Problem
-from gpuledger.runtime.stages import HANG_FIX
+from gpuledger.model.problem import HANG_FIX, Problem
 
 Handle = Any
 """An opaque pointer of the binding."""

@@ -23,12 +23,11 @@ from gpuledger.driver.gpm import SLOT_S
 from gpuledger.driver.reader import GpuReader
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Device, Driver, Reading, Tick
-from gpuledger.model.problem import WARNING, Problem
+from gpuledger.model.problem import REPORT, WARNING, Problem
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.runtime.poller import Backoff
-from gpuledger.runtime.stages import REPORT
 from gpuledger.runtime.statelog import StateLog
-from gpuledger.runtime.worker import Worker
+from gpuledger.runtime.threads import Worker
 
 log = logging.getLogger(__name__)
 

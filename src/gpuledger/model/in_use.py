@@ -11,11 +11,6 @@ ALLOCATION_PROVIDERS = ("podresources", "docker", "podman", "hpcdir")
 """Kinds of providers that report allocations. While one is up, no allocation means that nothing is allocated."""
 
 
-def provider_kind(name: str) -> str:
-    """The kind of a provider: `docker` for `docker-2`, a second Docker daemon."""
-    return name.partition("-")[0]
-
-
 def provider_pattern(kinds: tuple[str, ...]) -> str:
     """A regular expression, also of PromQL, for the names of all providers of these kinds."""
     return f"({'|'.join(kinds)})(-[0-9]+)?"

@@ -135,11 +135,24 @@ class Holder:
     """The process with the GPU in its memory map, for `maps`."""
 
 
+PROVIDER_TITLES = {
+    "docker": "docker",
+    "podman": "podman",
+    "containerd": "containerd",
+    "cri": "container runtime",
+    "podresources": "kubelet",
+    "kubernetes": "api server",
+    "hpcdir": "job directory",
+}
+"""The kinds of name providers, and their names as users know them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderHealth:
     """Health of one name provider."""
 
     name: str
+    """Its kind, with a number if it is not the first of its kind: docker, docker-2."""
     up: bool
     problem: Problem | None
     since_ns: int
@@ -148,6 +161,16 @@ class ProviderHealth:
     """Unix time; 0 before the first success."""
     fetches: int
     failures: int
+
+    @property
+    def kind(self) -> str:
+        """One of PROVIDER_TITLES."""
+        return self.name.partition("-")[0]
+
+    @property
+    def title(self) -> str:
+        """The name as users know it."""
+        return PROVIDER_TITLES.get(self.kind, self.kind) + self.name.removeprefix(self.kind)
 
     @property
     def reason(self) -> str:

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 PROBLEM, WARNING, NOTE = SEVERITIES = ("problem", "warning", "note")
 """Worst first: something does not work, something is missing, information."""
+REPORT = "report it, with `gpuledger doctor --bundle FILE`"
+"""The fix of a problem that is a bug of gpuledger."""
+HANG_FIX = "look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`; if the call never returns, reboot"
+"""The fix of a driver call that does not return."""
 
 
 @dataclass(frozen=True, slots=True)

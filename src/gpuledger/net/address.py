@@ -92,6 +92,11 @@ def parse_place(text: str) -> Place:
     return Place(address, target if target.strip("/") else "/metrics")
 
 
+def quoted(value: str) -> str:
+    """A value for the query of a URL."""
+    return "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"%{byte:02X}" for byte in value.encode())
+
+
 def has_credentials(url: str) -> bool:
     """Whether the URL contains a user name or a password."""
     return "@" in url.partition("://")[2].partition("/")[0]

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from gpuledger.errors import ProviderError
 from gpuledger.model.plaintext import one_line
-from gpuledger.net.http import http_error
+from gpuledger.net.answers import http_error, local_fixes, with_fix
 from gpuledger.net.protobuf import WireError
 from gpuledger.runtime.deadline import Deadline
 
@@ -68,20 +68,19 @@ class UnixServer:
 
     def format_error(self, what: str) -> ProviderError:
         """The error for a malformed answer."""
-        return ProviderError(f"{self.path} {what}", f"is it the socket of {self.name}?", "format")
+        return ProviderError(f"{self.path} {what}", f"see whether it is the socket of {self.name}", "format")
 
     def _socket_error(self, error: OSError, deadline: Deadline) -> ProviderError:
         if isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
             return ProviderError(f"{self.path} closed the connection", f"see the log of {self.name}", "half")
+        fixes = local_fixes(
+            self.start,
+            missing="mount the directory of its socket",
+            permission="run as root: the socket is root's",
+            timeout=f"see whether {self.name} hangs",
+        )
         failure = http_error(error, self.path, deadline, self.path)
-        fixes = {
-            "timeout": f"see whether {self.name} hangs",
-            "missing": f"{self.start}, or mount the directory of its socket",
-            "permission": "run as root: the socket is root's",
-            "refused": f"{self.start}: nothing listens there",
-        }
-        fix = fixes.get(failure.kind, f"see whether it is the socket of {self.name}")
-        return ProviderError(failure.problem.what, fix, failure.kind)
+        return with_fix(ProviderError, failure, fixes, f"see whether it is the socket of {self.name}")
 
     def _checked(self, method: str, answer: _Answer) -> bytes:
         if answer.http_status != b"200":

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 
-from gpuledger.errors import ConnectError, HttpError
+from gpuledger.errors import HttpError
 from gpuledger.net.address import Address
-from gpuledger.net.tls import ClientTls, TlsFilesError, TlsSettings
+from gpuledger.net.answers import http_error
+from gpuledger.net.tls import ClientTls, TlsSettings
 from gpuledger.runtime.deadline import Deadline
 
 HEAD_LIMIT = 64 << 10
@@ -24,12 +24,6 @@ PROTOCOL = b"HTTP/1."
 CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;.*)?", re.DOTALL)
 FORM = "Content-Type: application/x-www-form-urlencoded"
 NO_TLS = TlsSettings()
-
-CONNECT_KINDS: tuple[tuple[type[OSError], str, str], ...] = (
-    (PermissionError, "permission", "allow this user to open the socket"),
-    (FileNotFoundError, "missing", "is it running?"),
-    (ConnectionRefusedError, "refused", "is it running?"),
-)
 
 
 class Client:
@@ -107,34 +101,6 @@ def _connected(family: int, place: object, deadline: Deadline) -> socket.socket:
         connection.close()
         raise
     return connection
-
-
-def http_error(error: OSError, name: str, deadline: Deadline, path: str = "") -> HttpError:
-    """The HttpError for an error of a socket; `path` is that of a unix socket."""
-    # BlockingIOError: the backlog of a unix socket is full.
-    if isinstance(error, (TimeoutError, BlockingIOError)):
-        what = f"no complete answer from {name} within {deadline.timeout_s:.3g} s"
-        return HttpError(what, "is it overloaded?", "timeout")
-    if isinstance(error, TlsFilesError):
-        return ConnectError(f"cannot reach {name}: {error}", "correct the files", "unreachable")
-    if tls_error := _tls_error(error, name):
-        return tls_error
-    what = f"cannot open {path}" if path else f"cannot reach {name}"
-    for error_type, kind, fix in CONNECT_KINDS:
-        if isinstance(error, error_type):
-            return ConnectError(f"{what}: {error.strerror or error}", fix, kind)
-    return ConnectError(f"{what}: {error.strerror or error}", "is it running?", "unreachable")
-
-
-def _tls_error(error: OSError, name: str) -> HttpError | None:
-    ssl = sys.modules.get("ssl")  # None if TLS was never used
-    if ssl is None or not isinstance(error, ssl.SSLError):
-        return None
-    if isinstance(error, ssl.SSLCertVerificationError):
-        what = f"the certificate of {name} is not trusted: {error.verify_message}"
-        return HttpError(what, "trust the authority that signed it", "tls")
-    reason = (error.reason or str(error)).replace("_", " ").lower()
-    return HttpError(f"no TLS with {name}: {reason}", "is it https, and is a client certificate required?", "tls")
 
 
 class Response:

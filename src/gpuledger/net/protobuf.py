@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 
 from gpuledger.model.plaintext import plain
-from gpuledger.net.elements import Elements
+from gpuledger.net.answers import Elements
 
 MOST_FIELDS = 200_000
 """Of an answer, with up to 380 bytes each. A container of a runtime has about 100."""

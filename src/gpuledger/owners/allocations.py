@@ -6,7 +6,7 @@ An allocation grants access and does not prove use: memory that the books attrib
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuledger.model import EVIDENCE, NO_INDEX, Allocation, Device, Facts, Holder, Owner
 from gpuledger.owners.kernel import devices
@@ -47,19 +47,12 @@ def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> All
     to_jobs: list[tuple[Device, str, str]] = []
     unknown_ids = 0
     for provider_names in names:
-        for allocation in provider_names.allocations:
-            ref = devices.parse(allocation.device_id)
+        for listed in provider_names.allocations:
+            ref = devices.parse(listed.device_id)
             unknown_ids += ref.form == "unknown"
+            names_of_owner = (listed.namespace, listed.pod, listed.container, listed.resource)
             for uuid in index.resolve(ref):
-                grant = Allocation(
-                    device=by_uuid[uuid],
-                    namespace=allocation.namespace,
-                    pod=allocation.pod,
-                    container=allocation.container,
-                    resource=allocation.resource,
-                    replica=ref.replica or "",
-                )
-                to_pods[grant] = None
+                to_pods[Allocation(by_uuid[uuid], *names_of_owner, ref.replica or "")] = None
         # A user's daemon could name the containers of others.
         containers = provider_names.containers.values() if provider_names.uid is None else ()
         for container in containers:
@@ -91,30 +84,23 @@ def holders_by_allocation(
     """Running containers with an allocation of a device, or whose NVIDIA_VISIBLE_DEVICES names it."""
     running = {(c.namespace, c.pod, c.name): c for known in names for c in known.containers.values() if c.pod}
     holders: dict[Holder, None] = {}
-    for grant in allocations.to_pods:
-        owner = _pod_owner(grant, running)
+    for allocation in allocations.to_pods:
+        owner = _pod_owner(allocation, running)
         if owner is not None:
-            holders[Holder(grant.device, with_names(owner), ALLOCATION)] = None
+            holders[Holder(allocation.device, with_names(owner), ALLOCATION)] = None
     for evidence, allocated in ((ALLOCATION, allocations.to_containers), (ENVIRONMENT, allocations.by_environment)):
         for device, _, container_id in allocated:
             holders[Holder(device, with_names(Owner(container_id=container_id)), evidence)] = None
     return tuple(holders)
 
 
-def _pod_owner(grant: Allocation, running: dict[tuple[str, str, str], Container]) -> Owner | None:
+def _pod_owner(allocation: Allocation, running: dict[tuple[str, str, str], Container]) -> Owner | None:
     """None if the pod has ended: kubelets before 1.34 still list it, but no provider lists its containers."""
-    container = running.get((grant.namespace, grant.pod, grant.container))
+    owner = Owner(namespace=allocation.namespace, pod=allocation.pod, container=allocation.container)
+    container = running.get((owner.namespace, owner.pod, owner.container))
     if container is None:
-        if running:
-            return None
-        return Owner(namespace=grant.namespace, pod=grant.pod, container=grant.container)
-    return Owner(
-        container_id=container.id,
-        pod_uid=container.pod_uid,
-        namespace=grant.namespace,
-        pod=grant.pod,
-        container=grant.container,
-    )
+        return None if running else owner
+    return replace(owner, container_id=container.id, pod_uid=container.pod_uid)
 
 
 def holders_by_clues(

@@ -17,6 +17,8 @@ START_SLACK_NS = 2_000_000_000
 """The start of a process is known to the second."""
 PodName = tuple[str, str]
 """Namespace and name."""
+Allocated = dict[str, dict[PodName, set[str]]]
+"""The containers with an allocation, by uuid of the device and by pod."""
 
 
 class PodMatches:
@@ -26,7 +28,7 @@ class PodMatches:
         self._pods: dict[str, PodName] = {}
 
     def name(
-        self, tick: Tick, by_pid: Mapping[int, Owner], granted: Iterable[Allocation], listed_ns: int
+        self, tick: Tick, by_pid: Mapping[int, Owner], allocations: Iterable[Allocation], listed_ns: int
     ) -> dict[int, Owner]:
         """The owners of processes whose pod had no name, with the name of the pod.
 
@@ -36,12 +38,12 @@ class PodMatches:
         if not unnamed:
             self._pods.clear()
             return {}
-        grants = _containers(granted)
+        allocated = _containers(allocations)
         devices = _devices(tick, unnamed)
         reported = {owner.pod_uid: (owner.namespace, owner.pod) for owner in by_pid.values() if owner.pod}
         kept = {uid: pod for uid, pod in self._pods.items() if uid in devices and pod not in reported.values()}
         late = {owner.pod_uid for pid, owner in unnamed.items() if _start_ns(tick, pid) + START_SLACK_NS > listed_ns}
-        found = {uid: _only_pod(held, grants) for uid, held in devices.items() if uid not in late | kept.keys()}
+        found = {uid: _only_pod(held, allocated) for uid, held in devices.items() if uid not in late | kept.keys()}
         pods = [*kept.values(), *reported.values(), *found.values()]
         self._pods = kept | {uid: pod for uid, pod in found.items() if pod is not None and pods.count(pod) == 1}
         matched = {}
@@ -50,7 +52,7 @@ class PodMatches:
             if uid in reported:
                 matched[pid] = replace(owner, namespace=reported[uid][0], pod=reported[uid][1])
             elif uid in self._pods:
-                matched[pid] = _in_pod(owner, self._pods[uid], devices[uid], grants)
+                matched[pid] = _in_pod(owner, self._pods[uid], devices[uid], allocated)
         return matched
 
 
@@ -60,24 +62,24 @@ def certainty(tick: Tick, owner: Owner) -> str:
         return ""
     if owner.pod and owner.pod_match != BY_DEVICE:
         return "reported for its container or pod uid: certain"
-    grants = _containers(tick.owners.granted)
+    allocated = _containers(tick.owners.granted)
     members = {pid: other for pid, other in tick.owners.by_pid.items() if other.pod_uid == owner.pod_uid}
     held = sorted(_devices(tick, members).get(owner.pod_uid, ()))
     if not owner.pod:
-        return f"unknown: {_why_unnamed(held, grants)}"
-    is_alone = all(len(grants.get(uuid, ())) == 1 for uuid in held)
+        return f"unknown: {_why_unnamed(held, allocated)}"
+    is_alone = all(len(allocated.get(uuid, ())) == 1 for uuid in held)
     gpus = " and ".join(held)
     found = f"the kubelet allocated {gpus} to this pod alone" if is_alone else f"only this pod holds {gpus}"
     return f"by device: {found}; certain unless a process uses a GPU that was not allocated to its pod"
 
 
-def _why_unnamed(held: Sequence[str], grants: Mapping[str, Mapping[PodName, set[str]]]) -> str:
+def _why_unnamed(held: Sequence[str], allocated: Allocated) -> str:
     """Why the holders of these devices do not name the pod."""
-    if not grants:
+    if not allocated:
         return "no provider reports its name or the devices of pods"
     if not held:
         return "it is on no GPU, so that allocations do not identify its pod"
-    gpus, pods = " and ".join(held), sorted("/".join(pod) for pod in _common_pods(held, grants))
+    gpus, pods = " and ".join(held), sorted("/".join(pod) for pod in _common_pods(held, allocated))
     if not pods:
         return f"no pod holds {gpus} according to the kubelet"
     if len(pods) > 1:
@@ -86,13 +88,13 @@ def _why_unnamed(held: Sequence[str], grants: Mapping[str, Mapping[PodName, set[
     return f"{pods[0]} holds {gpus}, but {doubt}; no name is guessed"
 
 
-def _containers(granted: Iterable[Allocation]) -> dict[str, dict[PodName, set[str]]]:
+def _containers(allocations: Iterable[Allocation]) -> Allocated:
     """The containers with an allocation, by device and pod."""
-    grants: dict[str, dict[PodName, set[str]]] = {}
-    for grant in granted:
-        pod = (grant.namespace, grant.pod)
-        grants.setdefault(grant.device.uuid, {}).setdefault(pod, set()).add(grant.container)
-    return grants
+    containers: Allocated = {}
+    for allocation in allocations:
+        pods = containers.setdefault(allocation.device.uuid, {})
+        pods.setdefault((allocation.namespace, allocation.pod), set()).add(allocation.container)
+    return containers
 
 
 def _start_ns(tick: Tick, pid: int) -> int:
@@ -110,19 +112,19 @@ def _devices(tick: Tick, unnamed: Mapping[int, Owner]) -> dict[str, set[str]]:
     return devices
 
 
-def _only_pod(held: Iterable[str], grants: Mapping[str, Mapping[PodName, set[str]]]) -> PodName | None:
-    pods = _common_pods(held, grants)
+def _only_pod(held: Iterable[str], allocated: Allocated) -> PodName | None:
+    pods = _common_pods(held, allocated)
     return pods.pop() if len(pods) == 1 else None
 
 
-def _common_pods(held: Iterable[str], grants: Mapping[str, Mapping[PodName, set[str]]]) -> set[PodName]:
+def _common_pods(held: Iterable[str], allocated: Allocated) -> set[PodName]:
     """The pods that hold all these devices."""
-    holders = [set(grants.get(uuid, {})) for uuid in held]
+    holders = [set(allocated.get(uuid, {})) for uuid in held]
     return set.intersection(*holders) if holders else set()
 
 
-def _in_pod(owner: Owner, pod: PodName, held: Iterable[str], grants: Mapping[str, Mapping[PodName, set[str]]]) -> Owner:
+def _in_pod(owner: Owner, pod: PodName, held: Iterable[str], allocated: Allocated) -> Owner:
     """The owner in this pod, with the name of the container if the devices are allocated to only one of the pod."""
-    containers = set().union(*(grants.get(uuid, {}).get(pod, set()) for uuid in held))
+    containers = set().union(*(allocated.get(uuid, {}).get(pod, set()) for uuid in held))
     container = owner.container or (containers.pop() if len(containers) == 1 else "")
     return replace(owner, namespace=pod[0], pod=pod[1], container=container, pod_match=BY_DEVICE)

@@ -17,8 +17,7 @@ from gpuledger.owners.allocations import Allocations, find_allocations, holders_
 from gpuledger.owners.kernel import cgroup
 from gpuledger.owners.kernel.access import Access
 from gpuledger.owners.kernel.cgroup import CgroupRef
-from gpuledger.owners.kernel.running import RunningContainers
-from gpuledger.owners.kernel.search import Clue, Search
+from gpuledger.owners.kernel.search import Clue, RunningContainers, Search
 from gpuledger.owners.kernel.slurm import SlurmNumbers
 from gpuledger.owners.names import Names, NamesIndex
 from gpuledger.owners.podmatch import PodMatches
@@ -81,8 +80,8 @@ class Resolver:
         self._unnamed = _UnnamedIds()
         self._conflicts = _Conflicts()
         self._inventory: tuple[Device, ...] = ()
-        self._grants: Allocations | None = None
-        self._entitled: tuple[Holder, ...] = ()
+        self._allocations: Allocations | None = None
+        self._holders: tuple[Holder, ...] = ()
         """Containers that may hold memory because a device was allocated to them."""
         self._clues: tuple[Clue, ...] = ()
         self._suspected: tuple[Holder, ...] = ()
@@ -99,8 +98,8 @@ class Resolver:
         self._refresh()
         # A recording contains its owners, allocations and holders.
         by_pid = {pid: self._owner(facts) for pid, facts in tick.facts.items()} | dict(tick.owners.by_pid)
-        granted = self._allocated(tick)
-        matched = self._pods.name(tick, by_pid, granted.to_pods, self._listed_ns())
+        allocations = self._allocated(tick)
+        matched = self._pods.name(tick, by_pid, allocations.to_pods, self._listed_ns())
         by_pid |= {pid: replace(owner, reason=_name_reason(owner)) for pid, owner in matched.items()}
         self._nudge(by_pid.values(), tick.time_ns)
         reasons = Counter(owner.reason for owner in by_pid.values() if owner.reason and owner.reason != OUTSIDE)
@@ -108,15 +107,15 @@ class Resolver:
         owners = Owners(
             by_pid=by_pid,
             running=tick.owners.running | self._still_running(previous),
-            granted=(*tick.owners.granted, *granted.to_pods),
-            granted_jobs=(*tick.owners.granted_jobs, *granted.to_jobs),
+            granted=(*tick.owners.granted, *allocations.to_pods),
+            granted_jobs=(*tick.owners.granted_jobs, *allocations.to_jobs),
             job_uids={**tick.owners.job_uids, **self._names.job_uids()},
-            given=(*tick.owners.given, *granted.to_containers, *granted.by_environment),
-            holders=(*tick.owners.holders, *self._entitled, *self._suspects()),
+            given=(*tick.owners.given, *allocations.to_containers, *allocations.by_environment),
+            holders=(*tick.owners.holders, *self._holders, *self._suspects()),
             providers=tuple(source.health for source in self._sources),
             unresolved=tuple((reason, count) for reason, count in sorted(reasons.items()) if count),
-            conflicts=self._conflicts.count(tick, by_pid, granted.to_pods),
-            unknown_device_ids=granted.unknown_ids,
+            conflicts=self._conflicts.count(tick, by_pid, allocations.to_pods),
+            unknown_device_ids=allocations.unknown_ids,
             host_pid_namespace=self._access.host_pid_namespace if self._access is not None else None,
             readable=self._access.readable if self._access is not None else (),
         )
@@ -144,7 +143,7 @@ class Resolver:
     def _refresh(self) -> None:
         names = tuple(source.names for source in self._sources)
         if not self._names.is_of(names):
-            self._names, self._grants = NamesIndex(names), None
+            self._names, self._allocations = NamesIndex(names), None
             self._owners.clear()
 
     def _nudge(self, owners: Collection[Owner], time_ns: int) -> None:
@@ -205,11 +204,11 @@ class Resolver:
     def _allocated(self, tick: Tick) -> Allocations:
         """The allocations, computed only when names or devices change: a kubelet may list hundreds."""
         inventory = tuple(reading.device for reading in tick.readings)
-        if inventory != self._inventory or self._grants is None:
-            self._inventory, self._grants = inventory, find_allocations(self._names.names, inventory)
-            self._entitled = holders_by_allocation(self._grants, self._names.names, self._names.named)
+        if inventory != self._inventory or self._allocations is None:
+            self._inventory, self._allocations = inventory, find_allocations(self._names.names, inventory)
+            self._holders = holders_by_allocation(self._allocations, self._names.names, self._names.named)
             self._clues, self._suspected = (), ()
-        return self._grants
+        return self._allocations
 
     def _suspects(self) -> tuple[Holder, ...]:
         """The holders according to the clues, computed after each search and when names change."""
@@ -254,17 +253,17 @@ class _Conflicts:
         self._since_ns: dict[tuple[int, int, str], int] = {}
         """By process and device: when the conflict began, or COUNTED."""
 
-    def count(self, tick: Tick, by_pid: Mapping[int, Owner], granted: Sequence[Allocation]) -> int:
+    def count(self, tick: Tick, by_pid: Mapping[int, Owner], allocations: Sequence[Allocation]) -> int:
         """Conflicts since start. Each process and device counts once."""
         pods: dict[str, set[tuple[str, str]]] = {}
-        for grant in granted:
-            pods.setdefault(grant.device.uuid, set()).add((grant.namespace, grant.pod))
+        for allocation in allocations:
+            pods.setdefault(allocation.device.uuid, set()).add((allocation.namespace, allocation.pod))
         conflicts = {}
         for reading in tick.readings:
-            entitled = pods.get(reading.device.uuid)
-            for resident in (reading.residents or ()) if entitled else ():
+            allocated = pods.get(reading.device.uuid)
+            for resident in (reading.residents or ()) if allocated else ():
                 owner = by_pid.get(resident.pid)
-                if owner and owner.pod and entitled and (owner.namespace, owner.pod) not in entitled:
+                if owner and owner.pod and allocated and (owner.namespace, owner.pod) not in allocated:
                     key = (resident.pid, tick.facts[resident.pid].start_ticks, reading.device.uuid)
                     since_ns = self._since_ns.get(key, tick.time_ns)
                     if since_ns >= 0 and tick.time_ns - since_ns >= SETTLED_NS:

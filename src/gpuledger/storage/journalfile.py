@@ -25,7 +25,7 @@ from gpuledger.ledger.state import State
 from gpuledger.model import JournalHealth, Tick
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.runtime.statelog import StateLog
-from gpuledger.runtime.worker import Worker
+from gpuledger.runtime.threads import Worker
 from gpuledger.shares.fingerprint import Fingerprint, Workload
 from gpuledger.storage import fingerprints, journal
 from gpuledger.storage.atomicfile import PRIVATE, give_to_owner, open_directory, replacing, resolve

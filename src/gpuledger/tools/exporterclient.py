@@ -8,7 +8,7 @@ from gpuledger.config import parsers
 from gpuledger.config.settings import in_group
 from gpuledger.errors import ConfigError, HttpError, LostError, PrometheusError
 from gpuledger.net.address import Address, has_credentials, parse_url
-from gpuledger.net.elements import ElementsError, load_json
+from gpuledger.net.answers import ElementsError, load_json
 from gpuledger.net.http import Client
 from gpuledger.tools.prometheus.client import Access, login
 from gpuledger.web.snapshot.codec import decode

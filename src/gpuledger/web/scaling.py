@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpuledger.model import Owner, Reading, Tick, holders
-from gpuledger.model.in_use import ALLOCATED, ALLOCATION_PROVIDERS, BUSY, RULES, in_use, provider_kind
+from gpuledger.model.in_use import ALLOCATED, ALLOCATION_PROVIDERS, BUSY, RULES, in_use
 from gpuledger.web.http import Response
 
 PATH = "/api/v1/scaling"
@@ -125,7 +125,7 @@ def _is_known(tick: Tick, name: str) -> bool:
 
 def _is_up(tick: Tick, kinds: Collection[str]) -> bool:
     """Whether a provider of one of these kinds answers."""
-    return any(health.up and provider_kind(health.name) in kinds for health in tick.owners.providers)
+    return any(health.up and health.kind in kinds for health in tick.owners.providers)
 
 
 def _busy_percent(reading: Reading) -> float | None:

@@ -13,10 +13,18 @@ import pytest
 from gpuledger.owners.kernel import cgroup
 from gpuledger.owners.kernel.cgroup import CgroupRef
 from gpuledger.owners.kernel.procfs import MAPS_CHUNK, Procfs
-from gpuledger.owners.kernel.search import APART_S, VALID_S, Clue, Search, _tenant
+from gpuledger.owners.kernel.search import (
+    SCAN_APART_S,
+    SEARCH_APART_S,
+    VALID_S,
+    Clue,
+    RunningContainers,
+    Search,
+    _tenant,
+)
 from tests.owners.kernel.fakeproc import Proc
 
-C = "4be1" * 16
+B, C = "b" * 64, "4be1" * 16
 DOCKER = f"0::/system.slice/docker-{C}.scope\n"
 MAPPED = "7f0000000000-7f0000001000 rw-s 00000000 00:05 612 /dev/nvidia{}\n"
 
@@ -98,7 +106,7 @@ def test_not_more_often_than_needed(proc: Proc) -> None:
     looking.wait(10)
     first = looking.clues
     add(proc, 8, maps=MAPPED.format(0))
-    clock.now += APART_S - 1
+    clock.now += SEARCH_APART_S - 1
     looking.start()
     looking.wait(10)
     assert looking.clues is first
@@ -180,3 +188,22 @@ def test_a_real_process(tmp_path: Path) -> None:
 def test_tenant_of_a_process_that_blocks(first: str, second: str, is_same: bool) -> None:
     """All cgroups that a container or a user can create belong to one tenant, which a search skips as a whole."""
     assert (_tenant(cgroup.parse(first)) == _tenant(cgroup.parse(second))) == is_same
+
+
+def test_a_container_runs_while_it_has_a_process(tmp_path: Path) -> None:
+    """Until a scan has looked for it, it counts as running; so does everything while a scan fails."""
+    proc, now = Proc(tmp_path), 100.0
+    proc.add(7, cgroup=DOCKER)
+    running = RunningContainers(Procfs(tmp_path), monotonic=lambda: now)
+
+    assert running.among(frozenset()) == frozenset()
+    assert running.among(frozenset({C, B})) == {C, B}
+    running.wait(10)
+    assert running.among(frozenset({C, B})) == {C}
+    proc.end(7)
+    running.wait(10)
+    assert running.among(frozenset({C})) == {C}
+    now += 100 * SCAN_APART_S
+    running.among(frozenset({C}))
+    running.wait(10)
+    assert running.among(frozenset({C, B})) == {B}

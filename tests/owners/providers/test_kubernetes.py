@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.errors import AnswerError, ConfigError, ProviderError
+from gpuledger.net.address import Address
+from gpuledger.net.tls import TlsSettings
 from gpuledger.owners.names import Container
 from gpuledger.owners.providers.kubeapi import ApiAccess
 from gpuledger.owners.providers.kubepods import MOST_PODS, Pods, read_pod
@@ -63,7 +65,7 @@ def start(server: ApiServer, clock: Clock) -> Iterator[Start]:
     with contextlib.ExitStack() as stack:
 
         def make(api: ApiAccess | None = None, node: str = "n1", **options: Any) -> KubernetesProvider:
-            access = api or ApiAccess("127.0.0.1", server.port, tls=False)
+            access = api or ApiAccess(Address(host="127.0.0.1", port=server.port))
             provider = KubernetesProvider(access, node, monotonic=clock, **options)
             stack.callback(provider.close)
             return provider
@@ -278,9 +280,9 @@ def test_relist(server: ApiServer, start: Start, clock: Clock) -> None:
             status(403, "pods is forbidden"),
             "does not allow us to list and watch pods (403: pods is forbidden); grant a ClusterRole",
         ),
-        (status(500, "etcd\nis\r\n down"), "answered 500: etcd is down; is it"),
+        (status(500, "etcd\nis\r\n down"), "answered 500: etcd is down; check whether it is"),
         (answer(b"<html>Sign in</html>", 200, "text/html"), "did not return JSON but b'<html>Sign in</html>'"),
-        (answer(b"<html>Sign in</html>", 302, "text/html"), "answered 302; is it"),
+        (answer(b"<html>Sign in</html>", 302, "text/html"), "answered 302; check whether it is"),
         (answer(b'{"metadata": {"resourceVersion": "1"}, "items": [{"meta'), "did not return JSON"),
         (answer(b'{"metadata": {}, "items": []}'), "did not return a list of pods"),
         (answer(b'{"metadata": {"resourceVersion": "1"}, "items": 7}'), "did not return a list of pods"),
@@ -381,7 +383,7 @@ def test_stop_and_close_end_a_wait(start: Start) -> None:
 
 def test_in_the_background(server: ApiServer) -> None:
     """As it is really used: a thread of its own, real time, a change that arrives."""
-    background = PolledProvider(KubernetesProvider(ApiAccess("127.0.0.1", server.port, tls=False), "n1"))
+    background = PolledProvider(KubernetesProvider(ApiAccess(Address(host="127.0.0.1", port=server.port)), "n1"))
     background.start()
     wait_until(lambda: "uid-a" in background.names.pods)
     server.put(pod("b"))
@@ -394,6 +396,11 @@ def test_in_the_background(server: ApiServer) -> None:
 
 
 # How to get in
+
+
+def secure(port: int) -> Address:
+    """The address of a server with TLS on this host."""
+    return Address(host="127.0.0.1", port=port, tls=True)
 
 
 @pytest.fixture(scope="module")
@@ -431,7 +438,7 @@ def test_in_cluster_addresses(tmp_path: Path) -> None:
     """IPv6 has brackets only where a port follows; outside of a pod there is nothing to ask."""
     access = ApiAccess.in_cluster({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path)
 
-    assert (access.host, str(access)) == ("fd00::1", "[fd00::1]:6443")
+    assert (access.address.host, str(access.address)) == ("fd00::1", "[fd00::1]:6443")
     with pytest.raises(ConfigError, match="this is not a pod; give a kubeconfig file"):
         ApiAccess.in_cluster({})
     with pytest.raises(ConfigError, match="is not an address"):
@@ -463,7 +470,7 @@ def test_wrong_authority(certificate: tuple[Path, Path], tmp_path: Path, start: 
     other = copy_certificate(tmp_path, "client")
     with contextlib.closing(ApiServer(certificate=certificate)) as server:
         with pytest.raises(ProviderError, match=r"certificate of the API server at .* is not trusted: self.signed"):
-            start(ApiAccess("127.0.0.1", server.port, ca=str(other[0]), token="secret")).fetch()
+            start(ApiAccess(secure(server.port), TlsSettings(str(other[0])), token="secret")).fetch()
         assert server.requests == []
 
 
@@ -516,7 +523,7 @@ def test_kubeconfig_tokens(certificate: tuple[Path, Path], tmp_path: Path, start
         (tmp_path / "t").write_text("t1")
         assert pods(start(ApiAccess.from_kubeconfig(kubeconfig(tmp_path, cluster, {"tokenFile": "t"})))) == []
     plain = ApiAccess.from_kubeconfig(kubeconfig(tmp_path, {"server": "http://[::1]:8001"}, {}))
-    assert (plain.host, plain.port, plain.tls) == ("::1", 8001, False)
+    assert plain.address == Address(host="::1", port=8001, tls=False)
 
 
 @pytest.mark.parametrize(
@@ -562,7 +569,7 @@ def test_no_kubeconfig(tmp_path: Path) -> None:
 
 def test_options() -> None:
     """A name that no node has, and labels that are no expression, are refused at start."""
-    api = ApiAccess("127.0.0.1")
+    api = ApiAccess(secure(443))
     with pytest.raises(ConfigError, match=r"'' is not a node name; set NODE_NAME"):
         KubernetesProvider(api, "")
     with pytest.raises(ConfigError, match="is not a node name"):
@@ -573,7 +580,7 @@ def test_options() -> None:
 
 def test_nobody_listens() -> None:
     """A server that is not there yet."""
-    provider = KubernetesProvider(ApiAccess("127.0.0.1", free_port(), tls=False), "n1")
+    provider = KubernetesProvider(ApiAccess(Address(host="127.0.0.1", port=free_port())), "n1")
 
     with pytest.raises(ProviderError, match="Connection refused; check its address"):
         provider.fetch()

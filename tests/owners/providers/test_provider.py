@@ -28,7 +28,7 @@ PROMPT_S = 5.0
 """Far less than the waits that the tests exclude; other tests may be running."""
 
 
-class Told:
+class Told(Provider):
     """A provider that does as the test says."""
 
     name = "docker"
@@ -468,17 +468,13 @@ def test_one_that_never_comes_back_is_down() -> None:
     clock = [0.0]
     asked, answer = threading.Event(), threading.Event()
 
-    class Hangs:
+    class Hangs(Provider):
         name, interval_s = "hpcdir", 5.0
 
         def fetch(self) -> Names:
             asked.set()
             answer.wait(10)
             return Names()
-
-        def wait(self, timeout_s: float, stop: threading.Event) -> bool:
-            stop.wait(timeout_s)
-            return False
 
         def close(self) -> None:
             raise OSError("also broken")

@@ -15,9 +15,8 @@ from gpuledger.errors import DcgmError
 from gpuledger.integrations.dcgm.library import ACCOUNTING, NOT_WATCHED, PERMISSION, REQUIRES_ROOT, Library
 from gpuledger.integrations.dcgm.session import Session
 from gpuledger.model import DcgmHealth, DcgmStats, ProcessUse, Tick
-from gpuledger.model.problem import Problem
+from gpuledger.model.problem import REPORT, Problem
 from gpuledger.runtime.poller import Backoff
-from gpuledger.runtime.stages import REPORT
 from gpuledger.runtime.statelog import StateLog
 
 log = logging.getLogger(__name__)

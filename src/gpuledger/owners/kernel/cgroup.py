@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 NO_UID = -1
 """No user has this uid."""
@@ -145,43 +146,42 @@ def parse_path(path: str, bounds: Bounds | None = None) -> CgroupRef:
     for index, name in enumerate(raw[bounds.start :], bounds.start):
         names += COLON.sub(r"\1/\2-\3.scope", name).lstrip("/").split("/")
         proven = len(names) if index < bounds.end else proven
-    walk = _Walk(["", "", *names, "", ""], proven + 2, bounds.uid)
-    while walk.at < len(names) + 2 and not walk.monitor and walk.container_id is None:
-        walk.read()
-        walk.at += 1
-    ref = walk.result()
+    ref = _Walk(names, proven, bounds.uid).read()
     is_unknown = ref == CgroupRef() and len(raw) <= bounds.end
     place = "/".join(raw[bounds.start :])
     return CgroupRef(candidate=place) if is_unknown and CTR_PLACE.fullmatch(place) else ref
 
 
-@dataclass(slots=True)
 class _Walk:
     """The state while reading a path downwards; `names` is padded by two, so each name has a parent and a child."""
 
-    names: list[str]
-    end: int
-    """From here on, a user could choose the names."""
-    uid: int
-    """That user."""
-    at: int = 2
-    parent: str = ""
-    child: str = ""
-    runtime: str | None = None
-    container_id: str | None = None
-    pod_uid: str | None = None
-    pod_at: int = 0
-    qos: str | None = None
-    unit: str | None = None
-    user_unit: str | None = None
-    """The innermost unit among the names that a user could choose."""
-    job: tuple[str, str] | None = None
-    step: str | None = None
-    task: str | None = None
-    monitor: bool = False
-    slurm: bool = False
+    def __init__(self, names: list[str], end: int, uid: int) -> None:
+        self.names = ["", "", *names, "", ""]
+        self._end, self._uid = end + 2, uid
+        """From which name on a user could choose the names, and that user."""
+        self.at = 2
+        self.parent = self.child = ""
+        self.ref = CgroupRef()
+        self.pod_at = 0
+        self.is_slurm = False
+        self._user_unit = ""
+        """The innermost unit among the names that a user could choose."""
 
-    def read(self) -> None:
+    def read(self) -> CgroupRef:
+        """Read names until the first container or helper."""
+        while self.at < len(self.names) - 2 and not self.ref.monitor and self.ref.container_id is None:
+            self._read_name()
+            self.at += 1
+        unit, container_id = self.ref.unit, self.ref.container_id
+        # After the loop, `at` is behind the container's name.
+        is_claimed = container_id is not None and self.at > self._end
+        return replace(
+            self.ref,
+            claimed_by=self._uid if is_claimed else None,
+            unit=f"{unit}/{self._user_unit}" if unit and self._user_unit else unit,
+        )
+
+    def _read_name(self) -> None:
         self.parent, raw, self.child = self.names[self.at - 1 : self.at + 2]
         name = _unescape(raw) if "\\" in raw else raw
         under = UNDER.get(self.parent)
@@ -190,43 +190,32 @@ class _Walk:
         elif match := FORM.fullmatch(name):
             READERS[match.lastgroup or ""](self, match)
         is_unit = name.endswith((".service", ".scope")) and name[0] != "." and name.isprintable()
-        if is_unit and self.container_id is None:
-            if self.is_claim:
-                self.user_unit = name
+        if is_unit and self.ref.container_id is None:
+            if self._is_claim:
+                self._user_unit = name
             else:
-                self.unit = name
+                self.put(unit=name)
 
     @property
-    def is_claim(self) -> bool:
+    def _is_claim(self) -> bool:
         """Whether a user could choose the current name."""
-        return self.at >= self.end
+        return self.at >= self._end
+
+    def put(self, **parts: Any) -> None:
+        """Set parts of the result."""
+        self.ref = replace(self.ref, **parts)
 
     def contain(self, runtime: str, container_id: str) -> None:
-        self.runtime, self.container_id = runtime, container_id
+        self.put(runtime=runtime, container_id=container_id)
 
     def pod(self, uid: str, qos: str | None) -> None:
-        if not self.is_claim:
-            self.pod_uid, self.qos, self.pod_at = uid.replace("_", "-"), qos, self.at
+        if not self._is_claim:
+            self.put(pod_uid=uid.replace("_", "-"), qos=qos)
+            self.pod_at = self.at
 
     def work(self, kind: str, job_id: str) -> None:
-        if not self.is_claim:
-            self.job, self.step, self.task = (kind, job_id), None, None
-
-    def result(self) -> CgroupRef:
-        # After the loop, `at` is behind the container's name.
-        is_claimed = self.container_id is not None and self.at > self.end
-        return CgroupRef(
-            runtime=self.runtime,
-            container_id=self.container_id,
-            claimed_by=self.uid if is_claimed else None,
-            pod_uid=self.pod_uid,
-            qos=self.qos,
-            unit=f"{self.unit}/{self.user_unit}" if self.unit and self.user_unit else self.unit,
-            job=self.job,
-            step=self.step,
-            task=self.task,
-            monitor=self.monitor,
-        )
+        if not self._is_claim:
+            self.put(job=(kind, job_id), step=None, task=None)
 
 
 Match = re.Match[str]
@@ -243,14 +232,10 @@ def _unescape(name: str) -> str:
     return re.sub(r"\\x([0-9a-f]{2})", plain, name)
 
 
-def _helper(walk: _Walk, _: Match) -> None:
-    walk.monitor = True
-
-
 def _oci(walk: _Walk, match: Match) -> None:
     prefix, container_id, scope = match["prefix"], match["oci_id"], match["scope"]
     if prefix.endswith("conmon"):
-        walk.monitor = True
+        walk.put(monitor=True)
     # In a slice, containers of CRI-O are scopes; another directory is the sandbox of the pod.
     elif scope or (prefix in RUNTIMES and not (prefix == "crio" and walk.parent.endswith(".slice"))):
         walk.contain(RUNTIMES.get(prefix, "unknown"), container_id)
@@ -260,7 +245,7 @@ def _bare(walk: _Walk, match: Match) -> None:
     runtime = BARE_RUNTIMES.get(walk.parent, "unknown")
     if walk.pod_at == walk.at - 1:
         runtime = "kubernetes"
-    elif walk.names[walk.at - 2] == "ecs" and walk.job is not None:
+    elif walk.names[walk.at - 2] == "ecs" and walk.ref.job is not None:
         runtime = "docker"
     if not (walk.parent in POD_HOLDERS and runtime == "unknown"):  # not by the child, which a container could name
         walk.contain(runtime, match[0])
@@ -278,36 +263,27 @@ def _machine(walk: _Walk, match: Match) -> None:
 
 def _nspawn(walk: _Walk, machine: str) -> None:
     if walk.child == "supervisor":
-        walk.monitor = True
+        walk.put(monitor=True)
     elif NAME.fullmatch(machine):
         walk.contain("nspawn", machine)
 
 
-def _systemd_pod(walk: _Walk, match: Match) -> None:
-    walk.pod(match["uid"], match["qos"] or "guaranteed")
-
-
-def _plain_pod(walk: _Walk, match: Match) -> None:
-    # A pod without a class is guaranteed, but only if the path was not cut off above it.
-    walk.pod(match["plain_uid"], QOS.get(walk.parent))
-
-
 def _slurm(walk: _Walk, _: Match) -> None:
-    walk.slurm = True
+    walk.is_slurm = True
 
 
 def _slurm_job(walk: _Walk, match: Match) -> None:
-    if walk.slurm or walk.child.startswith("step_"):
+    if walk.is_slurm or walk.child.startswith("step_"):
         walk.work(*(("slurm", match["slurm_id"]) if match["slurm_id"] else ("slurm-sluid", match[0])))
 
 
 def _slurm_part(walk: _Walk, match: Match) -> None:
     # On v1 the directory of a step belongs to the job's user, who can choose the tasks of this job only.
-    if walk.job is not None and walk.job[0].startswith("slurm"):
+    if walk.ref.job is not None and walk.ref.job[0].startswith("slurm"):
         if match["part"] == "step":
-            walk.step, walk.task = match["part_id"], None
-        elif walk.step is not None:
-            walk.task = match["part_id"]
+            walk.put(step=match["part_id"], task=None)
+        elif walk.ref.step is not None:
+            walk.put(task=match["part_id"])
 
 
 def _nomad(walk: _Walk, match: Match) -> None:
@@ -336,11 +312,15 @@ def _container(runtime: str, group: str | int = 0) -> Reader:
 
 FORMS: dict[str, tuple[str, Reader]] = {
     # Helpers come first: their names contain the id of the container.
-    "helper": (r".+\.mount|lxc\.monitor(?:\..+)?|conmon", _helper),
+    "helper": (r".+\.mount|lxc\.monitor(?:\..+)?|conmon", lambda walk, _: walk.put(monitor=True)),
     "oci": (rf"(?P<prefix>[a-z][a-z0-9_-]*)-(?P<oci_id>{ID})(?P<scope>\.scope)?", _oci),
     "bare": (ID, _bare),
-    "systemd_pod": (SYSTEMD_POD, _systemd_pod),
-    "plain_pod": (rf"pod(?P<plain_uid>{POD_UID})", _plain_pod),
+    "systemd_pod": (SYSTEMD_POD, lambda walk, match: walk.pod(match["uid"], match["qos"] or "guaranteed")),
+    # A pod without a class is guaranteed, but only if the path was not cut off above it.
+    "plain_pod": (
+        rf"pod(?P<plain_uid>{POD_UID})",
+        lambda walk, match: walk.pod(match["plain_uid"], QOS.get(walk.parent)),
+    ),
     "fargate": (r"[0-9a-f]{32}-\d+", _container("ecs-fargate")),
     "garden": (r"[0-9a-f]{8}(?:-[0-9a-f]{4}){4}", _container("garden")),
     "lxc": (rf"lxc\.payload\.(?P<lxc_name>{NAME.pattern})", _container("lxc", "lxc_name")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from gpuledger.model import Device
 
@@ -43,6 +44,8 @@ DRA_FORMS = {
 CDI = re.compile(r"(?P<vendor>(?:[a-z0-9-]+\.)*nvidia\.com)/(?P<cls>[a-zA-Z0-9_.-]+)=(?P<name>.+)", re.ASCII)
 CLAIM = re.compile(rf"(?P<claim>{UUID})(?:-(?P<name>.+))?", re.ASCII)
 DRA_VENDOR = "k8s.gpu.nvidia.com"
+TEXTS = ("replica", "profile")
+"""Parts of an id that are not numbers."""
 
 _Table = tuple[tuple[str, re.Pattern[str]], ...]
 
@@ -108,28 +111,12 @@ def parse(device_id: str) -> DeviceRef:
 def _match(raw: str, name: str, table: _Table, prefix: str = "", claim: str | None = None) -> DeviceRef:
     for kind, form in table:
         if match := form.fullmatch(name):
-            parts = match.groupdict()
-            gpu, mig = parts.get("gpu"), parts.get("mig")
-            return DeviceRef(
-                raw=raw,
-                kind=prefix + kind,
-                uuid=f"GPU-{gpu.lower()}" if gpu else f"MIG-{mig.lower()}" if mig else None,
-                minor=_number(parts.get("minor")),
-                index=_number(parts.get("index")),
-                mig_index=_number(parts.get("mig_index")),
-                gi=_number(parts.get("gi")),
-                ci=_number(parts.get("ci")),
-                replica=parts.get("replica"),
-                claim=claim,
-                profile=parts.get("profile"),
-                gi_profile=_number(parts.get("gi_profile")),
-                placement=_number(parts.get("placement")),
-            )
+            parts = {name: text for name, text in match.groupdict().items() if text is not None}
+            gpu, mig = parts.pop("gpu", ""), parts.pop("mig", "")
+            uuid = f"GPU-{gpu.lower()}" if gpu else f"MIG-{mig.lower()}" if mig else None
+            values: dict[str, Any] = {name: text if name in TEXTS else int(text) for name, text in parts.items()}
+            return DeviceRef(raw, prefix + kind, uuid, claim=claim, **values)
     return DeviceRef(raw, claim=claim)
-
-
-def _number(digits: str | None) -> int | None:
-    return None if digits is None else int(digits)
 
 
 class DeviceIndex:

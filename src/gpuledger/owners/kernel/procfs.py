@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gpuledger.model import MPS_OF_ROOT, MPS_OF_USER, Facts, HostUse
 from gpuledger.model.plaintext import plain
-from gpuledger.runtime.lookups import Lookups
+from gpuledger.runtime.threads import Lookups
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_FIELD = 19

@@ -1,7 +1,7 @@
-"""The search for processes that may hold GPU memory without being listed by the driver.
+"""Scans of all processes: which may hold GPU memory without being listed by the driver, and which containers still run.
 
-It takes tens of milliseconds on a host with a thousand processes, so it runs in the background, only while used memory
-exceeds the memory of listed processes, and at most every 15 s. Of an environment only NVIDIA_VISIBLE_DEVICES is kept.
+A scan takes tens of milliseconds on a host with a thousand processes, so it runs in the background, and only while its
+result is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuledger.owners.kernel.procfs import Procfs
 
 log = logging.getLogger(__name__)
 
-APART_S = 15.0
+SEARCH_APART_S = 15.0
 FIRST_WAIT_S = 0.25
 VALID_S = 60.0
 """How long clues are used if no new search ends."""
@@ -28,6 +28,9 @@ BLOCKED_S = 2.0
 MOST_BLOCKED = 8
 MOST_PROCESSES = 20_000
 MOST_CLUES = 1_000
+SCAN_APART_S = 1.0
+LARGEST_SHARE = 0.01
+"""Largest part of a core that scans for running containers use; the time between two scans follows from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,10 @@ class _Place:
 
 
 class Search:
-    """Searches in a thread, one search at a time.
+    """Searches for holders of unlisted memory in a thread, one search at a time and at most every 15 s.
 
-    A blocked search is left alone, and the next one skips the tenant whose process blocks it.
+    Of an environment only NVIDIA_VISIBLE_DEVICES is kept. A blocked search is left alone, and the next one skips the
+    tenant whose process blocks it.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class Search:
             if place is None or now - place.since < BLOCKED_S or len(self._places) > MOST_BLOCKED:
                 return
             log.debug("search: process %d blocks; its tenant is skipped", place.pid)
-        elif self._started_at is not None and now - self._started_at < APART_S:
+        elif self._started_at is not None and now - self._started_at < SEARCH_APART_S:
             return
         is_first, self._started_at = self._started_at is None, now
         self._thread = threading.Thread(target=self._run, name="search", daemon=True)
@@ -150,3 +154,45 @@ def _tenant(ref: CgroupRef) -> str:
     """The part of a cgroup that its processes cannot choose: a container, pod, job, unit or the manager of a user."""
     job = "/".join(ref.job) if ref.job else ""
     return ref.container_key or ref.pod_uid or job or (ref.unit or "").partition("/")[0]
+
+
+class RunningContainers:
+    """Which containers that have left their GPUs still have processes; scans in a thread, one scan at a time."""
+
+    def __init__(
+        self,
+        procfs: Procfs,
+        parse_cgroup: Callable[[str], CgroupRef] = cgroup.parse,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._procfs = procfs
+        self._parse_cgroup = parse_cgroup
+        self._monotonic = monotonic
+        self._thread: threading.Thread | None = None
+        self._due_s = monotonic()
+        self._result: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+        """The containers that the last scan looked for, and those that have processes."""
+
+    def among(self, container_ids: frozenset[str]) -> frozenset[str]:
+        """The containers that have processes, or that no scan has looked for yet; starts a scan if one is due."""
+        checked, running = self._result  # before a scan starts, which may end at once
+        is_scanning = self._thread is not None and self._thread.is_alive()
+        if container_ids and not is_scanning and self._monotonic() >= self._due_s:
+            self._thread = threading.Thread(target=self._scan, args=(container_ids,), name="running", daemon=True)
+            self._thread.start()
+        return (container_ids - checked) | (container_ids & running)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the running scan, if there is one."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _scan(self, container_ids: frozenset[str]) -> None:
+        started_s = time.thread_time()
+        try:
+            texts = {self._procfs.cgroup(pid) for pid in self._procfs.pids()}
+            self._result = container_ids, frozenset(self._parse_cgroup(text).container_key or "" for text in texts)
+        except Exception:  # the last result stays valid, and containers not in it do not age
+            log.debug("scan", exc_info=True)
+        self._due_s = self._monotonic() + max(SCAN_APART_S, (time.thread_time() - started_s) / LARGEST_SHARE)

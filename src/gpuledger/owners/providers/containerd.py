@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 
-from gpuledger.net.grpc import UnixServer
 from gpuledger.net.protobuf import Message
 from gpuledger.owners.names import Container, Names
 from gpuledger.owners.providers.dockerjson import ID, compose_labels
-from gpuledger.owners.providers.provider import SilentProvider
+from gpuledger.owners.providers.grpcprovider import GrpcProvider
 from gpuledger.runtime.deadline import Deadline
 
 SOCKET = "/run/containerd/containerd.sock"
@@ -29,30 +28,23 @@ def is_usable(path: str) -> bool:
     return os.access(path, os.W_OK)
 
 
-class ContainerdProvider(SilentProvider):
-    """The containers of one containerd, running or not. Its socket needs root."""
+class ContainerdProvider(GrpcProvider):
+    """The containers of one containerd, running or not."""
 
     name = "containerd"
-    interval_s = 15.0
+    server = "containerd"
+    start = "`sudo systemctl start containerd`"
 
-    def __init__(self, socket_path: str, timeout_s: float = 2.0) -> None:
-        self._server = UnixServer(socket_path, "containerd", "`sudo systemctl start containerd`")
-        self._timeout_s = timeout_s
-
-    def fetch(self) -> Names:
-        """The containers of all namespaces; raises ProviderError."""
-        deadline = Deadline(self._timeout_s)
+    def read(self, deadline: Deadline) -> Names:
+        """The containers of all namespaces."""
         containers: dict[str, Container] = {}
-        try:
-            namespaces = Message(self._server.call(LIST_NAMESPACES, b"", deadline)).messages(1)
-            for namespace in (message.text(1) for message in namespaces):
-                if namespace not in OTHER_NAMESPACES:
-                    header = (NAMESPACE_HEADER, namespace)
-                    answer = Message(self._server.call(LIST_CONTAINERS, b"", deadline, header))
-                    found = (_container(namespace, message) for message in answer.messages(1))
-                    containers |= {container.id: container for container in found}
-        except ValueError as error:
-            raise self._server.format_error(f"sent an answer that cannot be read: {error}") from None
+        namespaces = Message(self._server.call(LIST_NAMESPACES, b"", deadline)).messages(1)
+        for namespace in (message.text(1) for message in namespaces):
+            if namespace not in OTHER_NAMESPACES:
+                header = (NAMESPACE_HEADER, namespace)
+                answer = Message(self._server.call(LIST_CONTAINERS, b"", deadline, header))
+                found = (_container(namespace, message) for message in answer.messages(1))
+                containers |= {container.id: container for container in found}
         return Names(containers)
 
 

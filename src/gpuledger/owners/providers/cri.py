@@ -9,10 +9,10 @@ import os
 from dataclasses import replace
 
 from gpuledger.errors import ProviderError
-from gpuledger.net.grpc import UNIMPLEMENTED, UnixServer
+from gpuledger.net.grpc import UNIMPLEMENTED
 from gpuledger.net.protobuf import Message
 from gpuledger.owners.names import Container, Names, Pod
-from gpuledger.owners.providers.provider import SilentProvider
+from gpuledger.owners.providers.grpcprovider import GrpcProvider
 from gpuledger.runtime.deadline import Deadline
 
 SOCKETS = (
@@ -34,32 +34,21 @@ def default_sockets() -> tuple[str, ...]:
     return tuple(path for path in SOCKETS if os.path.exists(path))  # noqa: PTH110 - pathlib raises without permission
 
 
-class CriProvider(SilentProvider):
-    """The containers of one runtime. Polled, because not every runtime sends events. Its socket needs root."""
+class CriProvider(GrpcProvider):
+    """The containers of one runtime. Polled, because not every runtime sends events."""
 
     name = "cri"
-    interval_s = 15.0
+    server = "the container runtime"
+    start = "`sudo systemctl start containerd` (or crio)"
 
-    def __init__(self, socket_path: str, timeout_s: float = 2.0) -> None:
-        start = "`sudo systemctl start containerd` (or crio)"
-        self._server = UnixServer(socket_path, "the container runtime", start)
-        self._timeout_s = timeout_s
-
-    def fetch(self) -> Names:
-        """All running containers and their pods; raises ProviderError."""
-        deadline = Deadline(self._timeout_s)
-        try:
-            messages = self._call(LIST_CONTAINERS, ONLY_RUNNING, deadline).messages(1)
-            containers = [_container(message) for message in messages]
-            if any(not container.pod_uid for container in containers):
-                pods = self._sandboxes(deadline)
-                sandbox_ids = [message.text(2) for message in messages]
-                containers = [
-                    _in_pod(container, pods.get(sandbox_id))
-                    for container, sandbox_id in zip(containers, sandbox_ids, strict=True)
-                ]
-        except ValueError as error:
-            raise self._server.format_error(f"sent an answer that cannot be read: {error}") from None
+    def read(self, deadline: Deadline) -> Names:
+        """All running containers and their pods."""
+        messages = self._call(LIST_CONTAINERS, ONLY_RUNNING, deadline).messages(1)
+        containers = [_container(message) for message in messages]
+        if any(not container.pod_uid for container in containers):
+            pods = self._sandboxes(deadline)
+            sandbox_ids = [message.text(2) for message in messages]
+            containers = [_in_pod(c, pods.get(sandbox)) for c, sandbox in zip(containers, sandbox_ids, strict=True)]
         return Names(
             containers={c.id: c for c in containers if c.id},
             pods={c.pod_uid: Pod(uid=c.pod_uid, namespace=c.namespace, name=c.pod) for c in containers if c.pod_uid},

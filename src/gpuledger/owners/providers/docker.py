@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import HttpError, ProviderError
-from gpuledger.net.address import parse_address
-from gpuledger.net.elements import ElementsError, load_json
+from gpuledger.net.address import parse_address, quoted
+from gpuledger.net.answers import ElementsError, load_json, local_fixes, status_kind, with_fix
 from gpuledger.net.http import Client, Response
 from gpuledger.net.tls import TlsSettings
 from gpuledger.owners.kernel.cgroup import NO_UID
 from gpuledger.owners.names import Names
 from gpuledger.owners.providers.dockerjson import Inspected, read_container, read_inspected, read_list
 from gpuledger.owners.providers.jsonvalues import LONGEST_TEXT, as_dict, as_line, as_text
+from gpuledger.owners.providers.provider import Provider
 from gpuledger.runtime.deadline import Deadline
-from gpuledger.runtime.lookups import Lookups
 from gpuledger.runtime.statelog import StateLog
+from gpuledger.runtime.threads import Lookups
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ PERMISSION = {
     "docker": "`sudo usermod -aG docker USER` for the user that runs gpuledger, or drop --docker.host",
     "podman": "run as the owner of the socket, or as root",
 }
-OTHER_API = "is it a Docker API?"
+OTHER_API = "check whether it is a Docker API"
 SOCKETS_S = 2.0
 """How long to look for sockets at the start."""
 
@@ -72,7 +73,7 @@ class _NotFoundError(ProviderError):
     """The daemon answered 404."""
 
 
-class DockerProvider:
+class DockerProvider(Provider):
     """The containers of one daemon."""
 
     def __init__(
@@ -170,8 +171,7 @@ class DockerProvider:
         try:
             status, body = self._client.get(target, timeout_s, limit)
         except HttpError as error:
-            fix = self._fixes.get(error.kind, OTHER_API)
-            raise ProviderError(error.problem.what, fix, error.kind) from error
+            raise with_fix(ProviderError, error, self._fixes, OTHER_API) from error
         try:
             answer = load_json(body, errors="replace")
         except ElementsError as error:
@@ -185,23 +185,21 @@ class DockerProvider:
             return answer
         message = as_line(as_dict(answer).get("message")) or "no reason given"
         error_type = _NotFoundError if status == 404 else ProviderError
-        kind = "auth" if status in (401, 403) else "http"
-        raise error_type(f"{name} answered {status} to {target}: {message}", f"a proxy must allow {NEEDED}", kind)
+        what = f"{name} answered {status} to {target}: {message}"
+        raise error_type(what, f"a proxy must allow {NEEDED}", status_kind(status))
 
     def _format_error(self, what: str) -> ProviderError:
         return ProviderError(f"{self._client.name} {what}", OTHER_API, "format")
 
 
 def _fixes(name: str) -> dict[str, str]:
-    start = START.get(name, f"start {name}")
-    return {
-        "permission": PERMISSION.get(name, "run as root"),
-        "missing": f"{start}, or correct --docker.host",
-        "refused": f"{start}: nothing listens there",
-        "unreachable": "check --docker.host",
-        "tls": "check the certificates and --docker.host",
-        "timeout": "check whether it is overloaded or hangs",
-    }
+    fixes = local_fixes(
+        START.get(name, f"start {name}"),
+        missing="correct --docker.host",
+        permission=PERMISSION.get(name, "run as root"),
+        timeout="check whether it is overloaded or hangs",
+    )
+    return fixes | {"unreachable": "check --docker.host", "tls": "check the certificates and --docker.host"}
 
 
 class _EventStream:
@@ -231,8 +229,7 @@ class _EventStream:
         """Request the events since the last list, so that none is missed."""
         if self.closed:
             return
-        filters = "".join(c if c.isalnum() else f"%{ord(c):02X}" for c in EVENT_FILTERS)
-        target = f"/v{api}/events?since={since_s:.6f}&filters={filters}"
+        target = f"/v{api}/events?since={since_s:.6f}&filters={quoted(EVENT_FILTERS)}"
         try:
             self._response = self._client.open(target, Deadline(timeout_s), None)
         except HttpError:  # `fetch` gets the same error and reports it

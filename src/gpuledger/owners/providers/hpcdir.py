@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpuledger.errors import ProviderError
 from gpuledger.owners.names import Names
-from gpuledger.owners.providers.provider import SilentProvider
+from gpuledger.owners.providers.provider import Provider
 
 FILE_NAME = re.compile(r"(0|[1-9]\d{0,3})(?:\.(0|[1-9]\d{0,3}))?", re.ASCII)
 JOB_FILE = re.compile(r"(account|user)\.(\d{1,10})", re.ASCII)
@@ -34,7 +34,7 @@ Signature = tuple[tuple[str, int, int, int], ...]
 """Name, inode (-1 if it is no regular file), time of change and size of the directory and of each entry."""
 
 
-class HpcProvider(SilentProvider):
+class HpcProvider(Provider):
     """The jobs of each GPU. The files are read again when one has changed, in a thread: the file system may hang."""
 
     name = "hpcdir"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gpuledger.model.plaintext import plain
+from gpuledger.model.plaintext import one_line, plain
 
 LONGEST_TEXT = 512
 """Characters. The longest text is the name of an image with its tag and digest."""
-LONGEST_LINE = 200
 
 
 def as_dict(value: object) -> dict[str, Any]:
@@ -43,5 +42,5 @@ def as_text_map(value: object) -> dict[str, str]:
 
 
 def as_line(value: object) -> str:
-    """A text as one line of limited length."""
-    return as_text(" ".join(value.split())[:LONGEST_LINE]) if isinstance(value, str) else ""
+    """A message as one line of limited length."""
+    return one_line(value) if isinstance(value, str) else ""

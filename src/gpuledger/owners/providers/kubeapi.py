@@ -27,22 +27,17 @@ UNSUPPORTED = ("exec", "auth-provider", "username", "password", "proxy-url")
 class ApiAccess:
     """Address of the API server and credentials for it."""
 
-    host: str
-    port: int = 443
+    address: Address
+    tls: TlsSettings = NO_TLS
     path: str = ""
-    tls: bool = True
-    verify: bool = True
-    server_name: str = ""
+    """The part of all URLs before `/api`."""
     token_file: str = ""
     token: str = field(default="", repr=False)
-    ca: Pem = b""
-    """The authority that signed the server's certificate."""
-    certificate: Pem = b""
-    key: Pem = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        if not HOST.fullmatch(self.host) or not 0 < self.port < 1 << 16:
-            raise ConfigError(f"{self.host[:200]!r}, port {self.port} is not an address", "give a host and a port")
+        host, port = self.address.host, self.address.port
+        if not HOST.fullmatch(host) or not 0 < port < 1 << 16:
+            raise ConfigError(f"{host[:200]!r}, port {port} is not an address", "give a host and a port")
 
     @classmethod
     def in_cluster(cls, environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> ApiAccess:
@@ -50,8 +45,8 @@ class ApiAccess:
         host, port = (environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
         if not host:
             raise ConfigError("KUBERNETES_SERVICE_HOST is not set, so this is not a pod", "give a kubeconfig file")
-        number = int(port) if port.isdecimal() else 443
-        return cls(host.strip("[]"), number, ca=str(account / "ca.crt"), token_file=str(account / "token"))
+        address = Address(host=host.strip("[]"), port=int(port) if port.isdecimal() else 443, tls=True)
+        return cls(address, TlsSettings(str(account / "ca.crt"), strict=False), token_file=str(account / "token"))
 
     @classmethod
     def from_kubeconfig(cls, path: Path) -> ApiAccess:
@@ -70,18 +65,20 @@ class ApiAccess:
                 if user.get(key) or cluster.get(key):
                     raise ValueError(f"{key} is not supported; use a token or a client certificate")
             token_file = user.get("tokenFile")
+            port = int(server[4] or (443 if server[1] == "https" else 80))
             return cls(
-                host=server[2] or server[3],
-                port=int(server[4] or (443 if server[1] == "https" else 80)),
+                Address(host=server[2] or server[3], port=port, tls=server[1] == "https"),
+                TlsSettings(
+                    ca=_pem(cluster, "certificate-authority", path),
+                    certificate=_pem(user, "client-certificate", path),
+                    key=_pem(user, "client-key", path),
+                    verify=cluster.get("insecure-skip-tls-verify") is not True,
+                    server_name=as_text(cluster.get("tls-server-name")),
+                    strict=False,
+                ),
                 path=(server[5] or "").rstrip("/"),
-                tls=server[1] == "https",
-                verify=cluster.get("insecure-skip-tls-verify") is not True,
-                server_name=as_text(cluster.get("tls-server-name")),
                 token_file=str(path.parent / token_file) if isinstance(token_file, str) and token_file else "",
                 token=str(user.get("token") or ""),
-                ca=_pem(cluster, "certificate-authority", path),
-                certificate=_pem(user, "client-certificate", path),
-                key=_pem(user, "client-key", path),
             )
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}", "name a kubeconfig file") from None
@@ -89,25 +86,10 @@ class ApiAccess:
             reason = " ".join(str(error).split())[:300]
             raise ConfigError(f"cannot use {path}: {reason}", "name a kubeconfig file that kubectl accepts") from None
 
-    def __str__(self) -> str:
-        return self.address.authority
-
-    @property
-    def address(self) -> Address:
-        """Host and port."""
-        return Address(host=self.host, port=self.port, tls=self.tls)
-
     def client(self) -> Client:
         """An HTTP client for the server."""
-        tls = TlsSettings(
-            ca=self.ca,
-            certificate=self.certificate,
-            key=self.key,
-            verify=self.verify,
-            server_name=self.server_name,
-            strict=False,
-        )
-        return Client(self.address, name=f"the API server at {self}", tls=tls if self.tls else NO_TLS)
+        tls = self.tls if self.address.tls else NO_TLS
+        return Client(self.address, name=f"the API server at {self.address}", tls=tls)
 
     def headers(self) -> tuple[str, ...]:
         """Headers of a request. A token file is read each time, because clusters rotate tokens."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuledger.errors import AnswerError
 from gpuledger.net.address import parse_url
-from gpuledger.net.elements import ElementsError, load_json
+from gpuledger.net.answers import ElementsError, load_json
 from gpuledger.owners.names import Container, Names, Pod
 from gpuledger.owners.providers.jsonvalues import as_dict, as_dicts, as_line, as_text, as_text_map
 

@@ -14,15 +14,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from gpuledger.errors import AnswerError, ConfigError, HttpError, ProviderError
+from gpuledger.net.address import quoted
+from gpuledger.net.answers import with_fix
 from gpuledger.net.http import Response
 from gpuledger.owners.names import Names
 from gpuledger.owners.providers.jsonvalues import as_line
 from gpuledger.owners.providers.kubeapi import ApiAccess
 from gpuledger.owners.providers.kubepods import EXPIRED, Pods, read_json
+from gpuledger.owners.providers.provider import Provider
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.runtime.poller import Backoff
-
-__all__ = ["ApiAccess", "KubernetesProvider"]
 
 PAGE, MOST_PAGES = 250, 50
 """Pods in a response, responses in a list."""
@@ -41,11 +42,11 @@ RIGHTS_FIX = (
     "grant a ClusterRole with get, list and watch of pods; `kubectl auth can-i watch pods --all-namespaces "
     "--as=system:serviceaccount:NAMESPACE:ACCOUNT` must print yes"
 )
-OTHER_SERVER = "is it a healthy Kubernetes API server?"
+OTHER_SERVER = "check whether it is a healthy Kubernetes API server"
 REFUSED = {401: "does not accept our credentials", 403: "does not allow us to list and watch pods"}
 
 
-class KubernetesProvider:
+class KubernetesProvider(Provider):
     """The pods of one node."""
 
     name = "kubernetes"
@@ -142,7 +143,7 @@ class KubernetesProvider:
                     response.close()
             if not token:
                 break
-            more = f"&continue={_quote(token)}"
+            more = f"&continue={quoted(token)}"
         else:
             what = f"{self._client.name} sent a list of pods with more than {MOST_PAGES} pages"
             raise ProviderError(what, OTHER_SERVER, "format")
@@ -152,7 +153,7 @@ class KubernetesProvider:
 
     def _open_watch(self) -> None:
         query = f"watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"
-        query += f"&resourceVersion={_quote(self._pods.version)}"
+        query += f"&resourceVersion={quoted(self._pods.version)}"
         with self._errors():
             self._watch = _Watch(self._open(query, Deadline(self._timeout_s), None), self._now())
 
@@ -229,8 +230,7 @@ class KubernetesProvider:
         except AnswerError as error:
             raise ProviderError(f"{self._client.name} {error}", OTHER_SERVER, error.kind) from error
         except HttpError as error:
-            fix = self._fixes.get(error.kind, OTHER_SERVER)
-            raise ProviderError(error.problem.what, fix, error.kind) from error
+            raise with_fix(ProviderError, error, self._fixes, OTHER_SERVER) from error
 
 
 @dataclass(slots=True)
@@ -254,13 +254,9 @@ class _Watch:
 
 
 def _fixes(api: ApiAccess) -> dict[str, str]:
-    ca = f" {api.ca}" if api.ca and isinstance(api.ca, str) else ""
+    ca = f" {api.tls.ca}" if api.tls.ca and isinstance(api.tls.ca, str) else ""
     address = f"check its address and its certificate authority{ca}"
     return {
         "timeout": "check whether it is overloaded, or whether a network policy blocks this pod",
         **dict.fromkeys(("permission", "missing", "refused", "unreachable", "tls"), address),
     }
-
-
-def _quote(value: str) -> str:
-    return "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"%{byte:02X}" for byte in value.encode())

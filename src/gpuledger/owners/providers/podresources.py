@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from gpuledger.errors import ProviderError
-from gpuledger.net.grpc import UNIMPLEMENTED, UnixServer
+from gpuledger.net.grpc import UNIMPLEMENTED
 from gpuledger.net.protobuf import Message
 from gpuledger.owners.kernel import devices
 from gpuledger.owners.names import KubeletAllocation, Names
-from gpuledger.owners.providers.provider import SilentProvider
+from gpuledger.owners.providers.grpcprovider import GrpcProvider
 from gpuledger.runtime.deadline import Deadline
 
 METHODS = ("/v1.PodResourcesLister/List", "/v1alpha1.PodResourcesLister/List")
@@ -30,11 +30,13 @@ SETTLED_S, ALONE_S = 20.0, 300.0
 """How long a restarted kubelet may list only some pods (mostly 1 s), or none before it reaches its API server."""
 
 
-class PodResourcesProvider(SilentProvider):
-    """The allocations of one kubelet. Its socket needs root, and it sends no events."""
+class PodResourcesProvider(GrpcProvider):
+    """The allocations of one kubelet."""
 
     name = "podresources"
     interval_s = 10.0
+    server = "the kubelet"
+    start = "`sudo systemctl start kubelet`"
 
     def __init__(
         self,
@@ -43,23 +45,18 @@ class PodResourcesProvider(SilentProvider):
         extra_resources: Collection[str] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._server = UnixServer(socket_path, "the kubelet", "`sudo systemctl start kubelet`")
-        self._timeout_s = timeout_s
+        super().__init__(socket_path, timeout_s)
         self._extra = frozenset(extra_resources)
         self._monotonic = monotonic
         self._allocations: set[KubeletAllocation] = set()
         self._socket: tuple[int, int] | None = None
         self._restarted_at = -math.inf
 
-    def fetch(self) -> Names:
-        """All devices allocated to containers of this node; raises ProviderError."""
+    def read(self, deadline: Deadline) -> Names:
+        """All devices allocated to containers of this node."""
         socket = self._socket_identity()
-        answer = self._list()
-        try:
-            pods = list(Message(answer).messages(1))
-            listed = set(self._listed(pods))
-        except ValueError as error:
-            raise self._server.format_error(f"sent an answer that cannot be read: {error}") from None
+        pods = Message(self._list(deadline)).messages(1)
+        listed = set(self._listed(pods))
         self._allocations = listed | self._missing(listed, socket, settled_s=SETTLED_S if pods else ALONE_S)
         # Sorted, because the kubelet lists in another order each time.
         return Names(allocations=tuple(sorted(self._allocations, key=_order)))
@@ -85,8 +82,7 @@ class PodResourcesProvider(SilentProvider):
             return None
         return info.st_ino, info.st_ctime_ns
 
-    def _list(self) -> bytes:
-        deadline = Deadline(self._timeout_s)
+    def _list(self, deadline: Deadline) -> bytes:
         newest, older = METHODS
         try:
             return self._server.call(newest, b"", deadline)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
 
 from gpuledger.errors import ProviderError
 from gpuledger.model import ProviderHealth
@@ -31,34 +30,28 @@ NO_NAMES = Names()
 NOT_POLLED = Problem("not polled yet", kind="starting")
 
 
-class Provider(Protocol):
-    """A source of names. All calls but `close` come from one thread, and each ends within a few seconds."""
+class Provider:
+    """A source of names. All calls but `close` come from one thread, and each ends within a few seconds.
+
+    By default it has no events, and nothing is open between two polls.
+    """
 
     name: str
-    """The label `provider`: docker, podman, containerd, cri, podresources, kubernetes, hpcdir."""
+    """The label `provider`: one of PROVIDER_TITLES, with a number if there are several of a kind."""
     interval_s: float
     """Seconds between polls if there are no events."""
 
     def fetch(self) -> Names:
         """All names; raises ProviderError."""
+        raise NotImplementedError
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         """Wait for an event, for `stop` or for `timeout_s`, whichever is first; whether an event came."""
-
-    def close(self) -> None:
-        """Close connections; may be called from another thread to end a `wait`."""
-
-
-class SilentProvider:
-    """Base of providers without connection and events."""
-
-    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
-        """Wait for `stop` or `timeout_s`; there are no events."""
         stop.wait(timeout_s)
         return False
 
     def close(self) -> None:
-        """Nothing is open between two polls."""
+        """Close connections; may be called from another thread to end a `wait`."""
 
 
 class PolledProvider(Poller):

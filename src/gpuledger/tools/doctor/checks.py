@@ -10,10 +10,9 @@ from pathlib import Path
 from gpuledger import __version__
 from gpuledger.config.exporter import Config
 from gpuledger.model import DcgmHealth, Driver, Owners, Reading, Tick
-from gpuledger.model.in_use import provider_kind
 from gpuledger.owners.kernel.access import Access
 from gpuledger.tools.doctor.finding import Finding, of_tick, ok, problem, unused, warning
-from gpuledger.web.snapshot.problems import SLOW, UNKNOWN_MEMORY, UNRESOLVED, problems, provider_name
+from gpuledger.web.snapshot.problems import SLOW, UNKNOWN_MEMORY, UNRESOLVED, problems
 
 MIN_DRIVER = 510
 """The first driver branch that reports reserved memory separately from used memory."""
@@ -243,11 +242,11 @@ def providers(owners: Owners, settings: Config) -> list[Finding]:
     findings = []
     for health in owners.providers:
         if health.up:
-            findings.append(ok(provider_name(health), "responds"))
+            findings.append(ok(health.title, "responds"))
         elif not health.fetches:
             fix = "check whether it hangs; see its log"
-            findings.append(problem(provider_name(health), "has not responded within the time of this check", fix))
-    kinds = {provider_kind(health.name) for health in owners.providers}
+            findings.append(problem(health.title, "has not responded within the time of this check", fix))
+    kinds = {health.kind for health in owners.providers}
     if not kinds & {"docker", "podman", "cri"}:
         text = "there is no socket of Docker, Podman or a CRI runtime, or --environment excludes it"
         findings.append(unused("runtime", text))

@@ -19,7 +19,7 @@ from gpuledger.integrations.scrape import Source
 from gpuledger.model import Reading
 from gpuledger.net.address import parse_listen_address, redacted
 from gpuledger.runtime.deadline import Deadline
-from gpuledger.runtime.worker import Worker
+from gpuledger.runtime.threads import Worker
 from gpuledger.storage.journalfile import JournalFile
 from gpuledger.tools.doctor.finding import Finding, explained, ok, problem, unused, warning
 from gpuledger.web.listen import listen

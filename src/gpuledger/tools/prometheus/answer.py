@@ -8,7 +8,7 @@ from math import isfinite, nan
 from typing import Any, NamedTuple, TypeGuard
 
 from gpuledger.errors import PrometheusError
-from gpuledger.net.elements import ElementsError, load_json
+from gpuledger.net.answers import ElementsError, load_json
 
 LONGEST_QUOTE = 300
 """Characters of a query or of a server message that an error quotes."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import isfinite
 
 from gpuledger.errors import PrometheusError
-from gpuledger.net.elements import Elements, ElementsError, load_json
+from gpuledger.net.answers import Elements, ElementsError, load_json
 from gpuledger.tools.prometheus.answer import Answer, MalformedError, Series, format_error, parse, series_of, size_error
 
 START, BETWEEN, END = b'[{"metric":', b'},{"metric":', b"}]"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpuledger.model import MemoryAccount, ProviderHealth, Reading, Tick
-from gpuledger.model.in_use import provider_kind
+from gpuledger.model import MemoryAccount, Reading, Tick
 from gpuledger.model.problem import NOTE, PROBLEM, SEVERITIES, WARNING, Problem
 
 GIB = 1 << 30
@@ -20,15 +19,6 @@ SHORT_LIVED = {"process is gone"}
 """Reasons for an unknown owner that pass without action."""
 UNRESOLVED, UNKNOWN_MEMORY, SLOW = "unresolved", "unknown_memory", "slow"
 """Kinds of problems that `doctor` leaves out if it reports their cause."""
-PROVIDER_NAMES = {
-    "docker": "docker",
-    "podman": "podman",
-    "containerd": "containerd",
-    "cri": "container runtime",
-    "podresources": "kubelet",
-    "kubernetes": "api server",
-    "hpcdir": "job directory",
-}
 
 DRIVER_FIX = "see what `nvidia-smi` reports; `sudo dmesg | grep -i -e nvrm -e xid` may show the cause"
 NO_GPU_FIX = "`nvidia-smi -L` lists the GPUs the driver sees; in a container, pass them: `docker run --gpus all`"
@@ -60,12 +50,6 @@ def problems(tick: Tick) -> list[Problem]:
     """Worst first; within a severity, causes before their effects."""
     unsorted = [*_driver(tick), *_names(tick), *_books(tick), *_exporter(tick)]
     return sorted(unsorted, key=lambda problem: SEVERITIES.index(problem.severity))
-
-
-def provider_name(health: ProviderHealth) -> str:
-    """The name of a provider as users know it."""
-    kind = provider_kind(health.name)
-    return PROVIDER_NAMES.get(kind, kind) + health.name.removeprefix(kind)
 
 
 def _driver(tick: Tick) -> Iterator[Problem]:
@@ -157,7 +141,7 @@ def _names(tick: Tick) -> Iterator[Problem]:
     for health in down:
         if health.fetches:
             cause = health.problem or Problem("no reason given")
-            yield replace(cause, fix=cause.fix or LOG_FIX, about=provider_name(health))
+            yield replace(cause, fix=cause.fix or LOG_FIX, about=health.title)
     if not down:
         for reason, count in owners.unresolved:
             if reason not in SHORT_LIVED:

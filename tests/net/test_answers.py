@@ -1,10 +1,10 @@
-"""The limit of elements in answers."""
+"""The limit of elements in answers, and fixes of failures."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpuledger.net.elements import MOST_ELEMENTS, Elements, ElementsError, load_json
+from gpuledger.net.answers import MOST_ELEMENTS, Elements, ElementsError, load_json
 
 
 def test_json_within_the_limit() -> None:
