@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import sin
 
 from gpuledger.tools.prometheus.answer import RangeSeries
+from gpuledger.tools.prometheus.expression import Expression
 from gpuledger.tools.report.formats import table
 from gpuledger.tools.report.gather import Totals
 from gpuledger.tools.report.queries import GROUPINGS, REASONS, WHOLE, Column, Grouping, Part, Query
@@ -64,7 +65,7 @@ def _add(
     """One series with a value for each day."""
     chunk = Span(0, DAYS * 1000, 1000).chunks()[0]
     points = [(day + 1.0, value) for day, value in enumerate(values)]
-    totals.add(Query(column, part, group[0], ""), chunk, [RangeSeries(group[1], points)])
+    totals.add(Query(column, part, group[0], Expression("")), chunk, [RangeSeries(group[1], points)])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpuledger.catalog import CATALOG
-from gpuledger.integrations.tokens.counters import ENGINES
+from gpuledger.catalog.others import ENGINES
 from tests.mixin.rules import NAMES, RULES
 from tests.real.daemons import run
 

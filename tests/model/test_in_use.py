@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from gpuledger.model.in_use import ALLOCATION_PROVIDERS, RULES, in_use, provider_kind, provider_pattern
+from gpuledger.model import ProviderHealth
+from gpuledger.model.in_use import ALLOCATION_PROVIDERS, RULES, in_use, provider_pattern
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,8 @@ def test_each_rule_counts_its_own_evidence(
 )
 def test_numbered_providers_have_the_kind_of_the_first(name: str, kind: str) -> None:
     """A second Docker daemon reports what the first one does; the pattern for PromQL agrees."""
-    assert provider_kind(name) == kind
+    health = ProviderHealth(name, up=True, problem=None, since_ns=1, last_success_ns=1, fetches=1, failures=0)
+    assert health.kind == kind
     assert re.fullmatch(provider_pattern(ALLOCATION_PROVIDERS), name)
 
 

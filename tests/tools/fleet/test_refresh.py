@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuledger.errors import PrometheusError
 from gpuledger.tools.fleet.pages import Pages, families
-from gpuledger.tools.fleet.queries import Queries
+from gpuledger.tools.fleet.queries import FleetQueries
 from gpuledger.tools.fleet.refresh import Plan, Refresh
 from gpuledger.tools.prometheus.answer import Answer, Series
 from gpuledger.tools.prometheus.stream import Sink, identity
@@ -57,7 +57,7 @@ class World:
 
 def world(rule: str = "busy", percent: bool = True, **queries: str) -> World:
     """Four GPUs of dcgm-exporter on two nodes."""
-    made = World(Plan(Queries("util", "memory", **queries), rule, (("node",), ("namespace", "pod")), percent))
+    made = World(Plan(FleetQueries("util", "memory", **queries), rule, (("node",), ("namespace", "pod")), percent))
     series = [Series({"UUID": str(n), "Hostname": f"n{n % 2}"}, value) for n, value in enumerate(USED)]
     series[0] = Series({**series[0].labels, "namespace": "ml", "pod": "p"}, USED[0])
     made.answers = {"util": Answer(tuple(series), time_s=7.5), "memory": Answer((Series({"UUID": "0"}, 30.0),), 2)}

@@ -63,7 +63,7 @@ def test_what_is_kept_is_as_small_as_said_and_enough() -> None:
     rules = [yaml.safe_load(path.read_text()) for path in sorted(RULES.glob("gpuledger-[fn]*.yml"))]
     asked = [getattr(plan, name) for name in plan.__slots__]
     step = Step(300_000, 3_600_000)
-    asked += [one.promql for by in ("namespace", "workload", "model") for one in queries(GROUPINGS[by], step)]
+    asked += [one.promql.text for by in ("namespace", "workload", "model") for one in queries(GROUPINGS[by], step)]
     asked += [rule["expr"] for file in rules for group in file["groups"] for rule in group["rules"]]
     names = {name for text in asked for name in NAMES.findall(re.sub(r"(cluster|namespace):[a-z_0-9:]+", "", text))}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gpuledger.tools.job.history import of_prometheus, run_total
 from gpuledger.tools.prometheus.answer import Answer, RangeSeries, RangeVector, Series
+from gpuledger.tools.prometheus.client import Prometheus
+from gpuledger.tools.prometheus.stream import Sink
 
 NOW = 1_800_000_000.0
 
@@ -20,7 +22,7 @@ def test_runs_of_a_requeued_job_add_up() -> None:
     assert run_total(points()) == 0
 
 
-class Server:
+class Server(Prometheus):
     """Answers by the first text that a query contains; empty for all others."""
 
     def __init__(self, answers: dict[str, float], *warnings: str) -> None:
@@ -30,9 +32,10 @@ class Server:
         self.asked.append(promql)
         return next((value for text, value in self.answers.items() if text in promql), None)
 
-    def query(self, promql: str, at_s: float | None = None) -> Answer:
+    def query(self, promql: str, at_s: float | None = None, sink: Sink | None = None) -> Answer:
         """One series."""
         assert at_s is not None
+        assert sink is None
         value = self._find(promql)
         labels = {"uuid": "GPU-0", "gpu": "0", "instance": "gpu01:9400"}
         return Answer(() if value is None else (Series(labels, value),), warnings=self.warnings)

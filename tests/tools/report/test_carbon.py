@@ -33,7 +33,7 @@ def test_what_is_no_intensity(values: list[float | None], message: str) -> None:
 
 def test_the_query_is_averaged_over_the_cell() -> None:
     """In twenty points, without the moment at which the cell before it ends."""
-    assert averaged("a + b", 600_000) == "avg_over_time((a + b)[599999ms:30000ms])"
+    assert str(averaged("a + b", 600_000)) == "avg_over_time((a + b)[599999ms:30000ms])"
 
 
 def test_emissions_of_a_row() -> None:

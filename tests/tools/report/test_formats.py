@@ -10,6 +10,7 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
+from gpuledger.model import PhaseEnergy
 from gpuledger.tools.report.carbon import Embodied
 from gpuledger.tools.report.formats import table, to_csv, to_json
 from gpuledger.tools.report.html import to_html
@@ -71,9 +72,11 @@ def test_csv() -> None:
 def test_names_of_groups_hide_no_other_column() -> None:
     """No heading of a grouping is that of a column, and the file of --map cannot choose one."""
     bill = replace(report(), prices=replace(PRICES, hours="share", embodied=Embodied(150.0, 1e8)))
-    own = csv.DictReader(io.StringIO(to_csv(bill))).fieldnames or ()
+    served = replace(bill.rows.rows[0], phases=PhaseEnergy(1.0, 0.1, 2.0, 0.2, 9))
+    of_models = replace(bill, grouping=GROUPINGS["model"], rows=replace(bill.rows, rows=(served,)))
+    own = [csv.DictReader(io.StringIO(to_csv(made))).fieldnames or () for made in (bill, of_models)]
 
-    assert set(own) - {"namespace"} == RESERVED
+    assert {*own[0], *own[1]} - {"namespace", "model"} == RESERVED
     assert all(RESERVED.isdisjoint(grouping.heads) for grouping in GROUPINGS.values())
 
 

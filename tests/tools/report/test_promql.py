@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpuledger.tools.prometheus.expression import Expression, series
 from gpuledger.tools.report import promql
 from gpuledger.tools.report.promql import Counter
 from gpuledger.tools.report.queries import GROUPINGS, Column, Step, find_grouping, queries
@@ -26,7 +27,7 @@ RETURNS = "1x2 _x3 1x4"
 """Present until 2m, absent, and back from 6m on."""
 
 
-def evaluate(expressions: list[str], series: dict[str, str], folder: Path) -> list[float]:
+def evaluate(expressions: list[Expression], samples: dict[str, str], folder: Path) -> list[float]:
     """The sums of these expressions at the end of the cell."""
     values = []
     for expression in expressions:
@@ -34,7 +35,7 @@ def evaluate(expressions: list[str], series: dict[str, str], folder: Path) -> li
             "evaluation_interval": "1m",
             "tests": [{
                 "interval": "1m",
-                "input_series": [{"series": name, "values": points} for name, points in series.items()],
+                "input_series": [{"series": name, "values": points} for name, points in samples.items()],
                 "promql_expr_test": [{"expr": f"sum({expression}) or vector(0)", "eval_time": EVAL, "exp_samples": []}],
             }],
         }  # fmt: skip
@@ -49,15 +50,15 @@ def evaluate(expressions: list[str], series: dict[str, str], folder: Path) -> li
     return values
 
 
-def increase(counter: Counter, series: dict[str, str], folder: Path) -> list[float]:
+def increase(counter: Counter, samples: dict[str, str], folder: Path) -> list[float]:
     """All terms of the increase; those for new devices too, which add nothing if there are none."""
     terms = [*counter.increases(STEP, GAP), *counter.increases_on_new_devices(STEP, GAP)]
-    return evaluate(terms, series, folder)
+    return evaluate(terms, samples, folder)
 
 
-HARDWARE = Counter("c", ("uuid",), of_hardware=True)
-BOOKED = Counter("c", ("uuid", "id"))
-HIDDEN = Counter("c", ("uuid", "id"), may_hide=True)
+HARDWARE = Counter(series("c"), ("uuid",), of_hardware=True)
+BOOKED = Counter(series("c"), ("uuid", "id"))
+HIDDEN = Counter(series("c"), ("uuid", "id"), may_hide=True)
 SERIES = 'c{uuid="G",id="a"}'
 
 CASES = {
@@ -89,8 +90,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_increase(name: str, tmp_path: Path) -> None:
     """Each case of the module's docstring: the terms add up to the increase, and none is negative."""
-    counter, series, expected = CASES[name]
-    terms = increase(counter, series, tmp_path)
+    counter, samples, expected = CASES[name]
+    terms = increase(counter, samples, tmp_path)
 
     assert min(terms) >= 0
     assert sum(terms) == pytest.approx(expected)
@@ -98,27 +99,27 @@ def test_increase(name: str, tmp_path: Path) -> None:
 
 def test_cells_are_contiguous(tmp_path: Path) -> None:
     """Value times seconds of a gauge: five samples stand for the five minutes since the sample before them."""
-    series = {
+    samples = {
         'gpuledger_tick_timestamp_seconds{instance="i",job="j"}': "1000+60x10",
         'g{instance="i",job="j",uuid="G"}': "2x10",
         'half{instance="i",job="j",uuid="G"}': "_x8 1x2",
     }
-    seconds = promql.gpu_seconds(promql.presence("half", 300_000, ("uuid",)), (), 300_000)
+    seconds = promql.gpu_seconds(promql.presence(series("half"), 300_000, ("uuid",)), (), 300_000)
 
-    assert evaluate([promql.integral("g", 300_000, ("uuid",)), seconds], series, tmp_path) == [600.0, 180.0]
+    assert evaluate([promql.integral(series("g"), 300_000, ("uuid",)), seconds], samples, tmp_path) == [600.0, 180.0]
 
 
 def test_devices(tmp_path: Path) -> None:
     """GPUs in a cell, and those that were not there at its start."""
-    series = {GPU: ALWAYS, 'gpu_up{uuid="H"}': APPEARS}
+    samples = {GPU: ALWAYS, 'gpu_up{uuid="H"}': APPEARS}
 
-    assert evaluate([promql.devices(STEP), promql.new_devices(STEP)], series, tmp_path) == [2.0, 1.0]
+    assert evaluate([promql.devices(STEP), promql.new_devices(STEP)], samples, tmp_path) == [2.0, 1.0]
 
 
 @pytest.mark.parametrize("by", [*GROUPINGS, "label:team"])
 def test_queries_are_short_enough_for_every_server(by: str) -> None:
     """VictoriaMetrics rejects queries of more than 16 KiB; label names may be up to 317 characters long."""
     grouping = find_grouping(by if by in GROUPINGS else f"label:{'x' * 317}")
-    texts = [query.promql for query in queries(grouping, Step(300_000, 3_600_000), Column.SHARED, by_model=True)]
+    texts = [query.promql.text for query in queries(grouping, Step(300_000, 3_600_000), Column.SHARED, by_model=True)]
 
     assert max(map(len, texts)) < 12 * 1024

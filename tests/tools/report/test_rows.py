@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.tools.prometheus.answer import RangeSeries
+from gpuledger.tools.prometheus.expression import Expression
 from gpuledger.tools.report.gather import Totals
 from gpuledger.tools.report.queries import GROUPINGS, REASONS, WHOLE, Column, Grouping, Part, Query
 from gpuledger.tools.report.rows import UNRECORDED, Kind, create_rows, spread
@@ -28,7 +29,7 @@ def add(
 ) -> None:
     """One series, a value a cell."""
     points = [(n + 1.0, value) for n, value in enumerate(values)]
-    tally.add(Query(column, part, grouping, ""), CHUNK, [RangeSeries(labels, points)])
+    tally.add(Query(column, part, grouping, Expression("")), CHUNK, [RangeSeries(labels, points)])
 
 
 @given(st.dictionaries(st.sampled_from("abcdefgh"), joules), st.lists(joules, min_size=4, max_size=4),

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import isfinite
 
+from gpuledger.catalog.others import ENGINES, MODEL_LABELS
 from gpuledger.integrations.exposition import Family, pairs
 from gpuledger.model import TokenCounts
 from gpuledger.model.plaintext import plain
@@ -22,30 +22,6 @@ LARGEST = 1e18
 ESCAPE = re.compile(r"\\(.)")
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """A kind of server: its counters of prompt and output tokens, and its label for the model."""
-
-    name: str
-    prompt: str
-    output: str
-    model: str = "model_name"
-    """Some servers use another label for the model; empty if there is none."""
-    is_frontend: bool = False
-    """Whether the counters are those of a process in front of the servers, which has no GPU."""
-
-
-ENGINES = (
-    Engine("vllm", "vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
-    Engine("sglang", "sglang:prompt_tokens_total", "sglang:generation_tokens_total"),
-    Engine("tgi", "tgi_request_input_length_sum", "tgi_request_generated_tokens_sum", ""),
-    Engine("triton", "nv_llm_input_token_len_sum", "nv_llm_output_token_len_sum", "model"),
-    Engine("dynamo", "dynamo_frontend_input_sequence_tokens_sum", "dynamo_frontend_output_tokens_total", "model",
-           is_frontend=True),
-)  # fmt: skip
-"""TGI counts the tokens of a request when the request ends; the other servers count while they work."""
-LABELS = ("model_name", "model")
-"""Labels for the model, the best first: Triton's own vLLM backend writes `model`."""
 BY_METRIC = {metric.encode(): (engine, metric == engine.output) for engine in ENGINES
              for metric in (engine.prompt, engine.output)}  # fmt: skip
 
@@ -80,6 +56,6 @@ def _value(text: bytes) -> float | None:
 def _model(block: bytes | None) -> str:
     """The name of the model without control characters; whoever runs the server chooses it."""
     labels = dict(pairs(block or b""))
-    value = next((labels[name.encode()] for name in LABELS if labels.get(name.encode())), b"")
+    value = next((labels[name.encode()] for name in MODEL_LABELS if labels.get(name.encode())), b"")
     text = ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], value.decode("utf-8", "replace"))
     return plain(text)[:LONGEST_MODEL]

@@ -10,16 +10,18 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 
+from gpuledger.catalog import metrics
 from gpuledger.errors import PrometheusError
 from gpuledger.runtime.poller import Poller
 from gpuledger.runtime.statelog import StateLog
 from gpuledger.tools.prometheus.answer import Answer, Series
+from gpuledger.tools.prometheus.expression import series
 from gpuledger.web.http import Request, Response
 
 log = logging.getLogger(__name__)
 
 PATH = "/sd"
-QUERY = "count by (instance, name) (last_over_time(gpu_info[1h]))"
+QUERY = series(metrics.gpu_info).over("last_over_time", "1h").aggregate("count", ("instance", "name")).text
 PORT = 9400
 """Of an instance without a port."""
 META = "__meta_gpuledger"
@@ -27,10 +29,10 @@ META = "__meta_gpuledger"
 JSON = [("Content-Type", "application/json")]
 
 
-def targets(series: Iterable[Series]) -> bytes:
+def targets(found: Iterable[Series]) -> bytes:
     """One group of targets per exporter, with the number and the models of its GPUs."""
     gpus: dict[str, dict[str, int]] = {}
-    for labels, value in series:
+    for labels, value in found:
         instance = labels.get("instance", "")
         if instance:
             gpus.setdefault(instance, {})[labels.get("name", "")] = int(value)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from gpuledger.catalog import Family, Kind, Series
+from gpuledger.catalog import Family, Kind, Series, metrics
 from gpuledger.catalog.exporter import FAMILIES as EXPORTER_FAMILIES
 from gpuledger.catalog.family import C, G, Thing, at, flag
 from gpuledger.catalog.kinds import EXPORTER
@@ -81,7 +81,7 @@ def families(groupings: tuple[Key, ...]) -> tuple[Family, ...]:
 
     group = Kind(("by", *names), things, sparse=True)
     return (
-        next(family for family in EXPORTER_FAMILIES if family.name == "gpuledger_build_info"),
+        next(family for family in EXPORTER_FAMILIES if family.name == metrics.gpuledger_build_info),
         Family("gpu_fleet_up", G, EXPORTER,
                "1 if the result is recent; 0, without values of GPUs, if Prometheus has not answered for --max-age.",
                SELF, flag("up")),

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuledger.catalog import CATALOG
+from gpuledger.catalog import CATALOG, metrics
+from gpuledger.catalog.others import DCGM_MEMORY_ACTIVITY, DCGM_SHARING, DCGM_UTILIZATION
 from gpuledger.config import durations
 from gpuledger.model.in_use import ALLOCATION_PROVIDERS, provider_pattern
 from gpuledger.tools.fleet.in_use import HOLDER_LABELS, SOURCES, Key
+from gpuledger.tools.prometheus.expression import Expression, series, union
 
-ALLOCATIONS = "gpu_pod_allocation_info or gpu_container_allocation_info or gpu_job_allocation_info"
-RESIDENTS = 'container_gpu_detected{evidence="process"}'
-ALLOCATIONS_KNOWN = f'max(gpuledger_provider_up{{provider=~"{provider_pattern(ALLOCATION_PROVIDERS)}"}})'
-"""Above 0 if a provider reports allocations, so that no allocation means that nothing is allocated."""
-DCGM = "DCGM_FI_DEV_GPU_UTIL"
-GPU_LABELS = frozenset(label for family in CATALOG if family.name == "gpu_info" for label in family.labels)
+ALLOCATIONS = union([
+    series(metrics.gpu_pod_allocation_info),
+    series(metrics.gpu_container_allocation_info),
+    series(metrics.gpu_job_allocation_info),
+])  # fmt: skip
+GPU_LABELS = frozenset(label for family in CATALOG if family.name == metrics.gpu_info for label in family.labels)
 
 
 @dataclass(frozen=True, slots=True)
-class Queries:
+class FleetQueries:
     """PromQL by purpose; an empty query is not run."""
 
     utilization: str
@@ -41,37 +43,42 @@ class Queries:
         return [(name, text) for name in names if (text := getattr(self, name))]
 
 
-def native(groupings: Iterable[Key], window_s: float = 0.0) -> Queries:
+def native(groupings: Iterable[Key], window_s: float = 0.0) -> FleetQueries:
     """Queries for gpuledger: current values or, over a window, busy seconds divided by in-use seconds."""
     labels = _sources(groupings)
     own = tuple(label for label in labels if label not in HOLDER_LABELS)
     held = tuple(label for label in labels if label in HOLDER_LABELS)
     described = tuple(label for label in labels if label in GPU_LABELS)
-    window = f"[{durations.show(window_s)}]" if window_s else ""
-    return Queries(
-        utilization=_max(own, f"rate(gpu_busy_seconds_total{window})" if window else "gpu_utilization_ratio"),
-        memory=_max((), f"avg_over_time(gpu_memory_utilization_ratio{window})" if window
-                    else "gpu_memory_utilization_ratio"),
+    busy, memory = series(metrics.gpu_utilization_ratio), series(metrics.gpu_memory_utilization_ratio)
+    values: tuple[Expression, ...] = (busy, memory, series(metrics.gpu_in_use))
+    if window_s:
+        window, busy = durations.show(window_s), series(metrics.gpu_busy_seconds_total)
+        in_use = series(metrics.gpu_in_use_seconds_total).over("rate", window)
+        values = (busy.over("rate", window), memory.over("avg_over_time", window), in_use)
+    residents = series(metrics.container_gpu_detected).where("evidence", "=", "process")
+    pattern = provider_pattern(ALLOCATION_PROVIDERS)
+    return FleetQueries(
+        utilization=_max(own, values[0]),
+        memory=_max((), values[1]),
         allocated=_max(held, ALLOCATIONS),
-        resident=_max((), f"rate(gpu_in_use_seconds_total{window})" if window else "gpu_in_use"),
-        residents=_max(held, RESIDENTS) if held else "",
-        info=_max(described, "gpu_info") if described else "",
-        newest=f"max(timestamp({'gpu_busy_seconds_total' if window else 'gpu_utilization_ratio'}))",
-        known=ALLOCATIONS_KNOWN,
-    )  # fmt: skip
+        resident=_max((), values[2]),
+        residents=_max(held, residents) if held else "",
+        info=_max(described, series(metrics.gpu_info)) if described else "",
+        newest=_newest(busy),
+        known=series(metrics.gpuledger_provider_up).where("provider", "=~", pattern).aggregate("max").text,
+    )
 
 
-def dcgm(groupings: Iterable[Key]) -> Queries:
-    """Queries for dcgm-exporter, which reports no processes and repeats the series of a shared GPU for each pod.
-
-    `gpu_sharing_info` names the pods of a shared GPU in gpuledger's dcgm dialect.
-    """
+def dcgm(groupings: Iterable[Key]) -> FleetQueries:
+    """Queries for dcgm-exporter, which reports no processes and repeats the series of a shared GPU for each pod."""
     labels = ("GPU_I_ID", *_sources(groupings))
-    return Queries(
-        utilization=_max(labels, DCGM, "UUID"),
-        memory=_max(labels, "DCGM_FI_DEV_MEM_COPY_UTIL", "UUID"),
-        allocated=_max(labels, f'{DCGM}{{pod!=""}} >= bool 0 or gpu_sharing_info', "UUID"),
-        newest=f"max(timestamp({DCGM}))",
+    utilization = series(DCGM_UTILIZATION)
+    allocated = utilization.where("pod", "!=", "").op(">= bool", 0).op("or", series(DCGM_SHARING))
+    return FleetQueries(
+        utilization=_max(labels, utilization, "UUID"),
+        memory=_max(labels, series(DCGM_MEMORY_ACTIVITY), "UUID"),
+        allocated=_max(labels, allocated, "UUID"),
+        newest=_newest(utilization),
     )
 
 
@@ -80,7 +87,10 @@ def _sources(groupings: Iterable[Key]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _max(labels: tuple[str, ...], query: str, gpu: str = "uuid") -> str:
+def _max(labels: tuple[str, ...], query: Expression, gpu: str = "uuid") -> str:
     """One series per GPU and label set, even if several jobs scrape it; a tenth of the bytes."""
-    wanted = ", ".join(dict.fromkeys((gpu, *labels)))
-    return f"max by ({wanted}) ({query})"
+    return query.max_by(gpu, *labels).text
+
+
+def _newest(query: Expression) -> str:
+    return query.call("timestamp").aggregate("max").text

@@ -15,7 +15,7 @@ from gpuledger.runtime.poller import Poller
 from gpuledger.runtime.statelog import StateLog
 from gpuledger.tools.fleet.in_use import Gpu, Join, Key, Usage, sources_of, summarize
 from gpuledger.tools.fleet.pages import FleetState
-from gpuledger.tools.fleet.queries import Queries
+from gpuledger.tools.fleet.queries import FleetQueries
 from gpuledger.tools.prometheus.answer import Answer
 from gpuledger.tools.prometheus.stream import GpuSample, Sink
 
@@ -31,7 +31,7 @@ RunQuery = Callable[[str, float | None, Sink], Answer]
 class Plan:
     """The queries, how to aggregate their values, how often to refresh, and how long to expose the values."""
 
-    queries: Queries
+    queries: FleetQueries
     rule: str = BUSY
     groupings: tuple[Key, ...] = ()
     percent: bool = False

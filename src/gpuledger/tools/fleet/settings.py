@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gpuledger.catalog.others import DCGM_DEVICE_FIELD, DCGM_FIELD
 from gpuledger.config import parsers
 from gpuledger.config.exporter import Config
 from gpuledger.config.settings import in_group, redeclared
 from gpuledger.errors import ConfigError
 from gpuledger.model.in_use import BUSY, RESIDENT, RULES
 from gpuledger.tools.fleet.in_use import CLUSTER, Key
-from gpuledger.tools.fleet.queries import Queries, dcgm, native
+from gpuledger.tools.fleet.queries import FleetQueries, dcgm, native
 from gpuledger.tools.fleet.refresh import Plan
 from gpuledger.tools.prometheus.settings import PrometheusSettings
 
@@ -58,8 +59,8 @@ class FleetSettings(PrometheusSettings):
     resident_query: str = _in_use("resident-query", "", "PromQL with a value above 0 for each GPU with a process.",
         str, "PROMQL")
     unit: str = _in_use("unit", "auto",
-        f"Unit of the queries: {', '.join(UNITS)}. auto takes DCGM_FI_DEV_ metrics for percent.", parsers.OneOf(*UNITS),
-        "UNIT")
+        f"Unit of the queries: {', '.join(UNITS)}. auto takes {DCGM_DEVICE_FIELD} metrics for percent.",
+        parsers.OneOf(*UNITS), "UNIT")
     sd: bool = _in_use("sd", False,
         "Serve the exporters that Prometheus knows as targets for HTTP service discovery, under /sd.", parsers.switch)
     refresh: float = _in_use("refresh", 15.0, "Time between two refreshes.", parsers.between("1s", "10m"), "DURATION")
@@ -85,12 +86,12 @@ class FleetSettings(PrometheusSettings):
                 "--max-age is shorter than --refresh", "raise it, or values will be missing between refreshes"
             )
         groupings = tuple(dict.fromkeys(grouping(text) for text in self.by))
-        from_dcgm = self.dcgm or "DCGM_FI_" in self.query
+        from_dcgm = self.dcgm or DCGM_FIELD in self.query
         defaults = dcgm(groupings) if from_dcgm else native(groupings, self.window)
         percent = self.unit == "percent"
         if self.unit == "auto":
-            percent = "DCGM_FI_DEV_" in (self.query or defaults.utilization)
-        queries = Queries(
+            percent = DCGM_DEVICE_FIELD in (self.query or defaults.utilization)
+        queries = FleetQueries(
             utilization=self.query or defaults.utilization,
             memory=self.memory_query or (defaults.memory if percent == from_dcgm else ""),  # one unit for both
             allocated=self.allocated_query or defaults.allocated,

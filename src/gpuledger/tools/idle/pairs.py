@@ -10,36 +10,41 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpuledger.catalog import metrics
 from gpuledger.config import durations
 from gpuledger.model.owners import Owner
 from gpuledger.tools.idle.rows import pod_owner
 from gpuledger.tools.prometheus.answer import Series
+from gpuledger.tools.prometheus.expression import series
 
 HEADROOM = 0.9
 """Part of the memory of a GPU that a pair may use."""
 POINTS = 2016
 """Points of a subquery: one every five minutes of a week."""
 SHORTEST_STEP_S = 15.0
-BY = "cluster, namespace, exported_namespace, pod, exported_pod, container, exported_container, container_id, uuid"
-MEASURES = {
-    "memory": "container_gpu_memory_bytes",
-    "activity": "container_gpu_sm_utilization_ratio",
-}
+CONTAINER = (
+    "cluster", "namespace", "exported_namespace", "pod", "exported_pod", "container", "exported_container",
+    "container_id", "uuid",
+)  # fmt: skip
+MEMORY, ACTIVITY = series(metrics.container_gpu_memory_bytes), series(metrics.container_gpu_sm_utilization_ratio)
 
 
 def queries(window_s: float) -> dict[str, str]:
     """PromQL of each value: percentiles and observed time of containers, and size and model of GPUs."""
-    step_s = max(SHORTEST_STEP_S, window_s / POINTS)
-    span = f"[{durations.show(round(window_s))}:{durations.show(round(step_s))}]"
-    each = {name: f"max by ({BY}, method) ({metric})" for name, metric in MEASURES.items()}
-    sums = {name: f"sum by ({BY}) ({series})" for name, series in each.items()}
-    now = f"and on (container_id, uuid) max by (container_id, uuid) ({MEASURES['memory']})"
-    return {
-        **{name: f"quantile_over_time(0.95, ({series}){span}) {now}" for name, series in sums.items()},
-        "observed": f"count_over_time(({sums['memory']}){span}) * {round(step_s)} {now}",
-        "size": "max by (cluster, uuid) (gpu_memory_total_bytes)",
-        "model": "max by (cluster, uuid, name) (gpu_info)",
+    step_s = round(max(SHORTEST_STEP_S, window_s / POINTS))
+    window, step = durations.show(round(window_s)), durations.show(step_s)
+    place = ("container_id", "uuid")
+    now = MEMORY.max_by(*place)
+    memory, activity = (gauge.max_by(*CONTAINER, "method").sum_by(*CONTAINER) for gauge in (MEMORY, ACTIVITY))
+    observed = memory.sampled("count_over_time", window, step).op("*", step_s)
+    expressions = {
+        "memory": memory.sampled("quantile_over_time", window, step, 0.95).op("and", now, place),
+        "activity": activity.sampled("quantile_over_time", window, step, 0.95).op("and", now, place),
+        "observed": observed.op("and", now, place),
+        "size": series(metrics.gpu_memory_total_bytes).max_by("cluster", "uuid"),
+        "model": series(metrics.gpu_info).max_by("cluster", "uuid", "name"),
     }
+    return {name: expression.text for name, expression in expressions.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +87,23 @@ class Pair:
 
 def workloads(answers: Mapping[str, Iterable[Series]]) -> list[Workload]:
     """Containers that are alone on one GPU now; MIG instances and workloads on several GPUs are left out."""
-    sizes = {_device(series.labels): series.value for series in answers["size"]}
-    models = {_device(series.labels): series.labels.get("name", "") for series in answers["model"]}
-    activity = {_place(series.labels): series.value for series in answers["activity"]}
-    observed = {_place(series.labels): series.value for series in answers["observed"]}
-    memory = {_place(series.labels): series for series in answers["memory"]}
+    sizes = {_device(labels): value for labels, value in answers["size"]}
+    models = {_device(labels): labels.get("name", "") for labels, _ in answers["model"]}
+    activity = {_place(labels): value for labels, value in answers["activity"]}
+    observed = {_place(labels): value for labels, value in answers["observed"]}
+    memory = {_place(labels): (labels, value) for labels, value in answers["memory"]}
     gpus_of = Counter(container for _, _, container in memory)
     users_of = Counter((cluster, uuid) for cluster, uuid, _ in memory)
     return [
         Workload(
-            owner=pod_owner(series.labels, container),
+            owner=pod_owner(labels, container),
             uuid=uuid,
             place=(cluster, models[cluster, uuid]),
-            memory=series.value / sizes[cluster, uuid],
+            memory=value / sizes[cluster, uuid],
             activity=activity[cluster, uuid, container],
             observed_seconds=observed.get((cluster, uuid, container), 0.0),
         )
-        for (cluster, uuid, container), series in memory.items()
+        for (cluster, uuid, container), (labels, value) in memory.items()
         if gpus_of[container] == users_of[cluster, uuid] == 1
         and (cluster, uuid, container) in activity
         and sizes.get((cluster, uuid))

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpuledger.catalog import metrics
 from gpuledger.model import IDLE_REASONS
 from gpuledger.model.owners import Owner
 from gpuledger.tools.prometheus.answer import Series
+from gpuledger.tools.prometheus.expression import series
 from gpuledger.web.snapshot.build import free_command
 from gpuledger.web.snapshot.schema import Snapshot
 
 JOULES_PER_KWH = 3.6e6
 QUERIES = {
-    "idle_since": "gpu_allocation_idle_since_timestamp_seconds",
-    "gpu_seconds": "gpu_allocation_idle_period_gpu_seconds",
-    "joules": "gpu_allocation_idle_period_energy_joules",
-    "shared_by": "gpu_allocation_shared_by",
-    "state": f'gpu_allocation_state{{state=~"{"|".join(IDLE_REASONS)}"}} == 1',
+    "idle_since": metrics.gpu_allocation_idle_since_timestamp_seconds,
+    "gpu_seconds": metrics.gpu_allocation_idle_period_gpu_seconds,
+    "joules": metrics.gpu_allocation_idle_period_energy_joules,
+    "shared_by": metrics.gpu_allocation_shared_by,
+    "state": series(metrics.gpu_allocation_state).where("state", "=~", "|".join(IDLE_REASONS)).op("==", 1).text,
 }
 """PromQL of each value of an idle allocation."""
 OWNER_LABELS = ("namespace", "pod", "container")
@@ -97,7 +99,7 @@ def rows_of_fleet(answers: Mapping[str, Iterable[Series]], now_s: float, prices:
 
     An exporter that is scraped twice counts once.
     """
-    values = {name: {_key(series.labels): series for series in answer} for name, answer in answers.items()}
+    values = {name: {_key(entry.labels): entry for entry in answer} for name, answer in answers.items()}
     rows = []
     for key, state in values["state"].items():
         since, seconds = values["idle_since"].get(key), values["gpu_seconds"].get(key)

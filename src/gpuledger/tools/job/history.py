@@ -7,140 +7,141 @@ begins again at 0: each run adds its last value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil
-from typing import Protocol
 
+from gpuledger.catalog import metrics
 from gpuledger.tools.idle.rows import node_of
 from gpuledger.tools.job.use import NO_ALLOCATION, DeviceUse, JobUse
-from gpuledger.tools.prometheus.answer import Answer, RangeSeries, RangeVector, Series
+from gpuledger.tools.prometheus.answer import RangeSeries, Series
+from gpuledger.tools.prometheus.client import Prometheus
+from gpuledger.tools.prometheus.expression import Expression, Selector, series
 
 CELLS = 1000
 """Steps of a range query: enough to see each restart, and far below the limit of Prometheus."""
 MARGIN_S = 60
-START = "gpu_allocation_start_timestamp_seconds"
-SECONDS = "gpu_allocation_seconds_total"
-COUNTERS = {
-    "busy": "gpu_allocation_busy_seconds_total",
-    "idle": "gpu_allocation_idle_seconds_total",
-    "unknown": "gpu_allocation_unknown_seconds_total",
-    "busy_joules": "gpu_allocation_busy_energy_joules_total",
-    "idle_joules": "gpu_allocation_idle_energy_joules_total",
-    "unknown_joules": "gpu_allocation_unknown_energy_joules_total",
+START = series(metrics.gpu_allocation_start_timestamp_seconds)
+SECONDS = series(metrics.gpu_allocation_seconds_total)
+TIMES = {
+    "busy": series(metrics.gpu_allocation_busy_seconds_total),
+    "idle": series(metrics.gpu_allocation_idle_seconds_total),
+    "unknown": series(metrics.gpu_allocation_unknown_seconds_total),
 }
-LAST = {
-    "idle_since": "gpu_allocation_idle_since_timestamp_seconds",
-    "last_busy": "gpu_allocation_last_busy_timestamp_seconds",
-    "last_start": START,
-    "last_seconds": SECONDS,
-}
-PROCESS = "uuid, pid, process_name"
+ENERGIES = (
+    series(metrics.gpu_allocation_busy_energy_joules_total),
+    series(metrics.gpu_allocation_idle_energy_joules_total),
+    series(metrics.gpu_allocation_unknown_energy_joules_total),
+)
+IDLE_SINCE = series(metrics.gpu_allocation_idle_since_timestamp_seconds)
+LAST_BUSY = series(metrics.gpu_allocation_last_busy_timestamp_seconds)
+PROCESS = ("uuid", "pid", "process_name")
 
 
-class Server(Protocol):
-    """The queries of `fleet.prometheus.Prometheus`."""
-
-    def query(self, promql: str, at_s: float | None = None) -> Answer:
-        """An instant query."""
-
-    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
-        """A range query."""
-
-
-class _Warned:
-    """A server whose warnings are collected: a partial answer makes totals too low."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.warnings: dict[str, None] = {}
-
-    def query(self, promql: str, at_s: float | None = None) -> Answer:
-        answer = self._server.query(promql, at_s)
-        self.warnings |= dict.fromkeys(answer.warnings)
-        return answer
-
-    def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
-        cells = self._server.query_range(promql, first_s, last_s, step_s)
-        self.warnings |= dict.fromkeys(cells.warnings)
-        return cells
-
-
-def of_prometheus(server: Server, job: str, now_s: float, since_s: float) -> JobUse | None:
+def of_prometheus(server: Prometheus, job: str, now_s: float, since_s: float) -> JobUse | None:
     """The job in the last `since_s` seconds; None if there is no series of it. Raises PrometheusError."""
-    server = warned = _Warned(server)
-    selector = f'batch_job="{job}"'
-    allocations = server.query(f"min_over_time({START}{{{selector}}}[{since_s:.0f}s])", now_s).series
+    history = _History(server, job)
+    window = f"{since_s:.0f}s"
+    allocations = history.query(history.over("min_over_time", START, window), now_s)
+    if not allocations:
+        return history.of_processes(now_s, window)
     starts, labels = _values(allocations), {labels.get("uuid", ""): labels for labels, _ in allocations}
-    if not starts:
-        return _of_processes(server, job, now_s, since_s)
-    last_starts = _values(server.query(f"max_over_time({START}{{{selector}}}[{since_s:.0f}s])", now_s).series)
-    longest = _values(server.query(f"max_over_time({SECONDS}{{{selector}}}[{since_s:.0f}s])", now_s).series)
-    first_s = min(starts.values())
+    last_starts = history.values(history.over("max_over_time", START, window), now_s)
+    longest = history.values(history.over("max_over_time", SECONDS, window), now_s)
     end_s = min(now_s, max(last_starts.values()) + max(longest.values(), default=0.0) + MARGIN_S)
-    range_s = max(end_s - first_s, 1.0) + MARGIN_S
-    totals = {name: _totals(server, f"{series}{{{selector}}}", end_s, range_s) for name, series in COUNTERS.items()}
-    last = {
-        name: _values(server.query(f"last_over_time({series}{{{selector}}}[{range_s:.0f}s])", end_s).series)
-        for name, series in LAST.items()
-    }
-    peak = _values([one for promql in _peaks(job, starts, range_s) for one in server.query(promql, end_s).series])
+    range_s = max(end_s - min(starts.values()), 1.0) + MARGIN_S
+    times = {name: history.totals(counter, end_s, range_s) for name, counter in TIMES.items()}
+    energies = [history.totals(counter, end_s, range_s) for counter in ENERGIES]
+    idle_since, last_busy, last_start, last_seconds = (
+        history.values(history.over("last_over_time", gauge, f"{range_s:.0f}s"), end_s)
+        for gauge in (IDLE_SINCE, LAST_BUSY, START, SECONDS)
+    )
+    peak = history.peaks(starts, end_s, range_s)
     devices = []
     for uuid, start in sorted(starts.items(), key=lambda item: (node_of(labels[item[0]]), item[0])):
-        end = last["last_start"].get(uuid, start) + last["last_seconds"].get(uuid, 0.0)
+        joules = [by_uuid[uuid] for by_uuid in energies if uuid in by_uuid]
         devices.append(
             DeviceUse(
                 node=node_of(labels[uuid]),
                 gpu=labels[uuid].get("gpu", ""),
                 uuid=uuid,
                 start=start,
-                end=end,
-                busy_s=totals["busy"].get(uuid),
-                idle_s=totals["idle"].get(uuid),
-                unknown_s=totals["unknown"].get(uuid),
-                joules=_joules(totals, uuid),
+                end=last_start.get(uuid, start) + last_seconds.get(uuid, 0.0),
+                busy_s=times["busy"].get(uuid),
+                idle_s=times["idle"].get(uuid),
+                unknown_s=times["unknown"].get(uuid),
+                joules=sum(joules) if joules else None,
                 memory_bytes=None if uuid not in peak else round(peak[uuid]),
-                idle_since=_idle_since(last["idle_since"].get(uuid), last["last_busy"].get(uuid)),
+                idle_since=_idle_since(idle_since.get(uuid), last_busy.get(uuid)),
             )
         )
-    notes = tuple(f"Prometheus warns: {warning}" for warning in warned.warnings)
+    notes = tuple(f"Prometheus warns: {warning}" for warning in history.warnings)
     return JobUse(job, "prometheus", tuple(devices), has_peak=True, notes=notes)
 
 
-def _of_processes(server: Server, job: str, now_s: float, since_s: float) -> JobUse | None:
-    """The energy of the job's processes, if no prolog recorded its devices."""
-    window = f"[{since_s:.0f}s]"
-    info = f"max by ({PROCESS}, gpu, instance, node) (max_over_time({_process_info(job)}{window}))"
-    processes = server.query(info, now_s).series
-    if not processes:
-        return None
-    labels = {series.labels["uuid"]: series.labels for series in processes if "uuid" in series.labels}
-    counters = f"gpu_process_energy_joules_total{_on_devices(labels)}"
-    # Of an exporter that is scraped twice, one counts.
-    energy = f"sum by ({PROCESS}) (max by ({PROCESS}, method) (max_over_time({counters}{window})))"
-    joules = _values(server.query(f"sum by (uuid) ({energy} and on ({PROCESS}) {info})", now_s).series)
-    devices = [
-        DeviceUse(node=node_of(found), gpu=found.get("gpu", ""), uuid=uuid, end=now_s, joules=joules.get(uuid))
-        for uuid, found in sorted(labels.items())
-    ]
-    return JobUse(job, "prometheus", tuple(devices), notes=(NO_ALLOCATION,))
+class _History:
+    """The queries for one job, and the warnings in the answers: a partial answer makes totals too low."""
 
+    def __init__(self, server: Prometheus, job: str) -> None:
+        self._server, self._job = server, job
+        self._info = series(metrics.gpu_process_info).where("batch_job", "=~", f"([a-z-]+/)?{re.escape(job)}")
+        self.warnings: dict[str, None] = {}
 
-def _totals(server: Server, series: str, end_s: float, range_s: float) -> dict[str, float]:
-    """The increase of counters that begin at 0, by uuid."""
-    step_ms = max(1000, round(1000 * range_s / CELLS))
-    first_s = end_s - ceil(1000 * range_s / step_ms) * step_ms / 1000
-    # Of an exporter that is scraped twice, one counts.
-    promql = f"max by (uuid, reason) (max_over_time({series}[{step_ms}ms]))"
-    totals: dict[str, float] = {}
-    for counter in server.query_range(promql, first_s, end_s, step_ms / 1000).series:
-        uuid = counter.labels.get("uuid", "")
-        totals[uuid] = totals.get(uuid, 0.0) + run_total(counter)
-    return totals
+    def over(self, function: str, allocations: Selector, window: str) -> Expression:
+        """A function of the samples of the job's allocations."""
+        return allocations.where("batch_job", "=", self._job).over(function, window)
 
+    def query(self, query: Expression, at_s: float) -> Sequence[Series]:
+        """The series of an instant query."""
+        answer = self._server.query(query.text, at_s)
+        self.warnings |= dict.fromkeys(answer.warnings)
+        return answer.series
 
-def _joules(totals: Mapping[str, Mapping[str, float]], uuid: str) -> float | None:
-    parts = [totals[name][uuid] for name in COUNTERS if name.endswith("joules") and uuid in totals[name]]
-    return sum(parts) if parts else None
+    def values(self, query: Expression, at_s: float) -> dict[str, float]:
+        """The values of an instant query by uuid."""
+        return _values(self.query(query, at_s))
+
+    def totals(self, counter: Selector, end_s: float, range_s: float) -> dict[str, float]:
+        """The increase of counters that begin at 0, by uuid."""
+        step_ms = max(1000, round(1000 * range_s / CELLS))
+        first_s = end_s - ceil(1000 * range_s / step_ms) * step_ms / 1000
+        # Of an exporter that is scraped twice, one counts.
+        promql = self.over("max_over_time", counter, f"{step_ms}ms").max_by("uuid", "reason")
+        answer = self._server.query_range(promql.text, first_s, end_s, step_ms / 1000)
+        self.warnings |= dict.fromkeys(answer.warnings)
+        totals: dict[str, float] = {}
+        for run in answer.series:
+            uuid = run.labels.get("uuid", "")
+            totals[uuid] = totals.get(uuid, 0.0) + run_total(run)
+        return totals
+
+    def peaks(self, uuids: Iterable[str], end_s: float, range_s: float) -> dict[str, float]:
+        """The peak of each single process, from all samples, or of all together, at up to 1000 moments."""
+        memory, window = _on_devices(metrics.gpu_process_memory_used_bytes, uuids), f"{range_s:.0f}s"
+        single = memory.over("max_over_time", window).max_by(*PROCESS)
+        ever = self._info.over("max_over_time", window).max_by(*PROCESS)
+        together = memory.max_by(*PROCESS).op("and", self._info.max_by(*PROCESS), PROCESS).sum_by("uuid")
+        queries = (
+            single.op("and", ever, PROCESS).max_by("uuid"),
+            together.sampled("max_over_time", window, f"{max(1, round(range_s / CELLS))}s"),
+        )
+        return _values([entry for query in queries for entry in self.query(query, end_s)])
+
+    def of_processes(self, now_s: float, window: str) -> JobUse | None:
+        """The energy of the job's processes, if no prolog recorded its devices."""
+        info = self._info.over("max_over_time", window).max_by(*PROCESS, "gpu", "instance", "node")
+        processes = self.query(info, now_s)
+        if not processes:
+            return None
+        labels = {entry.labels["uuid"]: entry.labels for entry in processes if "uuid" in entry.labels}
+        counters = _on_devices(metrics.gpu_process_energy_joules_total, labels)
+        # Of an exporter that is scraped twice, one counts.
+        energy = counters.over("max_over_time", window).max_by(*PROCESS, "method").sum_by(*PROCESS)
+        joules = self.values(energy.op("and", info, PROCESS).sum_by("uuid"), now_s)
+        devices = [
+            DeviceUse(node=node_of(found), gpu=found.get("gpu", ""), uuid=uuid, end=now_s, joules=joules.get(uuid))
+            for uuid, found in sorted(labels.items())
+        ]
+        return JobUse(self._job, "prometheus", tuple(devices), notes=(NO_ALLOCATION,))
 
 
 def run_total(counter: RangeSeries) -> float:
@@ -153,28 +154,9 @@ def run_total(counter: RangeSeries) -> float:
     return total + previous
 
 
-def _peaks(job: str, uuids: Iterable[str], range_s: float) -> Iterator[str]:
-    """The peak of each single process, from all samples; the peak of all processes together, at up to 1000 moments."""
-    memory = f"gpu_process_memory_used_bytes{_on_devices(uuids)}"
-    ever = f"max by ({PROCESS}) (max_over_time({_process_info(job)}[{range_s:.0f}s]))"
-    yield f"max by (uuid) (max by ({PROCESS}) (max_over_time({memory}[{range_s:.0f}s])) and on ({PROCESS}) {ever})"
-    step_s = max(1, round(range_s / CELLS))
-    now = f"max by ({PROCESS}) ({memory}) and on ({PROCESS}) max by ({PROCESS}) ({_process_info(job)})"
-    yield f"max_over_time((sum by (uuid) ({now}))[{range_s:.0f}s:{step_s}s])"
-
-
-def _on_devices(uuids: Iterable[str]) -> str:
-    """A selector, so that the processes of other GPUs are not read."""
-    return f'{{uuid=~"{"|".join(map(_quoted, uuids))}"}}'
-
-
-def _quoted(text: str) -> str:
-    """A text as a part of a regular expression in PromQL."""
-    return re.escape(text).replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _process_info(job: str) -> str:
-    return f'gpu_process_info{{batch_job=~"([a-z-]+/)?{_quoted(job)}"}}'
+def _on_devices(metric: str, uuids: Iterable[str]) -> Selector:
+    """The series of these GPUs, so that the processes of others are not read."""
+    return series(metric).where("uuid", "=~", "|".join(map(re.escape, uuids)))
 
 
 def _idle_since(idle_since: float | None, last_busy: float | None) -> float | None:
@@ -184,10 +166,10 @@ def _idle_since(idle_since: float | None, last_busy: float | None) -> float | No
     return idle_since
 
 
-def _values(series: Sequence[Series]) -> Mapping[str, float]:
+def _values(found: Sequence[Series]) -> dict[str, float]:
     """The largest value by uuid: an exporter may be scraped twice."""
     values: dict[str, float] = {}
-    for labels, value in series:
+    for labels, value in found:
         uuid = labels.get("uuid", "")
         values[uuid] = max(value, values.get(uuid, value))
     return values

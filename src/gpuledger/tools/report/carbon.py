@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuledger.errors import PrometheusError
+from gpuledger.tools.prometheus.expression import Expression
+from gpuledger.tools.report.promql import whole_window
 
 POINTS = 20
 """Points that are averaged in a cell; grids publish a value every 5 to 60 minutes."""
@@ -30,10 +32,10 @@ class Embodied:
         return self.kg_per_gpu * gpu_seconds / self.lifetime_s
 
 
-def averaged(query: str, step_ms: int) -> str:
+def averaged(query: str, step_ms: int) -> Expression:
     """The mean of a user's query over the cell that ends now."""
-    window_ms = max(1, step_ms - 1)  # in Prometheus 2, both ends of a window belong to it
-    return f"avg_over_time(({query})[{window_ms}ms:{max(1, step_ms // POINTS)}ms])"
+    step = f"{max(1, step_ms // POINTS)}ms"
+    return Expression(query, metric=query).sampled("avg_over_time", whole_window(step_ms), step)
 
 
 def fill(values: Sequence[float | None], query: str) -> tuple[array[float], list[str]]:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from gpuledger.catalog import metrics
 from gpuledger.errors import ConfigError
 from gpuledger.tools.prometheus.answer import RangeSeries
+from gpuledger.tools.prometheus.expression import series
 from gpuledger.tools.report.gather import Gatherer, Key
 from gpuledger.tools.report.queries import Column, Grouping, Part, Query, Step, queries
 from gpuledger.tools.report.rows import Kind
@@ -16,8 +18,6 @@ from gpuledger.tools.report.span import Chunk, Span
 HOUR_MS = 3_600_000
 NOISE = 1e-6
 """Joules and seconds below which a charge is rounding error."""
-INFO = "max by (uuid, name, node, hostname, instance) (max_over_time(gpu_info[{step}]))"
-PARENTS = "max by (uuid, parent_uuid) (max_over_time(gpu_mig_info[{step}]))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,10 @@ def whole_hours(span: Span) -> Span:
 
 def gather_hours(gatherer: Gatherer, grouping: Grouping, span: Span, gap_ms: int) -> Iterator[GpuHour]:
     """All hours of all GPUs, in order of time. Their energy is the increase of the GPUs' energy counters."""
-    parents = {
-        labels["uuid"]: labels["parent_uuid"]
-        for labels in gatherer.label_sets(lambda step: PARENTS.format(step=step.text), span)
-    }
-    infos = {
-        labels.get("uuid", ""): labels for labels in gatherer.label_sets(lambda step: INFO.format(step=step.text), span)
-    }
+    instances = gatherer.label_sets(series(metrics.gpu_mig_info), ("uuid", "parent_uuid"), span)
+    parents = {labels["uuid"]: labels["parent_uuid"] for labels in instances}
+    gpus = gatherer.label_sets(series(metrics.gpu_info), ("uuid", "name", "node", "hostname", "instance"), span)
+    infos = {labels.get("uuid", ""): labels for labels in gpus}
     hours = _Hours(parents)
     gatherer.collect(
         span, gap_ms, lambda step: _queries(grouping, step), hours.add, of_containers=grouping.of == "containers"
@@ -95,8 +92,7 @@ def _queries(grouping: Grouping, step: Step) -> Iterator[Query]:
     """The queries of energy and apportioned hours, by GPU."""
     for query in queries(grouping, step, Column.SHARED):
         if query.column in (Column.ENERGY, Column.SHARED, Column.OBSERVED):
-            by, vector = query.promql.removeprefix("sum by (").split(")", 1)
-            yield replace(query, promql=f"sum by ({', '.join(filter(None, ('uuid', by)))}){vector}")
+            yield replace(query, more_labels=("uuid",))
 
 
 class _Hours:
@@ -109,10 +105,10 @@ class _Hours:
 
     def add(self, query: Query, chunk: Chunk, result: Iterable[RangeSeries]) -> None:
         """Add the result of one query."""
-        for series in result:
-            uuid = series.labels.get("uuid", "")
+        for member in result:
+            uuid = member.labels.get("uuid", "")
             gpu = self._gpus.setdefault(self._parents.get(uuid, uuid), _Gpu())
-            for moment_s, amount in series.points:
+            for moment_s, amount in member.points:
                 cell = chunk.cell(moment_s)
                 if query.part is Part.ALL_GROUPS:
                     gpu.all_groups[cell] = gpu.all_groups.get(cell, 0.0) + amount
@@ -120,7 +116,7 @@ class _Hours:
                 if query.part is Part.WHOLE:
                     charge = gpu.device.setdefault(cell, Charge())
                 else:
-                    holder = _holder(query, series.labels)
+                    holder = _holder(query, member.labels)
                     charge = gpu.holders.setdefault(cell, {}).setdefault(holder, Charge())
                 if query.column is Column.ENERGY:
                     charge.joules += amount

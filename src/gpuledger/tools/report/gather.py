@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 from gpuledger.errors import PrometheusError
 from gpuledger.tools.prometheus.answer import RangeSeries, RangeVector
+from gpuledger.tools.prometheus.expression import Expression, Selector
 from gpuledger.tools.report import carbon, promql
+from gpuledger.tools.report.promql import LOOKBACK_S
 from gpuledger.tools.report.queries import MODEL_LABEL, SERVED, Column, Grouping, Part, Query, Step, queries
-from gpuledger.tools.report.span import CHUNK, LOOKBACK_S, Chunk, Span
+from gpuledger.tools.report.span import CHUNK, Chunk, Span
 
 RETRIED = ("timeout", "size", "query")
 """Kinds of errors that fewer cells per query may avoid: too many samples, too many bytes, too slow."""
@@ -67,7 +69,7 @@ class Totals:
             key = query.grouping.key(series.labels)
             columns, amount = rows.setdefault(key, {}), sum([value for _, value in series.points])
             columns[query.column] = columns.get(query.column, 0.0) + amount
-            if query.by_model:
+            if MODEL_LABEL in query.more_labels:
                 models = self.by_model[query.part].setdefault(key, {})
                 model = series.labels.get(MODEL_LABEL, "")
                 models[model] = models.get(model, 0.0) + amount
@@ -169,10 +171,11 @@ class Gatherer:
             raise PrometheusError(f"no metrics of gpuledger from {span.begin} to {span.end}", fix, "empty")
         self._note_gaps(span, has_data)
 
-    def label_sets(self, query_of: Callable[[Step], str], span: Span) -> Iterator[Mapping[str, str]]:
-        """The labels of all series that a query returns in any cell."""
+    def label_sets(self, info: Selector, labels: Iterable[str], span: Span) -> Iterator[Mapping[str, str]]:
+        """The values of these labels on all series in any cell."""
         for chunk in span.chunks():
-            for _, answer in self._run(query_of(Step(chunk.step_ms, 0)), chunk):
+            query = info.over("max_over_time", f"{chunk.step_ms}ms").max_by(*labels)
+            for _, answer in self._run(query, chunk):
                 yield from (series.labels for series in answer.series)
 
     def intensity(self, query: str, span: Span) -> array[float]:
@@ -189,7 +192,7 @@ class Gatherer:
         self.notes.update(dict.fromkeys(notes))
         return filled
 
-    def _cells_with_value(self, query: str, chunk: Chunk) -> set[int]:
+    def _cells_with_value(self, query: Expression, chunk: Chunk) -> set[int]:
         """The cells in which the result is above 0."""
         return {
             piece.cell(moment_s)
@@ -199,7 +202,7 @@ class Gatherer:
             if value > 0
         }
 
-    def _run(self, query: str, chunk: Chunk) -> Iterator[tuple[Chunk, RangeVector]]:
+    def _run(self, query: Expression, chunk: Chunk) -> Iterator[tuple[Chunk, RangeVector]]:
         pending = [chunk]
         while pending:
             piece = pending.pop()
@@ -207,7 +210,7 @@ class Gatherer:
                 pending += reversed(piece.halves())
                 continue
             try:
-                answer = self.query_range(query, piece.first_s, piece.last_s, piece.step_ms / 1000)
+                answer = self.query_range(query.text, piece.first_s, piece.last_s, piece.step_ms / 1000)
             except PrometheusError as error:
                 if error.kind not in RETRIED:
                     raise
@@ -223,13 +226,13 @@ class Gatherer:
             self._check_answer(answer, query)
             yield piece, answer
 
-    def _check_answer(self, answer: RangeVector, query: str) -> None:
+    def _check_answer(self, answer: RangeVector, query: Expression) -> None:
         doubts = [f"Prometheus warns: {warning}" for warning in answer.warnings]
         if answer.dropped:
-            doubts.append(f"{answer.dropped} values of {_metric(query)} are NaN or infinite")
+            doubts.append(f"{answer.dropped} values of {query.metric} are NaN or infinite")
         self._report_doubts(doubts)
 
-    def _check_labels(self, query: str, chunk: Chunk) -> None:
+    def _check_labels(self, query: Expression, chunk: Chunk) -> None:
         results = (series for _, answer in self._run(query, chunk) for series in answer.series)
         overwritten = any(series.labels.get("exported_namespace") for series in results)
         self._report_doubts([OVERWRITTEN] if overwritten else [])
@@ -248,9 +251,3 @@ class Gatherer:
         gaps = [len(gap) for gap in re.findall(rb"\x00+", has_data[first:last])]
         if missing := sum(cells for cells in gaps if cells * span.step_ms >= LOOKBACK_S * 1000):
             self.notes[f"no data of any GPU in {100 * missing / span.cells:.1f} % of the time"] = None
-
-
-def _metric(query: str) -> str:
-    """The metric in a query."""
-    match = re.search(r"[a-z_]*(?:gpu|gpuledger)_[a-z_]+", query)
-    return match[0] if match else query[:80]

@@ -1,4 +1,4 @@
-"""PromQL for the increase of counters and the time integral of gauges in one cell of a report. Pure.
+"""PromQL for the increase of counters, the time integral of gauges and the tokens in one cell of a report. Pure.
 
 `increase` extrapolates before the first and after the last sample, and ignores the first value of a new series. Here
 each cell, from one step ago to now, uses the values at its two ends and the maximum and minimum in between, and adds
@@ -21,172 +21,262 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-DEVICES = '{__name__=~"gpu_up|gpu_mig_info"}'
+from gpuledger.catalog import metrics
+from gpuledger.catalog.others import DYNAMO_REQUESTS, ENGINES, MODEL_LABELS, Engine
+from gpuledger.tools.prometheus.expression import Expression, Selector, either, series, union
+
+DEVICES = series(metrics.gpu_up, metrics.gpu_mig_info)
 """Exists for each GPU and each MIG instance in every scrape."""
-TICK = "gpuledger_tick_timestamp_seconds"
+TICK = series(metrics.gpuledger_tick_timestamp_seconds)
 TARGET = ("instance", "job")
+UUID = ("uuid",)
 MIG_SLICES = (1, 2, 3, 4, 7)
 """Profiles are named after their compute slices, such as 3g.71gb; those of compute instances as 1c.3g.71gb."""
 LOOKBACK_S = 300
-"""Age up to which Prometheus returns a sample as the current value."""
+"""Age up to which Prometheus returns a sample as the current value: a shorter gap between samples is no gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
     """A family of counters, and the labels that identify one of them even if its other labels change."""
 
-    series: str
+    series: Selector
     ids: tuple[str, ...]
     of_hardware: bool = False
     may_hide: bool = False
     """Whether the exporter may omit series for a while: it exposes at most --process.max processes."""
 
-    def increases(self, step: str, gap: str) -> Iterator[str]:
+    def increases(self, step: str, gap: str) -> Iterator[Expression]:
         """The terms of the increase in the step that ends now."""
-        on, highest, now, start = self._on, self._highest(step), self._now, self._at_start(step)
-        yield f"clamp_min({highest} - on ({on}) group_left () {start}, 0)"
+        ids, highest, now, start = self.ids, self._highest(step), self._now, self._at_start(step)
+        yield highest.op("-", start, ids).call("clamp_min", 0)
         if self.of_hardware:
-            yield f"({now} < on ({on}) group_left () {start}) - on ({on}) group_left () {self._lowest(step)}"
-            yield f"({now} unless on ({on}) {start}) - on ({on}) group_left () {self._lowest(step)}"
-        else:
-            yield f"{now} < on ({on}) group_left () {start}"
-            new, gpu_known = f"{highest} unless on ({on}) {start}", f"and on (uuid) {_devices_at_start(step)}"
-            if not self.may_hide:
-                yield f"({new}) {gpu_known}"
-                return
-            yield f"({new} unless on ({on}) {self._before_gap(step, gap)}) {gpu_known}"
-            yield f"clamp_min(({new}) - on ({on}) group_left () {self._before_gap(step, gap)}, 0) {gpu_known}"
-
-    def increases_on_new_devices(self, step: str, gap: str) -> Iterator[str]:
-        """The terms for GPUs that had no series at the start: they are new, or were absent for at most `gap`."""
-        on = self._on
-        first = f"{self._highest(step)} * 0 + on ({on}) group_left () {self._lowest(step)}"
-        absent = f"({first}) unless on ({on}) {self._at_start(step)}"
-        earlier = self._before_gap(step, gap)
-        if self.of_hardware:
-            yield f"clamp_min(({absent}) - on ({on}) group_left () {earlier}, 0)"
+            yield now.op("<", start, ids).op("-", self._lowest(step), ids)
+            yield now.op("unless", start, ids).op("-", self._lowest(step), ids)
             return
-        gpu_new = f"unless on (uuid) {_devices_at_start(step)}"
-        gpu_before_gap = f"max by (uuid) (last_over_time({DEVICES}[{gap}] offset {step}))"
-        now = f"{self._now} unless on ({on}) {self._at_start(step)} {gpu_new}"
-        yield f"({now}) - on ({on}) group_left () {self._lowest(step)}"
-        yield f"clamp_min(({absent} {gpu_new}) - on ({on}) group_left () {earlier}, 0)"
-        yield f"({absent} {gpu_new} unless on ({on}) {earlier}) and on (uuid) {gpu_before_gap}"
+        yield now.op("<", start, ids)
+        new, known_devices = highest.op("unless", start, ids), _devices_at_start(step)
+        if not self.may_hide:
+            yield new.op("and", known_devices, UUID)
+            return
+        earlier = self._before_gap(step, gap)
+        yield new.op("unless", earlier, ids).op("and", known_devices, UUID)
+        yield new.op("-", earlier, ids).call("clamp_min", 0).op("and", known_devices, UUID)
+
+    def increases_on_new_devices(self, step: str, gap: str) -> Iterator[Expression]:
+        """The terms for GPUs that had no series at the start: they are new, or were absent for at most `gap`."""
+        ids, start, lowest, earlier = self.ids, self._at_start(step), self._lowest(step), self._before_gap(step, gap)
+        first = self._highest(step).op("*", 0).op("+", lowest, ids)
+        absent = first.op("unless", start, ids)
+        if self.of_hardware:
+            yield absent.op("-", earlier, ids).call("clamp_min", 0)
+            return
+        known_devices = _devices_at_start(step)
+        yield self._now.op("unless", start, ids).op("unless", known_devices, UUID).op("-", lowest, ids)
+        absent = absent.op("unless", known_devices, UUID)
+        yield absent.op("-", earlier, ids).call("clamp_min", 0)
+        before_gap = DEVICES.over("last_over_time", gap, step).max_by("uuid")
+        yield absent.op("unless", earlier, ids).op("and", before_gap, UUID)
 
     @property
-    def _on(self) -> str:
-        return ", ".join(self.ids)
-
-    @property
-    def _now(self) -> str:
+    def _now(self) -> Expression:
         """One series per counter with all its labels, even if two Prometheus jobs scrape it."""
-        return f"topk by ({self._on}) (1, {self.series})"
+        return self.series.largest_by(*self.ids)
 
-    def _highest(self, step: str) -> str:
+    def _highest(self, step: str) -> Expression:
         """With the latest labels: a container whose pod was unknown at first has a lower value under that name."""
-        return f"topk by ({self._on}) (1, max_over_time({self.series}[{step}]))"
+        return self.series.over("max_over_time", step).largest_by(*self.ids)
 
-    def _lowest(self, step: str) -> str:
-        return f"min by ({self._on}) (min_over_time({self.series}[{step}]))"
+    def _lowest(self, step: str) -> Expression:
+        return self.series.over("min_over_time", step).aggregate("min", self.ids)
 
-    def _before_gap(self, step: str, gap: str) -> str:
-        return f"max by ({self._on}) (last_over_time({self.series}[{gap}] offset {step}))"
+    def _before_gap(self, step: str, gap: str) -> Expression:
+        return self.series.over("last_over_time", gap, step).max_by(*self.ids)
 
-    def _at_start(self, step: str) -> str:
-        return f"max by ({self._on}) ({self.series} offset {step})"
+    def _at_start(self, step: str) -> Expression:
+        return self.series.ago(step).max_by(*self.ids)
 
 
-def devices(step: str) -> str:
+def devices(step: str) -> Expression:
     """The number of GPUs and MIG instances in the step."""
-    return f"count(max by (uuid) (count_over_time({DEVICES}[{step}])))"
+    return DEVICES.over("count_over_time", step).max_by("uuid").aggregate("count")
 
 
-def new_devices(step: str) -> str:
+def new_devices(step: str) -> Expression:
     """The number of GPUs and MIG instances without a series at the start of the step."""
-    return f"count(max by (uuid) (count_over_time({DEVICES}[{step}])) unless on (uuid) {_devices_at_start(step)})"
+    known = DEVICES.over("count_over_time", step).max_by("uuid")
+    return known.op("unless", _devices_at_start(step), UUID).aggregate("count")
 
 
-def overwritten_namespaces(step: str) -> str:
+def overwritten_namespaces(step: str) -> Expression:
     """Namespaces that Prometheus has replaced by the exporter's, because `honor_labels` is not set."""
-    series = 'container_gpu_energy_joules_total{exported_namespace!=""}'
-    return f"count by (exported_namespace) (count_over_time({series}[{step}]))"
+    overwritten = series(metrics.container_gpu_energy_joules_total).where("exported_namespace", "!=", "")
+    return overwritten.over("count_over_time", step).aggregate("count", ("exported_namespace",))
 
 
-def _devices_at_start(step: str) -> str:
-    return f"max by (uuid) ({DEVICES} offset {step})"
+def _devices_at_start(step: str) -> Expression:
+    return DEVICES.ago(step).max_by("uuid")
 
 
-# -- Gauges. A sample represents the time since the previous sample of its target, so that cells have no gaps, even if
-# -- scrapes were missed.
+# Gauges. A sample represents the time since the previous sample of its target, so that cells have no gaps, even if
+# scrapes were missed.
 
 
-def integral(series: str, step_ms: int, ids: tuple[str, ...]) -> str:
+def integral(gauge: Selector, step_ms: int, ids: tuple[str, ...]) -> Expression:
     """Value times seconds. Each series counts once, even if several jobs scrape it."""
-    return f"topk by ({', '.join(ids)}) (1, {_mean(series, step_ms)} * {_on_target()} {_covered(step_ms)})"
+    return _mean(gauge, step_ms).op("*", _covered(step_ms), TARGET).largest_by(*ids)
 
 
-def presence(series: str, step_ms: int, ids: tuple[str, ...], aggregate: str = "sum_over_time") -> str:
+def presence(gauge: Selector, step_ms: int, ids: tuple[str, ...], aggregate: str = "sum_over_time") -> Expression:
     """The share of its target's scrapes in which a series is 1; with count_over_time, in which it exists."""
-    return f"topk by ({', '.join((*TARGET, *ids))}) (1, {_mean(series, step_ms, aggregate)})"
+    return _mean(gauge, step_ms, aggregate).largest_by(*TARGET, *ids)
 
 
-def gpu_seconds(presence: str, group: tuple[str, ...], step_ms: int) -> str:
+def gpu_seconds(presence: Expression, group: tuple[str, ...], step_ms: int) -> Expression:
     """GPU-seconds. A GPU counts once per group, however many members of the group are on it."""
-    by = tuple(dict.fromkeys(("uuid", *group)))
-    share = f"clamp_max(sum by ({', '.join(dict.fromkeys((*TARGET, *by)))}) ({presence}), 1)"
-    return f"max by ({', '.join(by)}) ({share} * {_on_target()} {_covered(step_ms)})"
+    share = presence.sum_by(*TARGET, "uuid", *group).call("clamp_max", 1)
+    return share.op("*", _covered(step_ms), TARGET).max_by("uuid", *group)
 
 
-def held(presences: Sequence[str], group: tuple[str, ...]) -> str:
+def held(presences: Sequence[Expression], group: tuple[str, ...]) -> Expression:
     """Per device and group, the largest presence: the device was allocated to the group, or in use by it."""
-    by = ", ".join(dict.fromkeys(("uuid", *group)))
-    vectors = [f"clamp_max(sum by ({', '.join(TARGET)}, {by}) ({presence}), 1)" for presence in presences]
-    # A label keeps vectors apart: `or` drops series of the right side that have the labels of one on the left.
-    apart = [f'label_replace({vector}, "presence", "{n}", "", "")' for n, vector in enumerate(vectors)]
-    return f"max by ({by}) ({' or '.join(apart)})"
+    shares = [presence.sum_by(*TARGET, "uuid", *group).call("clamp_max", 1) for presence in presences]
+    return either(shares, "presence").max_by("uuid", *group)
 
 
-def apportioned(holders: str, all_holders: str, group: tuple[str, ...], step_ms: int) -> str:
+def apportioned(holders: Expression, all_holders: Expression, group: tuple[str, ...], step_ms: int) -> Expression:
     """GPU-seconds of the holders of each device, whose shares of a device add up to at most 1.
 
     With the presences p of the holders of a device, a holder gets p / max(1, sum p) of the device. A MIG instance is
     its part of the slices of all instances on its GPU.
     """
-    shares = f"{holders} / on (uuid) group_left () clamp_min(sum by (uuid) ({all_holders}), 1)"
-    on_gpus = f"({shares}) * on (uuid) group_left (gpu_uuid) {_parts_of_gpus(f'{step_ms}ms')}"
-    by_gpu = f"sum by ({', '.join(('gpu_uuid', *group))}) ({on_gpus})"
-    observed = gpu_seconds(presence("gpu_up", step_ms, ("uuid",), "count_over_time"), (), step_ms)
-    return f'label_replace({by_gpu}, "uuid", "$1", "gpu_uuid", "(.+)") * on (uuid) group_left () {observed}'
+    shares = holders.op("/", all_holders.sum_by("uuid").call("clamp_min", 1), UUID)
+    on_gpus = shares.op("*", _parts_of_gpus(f"{step_ms}ms"), UUID, copy=("gpu_uuid",))
+    by_gpu = on_gpus.sum_by("gpu_uuid", *group).relabelled("uuid", "$1", "gpu_uuid", "(.+)")
+    observed = presence(series(metrics.gpu_up), step_ms, UUID, "count_over_time")
+    return by_gpu.op("*", gpu_seconds(observed, (), step_ms), UUID)
 
 
-def _parts_of_gpus(window: str) -> str:
+def _parts_of_gpus(window: str) -> Expression:
     """The part of its GPU that each device is: 1 for a GPU, and for a MIG instance its part of the slices."""
-    by = "max by (uuid, parent_uuid) (max_over_time(gpu_mig_info"
-    slices = " or ".join(f'{by}{{profile=~"{n}[cg].*"}}[{window}])) * {n}' for n in MIG_SLICES)
-    instances = f"({slices} or {by}[{window}])))"
-    parts = f"{instances} / on (parent_uuid) group_left () sum by (parent_uuid) ({instances})"
-    gpus = f'label_replace(max by (uuid) (max_over_time(gpu_up[{window}])) ^ 0, "gpu_uuid", "$1", "uuid", "(.+)")'
-    return f'({gpus} or label_replace({parts}, "gpu_uuid", "$1", "parent_uuid", "(.+)"))'
+
+    def present(instances: Selector) -> Expression:
+        return instances.over("max_over_time", window).max_by("uuid", "parent_uuid")
+
+    info = series(metrics.gpu_mig_info)
+    slices = [present(info.where("profile", "=~", f"{n}[cg].*")).op("*", n) for n in MIG_SLICES]
+    instances = union([*slices, present(info)])
+    parts = instances.op("/", instances.sum_by("parent_uuid"), ("parent_uuid",))
+    gpus = series(metrics.gpu_up).over("max_over_time", window).max_by("uuid").op("^", 0)
+    of_gpus = gpus.relabelled("gpu_uuid", "$1", "uuid", "(.+)")
+    return of_gpus.op("or", parts.relabelled("gpu_uuid", "$1", "parent_uuid", "(.+)"))
 
 
-def _mean(series: str, step_ms: int, aggregate: str = "sum_over_time") -> str:
+def _mean(gauge: Selector, step_ms: int, aggregate: str = "sum_over_time") -> Expression:
     """The mean over the scrapes of the target in the cell; a missing sample counts as 0."""
-    scrapes = f"max by ({', '.join(TARGET)}) (count_over_time({TICK}[{_window(step_ms)}]))"
-    return f"{aggregate}({series}[{_window(step_ms)}]) / {_on_target()} {scrapes}"
+    window = whole_window(step_ms)
+    scrapes = TICK.over("count_over_time", window).max_by(*TARGET)
+    return gauge.over(aggregate, window).op("/", scrapes, TARGET)
 
 
-def _covered(step_ms: int) -> str:
+def _covered(step_ms: int) -> Expression:
     """The seconds that the scrapes of each target in the cell represent, by the clock of its exporter."""
-    by, window = ", ".join(TARGET), _window(step_ms)
-    start = f"max by ({by}) ({TICK} offset {step_ms}ms) or min by ({by}) (min_over_time({TICK}[{window}]))"
-    elapsed = f"max by ({by}) (max_over_time({TICK}[{window}])) - ({start})"
-    return f"clamp_max(clamp_min({elapsed}, 0), {step_ms / 1000 + LOOKBACK_S:.3f})"  # the clock may have been set
+    window = whole_window(step_ms)
+    first = TICK.over("min_over_time", window).aggregate("min", TARGET)
+    start = TICK.ago(f"{step_ms}ms").max_by(*TARGET).op("or", first)
+    elapsed = TICK.over("max_over_time", window).max_by(*TARGET).op("-", start).call("clamp_min", 0)
+    return elapsed.call("clamp_max", f"{step_ms / 1000 + LOOKBACK_S:.3f}")  # the clock may have been set
 
 
-def _on_target() -> str:
-    return f"on ({', '.join(TARGET)}) group_left ()"
-
-
-def _window(step_ms: int) -> str:
+def whole_window(step_ms: int) -> str:
     """One millisecond less than the step: in Prometheus 2, both ends of a window belong to it."""
     return f"{max(1, step_ms - 1)}ms"
+
+
+# Tokens of servers of language models. Servers are scraped without `honor_labels`, so that `namespace` and `pod` come
+# from service discovery and no server can claim to be another pod. Each counter is aggregated before it is combined
+# with others: whatever labels a server writes, no two series become equal, which would fail the query. A new series
+# counts from its first sample, because a server may have run for long before it was scraped.
+
+POD = ("namespace", "pod")
+POD_MODEL = (*POD, "model_name")
+ENERGY = series(metrics.container_gpu_energy_joules_total).where("pod", "!=", "")
+WORKERS = series(DYNAMO_REQUESTS).where("pod", "!=", "").where("model", "!=", "")
+SERVERS = tuple(engine for engine in ENGINES if not engine.is_frontend)
+FRONTENDS = tuple(engine for engine in ENGINES if engine.is_frontend)
+COUNTERS = series(*(name for engine in SERVERS for name in (engine.prompt, engine.output))).where("pod", "!=", "")
+READ_TOKENS = {False: metrics.gpu_server_prompt_tokens_total, True: metrics.gpu_server_output_tokens_total}
+"""Tokens that the exporter reads itself, by whether they are output tokens."""
+
+
+def models(window: str) -> Expression:
+    """By namespace, pod and model: the tokens of the model so far, 0 for a worker without counters."""
+    parts = [part for engine in SERVERS for part in _by_model(engine, window)]
+    parts.append(_of_pods(READ_TOKENS[True]).over("max_over_time", window).sum_by(*POD_MODEL))
+    parts.append(_renamed(WORKERS.over("max_over_time", window).sum_by(*POD, "model").op("*", 0)))
+    return either(parts, "term").sum_by(*POD_MODEL)
+
+
+def token_increases(*, output: bool, step: str, models_of_pods: Expression) -> Iterator[Expression]:
+    """Tokens by model in the step that ends now: of pods whose energy is known, and of frontends.
+
+    The model of a pod is not repeated for each server, because VictoriaMetrics limits the length of a query.
+    """
+    terms = [term for engine in SERVERS for term in _terms(_tokens(engine, output), step)]
+    parts = [_deduplicated(term).sum_by(*POD) for term in terms]
+    has_counters = COUNTERS.over("last_over_time", step).max_by(*POD)  # keeps names, so that no two series are equal
+    for term in _terms(READ_TOKENS[output], step):
+        read = term.aggregate("max", without=("job", "instance")).sum_by(*POD)
+        parts.append(read.op("unless", has_counters, POD))
+    has_energy = ENERGY.over("max_over_time", step).max_by(*POD)
+    by_pod = either(parts, "term").sum_by(*POD).op("and", has_energy, POD)
+    yield by_pod.op("*", models_of_pods, POD, copy=("model_name",))
+    terms = [term for engine in FRONTENDS for term in _terms(_tokens(engine, output), step)]
+    by_model = either([_deduplicated(term).sum_by("namespace", "model") for term in terms], "term")
+    counted = COUNTERS.over("last_over_time", step).max_by("namespace", "model_name")
+    fronts = _renamed(by_model.sum_by("namespace", "model"))
+    yield fronts.op("unless", counted, ("namespace", "model_name"))
+
+
+def _terms(metric: str, step: str) -> Iterator[Expression]:
+    """The increase of a counter: the terms continued, reset (the whole value) and new (maximum minus minimum)."""
+    now = _of_pods(metric)
+    start, highest = now.ago(step), now.over("max_over_time", step)
+    yield highest.op("-", start).call("clamp_min", 0)
+    yield now.op("<", start).op("+", 0)  # without the name of the metric, as the others
+    yield highest.op("-", now.over("min_over_time", step)).op("unless", start)
+
+
+def _by_model(engine: Engine, window: str) -> Iterator[Expression]:
+    """Output tokens by pod and model; the vLLM in a Triton writes the label `model`."""
+    counters, (best, other) = _of_pods(engine.output), MODEL_LABELS
+
+    def tokens(counters: Selector, *labels: str) -> Expression:
+        return _deduplicated(counters.over("max_over_time", window)).sum_by(*POD, *labels)
+
+    if not engine.model:
+        yield tokens(counters).relabelled("model_name", engine.name)
+        return
+    if engine.model == best:
+        yield tokens(counters.where(best, "!=", ""), best)
+        if engine is not ENGINES[0]:
+            return
+    yield _renamed(tokens(counters.where(best, "=", ""), other))
+
+
+def _of_pods(metric: str) -> Selector:
+    return series(metric).where("pod", "!=", "")
+
+
+def _tokens(engine: Engine, output: bool) -> str:
+    return engine.output if output else engine.prompt
+
+
+def _deduplicated(counter: Expression) -> Expression:
+    """A server that two jobs scrape counts once."""
+    return counter.aggregate("max", without=("job", "endpoint", "service", "container"))
+
+
+def _renamed(vector: Expression) -> Expression:
+    """The vector with the label `model` as `model_name`."""
+    return vector.relabelled("model_name", "$1", "model", "(.*)")

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from gpuledger.catalog import metrics
 from gpuledger.model import Owner
-from gpuledger.tools.report import promql, tokenql
+from gpuledger.tools.prometheus.expression import Expression, Selector, series
+from gpuledger.tools.report import promql
 from gpuledger.tools.report.promql import Counter
 
 PROCESS = ("uuid", "pid", "process_name")
@@ -16,10 +18,18 @@ PROCESS = ("uuid", "pid", "process_name")
 CONTAINER = ("uuid", "container_id")
 NAMED_CONTAINER = (*CONTAINER, "namespace", "pod", "container")
 """For gauges: a container that only the kubelet knows has no id."""
-OUTSIDE = '{container_id=""}'
-JOBS = "gpu_job_allocation_info"
-CONTAINER_ALLOCATIONS = '{__name__=~"gpu_pod_allocation_info|gpu_container_allocation_info"}'
-ALLOCATIONS = f'{{__name__=~"gpu_pod_allocation_info|gpu_container_allocation_info|{JOBS}"}}'
+PROCESS_ENERGY = series(metrics.gpu_process_energy_joules_total)
+PROCESS_BUSY = series(metrics.gpu_process_busy_seconds_total)
+PROCESS_ACTIVE = series(metrics.gpu_process_active)
+PROCESS_MEMORY = series(metrics.gpu_process_memory_used_bytes)
+CONTAINER_PROCESSES = series(metrics.container_gpu_detected).where("evidence", "=", "process")
+JOBS = series(metrics.gpu_job_allocation_info)
+CONTAINER_ALLOCATIONS = series(metrics.gpu_pod_allocation_info, metrics.gpu_container_allocation_info)
+ALLOCATIONS = series(
+    metrics.gpu_pod_allocation_info, metrics.gpu_container_allocation_info, metrics.gpu_job_allocation_info
+)
+OWN_ALLOCATIONS = {"containers": CONTAINER_ALLOCATIONS, "processes": JOBS, "gpus": ALLOCATIONS}
+"""The allocations that can be in a group, by what is grouped."""
 ALLOCATION = ("uuid", "namespace", "pod", "container", "container_id", "batch_job", "resource", "replica")
 
 
@@ -58,35 +68,34 @@ class Part(Enum):
 class Join:
     """Labels that are not on the series themselves but on another series of value 1."""
 
-    info: str
+    info: Selector | Callable[[str], Expression]
+    """The series with the labels, or a vector for a window, of which the largest series counts."""
     on: tuple[str, ...]
     labels: tuple[str, ...]
     preferred: str = ""
-    """A selector of the series that count if a process has several: its user or account may be known late."""
-    vector: Callable[[str], str] | None = None
-    """The PromQL of a vector for a window, instead of `info`; of several series, the largest counts."""
+    """Series with this label count if a process has several: its user or account may be known late."""
 
-    def apply(self, vector: str, window: str) -> str:
+    def apply(self, vector: Expression, window: str) -> Expression:
         """The vector with the labels. If several series have labels for it, one of the preferred ones counts."""
-        on = ", ".join(self.on)
-        return f"({vector}) * on ({on}) group_left ({', '.join(self.labels)}) {self.best(window)}"
+        return vector.op("*", self.best(window), self.on, self.labels)
 
-    def apply_to_all(self, vector: str, series: str, window: str) -> str:
-        """The same for a vector that is made of `series`, with those for which there are no labels."""
-        on = ", ".join(self.on)
-        info = f"({self.best(window)} or on ({on}) max by ({on}) (max_over_time({series}[{window}])) ^ 0)"
-        return f"({vector}) * on ({on}) group_left ({', '.join(self.labels)}) {info}"
+    def apply_to_all(self, vector: Expression, series: Selector, window: str) -> Expression:
+        """A vector that is made of `series`, with the labels, and with the series for which there are none."""
+        without_labels = series.over("max_over_time", window).max_by(*self.on).op("^", 0)
+        return vector.op("*", self.best(window).op("or", without_labels, self.on), self.on, self.labels)
 
-    def best(self, window: str) -> str:
+    def best(self, window: str) -> Expression:
         """The series with the labels, one for each value of `on`."""
-        on = ", ".join(self.on)
-        if self.vector is not None:
-            return f"(topk by ({on}) (1, {self.vector(window)}) ^ 0)"
-        info = f"max by ({on}, {', '.join(self.labels)}) (max_over_time({self.info}[{window}]))"
+        if not isinstance(self.info, Selector):
+            return self.info(window).largest_by(*self.on).op("^", 0)
+        info = self._labelled(self.info, window)
         if not self.preferred:
-            return f"topk by ({on}) (1, {info})"
-        preferred = info.replace(self.info, f"{self.info}{{{self.preferred}}}")
-        return f"(topk by ({on}) (1, {preferred} * 2 or {info}) ^ 0)"
+            return info.largest_by(*self.on)
+        preferred = self._labelled(self.info.where(self.preferred, "!=", ""), window)
+        return preferred.op("*", 2).op("or", info).largest_by(*self.on).op("^", 0)
+
+    def _labelled(self, info: Selector, window: str) -> Expression:
+        return info.over("max_over_time", window).max_by(*self.on, *self.labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +142,15 @@ class Grouping:
 
 
 def _process_info(*labels: str) -> Join:
-    return Join("gpu_process_info", PROCESS, labels, preferred=f'{labels[0]}!=""')
+    return Join(series(metrics.gpu_process_info), PROCESS, labels, preferred=labels[0])
 
 
 def _workload(*on: str) -> Join:
-    return Join("gpu_owner_info", on, ("workload_kind", "workload_name"))
+    return Join(series(metrics.gpu_owner_info), on, ("workload_kind", "workload_name"))
 
 
-_GPU_MODEL = Join('{__name__=~"gpu_info|gpu_mig_info"}', ("uuid",), ("name",))
-_LANGUAGE_MODEL = Join("", ("namespace", "pod"), ("model_name",), vector=tokenql.models)
+_GPU_MODEL = Join(series(metrics.gpu_info, metrics.gpu_mig_info), ("uuid",), ("name",))
+_LANGUAGE_MODEL = Join(promql.models, ("namespace", "pod"), ("model_name",))
 SERVED = "model"
 """The grouping with tokens."""
 GROUPINGS: Mapping[str, Grouping] = {
@@ -174,7 +183,7 @@ def find_grouping(text: str) -> Grouping:
         if text not in GROUPINGS:
             raise ValueError(f"is not one of {', '.join(GROUPINGS)} or label:NAME, such as label:team")
         return GROUPINGS[text]
-    info = f'gpu_owner_label_info{{label="{match[1]}"}}'
+    info = series(metrics.gpu_owner_label_info).where("label", "=", match[1])
     of_container, of_pod = (Join(info, on, ("value",)) for on in (("container_id",), ("namespace", "pod")))
     needs = f"pod labels need --kubernetes.api and --kubernetes.pod-labels={match[1]} on the exporters"
     return Grouping(text, "containers", (), of_container, of_pod, heads=(text,), needs=needs)
@@ -187,11 +196,16 @@ class Query:
     column: Column
     part: Part
     grouping: Grouping
-    promql: str
+    vector: Expression
     for_new_devices: bool = False
     """Whether the query is needed only if GPUs appeared in the cells."""
-    by_model: bool = False
-    """Whether series are also grouped by the model of the GPU, in the label MODEL_LABEL."""
+    more_labels: tuple[str, ...] = ()
+    """Labels to group by, besides those of the grouping."""
+
+    @property
+    def promql(self) -> Expression:
+        """The whole query."""
+        return self.vector.sum_by(*self.more_labels, *self.grouping.by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +243,9 @@ def queries(
 
 
 def _energy(grouping: Grouping, step: Step) -> Iterator[Query]:
-    processes = Counter("gpu_process_energy_joules_total", (*PROCESS, "method"), may_hide=True)
-    outside = Counter(f"gpu_process_energy_joules_total{OUTSIDE}", (*PROCESS, "method"), may_hide=True)
-    containers = Counter("container_gpu_energy_joules_total", (*CONTAINER, "method"))
+    processes = Counter(PROCESS_ENERGY, (*PROCESS, "method"), may_hide=True)
+    outside = Counter(_outside(PROCESS_ENERGY), (*PROCESS, "method"), may_hide=True)
+    containers = Counter(series(metrics.container_gpu_energy_joules_total), (*CONTAINER, "method"))
     counters = {"containers": [containers], "processes": [processes], "gpus": [containers, outside]}[grouping.of]
     for counter in counters:
         yield from _increases(Column.ENERGY, Part.GROUP, grouping, counter, step)
@@ -239,45 +253,46 @@ def _energy(grouping: Grouping, step: Step) -> Iterator[Query]:
             yield from _increases(Column.ENERGY, Part.ALL_GROUPS, WHOLE, counter, step)
     if grouping.of == "containers":
         yield from _increases(Column.ENERGY, Part.OUTSIDE, WHOLE, outside, step)
-    idle = Counter("gpu_idle_energy_joules_total", ("uuid",))
-    unattributed = Counter('gpu_unattributed_energy_joules_total{reason!="before"}', ("uuid", "reason"))
+    idle = Counter(series(metrics.gpu_idle_energy_joules_total), ("uuid",))
+    unattributed = series(metrics.gpu_unattributed_energy_joules_total).where("reason", "!=", "before")
     yield from _increases(Column.ENERGY, Part.IDLE, WHOLE, idle, step)
-    yield from _increases(Column.ENERGY, Part.UNATTRIBUTED, REASONS, unattributed, step)
-    device = Counter("gpu_energy_joules_total", ("uuid",), of_hardware=True)
+    yield from _increases(Column.ENERGY, Part.UNATTRIBUTED, REASONS, Counter(unattributed, ("uuid", "reason")), step)
+    device = Counter(series(metrics.gpu_energy_joules_total), ("uuid",), of_hardware=True)
     yield from _increases(Column.ENERGY, Part.WHOLE, WHOLE, device, step)
 
 
 def _tokens(grouping: Grouping, step: Step) -> Iterator[Query]:
     """Tokens and parked energy by language model."""
-    parked = Counter("container_gpu_parked_energy_joules_total", CONTAINER)
+    parked = Counter(series(metrics.container_gpu_parked_energy_joules_total), CONTAINER)
     yield from _increases(Column.PARKED, Part.GROUP, grouping, parked, step)
     models = _LANGUAGE_MODEL.best(step.text)
     for column, output in ((Column.PROMPT, False), (Column.OUTPUT, True)):
-        for tokens in tokenql.increases(output=output, step=step.text, models_of_pods=models):
+        for tokens in promql.token_increases(output=output, step=step.text, models_of_pods=models):
             yield Query(column, Part.GROUP, grouping, tokens)
 
 
 def _busy_and_resident(grouping: Grouping, step: Step) -> Iterator[Query]:
-    busy, in_use = Counter("gpu_busy_seconds_total", ("uuid",)), Counter("gpu_in_use_seconds_total", ("uuid",))
+    busy = Counter(series(metrics.gpu_busy_seconds_total), ("uuid",))
+    in_use = Counter(series(metrics.gpu_in_use_seconds_total), ("uuid",))
     yield from _increases(Column.BUSY, Part.WHOLE, WHOLE, busy, step)
     yield from _increases(Column.RESIDENT, Part.WHOLE, WHOLE, in_use, step)
     if grouping.of == "gpus":
         yield from _increases(Column.BUSY, Part.GROUP, grouping, busy, step)
         yield from _increases(Column.RESIDENT, Part.GROUP, grouping, in_use, step)
         return
-    resident = promql.presence("gpu_process_active", step.milliseconds, PROCESS)
     if grouping.of == "processes":
-        busy = Counter("gpu_process_busy_seconds_total", PROCESS, may_hide=True)
+        busy = Counter(PROCESS_BUSY, PROCESS, may_hide=True)
         yield from _increases(Column.BUSY, Part.GROUP, grouping, busy, step)
+        resident = promql.presence(PROCESS_ACTIVE, step.milliseconds, PROCESS)
         yield _gpu_seconds(Column.RESIDENT, Part.GROUP, grouping, resident, step, join=grouping.join)
         return
-    busy = Counter("container_gpu_busy_seconds_total", CONTAINER)
+    busy = Counter(series(metrics.container_gpu_busy_seconds_total), CONTAINER)
     yield from _increases(Column.BUSY, Part.GROUP, grouping, busy, step)
-    outside = Counter(f"gpu_process_busy_seconds_total{OUTSIDE}", PROCESS, may_hide=True)
+    outside = Counter(_outside(PROCESS_BUSY), PROCESS, may_hide=True)
     yield from _increases(Column.BUSY, Part.OUTSIDE, WHOLE, outside, step)
-    resident = promql.presence('container_gpu_detected{evidence="process"}', step.milliseconds, NAMED_CONTAINER)
+    resident = promql.presence(CONTAINER_PROCESSES, step.milliseconds, NAMED_CONTAINER)
     yield _gpu_seconds(Column.RESIDENT, Part.GROUP, grouping, resident, step, join=grouping.join)
-    resident = promql.presence(f"gpu_process_active{OUTSIDE}", step.milliseconds, PROCESS)
+    resident = promql.presence(_outside(PROCESS_ACTIVE), step.milliseconds, PROCESS)
     yield _gpu_seconds(Column.RESIDENT, Part.OUTSIDE, WHOLE, resident, step)
 
 
@@ -287,24 +302,24 @@ def _allocated_and_memory(grouping: Grouping, step: Step) -> Iterator[Query]:
     if grouping.of == "containers":
         jobs = promql.presence(JOBS, step.milliseconds, ALLOCATION)
         yield _gpu_seconds(Column.ALLOCATED, Part.OUTSIDE, WHOLE, jobs, step)
-        allocated = promql.presence(CONTAINER_ALLOCATIONS, step.milliseconds, ALLOCATION)
-    elif grouping.of == "processes":
-        allocated = promql.presence(JOBS, step.milliseconds, ALLOCATION)
     if grouping.has_allocations:
+        allocated = promql.presence(OWN_ALLOCATIONS[grouping.of], step.milliseconds, ALLOCATION)
         yield _gpu_seconds(Column.ALLOCATED, Part.GROUP, grouping, allocated, step, join=grouping.allocation_join)
 
-    def memory(part: Part, grouping: Grouping, series: str, ids: tuple[str, ...]) -> Query:
-        return _sum(Column.MEMORY, part, grouping, promql.integral(series, step.milliseconds, ids), step)
+    def memory(part: Part, grouping: Grouping, gauge: Selector, *ids: str) -> Query:
+        return _sum(Column.MEMORY, part, grouping, promql.integral(gauge, step.milliseconds, ids), step)
 
-    yield memory(Part.WHOLE, WHOLE, "gpu_memory_used_bytes", ("uuid",))
+    gpu_memory = series(metrics.gpu_memory_used_bytes)
+    yield memory(Part.WHOLE, WHOLE, gpu_memory, "uuid")
     if grouping.of == "containers":
-        yield memory(Part.GROUP, grouping, "container_gpu_memory_bytes", (*NAMED_CONTAINER, "method"))
-        yield memory(Part.OUTSIDE, WHOLE, f"gpu_process_memory_used_bytes{OUTSIDE}", PROCESS)
+        container_memory = series(metrics.container_gpu_memory_bytes)
+        yield memory(Part.GROUP, grouping, container_memory, *NAMED_CONTAINER, "method")
+        yield memory(Part.OUTSIDE, WHOLE, _outside(PROCESS_MEMORY), *PROCESS)
     elif grouping.of == "processes":
-        yield memory(Part.GROUP, grouping, "gpu_process_memory_used_bytes", PROCESS)
+        yield memory(Part.GROUP, grouping, PROCESS_MEMORY, *PROCESS)
     else:
-        yield memory(Part.GROUP, grouping, "gpu_memory_used_bytes", ("uuid",))
-    observed = promql.presence("gpu_up", step.milliseconds, ("uuid",), "count_over_time")
+        yield memory(Part.GROUP, grouping, gpu_memory, "uuid")
+    observed = promql.presence(series(metrics.gpu_up), step.milliseconds, ("uuid",), "count_over_time")
     yield _gpu_seconds(Column.OBSERVED, Part.WHOLE, WHOLE, observed, step)
 
 
@@ -313,48 +328,43 @@ def _apportioned(grouping: Grouping, step: Step) -> Iterator[Query]:
     step_ms = step.milliseconds
     everyone = groups = _holders(grouping, step)
     if grouping.of == "containers":
-        resident = promql.presence(f"gpu_process_active{OUTSIDE}", step_ms, PROCESS)
+        resident = promql.presence(_outside(PROCESS_ACTIVE), step_ms, PROCESS)
         outside = promql.held([promql.presence(JOBS, step_ms, ALLOCATION), resident], ())
-        everyone = f'({groups} or label_replace({outside}, "outside", "1", "", ""))'
-        seconds = promql.apportioned(outside, everyone, (), step_ms)
-        yield Query(Column.SHARED, Part.OUTSIDE, WHOLE, _summed((), seconds))
-    seconds = promql.apportioned(groups, everyone, grouping.by, step_ms)
-    yield Query(Column.SHARED, Part.GROUP, grouping, _summed(grouping.by, seconds))
+        everyone = groups.op("or", outside.relabelled("outside", "1"))
+        yield Query(Column.SHARED, Part.OUTSIDE, WHOLE, promql.apportioned(outside, everyone, (), step_ms))
+    yield Query(Column.SHARED, Part.GROUP, grouping, promql.apportioned(groups, everyone, grouping.by, step_ms))
 
 
-def _holders(grouping: Grouping, step: Step) -> str:
+def _holders(grouping: Grouping, step: Step) -> Expression:
     """How much of a cell each group held each device, from 0 to 1."""
-    allocations = {"containers": CONTAINER_ALLOCATIONS, "processes": JOBS, "gpus": ALLOCATIONS}[grouping.of]
-    residents: dict[str, tuple[str, ...]] = {}
+    residents: dict[Selector, tuple[str, ...]] = {}
     if grouping.of != "processes":
-        residents['container_gpu_detected{evidence="process"}'] = NAMED_CONTAINER
+        residents[CONTAINER_PROCESSES] = NAMED_CONTAINER
     if grouping.of != "containers":
-        residents["gpu_process_active"] = PROCESS
+        residents[PROCESS_ACTIVE] = PROCESS
     presences = []
     if grouping.has_allocations:
-        presences.append(_presence(allocations, ALLOCATION, grouping.allocation_join, step))
-    for series, ids in residents.items():
-        presence = _presence(series, ids, grouping.join, step)
+        presences.append(_presence(OWN_ALLOCATIONS[grouping.of], ALLOCATION, grouping.allocation_join, step))
+    for gauge, ids in residents.items():
+        presence = _presence(gauge, ids, grouping.join, step)
         for label in ("pod_uid", "container_id"):  # allocations of pods have neither
             if label in grouping.labels:
-                presence = f'label_replace({presence}, "{label}", "", "pod", ".+")'
+                presence = presence.relabelled(label, "", "pod", ".+")
         presences.append(presence)
     return promql.held(presences, grouping.by)
 
 
-def _presence(series: str, ids: tuple[str, ...], join: Join | None, step: Step) -> str:
-    presence = promql.presence(series, step.milliseconds, ids)
-    return join.apply_to_all(presence, series, step.text) if join else presence
+def _presence(gauge: Selector, ids: tuple[str, ...], join: Join | None, step: Step) -> Expression:
+    presence = promql.presence(gauge, step.milliseconds, ids)
+    return join.apply_to_all(presence, gauge, step.text) if join else presence
 
 
 def _with_models(query: Query, step: Step) -> Query:
     """The query, grouped by the model of the GPU too. The label `name` may already be that of a MIG instance."""
-    by = query.grouping.by
-    vector = query.promql.removeprefix(_summed(by, "").removesuffix("()"))
-    devices = f"max by (uuid) (max_over_time({promql.DEVICES}[{step.text}])) ^ 0"
-    info = f'label_replace({_GPU_MODEL.best(step.text)} or on (uuid) {devices}, "{MODEL_LABEL}", "$1", "name", "(.*)")'
-    with_models = f"{vector} * on (uuid) group_left ({MODEL_LABEL}) {info}"
-    return replace(query, promql=_summed((*by, MODEL_LABEL), with_models), by_model=True)
+    devices = promql.DEVICES.over("max_over_time", step.text).max_by("uuid").op("^", 0)
+    info = _GPU_MODEL.best(step.text).op("or", devices, ("uuid",)).relabelled(MODEL_LABEL, "$1", "name", "(.*)")
+    vector = query.vector.op("*", info, ("uuid",), copy=(MODEL_LABEL,))
+    return replace(query, vector=vector, more_labels=(MODEL_LABEL,))
 
 
 def _increases(column: Column, part: Part, grouping: Grouping, counter: Counter, step: Step) -> Iterator[Query]:
@@ -365,19 +375,19 @@ def _increases(column: Column, part: Part, grouping: Grouping, counter: Counter,
 
 
 def _sum(
-    column: Column, part: Part, grouping: Grouping, vector: str, step: Step, *, for_new_devices: bool = False
+    column: Column, part: Part, grouping: Grouping, vector: Expression, step: Step, *, for_new_devices: bool = False
 ) -> Query:
     joined = grouping.join.apply(vector, step.text) if grouping.join else vector
-    return Query(column, part, grouping, _summed(grouping.by, joined), for_new_devices)
+    return Query(column, part, grouping, joined, for_new_devices)
 
 
 def _gpu_seconds(
-    column: Column, part: Part, grouping: Grouping, presence: str, step: Step, *, join: Join | None = None
+    column: Column, part: Part, grouping: Grouping, presence: Expression, step: Step, *, join: Join | None = None
 ) -> Query:
     joined = join.apply(presence, step.text) if join else presence
-    seconds = promql.gpu_seconds(joined, grouping.by, step.milliseconds)
-    return Query(column, part, grouping, _summed(grouping.by, seconds))
+    return Query(column, part, grouping, promql.gpu_seconds(joined, grouping.by, step.milliseconds))
 
 
-def _summed(by: tuple[str, ...], vector: str) -> str:
-    return f"sum by ({', '.join(by)}) ({vector})"
+def _outside(processes: Selector) -> Selector:
+    """The processes in no container."""
+    return processes.where("container_id", "=", "")

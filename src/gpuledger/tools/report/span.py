@@ -11,8 +11,6 @@ MAX_CELLS = 750
 QUICK_STEPS_S = {1800: 15, 7200: 60}
 """Steps by the longest span that has them. They are shorter than other steps, because processes of a demo or an
 experiment live for seconds, and few cells are needed."""
-LOOKBACK_S = 300
-"""Age up to which Prometheus returns a sample as the current value: a shorter gap between samples is no gap."""
 STEPS_S = (300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 NEAR_MS = 2
 """Tolerance for timestamps, which some servers return as rounded fractions of a second."""
