@@ -137,13 +137,17 @@ class Rows:
 
         A process stays in its container if the provider that knows the container is lost.
         """
-        by_pid, pids = tick.owners.by_pid, tick.resident_pids() | tick.working_pids()
+        by_pid = tick.owners.by_pid
+        lost = [
+            row
+            for row in self._rows.values()
+            if row.owner.container_id and not by_pid.get(row.pid, NOBODY).container_id
+        ]
+        pids = tick.resident_pids() | tick.working_pids() if lost else frozenset()
         kept = {
             row.pid: row.owner
-            for row in self._rows.values()
-            if row.owner.container_id
-            and row.pid in pids
-            and not by_pid.get(row.pid, NOBODY).container_id
+            for row in lost
+            if row.pid in pids
             and not _is_other_process(row, facts.start_ticks if (facts := tick.facts.get(row.pid)) else None)
         }
         return replace(tick, owners=replace(tick.owners, by_pid={**by_pid, **kept})) if kept else tick
