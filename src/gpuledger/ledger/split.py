@@ -82,7 +82,7 @@ class Split:
         """Book shares to processes."""
         self.entries += [(row, method, mj) for row, mj in shares.items() if mj]
 
-    def attribute_single(self, rows: Iterable[Row], mj: int, method: str, parked_mw: int, elapsed_ns: int) -> None:
+    def attribute_single(self, rows: Iterable[Row], method: str, mj: int, parked_mw: int, elapsed_ns: int) -> None:
         """Book energy to the only process. Its parked part is parked power x time, or all of the energy if it is less.
 
         The rest is carried, because the energy counter moves in steps that do not match the intervals.
@@ -125,7 +125,7 @@ def split(
     if interval.restarted:
         # No tick was read in between. That no other process came and went is likely, but not measured.
         if alone and not interval.hidden and not policy.strict:
-            result.attribute_single(rows, energy_mj, "gap", parked_mw or 0, elapsed_ns)
+            result.attribute_single(rows, "gap", energy_mj, parked_mw or 0, elapsed_ns)
         else:
             result.leave(energy_mj, "gap")
     elif not 0 < elapsed_ns <= longest_ns:
@@ -137,7 +137,7 @@ def split(
     elif not rows:
         result.idle_mj = energy_mj
     elif alone and not interval.hidden:
-        result.attribute_single(rows, energy_mj, "exclusive", parked_mw or 0, elapsed_ns)
+        result.attribute_single(rows, "exclusive", energy_mj, parked_mw or 0, elapsed_ns)
     elif policy.strict:
         result.leave(energy_mj, "shared")
     elif rows <= interval.unlisted or (len(rows) == 1 and not interval.hidden):
@@ -159,7 +159,7 @@ def _split_partial(result: Split, interval: Interval, idle_mj: int, above_idle_m
     else:
         result.idle_mj = idle_mj
     if len(interval.rows) == 1:
-        result.attribute_single(interval.rows, interval.energy_mj - idle_mj, "edge", above_idle_mw, elapsed_ns)
+        result.attribute_single(interval.rows, "edge", interval.energy_mj - idle_mj, above_idle_mw, elapsed_ns)
     else:
         busy_ns = {row: ns for row, ns in interval.busy_ns.items() if row in interval.rows}
         result.attribute(apportion(interval.energy_mj - idle_mj, busy_ns), "sm_time")
