@@ -92,7 +92,7 @@ def child(url: str) -> None:
     from gpuledger.driver import source as _source  # noqa: F401
     from gpuledger.integrations.dcgmexporter.poll import Poll, Polling
     from gpuledger.integrations.scrape import Page
-    from gpuledger.model import Allocation, Device, Driver, Owners, Reading, Tick
+    from gpuledger.model import Allocation, Device, Driver, Owner, Owners, Reading, Tick
     from gpuledger.net.address import parse_place
     from gpuledger.web.bodies import UpstreamBodies
     from gpuledger.web.http import parse_head
@@ -106,8 +106,9 @@ def child(url: str) -> None:
     readings = tuple(Reading(device) for device in (*gpus, *instances))
 
     def tick(turn: int) -> Tick:
-        granted = tuple(Allocation(device, "ml", f"pod-{turn}-{device.uuid}", "main") for device in instances)
-        return Tick(1, Driver(up=True), readings, owners=Owners(granted=granted))
+        owners = [Owner(namespace="ml", pod=f"pod-{turn}-{device.uuid}", container="main") for device in instances]
+        granted = tuple(map(Allocation, instances, owners))
+        return Tick(1, Driver(up=True), readings, owners=Owners(allocations=granted))
 
     now_s, held = [0.0], [tick(0)]
     poll = Poll(Page(parse_place(url), 60.0), lambda: held[0], Polling(1.0, 1000.0), monotonic=lambda: now_s[0])

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpuledger.allocations.allocations import AllocationBook, Entry
-from gpuledger.allocations.claims import Claims, claim_key, find_claims
-from gpuledger.allocations.idleness import Idleness
+from gpuledger.allocations.book import AllocationBook, Entry
+from gpuledger.allocations.inforce import Allocations, in_force
+from gpuledger.allocations.states import Idleness
 from gpuledger.ledger.ledger import EnergyBook
 from gpuledger.ledger.memory import MemoryBook
 from gpuledger.ledger.retention import Retention, Total, energy_by_gpu
@@ -85,14 +85,14 @@ class Books:
             ledger.settle(retired.retired_mj[uuid], retired.gone_mj[uuid], containers_mj[uuid])
 
         uses = self._uses.book(tick, self._rows, exited=retired.exited, totals=totals, inferred=memory.inferred)
-        claims = Claims(find_claims(tick), (reading.device for reading in tick.readings))
+        allocations = Allocations(in_force(tick), (reading.device for reading in tick.readings))
         states = self._idleness.states(
-            tick, claims, listed=uses.listed, work=work, memory=memory, lists=lists, elapsed_ns=elapsed_ns
+            tick, allocations, listed=uses.listed, work=work, memory=memory, lists=lists, elapsed_ns=elapsed_ns
         )
         accounts = self._accounts(tick)
         metered = {uuid for uuid, account in accounts.items() if account.energy_mj is not None}
-        allocations = self._allocations.book(
-            claims, states, intervals, metered, elapsed_ns=elapsed_ns, time_ns=tick.time_ns
+        allocation_uses = self._allocations.book(
+            allocations, states, intervals, metered, elapsed_ns=elapsed_ns, time_ns=tick.time_ns
         )
         return replace(
             tick,
@@ -102,7 +102,7 @@ class Books:
             containers=uses.containers,
             accounts=accounts,
             memory=memory.accounts,
-            allocations=allocations,
+            allocations=allocation_uses,
             dropped_allocations=self._allocations.dropped,
             learned=self._energy.fingerprints.learned(),
         )
@@ -142,7 +142,7 @@ class Books:
         self._time.resume({gpu.uuid: GpuTime(busy_ns=gpu.busy_ns, in_use_ns=gpu.in_use_ns) for gpu in state.gpus})
         self._retention.resume([Total(**thawed(total)) for total in state.totals], rows)
         entries = [Entry(**thawed(entry)) for entry in state.allocations]
-        self._allocations.resume((claim_key(entry.device, entry.owner), entry) for entry in entries)
+        self._allocations.resume(entries)
         self._resumed = state
         for gpu in state.gpus:
             if gpu.ledger is not None:

@@ -17,17 +17,22 @@ JOB = Owner(job="slurm/211", user="alice")
 
 def grant(owner: Owner = POD, device: Device = GPU, replica: str = "") -> Allocation:
     """The device, allocated to the pod by the kubelet."""
-    return Allocation(device, owner.namespace, owner.pod, owner.container, "nvidia.com/gpu", replica)
+    return Allocation(device, replace(owner, container_id="", pod_uid=""), "nvidia.com/gpu", replica)
 
 
-def entitled(owner: Owner = POD, device: Device = GPU) -> Holder:
+def to_docker(device: Device = GPU) -> Allocation:
+    """The device, passed to a container by Docker."""
+    return Allocation(device, DOCKER)
+
+
+def running(owner: Owner = POD, device: Device = GPU) -> Holder:
     """The pod's running container, as a runtime reports it."""
     return Holder(device, owner, "allocation")
 
 
 def with_allocations(tick: Tick, owners: dict[int, Owner] | None = None, **allocations: Any) -> Tick:
     """The tick with these owners of processes and these fields of `Owners`."""
-    allocations.setdefault("granted", (grant(),))
+    allocations.setdefault("allocations", (grant(),))
     return replace(tick, owners=replace(tick.owners, by_pid=owners or {}, **allocations))
 
 

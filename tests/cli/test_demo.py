@@ -70,7 +70,7 @@ def test_the_first_minute_shows_everything() -> None:
     assert any(use.owner.user == "alice" for tick in ticks for use in tick.processes)
     assert last.accounts[last.readings[0].device.uuid].retired_mj > 1_000_000
     unused = last.readings[2].device
-    assert [grant.pod for grant in last.owners.granted if grant.device == unused] == ["notebook-dana-0"]
+    assert [found.owner.pod for found in last.owners.allocations if found.device == unused] == ["notebook-dana-0"]
     assert not last.accounts[unused.uuid].in_use
     inferred = [use for tick in ticks for use in tick.containers if use.inferred_bytes]
     assert {use.owner.container for use in inferred} == {"triton"}

@@ -131,25 +131,28 @@ def test_idle_allocated_gpu_shows_its_pod() -> None:
     given = {"a": IDLE.uuid, "b": f"{GPU.uuid}::0", "c": f"{GPU.uuid}::1"}
     source = Source(allocations=tuple(_allocation(pod, device_id) for pod, device_id in given.items()))
 
-    granted = Resolver([source]).resolve(tick_of(devices=(GPU, IDLE))).owners.granted
+    found = Resolver([source]).resolve(tick_of(devices=(GPU, IDLE))).owners.allocations
 
-    assert [(g.device.index, g.pod, g.replica) for g in granted] == [(1, "a", ""), (0, "b", "0"), (0, "c", "1")]
+    assert [(a.device.index, a.owner.pod, a.replica) for a in found] == [(1, "a", ""), (0, "b", "0"), (0, "c", "1")]
 
 
 def test_devices_docker_gave() -> None:
     """What a container was started with is shown, whether it uses it or not."""
     source = Source(containers={C: Container(C, "ollama", device_ids=("all",))})
 
-    given = Resolver([source]).resolve(tick_of(devices=(GPU, IDLE))).owners.given
+    found = Resolver([source]).resolve(tick_of(devices=(GPU, IDLE))).owners.allocations
 
-    assert [(device.index, *whom) for device, *whom in given] == [(0, "ollama", C), (1, "ollama", C)]
+    assert [(a.device.index, a.owner.container, a.owner.container_id) for a in found] == [
+        (0, "ollama", C),
+        (1, "ollama", C),
+    ]
 
 
 def test_device_id_nobody_knows_is_counted() -> None:
     """An id of an unknown form is counted and given to nobody."""
     owners = Resolver([Source(allocations=(_allocation("a", "device0::1"),))]).resolve(tick_of()).owners
 
-    assert (owners.granted, owners.unknown_device_ids) == ((), 1)
+    assert (owners.allocations, owners.unknown_device_ids) == ((), 1)
 
 
 def test_conflicts_are_counted_once() -> None:

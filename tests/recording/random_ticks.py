@@ -44,7 +44,6 @@ def records(kind: Any, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any
 
 
 DEVICES = st.builds(Device, st.integers(0, 2), st.sampled_from(["GPU-a", "GPU-b"])) | records(Device)
-ALLOCATED = st.tuples(DEVICES, TEXTS, TEXTS)
 FACTS = st.builds(Facts, st.integers(1, 5), st.integers(0, 2), st.integers(0, 2)) | records(Facts)
 
 
@@ -62,10 +61,8 @@ def recordings(draw: st.DrawFn) -> list[Tick]:
                 readings=tuple(draw(st.lists(records(Reading, device=DEVICES), max_size=3))),
                 facts={one.pid: one for one in facts},
                 owners=Owners(
-                    granted=tuple(draw(st.lists(records(Allocation, device=DEVICES), max_size=2))),
+                    allocations=tuple(draw(st.lists(records(Allocation, device=DEVICES), max_size=2))),
                     holders=tuple(draw(st.lists(records(Holder, device=DEVICES), max_size=2))),
-                    given=tuple(draw(st.lists(ALLOCATED, max_size=2))),
-                    granted_jobs=tuple(draw(st.lists(ALLOCATED, max_size=2))),
                     job_uids=draw(st.dictionaries(TEXTS, TEXTS, max_size=2)),
                     running=draw(st.frozensets(TEXTS, max_size=2)),
                 ),

@@ -15,7 +15,20 @@ from hypothesis import strategies as st
 
 from gpuledger.errors import RecordingError, UsageError
 from gpuledger.loop import Loop
-from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Slot, Tick
+from gpuledger.model import (
+    Activity,
+    Allocation,
+    Device,
+    Driver,
+    Facts,
+    Owner,
+    Owners,
+    Reading,
+    Resident,
+    Sample,
+    Slot,
+    Tick,
+)
 from gpuledger.recording import recording as module
 from gpuledger.recording.recording import Decoder, Encoder, check_header, header, load, read_packed, recording
 from gpuledger.recording.replay import Replay
@@ -123,8 +136,10 @@ def test_allocations_of_docker_and_of_jobs_have_an_idle_ledger(tmp_path: Path) -
     """Replayed on another host, without a daemon and a prolog."""
     device = TICKS[0].readings[0].device
     owners = Owners(
-        given=((device, "triton", "d1"),),
-        granted_jobs=((device, "211", "phys"),),
+        allocations=(
+            Allocation(device, Owner(container="triton", container_id="d1")),
+            Allocation(device, Owner(job="211", account="phys")),
+        ),
         job_uids={"211": "1001"},
         running=frozenset({"d1"}),
     )

@@ -35,7 +35,7 @@ def on(owner: Owner, device: Device, *, active: bool = True) -> ProcessUse:
 
 def given_to(owner: Owner, device: Device) -> Allocation:
     """A device that the kubelet allocated."""
-    return Allocation(device, owner.namespace, owner.pod, owner.container)
+    return Allocation(device, Owner(namespace=owner.namespace, pod=owner.pod, container=owner.container))
 
 
 def node() -> Tick:
@@ -49,7 +49,7 @@ def node() -> Tick:
         driver=Driver(up=True),
         readings=(*readings, Reading(INSTANCE, activity=Activity(sm_pct=50.0, dram_pct=20.0))),
         processes=(on(LLM, GPUS[0]), on(LLM, GPUS[1]), on(WEB, GPUS[2], active=False), on(WEB, INSTANCE)),
-        owners=Owners(granted=(given_to(LLM, GPUS[0]), given_to(WEB, GPUS[2])), providers=(KUBELET,)),
+        owners=Owners(allocations=(given_to(LLM, GPUS[0]), given_to(WEB, GPUS[2])), providers=(KUBELET,)),
     )
 
 

@@ -103,7 +103,7 @@ def test_the_workload_of_a_pod_without_a_process() -> None:
     """The workload is known from the containers of the pod."""
     waiting = replace(LLM, pod="llm-7-y")
     tick = replace(node(), processes=(), owners=Owners(
-        granted=(given_to(waiting, GPUS[2]),), holders=(Holder(GPUS[2], waiting, "allocation"),)))  # fmt: skip
+        allocations=(given_to(waiting, GPUS[2]),), holders=(Holder(GPUS[2], waiting, "allocation"),)))  # fmt: skip
 
     assert numbers("?workload=llm&in_use=allocated", tick)["gpus_in_use"] == 1
 
@@ -172,7 +172,7 @@ def test_sums_of_nodes_give_the_mean_of_the_cluster(gpus: list[tuple[int, bool, 
             tuple(Reading(d, utilization_pct=percent) for d, (percent, _, _) in zip(devices, some, strict=True)),
             processes=tuple(on(LLM, d) for d, (_, resident, _) in zip(devices, some, strict=True) if resident),
             owners=Owners(
-                granted=tuple(given_to(LLM, d) for d, (_, _, held) in zip(devices, some, strict=True) if held),
+                allocations=tuple(given_to(LLM, d) for d, (_, _, held) in zip(devices, some, strict=True) if held),
                 providers=(KUBELET,),
             ),
         )

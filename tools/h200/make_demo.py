@@ -160,17 +160,21 @@ def named(ticks: Sequence[Tick], gpu: Gpu, index: int) -> list[Tick]:
         )  # fmt: skip
         by_pid = {pid: _named(owners[tick.facts[pid].name], owner) for pid, owner in tick.owners.by_pid.items()}
         facts = {pid: _of_user(facts, owners[facts.name]) for pid, facts in tick.facts.items()}
-        granted = tuple(Allocation(device, *place, resource="nvidia.com/gpu") for place in gpu.allocated)
+        granted = tuple(Allocation(device, _pod(*place), "nvidia.com/gpu") for place in gpu.allocated)
         holders = tuple(_holder(holder, device, gpu) for holder in tick.owners.holders if holder.evidence == "maps")
         result.append(
             replace(
                 tick,
                 readings=(replace(tick.readings[0], device=device),),
                 facts=facts,
-                owners=Owners(by_pid=by_pid, granted=granted, holders=holders),
+                owners=Owners(by_pid=by_pid, allocations=granted, holders=holders),
             )
         )
     return result
+
+
+def _pod(namespace: str, pod: str, container: str) -> Owner:
+    return Owner(namespace=namespace, pod=pod, container=container)
 
 
 def _unlisted(tick: Tick) -> Tick:
@@ -211,7 +215,7 @@ def combined(gpus: Sequence[Sequence[Tick]]) -> list[Tick]:
             facts={pid: facts for tick in ticks for pid, facts in tick.facts.items()},
             owners=Owners(
                 by_pid={pid: owner for tick in ticks for pid, owner in tick.owners.by_pid.items()},
-                granted=tuple(grant for tick in ticks for grant in tick.owners.granted),
+                allocations=tuple(found for tick in ticks for found in tick.owners.allocations),
                 holders=tuple(holder for tick in ticks for holder in tick.owners.holders),
             ),
         )

@@ -8,6 +8,9 @@ from gpuledger.catalog.family import Kind, Thing, at
 from gpuledger.model import (
     EVIDENCE,
     NO_INDEX,
+    TO_CONTAINER,
+    TO_JOB,
+    TO_POD,
     Allocation,
     AllocationUse,
     Device,
@@ -41,8 +44,9 @@ def _process(use: ProcessUse) -> tuple[str, ...]:
     return (str(use.resident.pid), *_device(use.device), name, *names)
 
 
-def _grant(grant: Allocation) -> tuple[str, ...]:
-    return (*_device(grant.device), grant.namespace, grant.pod, grant.container, grant.resource, grant.replica)
+def _allocated(kind: str, labels: Callable[[Allocation], Iterable[str]]) -> Callable[[Tick], Iterable[Thing]]:
+    """The allocations to owners of a kind, with the labels of their owner."""
+    return lambda tick: [((*_device(a.device), *labels(a)), a) for a in tick.owners.allocations if a.kind == kind]
 
 
 def _gpus(tick: Tick) -> Iterable[Reading]:
@@ -102,7 +106,7 @@ ACCESS = Kind((*OWNER_LABELS, *DEVICE, "evidence"), _access)
 OWNER = Kind(OWNER_LABELS, lambda tick: [(_owner(use.owner), use.owner) for use in tick.containers])
 CONTAINER_ALLOCATION = Kind(
     (*DEVICE, "container", "container_id"),
-    lambda tick: [((*_device(device), *container), container) for device, *container in tick.owners.given],
+    _allocated(TO_CONTAINER, lambda a: (a.owner.container, a.owner.container_id)),
 )
 ALLOCATION_LABELS = ("namespace", "pod", "container", "container_id", "batch_job")
 
@@ -119,11 +123,11 @@ CURRENT_ALLOCATION = Kind(
 )
 JOB_ALLOCATION = Kind(
     (*DEVICE, "batch_job", "batch_account"),
-    lambda tick: [((*_device(device), *job), job) for device, *job in tick.owners.granted_jobs],
+    _allocated(TO_JOB, lambda a: (a.owner.job, a.owner.account)),
 )
 SERVER = Kind(("server", *OWNER_LABELS), _servers)
 """The servers of language models of one owner."""
 POD_ALLOCATION = Kind(
     (*DEVICE, "namespace", "pod", "container", "resource", "replica"),
-    lambda tick: [(_grant(grant), grant) for grant in tick.owners.granted],
+    _allocated(TO_POD, lambda a: (a.owner.namespace, a.owner.pod, a.owner.container, a.resource, a.replica)),
 )

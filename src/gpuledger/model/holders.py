@@ -7,7 +7,7 @@ device to it. Dialects, upstream enrichment, scaling and the inference of unlist
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpuledger.model import (
@@ -16,6 +16,7 @@ from gpuledger.model import (
     OUTSIDE,
     SHORT_ID,
     Account,
+    Allocation,
     ContainerUse,
     Device,
     Holder,
@@ -44,22 +45,13 @@ NO_HOLDER = HolderLabels()
 # -- allocations
 
 
-def allocations(tick: Tick) -> Iterator[tuple[Device, Owner]]:
-    """Every allocation: the device and the pod, container or job it was allocated to, used or not.
-
-    The workload of a pod is taken from its processes, or from its containers.
-    """
-    owners = tick.owners
-    known = [*(use.owner for use in tick.processes), *(holder.owner for holder in owners.holders)]
+def allocations(tick: Tick) -> Iterator[Allocation]:
+    """Every allocation, with the workload of a pod, which is taken from its processes or from its containers."""
+    known = [*(use.owner for use in tick.processes), *(holder.owner for holder in tick.owners.holders)]
     workloads = {(owner.namespace, owner.pod): owner.workload_name for owner in known if owner.workload_name}
-    for grant in owners.granted:
-        workload = workloads.get((grant.namespace, grant.pod), "")
-        owner = Owner(namespace=grant.namespace, pod=grant.pod, container=grant.container, workload_name=workload)
-        yield grant.device, owner
-    for device, name, container_id in owners.given:
-        yield device, Owner(container=name, container_id=container_id)
-    for device, job, account in owners.granted_jobs:
-        yield device, Owner(job=job, account=account)
+    for allocation in tick.owners.allocations:
+        workload = workloads.get((allocation.owner.namespace, allocation.owner.pod), "") if allocation.owner.pod else ""
+        yield replace(allocation, owner=replace(allocation.owner, workload_name=workload)) if workload else allocation
 
 
 # -- holders of every device, for metrics that are split by container
@@ -138,10 +130,10 @@ def holdings(tick: Tick, *, pod_uid: bool) -> list[Holding]:
 
 def _allocated_labels(tick: Tick, by_device: Mapping[str, Holding]) -> dict[str, list[HolderLabels]]:
     labels: dict[str, dict[HolderLabels, None]] = {}
-    for device, owner in allocations(tick):
-        if device.uuid in by_device and not owner.job:
-            holder = holder_labels(owner, pod_uid=False)
-            labels.setdefault(by_device[device.uuid].reading.device.uuid, {})[holder] = None
+    for allocation in tick.owners.allocations:
+        uuid, owner = allocation.device.uuid, allocation.owner
+        if uuid in by_device and not owner.job:
+            labels.setdefault(by_device[uuid].reading.device.uuid, {})[holder_labels(owner, pod_uid=False)] = None
     return {uuid: list(holders) for uuid, holders in labels.items()}
 
 
@@ -192,17 +184,18 @@ class DevicePods:
 def device_pods(tick: Tick) -> DevicePods:
     """The pods to which each device is allocated; without an allocation, the pod of all its processes."""
     held: dict[str, set[HolderLabels]] = {}
-    for device, owner in allocations(tick):
-        if owner.pod:
-            held.setdefault(device.uuid, set()).add(HolderLabels(owner.namespace, owner.pod, owner.container))
+    for allocation in tick.owners.allocations:
+        if allocation.owner.pod:
+            held.setdefault(allocation.device.uuid, set()).add(holder_labels(allocation.owner, pod_uid=False))
     with_instances = {reading.device.parent_uuid for reading in tick.readings}
     for reading in tick.readings:
         uuid = reading.device.uuid
         if uuid not in held and uuid not in with_instances and (labels := _resident_pod(tick, reading)):
             held[uuid] = labels
     devices = {reading.device.uuid: reading.device for reading in tick.readings}
-    for grant in tick.owners.granted:  # on a machine without a driver
-        devices.setdefault(grant.device.uuid, grant.device)
+    for allocation in tick.owners.allocations:  # on a machine without a driver
+        if allocation.owner.pod:
+            devices.setdefault(allocation.device.uuid, allocation.device)
     return DevicePods(
         devices=tuple(devices.values()),
         holders=tuple((uuid, tuple(sorted(held[uuid]))) for uuid in sorted(held)),

@@ -109,14 +109,39 @@ OUTSIDE = "not in a container"
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A device allocated to a container, whether it is used or not."""
+    """A device allocated to a pod's container, a container or a batch job, whether it is used or not."""
 
     device: Device
-    namespace: str = ""
-    pod: str = ""
-    container: str = ""
+    owner: Owner
+    """Namespace, pod and container; name and id of a container; or number and account of a job."""
     resource: str = ""
+    """The resource of the kubelet, such as nvidia.com/gpu; empty for containers and jobs."""
     replica: str = ""
+
+    @property
+    def key(self) -> AllocationKey:
+        """Its identity."""
+        return allocation_key(self.device, self.owner)
+
+    @property
+    def kind(self) -> str:
+        """TO_POD, TO_CONTAINER or TO_JOB."""
+        return self.key[1]
+
+
+AllocationKey = tuple[str, ...]
+"""uuid of the device, kind of the owner, and its names."""
+TO_POD, TO_CONTAINER, TO_JOB = "pod", "container", "job"
+"""Kinds of owners of allocations."""
+
+
+def allocation_key(device: Device, owner: Owner) -> AllocationKey:
+    """The identity of an allocation; replicas for one container are one allocation."""
+    if owner.pod:
+        return device.uuid, TO_POD, owner.namespace, owner.pod, owner.container
+    if owner.job:
+        return device.uuid, TO_JOB, owner.job
+    return device.uuid, TO_CONTAINER, owner.container_id
 
 
 EVIDENCE = ("maps", "allocation", "environment")
@@ -185,13 +210,10 @@ class Owners:
     by_pid: Mapping[int, Owner] = field(default_factory=dict)
     running: frozenset[str] = frozenset()
     """Ids of containers that have left their GPUs, and have processes or are not checked yet."""
-    granted: tuple[Allocation, ...] = ()
-    granted_jobs: tuple[tuple[Device, str, str], ...] = ()
-    """Devices allocated to jobs, with the job's number and account, from the prolog of a scheduler."""
+    allocations: tuple[Allocation, ...] = ()
+    """Of pods, containers and jobs, in this order."""
     job_uids: Mapping[str, str] = field(default_factory=dict)
-    """The user of each job, by the job's number, from the same prolog."""
-    given: tuple[tuple[Device, str, str], ...] = ()
-    """Devices passed to containers by Docker or Podman, with the container's name and id."""
+    """The user of each job, by the job's number, from the prolog of a scheduler."""
     holders: tuple[Holder, ...] = ()
     providers: tuple[ProviderHealth, ...] = ()
     unresolved: Labelled = ()

@@ -22,14 +22,16 @@ class Allocations:
     """All devices that are allocated, used or not."""
 
     to_pods: tuple[Allocation, ...] = ()
-    to_containers: tuple[tuple[Device, str, str], ...] = ()
-    """With name and id of the container."""
-    by_environment: tuple[tuple[Device, str, str], ...] = ()
-    """The same, known only from NVIDIA_VISIBLE_DEVICES."""
-    to_jobs: tuple[tuple[Device, str, str], ...] = ()
-    """With number and account of the job."""
+    to_containers: tuple[Allocation, ...] = ()
+    by_environment: tuple[Allocation, ...] = ()
+    """Of containers, known only from NVIDIA_VISIBLE_DEVICES."""
+    to_jobs: tuple[Allocation, ...] = ()
     unknown_ids: int = 0
     """Device ids of the kubelet whose format is unknown."""
+
+    def all(self) -> tuple[Allocation, ...]:
+        """Every allocation."""
+        return (*self.to_pods, *self.to_containers, *self.by_environment, *self.to_jobs)
 
 
 def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> Allocations:
@@ -42,27 +44,29 @@ def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> All
     by_uuid = {device.uuid: device for device in known}
     by_index = {(device.index, device.gpu_instance_id): device for device in known}
     to_pods: dict[Allocation, None] = {}
-    to_containers: dict[tuple[Device, str, str], None] = {}
-    by_environment: dict[tuple[Device, str, str], None] = {}
-    to_jobs: list[tuple[Device, str, str]] = []
+    to_containers: dict[Allocation, None] = {}
+    by_environment: dict[Allocation, None] = {}
+    to_jobs: list[Allocation] = []
     unknown_ids = 0
     for provider_names in names:
         for listed in provider_names.allocations:
             ref = devices.parse(listed.device_id)
             unknown_ids += ref.form == "unknown"
-            names_of_owner = (listed.namespace, listed.pod, listed.container, listed.resource)
+            owner = Owner(namespace=listed.namespace, pod=listed.pod, container=listed.container)
             for uuid in index.resolve(ref):
-                to_pods[Allocation(by_uuid[uuid], *names_of_owner, ref.replica or "")] = None
+                to_pods[Allocation(by_uuid[uuid], owner, listed.resource, ref.replica or "")] = None
         # A user's daemon could name the containers of others.
         containers = provider_names.containers.values() if provider_names.uid is None else ()
         for container in containers:
+            owner = Owner(container=container.name, container_id=container.id)
             for ids, allocated in ((container.device_ids, to_containers), (container.visible_ids, by_environment)):
                 for device_id in ids:
                     for uuid in index.resolve(devices.parse(device_id)):
-                        allocated[by_uuid[uuid], container.name, container.id] = None
+                        allocated[Allocation(by_uuid[uuid], owner)] = None
         for place, jobs in provider_names.jobs.items():
             if place in by_index:
-                to_jobs += [(by_index[place], job, provider_names.accounts.get(job, "")) for job in jobs]
+                accounts = provider_names.accounts
+                to_jobs += [Allocation(by_index[place], Owner(job=job, account=accounts.get(job, ""))) for job in jobs]
     return Allocations(
         to_pods=tuple(to_pods),
         to_containers=tuple(to_containers),
@@ -85,18 +89,18 @@ def holders_by_allocation(
     running = {(c.namespace, c.pod, c.name): c for known in names for c in known.containers.values() if c.pod}
     holders: dict[Holder, None] = {}
     for allocation in allocations.to_pods:
-        owner = _pod_owner(allocation, running)
-        if owner is not None:
-            holders[Holder(allocation.device, with_names(owner), ALLOCATION)] = None
+        in_pod = _running_owner(allocation.owner, running)
+        if in_pod is not None:
+            holders[Holder(allocation.device, with_names(in_pod), ALLOCATION)] = None
     for evidence, allocated in ((ALLOCATION, allocations.to_containers), (ENVIRONMENT, allocations.by_environment)):
-        for device, _, container_id in allocated:
-            holders[Holder(device, with_names(Owner(container_id=container_id)), evidence)] = None
+        for allocation in allocated:
+            owner = Owner(container_id=allocation.owner.container_id)
+            holders[Holder(allocation.device, with_names(owner), evidence)] = None
     return tuple(holders)
 
 
-def _pod_owner(allocation: Allocation, running: dict[tuple[str, str, str], Container]) -> Owner | None:
+def _running_owner(owner: Owner, running: dict[tuple[str, str, str], Container]) -> Owner | None:
     """None if the pod has ended: kubelets before 1.34 still list it, but no provider lists its containers."""
-    owner = Owner(namespace=allocation.namespace, pod=allocation.pod, container=allocation.container)
     container = running.get((owner.namespace, owner.pod, owner.container))
     if container is None:
         return None if running else owner

@@ -62,7 +62,7 @@ def certainty(tick: Tick, owner: Owner) -> str:
         return ""
     if owner.pod and owner.pod_match != BY_DEVICE:
         return "reported for its container or pod uid: certain"
-    allocated = _containers(tick.owners.granted)
+    allocated = _containers(tick.owners.allocations)
     members = {pid: other for pid, other in tick.owners.by_pid.items() if other.pod_uid == owner.pod_uid}
     held = sorted(_devices(tick, members).get(owner.pod_uid, ()))
     if not owner.pod:
@@ -92,8 +92,10 @@ def _containers(allocations: Iterable[Allocation]) -> Allocated:
     """The containers with an allocation, by device and pod."""
     containers: Allocated = {}
     for allocation in allocations:
-        pods = containers.setdefault(allocation.device.uuid, {})
-        pods.setdefault((allocation.namespace, allocation.pod), set()).add(allocation.container)
+        owner = allocation.owner
+        if owner.pod:
+            pods = containers.setdefault(allocation.device.uuid, {})
+            pods.setdefault((owner.namespace, owner.pod), set()).add(owner.container)
     return containers
 
 

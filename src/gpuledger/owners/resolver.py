@@ -107,10 +107,8 @@ class Resolver:
         owners = Owners(
             by_pid=by_pid,
             running=tick.owners.running | self._still_running(previous),
-            granted=(*tick.owners.granted, *allocations.to_pods),
-            granted_jobs=(*tick.owners.granted_jobs, *allocations.to_jobs),
+            allocations=(*tick.owners.allocations, *allocations.all()),
             job_uids={**tick.owners.job_uids, **self._names.job_uids()},
-            given=(*tick.owners.given, *allocations.to_containers, *allocations.by_environment),
             holders=(*tick.owners.holders, *self._holders, *self._suspects()),
             providers=tuple(source.health for source in self._sources),
             unresolved=tuple((reason, count) for reason, count in sorted(reasons.items()) if count),
@@ -257,7 +255,7 @@ class _Conflicts:
         """Conflicts since start. Each process and device counts once."""
         pods: dict[str, set[tuple[str, str]]] = {}
         for allocation in allocations:
-            pods.setdefault(allocation.device.uuid, set()).add((allocation.namespace, allocation.pod))
+            pods.setdefault(allocation.device.uuid, set()).add((allocation.owner.namespace, allocation.owner.pod))
         conflicts = {}
         for reading in tick.readings:
             allocated = pods.get(reading.device.uuid)

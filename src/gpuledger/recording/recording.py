@@ -14,6 +14,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,6 @@ RECORD_AGAIN = "record it again"
 WRONG_FILE = "name a file that `gpuledger record` wrote"
 ALWAYS = ("t", "alive", "readings")
 """Fields of a line that are written even if they are empty."""
-AllocatedTo = tuple[tuple[Device, str, str], ...]
 
 
 def header(**about: str | float) -> dict[str, Any]:
@@ -60,6 +60,18 @@ def check_header(line: str) -> dict[str, Any]:
     return head
 
 
+@dataclass(frozen=True, slots=True)
+class _PodAllocation:
+    """An allocation in recordings from before 0.2."""
+
+    device: Device
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    resource: str = ""
+    replica: str = ""
+
+
 class Encoder:
     """Encodes the ticks of one recording as lines."""
 
@@ -75,8 +87,7 @@ class Encoder:
         readings = self._plain(tick.readings)
         alive = self._plain(tuple(tick.facts.values()))
         owned = self._plain(tuple(by_pid.get(pid, Owner()) for pid in tick.facts)) if by_pid else []
-        granted, holders = self._plain(owners.granted), self._plain(owners.holders)
-        given, granted_jobs = self._plain(owners.given), self._plain(owners.granted_jobs)
+        allocations, holders = self._plain(owners.allocations), self._plain(owners.holders)
         new = {kind: numbered_from(first[kind], known) for kind, known in self._numbers.items()}
         row = {
             "t": tick.time_ns,
@@ -86,10 +97,8 @@ class Encoder:
             "alive": alive,
             "owners": new[Owner],
             "owned": owned,
-            "granted": granted,
+            "allocations": allocations,
             "holders": holders,
-            "given": given,
-            "granted_jobs": granted_jobs,
             "job_uids": dict(owners.job_uids),
             "running": sorted(owners.running),
             "readings": readings,
@@ -129,10 +138,8 @@ class Decoder:
                 owners=Owners(
                     by_pid={known.pid: owner for known, owner in zip(facts, owned, strict=False)},
                     running=frozenset(self._read(row, "running", tuple[str, ...])),
-                    granted=self._read(row, "granted", tuple[Allocation, ...]),
-                    granted_jobs=self._read(row, "granted_jobs", AllocatedTo),
+                    allocations=self._allocations(row),
                     job_uids=check(Mapping[str, str], row.get("job_uids", {}), "job_uids"),
-                    given=self._read(row, "given", AllocatedTo),
                     holders=self._read(row, "holders", tuple[Holder, ...]),
                 ),
             )
@@ -143,9 +150,20 @@ class Decoder:
         except (ValueError, TypeError) as error:
             raise RecordingError(str(error), kind="damaged") from None
 
+    def _allocations(self, row: dict[str, Any]) -> tuple[Allocation, ...]:
+        if "granted" in row:  # a recording from before 0.2
+            pods = self._read(row, "granted", tuple[_PodAllocation, ...])
+            return tuple(Allocation(p.device, _owner(p), p.resource, p.replica) for p in pods)
+        allocations: tuple[Allocation, ...] = self._read(row, "allocations", tuple[Allocation, ...])
+        return allocations
+
     def _read(self, row: dict[str, Any], name: str, hint: Any, data: Any = None) -> Any:
         """A list of the line; empty if the line lacks it."""
         return check(hint, row.get(name, []) if data is None else data, name, self._numbered)
+
+
+def _owner(pod: _PodAllocation) -> Owner:
+    return Owner(namespace=pod.namespace, pod=pod.pod, container=pod.container)
 
 
 def _readings(data: Any) -> Any:

@@ -10,10 +10,9 @@ import zlib
 from collections import Counter
 from typing import Any
 
-from gpuledger.allocations.claims import claim_key
 from gpuledger.errors import JournalError
 from gpuledger.ledger.state import State
-from gpuledger.model import BUSY, IDLE_REASONS, UNKNOWN_STATE, Device, Labelled, Owner
+from gpuledger.model import BUSY, IDLE_REASONS, UNKNOWN_STATE, Device, Labelled, Owner, allocation_key
 from gpuledger.storage.codec import numbered_from, parse, plain, record, records
 
 VERSION = 3
@@ -119,7 +118,7 @@ def _check(state: State) -> None:
 
 
 def _check_allocations(state: State) -> None:
-    if len({claim_key(entry.device, entry.owner) for entry in state.allocations}) != len(state.allocations):
+    if len({allocation_key(entry.device, entry.owner) for entry in state.allocations}) != len(state.allocations):
         raise ValueError("an allocation occurs twice")
     for entry in state.allocations:
         if not {name for name, _ in (*entry.times_ns, *entry.energy_mj)} <= STATES:

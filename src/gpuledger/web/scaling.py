@@ -73,7 +73,7 @@ def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
     """The numbers of GPUs and MIG instances that a selected owner uses or that are allocated to one."""
     resident = {use.device.uuid for use in tick.processes if use.active and selection.matches(use.owner)}
     allocated_to = list(holders.allocations(tick))
-    allocated_uuids = {device.uuid for device, owner in allocated_to if selection.matches(owner)}
+    allocated_uuids = {a.device.uuid for a in allocated_to if selection.matches(a.owner)}
     all_owners = not any(getattr(selection, name) for name in SELECTORS)
     gpus = used = allocated = 0
     percent = memory_percent = 0.0
@@ -119,7 +119,7 @@ def _unknown(tick: Tick, selection: Selection) -> str:
 def _is_known(tick: Tick, name: str) -> bool:
     """Whether a provider reports this name, or an owner has it."""
     field = "workload_name" if name == "workload" else name
-    owners = [*(use.owner for use in tick.processes), *(owner for _, owner in holders.allocations(tick))]
+    owners = [*(use.owner for use in tick.processes), *(a.owner for a in holders.allocations(tick))]
     return _is_up(tick, NAME_PROVIDERS[name]) or any(getattr(owner, field) for owner in owners)
 
 

@@ -158,7 +158,7 @@ def node(*uses: ContainerUse, owners: dict[int, Owner] | None = None, given: Any
     by_pid = owners if owners is not None else {n: use.owner for n, use in enumerate(uses, 1) if use.processes}
     booked: dict[str, Any] = {name: {GPU.uuid: reading.pop(key)} for key, name in BOOKED.items() if key in reading}
     told = {"residents": tuple(Resident(pid, "compute") for pid in by_pid), "samples": (), **reading}
-    owners_ = Owners(by_pid=by_pid, granted=given)
+    owners_ = Owners(by_pid=by_pid, allocations=given)
     return Tick(5, Driver(up=True), (Reading(GPU, **told),), owners=owners_, containers=uses, **booked)
 
 
@@ -245,7 +245,7 @@ def test_unknown_values_are_absent_and_not_zero() -> None:
 def test_the_holder_of_a_gpu(owners: dict[int, Owner], given: list[str], holder: HolderLabels, alone: bool) -> None:
     """The only pod with a process or an allocation, or none."""
     inside = {owner.container_id: owner for owner in owners.values() if owner.container_id}
-    granted = tuple(Allocation(GPU, "ml", pod, "main") for pod in given)
+    granted = tuple(Allocation(GPU, Owner(namespace="ml", pod=pod, container="main")) for pod in given)
 
     (place,) = holdings(node(*map(use, inside.values()), owners=owners, given=granted), pod_uid=False)
 
@@ -254,7 +254,7 @@ def test_the_holder_of_a_gpu(owners: dict[int, Owner], given: list[str], holder:
 
 def test_a_waiting_holder_has_a_part_of_0() -> None:
     """A pod that was given a part of a shared GPU and has no process there: 0, which is how idle pods are found."""
-    granted = tuple(Allocation(GPU, "ml", pod, "main") for pod in ("train-a", "train-b"))
+    granted = tuple(Allocation(GPU, Owner(namespace="ml", pod=pod, container="main")) for pod in ("train-a", "train-b"))
     tick = node(use(A, memory_bytes=10 * MIB, sm_pct=30), given=granted, utilization_pct=30, memory_used_bytes=10 * MIB)
 
     assert values(tick, "utilization_pct") == {OF_A: 30, OF_B: 0, NO_HOLDER: 0}
@@ -373,7 +373,7 @@ OF_X = HolderLabels(container="c" * 12)
 
 def granted_to(*pods: str) -> tuple[Allocation, ...]:
     """The GPU, to these."""
-    return tuple(Allocation(GPU, "ml", pod, "main") for pod in pods)
+    return tuple(Allocation(GPU, Owner(namespace="ml", pod=pod, container="main")) for pod in pods)
 
 
 def test_two_unnamed_pods_where_one_was_given_the_gpu() -> None:

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from gpuledger.catalog.dialects import Choices, families_of
-from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, ProcessUse, Reading, Resident, Sample, Tick
+from gpuledger.model import (
+    Activity,
+    Allocation,
+    Device,
+    Driver,
+    Facts,
+    Owner,
+    Owners,
+    ProcessUse,
+    Reading,
+    Resident,
+    Sample,
+    Tick,
+)
 from gpuledger.web.negotiate import Format
 from gpuledger.web.text import Renderer
 
@@ -92,8 +105,8 @@ def test_an_instance_has_the_minor_number_and_power_of_its_gpu() -> None:
 
 def test_the_labels_of_an_allocation_do_not_depend_on_its_processes() -> None:
     """The user comes from the prolog before, while and after a process runs; without one, it stays empty."""
-    granted = tuple((GPUS[n], job, "") for n, job in ((0, "209"), (1, "211"), (2, "211"), (2, "212")))
-    tick = node(granted_jobs=granted, job_uids={"209": "2000", "211": "2001"})
+    granted = tuple(Allocation(GPUS[n], Owner(job=job)) for n, job in ((0, "209"), (1, "211"), (2, "211"), (2, "212")))
+    tick = node(allocations=granted, job_uids={"209": "2000", "211": "2001"})
 
     assert set(lines(tick, "nvidia_gpu_duty_cycle")) == {
         ("GPU-0", "209:2000"), ("GPU-1", "211:2001"), ("GPU-2", "211:2001"), ("GPU-2", "212:"), ("GPU-3", ":"),
@@ -103,9 +116,9 @@ def test_the_labels_of_an_allocation_do_not_depend_on_its_processes() -> None:
 def test_a_part_that_is_not_known_is_absent() -> None:
     """On a shared GPU without samples of a process there is no duty cycle; a job without a process has 0."""
     processes = (use(GPUS[0], 1, "slurm/211", None), use(GPUS[0], 2, "slurm/212", 7))
-    granted = tuple((GPUS[0], job, "") for job in ("211", "212", "213"))
+    granted = tuple(Allocation(GPUS[0], Owner(job=job)) for job in ("211", "212", "213"))
     tick = Tick(1, Driver(up=True), (reading(GPUS[0], *(p.resident for p in processes)),), processes=processes,
-                owners=Owners(granted_jobs=granted))  # fmt: skip
+                owners=Owners(allocations=granted))  # fmt: skip
 
     assert lines(tick, "nvidia_gpu_duty_cycle") == {("GPU-0", "212:"): 7, ("GPU-0", "213:"): 0}
     assert lines(tick, "nvidia_gpu_jobUid") == {}

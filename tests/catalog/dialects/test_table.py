@@ -56,7 +56,7 @@ def test_labels_of_dcgm() -> None:
     gpu = Device(0, "GPU-1", "NVIDIA H200", "00000000:06:00.0", driver_version="580.1")
     instance = Device(0, "MIG-1", parent_uuid="GPU-1", gpu_instance_id=3, mig_profile="1g.18gb")
     readings = (Reading(gpu, temperatures_c=(("gpu", 40),)), Reading(instance, memory_free_bytes=1 << 30))
-    owners = Owners(granted=(Allocation(instance, "ml", "train", "main"),))
+    owners = Owners(allocations=(Allocation(instance, Owner(namespace="ml", pod="train", container="main")),))
 
     body = render(Tick(1, Driver(up=True), readings, owners=owners), Choices(hostname="node1"))
 
@@ -101,6 +101,7 @@ dcgm_memory_clock{container_name="pod1-ctr",gpu="1",pod_name="pod1",pod_namespac
 def test_the_sample_of_the_older_exporter() -> None:
     """Two idle GPUs of one pod give what its README shows: names, types, labels in their order, values."""
     gpus = [Device(0, "GPU-2b39"), Device(1, "GPU-9567")]
+    pod = Owner(namespace="default", pod="pod1", container="pod1-ctr")
     tick = Tick(
         1,
         Driver(up=True),
@@ -109,7 +110,7 @@ def test_the_sample_of_the_older_exporter() -> None:
                     temperatures_c=(("gpu", 33 + gpu.index),), clock_event_ns=(("low_utilization", 999),))
             for gpu in gpus
         ),
-        owners=Owners(granted=tuple(Allocation(gpu, "default", "pod1", "pod1-ctr") for gpu in gpus)),
+        owners=Owners(allocations=tuple(Allocation(gpu, pod) for gpu in gpus)),
     )  # fmt: skip
 
     body = render(tick, Choices(), "dcgm1")
@@ -140,7 +141,12 @@ def test_pod_uid_is_a_choice() -> None:
 def test_pods_of_a_shared_gpu(dialect: str, shared: str, series: int) -> None:
     """Two pods that wait: the GPU once, with a rest of its own, or for each pod; in one mode the pods have a series."""
     gpu = Device(0, "GPU-1")
-    owners = Owners(granted=(Allocation(gpu, "ml", "a", "main"), Allocation(gpu, "ml", "b", "main")))
+    owners = Owners(
+        allocations=(
+            Allocation(gpu, Owner(namespace="ml", pod="a", container="main")),
+            Allocation(gpu, Owner(namespace="ml", pod="b", container="main")),
+        )
+    )
     reading = Reading(gpu, utilization_pct=7, residents=(), samples=())
 
     body = render(Tick(1, Driver(up=True), (reading,), owners=owners), Choices(shared=shared), dialect)
@@ -154,7 +160,12 @@ def test_a_container_of_an_unknown_pod_is_not_counted_twice() -> None:
     """It belongs to one of the pods with an allocation, which are named."""
     gpu = Device(0, "GPU-1")
     unnamed = ContainerUse(gpu, Owner(container_id="c1", pod_uid="uid-1"), processes=1, memory_bytes=1, sm_pct=7)
-    owners = Owners(granted=(Allocation(gpu, "ml", "a", "main"), Allocation(gpu, "ml", "b", "main")))
+    owners = Owners(
+        allocations=(
+            Allocation(gpu, Owner(namespace="ml", pod="a", container="main")),
+            Allocation(gpu, Owner(namespace="ml", pod="b", container="main")),
+        )
+    )
     tick = Tick(1, Driver(up=True), (Reading(gpu, utilization_pct=7),), owners=owners, containers=(unnamed,))
 
     body = render(tick, Choices(shared="copy"))

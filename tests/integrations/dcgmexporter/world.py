@@ -39,7 +39,7 @@ def body(name: str) -> bytes:
 
 def given(device: Device, *pods: str) -> list[Allocation]:
     """To each of `namespace/pod/container`."""
-    return [Allocation(device, *_parts(pod), replica=str(i)) for i, pod in enumerate(pods)]
+    return [Allocation(device, _owner(pod), replica=str(i)) for i, pod in enumerate(pods)]
 
 
 def tick(
@@ -51,17 +51,14 @@ def tick(
         Reading(device, residents=tuple(Resident(pid, "compute") for pid in there.get(device.uuid, ())))
         for device in (*GPUS, *MIGS)
     )
-    owners = {}
-    for pid, owner in (by_pid or {}).items():
-        namespace, pod, container = _parts(owner)
-        owners[pid] = Owner(namespace=namespace, pod=pod, container=container)
-    return Tick(1, Driver(up=True), readings, owners=Owners(by_pid=owners, granted=tuple(granted)))
+    owners = {pid: _owner(owner) for pid, owner in (by_pid or {}).items()}
+    return Tick(1, Driver(up=True), readings, owners=Owners(by_pid=owners, allocations=tuple(granted)))
 
 
-def _parts(pod: str) -> tuple[str, str, str]:
+def _owner(pod: str) -> Owner:
     namespace, _, rest = pod.partition("/")
     name, _, container = rest.partition("/")
-    return namespace, name, container
+    return Owner(namespace=namespace, pod=name, container=container)
 
 
 def parsed(data: bytes) -> list[Family]:

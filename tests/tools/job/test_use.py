@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpuledger.allocations.allocations import Entry
+from gpuledger.allocations.book import Entry
 from gpuledger.ledger.rows import Row
 from gpuledger.ledger.state import AllocationState, RowState, State, frozen
 from gpuledger.model import Device, Owner, Resident

@@ -40,8 +40,9 @@ class JobDevice:
 def _job_devices(tick: Tick) -> Iterable[JobDevice]:
     gpus = {reading.device.uuid: reading for reading in tick.readings if not reading.device.parent_uuid}
     allocated: dict[str, dict[str, None]] = {}
-    for device, job, _ in tick.owners.granted_jobs:
-        allocated.setdefault(device.uuid, {})[job] = None
+    for allocation in tick.owners.allocations:
+        if allocation.owner.job:
+            allocated.setdefault(allocation.device.uuid, {})[allocation.owner.job] = None
     uses: dict[str, dict[str, list[ProcessUse]]] = {}
     for use in tick.processes:
         if use.owner.job and use.active is not False:

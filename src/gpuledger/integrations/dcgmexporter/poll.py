@@ -168,7 +168,7 @@ class Poll:
 def _pods_problem(tick: Tick) -> Problem | None:
     """Why no series can get a pod; None if a provider reports to which pods devices are allocated."""
     kubelets = [health for health in tick.owners.providers if health.name.startswith("podresources")]
-    if any(health.up for health in kubelets) or tick.owners.granted:
+    if any(health.up for health in kubelets) or any(a.owner.pod for a in tick.owners.allocations):
         return None
     return Problem("its series get no pods, because the kubelet is not read", PODS_FIX, "pods")
 

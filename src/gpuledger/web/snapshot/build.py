@@ -18,7 +18,6 @@ from gpuledger.model import (
     Tick,
     TokenServer,
 )
-from gpuledger.model.holders import allocations
 from gpuledger.model.readings import Labelled
 from gpuledger.model.tick import use_identity
 from gpuledger.web.snapshot.problems import problems
@@ -44,8 +43,8 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
     """The snapshot of `tick`. Power is the mean since the earlier tick `before`."""
     power = _Power(tick, before)
     allocated: dict[str, set[str]] = {}
-    for device, owner in allocations(tick):
-        allocated.setdefault(device.uuid, set()).add(owner.display_name)
+    for allocation in tick.owners.allocations:
+        allocated.setdefault(allocation.device.uuid, set()).add(allocation.owner.display_name)
     return Snapshot(
         gpuledger=__version__,
         time=tick.time_ns / 1e9,

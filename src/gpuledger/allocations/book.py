@@ -10,10 +10,23 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpuledger.allocations.claims import POD, Claim, ClaimKey, Claims
+from gpuledger.allocations.inforce import Allocations
 from gpuledger.ledger.ledger import Booked
 from gpuledger.ledger.split import apportion
-from gpuledger.model import BUSY, IDLE_REASONS, NO_INDEX, UNKNOWN_STATE, AllocationUse, Device, Labelled, Owner
+from gpuledger.model import (
+    BUSY,
+    IDLE_REASONS,
+    NO_INDEX,
+    TO_POD,
+    UNKNOWN_STATE,
+    Allocation,
+    AllocationKey,
+    AllocationUse,
+    Device,
+    Labelled,
+    Owner,
+    allocation_key,
+)
 
 GRACE_NS = 60_000_000_000
 """A pod without a uid that returns after a longer absence is another pod of the same name."""
@@ -118,7 +131,7 @@ class AllocationBook:
 
     def __init__(self, keep_ns: int, longest_ns: int, most: int | None = None) -> None:
         self._keep_ns, self._longest_ns, self._most = keep_ns, longest_ns, most
-        self._entries: dict[ClaimKey, Entry] = {}
+        self._entries: dict[AllocationKey, Entry] = {}
         self.dropped = 0
         """Allocations of the last tick beyond the limit."""
 
@@ -126,9 +139,9 @@ class AllocationBook:
         """A snapshot for the journal."""
         return [entry.copy() for entry in self._entries.values()]
 
-    def resume(self, entries: Iterable[tuple[ClaimKey, Entry]]) -> None:
+    def resume(self, entries: Iterable[Entry]) -> None:
         """Start with the allocations of a journal."""
-        self._entries = dict(entries)
+        self._entries = {allocation_key(entry.device, entry.owner): entry for entry in entries}
 
     def pause(self, elapsed_ns: int) -> None:
         """The exporter did not run for this time, before the first tick."""
@@ -137,8 +150,8 @@ class AllocationBook:
 
     def book(
         self,
-        claims: Claims,
-        states: Mapping[ClaimKey, str],
+        allocations: Allocations,
+        states: Mapping[AllocationKey, str],
         booked: Iterable[Booked],
         metered: Collection[str],
         *,
@@ -150,37 +163,37 @@ class AllocationBook:
         `metered` are the GPUs that report energy.
         """
         self.dropped = 0
-        parts_ns: dict[ClaimKey, int] = {}
-        for gpu in claims.by_gpu:
-            weights = claims.weights(gpu)
+        parts_ns: dict[AllocationKey, int] = {}
+        for gpu in allocations.by_gpu:
+            weights = allocations.weights(gpu)
             parts_ns |= {key: elapsed_ns * weight // sum(weights.values()) for key, weight in weights.items()}
-        for claim in claims.all:
-            self._pass_time(claim, states[claim.key], parts_ns[claim.key], elapsed_ns, time_ns)
-            if claim.key in self._entries:
-                self._entries[claim.key].shared_by = len(claims.by_device[claim.device.uuid])
-        present = {claim.key for claim in claims.all}
+        for allocation in allocations.all:
+            self._pass_time(allocation, states[allocation.key], parts_ns[allocation.key], elapsed_ns, time_ns)
+            if allocation.key in self._entries:
+                self._entries[allocation.key].shared_by = len(allocations.by_device[allocation.device.uuid])
+        present = {allocation.key for allocation in allocations.all}
         self._age(present, elapsed_ns)
-        absent = Claims(Claim(key, e.device, e.owner) for key, e in self._entries.items() if key not in present)
+        absent = Allocations(Allocation(e.device, e.owner) for key, e in self._entries.items() if key not in present)
         for interval in booked:
-            self._spend(claims, absent, interval)
+            self._spend(allocations, absent, interval)
         return tuple(
             entry.use(time_ns, has_energy=entry.device.gpu_uuid in metered) for entry in self._entries.values()
         )
 
-    def _pass_time(self, claim: Claim, state: str, part_ns: int, elapsed_ns: int, time_ns: int) -> None:
-        entry = self._entries.get(claim.key)
-        if entry is not None and _is_other(entry, claim):
-            del self._entries[claim.key]
+    def _pass_time(self, allocation: Allocation, state: str, part_ns: int, elapsed_ns: int, time_ns: int) -> None:
+        entry = self._entries.get(allocation.key)
+        if entry is not None and _is_other(entry, allocation):
+            del self._entries[allocation.key]
             entry = None
         if entry is None:
-            if claim.device.index != NO_INDEX and self._has_room():
-                entry = self._entries[claim.key] = Entry(claim.device, claim.owner, time_ns)
+            if allocation.device.index != NO_INDEX and self._has_room():
+                entry = self._entries[allocation.key] = Entry(allocation.device, allocation.owner, time_ns)
                 entry.pass_time(state, 0, 0, time_ns)
             return
-        if claim.device.index != NO_INDEX:  # the driver is up
-            entry.device = claim.device
-        if claim.owner.pod_uid or not entry.owner.pod_uid:  # the runtime may not have answered yet
-            entry.owner = claim.owner
+        if allocation.device.index != NO_INDEX:  # the driver is up
+            entry.device = allocation.device
+        if allocation.owner.pod_uid or not entry.owner.pod_uid:  # the runtime may not have answered yet
+            entry.owner = allocation.owner
         absent_ns = entry.missing_ns + entry.away_ns
         if entry.absent_mj:
             entry.energy_mj[UNKNOWN_STATE] = entry.energy_mj.get(UNKNOWN_STATE, 0) + entry.absent_mj
@@ -202,7 +215,7 @@ class AllocationBook:
         del self._entries[max(ended)[1]]
         return True
 
-    def _age(self, present: set[ClaimKey], elapsed_ns: int) -> None:
+    def _age(self, present: set[AllocationKey], elapsed_ns: int) -> None:
         for key, entry in list(self._entries.items()):
             if key not in present:
                 entry.missing_ns += elapsed_ns
@@ -210,29 +223,29 @@ class AllocationBook:
                 if entry.missing_ns >= self._keep_ns:
                     del self._entries[key]
 
-    def _spend(self, claims: Claims, absent: Claims, interval: Booked) -> None:
+    def _spend(self, allocations: Allocations, absent: Allocations, interval: Booked) -> None:
         """Divide the energy of an interval among the allocations of its GPU.
 
         What belongs to none of them may belong to an `absent` one: after a restart, providers answer late.
         """
-        spent_mj: Counter[ClaimKey] = Counter()
+        spent_mj: Counter[AllocationKey] = Counter()
         for row, mj in interval.spent_mj.items():
-            claim = claims.of(row.device, row.owner) or absent.of(row.device, row.owner)
-            if claim is not None:
-                spent_mj[claim.key] += mj
-        weights = claims.weights(interval.gpu) or absent.weights(interval.gpu)
+            allocation = allocations.of(row.device, row.owner) or absent.of(row.device, row.owner)
+            if allocation is not None:
+                spent_mj[allocation.key] += mj
+        weights = allocations.weights(interval.gpu) or absent.weights(interval.gpu)
         if interval.idle_mj and weights:
             spent_mj.update(apportion(interval.idle_mj, weights))
-        for claim in claims.by_gpu.get(interval.gpu, ()):
-            if (entry := self._entries.get(claim.key)) is not None:
-                entry.spend(spent_mj[claim.key])
-        for claim in absent.by_gpu.get(interval.gpu, ()):
-            self._entries[claim.key].absent_mj += spent_mj[claim.key]
+        for allocation in allocations.by_gpu.get(interval.gpu, ()):
+            if (entry := self._entries.get(allocation.key)) is not None:
+                entry.spend(spent_mj[allocation.key])
+        for allocation in absent.by_gpu.get(interval.gpu, ()):
+            self._entries[allocation.key].absent_mj += spent_mj[allocation.key]
 
 
-def _is_other(entry: Entry, claim: Claim) -> bool:
+def _is_other(entry: Entry, allocation: Allocation) -> bool:
     """Whether the allocation is another one with the same names: a pod that was deleted and created again."""
-    before, now = entry.owner.pod_uid, claim.owner.pod_uid
+    before, now = entry.owner.pod_uid, allocation.owner.pod_uid
     if before and now:
         return before != now
-    return claim.key[1] == POD and entry.missing_ns > GRACE_NS
+    return allocation.key[1] == TO_POD and entry.missing_ns > GRACE_NS

@@ -30,10 +30,11 @@ from tests.allocations.allocated import (
     OTHER,
     POD,
     Node,
-    entitled,
     grant,
     joules,
+    running,
     seconds,
+    to_docker,
     with_allocations,
 )
 from tests.builders import BOOT, CUT, GPU, MIGS, START_NS, S, World, accounts, reopened, sequences
@@ -153,7 +154,7 @@ def test_a_hidden_process_may_be_the_owner() -> None:
     """Memory without a listed process: while the GPU works the state is unknown, otherwise the holder is parked."""
     memory = {"memory_used_bytes": 8 << 30, "memory_total_bytes": 80 << 30, "memory_reserved_bytes": 0}
     node = Node()
-    node.allocations = {"holders": (entitled(),)}
+    node.allocations = {"holders": (running(),)}
 
     assert node.one(**memory, utilization_pct=40).state == "unknown"
     assert node.one(**memory, utilization_pct=0).state == "parked"
@@ -172,10 +173,10 @@ def test_clients_of_mps_share_their_servers_work() -> None:
 @pytest.mark.parametrize(
     ("owner", "allocations"),
     [
-        (DOCKER, {"granted": (), "given": ((GPU, "triton", "d1"),)}),
-        (JOB, {"granted": (), "granted_jobs": ((GPU, "211", "phys"),)}),
+        (DOCKER, {"allocations": (to_docker(),)}),
+        (JOB, {"allocations": (Allocation(GPU, Owner(job="211", account="phys")),)}),
         (replace(POD, container=""), {}),
-        (Owner(container_id="c1", pod_uid="u1", reason="pod has no name yet"), {"holders": (entitled(),)}),
+        (Owner(container_id="c1", pod_uid="u1", reason="pod has no name yet"), {"holders": (running(),)}),
     ],
 )
 def test_containers_and_jobs_are_owners_too(owner: Owner, allocations: dict[str, Any]) -> None:
@@ -188,7 +189,7 @@ def test_containers_and_jobs_are_owners_too(owner: Owner, allocations: dict[str,
 def test_two_pods_share_a_gpu() -> None:
     """Each has its own seconds; GPU time is divided, and the joules of both are not more than those of the GPU."""
     node = Node()
-    node.allocations = {"granted": (grant(), grant(OTHER))}
+    node.allocations = {"allocations": (grant(), grant(OTHER))}
     node.tick()
     node.tick(mj=1001)
     node.tick(7, owners={7: OTHER}, mj=4000, work={7: 90}, utilization_pct=90)
@@ -205,7 +206,7 @@ def test_two_pods_share_a_gpu() -> None:
 def test_replicas_of_one_container_are_one_allocation() -> None:
     """Two time slices of a GPU in one container are not two allocations."""
     node = Node()
-    node.allocations = {"granted": (grant(replica="0"), grant(replica="1"))}
+    node.allocations = {"allocations": (grant(replica="0"), grant(replica="1"))}
 
     assert node.one().shared_by == 1
 
@@ -213,7 +214,8 @@ def test_replicas_of_one_container_are_one_allocation() -> None:
 def test_a_pod_that_docker_reports_too_counts_once() -> None:
     """With cri-dockerd, the kubelet and Docker both report the device of the same container."""
     node = Node()
-    node.allocations = {"holders": (entitled(),), "given": ((GPU, "k8s_main_train-0", "c1"),)}
+    by_docker = Allocation(GPU, Owner(container="k8s_main_train-0", container_id="c1"))
+    node.allocations = {"holders": (running(),), "allocations": (grant(), by_docker)}
 
     assert node.one().owner.pod == "train-0"
 
@@ -221,7 +223,7 @@ def test_a_pod_that_docker_reports_too_counts_once() -> None:
 def test_a_pod_without_a_running_container_has_ended() -> None:
     """Kubelets before 1.34 list it; if a runtime reports containers, it is left out."""
     node = Node()
-    node.allocations = {"granted": (grant(), grant(OTHER)), "holders": (entitled(),)}
+    node.allocations = {"allocations": (grant(), grant(OTHER)), "holders": (running(),)}
 
     assert node.one().owner.pod == "train-0"
 
@@ -236,7 +238,7 @@ def test_mig_instances_are_parts_of_their_gpu() -> None:
         world.energy_mj += mj
         gpu = Reading(CUT, energy_mj=world.energy_mj, residents=())
         migs = [Reading(mig, residents=(), activity=Activity(graphics_pct=0.0)) for mig in (small, large)]
-        return books.book(with_allocations(world.around(gpu, *migs), granted=(grant(device=small),)))
+        return books.book(with_allocations(world.around(gpu, *migs), allocations=(grant(device=small),)))
 
     tick(0)
     (use,) = tick(9000).allocations
@@ -255,7 +257,7 @@ def test_activity_of_a_mig_instance(pct: float | None, state: str) -> None:
     gpu = Reading(CUT, residents=(), samples=())
     resident = Resident(7, "compute", gpu_instance_id=1)
     migs = [Reading(mig, residents=(resident,), activity=Activity(graphics_pct=pct)) for mig in MIGS[:1]]
-    tick = with_allocations(world.around(gpu, *migs), {7: POD}, granted=(grant(device=MIGS[0]),))
+    tick = with_allocations(world.around(gpu, *migs), {7: POD}, allocations=(grant(device=MIGS[0]),))
 
     assert Books().book(tick).allocations[0].state == state
 
@@ -269,7 +271,7 @@ def test_a_gpu_and_its_instances_allocated_at_the_same_time() -> None:
         gpu = Reading(CUT, energy_mj=world.energy_mj, residents=())
         migs = [Reading(mig, residents=(), activity=Activity(graphics_pct=0.0)) for mig in MIGS]
         tick = books.book(
-            with_allocations(world.around(gpu, *migs), granted=(grant(device=MIGS[0]),), given=((CUT, "triton", "d1"),))
+            with_allocations(world.around(gpu, *migs), allocations=(grant(device=MIGS[0]), to_docker(CUT)))
         )
 
     assert sorted(joules(use)["no_process"] for use in tick.allocations) == [0.5, 0.5]
@@ -306,7 +308,7 @@ def test_an_allocation_that_is_not_listed_for_a_moment() -> None:
     node = Node()
     node.one()
     before = node.one()
-    assert node.one(allocations={"granted": ()}, after_s=5).state == ""
+    assert node.one(allocations={"allocations": ()}, after_s=5).state == ""
     after = node.one()
 
     assert seconds(after) == {"no_process": 1, "unknown": 6}
@@ -318,14 +320,14 @@ def test_an_allocation_that_is_not_listed_for_a_moment() -> None:
 def test_a_new_pod_of_the_same_name_starts_at_zero(uid: str) -> None:
     """By its uid at once, or without uids after a minute."""
     node = Node()
-    node.allocations = {"holders": (entitled(),)} if uid else {}
+    node.allocations = {"holders": (running(),)} if uid else {}
     node.one()
     node.one()
     if uid:
-        node.allocations = {"holders": (entitled(replace(POD, pod_uid=uid)),)}
+        node.allocations = {"holders": (running(replace(POD, pod_uid=uid)),)}
     else:
         for _ in range(7):
-            node.tick(allocations={"granted": ()}, after_s=10)
+            node.tick(allocations={"allocations": ()}, after_s=10)
     use = node.one()
 
     assert use.allocated_ns == 0
@@ -337,11 +339,11 @@ def test_an_ended_allocation_is_shown_for_the_retention() -> None:
     node = Node(keep_ns=5 * S)
     node.one()
     node.one()
-    ended = node.one(allocations={"granted": ()})
+    ended = node.one(allocations={"allocations": ()})
     assert ended.state == ""
     assert seconds(ended) == {"no_process": 1}
     for _ in range(4):
-        last = node.tick(allocations={"granted": ()})
+        last = node.tick(allocations={"allocations": ()})
 
     assert last.allocations == ()
 
@@ -350,14 +352,14 @@ def test_the_number_is_limited() -> None:
     """An ended allocation makes room; more current ones than the limit are counted, and do not change the others."""
     node = Node(max_allocations=2)
     pods = [replace(POD, pod=f"pod-{number}") for number in range(4)]
-    node.tick(allocations={"granted": tuple(grant(pod) for pod in pods[:2])})
-    full = node.tick(allocations={"granted": tuple(grant(pod) for pod in pods[:3])})
+    node.tick(allocations={"allocations": tuple(grant(pod) for pod in pods[:2])})
+    full = node.tick(allocations={"allocations": tuple(grant(pod) for pod in pods[:3])})
     assert [use.owner.pod for use in full.allocations] == ["pod-0", "pod-1"]
     assert full.dropped_allocations == 1
     assert {use.shared_by for use in full.allocations} == {3}
 
-    node.tick(allocations={"granted": tuple(grant(pod) for pod in pods[:1])})
-    room = node.tick(allocations={"granted": (grant(pods[0]), grant(pods[3]))})
+    node.tick(allocations={"allocations": tuple(grant(pod) for pod in pods[:1])})
+    room = node.tick(allocations={"allocations": (grant(pods[0]), grant(pods[3]))})
     assert [use.owner.pod for use in room.allocations] == ["pod-0", "pod-3"]
     assert room.dropped_allocations == 0
 
@@ -381,7 +383,7 @@ def test_a_restart_continues_from_the_journal() -> None:
     node.one(7, mj=100, work={7: 50}, utilization_pct=50)
     before = node.one(7, mj=50)
     node.books = reopened(node.books, node.world.now_ns)
-    node.tick(7, mj=900, after_s=30, allocations={"granted": ()})  # the kubelet has not answered yet
+    node.tick(7, mj=900, after_s=30, allocations={"allocations": ()})  # the kubelet has not answered yet
     after = node.one(7, mj=7)
 
     assert seconds(after) == {"busy": 1, "parked": 1, "unknown": 31}
@@ -439,23 +441,16 @@ def test_an_older_journal_has_no_allocations() -> None:
     assert accounts(tick)[GPU.uuid].energy_mj == 1_000_600
 
 
-CLAIMS = st.fixed_dictionaries(
-    {
-        "granted": st.lists(
-            st.builds(
-                lambda device, pod: Allocation(device, "ml", pod, "main"),
-                st.sampled_from([GPU, CUT, *MIGS]),
-                st.sampled_from(["a", "b"]),
-            ),
-            max_size=4,
-        ).map(tuple),
-        "given": st.lists(
-            st.tuples(st.sampled_from([GPU, CUT]), st.just("triton"), st.sampled_from(["c1", "c2"])), max_size=3
-        ).map(tuple),
-        "granted_jobs": st.lists(st.tuples(st.sampled_from([GPU, *MIGS]), st.just("211"), st.just("")), max_size=2).map(
-            lambda jobs: tuple(dict.fromkeys(jobs))
-        ),
-    }
+TO_PODS, TO_CONTAINERS, TO_JOBS = (
+    st.lists(st.builds(Allocation, st.sampled_from(devices), st.sampled_from(owners)), max_size=most, unique=True)
+    for devices, owners, most in (
+        ([GPU, CUT, *MIGS], [Owner(namespace="ml", pod=pod, container="main") for pod in "ab"], 4),
+        ([GPU, CUT], [Owner(container="triton", container_id=container_id) for container_id in ("c1", "c2")], 3),
+        ([GPU, *MIGS], [Owner(job="211")], 2),
+    )
+)
+ALLOCATIONS = st.builds(
+    lambda *lists: tuple(item for items in lists for item in items), TO_PODS, TO_CONTAINERS, TO_JOBS
 )
 OWNERS = st.sampled_from(
     [
@@ -473,14 +468,16 @@ OWNERS = st.sampled_from(
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[Tick, int]]:
     """Any ticks with allocations, each with the length of a restart before it; 0 if there is none."""
-    clock_ns, history, allocations = 0, [], draw(CLAIMS)
+    clock_ns, history, allocations = 0, [], draw(ALLOCATIONS)
     for tick, _ in draw(sequences()):
         pause_ns = draw(st.sampled_from([0, 0, 0, 1, S, 50 * S]))
         clock_ns += pause_ns + draw(st.sampled_from([0, S // 10, S, 5 * S, 11 * S, 30 * S]))
         if not draw(st.integers(0, 4)):
-            allocations = draw(CLAIMS)
+            allocations = draw(ALLOCATIONS)
         owners = draw(st.dictionaries(st.integers(1, 6), OWNERS))
-        history.append((with_allocations(replace(tick, monotonic_ns=clock_ns), owners, **allocations), pause_ns))
+        history.append(
+            (with_allocations(replace(tick, monotonic_ns=clock_ns), owners, allocations=allocations), pause_ns)
+        )
     return history
 
 
@@ -563,12 +560,12 @@ def test_energy_is_absent_if_the_gpu_reports_none() -> None:
 def test_a_device_that_only_the_kubelet_reports() -> None:
     """On a machine without a driver nothing is booked; an outage of the driver is unknown time."""
     ghost = Device(-1, "GPU-0")
-    down = with_allocations(Tick(START_NS, Driver(up=False)), granted=(grant(device=ghost),))
+    down = with_allocations(Tick(START_NS, Driver(up=False)), allocations=(grant(device=ghost),))
     assert Books().book(down).allocations == ()
 
     node = Node()
     node.one()
-    down = with_allocations(Tick(node.world.now_ns + 2 * S, Driver(up=False)), granted=(grant(device=ghost),))
+    down = with_allocations(Tick(node.world.now_ns + 2 * S, Driver(up=False)), allocations=(grant(device=ghost),))
     (use,) = node.books.book(down).allocations
     assert seconds(use) == {"unknown": 2}
     assert use.device == GPU

@@ -8,10 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.allocations.claims import Claim, ClaimKey, Claims, is_unclear
+from gpuledger.allocations.inforce import Allocations, is_unclear
 from gpuledger.ledger.memory import Memory
 from gpuledger.ledger.rows import ProcessLists, Work
-from gpuledger.model import BUSY, LOW, MPS_OF_ROOT, NO_PROCESS, PARKED, UNKNOWN_STATE, ProcessUse, Reading, Tick
+from gpuledger.model import (
+    BUSY,
+    LOW,
+    MPS_OF_ROOT,
+    NO_PROCESS,
+    PARKED,
+    UNKNOWN_STATE,
+    Allocation,
+    AllocationKey,
+    ProcessUse,
+    Reading,
+    Tick,
+)
 
 FRESH_NS = 400_000_000
 """A sample is used for this time or for the whole tick, whichever is longer. The driver sends one every 0.2 s."""
@@ -26,7 +38,7 @@ class _Device:
     busy_pct: float | None
     """Utilization of the device by all processes; None if it is not reported."""
     processes: int = 0
-    own: dict[ClaimKey, list[float | None]] = field(default_factory=dict)
+    own: dict[AllocationKey, list[float | None]] = field(default_factory=dict)
     """Utilization by each process of an allocation; None if it is not reported."""
     unclear_work: bool = False
     """Whether a process that may belong to any allocation works, or may work."""
@@ -45,44 +57,48 @@ class Idleness:
     def states(
         self,
         tick: Tick,
-        claims: Claims,
+        allocations: Allocations,
         *,
         listed: Iterable[ProcessUse],
         work: Mapping[str, Work],
         memory: Memory,
         lists: ProcessLists,
         elapsed_ns: int,
-    ) -> dict[ClaimKey, str]:
+    ) -> dict[AllocationKey, str]:
         """The state of every allocation. `work` includes processes that came and went between two ticks."""
         readings = {reading.device.uuid: reading for reading in tick.readings}
         devices = {
             uuid: _Device(_busy_pct(readings[uuid], readings.values()))
-            for uuid in claims.by_device
+            for uuid in allocations.by_device
             if uuid in readings and readings[uuid].up and lists.are_known(readings[uuid].device)
         }
         oldest_us = (tick.time_ns - max(elapsed_ns, FRESH_NS)) // 1000
         for use in listed:
             for uuid in dict.fromkeys((use.device.uuid, use.device.gpu_uuid)):
                 if uuid in devices:
-                    _add(devices[uuid], use, claims.of(use.device, use.owner), oldest_us)
-        brief = _brief_work(claims, work, elapsed_ns)
-        holding = {claim.key for i in memory.inferred if (claim := claims.of(i.device, i.owner)) is not None}
+                    _add(devices[uuid], use, allocations.of(use.device, use.owner), oldest_us)
+        brief = _brief_work(allocations, work, elapsed_ns)
+        holding = {
+            allocation.key for i in memory.inferred if (allocation := allocations.of(i.device, i.owner)) is not None
+        }
         return {
-            claim.key: self._state(
-                devices.get(claim.device.uuid),
-                claim,
-                brief_pct=brief.get(claim.key, 0.0),
-                holds=claim.key in holding,
-                hidden=claim.device.gpu_uuid in memory.hidden,
+            allocation.key: self._state(
+                devices.get(allocation.device.uuid),
+                allocation,
+                brief_pct=brief.get(allocation.key, 0.0),
+                holds=allocation.key in holding,
+                hidden=allocation.device.gpu_uuid in memory.hidden,
             )
-            for claim in claims.all
+            for allocation in allocations.all
         }
 
-    def _state(self, device: _Device | None, claim: Claim, *, brief_pct: float, holds: bool, hidden: bool) -> str:
+    def _state(
+        self, device: _Device | None, allocation: Allocation, *, brief_pct: float, holds: bool, hidden: bool
+    ) -> str:
         """The state of one allocation, which `holds` unlisted memory; a `hidden` process is on its GPU."""
         if device is None:
             return UNKNOWN_STATE
-        own = device.own.get(claim.key)
+        own = device.own.get(allocation.key)
         pct = _pct(device, own) if own else 0.0
         if pct is None:
             return UNKNOWN_STATE
@@ -102,12 +118,12 @@ def _has_hidden_work(device: _Device, *, hidden: bool) -> bool:
     return hidden or bool(device.busy_pct and not device.processes)
 
 
-def _add(device: _Device, use: ProcessUse, claim: Claim | None, oldest_us: int) -> None:
+def _add(device: _Device, use: ProcessUse, allocation: Allocation | None, oldest_us: int) -> None:
     pct = _sample_pct(use, oldest_us)
     device.processes += 1
     device.has_workers |= bool(pct)
-    if claim is not None:
-        device.own.setdefault(claim.key, []).append(pct)
+    if allocation is not None:
+        device.own.setdefault(allocation.key, []).append(pct)
     elif use.facts is not None and use.facts.mps_server == MPS_OF_ROOT:
         device.server_pct = max(device.server_pct, pct or 0.0)
     elif is_unclear(use.owner) and pct != 0 and device.busy_pct != 0:
@@ -157,11 +173,11 @@ def _activity_pct(reading: Reading) -> float | None:
     return 0.0 if pct is not None and pct < NOISE_PCT else pct
 
 
-def _brief_work(claims: Claims, work: Mapping[str, Work], elapsed_ns: int) -> dict[ClaimKey, float]:
+def _brief_work(allocations: Allocations, work: Mapping[str, Work], elapsed_ns: int) -> dict[AllocationKey, float]:
     """Utilization by processes that are not listed, because they came and went between two ticks, or are hidden."""
-    brief: dict[ClaimKey, float] = {}
+    brief: dict[AllocationKey, float] = {}
     for on_gpu in work.values() if elapsed_ns else ():
         for row in on_gpu.unlisted:
-            if (claim := claims.of(row.device, row.owner)) is not None:
-                brief[claim.key] = brief.get(claim.key, 0.0) + 100 * on_gpu.busy_ns.get(row, 0) / elapsed_ns
+            if (allocation := allocations.of(row.device, row.owner)) is not None:
+                brief[allocation.key] = brief.get(allocation.key, 0.0) + 100 * on_gpu.busy_ns.get(row, 0) / elapsed_ns
     return brief

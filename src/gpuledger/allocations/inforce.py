@@ -1,0 +1,120 @@
+"""The allocations of a tick, and the allocation that each process belongs to.
+
+A process belongs to one allocation at most, so that no joule is counted for two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from math import lcm
+
+from gpuledger.model import (
+    NOBODY,
+    OUTSIDE,
+    TO_CONTAINER,
+    TO_JOB,
+    TO_POD,
+    Allocation,
+    AllocationKey,
+    Device,
+    Owner,
+    Tick,
+    allocation_key,
+    job_id,
+)
+from gpuledger.model.holders import allocations
+
+UNALLOCATED: AllocationKey = ()
+"""Stands for the MIG instances without an allocation."""
+SLICES = re.compile("[1-9](?=[cg])")
+
+
+def in_force(tick: Tick) -> tuple[Allocation, ...]:
+    """The allocations in force.
+
+    A pod that is listed without a running container has ended: kubelets before 1.34 still list it. If no runtime is
+    read, every listed pod counts. A pod's container that Docker reports too counts once, as the pod's.
+    """
+    holders = [holder for holder in tick.owners.holders if holder.evidence == "allocation" and holder.owner.pod]
+    running = {allocation_key(h.device, h.owner): h.owner for h in holders if h.owner.container_id}
+    in_pods = {holder.owner.container_id for holder in holders}
+    current: dict[AllocationKey, Allocation] = {}
+    for allocation in allocations(tick):
+        key, owner = allocation.key, allocation.owner
+        if owner.pod and running:
+            if key not in running:
+                continue
+            owner = replace(owner, pod_uid=running[key].pod_uid)
+        if owner.container_id not in in_pods or not owner.container_id:
+            current.setdefault(key, replace(allocation, owner=owner))
+    return tuple(current.values())
+
+
+class Allocations:
+    """The allocations of a tick, by owner and by device."""
+
+    def __init__(self, allocations: Iterable[Allocation], devices: Iterable[Device] = ()) -> None:
+        self.all = tuple(allocations)
+        self._by_key = {allocation.key: allocation for allocation in self.all}
+        self._of_pod: dict[AllocationKey, list[Allocation]] = {}
+        self.by_device: dict[str, list[Allocation]] = {}
+        self.by_gpu: dict[str, list[Allocation]] = {}
+        for allocation in self.all:
+            self.by_device.setdefault(allocation.device.uuid, []).append(allocation)
+            self.by_gpu.setdefault(allocation.device.gpu_uuid, []).append(allocation)
+            if allocation.owner.pod:
+                self._of_pod.setdefault(allocation.key[:-1], []).append(allocation)
+            if allocation.owner.pod_uid:
+                self._of_pod.setdefault((allocation.device.uuid, TO_POD, allocation.owner.pod_uid), []).append(
+                    allocation
+                )
+        self._slices: dict[str, Counter[str]] = {}
+        for device in devices:
+            if device.parent_uuid:
+                self._slices.setdefault(device.parent_uuid, Counter())[device.uuid] = _slices(device)
+
+    def of(self, device: Device, owner: Owner) -> Allocation | None:
+        """The allocation that a process belongs to: of its MIG instance or else of the GPU; of its pod first."""
+        for uuid in dict.fromkeys((device.uuid, device.gpu_uuid)):
+            if not owner.container or not owner.pod:  # not named yet
+                names = (owner.namespace, owner.pod) if owner.pod else (owner.pod_uid,)
+                in_pod = self._of_pod.get((uuid, TO_POD, *names), ())
+                if len(in_pod) == 1:
+                    return in_pod[0]
+            for key in (
+                (uuid, TO_POD, owner.namespace, owner.pod, owner.container),
+                (uuid, TO_CONTAINER, owner.container_id),
+                (uuid, TO_JOB, job_id(owner.job)),
+            ):
+                if key[-1] and (allocation := self._by_key.get(key)) is not None:
+                    return allocation
+        return None
+
+    def weights(self, gpu: str) -> dict[AllocationKey, int]:
+        """The parts of a physical GPU that its allocations have; UNALLOCATED has the rest.
+
+        A MIG instance is its slices of those of all instances. A device that is allocated several times is divided
+        equally, and so is a GPU that is allocated both as a whole and by instance.
+        """
+        allocations = self.by_gpu.get(gpu, [])
+        slices = self._slices.get(gpu)
+        if slices is None or any(not allocation.device.parent_uuid for allocation in allocations):
+            return dict.fromkeys((allocation.key for allocation in allocations), 1)
+        devices = {allocation.device.uuid for allocation in allocations}
+        scale = lcm(*(len(self.by_device[uuid]) for uuid in devices))
+        weights = {c.key: slices[c.device.uuid] * scale // len(self.by_device[c.device.uuid]) for c in allocations}
+        return weights | {UNALLOCATED: scale * sum(n for uuid, n in slices.items() if uuid not in devices)}
+
+
+def _slices(device: Device) -> int:
+    """The slices of a MIG instance, as `report` counts them: 3 for the profile 3g.71gb."""
+    match = SLICES.match(device.mig_profile)
+    return int(match[0]) if match else 1
+
+
+def is_unclear(owner: Owner) -> bool:
+    """Whether a process may belong to an owner that is not known yet."""
+    return owner == NOBODY or bool(owner.reason and owner.reason != OUTSIDE)
