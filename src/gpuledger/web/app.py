@@ -13,10 +13,9 @@ from gpuledger.model import Tick
 from gpuledger.web import scaling
 from gpuledger.web.api import Api
 from gpuledger.web.bodies import Bodies, DialectBodies, Families, UpstreamBodies
-from gpuledger.web.files import FOLDER, TYPES, Files
 from gpuledger.web.http import Request, Response
 from gpuledger.web.json import learned_json
-from gpuledger.web.responses import NOT_READY, not_found
+from gpuledger.web.responses import FOLDER, NOT_READY, TYPES, Files, not_found
 from gpuledger.web.snapshot.history import History
 
 NO_CHOICES = Choices()
