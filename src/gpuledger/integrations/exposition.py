@@ -81,7 +81,7 @@ class Parser:
         self._blocks: dict[bytes, bytes] = {}
         """Valid label blocks, each stored once for all its series."""
         self._by_sample_name: dict[bytes, Family] = {}
-        """By the name of a sample, which may have a suffix such as `_bucket`."""
+        """Families by the name of a sample, which may have a suffix such as `_bucket`."""
 
     def feed(self, data: bytes) -> None:
         """Parse the next piece."""

@@ -158,7 +158,7 @@ def _stream(head: bytes, parts: Iterable[bytes], *, chunked: bool) -> Iterator[b
 
 
 def _batches(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in larger pieces. None is empty, because an empty chunk would end a chunked body."""
+    """Joins parts to larger pieces. No piece is empty, because an empty chunk would end a chunked body."""
     batch: list[bytes] = []
     size = 0
     for part in parts:

@@ -35,7 +35,7 @@ class Block:
     """The new labels of a label block."""
 
     texts: tuple[bytes, ...]
-    """With braces. Several if the series of a shared device is copied for each of its pods."""
+    """The labels with braces; several if the series of a shared device is copied for each of its pods."""
     keys: tuple[int, ...]
     """Hashes of the labels in any order."""
     has_pod: bool

@@ -78,7 +78,7 @@ def _value(text: bytes) -> float | None:
 
 
 def _model(block: bytes | None) -> str:
-    """The name of the model without control characters; whoever runs the server chooses it."""
+    """The name of the model without control characters; a tenant may choose it."""
     labels = dict(pairs(block or b""))
     value = next((labels[name.encode()] for name in LABELS if labels.get(name.encode())), b"")
     text = ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], value.decode("utf-8", "replace"))

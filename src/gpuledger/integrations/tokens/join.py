@@ -120,14 +120,12 @@ class OwnerEnergy:
             else:
                 part = self._parts[key] = parts.get(key) or ParkedPart(energy_mj, now_ns)
                 parked_mj = part.add(energy_mj, now_ns, accounts.get(use.device.gpu_uuid))
-            now[key] = sum(energy_mj.values()), parked_mj
-        for key, (energy_mj_, parked_mj) in now.items():
-            if key in self._before:
-                energy_before, parked_before = self._before[key]
-                rose_mj = max(0, energy_mj_ - energy_before)
-                parked_rose_mj = min(max(0, parked_mj - parked_before), rose_mj)
-                self.parked_mj += parked_rose_mj
-                self.work_mj += rose_mj - parked_rose_mj
+            now[key] = total_mj, parked_mj = sum(energy_mj.values()), parked_mj
+            before_mj, parked_before_mj = self._before.get(key, now[key])
+            rose_mj = max(0, total_mj - before_mj)
+            parked_rose_mj = min(max(0, parked_mj - parked_before_mj), rose_mj)
+            self.parked_mj += parked_rose_mj
+            self.work_mj += rose_mj - parked_rose_mj
         self._before = now
         self._add_activity(now_ns, uses)
         joules = self.work_mj / 1000, self.parked_mj / 1000
@@ -157,7 +155,7 @@ class Join:
         self.owner: Owner | None = None
         """None while the owner has no process on a GPU."""
         self.tokens: dict[str, Tokens] = {}
-        """By URL."""
+        """Tokens by URL."""
         self.windows: deque[Window] = deque(maxlen=PHASE_WINDOWS)
         self._window_end_s: float | None = None
         self.phases: PhaseEnergy | None = None
