@@ -120,7 +120,8 @@ class OwnerEnergy:
             else:
                 part = self._parts[key] = parts.get(key) or ParkedPart(energy_mj, now_ns)
                 parked_mj = part.add(energy_mj, now_ns, accounts.get(use.device.gpu_uuid))
-            now[key] = total_mj, parked_mj = sum(energy_mj.values()), parked_mj
+            total_mj = sum(energy_mj.values())
+            now[key] = total_mj, parked_mj
             before_mj, parked_before_mj = self._before.get(key, now[key])
             rose_mj = max(0, total_mj - before_mj)
             parked_rose_mj = min(max(0, parked_mj - parked_before_mj), rose_mj)
