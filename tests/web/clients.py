@@ -6,10 +6,9 @@ import contextlib
 import http.client
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator, Sequence
 
-from gpuledger.web.http import DEFAULT_LIMITS, Limits, Request, Response
+from gpuledger.web.http import DEFAULT_LIMITS, Limits, Request, Response, parse_head
 from gpuledger.web.responses import not_found
 from gpuledger.web.server import Server
 
@@ -93,14 +92,11 @@ def fetch(address: Address, path: str, method: str = "GET") -> tuple[int, bytes]
         client.close()
 
 
-def until(condition: Callable[[], bool]) -> bool:
-    """Whether something becomes true within three seconds."""
-    end = time.monotonic() + 3
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-    return condition()
-
-
 def get(path: str, *headers: str, version: str = "1.1") -> bytes:
     """The bytes of a request."""
     return "\r\n".join([f"GET {path} HTTP/{version}", "Host: here", *headers, "", ""]).encode()
+
+
+def parsed(line: str = "GET / HTTP/1.1", *headers: str) -> Request:
+    """A parsed request, with a Host header."""
+    return parse_head("\r\n".join([line, "Host: here", *headers, "", ""]).encode("latin-1"))

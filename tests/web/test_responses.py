@@ -9,19 +9,15 @@ from pathlib import Path
 import pytest
 
 from gpuledger.web.app import FILES, INDEX
-from gpuledger.web.http import Request, Response, parse_head
+from gpuledger.web.http import Request, Response
 from gpuledger.web.responses import FOLDER, Files, compress, encoded, not_found, refusal
-
-
-def get(line: str = "GET / HTTP/1.1", *headers: str) -> Request:
-    """A parsed request, with a Host header."""
-    return parse_head("\r\n".join([line, "Host: here", *headers, "", ""]).encode("latin-1"))
+from tests.web.clients import parsed
 
 
 @pytest.mark.parametrize("line", ["POST / HTTP/1.1", "get / HTTP/1.1", "OPTIONS * HTTP/1.1", "CONNECT a:1 HTTP/1.1"])
 def test_methods(line: str) -> None:
     """Every method but GET and HEAD is refused, and the answer names those two."""
-    refused = refusal(get(line))
+    refused = refusal(parsed(line))
 
     assert refused is not None
     assert refused.status == 405
@@ -41,7 +37,7 @@ def test_methods(line: str) -> None:
 )
 def test_bodies(header: str, *, accepted: bool) -> None:
     """A request with a body is refused, because it is not known where the next request starts."""
-    refused = refusal(get("GET / HTTP/1.1", header))
+    refused = refusal(parsed("GET / HTTP/1.1", header))
 
     assert (refused is None) is accepted
     assert refused is None or refused.status == 400
@@ -59,7 +55,7 @@ def test_not_found() -> None:
 def test_pages_have_the_encoding_that_the_client_prefers(encoding: str) -> None:
     """Caches keep one copy for each encoding."""
     bodies = {"gzip": b"".join(compress([b"a", b"b"])), "identity": b"ab"}
-    request = get("GET / HTTP/1.1", f"Accept-Encoding: {encoding}")
+    request = parsed("GET / HTTP/1.1", f"Accept-Encoding: {encoding}")
     response = encoded(request, "text/plain", bodies.__getitem__, ("X", "y"))
 
     assert isinstance(response.body, bytes)

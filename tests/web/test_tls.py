@@ -23,7 +23,8 @@ from gpuledger.web.server import Server
 from gpuledger.web.tls import Tls, create_context, subject_names
 from gpuledger.web.webconfig import ClientAuth, TlsConfig, WebFile
 from tests.certificates import Authority, Pair, encrypt_key
-from tests.web.clients import BODY, connect, exchange, get, serving, until
+from tests.real.daemons import wait_until
+from tests.web.clients import BODY, connect, exchange, get, serving
 
 pytestmark = pytest.mark.needs("openssl")
 
@@ -191,7 +192,7 @@ def test_allowed_names(authority: Authority, folder: Path, san: str, caplog: pyt
         with tls_server(folder, f'{CLIENTS}  client_allowed_sans: ["{wrong}"]\n') as server:
             with pytest.raises((OSError, http.client.HTTPException)):
                 fetch(server, client(authority, pair))
-            assert until(lambda: "no allowed SAN in the client certificate" in caplog.text)
+            wait_until(lambda: "no allowed SAN in the client certificate" in caplog.text, timeout_s=3)
 
 
 def test_names_of_certificates() -> None:
