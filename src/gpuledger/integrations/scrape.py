@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gpuledger.errors import HttpError, UpstreamError
-from gpuledger.integrations.exposition import DEFAULT_LIMITS, Family, Limits, Parser
+from gpuledger.integrations.exposition import DEFAULT_LIMITS, Limits, Parser, ScrapedFamily
 from gpuledger.net.address import Address, has_credentials, parse_url, redacted
 from gpuledger.net.http import Client
 
@@ -73,7 +73,7 @@ def parse_place(text: str) -> Place:
 class Answer(NamedTuple):
     """A response of a source."""
 
-    families: list[Family] | None
+    families: list[ScrapedFamily] | None
     """None if they have not changed since the last read."""
     age_s: float = 0.0
     """Age of the metrics."""
@@ -177,7 +177,7 @@ def unzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
         raise UpstreamError("has a truncated gzip stream", kind="half")
 
 
-def _parsed(place: object, pieces: Iterable[bytes], limits: Limits) -> list[Family]:
+def _parsed(place: object, pieces: Iterable[bytes], limits: Limits) -> list[ScrapedFamily]:
     parser = Parser(limits)
     try:
         for piece in pieces:

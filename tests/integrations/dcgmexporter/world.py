@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuledger.integrations.dcgmexporter.enrich import Enriched, enrich
-from gpuledger.integrations.exposition import Family, Parser
+from gpuledger.integrations.exposition import Parser, ScrapedFamily
 from gpuledger.model import Device, Driver, Granted, Owner, Owners, Reading, Resident, Tick
 from gpuledger.model.holders import device_pods
 
@@ -64,7 +64,7 @@ def _parts(pod: str) -> tuple[str, str, str]:
     return namespace, name, container
 
 
-def parsed(data: bytes) -> list[Family]:
+def parsed(data: bytes) -> list[ScrapedFamily]:
     """All at once."""
     parser = Parser()
     parser.feed(data)

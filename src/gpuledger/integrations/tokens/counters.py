@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
-from gpuledger.integrations.exposition import Family, pairs
+from gpuledger.integrations.exposition import ScrapedFamily, pairs
 from gpuledger.model import TokenCounts
 from gpuledger.model.plaintext import plain
 
@@ -50,7 +50,7 @@ BY_METRIC = {metric.encode(): (engine, metric == engine.output) for engine in EN
              for metric in (engine.prompt, engine.output)}  # fmt: skip
 
 
-def read_counts(families: Iterable[Family]) -> tuple[TokenCounts, ...]:
+def read_counts(families: Iterable[ScrapedFamily]) -> tuple[TokenCounts, ...]:
     """Tokens by engine and model. Series of the same model, such as those of several ranks, are summed.
 
     A worker behind Dynamo exposes the counters of its engine; those of a frontend count only if there are no others.
