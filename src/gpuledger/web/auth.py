@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from gpuledger.web.connection import Closable, Handler
+from gpuledger.web.connection import Handler
 from gpuledger.web.http import Request, Response
 from gpuledger.web.responses import MANY_LOGINS, UNAUTHORIZED
 from gpuledger.web.webconfig import WebConfig
@@ -52,23 +52,20 @@ class BasicAuth:
                 return refusal
         response = self._pages(request)
         if response.live and not isinstance(response.body, bytes):
-            return replace(response, body=Revocable(response.body, lambda: self._config().users == users))
+            body = Revocable(response.body, lambda: self._config().users == users, response.close)
+            return replace(response, body=body)
         return response
 
 
 class Revocable:
     """A body that may stream for days. It ends when the users change, so that its reader has to log in again."""
 
-    def __init__(self, body: Iterable[bytes], is_valid: Callable[[], bool]) -> None:
+    def __init__(self, body: Iterable[bytes], is_valid: Callable[[], bool], close: Callable[[], None]) -> None:
         self._body, self._is_valid = body, is_valid
+        self.close = close
 
     def __iter__(self) -> Iterator[bytes]:
         return takewhile(lambda _: self._is_valid(), self._body)
-
-    def close(self) -> None:
-        """End the stream."""
-        if isinstance(self._body, Closable):
-            self._body.close()
 
 
 def compare(password: bytes, hashed: bytes) -> bool:

@@ -5,7 +5,7 @@ load `email` and `socketserver`, which cost 6 MB of resident memory.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -85,6 +85,12 @@ class Response:
     body: bytes | Iterable[bytes]
     live: bool = False
     """Whether each part is sent at once, until the body ends and the connection is closed."""
+
+    def close(self) -> None:
+        """Release the resources of a body such as a generator or a stream."""
+        close: Callable[[], None] | None = getattr(self.body, "close", None)
+        if close is not None:
+            close()
 
     @classmethod
     def text(cls, status: int, message: str, *headers: tuple[str, str]) -> "Response":
