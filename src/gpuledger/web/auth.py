@@ -77,10 +77,9 @@ def compare(password: bytes, hashed: bytes) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """A client that waits for its comparison, unless it is displaced because too many clients wait."""
+    """A client that waits for its comparison."""
 
     address: str
-    displaced: bool = False
 
 
 class Logins:
@@ -132,11 +131,10 @@ class Logins:
             self._queue.append(client)
             if len(self._queue) > QUEUE_SIZE:
                 last = max(reversed(self._queue), key=lambda c: (self._count_failures(c), counts[c.address]))
-                last.displaced = True
                 self._queue.remove(last)
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: client.displaced or self._is_next(client))
-            if client.displaced:
+            self._changed.wait_for(lambda: client not in self._queue or self._is_next(client))
+            if client not in self._queue:
                 return False
             self._queue.remove(client)
             self._current = client
