@@ -42,9 +42,9 @@ ROOMS = {
     "allocations": _room(530, "model ledger"),
     "books.py": _room(175, "model ledger shares allocations"),
     "storage": _room(1150, "errors.py model runtime ledger shares allocations"),
-    "catalog": _room(2200, "model ledger shares"),
-    "web": _room(4100, "errors.py model net runtime config storage catalog"),
-    "integrations": _room(2650, "errors.py model net runtime config catalog ledger web"),
+    "catalog": _room(2100, "model ledger shares"),
+    "web": _room(3300, "errors.py model net runtime config storage catalog"),
+    "integrations": _room(2200, "errors.py model net runtime config catalog web"),
     "loop.py": _room(150, "model runtime owners books.py"),
     "tools": _room(
         8500, "errors.py model net runtime config ledger storage catalog web integrations driver owners/kernel"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuledger.errors import UpstreamError
-from gpuledger.integrations.exposition import Family, Limits, Parser
+from gpuledger.integrations.exposition import Limits, Parser, ScrapedFamily
 from tests.integrations.dcgmexporter.world import NAMES, body, parsed
 
 SMALL = Limits(size=2000, series=12, line=120)
@@ -98,7 +98,7 @@ def test_histograms_stay_one_family() -> None:
 
 def test_time_stamps_pass() -> None:
     """With the value they belong to."""
-    assert parsed(b"a 1.5e3 1700000000000\n") == [Family(b"a", series=[(b"a", None, b"1.5e3 1700000000000")])]
+    assert parsed(b"a 1.5e3 1700000000000\n") == [ScrapedFamily(b"a", series=[(b"a", None, b"1.5e3 1700000000000")])]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 
-from gpuledger.web.http import DEFAULT_LIMITS, Limits, Request, Response
+from gpuledger.web.http import DEFAULT_LIMITS, Limits, Request, Response, parse_head
 from gpuledger.web.responses import not_found
 from gpuledger.web.server import Server
 
@@ -98,3 +98,8 @@ def fetch(address: Address, path: str, method: str = "GET") -> tuple[int, bytes]
 def get(path: str, *headers: str, version: str = "1.1") -> bytes:
     """The bytes of a request."""
     return "\r\n".join([f"GET {path} HTTP/{version}", "Host: here", *headers, "", ""]).encode()
+
+
+def parsed(line: str = "GET / HTTP/1.1", *headers: str) -> Request:
+    """A parsed request, with a Host header."""
+    return parse_head("\r\n".join([line, "Host: here", *headers, "", ""]).encode("latin-1"))

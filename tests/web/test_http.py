@@ -7,11 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuledger.web.http import BadRequest, Limits, Request, Response, frame, head_end, parse_head
-
-
-def get(line: str = "GET / HTTP/1.1", *headers: str) -> Request:
-    """A parsed request, with a Host header."""
-    return parse_head("\r\n".join([line, "Host: here", *headers, "", ""]).encode("latin-1"))
+from tests.web.clients import parsed
 
 
 def framed(response: Response, request: Request | None, *, keep_alive: bool = True) -> tuple[bytes, bool]:
@@ -22,7 +18,9 @@ def framed(response: Response, request: Request | None, *, keep_alive: bool = Tr
 
 def test_request() -> None:
     """Every part of a head lands in its field, decoded."""
-    request = get("GET /a%20b%C3%A9?collect[]=x&collect[]=y+z%26&flag HTTP/1.1", "ACCEPT:\ttext/plain ", "accept: */*")
+    request = parsed(
+        "GET /a%20b%C3%A9?collect[]=x&collect[]=y+z%26&flag HTTP/1.1", "ACCEPT:\ttext/plain ", "accept: */*"
+    )
 
     assert request.method == "GET"
     assert request.path == "/a bé"
@@ -44,7 +42,7 @@ def test_request() -> None:
 )
 def test_targets(target: str, path: str) -> None:
     """Absolute targets, as proxies send them, lose scheme and host."""
-    assert get(f"GET {target} HTTP/1.1").path == path
+    assert parsed(f"GET {target} HTTP/1.1").path == path
 
 
 @pytest.mark.parametrize(
@@ -62,14 +60,14 @@ def test_keep_alive(version: str, connection: str, *, keep_alive: bool) -> None:
     """The default of HTTP/1.1 is to keep the connection, that of HTTP/1.0 to close it."""
     headers = [connection] if connection else []
 
-    assert get(f"GET / HTTP/{version}", *headers).keep_alive is keep_alive
+    assert parsed(f"GET / HTTP/{version}", *headers).keep_alive is keep_alive
 
 
 def test_bare_newlines_and_missing_blank_line() -> None:
     """A head typed by hand is read too; a later minor version is read as 1.1, and 1.0 needs no Host."""
     assert parse_head(b"GET /x HTTP/1.0\nA: b\n\n").headers == {"a": "b"}
     assert parse_head(b"GET /x HTTP/1.0").path == "/x"
-    assert get("GET / HTTP/1.9").version == "HTTP/1.1"
+    assert parsed("GET / HTTP/1.9").version == "HTTP/1.1"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +154,7 @@ def test_head_too_large(buffer: bytes, status: int) -> None:
 
 def test_frame_bytes() -> None:
     """A body of bytes has its length, and the connection lives on without saying so."""
-    sent, kept = framed(Response(200, [("Content-Type", "text/plain")], b"hello"), get())
+    sent, kept = framed(Response(200, [("Content-Type", "text/plain")], b"hello"), parsed())
 
     assert kept
     assert sent == (
@@ -168,14 +166,14 @@ def test_frame_bytes() -> None:
 def test_frame_large_bytes_are_not_copied() -> None:
     """A large cached body is sent as it is, the same object for every scrape."""
     body = b"x" * 1_000_000
-    pieces, _ = frame(Response(200, [], body), get(), keep_alive=True)
+    pieces, _ = frame(Response(200, [], body), parsed(), keep_alive=True)
 
     assert list(pieces)[1] is body
 
 
 def test_frame_stream() -> None:
     """A streamed body goes in chunks, small parts together and empty ones left out."""
-    sent, kept = framed(Response(200, [], iter([b"a", b"", b"bc"])), get())
+    sent, kept = framed(Response(200, [], iter([b"a", b"", b"bc"])), parsed())
 
     assert kept
     assert b"Transfer-Encoding: chunked\r\n" in sent
@@ -186,7 +184,7 @@ def test_frame_stream() -> None:
 @given(st.lists(st.binary(max_size=40_000), max_size=5))
 def test_frame_stream_decodes(parts: list[bytes]) -> None:
     """Undoing the chunks gives the body back."""
-    sent, _ = framed(Response(200, [], parts), get())
+    sent, _ = framed(Response(200, [], parts), parsed())
     rest = sent.partition(b"\r\n\r\n")[2]
     body = b""
     while True:
@@ -202,7 +200,7 @@ def test_frame_stream_decodes(parts: list[bytes]) -> None:
 
 def test_frame_old_client() -> None:
     """HTTP/1.0 gets no chunks: a stream ends with the connection, bytes may keep it."""
-    request = get("GET / HTTP/1.0", "Connection: keep-alive")
+    request = parsed("GET / HTTP/1.0", "Connection: keep-alive")
 
     streamed, stream_kept = framed(Response(200, [], iter([b"abc"])), request)
     plain, plain_kept = framed(Response(200, [], b"abc"), request)
@@ -221,7 +219,7 @@ def test_frame_head() -> None:
     def never() -> object:
         raise AssertionError
 
-    request = get("HEAD / HTTP/1.1")
+    request = parsed("HEAD / HTTP/1.1")
     sent, kept = framed(Response(200, [], b"hello"), request)
     streamed, _ = framed(Response(200, [], iter(never, None)), request)  # type: ignore[arg-type]
 
@@ -244,4 +242,4 @@ def test_frame_close() -> None:
 def test_frame_refuses_injection(header: tuple[str, str]) -> None:
     """A response header cannot smuggle in another one."""
     with pytest.raises(ValueError, match="invalid response header"):
-        frame(Response(200, [header], b""), get(), keep_alive=True)
+        frame(Response(200, [header], b""), parsed(), keep_alive=True)

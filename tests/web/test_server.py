@@ -260,7 +260,7 @@ def test_a_live_reader_that_does_not_read_is_dropped() -> None:
             parts.given.put(BODY)
 
         assert parts.closed.wait(3)
-        wait_until(lambda: server.statistics.open == 0)
+        wait_until(lambda: server.statistics.open == 0, timeout_s=3)
 
 
 def test_a_live_body_is_closed_though_nothing_was_read() -> None:
@@ -298,14 +298,14 @@ def test_stream_is_closed_when_the_client_leaves() -> None:
             sock.recv(1000)
 
         assert closed.wait(3)
-        wait_until(lambda: server.statistics.open == 0)
+        wait_until(lambda: server.statistics.open == 0, timeout_s=3)
 
 
 def test_slow_reader() -> None:
     """A client that does not read its answer is cut at the write deadline."""
     with serving(limits=SHORT) as server, connect(server, get("/endless")):
-        wait_until(lambda: server.statistics.accepted == 1)
-        wait_until(lambda: server.statistics.open == 0)
+        wait_until(lambda: server.statistics.accepted == 1, timeout_s=3)
+        wait_until(lambda: server.statistics.open == 0, timeout_s=3)
 
 
 def test_dribbler() -> None:
@@ -344,9 +344,9 @@ def test_eviction() -> None:
     """When full, the client that has waited longest without a request is evicted, and never one that is served."""
     with serving(max_connections=3) as server, contextlib.ExitStack() as stack:
         busy = stack.enter_context(connect(server, get("/endless")))
-        wait_until(lambda: server.statistics.open == 1)
+        wait_until(lambda: server.statistics.open == 1, timeout_s=3)
         oldest = stack.enter_context(connect(server, b"GET / HT"))
-        wait_until(lambda: server.statistics.open == 2)
+        wait_until(lambda: server.statistics.open == 2, timeout_s=3)
         idle = stack.enter_context(connect(server, get("/healthz")))
         assert idle.recv(1000).endswith(b"ok\n")
         time.sleep(connection.SLOW_S)  # now both that keep us waiting may be evicted
@@ -367,7 +367,7 @@ def test_clients_that_do_not_read_are_evicted(monkeypatch: pytest.MonkeyPatch) -
         for _ in range(2):
             stack.enter_context(connect(server, get("/endless")))
 
-        wait_until(lambda: fetch(server.addresses[0], "/healthz")[0] == 200)
+        wait_until(lambda: fetch(server.addresses[0], "/healthz")[0] == 200, timeout_s=3)
         assert server.statistics.evicted in (1, 2)  # a probe that still waits for a thread evicts once more
 
 
@@ -397,9 +397,9 @@ def test_full() -> None:
             assert b"try again" in received
         release.set()
         assert all(read_all(client).endswith(b"done\n") for client in clients)
-        wait_until(lambda: server.statistics.open == 0)
+        wait_until(lambda: server.statistics.open == 0, timeout_s=3)
         assert fetch(server.addresses[0], "/")[0] == 200
-        wait_until(lambda: server.statistics == Statistics(open=0, accepted=3, evicted=0, rejected=20))
+        wait_until(lambda: server.statistics == Statistics(open=0, accepted=3, evicted=0, rejected=20), timeout_s=3)
 
 
 def drip(server: Server, stop: threading.Event) -> None:
@@ -497,7 +497,7 @@ def test_stop_closes_idle_connections() -> None:
     with serving() as server, connect(server, get("/healthz")) as idle, connect(server, b"GE") as half:
         address = server.addresses[0]
         assert idle.recv(1000).endswith(b"ok\n")
-        wait_until(lambda: server.statistics.accepted == 2)
+        wait_until(lambda: server.statistics.accepted == 2, timeout_s=3)
         started = time.monotonic()
         server.stop(grace_s=5)
 
@@ -542,14 +542,14 @@ def test_stop_cuts_hanging_answers() -> None:
         connect(server, get("/hang")) as hanging,
         connect(server, get("/endless")),
     ):
-        wait_until(lambda: server.statistics.accepted == 2)
+        wait_until(lambda: server.statistics.accepted == 2, timeout_s=3)
         started = time.monotonic()
         server.stop(grace_s=0.3)
 
         assert time.monotonic() - started < 2.5
         assert hanging.recv(1000) == b""
         release.set()
-        wait_until(lambda: server.statistics.open == 0)
+        wait_until(lambda: server.statistics.open == 0, timeout_s=3)
 
 
 def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:

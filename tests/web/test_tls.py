@@ -192,7 +192,7 @@ def test_allowed_names(authority: Authority, folder: Path, san: str, caplog: pyt
         with tls_server(folder, f'{CLIENTS}  client_allowed_sans: ["{wrong}"]\n') as server:
             with pytest.raises((OSError, http.client.HTTPException)):
                 fetch(server, client(authority, pair))
-            wait_until(lambda: "no allowed SAN in the client certificate" in caplog.text)
+            wait_until(lambda: "no allowed SAN in the client certificate" in caplog.text, timeout_s=3)
 
 
 def test_names_of_certificates() -> None:

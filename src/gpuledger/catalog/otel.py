@@ -46,7 +46,7 @@ CONVENTIONS: Mapping[str, Convention] = {
     "gpu_process_memory_used_bytes": Convention("process.gpu.memory.usage"),
     "gpu_process_sm_utilization_ratio": Convention("process.gpu.utilization"),
 }
-"""By native name. MIG instances have `hw.parent`, so that a sum over GPUs can leave them out."""
+"""Conventions by native name. MIG instances have `hw.parent`, so that a sum over GPUs can leave them out."""
 
 LABELS: Mapping[str, str] = {
     "uuid": "hw.id",

@@ -48,7 +48,7 @@ DEFAULT_LIMITS = Limits()
 
 
 @dataclass(slots=True)
-class Family:
+class ScrapedFamily:
     """All series of one metric, adjacent or not."""
 
     name: bytes
@@ -77,11 +77,11 @@ class Parser:
         self._size = 0
         self._line = 0
         self._count = 0
-        self._families: dict[bytes, Family] = {}
+        self._families: dict[bytes, ScrapedFamily] = {}
         self._blocks: dict[bytes, bytes] = {}
         """Valid label blocks, each stored once for all its series."""
-        self._by_sample_name: dict[bytes, Family] = {}
-        """By the name of a sample, which may have a suffix such as `_bucket`."""
+        self._by_sample_name: dict[bytes, ScrapedFamily] = {}
+        """Families by the name of a sample, which may have a suffix such as `_bucket`."""
 
     def feed(self, data: bytes) -> None:
         """Parse the next piece."""
@@ -96,7 +96,7 @@ class Parser:
         if len(data) > room:
             raise UpstreamError(f"has more than {self._limits.size / (1 << 20):g} MiB", kind="size")
 
-    def end(self) -> list[Family]:
+    def end(self) -> list[ScrapedFamily]:
         """All families. Raises UpstreamError if the last line does not end with a newline."""
         if self._remainder:
             raise UpstreamError(f"ends in the middle of line {self._line + 1}, so it is truncated", kind="half")
@@ -146,14 +146,14 @@ class Parser:
             for suffix in SUFFIXES.get(text, ()):
                 self._by_sample_name.setdefault(name + suffix, family)
 
-    def _family_of(self, name: bytes) -> Family:
+    def _family_of(self, name: bytes) -> ScrapedFamily:
         family = self._by_sample_name[name] = self._families.get(name) or self._new(name)
         return family
 
-    def _new(self, name: bytes) -> Family:
+    def _new(self, name: bytes) -> ScrapedFamily:
         if len(self._families) >= self._limits.series:
             raise UpstreamError(f"has more than {self._limits.series} metrics", kind="size")
-        family = self._families[name] = Family(name)
+        family = self._families[name] = ScrapedFamily(name)
         return family
 
     def _checked(self, block: bytes) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gpuledger.errors import HttpError, UpstreamError
-from gpuledger.integrations.exposition import DEFAULT_LIMITS, Family, Limits, Parser
+from gpuledger.integrations.exposition import DEFAULT_LIMITS, Limits, Parser, ScrapedFamily
 from gpuledger.net.address import Place
 from gpuledger.net.http import Client
 
@@ -40,7 +40,7 @@ REFUSALS = {
 class Answer(NamedTuple):
     """A response of a source."""
 
-    families: list[Family] | None
+    families: list[ScrapedFamily] | None
     """None if they have not changed since the last read."""
     age_s: float = 0.0
     """Age of the metrics."""
@@ -144,7 +144,7 @@ def unzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
         raise UpstreamError("has a truncated gzip stream", kind="half")
 
 
-def _parsed(place: object, pieces: Iterable[bytes], limits: Limits) -> list[Family]:
+def _parsed(place: object, pieces: Iterable[bytes], limits: Limits) -> list[ScrapedFamily]:
     parser = Parser(limits)
     try:
         for piece in pieces:

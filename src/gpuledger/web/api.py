@@ -10,10 +10,9 @@ from typing import Any
 
 from gpuledger import __version__
 from gpuledger.model import Tick
-from gpuledger.web.files import Files
 from gpuledger.web.http import Request, Response
 from gpuledger.web.negotiate import choose_encoding
-from gpuledger.web.responses import MANY_STREAMS, NOT_READY, compress, encoded
+from gpuledger.web.responses import MANY_STREAMS, NOT_READY, Files, compress, encoded
 from gpuledger.web.snapshot.build import snapshot
 from gpuledger.web.snapshot.codec import encode, schemas
 from gpuledger.web.snapshot.history import History, Past

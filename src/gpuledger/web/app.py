@@ -13,10 +13,9 @@ from gpuledger.model import Tick
 from gpuledger.web import scaling
 from gpuledger.web.api import Api
 from gpuledger.web.bodies import Bodies, DialectBodies, Families, UpstreamBodies
-from gpuledger.web.files import FOLDER, TYPES, Files
 from gpuledger.web.http import Request, Response
 from gpuledger.web.json import learned_json
-from gpuledger.web.responses import NOT_READY, not_found
+from gpuledger.web.responses import FOLDER, NOT_READY, TYPES, Files, not_found
 from gpuledger.web.snapshot.history import History
 
 NO_CHOICES = Choices()
@@ -62,7 +61,6 @@ class App:
         self._oldest_s = max(10.0, 5 * interval_s, 3 * driver_timeout_s)
         self._monotonic = monotonic
         self._started = monotonic()
-        self._telemetry_path = telemetry_path
         self._dialects = tuple(dialects)
         self._upstream_bodies = UpstreamBodies(upstream or (lambda: None))
         self._bodies = DialectBodies(choices)
@@ -70,26 +68,26 @@ class App:
         if upstream and upstream_in_metrics:
             self._telemetry = DialectBodies(choices, self._upstream_bodies.without)
         self._files = Files(transform=self._with_links)
+        telemetry = {telemetry_path: (self._metrics, "Prometheus metrics")}
+        metrics = telemetry | {
+            dialect.path: (self._dialect(dialect.name), f"Metric names of {dialect.about}")
+            for dialect in DIALECTS.values()
+            if dialect.path
+        }
+        if upstream is not None:
+            metrics[UPSTREAM_PATH] = self._upstream, "Metrics of the local dcgm-exporter, with pods"
+        metrics = metrics | telemetry if has_metrics else {}
+        self._links = {path: about for path, (_, about) in metrics.items()} | LINKS
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/": self._file(INDEX),
             **{f"{FILES_PATH}{name}": self._file(name) for name in FILES},
             "/healthz": self._healthz,
             "/readyz": self._readyz,
-            **{dialect.path: self._dialect(dialect.name) for dialect in DIALECTS.values() if dialect.path},
-            **({UPSTREAM_PATH: self._upstream} if upstream else {}),
             **(api or Api(History(interval_s))).pages,
             "/api/v1/fingerprints": self._fingerprints,
             scaling.PATH: self._scaling,
-            telemetry_path: self._metrics,
+            **{path: page for path, (page, _) in metrics.items()},
         }
-        if not has_metrics:
-            for path in (telemetry_path, UPSTREAM_PATH, *(dialect.path for dialect in DIALECTS.values())):
-                self._pages.pop(path, None)
-        self._linked = {
-            dialect.path: f"Metric names of {dialect.about}" for dialect in DIALECTS.values() if dialect.path
-        }
-        if upstream is not None:
-            self._linked[UPSTREAM_PATH] = "Metrics of the local dcgm-exporter, with pods"
 
     def __call__(self, request: Request) -> Response:
         """The response to a request."""
@@ -162,10 +160,8 @@ class App:
         """Insert links into the page. They are relative, so that the page works behind any proxy prefix."""
         if name != INDEX:
             return text
-        links = {self._telemetry_path: "Prometheus metrics", **self._linked, **LINKS}
-        links = {path: about for path, about in links.items() if path in self._pages or path in LINKS}
         items = (
             f'<li><a href=".{html.escape(path)}">{html.escape(about)}</a> <code>{html.escape(path)}</code></li>'
-            for path, about in links.items()
+            for path, about in self._links.items()
         )
         return text.replace("<!-- links -->", "".join(items)).replace("<!-- version -->", __version__)

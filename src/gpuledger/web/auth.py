@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from gpuledger.web.connection import Closable, Handler
+from gpuledger.web.connection import Handler
 from gpuledger.web.http import Request, Response
 from gpuledger.web.responses import MANY_LOGINS, UNAUTHORIZED
 from gpuledger.web.webconfig import WebConfig
@@ -52,23 +52,20 @@ class BasicAuth:
                 return refusal
         response = self._pages(request)
         if response.live and not isinstance(response.body, bytes):
-            return replace(response, body=Revocable(response.body, lambda: self._config().users == users))
+            body = Revocable(response.body, lambda: self._config().users == users, response.close)
+            return replace(response, body=body)
         return response
 
 
 class Revocable:
     """A body that may stream for days. It ends when the users change, so that its reader has to log in again."""
 
-    def __init__(self, body: Iterable[bytes], is_valid: Callable[[], bool]) -> None:
+    def __init__(self, body: Iterable[bytes], is_valid: Callable[[], bool], close: Callable[[], None]) -> None:
         self._body, self._is_valid = body, is_valid
+        self.close = close
 
     def __iter__(self) -> Iterator[bytes]:
         return takewhile(lambda _: self._is_valid(), self._body)
-
-    def close(self) -> None:
-        """End the stream."""
-        if isinstance(self._body, Closable):
-            self._body.close()
 
 
 def compare(password: bytes, hashed: bytes) -> bool:
@@ -80,10 +77,9 @@ def compare(password: bytes, hashed: bytes) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """A client that waits for its comparison, unless it is displaced because too many clients wait."""
+    """A client that waits for its comparison."""
 
     address: str
-    displaced: bool = False
 
 
 class Logins:
@@ -135,11 +131,10 @@ class Logins:
             self._queue.append(client)
             if len(self._queue) > QUEUE_SIZE:
                 last = max(reversed(self._queue), key=lambda c: (self._count_failures(c), counts[c.address]))
-                last.displaced = True
                 self._queue.remove(last)
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: client.displaced or self._is_next(client))
-            if client.displaced:
+            self._changed.wait_for(lambda: client not in self._queue or self._is_next(client))
+            if client not in self._queue:
                 return False
             self._queue.remove(client)
             self._current = client

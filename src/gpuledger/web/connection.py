@@ -10,7 +10,6 @@ import termios
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from time import monotonic
-from typing import Protocol, runtime_checkable
 
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.web import http
@@ -28,14 +27,6 @@ _READ_BYTES = 4096
 _PEEK_BYTES = 64
 _SEND_BYTES = 256 * 1024  # the deadline is checked after this many bytes, also if a send blocks (TLS)
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, and drop what the client has not read
-
-
-@runtime_checkable
-class Closable(Protocol):
-    """A body that must be closed after use, such as a generator or a stream."""
-
-    def close(self) -> None:
-        """Release the body's resources."""
 
 
 class Connection:
@@ -102,8 +93,7 @@ class Connection:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             raise
         finally:
-            if isinstance(response.body, Closable):
-                response.body.close()
+            response.close()
         return keep
 
     def send_error(self, error: BadRequest) -> None:

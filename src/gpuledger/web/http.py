@@ -5,8 +5,9 @@ load `email` and `socketserver`, which cost 6 MB of resident memory.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 REASONS = {
     200: "OK",
@@ -30,7 +31,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VISIBLE = re.compile(r"[!-~]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # a tab is allowed in a header value
 _VERSION = re.compile(r"HTTP/([0-9])\.([0-9])")
-_HEX_PAIR = re.compile(r"[0-9A-Fa-f]{2}")
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ABSOLUTE = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
 _BATCH = 32 * 1024  # a family has a few hundred bytes; one system call per family would be slow
 
@@ -84,6 +85,12 @@ class Response:
     body: bytes | Iterable[bytes]
     live: bool = False
     """Whether each part is sent at once, until the body ends and the connection is closed."""
+
+    def close(self) -> None:
+        """Release the resources of a body such as a generator or a stream."""
+        close: Callable[[], None] | None = getattr(self.body, "close", None)
+        if close is not None:
+            close()
 
     @classmethod
     def text(cls, status: int, message: str, *headers: tuple[str, str]) -> "Response":
@@ -158,7 +165,7 @@ def _stream(head: bytes, parts: Iterable[bytes], *, chunked: bool) -> Iterator[b
 
 
 def _batches(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in larger pieces. None is empty, because an empty chunk would end a chunked body."""
+    """Joins parts to larger pieces. No piece is empty, because an empty chunk would end a chunked body."""
     batch: list[bytes] = []
     size = 0
     for part in parts:
@@ -219,15 +226,10 @@ def _target(method: str, target: str) -> tuple[str, dict[str, list[str]]]:
 
 def _unquote(text: str) -> str:
     """Percent-decode strictly: invalid UTF-8 and control characters are errors."""
-    first, *rest = text.split("%")
-    raw = bytearray(first, "ascii")
-    for piece in rest:
-        if not _HEX_PAIR.match(piece):
-            raise BadRequest(400, "a percent sign in the request target is not an escape; write it as %25")
-        raw.append(int(piece[:2], 16))
-        raw += piece[2:].encode("ascii")
+    if _BAD_ESCAPE.search(text):
+        raise BadRequest(400, "a percent sign in the request target is not an escape; write it as %25")
     try:
-        decoded = raw.decode("utf-8")
+        decoded = unquote(text, errors="strict")
     except UnicodeDecodeError:
         raise BadRequest(400, "the request target does not decode to UTF-8; escape the UTF-8 bytes") from None
     if _CONTROL.search(decoded):

@@ -79,7 +79,7 @@ def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
     percent = memory_percent = 0.0
     has_memory = True
     for reading in tick.readings:
-        uuid, busy = reading.device.uuid, _busy_percent(reading)
+        uuid, (busy, memory) = reading.device.uuid, _percents(reading)
         if busy is None or not (all_owners or uuid in resident or uuid in allocated_uuids):
             continue
         gpus += 1
@@ -88,7 +88,6 @@ def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
         if in_use(selection.in_use, busy, float(uuid in resident), allocated=is_allocated):
             used += 1
             percent += busy
-            memory = _memory_percent(reading)
             memory_percent += memory or 0.0
             has_memory = has_memory and memory is not None
     mean = percent / used if used else 0.0
@@ -128,15 +127,9 @@ def _is_up(tick: Tick, kinds: Collection[str]) -> bool:
     return any(health.up and health.kind in kinds for health in tick.owners.providers)
 
 
-def _busy_percent(reading: Reading) -> float | None:
-    """Utilization in percent; of a GPU with MIG instances, only the instances have one."""
+def _percents(reading: Reading) -> tuple[float | None, float | None]:
+    """Utilization and memory activity; of a GPU with MIG instances, only the instances have them."""
     if not reading.device.parent_uuid:
-        return reading.utilization_pct
-    return reading.activity.sm_pct if reading.activity is not None else None
-
-
-def _memory_percent(reading: Reading) -> float | None:
-    """Memory activity in percent."""
-    if not reading.device.parent_uuid:
-        return reading.memory_utilization_pct
-    return reading.activity.dram_pct if reading.activity is not None else None
+        return reading.utilization_pct, reading.memory_utilization_pct
+    activity = reading.activity
+    return (None, None) if activity is None else (activity.sm_pct, activity.dram_pct)

@@ -19,7 +19,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -89,9 +88,8 @@ class Server:
         self._accepted = self._evicted = self._rejected = 0
         # The following belong to the accept thread.
         self._selector: selectors.BaseSelector
-        # Clients that have sent nothing, and clients that wait for a thread: whether for a health check. Oldest first.
-        self._silent: dict[Connection, None] = {}
-        self._ready: dict[Connection, bool] = {}
+        # Clients without a thread, oldest first: None if they have sent nothing, else whether it is a health check.
+        self._pending: dict[Connection, bool | None] = {}
         self._exhausted = False
         self._thread: threading.Thread | None = None
         self._wake: socket.socket | None = None
@@ -110,8 +108,8 @@ class Server:
     def statistics(self) -> Statistics:
         """Counts for the exporter's own metrics."""
         with self._changed:
-            pending = len(self._silent) + len(self._ready)
-            return Statistics(len(self._connections) + pending, self._accepted, self._evicted, self._rejected)
+            open_connections = len(self._connections) + len(self._pending)
+            return Statistics(open_connections, self._accepted, self._evicted, self._rejected)
 
     def bind(self) -> None:
         """Open all listeners, or none. Raises ListenError."""
@@ -159,8 +157,7 @@ class Server:
                 listener.setblocking(False)
                 selector.register(listener, selectors.EVENT_READ, listener)
             while not self._stopping.is_set():
-                pause_s = _POLL_S if self._ready else self._limits.head_s if self._silent else None
-                for key, _ in selector.select(pause_s):
+                for key, _ in selector.select(self._pause_s()):
                     if key.data is None:
                         woken.recv(4096)
                     elif isinstance(key.data, Connection):
@@ -169,9 +166,13 @@ class Server:
                         self._accept(key.data)
                 self._serve_ready()
                 self._expire(monotonic())
-            for pending in (self._silent, self._ready):
-                while pending:
-                    pending.popitem()[0].sock.close()
+            while self._pending:
+                self._pending.popitem()[0].sock.close()
+
+    def _pause_s(self) -> float | None:
+        if any(is_probe is not None for is_probe in self._pending.values()):
+            return _POLL_S
+        return self._limits.head_s if self._pending else None
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -191,61 +192,58 @@ class Server:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        if len(self._silent) + len(self._ready) >= _PENDING:
+        if len(self._pending) >= _PENDING:
             self._drop_pending()
         connection = Connection(sock, self._limits, monotonic(), address)
-        self._silent[connection] = None
+        self._pending[connection] = None
         self._selector.register(sock, selectors.EVENT_READ, connection)
 
     def _receive(self, connection: Connection) -> None:
         """Note that a client has sent its first bytes, or has disconnected."""
-        if connection not in self._silent:  # dropped since the call of select
-            return
-        self._forget_silent(connection)
-        connection.waiting_since = monotonic()
-        self._ready[connection] = connection.is_probe()
+        if connection in self._pending:  # not dropped since the call of select
+            self._forget(connection)
+            connection.waiting_since = monotonic()
+            self._pending[connection] = connection.is_probe()
 
-    def _forget_silent(self, connection: Connection) -> None:
-        del self._silent[connection]
-        self._selector.unregister(connection.sock)
+    def _forget(self, connection: Connection) -> None:
+        if self._pending.pop(connection) is None:
+            self._selector.unregister(connection.sock)
 
     def _drop_pending(self) -> bool:
         """Drop the oldest pending client of the address with the most; False if there is none."""
-        pending = (*self._silent, *self._ready)
-        counts = Counter(connection.address for connection in pending)
-        dropped = max(pending, key=lambda connection: counts[connection.address], default=None)
-        if dropped is None:
-            return False
-        if dropped in self._silent:
-            self._forget_silent(dropped)
-        else:
-            del self._ready[dropped]
-        self._reject(dropped.sock)
-        return True
+        counts = Counter(connection.address for connection in self._pending)
+        dropped = max(self._pending, key=lambda connection: counts[connection.address], default=None)
+        if dropped is not None:
+            self._forget(dropped)
+            self._reject(dropped.sock)
+        return dropped is not None
 
     def _expire(self, now: float) -> None:
-        for connection in list(takewhile(lambda c: _waited_s(c, now) >= self._limits.head_s, self._silent)):
-            self._forget_silent(connection)
-            connection.sock.close()
-        for connection in list(takewhile(lambda c: _waited_s(c, now) >= self._limits.queue_s, self._ready)):
-            del self._ready[connection]
-            self._reject(connection.sock)
+        for connection, is_probe in list(self._pending.items()):
+            waited_s = now - (connection.waiting_since or now)
+            if is_probe is None and waited_s >= self._limits.head_s:
+                self._forget(connection)
+                connection.sock.close()
+            elif is_probe is not None and waited_s >= self._limits.queue_s:
+                self._forget(connection)
+                self._reject(connection.sock)
 
     def _serve_ready(self) -> None:
         """Start the threads of clients that have sent bytes, as long as threads are free or can be freed."""
-        if not self._ready:
+        ready = {connection: is_probe for connection, is_probe in self._pending.items() if is_probe is not None}
+        if not ready:
             return
         with self._changed:
             counts = Counter(connection.address for connection in self._connections)
         refused: set[tuple[str, bool]] = set()
-        for connection in sorted(self._ready, key=lambda c: (not self._ready[c], counts[c.address])):
-            kind = connection.address, self._ready[connection]
+        for connection in sorted(ready, key=lambda c: (not ready[c], counts[c.address])):
+            kind = connection.address, ready[connection]
             if kind in refused:
                 continue
-            if not self._admit(connection, is_probe=self._ready[connection]):
+            if not self._admit(connection, is_probe=ready[connection]):
                 refused.add(kind)
                 continue
-            del self._ready[connection]
+            self._forget(connection)
             try:
                 threading.Thread(target=self._serve, args=(connection,), name="http", daemon=True).start()
             except RuntimeError:  # the host refused another thread
@@ -306,7 +304,7 @@ class Server:
                 self._connections.discard(connection)
                 self._changed.notify_all()
             connection.sock.close()
-            if self._ready and self._wake is not None:
+            if self._pending and self._wake is not None:
                 with contextlib.suppress(OSError):  # the server stops
                     self._wake.send(b"\0")
 
@@ -350,7 +348,3 @@ class Server:
         with self._changed:
             connection.waiting_since = monotonic()
             return not self._stopping.is_set()
-
-
-def _waited_s(connection: Connection, now: float) -> float:
-    return now - (connection.waiting_since or now)

@@ -25,7 +25,7 @@ CACHED_BLOCKS = 20_000
 SUFFIX = {Type.COUNTER: "_total", Type.INFO: "_info", Type.GAUGE: ""}
 """The ending that OpenMetrics requires."""
 
-Row = tuple[str, Any]
+LabelledThing = tuple[str, Any]
 """A label block, and the thing that has these labels."""
 
 
@@ -82,7 +82,7 @@ class FamilyRenderer:
         self.headers = {Format.TEXT: text_header(family), Format.OPENMETRICS: openmetrics_header(family)}
         self._last: tuple[list[str], list[Any], str] = ([], [], "")
 
-    def slices(self, rows: Sequence[Row]) -> Iterator[str]:
+    def slices(self, rows: Sequence[LabelledThing]) -> Iterator[str]:
         """The lines of these things, a slice at a time."""
         if len(rows) <= SLICE:
             yield self._cached(rows)
@@ -92,7 +92,7 @@ class FamilyRenderer:
             part = rows[start : start + SLICE]
             yield self._text([block for block, _ in part], self._values(part))
 
-    def created(self, rows: Sequence[Row]) -> Iterator[str]:
+    def created(self, rows: Sequence[LabelledThing]) -> Iterator[str]:
         """The lines of these things; a counter is followed by the time at which it was 0, if that is known."""
         read = self.family.of.created
         if self.family.type is not Type.COUNTER or read is None:
@@ -110,7 +110,7 @@ class FamilyRenderer:
                 for line in lines.split("\n")[:-1]  # a label may contain other separators of lines
             ])  # fmt: skip
 
-    def _cached(self, rows: Sequence[Row]) -> str:
+    def _cached(self, rows: Sequence[LabelledThing]) -> str:
         blocks, values = [block for block, _ in rows], self._values(rows)
         last_blocks, last_values, text = self._last
         if blocks != last_blocks or values != last_values:
@@ -118,7 +118,7 @@ class FamilyRenderer:
             self._last = (blocks, values, text)
         return text
 
-    def _values(self, rows: Sequence[Row]) -> list[Any]:
+    def _values(self, rows: Sequence[LabelledThing]) -> list[Any]:
         family = self.family
         if family.value is not None:
             read = family.value
@@ -175,7 +175,7 @@ class LabelBlocks:
     def __init__(self) -> None:
         self._cache: dict[Kind, dict[tuple[str, ...], str]] = {}
 
-    def label(self, kind: Kind, things: Iterable[Thing]) -> Iterator[Row]:
+    def label(self, kind: Kind, things: Iterable[Thing]) -> Iterator[LabelledThing]:
         """Each thing with its label block. Labels that differ only beyond LONGEST_VALUE have equal blocks."""
         cache = self._cache.get(kind, {})
         render = sparse_pairs if kind.sparse else pairs

@@ -19,8 +19,7 @@ from gpuledger.config.yamlfile import read_text
 from gpuledger.errors import ConfigError
 from gpuledger.net.tls import pem_path
 from gpuledger.web.http import BadRequest
-from gpuledger.web.reload import Reloaded, file_state
-from gpuledger.web.webconfig import LARGEST_FILE, ClientAuth, TlsConfig, WebConfig
+from gpuledger.web.webconfig import LARGEST_FILE, ClientAuth, Reloaded, TlsConfig, WebConfig, file_state
 
 log = logging.getLogger(__name__)
 

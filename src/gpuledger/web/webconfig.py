@@ -5,20 +5,30 @@ The file is a subset of exporter-toolkit's. An option that is not supported is a
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.util import find_spec
+from typing import Generic, TypeVar
 
 from gpuledger.config import yamlfile
 from gpuledger.config.yamlfile import Node
-from gpuledger.errors import ConfigError
-from gpuledger.web.reload import Reloaded, file_state
+from gpuledger.errors import ConfigError, GpuledgerError
+from gpuledger.runtime.statelog import StateLog
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 LARGEST_FILE = 1_000_000
 """Characters. The file may contain certificates; a larger one would take seconds to parse."""
+RETRY_S = 5.0
+"""A failed load is retried without a change too: the process may have run out of file descriptors."""
 VERSIONS = ("TLS12", "TLS13")
 _SECTIONS = ("tls_server_config", "http_server_config", "basic_auth_users")
 _PATHS = ("cert_file", "key_file", "client_ca_file")
@@ -65,6 +75,70 @@ class WebConfig:
     """Accepted for compatibility; clients are served over HTTP/1.1."""
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     """bcrypt hashes by user name."""
+
+
+def file_state(paths: Iterable[str]) -> Hashable:
+    """A value that changes when one of the files is written, replaced or removed. Symbolic links are followed."""
+    return tuple(_state(path) for path in paths)
+
+
+def _state(path: str) -> Hashable:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - called for every request
+    except OSError as error:
+        return error.errno
+    except ValueError:  # contains a NUL byte; opening it reports the error
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+class Reloaded(Generic[T]):
+    """The result of `load`, refreshed whenever `state` changes. If a later load fails, the last valid value is kept.
+
+    The first load happens in the constructor, which passes on its errors. Later loads happen in the thread that calls
+    `get`; other threads get the previous value meanwhile.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        state: Callable[[], Hashable],
+        load: Callable[[], T],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._state_of_files, self._load, self._monotonic = name, state, load, monotonic
+        self._log = StateLog(log)
+        self._failed_at: float | None = None
+        self._refreshing = threading.Lock()
+        self._state = state()  # before loading, so that a change in between is noticed next time
+        self._value = load()
+
+    def get(self) -> T:
+        """The current value."""
+        if self._refreshing.acquire(blocking=False):
+            try:
+                self._refresh()
+            finally:
+                self._refreshing.release()
+        return self._value
+
+    def _refresh(self) -> None:
+        state = self._state_of_files()
+        retry = self._failed_at is not None and self._monotonic() >= self._failed_at + RETRY_S
+        if state == self._state and not retry:
+            return
+        self._state = state
+        try:
+            self._value = self._load()
+        except (OSError, ValueError, GpuledgerError) as error:
+            self._failed_at = self._monotonic()
+            problem = f"reloading {self._name} failed: {error}; the last valid version is still used"
+            self._log.change(self._name, str(error), problem, "")
+        else:
+            if self._failed_at is None:
+                log.info("%s changed and was reloaded", self._name)
+            self._failed_at = None
+            self._log.change(self._name, "", "", f"{self._name} is valid again and was reloaded")
 
 
 class WebFile:

@@ -10,7 +10,7 @@ import pytest
 
 from gpuledger.errors import UpstreamError
 from gpuledger.integrations.dcgmexporter.poll import Poll, Polling
-from gpuledger.integrations.exposition import Family
+from gpuledger.integrations.exposition import ScrapedFamily
 from gpuledger.integrations.scrape import Answer, Page
 from gpuledger.model import Driver, Owners, ProviderHealth, Tick
 from gpuledger.net.address import parse_place
@@ -25,7 +25,7 @@ class World:
     """A poll over an answer, a tick and a time that the test sets."""
 
     def __init__(self, **polling: float) -> None:
-        self.answer: list[Family] | UpstreamError | None = GOOD
+        self.answer: list[ScrapedFamily] | UpstreamError | None = GOOD
         self.age_s = 0.0
         self.reads = 0
         self.tick: Tick | None = LLAMA

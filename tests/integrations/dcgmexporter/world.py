@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuledger.integrations.dcgmexporter.enrich import Enriched, enrich
-from gpuledger.integrations.exposition import Family, Parser
+from gpuledger.integrations.exposition import Parser, ScrapedFamily
 from gpuledger.model import Allocation, Device, Driver, Owner, Owners, Reading, Resident, Tick
 from gpuledger.model.holders import device_pods
 
@@ -61,7 +61,7 @@ def _owner(pod: str) -> Owner:
     return Owner(namespace=namespace, pod=name, container=container)
 
 
-def parsed(data: bytes) -> list[Family]:
+def parsed(data: bytes) -> list[ScrapedFamily]:
     """All at once."""
     parser = Parser()
     parser.feed(data)

@@ -74,7 +74,7 @@ def undivided(gpu: Holding, instances: Sequence[Holding]) -> list[Part]:
 
 
 def _utilization(gpu: Holding) -> dict[HolderLabels, int]:
-    """In proportion to the use of the compute engine."""
+    """Percent of each holder, in proportion to its use of the compute engine."""
     total = gpu.reading.utilization_pct
     if total is None:
         return {}
@@ -89,7 +89,7 @@ def _utilization(gpu: Holding) -> dict[HolderLabels, int]:
 
 
 def _memory(gpu: Holding, instances: Sequence[Holding]) -> dict[Seat, int]:
-    """MiB, in proportion to the memory of listed processes."""
+    """MiB of each holder, in proportion to the memory of its listed processes."""
     parts: dict[Seat, int] = {}
     for number, instance in enumerate(instances, 1):
         parts |= {(number, labels): mib for labels, mib in _device_memory(instance).items()}
@@ -121,7 +121,7 @@ def _device_memory(holding: Holding) -> dict[HolderLabels, int]:
 
 
 def _power(gpu: Holding, devices: Sequence[Holding]) -> dict[Seat, int]:
-    """In proportion to the energy in the last booked interval."""
+    """Milliwatts of each holder, in proportion to its energy in the last booked interval."""
     total = gpu.reading.power_mw
     if total is None:
         return {}

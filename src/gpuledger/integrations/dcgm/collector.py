@@ -35,7 +35,7 @@ RETRY_CONNECTED = frozenset({NOT_WATCHED, PERMISSION, REQUIRES_ROOT})
 RESTART = "restart nv-hostengine, or gpuledger if DCGM runs inside it"
 
 Statistics = Mapping[tuple[int, str], DcgmStats]
-"""By pid and the GPU's uuid."""
+"""Statistics by pid and uuid of the GPU."""
 
 
 @dataclass(frozen=True, slots=True)

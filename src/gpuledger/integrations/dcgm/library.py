@@ -28,7 +28,7 @@ class Summary64(Structure):
 
 
 class Summary32(Structure):
-    """As Summary64, with 32 bits."""
+    """Minimum, maximum and mean in 32 bits."""
 
     _fields_ = (("minimum", c_int), ("maximum", c_int), ("average", c_int))
 

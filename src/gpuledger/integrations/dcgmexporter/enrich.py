@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuledger.integrations.exposition import Family, pairs
+from gpuledger.integrations.exposition import ScrapedFamily, pairs
 from gpuledger.model.holders import DevicePods, HolderLabels, single_pod
 from gpuledger.web.text import escape
 
@@ -35,7 +35,7 @@ class Block:
     """The new labels of a label block."""
 
     texts: tuple[bytes, ...]
-    """With braces. Several if the series of a shared device is copied for each of its pods."""
+    """The labels with braces; several if the series of a shared device is copied for each of its pods."""
     keys: tuple[int, ...]
     """Hashes of the labels in any order."""
     has_pod: bool
@@ -53,7 +53,7 @@ class Enriched:
     """Series dropped because an earlier series has the same labels."""
 
 
-def enrich(families: Sequence[Family], held: DevicePods, *, copied: bool = False) -> Enriched:
+def enrich(families: Sequence[ScrapedFamily], held: DevicePods, *, copied: bool = False) -> Enriched:
     """The families with pod labels; `copied` writes the series of a shared device once for each of its pods."""
     devices = Devices(held)
     new, old = (NewLabels(devices, is_old=is_old, copied=copied) for is_old in (False, True))
@@ -66,13 +66,13 @@ def enrich(families: Sequence[Family], held: DevicePods, *, copied: bool = False
     )
 
 
-def _enriched(family: Family, labels: NewLabels) -> Enriched:
+def _enriched(family: ScrapedFamily, labels: NewLabels) -> Enriched:
     """One family. If new labels would drop a series, those that differ only in the pod are not changed."""
     written = _written(family, labels, {})
     return _written(family, labels, split) if written.duplicates and (split := _split(family)) else written
 
 
-def _split(family: Family) -> dict[tuple[bytes, bytes | None], Block]:
+def _split(family: ScrapedFamily) -> dict[tuple[bytes, bytes | None], Block]:
     """The unchanged label blocks of series that differ from another series only in the pod."""
     by_device: dict[tuple[bytes, int], dict[int, None]] = {}
     series = []
@@ -85,7 +85,7 @@ def _split(family: Family) -> dict[tuple[bytes, bytes | None], Block]:
     return {key: block for key, device_key, block in series if len(by_device[device_key]) > 1}
 
 
-def _written(family: Family, new: NewLabels, split: dict[tuple[bytes, bytes | None], Block]) -> Enriched:
+def _written(family: ScrapedFamily, new: NewLabels, split: dict[tuple[bytes, bytes | None], Block]) -> Enriched:
     exposed: set[tuple[bytes, int]] = set()
     lines = [family.head]
     with_pod = duplicates = 0

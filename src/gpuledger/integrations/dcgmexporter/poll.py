@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gpuledger.errors import UpstreamError
 from gpuledger.integrations.dcgmexporter.enrich import Enriched, enrich
-from gpuledger.integrations.exposition import Family
+from gpuledger.integrations.exposition import ScrapedFamily
 from gpuledger.integrations.scrape import Source
 from gpuledger.model import Tick, Upstream
 from gpuledger.model.holders import DevicePods, device_pods
@@ -57,7 +57,7 @@ class Poll:
         self._source, self._latest, self._polling = source, latest, polling
         self._monotonic, self._now_ns = monotonic, now_ns
         self._state_log = StateLog(log)
-        self._families: list[Family] = []
+        self._families: list[ScrapedFamily] = []
         self._held: DevicePods | None = None
         self._served: Enriched | None = None
         self._read_at: float | None = None
@@ -146,7 +146,7 @@ class Poll:
         problem = f"{NAME}: {count} series with duplicate labels are dropped"
         self._state_log.change(DUPLICATES, "some" if count else "", problem, f"{NAME}: no more duplicate series")
 
-    def _read(self) -> list[Family] | None:
+    def _read(self) -> list[ScrapedFamily] | None:
         try:
             answer = self._source.read()
         except UpstreamError as error:
@@ -167,7 +167,7 @@ class Poll:
 
 def _pods_problem(tick: Tick) -> Problem | None:
     """Why no series can get a pod; None if a provider reports to which pods devices are allocated."""
-    kubelets = [health for health in tick.owners.providers if health.name.startswith("podresources")]
+    kubelets = [health for health in tick.owners.providers if health.kind == "podresources"]
     if any(health.up for health in kubelets) or any(a.owner.pod for a in tick.owners.allocations):
         return None
     return Problem("its series get no pods, because the kubelet is not read", PODS_FIX, "pods")

@@ -22,8 +22,7 @@ from urllib.parse import unquote
 from gpuledger import __version__
 from gpuledger.config.exporter import Config
 from gpuledger.errors import ConfigError, HttpError
-from gpuledger.integrations.otlp import encode
-from gpuledger.integrations.otlp.points import Attributes, Points
+from gpuledger.integrations.otlp.request import Attributes, Points, encode, rejected
 from gpuledger.model import OtlpHealth, Tick
 from gpuledger.model.plaintext import one_line, plain
 from gpuledger.model.problem import Problem
@@ -154,7 +153,7 @@ class Push:
 
     def _enqueue(self, tick: Tick) -> None:
         target, metrics = self._target, self._points.collect(tick)
-        body = encode.request(metrics, target.resource, __version__, tick.time_ns)
+        body = encode(metrics, target.resource, __version__, tick.time_ns)
         if target.compressed:
             body = gzip.compress(body, 1, mtime=0)
         self._queue.append(_Request(body, sum(len(metric.points) for metric in metrics)))
@@ -200,7 +199,7 @@ class Push:
     def _accepted(self, request: _Request, answer: bytes) -> None:
         problem = None
         try:
-            count, reason = encode.rejected(answer)
+            count, reason = rejected(answer)
         except ValueError:
             count, reason = 0, ""  # it accepted the request; what else it says does not matter
         if count:

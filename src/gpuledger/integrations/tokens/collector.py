@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 MOST_SERVERS = 64
 """Servers on one node, annotated ones included."""
 LIMITS = Limits(size=4 << 20, series=20_000, line=16 << 10)
-"""Of one response; vLLM sends about 100 kB."""
+"""Limits of one response; vLLM sends about 100 kB."""
 FIXES = {
     "timeout": "check whether the server is overloaded, or raise --tokens.timeout",
     "unreachable": "check whether the server runs and this host may reach it",
@@ -108,7 +108,7 @@ class TokenCollector:
         self._interval_s, self._timeout_s, self._now_ns, self._in_threads = interval_s, timeout_s, now_ns, in_threads
         self._polls: dict[Target, tuple[ServerPoll, Poller]] = {}
         self._joins: dict[tuple[str, str], Join] = {}
-        """By name and pod uid of the owner."""
+        """Joins by name and pod uid of the owner."""
         self._follow(self._configured)
 
     def attach(self, tick: Tick) -> Tick:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from math import isfinite
 
 from gpuledger.catalog.others import ENGINES, MODEL_LABELS
-from gpuledger.integrations.exposition import Family, pairs
+from gpuledger.integrations.exposition import ScrapedFamily, pairs
 from gpuledger.model import TokenCounts
 from gpuledger.model.plaintext import plain
 
@@ -26,7 +26,7 @@ BY_METRIC = {metric.encode(): (engine, metric == engine.output) for engine in EN
              for metric in (engine.prompt, engine.output)}  # fmt: skip
 
 
-def read_counts(families: Iterable[Family]) -> tuple[TokenCounts, ...]:
+def read_counts(families: Iterable[ScrapedFamily]) -> tuple[TokenCounts, ...]:
     """Tokens by engine and model. Series of the same model, such as those of several ranks, are summed.
 
     A worker behind Dynamo exposes the counters of its engine; those of a frontend count only if there are no others.
@@ -54,7 +54,7 @@ def _value(text: bytes) -> float | None:
 
 
 def _model(block: bytes | None) -> str:
-    """The name of the model without control characters; whoever runs the server chooses it."""
+    """The name of the model without control characters; a tenant may choose it."""
     labels = dict(pairs(block or b""))
     value = next((labels[name.encode()] for name in MODEL_LABELS if labels.get(name.encode())), b"")
     text = ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], value.decode("utf-8", "replace"))

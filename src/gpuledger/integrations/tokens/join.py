@@ -109,13 +109,12 @@ class OwnerEnergy:
     def add(self, time_s: float, now_ns: int, uses: Sequence[Use]) -> None:
         """Add a tick. The first total of a process or container is a baseline: it may be of days before."""
         now = {use_identity(use): (sum([mj for _, mj in use.energy_mj]), use.parked_mj) for use in uses}
-        for key, (energy_mj, parked_mj) in now.items():
-            if key in self._before:
-                energy_before, parked_before = self._before[key]
-                rose_mj = max(0, energy_mj - energy_before)
-                parked_rose_mj = min(max(0, parked_mj - parked_before), rose_mj)
-                self.parked_mj += parked_rose_mj
-                self.work_mj += rose_mj - parked_rose_mj
+        for key, (total_mj, parked_mj) in now.items():
+            before_mj, parked_before_mj = self._before.get(key, (total_mj, parked_mj))
+            rose_mj = max(0, total_mj - before_mj)
+            parked_rose_mj = min(max(0, parked_mj - parked_before_mj), rose_mj)
+            self.parked_mj += parked_rose_mj
+            self.work_mj += rose_mj - parked_rose_mj
         self._before = now
         self._add_activity(now_ns, uses)
         joules = self.work_mj / 1000, self.parked_mj / 1000
@@ -145,7 +144,7 @@ class Join:
         self.owner: Owner | None = None
         """None while the owner has no process on a GPU."""
         self.tokens: dict[str, Tokens] = {}
-        """By URL."""
+        """Tokens by URL."""
         self.windows: deque[Window] = deque(maxlen=PHASE_WINDOWS)
         self._window_end_s: float | None = None
         self.phases: PhaseEnergy | None = None

@@ -24,10 +24,10 @@ class Target:
     """A server's metrics, and the owner that its tokens belong to."""
 
     owner: str
-    """As configured; `namespace/pod` of an annotated pod."""
+    """The owner as configured; `namespace/pod` of an annotated pod."""
     url: str
     pod_uid: str = ""
-    """Of an annotated pod: tokens belong to this pod only, not to a later one of the same name."""
+    """The uid of an annotated pod: tokens belong to this pod only, not to a later one of the same name."""
 
     @property
     def of_processes(self) -> bool:

@@ -21,7 +21,7 @@ GPU_STEPS_S, OWNER_STEPS_S = (1.0, 10.0), (5.0, 30.0)
 NO_OWNER = ""
 """The row of the power without an owner; no owner has this name."""
 MAX_GPUS = 256
-"""Including MIG instances."""
+"""GPUs and MIG instances."""
 MAX_OWNERS = 512
 SMOOTH_NS = 3_000_000_000
 """Power is a mean over this time at least and twice this at most: a shared second is booked only when it is over."""
