@@ -1,4 +1,4 @@
-"""Pure checks of ticks and of file permissions. Problems of the tick itself are in `view.problems`."""
+"""Pure checks of ticks and of file permissions. Problems of the tick itself are in `web/snapshot/problems.py`."""
 
 from __future__ import annotations
 
@@ -224,6 +224,13 @@ def permissions(access: Access, root: Path) -> list[Finding]:
     if access.cgroup and access.maps and access.environ:
         findings.append(ok("proc", f"cgroup, maps and environ in {root} are readable"))
     return findings
+
+
+def recording(tick: Tick) -> Finding:
+    """The recording that replaces the driver."""
+    if not tick.readings:
+        return problem("source", "the recording contains no GPUs", "create another with `gpuledger record FILE`")
+    return ok("source", f"a recording of {len(tick.readings)} devices; the driver and the host are not used")
 
 
 def cgroups(text: str) -> list[Finding]:
