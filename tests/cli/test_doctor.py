@@ -177,7 +177,7 @@ def folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def talking(path: Path, answer: bytes | None) -> Iterator[Path]:
-    """Somebody on a socket who says this to everybody, or never anything."""
+    """A server on a socket that sends this to every client, or nothing."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -210,7 +210,7 @@ SOCKETS = [
 
 
 def on_a_node(flag: str, folder: Path) -> list[str]:
-    """The flag, and what else is needed for only this one to be asked, with everybody else well."""
+    """The flag, and the flags with which only this provider fails."""
     return [flag, "--environment=kubernetes", f"--cri.socket={folder}/c.sock"] if "pod-resources" in flag else [flag]
 
 
@@ -248,7 +248,7 @@ def test_sockets_that_talk_nonsense_or_not_at_all(
 
 @pytest.mark.needs("root", "setpriv")
 @pytest.mark.parametrize(("flag", "name"), SOCKETS)
-def test_sockets_of_somebody_else(flag: str, name: str, runtime: Path, tmp_path: Path) -> None:
+def test_sockets_of_another_server(flag: str, name: str, runtime: Path, tmp_path: Path) -> None:
     """Root without its power over files stands for any user."""
     limit = ["setpriv", "--bounding-set=-dac_override"]
     runtime.chmod(0o755)
@@ -303,8 +303,8 @@ def test_rights_at_the_api_server(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_a_container_nobody_names(tmp_path: Path) -> None:
-    """Its socket is not mounted, so nobody is down: the process without a name tells."""
+def test_a_container_without_a_name(tmp_path: Path) -> None:
+    """Its socket is not mounted, so no provider is down: the process without a name is reported."""
     _, faults = examined(healthy(), tmp_path, f"--path.procfs={put_proc(tmp_path / 'proc')}")
 
     assert only(faults)[:3] == ("owners", "warning", "1 process: container has no name yet")
@@ -325,7 +325,7 @@ def put_proc(root: Path) -> Path:
     return root
 
 
-def test_proc_of_nobody(tmp_path: Path) -> None:
+def test_proc_without_processes(tmp_path: Path) -> None:
     """A folder that is no /proc, and one without the host's first process."""
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -398,7 +398,7 @@ def test_journal_and_port_of_the_exporter_that_runs(tmp_path: Path) -> None:
 def test_dcgm_exporter(folder: Path, tmp_path: Path) -> None:
     """Reachable or not, by page and by file."""
     port = free_port()
-    _, nobody = examined(healthy(), tmp_path, f"--dcgm-exporter.url=http://127.0.0.1:{port}/metrics")
+    _, closed = examined(healthy(), tmp_path, f"--dcgm-exporter.url=http://127.0.0.1:{port}/metrics")
     file = folder / "dcgm.prom"
     file.write_text('# TYPE DCGM_FI_DEV_GPU_UTIL gauge\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 5\n')
     _, fine = examined(healthy(), tmp_path, f"--dcgm-exporter.url={file}")
@@ -406,8 +406,8 @@ def test_dcgm_exporter(folder: Path, tmp_path: Path) -> None:
     _, short = examined(healthy(), tmp_path, f"--dcgm-exporter.url={file}", "--dcgm-exporter.max-age=5s")
 
     assert fine == {}
-    assert only(nobody)[:2] == only(missing)[:2] == only(short)[:2] == ("dcgm-exporter", "problem")
-    assert f"curl -i http://127.0.0.1:{port}/metrics" in only(nobody)[3]
+    assert only(closed)[:2] == only(missing)[:2] == only(short)[:2] == ("dcgm-exporter", "problem")
+    assert f"curl -i http://127.0.0.1:{port}/metrics" in only(closed)[3]
     assert "max-age" in only(short)[2]
 
 

@@ -100,7 +100,7 @@ def test_process_on_the_host_as_json(env: dict[str, str]) -> None:
 
 
 def test_process_in_a_container(env: dict[str, str], tmp_path: Path, docker: FakeDocker) -> None:
-    """Who was asked, what they know, and the owner that comes of it."""
+    """The providers, what they report, and the resulting owner."""
     root = put_process(tmp_path / "proc", f"0::/system.slice/docker-{C}.scope\n")
     flags = [f"--path.procfs={root}", NOBODY, f"--docker.host={docker.path}"]
 
@@ -117,8 +117,8 @@ def test_process_in_a_container(env: dict[str, str], tmp_path: Path, docker: Fak
     assert docker.count("/events") == 0
 
 
-def test_container_nobody_knows(env: dict[str, str], tmp_path: Path, docker: FakeDocker) -> None:
-    """Somebody who answers but does not know it, and somebody who is down, are told apart; what is missing is said."""
+def test_a_container_that_no_provider_reports(env: dict[str, str], tmp_path: Path, docker: FakeDocker) -> None:
+    """A provider without the container differs from one that is down; the missing part is named."""
     root = put_process(tmp_path / "proc", f"0::/system.slice/docker-{'0' * 64}.scope\n")
 
     done = gpuledger(
@@ -133,7 +133,7 @@ def test_container_nobody_knows(env: dict[str, str], tmp_path: Path, docker: Fak
 
 
 def test_pod_from_the_kubelet_alone() -> None:
-    """The pod is named by its device; explain tells who knows it, and what the name depends on."""
+    """The pod is named by its device; explain names the provider, and what the name depends on."""
     with kubelet_node("llama-0") as node:
         done = gpuledger("explain", str(TRAIN), *node.flags, env=node.env)
         said = json.loads(gpuledger("explain", str(TRAIN), "--json", *node.flags, env=node.env).stdout)
@@ -156,7 +156,7 @@ def test_two_pods_hold_the_gpu() -> None:
 
 
 def test_without_a_driver(tmp_path: Path) -> None:
-    """That a process is on no GPU cannot be said when nobody can be asked."""
+    """Without a driver it is not known whether a process is on a GPU."""
     root = put_process(tmp_path / "proc", "0::/system.slice/ssh.service\n")
 
     done = gpuledger("explain", str(PID), f"--path.procfs={root}", NOBODY)
@@ -211,7 +211,7 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
 
 @pytest.mark.parametrize("vector", [*CGROUPS["paths"][::6], *CGROUPS["files"]], ids=lambda v: str(v.get("n", "file")))
 def test_cgroup_of_a_file(vector: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The text of somebody else's /proc/PID/cgroup is read as on the host itself."""
+    """A /proc/PID/cgroup of another host is parsed as on that host."""
     file = tmp_path / "cgroup"
     file.write_text(vector.get("content") or f"0::{vector['path']}\n")
 

@@ -44,7 +44,7 @@ def test_an_exporter_is_asked(status: int, body: str, expected: object) -> None:
         server.stop()
 
 
-def test_nobody_answers() -> None:
+def test_no_exporter_responds() -> None:
     """There is no exporter: that is said, and is no error."""
     assert explain.fetch_fingerprints(["127.0.0.1:1"]) is None
     assert explain._describe_fingerprint(FACTS, Owner(), [Device(0, "x", name="H200")], None) == [

@@ -52,7 +52,7 @@ def test_killed_at_any_point(
 ) -> None:
     """With a journal of any age: the sums match after every tick, and the device has what its counter counted.
 
-    A counter that was set back while nobody wrote has counted more than anybody can know; never less is booked twice.
+    A counter that was set back between two journals has counted an unknown amount; nothing is booked twice.
     """
     books = Books(policy=policy, keep_ns=keep_ns)
     state: State | None = None
@@ -113,7 +113,7 @@ def shown(books: Books, tick: Tick) -> dict[tuple[object, ...], int]:
 @settings(max_examples=20)
 @given(sequences(), POLICIES)
 def test_what_is_written_is_read_again(steps: list[tuple[Tick, int | None]], policy: Policy) -> None:
-    """Every field; and books that go on from it and are closed at once write the same, but for who is there."""
+    """Every field; books that resume from it and are closed at once write the same, except for present processes."""
     books = Books(policy=policy)
     for tick, _ in steps:
         books.book(tick)
@@ -133,8 +133,8 @@ def without_cgroups(state: State) -> State:
 
 
 @pytest.mark.parametrize("down_s", [0.5, 2, 3600])
-def test_who_was_alone_all_the_while_gets_it(down_s: float) -> None:
-    """Before and after, with the same start: all of the counter's rise, by a method that says that nobody looked."""
+def test_a_process_that_stayed_alone_gets_the_energy(down_s: float) -> None:
+    """Before and after, with the same start: all of the counter's rise, by the method `gap`."""
     books, world = Books(), World(containers={7: "c1"})
     books.book(world.tick(7))
     books.book(world.tick(7, mj=500))
@@ -175,7 +175,7 @@ def test_energy_that_was_not_booked_yet_is_carried_along() -> None:
 
 
 NOT_ALONE: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "nobody": ((), (), {}),
+    "no process": ((), (), {}),
     "it left": ((7,), (), {}),
     "it came": ((), (7,), {}),
     "another came": ((7,), (7, 8), {}),
@@ -188,8 +188,8 @@ NOT_ALONE: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = 
 
 
 @pytest.mark.parametrize("case", NOT_ALONE)
-def test_else_nobody_gets_it(case: str) -> None:
-    """Whoever was not alone at both ends, or of whom that cannot be said."""
+def test_otherwise_the_energy_is_unattributed(case: str) -> None:
+    """If no process was alone at both ends, or that is not known."""
     before, after, more = NOT_ALONE[case]
     books, world = Books(), World()
     books.book(world.tick(*before))
@@ -201,7 +201,7 @@ def test_else_nobody_gets_it(case: str) -> None:
 
 
 def test_strict_books_only_what_was_measured() -> None:
-    """Nobody looked, so nobody gets it."""
+    """The gap was not measured, so its energy is unattributed."""
     books, world = Books(), World()
     books.book(world.tick(7))
 
@@ -270,7 +270,7 @@ def test_power_is_added_up_from_there() -> None:
 
 
 def test_learned_power_and_times_are_kept() -> None:
-    """What took minutes to learn; busy and in-use time go on, without the time in which nobody looked."""
+    """What took minutes to learn; busy and in-use time go on, without the time in which no exporter ran."""
     books, world = Books(), World(containers={1: "c1"})
     books.book(world.tick(1, 2))
     for _ in range(3):
@@ -287,7 +287,7 @@ def test_learned_power_and_times_are_kept() -> None:
     assert booked.containers[0].busy_ns == booked.processes[0].busy_ns != 0
 
 
-def test_nothing_is_learned_from_a_time_in_which_nobody_looked() -> None:
+def test_nothing_is_learned_from_the_time_without_an_exporter() -> None:
     """A GPU that was at rest at both ends may have worked in between, or its counter may have been read late."""
     books, world = Books(), World()
     for _ in range(4):
@@ -299,7 +299,7 @@ def test_nothing_is_learned_from_a_time_in_which_nobody_looked() -> None:
 
 
 def test_exited_processes_stay_as_long_as_ever() -> None:
-    """Counted by the time that somebody looked; the same process, met again after an hour, is the same row."""
+    """Only the time with an exporter counts; the same process, listed again after an hour, is the same row."""
     books, world = Books(keep_ns=10 * S), World(containers={7: "c1", 8: "c2"})
     books.book(world.tick(7, 8))
     books.book(world.tick(7, mj=600, work={7: 100}))

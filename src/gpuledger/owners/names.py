@@ -102,7 +102,7 @@ class NamesIndex:
         return len(names) == len(self.names) and all(a is b for a, b in zip(names, self.names, strict=True))
 
     def named(self, owner: Owner, uid: int | None = None) -> Owner:
-        """The owner with the names of its container and its pod; `uid` is the user who owns the container's cgroup."""
+        """The owner with the names of its container and its pod; `uid` is the owner of the container's cgroup."""
         container = self.container(owner.container_id, uid)
         if container is not None:
             container = _in_labelled_pod(container, owner.pod_uid)

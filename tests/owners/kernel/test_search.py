@@ -119,7 +119,7 @@ def test_not_more_often_than_needed(proc: Proc) -> None:
 
 
 def test_a_search_that_hangs_is_left_alone(proc: Proc) -> None:
-    """The kernel may hold a process whose map is read: no second search begins, and nobody waits."""
+    """The kernel may hold a process whose map is read: no second search begins, and no tick waits."""
     clock, going = Clock(), threading.Event()
 
     class Stuck(Procfs):
