@@ -93,7 +93,8 @@ class Resolver:
         If memory of the previous tick belongs to no listed process, the search for its holders starts. Containers of
         the previous tick that have left their GPUs are checked for processes.
         """
-        if self._search is not None and previous is not None and _has_unknown_memory(previous):
+        memory = previous.memory.values() if previous is not None else ()
+        if self._search is not None and any(account.unknown_bytes for account in memory):
             self._search.start()
         self._refresh()
         # A recording contains its owners, allocations and holders.
@@ -223,10 +224,6 @@ def _name_reason(owner: Owner) -> str:
     if owner.pod_uid and not owner.pod:
         return NO_POD
     return "" if owner.container else NO_NAME
-
-
-def _has_unknown_memory(tick: Tick) -> bool:
-    return any(account.unknown_bytes for account in tick.memory.values())
 
 
 class _UnnamedIds:

@@ -26,20 +26,10 @@ from gpuledger.owners.providers.provider import PolledProvider
 from tests.certificates import copy_certificate
 from tests.owners.providers.api_server import STREAM, ApiServer, Json, answer, chunk, encoded, pod, slowly, status
 from tests.real.prometheus import free_port
+from tests.runtime.clock import Clock
 
 GO = threading.Event()
 """Never set."""
-
-
-class Clock:
-    """Time that only moves when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """The time now."""
-        return self.now
 
 
 @pytest.fixture
