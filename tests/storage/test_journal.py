@@ -16,9 +16,10 @@ from gpuledger.books import Books
 from gpuledger.errors import JournalError
 from gpuledger.ledger.interval import Policy
 from gpuledger.ledger.state import State
-from gpuledger.model import Account, Accounting, Driver, Owner, Tick
+from gpuledger.model import Account, Accounting, Device, Driver, Owner, Tick
 from gpuledger.storage import journal
 from gpuledger.storage.journal import decode, encode
+from tests.checkout import ROOT
 from tests.ledger.worlds import (
     BOOT,
     GPU,
@@ -401,6 +402,22 @@ def test_each_kind_of_damage_is_named(state: State, fields: Mapping[str, object]
         decode(changed(state, **fields))
 
     assert str(caught.value) == reason
+
+
+def test_a_journal_of_an_earlier_release_is_read() -> None:
+    """The format of version 3, as it was written before devices and owners were numbered by the codec."""
+    state = decode((ROOT / "tests" / "data" / "journal-v3.gz").read_bytes())
+
+    assert [(row.resident.pid, row.owner.pod, sum(dict(row.energy_mj).values())) for row in state.rows] == [
+        (7, "train-0", 539_000),
+        (8, "train-0", 361_000),
+    ]
+    assert {row.device for row in state.rows} == {Device(0, "GPU-0", "NVIDIA H200")}
+    assert [(entry.owner.pod, entry.owner.job, dict(entry.times_ns)) for entry in state.allocations] == [
+        ("train-0", "", {"busy": 3 * S}),
+        ("", "211", {"no_process": 3 * S}),
+    ]
+    assert decode(encode(state)) == state
 
 
 def test_its_size_has_a_bound(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
