@@ -10,6 +10,7 @@ from pathlib import Path
 from gpuledger import __version__
 from gpuledger.config.options import Config
 from gpuledger.model import DcgmHealth, Driver, Owners, Reading, Tick
+from gpuledger.model.owners import PROVIDERS
 from gpuledger.owners.kernel.access import Access
 from gpuledger.tools.doctor.finding import Finding, of_tick, ok, problem, unused, warning
 from gpuledger.web.snapshot.problems import SLOW, UNKNOWN_MEMORY, UNRESOLVED, problems
@@ -253,14 +254,14 @@ def providers(owners: Owners, settings: Config) -> list[Finding]:
         elif not health.fetches:
             fix = "check whether it hangs; see its log"
             findings.append(problem(health.title, "has not responded within the time of this check", fix))
-    kinds = {health.kind for health in owners.providers}
-    if not kinds & {"docker", "podman", "cri"}:
+    used = {health.kind for health in owners.providers}
+    if not any("containers" in kind.reports for kind in used):
         text = "there is no socket of Docker, Podman or a CRI runtime, or --environment excludes it"
         findings.append(unused("runtime", text))
-    if "podresources" not in kinds:
+    if PROVIDERS["podresources"] not in used:
         text = f"{settings.pod_resources_socket} does not exist, or --environment excludes it"
         findings.append(unused("kubelet", text))
-    if "kubernetes" not in kinds and not settings.kubernetes_api:
+    if PROVIDERS["kubernetes"] not in used and not settings.kubernetes_api:
         findings.append(unused("api server", "--kubernetes.api is off"))
     return findings
 
