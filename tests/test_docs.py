@@ -18,7 +18,7 @@ from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.cli import top
 from gpuledger.config.exporter import CONFIG_FILE, OPTIONS
 from gpuledger.config.settings import options_of
-from gpuledger.model.owners import PROVIDER_TITLES
+from gpuledger.model.owners import PROVIDERS
 from gpuledger.tools.fleet.pages import families as fleet_families
 from gpuledger.tools.fleet.settings import FleetSettings
 from gpuledger.tools.idle.settings import IdleSettings
@@ -273,7 +273,7 @@ def test_every_line_of_the_doctor_is_explained() -> None:
 
     assert fixed <= named
     assert {name.lower() for name in named - fixed} == {
-        "gpu n", "mig of gpu n", "listen address", "reading", *PROVIDER_TITLES.values(), "dcgm",
+        "gpu n", "mig of gpu n", "listen address", "reading", *(kind.title for kind in PROVIDERS.values()), "dcgm",
     } - {"job directory"}  # fmt: skip
 
 

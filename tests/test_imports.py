@@ -36,7 +36,7 @@ ROOMS = {
     "recording": _room(500, "errors.py model storage"),
     "owners/kernel": _room(1450, "model runtime"),
     "owners/providers": _room(1750, "errors.py model net runtime owners owners/kernel"),
-    "owners": _room(700, "model owners/kernel"),
+    "owners": _room(700, "model runtime owners/kernel"),
     "ledger": _room(2150, "model shares"),
     "shares": _room(2150, "model ledger"),
     "allocations": _room(530, "model ledger"),

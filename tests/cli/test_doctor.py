@@ -398,7 +398,7 @@ def test_journal_and_port_of_the_exporter_that_runs(tmp_path: Path) -> None:
 def test_dcgm_exporter(folder: Path, tmp_path: Path) -> None:
     """Reachable or not, by page and by file."""
     port = free_port()
-    _, nobody = examined(healthy(), tmp_path, f"--dcgm-exporter.url=http://127.0.0.1:{port}/metrics")
+    _, closed = examined(healthy(), tmp_path, f"--dcgm-exporter.url=http://127.0.0.1:{port}/metrics")
     file = folder / "dcgm.prom"
     file.write_text('# TYPE DCGM_FI_DEV_GPU_UTIL gauge\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 5\n')
     _, fine = examined(healthy(), tmp_path, f"--dcgm-exporter.url={file}")
@@ -406,8 +406,8 @@ def test_dcgm_exporter(folder: Path, tmp_path: Path) -> None:
     _, short = examined(healthy(), tmp_path, f"--dcgm-exporter.url={file}", "--dcgm-exporter.max-age=5s")
 
     assert fine == {}
-    assert only(nobody)[:2] == only(missing)[:2] == only(short)[:2] == ("dcgm-exporter", "problem")
-    assert f"curl -i http://127.0.0.1:{port}/metrics" in only(nobody)[3]
+    assert only(closed)[:2] == only(missing)[:2] == only(short)[:2] == ("dcgm-exporter", "problem")
+    assert f"curl -i http://127.0.0.1:{port}/metrics" in only(closed)[3]
     assert "max-age" in only(short)[2]
 
 

@@ -103,7 +103,7 @@ def test_an_import_is_merged(run: Run, journal: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_file_drops_the_oldest(run: Run, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the command says so."""
+    """The command reports it."""
     file = tmp_path / "fleet.json"
     store(journal, workload("c", 30.0))
     run("export", file)

@@ -1,4 +1,4 @@
-"""Who is asked for names: what the configuration says, and what a host looks like."""
+"""Which providers are created: by the configuration, and by the sockets of a host."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_k3s_goes_before_another_containerd(host: Host) -> None:
 
 
 def test_docker_host_of_the_environment(host: Host) -> None:
-    """DOCKER_HOST is asked as Docker's own client would; the socket it names is not asked twice."""
+    """DOCKER_HOST is used as by Docker's own client; its socket is not polled twice."""
     host.listen(DOCKER)
     elsewhere = {"DOCKER_HOST": "tcp://10.0.0.7:2375"}
     same = {"DOCKER_HOST": f"unix://{host.root}/{DOCKER}"}
@@ -133,7 +133,7 @@ def test_docker_host_of_the_environment(host: Host) -> None:
     ],
 )
 def test_named_environments(host: Host, environment: str, expected: Asked) -> None:
-    """Only those that are named are asked, whatever else is there."""
+    """Only the named providers are created, whatever sockets exist."""
     host.listen(DOCKER, PODMAN, CONTAINERD, KUBELET)
 
     assert host.asks(environment=environment) == expected
@@ -165,7 +165,7 @@ def test_kubernetes_disabled(host: Host) -> None:
 
 
 def test_containerd_alone(host: Host) -> None:
-    """A host without Docker and kubelet is asked through containerd's own API."""
+    """A host without Docker and kubelet uses containerd's own API."""
     host.listen(CONTAINERD)
 
     assert host.asks(pod_resources_socket=MISSING) == [("containerd", CONTAINERD)]
@@ -229,7 +229,7 @@ def test_rootless_daemons_of_users(host: Host) -> None:
 
 
 def test_named_daemon_beside_given_ones(host: Host) -> None:
-    """Podman is asked for by name, and the only address given is Docker's: its usual place is asked too."""
+    """If Podman is named and the only address is Docker's, Podman's usual socket is used too."""
     assert host.asks(environment="podman", docker_host="/x/d.sock") == [
         ("docker", "/x/d.sock"),
         ("podman", "/run/podman/podman.sock"),
@@ -280,7 +280,7 @@ def _kubeconfig(text: str) -> Broken:
     ],
 )
 def test_api_server_that_cannot_be_asked(flags: Broken, words: str, tmp_path: Path) -> None:
-    """Whoever wants the API server and cannot have it is told so, in one line and with exit code 2."""
+    """An API server that cannot be used is a usage error: one line, and exit code 2."""
     command = ["once", "--environment=none", "--kubernetes.api", *flags(tmp_path)]
     done = gpuledger(*command, env=surroundings())
 

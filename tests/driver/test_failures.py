@@ -324,7 +324,7 @@ def test_driver_replaced_by_another_version(tmp_path: Path) -> None:
 
 
 def test_no_library(tmp_path: Path) -> None:
-    """On a host without libnvidia-ml the source says so and stays."""
+    """On a host without libnvidia-ml the source reports it and keeps running."""
     code = "from gpuledger.driver.source import NvmlSource; print(NvmlSource().read().driver.reason)"
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "LD_LIBRARY_PATH": str(tmp_path)}
 

@@ -80,7 +80,7 @@ def test_unsupported_is_asked_once(bench: Bench) -> None:
 
 
 def test_passing_error_is_absent_and_counted(bench: Bench) -> None:
-    """A call that fails once costs its number in that tick, is counted, and is asked again."""
+    """A call that fails once costs its number in that tick, is counted, and is repeated in the next tick."""
     bench.read()
     bench.write("error nvmlDeviceGetTotalEnergyConsumption code=999 count=1")
 
@@ -144,7 +144,7 @@ def test_list_that_grows_between_two_calls(bench: Bench) -> None:
 
 
 def test_failed_list_is_not_an_empty_one(bench: Bench) -> None:
-    """When the compute list fails, the residents are unknown: nobody is said to have left."""
+    """When the compute list fails, the residents are unknown: no process counts as gone."""
     bench.scenario.processes = [process(7, memory=100)]
     bench.write("error nvmlDeviceGetComputeRunningProcesses_v3 code=999 count=1")
 
@@ -206,7 +206,7 @@ def test_garbage_rows_are_dropped(bench: Bench) -> None:
 
 
 def test_row_from_the_future_does_not_block_later_ones(bench: Bench) -> None:
-    """An invented time must not become the point from which new rows are asked for."""
+    """An invented time must not become the start of the next request."""
     bench.reading()
     bench.write(f"sample 0 pid=10 ts={_stamp() + 3_600_000_000} sm=10 mem=1")
     bench.reading()
@@ -259,7 +259,7 @@ def test_impossible_percentages_are_absent(bench: Bench) -> None:
 
 
 def test_gpm_needs_two_readings(bench: Bench) -> None:
-    """Activity is told between two readings: none after the first, the measured one after the second."""
+    """Activity is measured between two readings: none after the first, a value after the second."""
     bench.scenario.gpus[0].extra = {"gpm.tensor": 43.5, "gpm.dram": 12.25}
     bench.write()
 
@@ -282,7 +282,7 @@ def test_accounting_where_it_is_on(bench: Bench) -> None:
 
 
 def test_accounting_of_those_that_came_and_went(bench: Bench) -> None:
-    """Each that ended since the reading before is told once; what ended before the first reading is history."""
+    """Each process that ended since the last reading is reported once; earlier ones are ignored."""
     bench.scenario.gpus[0].accounting = 1
     bench.scenario.processes = [process(7)]
     ended = [f"accounting 0 pid={pid} gpu=60 mem=10 max_memory=5 time_ms=500 start_us=5 running=0" for pid in (8, 9)]
@@ -375,7 +375,7 @@ def test_what_worked_once_is_not_given_up(bench: Bench) -> None:
     ids=["bare metal", "not licensed", "one of two features", "a GPU that knows of none"],
 )
 def test_vgpu_license(bench: Bench, told: int | str, licensed: bool) -> None:
-    """Whether any feature has one; who cannot have any has none."""
+    """Whether any feature is licensed; False without support for licenses."""
     bench.scenario.gpus[0].extra = {"vgpu_license": told}
     bench.write()
 

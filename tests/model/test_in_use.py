@@ -7,7 +7,8 @@ import re
 import pytest
 
 from gpuledger.model import ProviderHealth
-from gpuledger.model.in_use import ALLOCATION_PROVIDERS, RULES, in_use, provider_pattern
+from gpuledger.model.in_use import ALLOCATION_PROVIDERS, RULES, in_use
+from gpuledger.model.owners import PROVIDERS
 
 
 @pytest.mark.parametrize(
@@ -31,11 +32,11 @@ def test_each_rule_counts_its_own_evidence(
 def test_numbered_providers_have_the_kind_of_the_first(name: str, kind: str) -> None:
     """A second Docker daemon reports what the first one does; the pattern for PromQL agrees."""
     health = ProviderHealth(name, up=True, problem=None, since_ns=1, last_success_ns=1, fetches=1, failures=0)
-    assert health.kind == kind
-    assert re.fullmatch(provider_pattern(ALLOCATION_PROVIDERS), name)
+    assert health.kind == PROVIDERS[kind]
+    assert re.fullmatch(ALLOCATION_PROVIDERS, name)
 
 
 @pytest.mark.parametrize("name", ["cri", "kubernetes", "dockerfile", "docker-a"])
 def test_other_providers_do_not_match_the_pattern(name: str) -> None:
     """PromQL anchors the pattern at both ends."""
-    assert not re.fullmatch(provider_pattern(ALLOCATION_PROVIDERS), name)
+    assert not re.fullmatch(ALLOCATION_PROVIDERS, name)

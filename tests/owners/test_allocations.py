@@ -18,7 +18,7 @@ MIGS = tuple(
 
 
 def given(*names: Names, inventory: Sequence[Device] = (GPU, IDLE)) -> list[tuple[int, str, str, str]]:
-    """Index, evidence, container id and name of everybody with a grant."""
+    """Index, evidence, container id and name of every holder."""
     found = holders_by_allocation(find_allocations(names, inventory), names, lambda owner: owner)
     return [(h.device.index, h.evidence, h.owner.container_id, h.owner.container) for h in found]
 
@@ -35,7 +35,7 @@ def test_docker_requests_and_environment() -> None:
 
 
 def test_pods_by_name_or_by_container() -> None:
-    """With the container's id where somebody knows it; where containers are known, a pod that has none has ended."""
+    """With the container's id if a provider reports it; if containers are known, a pod without one has ended."""
     kubelet = Names(
         allocations=tuple(KubeletAllocation("ml", pod, "main", "nvidia.com/gpu", "0") for pod in ("old", "new"))
     )
@@ -119,7 +119,7 @@ def test_unknown_memory_of_the_last_tick_starts_a_search() -> None:
 
 
 def test_new_names_make_no_old_suspects() -> None:
-    """Names that change while a search has found nothing bring nobody back."""
+    """Names that change after a search without results do not restore earlier holders."""
     source, search = Source(), Searched(Clue(facts(KUBE, 99), (0,)))
     resolver = Resolver([source], search=search)  # type: ignore[arg-type]  # as far as the resolver knows it
     assert resolver.resolve(tick_of()).owners.holders

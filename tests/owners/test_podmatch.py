@@ -93,7 +93,7 @@ def test_pod_that_is_reported() -> None:
 
 
 def test_list_older_than_the_process() -> None:
-    """The kubelet may still list the pod before; it is asked again."""
+    """The kubelet may still list the pod before; the match is tried again later."""
     source = kubelet((GPU, "before", "main"), read_ns=READ_NS - 1)
 
     assert owners(tick_of(gpu=(process(7),)), source)[7].pod == ""

@@ -1,4 +1,4 @@
-"""From facts and names to owners, and who was given what."""
+"""Owners of processes and allocations of devices, from facts and names."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_host_process_has_a_unit() -> None:
 
 
 def test_unknown_names_are_counted_and_asked_for() -> None:
-    """An id nobody knows nudges the providers; a process that is gone is counted as such."""
+    """An id without a name nudges the providers; a process that has ended is counted as such."""
     source = Source()
 
     owners = Resolver([source]).resolve(tick_of(facts(DOCKER), gone=(99,))).owners
@@ -85,7 +85,7 @@ def test_unknown_names_are_counted_and_asked_for() -> None:
 
 
 def test_what_never_gets_a_name_is_asked_for_ever_more_rarely() -> None:
-    """At once, after 2 s, 4 s ... 60 s; an id that is new is asked for at once again."""
+    """At once, after 2 s, 4 s ... 60 s; a new id causes a nudge at once."""
     source = Source()
     resolver = Resolver([source])
     asked: list[int] = []
@@ -127,7 +127,7 @@ def _allocation(pod: str, device_id: str) -> KubeletAllocation:
 
 
 def test_idle_allocated_gpu_shows_its_pod() -> None:
-    """A GPU nobody works on still says whom it was given to; replicas of a shared one stay apart."""
+    """An idle GPU has its allocation; replicas of a shared GPU are separate allocations."""
     given = {"a": IDLE.uuid, "b": f"{GPU.uuid}::0", "c": f"{GPU.uuid}::1"}
     source = Source(allocations=tuple(_allocation(pod, device_id) for pod, device_id in given.items()))
 
@@ -148,8 +148,8 @@ def test_devices_docker_gave() -> None:
     ]
 
 
-def test_device_id_nobody_knows_is_counted() -> None:
-    """An id of an unknown form is counted and given to nobody."""
+def test_an_unknown_device_id_is_counted() -> None:
+    """An id of an unknown form is counted and gives no allocation."""
     owners = Resolver([Source(allocations=(_allocation("a", "device0::1"),))]).resolve(tick_of()).owners
 
     assert (owners.allocations, owners.unknown_device_ids) == ((), 1)

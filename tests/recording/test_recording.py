@@ -156,7 +156,7 @@ def test_allocations_of_docker_and_of_jobs_have_an_idle_ledger(tmp_path: Path) -
     assert (ticks[-1].owners.job_uids, ticks[-1].owners.running) == (owners.job_uids, owners.running)
 
 
-def test_what_was_said_is_not_said_again() -> None:
+def test_devices_and_facts_are_written_once() -> None:
     """A device and a process's facts stand in the first line that has them; the lines after it only count."""
     encoder = Encoder()
     encoder.line(TICKS[0])

@@ -74,7 +74,7 @@ TEN = [made(second) for second in range(10)]
 
 
 def test_unpaced_gives_every_tick_as_it_was_and_ends(tmp_path: Path) -> None:
-    """As fast as it is asked; afterwards the last one, whose samples were given."""
+    """One tick for each read; afterwards the last one without its samples."""
     player = Player(saved(tmp_path, TEN), paced=False)
 
     read = []
@@ -107,7 +107,7 @@ def test_a_tick_that_is_repeated_brings_no_samples_again(tmp_path: Path) -> None
 
 
 def test_ticks_that_are_skipped_leave_their_samples(tmp_path: Path) -> None:
-    """Asked every 3 s, the rows of all three seconds come, moved to the present: no utilization is lost."""
+    """A read every 3 s has the rows of all three seconds, moved to the present: no utilization is lost."""
     player = Player(saved(tmp_path, TEN))
     player.at(0)
 
@@ -212,7 +212,7 @@ def test_a_single_tick_can_be_looped(tmp_path: Path) -> None:
 
 
 def test_a_long_pause_skips_laps_instead_of_playing_them(tmp_path: Path) -> None:
-    """After a year in which nobody asked, the right tick comes at once, with the energy of a year."""
+    """After a year without a read, the right tick is returned at once, with the energy of a year."""
     player = Player(saved(tmp_path, TEN), looped=True)
     player.at(0)
 
@@ -231,7 +231,7 @@ def test_ticks_a_nanosecond_apart_do_not_hang_a_loop(tmp_path: Path) -> None:
 
 
 def test_the_file_may_go_while_it_is_played(tmp_path: Path) -> None:
-    """A loop does not end because somebody tidied up."""
+    """The replay continues if the file is deleted."""
     path = saved(tmp_path, TEN)
     player = Player(path, looped=True)
 
@@ -257,7 +257,7 @@ def test_a_recording_with_damage_at_its_end_is_refused_at_once(tmp_path: Path) -
 def test_a_loop_never_goes_back(
     tmp_path_factory: pytest.TempPathFactory, recorded: list[tuple[int, int]], pauses_s: list[float]
 ) -> None:
-    """For any recording and any times of asking: time and energy never fall."""
+    """For any recording and any times of reads: time and energy never fall."""
     time_ns, energy_mj, ticks = RECORDED_NS, 0, []
     for step_ns, rise_mj in recorded:
         time_ns, energy_mj = time_ns + step_ns, energy_mj + rise_mj

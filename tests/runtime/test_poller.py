@@ -100,7 +100,7 @@ def test_backoff_while_it_fails() -> None:
 
 
 def test_a_nudge_shortens_the_interval_and_no_backoff() -> None:
-    """A server that is down is not polled more often because somebody waits for it."""
+    """A server that is down is not polled more often because of a nudge."""
     life = Life()
     life.clock.at(2, life.poller.nudge)
     assert life.run(6) == [0, 2]
@@ -157,7 +157,7 @@ def test_hangs() -> None:
 
 
 def test_stop_waits_for_a_poll() -> None:
-    """As long as it is told to, in real time."""
+    """For the given time, in real time."""
     poller = Poller("server", lambda: True, lambda: 60.0)
     poller.start()
     poller.stop(5)

@@ -11,18 +11,9 @@ import pytest
 
 from gpuledger.runtime import threads
 from gpuledger.runtime.threads import MOST_THREADS, VALID_S, Lookups, Worker
+from tests.runtime.clock import Clock
 
 SOON_S = 5.0
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        """The time."""
-        return self.now
 
 
 class Blocking:

@@ -16,7 +16,7 @@ from gpuledger.books import Books
 from gpuledger.errors import JournalError
 from gpuledger.ledger.split import Policy
 from gpuledger.ledger.state import State
-from gpuledger.model import Account, Accounting, Driver, Owner, Tick
+from gpuledger.model import Account, Accounting, Device, Driver, Owner, Tick
 from gpuledger.storage import journal
 from gpuledger.storage.journal import decode, encode
 from tests.builders import (
@@ -35,6 +35,7 @@ from tests.builders import (
     resumed,
     sequences,
 )
+from tests.checkout import ROOT
 
 FATES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=12, max_size=12)
 """After each tick: whether the journal is written, and whether the exporter is killed then."""
@@ -52,7 +53,7 @@ def test_killed_at_any_point(
 ) -> None:
     """With a journal of any age: the sums match after every tick, and the device has what its counter counted.
 
-    A counter that was set back while nobody wrote has counted more than anybody can know; never less is booked twice.
+    A counter that was set back between two journals has counted an unknown amount; nothing is booked twice.
     """
     books = Books(policy=policy, keep_ns=keep_ns)
     state: State | None = None
@@ -113,7 +114,7 @@ def shown(books: Books, tick: Tick) -> dict[tuple[object, ...], int]:
 @settings(max_examples=20)
 @given(sequences(), POLICIES)
 def test_what_is_written_is_read_again(steps: list[tuple[Tick, int | None]], policy: Policy) -> None:
-    """Every field; and books that go on from it and are closed at once write the same, but for who is there."""
+    """Every field; books that resume from it and are closed at once write the same, except for present processes."""
     books = Books(policy=policy)
     for tick, _ in steps:
         books.book(tick)
@@ -133,8 +134,8 @@ def without_cgroups(state: State) -> State:
 
 
 @pytest.mark.parametrize("down_s", [0.5, 2, 3600])
-def test_who_was_alone_all_the_while_gets_it(down_s: float) -> None:
-    """Before and after, with the same start: all of the counter's rise, by a method that says that nobody looked."""
+def test_a_process_that_stayed_alone_gets_the_energy(down_s: float) -> None:
+    """Before and after, with the same start: all of the counter's rise, by the method `gap`."""
     books, world = Books(), World(containers={7: "c1"})
     books.book(world.tick(7))
     books.book(world.tick(7, mj=500))
@@ -175,7 +176,7 @@ def test_energy_that_was_not_booked_yet_is_carried_along() -> None:
 
 
 NOT_ALONE: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "nobody": ((), (), {}),
+    "no process": ((), (), {}),
     "it left": ((7,), (), {}),
     "it came": ((), (7,), {}),
     "another came": ((7,), (7, 8), {}),
@@ -188,8 +189,8 @@ NOT_ALONE: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = 
 
 
 @pytest.mark.parametrize("case", NOT_ALONE)
-def test_else_nobody_gets_it(case: str) -> None:
-    """Whoever was not alone at both ends, or of whom that cannot be said."""
+def test_otherwise_the_energy_is_unattributed(case: str) -> None:
+    """If no process was alone at both ends, or that is not known."""
     before, after, more = NOT_ALONE[case]
     books, world = Books(), World()
     books.book(world.tick(*before))
@@ -201,7 +202,7 @@ def test_else_nobody_gets_it(case: str) -> None:
 
 
 def test_strict_books_only_what_was_measured() -> None:
-    """Nobody looked, so nobody gets it."""
+    """The gap was not measured, so its energy is unattributed."""
     books, world = Books(), World()
     books.book(world.tick(7))
 
@@ -270,7 +271,7 @@ def test_power_is_added_up_from_there() -> None:
 
 
 def test_learned_power_and_times_are_kept() -> None:
-    """What took minutes to learn; busy and in-use time go on, without the time in which nobody looked."""
+    """What took minutes to learn; busy and in-use time go on, without the time in which no exporter ran."""
     books, world = Books(), World(containers={1: "c1"})
     books.book(world.tick(1, 2))
     for _ in range(3):
@@ -287,7 +288,7 @@ def test_learned_power_and_times_are_kept() -> None:
     assert booked.containers[0].busy_ns == booked.processes[0].busy_ns != 0
 
 
-def test_nothing_is_learned_from_a_time_in_which_nobody_looked() -> None:
+def test_nothing_is_learned_from_the_time_without_an_exporter() -> None:
     """A GPU that was at rest at both ends may have worked in between, or its counter may have been read late."""
     books, world = Books(), World()
     for _ in range(4):
@@ -299,7 +300,7 @@ def test_nothing_is_learned_from_a_time_in_which_nobody_looked() -> None:
 
 
 def test_exited_processes_stay_as_long_as_ever() -> None:
-    """Counted by the time that somebody looked; the same process, met again after an hour, is the same row."""
+    """Only the time with an exporter counts; the same process, listed again after an hour, is the same row."""
     books, world = Books(keep_ns=10 * S), World(containers={7: "c1", 8: "c2"})
     books.book(world.tick(7, 8))
     books.book(world.tick(7, mj=600, work={7: 100}))
@@ -401,6 +402,22 @@ def test_each_kind_of_damage_is_named(state: State, fields: Mapping[str, object]
         decode(changed(state, **fields))
 
     assert str(caught.value) == reason
+
+
+def test_a_journal_of_an_earlier_release_is_read() -> None:
+    """The format of version 3, as it was written before devices and owners were numbered by the codec."""
+    state = decode((ROOT / "tests" / "data" / "journal-v3.gz").read_bytes())
+
+    assert [(row.resident.pid, row.owner.pod, sum(dict(row.energy_mj).values())) for row in state.rows] == [
+        (7, "train-0", 539_000),
+        (8, "train-0", 361_000),
+    ]
+    assert {row.device for row in state.rows} == {Device(0, "GPU-0", "NVIDIA H200")}
+    assert [(entry.owner.pod, entry.owner.job, dict(entry.times_ns)) for entry in state.allocations] == [
+        ("train-0", "", {"busy": 3 * S}),
+        ("", "211", {"no_process": 3 * S}),
+    ]
+    assert decode(encode(state)) == state
 
 
 def test_its_size_has_a_bound(state: State, monkeypatch: pytest.MonkeyPatch) -> None:

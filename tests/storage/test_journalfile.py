@@ -1,4 +1,4 @@
-"""The journal's file: who may write it, which one is used, and what a disk on a bad day costs."""
+"""The journal's file: its lock, which files are used, and slow or failing disks."""
 
 from __future__ import annotations
 
@@ -479,7 +479,7 @@ def test_a_slow_journal_does_not_starve_the_fingerprints(
 
 @pytest.mark.needs("root")
 def test_a_lock_created_by_root_belongs_to_the_owner_of_the_directory(path: Path) -> None:
-    """An exporter that runs as that user can open it, and nobody else can."""
+    """An exporter that runs as that user can open it, and no other user can."""
     os.chown(path.parent, 65534, 65534)
 
     file = JournalFile(str(path))

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpuledger.cli import build, explain, logs, terminal, web
@@ -26,18 +26,7 @@ from gpuledger.owners.kernel.access import probe
 from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.tools.doctor import bundle, checks, preflight
-from gpuledger.tools.doctor.finding import (
-    LEVELS,
-    OK,
-    PROBLEM,
-    WARNING,
-    Finding,
-    exit_code,
-    explained,
-    ok,
-    problem,
-    unused,
-)
+from gpuledger.tools.doctor.finding import LEVELS, OK, PROBLEM, WARNING, Finding, exit_code, explained, unused
 from gpuledger.tools.doctor.preflight import Bounded
 from gpuledger.web.negotiate import Format
 from gpuledger.web.text import Renderer
@@ -53,27 +42,6 @@ READING_S, QUICK_S = 11.0, 5.0
 MAX_PAUSE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """The findings, and the tick that a scrape would show."""
-
-    findings: list[Finding]
-    versions: dict[str, str]
-    tick: Tick | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ticks:
-    """The first tick and the last two, the time that passed on both clocks, and a sample of the driver."""
-
-    first: Tick
-    before: Tick
-    last: Tick
-    wall_ns: int
-    steady_ns: int
-    sample_us: int | None
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that are not settings."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -85,17 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Config) -> int:
     """Exit code 0 if all checks passed, 1 with warnings, 2 with problems."""
     log = logs.CapturingHandler(settings.log_level)
-    result = examine(settings)
+    findings, tick = examine(settings)
+    versions = checks.versions(Driver(up=False) if tick is None else tick.driver)
     if arguments.json:
-        terminal.write(bundle.report(result.findings, result.versions).encode())
+        terminal.write(bundle.report(findings, versions).encode())
     else:
-        _print(result.findings)
+        _print(findings)
     if arguments.bundle:
-        metrics = b"" if result.tick is None else b"".join(Renderer().chunks(result.tick, Format.TEXT))
-        contents = bundle.Contents(result.findings, settings, result.versions, metrics.decode(), tuple(log.lines))
+        metrics = b"" if tick is None else b"".join(Renderer().chunks(tick, Format.TEXT))
+        contents = bundle.Contents(findings, settings, versions, metrics.decode(), tuple(log.lines))
         bundle.write(arguments.bundle, contents)
         print(f"wrote {arguments.bundle}; inspect it before you send it", file=sys.stderr)
-    return exit_code(result.findings)
+    return exit_code(findings)
 
 
 def _print(findings: list[Finding]) -> None:
@@ -114,8 +83,8 @@ def _print(findings: list[Finding]) -> None:
     )
 
 
-def examine(settings: Config) -> Examination:
-    """Check everything that `serve` needs with these settings."""
+def examine(settings: Config) -> tuple[list[Finding], Tick | None]:
+    """Check everything that `serve` needs with these settings; also returns the tick that a scrape would show."""
     limited = replace(
         settings,
         driver_timeout=min(settings.driver_timeout, CALL_S),
@@ -131,9 +100,7 @@ def examine(settings: Config) -> Examination:
     ]
     outcome = reading.outcome()
     findings, tick = ([outcome], None) if isinstance(outcome, Finding) else outcome
-    driver = Driver(up=False) if tick is None else tick.driver
-    findings += [finding for check in others for finding in preflight.findings(check)]
-    return Examination(findings, checks.versions(driver), tick)
+    return [*findings, *(finding for check in others for finding in preflight.findings(check))], tick
 
 
 def _quick(name: str, check: Callable[[], list[Finding]]) -> Bounded[list[Finding]]:
@@ -164,18 +131,21 @@ def _read(settings: Config) -> tuple[list[Finding], Tick | None]:
     except UsageError as error:
         return [*findings, explained("source", error.problem)], None
     try:
-        ticks = _ticks(loop, settings)
+        wall_ns, steady_ns = time.time_ns(), time.monotonic_ns()
+        first, before, last = _ticks(loop, settings)
+        wall_ns, steady_ns = time.time_ns() - wall_ns, time.monotonic_ns() - steady_ns
+        sample_us = _newest_sample_us(last) if last.driver.up and settings.source == "nvml" else None
     finally:
         loop.stop()
     if settings.source != "nvml":
-        return [*findings, _recording(ticks.last)], ticks.last
+        return [*findings, checks.recording(last)], last
     root = Path(settings.path_procfs)
     return [
         *findings,
-        *checks.of_ticks(ticks.first, ticks.before, ticks.last, probe(root), settings),
+        *checks.of_ticks(first, before, last, probe(root), settings),
         *checks.cgroups(Procfs(root).cgroup(1)),
-        *checks.clock(ticks.last.time_ns, ticks.wall_ns, ticks.steady_ns, ticks.sample_us),
-    ], ticks.last
+        *checks.clock(last.time_ns, wall_ns, steady_ns, sample_us),
+    ], last
 
 
 def _settings(settings: Config) -> tuple[list[Finding], Config]:
@@ -196,9 +166,9 @@ def _settings(settings: Config) -> tuple[list[Finding], Config]:
     return findings, settings
 
 
-def _ticks(loop: Loop, settings: Config) -> Ticks:
+def _ticks(loop: Loop, settings: Config) -> tuple[Tick, Tick, Tick]:
+    """The first tick and the last two."""
     deadline = Deadline(NAMES_S)
-    wall_ns, steady_ns = time.time_ns(), time.monotonic_ns()
     first = before = loop.once()
     # As in `once`: utilization is relative to the previous tick, and names are fetched in the background.
     time.sleep(min(settings.tick_interval, MAX_PAUSE_S))
@@ -209,13 +179,15 @@ def _ticks(loop: Loop, settings: Config) -> Ticks:
     while (_hangs(tick) or _stands_still(before, tick)) and deadline.remaining_s:
         time.sleep(0.25)
         before, tick = tick, loop.once()
-    wall_ns, steady_ns = time.time_ns() - wall_ns, time.monotonic_ns() - steady_ns
-    sample_us = None
-    if tick.driver.up and settings.source == "nvml":
-        now_us = tick.time_ns // 1000
-        sample = Bounded("samples", lambda: (preflight.newest_sample_us(tick.readings, now_us),), CALL_S, "").outcome()
-        sample_us = None if isinstance(sample, Finding) else sample[0]
-    return Ticks(first=first, before=before, last=tick, wall_ns=wall_ns, steady_ns=steady_ns, sample_us=sample_us)
+    return first, before, tick
+
+
+def _newest_sample_us(tick: Tick) -> int | None:
+    """The time of the sample nearest to now, because the driver also returns rows with invented times."""
+    samples = Bounded("samples", lambda: preflight.samples_us(tick.readings), CALL_S, "").outcome()
+    now_us = tick.time_ns // 1000
+    known = [] if isinstance(samples, Finding) else samples
+    return min(known, key=lambda sample_us: abs(sample_us - now_us), default=None)
 
 
 def _hangs(tick: Tick) -> bool:
@@ -233,9 +205,3 @@ def _stands_still(before: Tick, tick: Tick) -> bool:
         for reading in tick.readings
         for account in (tick.accounts.get(reading.device.uuid),)
     )
-
-
-def _recording(tick: Tick) -> Finding:
-    if not tick.readings:
-        return problem("source", "the recording contains no GPUs", "create another with `gpuledger record FILE`")
-    return ok("source", f"a recording of {len(tick.readings)} devices; the driver and the host are not used")

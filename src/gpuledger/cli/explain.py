@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -102,28 +102,31 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     for provider in name_providers:
         provider.stop()
     readings = [r for r in tick.readings if any(resident.pid == pid for resident in r.residents or ())]
-    driver_problem = "" if tick.driver.up else tick.driver.reason
     maps: Lookups[int, tuple[int, ...] | None] = Lookups("maps")
     mapped = maps.get(pid, lambda: procfs.mapped_gpus(pid), timeout_s=LOOKUP_S)
     fingerprints = fetch_fingerprints(settings.web_listen_address)
+    alone = _describe_fingerprint(facts, owner, [reading.device for reading in readings], fingerprints)
     if as_json:
         terminal.write_line(json.dumps({
             "pid": pid, "boot_id": procfs.boot_id(), "facts": asdict(facts), "mapped_gpus": mapped,
             "cgroup": ref.to_dict(), "owner": {**asdict(owner), "display_name": owner.display_name},
             "pod_certainty": certainty(tick, owner),
             "gpus": [reading.device.uuid for reading in readings],
-            "alone": _describe_fingerprint(facts, owner, [reading.device for reading in readings], fingerprints),
+            "alone": alone,
             "providers": [{**asdict(p.health), "reason": p.health.reason} for p in name_providers],
         }))  # fmt: skip
         return 0
-    _print_process(facts, owner)
-    _print_driver(readings, driver_problem, mapped, root)
-    _print_cgroup(facts, ref.to_dict())
-    _print_providers(name_providers, owner)
-    _print_owner(owner, certainty(tick, owner))
-    terminal.write_line("7. its fingerprint")
-    for line in _describe_fingerprint(facts, owner, [reading.device for reading in readings], fingerprints):
-        terminal.write_line(f"   {line}")
+    inside = f", pid {facts.inner_pid} inside its container" if facts.inner_pid is not None else ""
+    for line in (
+        f"1. the process    {facts.pid} {facts.name!r}, uid {facts.uid} {owner.user}{inside}",
+        *_driver(readings, tick, mapped, root),
+        *_cgroup(facts, ref.to_dict()),
+        *_providers(name_providers, owner),
+        *_owner(owner, certainty(tick, owner)),
+        "7. its fingerprint",
+        *(f"   {line}" for line in alone),
+    ):
+        terminal.write_line(line)
     return 0
 
 
@@ -137,46 +140,36 @@ def _read_driver(settings: Config) -> Tick:
         source.close()
 
 
-def _print_process(facts: Facts, owner: Owner) -> None:
-    inside = f", pid {facts.inner_pid} inside its container" if facts.inner_pid is not None else ""
-    terminal.write_line(f"1. the process    {facts.pid} {facts.name!r}, uid {facts.uid} {owner.user}{inside}")
-
-
-def _print_driver(readings: Sequence[Reading], driver_problem: str, mapped: tuple[int, ...] | None, root: Path) -> None:
+def _driver(readings: Sequence[Reading], tick: Tick, mapped: tuple[int, ...] | None, root: Path) -> Iterator[str]:
     if readings:
         on = ", ".join(f"GPU {r.device.index} ({r.device.uuid})" for r in readings)
-    elif driver_problem:
-        on = f"cannot be read: {driver_problem}"
+    elif not tick.driver.up and tick.driver.reason:
+        on = f"cannot be read: {tick.driver.reason}"
     elif probe(root).host_pid_namespace:
         on = "the driver lists it on no GPU"
     else:
         on = "unknown: the driver lists no processes in a separate PID namespace; use --pid=host or hostPID"
-    terminal.write_line(f"2. the driver     {on}")
+    yield f"2. the driver     {on}"
     if mapped is None:
         evidence = "cannot be read (needs SYS_PTRACE)"
     else:
         evidence = ", ".join(f"names /dev/nvidia{minor}" for minor in mapped) or "names no GPU"
-    terminal.write_line(f"   its memory map {evidence}")
+    yield f"   its memory map {evidence}"
 
 
-def _print_cgroup(facts: Facts, ref: dict[str, object]) -> None:
-    terminal.write_line(f"3. its cgroup     {facts.cgroup.strip().replace(chr(10), ' | ')}")
+def _cgroup(facts: Facts, ref: dict[str, object]) -> Iterator[str]:
+    yield f"3. its cgroup     {facts.cgroup.strip().replace(chr(10), ' | ')}"
     parsed = {name: value for name, value in ref.items() if value not in (None, [], False)}
     parts = ", ".join(f"{name} {value}" for name, value in parsed.items())
-    terminal.write_line(f"4. parsed as      {parts or 'no container, pod, unit or job'}")
+    yield f"4. parsed as      {parts or 'no container, pod, unit or job'}"
 
 
-def _print_providers(name_providers: Sequence[PolledProvider], owner: Owner) -> None:
-    terminal.write_line(
-        "5. providers" + ("" if name_providers else "      none: no runtime, kubelet or API server was found")
-    )
+def _providers(name_providers: Sequence[PolledProvider], owner: Owner) -> Iterator[str]:
+    yield "5. providers" + ("" if name_providers else "      none: no runtime, kubelet or API server was found")
     for provider in name_providers:
         names, health = provider.names, provider.health
-        if not health.up:
-            terminal.write_line(f"   {health.name}: {health.reason}")
-            continue
         counted = f"{len(names.containers)} containers, {len(names.pods)} pods, {len(names.allocations)} allocations"
-        terminal.write_line(f"   {health.name}: {counted}; {_knowledge(names, owner)}")
+        yield f"   {health.name}: " + (f"{counted}; {_knowledge(names, owner)}" if health.up else health.reason)
 
 
 def _knowledge(names: Names, owner: Owner) -> str:
@@ -190,15 +183,12 @@ def _knowledge(names: Names, owner: Owner) -> str:
     return "knows pods by their devices, not by uid" if owner.pod_uid and names.allocations else "does not know it"
 
 
-def _print_owner(owner: Owner, pod_certainty: str) -> None:
-    terminal.write_line(f"6. its owner      {owner.display_name}")
-    for name, value in asdict(owner).items():
-        if value and name not in ("reason", "labels", "pod_match"):
-            terminal.write_line(f"   {name:14} {value}")
-    if pod_certainty:
-        terminal.write_line(f"   pod name       {pod_certainty}")
-    if owner.reason:
-        terminal.write_line(f"   missing        {owner.reason}")
+def _owner(owner: Owner, pod_certainty: str) -> Iterator[str]:
+    yield f"6. its owner      {owner.display_name}"
+    shown = {name: value for name, value in asdict(owner).items() if name not in ("reason", "labels", "pod_match")}
+    for name, value in {**shown, "pod name": pod_certainty, "missing": owner.reason}.items():
+        if value:
+            yield f"   {name:14} {value}"
 
 
 def fetch_fingerprints(addresses: Sequence[str]) -> list[dict[str, Any]] | None:

@@ -48,7 +48,7 @@ SHORTEST_TICK = 2.4
 """Shortest time between two readings that is divided, in slots. With 0.2 s: readings every 0.5 s, with some jitter."""
 
 
-class Sample(NamedTuple):
+class GpmSample(NamedTuple):
     """A buffer of the driver that was filled at `time_s`."""
 
     buffer: Any
@@ -77,7 +77,7 @@ class Gpm:
         self._supported: bool | None = None
         self._requests: dict[int, Any] = {}
         """By number of metrics."""
-        self._samples: list[Sample] = []
+        self._samples: list[GpmSample] = []
         """The sample of the previous reading, then the samples since."""
         self._spare: list[Any] = []
         """Buffers not in use. A buffer is allocated when it is first needed and freed by `close`."""
@@ -143,7 +143,7 @@ class Gpm:
                 pynvml.nvmlGpmSampleFree(buffer)
         self._spare, self._tick_s = [], 0.0
 
-    def _take(self, calls: Calls, handle: Handle, *, ends_slot: bool) -> tuple[Sample, Sample]:
+    def _take(self, calls: Calls, handle: Handle, *, ends_slot: bool) -> tuple[GpmSample, GpmSample]:
         """Take a sample; returns the first and the last sample."""
         if not self._spare:
             self._spare.append(calls.require(pynvml.nvmlGpmSampleAlloc))
@@ -152,16 +152,16 @@ class Gpm:
             calls.require(pynvml.nvmlGpmSampleGet, handle, buffer)
         else:
             calls.require(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, buffer)
-        sample = Sample(buffer, time_s)
+        sample = GpmSample(buffer, time_s)
         if ends_slot:
             clock_mhz = calls.get(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
             power = field_values(calls, handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
-            sample = Sample(buffer, time_s, clock_mhz, power.get(pynvml.NVML_FI_DEV_POWER_INSTANT))
+            sample = GpmSample(buffer, time_s, clock_mhz, power.get(pynvml.NVML_FI_DEV_POWER_INSTANT))
         self._spare.pop()  # only now: the buffer of a failed call stays spare
         self._samples.append(sample)
         return self._samples[0], self._samples[-1]
 
-    def _keep(self, *kept: Sample) -> None:
+    def _keep(self, *kept: GpmSample) -> None:
         """Forget all other samples and reuse their buffers."""
         self._spare += [sample.buffer for sample in self._samples if sample not in kept]
         self._samples = list(kept)
@@ -192,7 +192,7 @@ class Gpm:
             for part, (_, end) in zip(parts, slots, strict=True)
         )
 
-    def _between(self, calls: Calls, start: Sample, end: Sample, metrics: tuple[int, ...] = METRICS) -> Activity:
+    def _between(self, calls: Calls, start: GpmSample, end: GpmSample, metrics: tuple[int, ...] = METRICS) -> Activity:
         """Activity between two samples."""
         request = self._requests.get(len(metrics))
         if request is None:

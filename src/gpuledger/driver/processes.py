@@ -32,7 +32,7 @@ GROWTH_TRIES = 5
 CLOCK_SLACK_US = 1_000_000
 
 
-class Rows:
+class RecordArray:
     """A driver call that fills an array of C records; the array grows if the driver reports that it is too small."""
 
     def __init__(self, symbol: str, record: Struct) -> None:
@@ -61,7 +61,7 @@ class Rows:
         return code, count.value
 
 
-class OldSamples(Rows):
+class OldSamples(RecordArray):
     """nvmlDeviceGetProcessUtilization: always 0 on some Blackwell boards, so it is the fallback."""
 
     pid_at, timestamp_at = 0, 1
@@ -75,7 +75,7 @@ class OldSamples(Rows):
         return code, count.value
 
 
-class NewSamples(Rows):
+class NewSamples(RecordArray):
     """nvmlDeviceGetProcessesUtilizationInfo, R550 and newer."""
 
     pid_at, timestamp_at = 1, 0
@@ -98,7 +98,7 @@ class ResidentLists:
     """The compute, graphics and MPS lists of a device, merged."""
 
     def __init__(self) -> None:
-        self._forms = {kind: [Rows(name + form, record) for form, record in LIST_FORMS] for kind, name in LISTS}
+        self._forms = {kind: [RecordArray(name + form, record) for form, record in LIST_FORMS] for kind, name in LISTS}
 
     def read(self, calls: Calls, handle: Handle) -> tuple[Resident, ...] | None:
         """The processes with a context; None if no list is supported or the compute list failed."""

@@ -175,7 +175,9 @@ class NvmlSource:
         elif self._ticks % COUNT_EVERY == 0:
             self._count()
         return tuple(
-            reading for gpu in self._gpus for reading in readings.get(gpu.reader.index) or [self._down_gpu(gpu)]
+            reading
+            for gpu in self._gpus
+            for reading in readings.get(gpu.reader.index) or [self._down(self._known[gpu.reader.index], gpu.problem)]
         )
 
     def _identify(self, readings: dict[int, list[Reading]]) -> None:
@@ -223,9 +225,6 @@ class NvmlSource:
         gpu.problem = problem
         index, text = gpu.reader.index, str(problem or "")
         self._state_log.change(f"gpu {index}", text, f"GPU {index} is down: {text}", f"GPU {index} is up again")
-
-    def _down_gpu(self, gpu: Gpu) -> Reading:
-        return self._down(self._known[gpu.reader.index], gpu.problem)
 
     def _down(self, device: Device, problem: Problem | None) -> Reading:
         xids, last_xid = self._xids.counts(device.uuid), self._xids.last(device.uuid)

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
+from gpuledger.model.owners import providers_of
+
 BUSY, ALLOCATED, RESIDENT = RULES = ("busy", "allocated", "resident")
 """A GPU is in use if its utilization is above 0; if it is allocated; or if a process is on it."""
-ALLOCATION_PROVIDERS = ("podresources", "docker", "podman", "hpcdir")
-"""Kinds of providers that report allocations. While one is up, no allocation means that nothing is allocated."""
+ALLOCATION_PROVIDERS = f"({'|'.join(providers_of('allocations'))})(-[0-9]+)?"
+"""A regular expression, also of PromQL, for providers that report allocations, `docker-2` included.
 
-
-def provider_pattern(kinds: tuple[str, ...]) -> str:
-    """A regular expression, also of PromQL, for the names of all providers of these kinds."""
-    return f"({'|'.join(kinds)})(-[0-9]+)?"
+While one is up, no allocation means that nothing is allocated.
+"""
 
 
 def in_use(rule: str, utilization: float, resident: float, *, allocated: bool) -> float:

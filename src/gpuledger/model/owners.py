@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpuledger.model.problem import Problem
 from gpuledger.model.readings import Device, Labelled
@@ -160,16 +161,30 @@ class Holder:
     """The process with the GPU in its memory map, for `maps`."""
 
 
-PROVIDER_TITLES = {
-    "docker": "docker",
-    "podman": "podman",
-    "containerd": "containerd",
-    "cri": "container runtime",
-    "podresources": "kubelet",
-    "kubernetes": "api server",
-    "hpcdir": "job directory",
+class ProviderKind(NamedTuple):
+    """A kind of name provider."""
+
+    title: str
+    """Its name as users know it."""
+    reports: frozenset[str] = frozenset()
+    """Some of `containers`, `pods`, `workloads`, `jobs`, and `allocations` of devices to any of them."""
+
+
+PROVIDERS = {
+    "podresources": ProviderKind("kubelet", frozenset({"pods", "allocations"})),
+    "cri": ProviderKind("container runtime", frozenset({"containers", "pods"})),
+    "kubernetes": ProviderKind("api server", frozenset({"pods", "workloads"})),
+    "docker": ProviderKind("docker", frozenset({"containers", "allocations"})),
+    "podman": ProviderKind("podman", frozenset({"containers", "allocations"})),
+    "containerd": ProviderKind("containerd", frozenset({"containers"})),
+    "hpcdir": ProviderKind("job directory", frozenset({"jobs", "allocations"})),
 }
-"""The kinds of name providers, and their names as users know them."""
+"""By the label `provider`."""
+
+
+def providers_of(report: str) -> tuple[str, ...]:
+    """The kinds of providers that report pods, allocations and so on."""
+    return tuple(name for name, kind in PROVIDERS.items() if report in kind.reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +203,15 @@ class ProviderHealth:
     failures: int
 
     @property
-    def kind(self) -> str:
-        """One of PROVIDER_TITLES."""
-        return self.name.partition("-")[0]
+    def kind(self) -> ProviderKind:
+        """The kind of provider."""
+        name = self.name.partition("-")[0]
+        return PROVIDERS.get(name, ProviderKind(name))
 
     @property
     def title(self) -> str:
-        """The name as users know it."""
-        return PROVIDER_TITLES.get(self.kind, self.kind) + self.name.removeprefix(self.kind)
+        """The name as users know it, with the number."""
+        return self.kind.title + self.name.removeprefix(self.name.partition("-")[0])
 
     @property
     def reason(self) -> str:

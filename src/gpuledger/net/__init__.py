@@ -1,1 +1,1 @@
-"""Network clients: addresses, HTTP, TLS, deadlines and background polling."""
+"""Clients of servers: addresses, HTTP, TLS, gRPC, and limits and failures of answers."""

@@ -118,8 +118,10 @@ def holders_by_clues(
         owner = owner_of(clue.facts)
         for device in _mapped(clue.minors, inventory):
             holders[Holder(device, owner, MAPS, clue.facts.pid)] = None
-        for uuid in (uuid for name in _visible(clue.visible) for uuid in index.resolve(devices.parse(name))):
-            holders[Holder(by_uuid[uuid], owner, ENVIRONMENT)] = None
+        names = (part.strip() for part in clue.visible.split(","))
+        for name in (name for name in names if name not in NOTHING_VISIBLE):
+            for uuid in index.resolve(devices.parse(name)):
+                holders[Holder(by_uuid[uuid], owner, ENVIRONMENT)] = None
     return tuple(holders)
 
 
@@ -129,7 +131,3 @@ def _mapped(minors: Sequence[int], inventory: Sequence[Device]) -> Iterator[Devi
         instances = [device for device in inventory if device.parent_uuid == gpu.uuid]
         if len(instances) <= 1:
             yield instances[0] if instances else gpu
-
-
-def _visible(text: str) -> list[str]:
-    return [name for part in text.split(",") if (name := part.strip()) not in NOTHING_VISIBLE]

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from gpuledger.model import Owner
 
 Labels = tuple[tuple[str, str], ...]
+NAMES = ("name", "image", "namespace", "pod", "pod_uid", "pod_labels", "labels")
+"""Fields of a container that several providers report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Pod:
     """Where the pod exposes its own metrics, by its annotations."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class KubeletAllocation:
     """A device that the kubelet allocated to a container of a pod, whether it is used or not."""
 
@@ -102,7 +104,7 @@ class NamesIndex:
         return len(names) == len(self.names) and all(a is b for a, b in zip(names, self.names, strict=True))
 
     def named(self, owner: Owner, uid: int | None = None) -> Owner:
-        """The owner with the names of its container and its pod; `uid` is the user who owns the container's cgroup."""
+        """The owner with the names of its container and its pod; `uid` is the owner of the container's cgroup."""
         container = self.container(owner.container_id, uid)
         if container is not None:
             container = _in_labelled_pod(container, owner.pod_uid)
@@ -144,16 +146,7 @@ class NamesIndex:
             return None
         best = max(reports, key=lambda report: (bool(report.pod), bool(report.name), bool(report.image)))
         for other in reports:
-            best = replace(
-                best,
-                name=best.name or other.name,
-                image=best.image or other.image,
-                namespace=best.namespace or other.namespace,
-                pod=best.pod or other.pod,
-                pod_uid=best.pod_uid or other.pod_uid,
-                pod_labels=best.pod_labels or other.pod_labels,
-                labels=best.labels or other.labels,
-            )
+            best = replace(best, **{name: getattr(best, name) or getattr(other, name) for name in NAMES})
         return best
 
     def _pod(self, uid: str) -> Pod | None:

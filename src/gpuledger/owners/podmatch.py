@@ -42,7 +42,8 @@ class PodMatches:
         devices = _devices(tick, unnamed)
         reported = {owner.pod_uid: (owner.namespace, owner.pod) for owner in by_pid.values() if owner.pod}
         kept = {uid: pod for uid, pod in self._pods.items() if uid in devices and pod not in reported.values()}
-        late = {owner.pod_uid for pid, owner in unnamed.items() if _start_ns(tick, pid) + START_SLACK_NS > listed_ns}
+        started_ns = {pid: facts.start_time_ms * 1_000_000 for pid, facts in tick.facts.items()}
+        late = {o.pod_uid for pid, o in unnamed.items() if started_ns.get(pid, 0) + START_SLACK_NS > listed_ns}
         found = {uid: _only_pod(held, allocated) for uid, held in devices.items() if uid not in late | kept.keys()}
         pods = [*kept.values(), *reported.values(), *found.values()]
         self._pods = kept | {uid: pod for uid, pod in found.items() if pod is not None and pods.count(pod) == 1}
@@ -97,11 +98,6 @@ def _containers(allocations: Iterable[Allocation]) -> Allocated:
             pods = containers.setdefault(allocation.device.uuid, {})
             pods.setdefault((owner.namespace, owner.pod), set()).add(owner.container)
     return containers
-
-
-def _start_ns(tick: Tick, pid: int) -> int:
-    facts = tick.facts.get(pid)
-    return 0 if facts is None else facts.start_time_ms * 1_000_000
 
 
 def _devices(tick: Tick, unnamed: Mapping[int, Owner]) -> dict[str, set[str]]:

@@ -21,6 +21,7 @@ from gpuledger.owners.kernel.search import Clue, RunningContainers, Search
 from gpuledger.owners.kernel.slurm import SlurmNumbers
 from gpuledger.owners.names import Names, NamesIndex
 from gpuledger.owners.podmatch import PodMatches
+from gpuledger.runtime.poller import Backoff
 
 GONE = "process is gone"
 NO_NAME = "container has no name yet"
@@ -29,7 +30,7 @@ UNCONFIRMED = "container is not listed by a daemon of its user"
 WAITING = (NO_NAME, NO_POD, UNCONFIRMED)
 """Reasons that the next answer of a provider may remove."""
 MOST_OWNERS = 10_000
-FIRST_DELAY_NS, LONGEST_DELAY_NS = 2_000_000_000, 60_000_000_000
+FIRST_DELAY_S, LONGEST_DELAY_S = 2.0, 60.0
 SETTLED_NS = 30_000_000_000
 """A process on a device of another pod counts as a conflict after this time: the kubelet is polled every 10 s, and may
 still report the previous pod."""
@@ -93,7 +94,8 @@ class Resolver:
         If memory of the previous tick belongs to no listed process, the search for its holders starts. Containers of
         the previous tick that have left their GPUs are checked for processes.
         """
-        if self._search is not None and previous is not None and _has_unknown_memory(previous):
+        memory = previous.memory.values() if previous is not None else ()
+        if self._search is not None and any(account.unknown_bytes for account in memory):
             self._search.start()
         self._refresh()
         # A recording contains its owners, allocations and holders.
@@ -223,24 +225,24 @@ def _name_reason(owner: Owner) -> str:
     return "" if owner.container else NO_NAME
 
 
-def _has_unknown_memory(tick: Tick) -> bool:
-    return any(account.unknown_bytes for account in tick.memory.values())
-
-
 class _UnnamedIds:
     """Backoff of nudges for ids without a name; some never get one."""
 
     def __init__(self) -> None:
-        self._schedule: dict[str, tuple[int, int]] = {}
-        """By id: the time of the next nudge, and the delay after it."""
+        self._now_s = 0.0
+        self._backoffs: dict[str, Backoff] = {}
 
     def is_due(self, ids: set[str], now_ns: int) -> bool:
         """Whether to nudge for any of these ids now."""
-        schedule = {i: self._schedule.get(i, (now_ns, FIRST_DELAY_NS)) for i in ids}
-        due = {i: delay_ns for i, (at_ns, delay_ns) in schedule.items() if at_ns <= now_ns}
-        schedule |= {i: (now_ns + delay_ns, min(2 * delay_ns, LONGEST_DELAY_NS)) for i, delay_ns in due.items()}
-        self._schedule = schedule
+        self._now_s = now_ns / 1e9
+        self._backoffs = {i: self._backoffs.get(i) or self._new_backoff() for i in ids}
+        due = [backoff for backoff in self._backoffs.values() if backoff.due()]
+        for backoff in due:
+            backoff.failed()
         return bool(due)
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(lambda: self._now_s, first_s=FIRST_DELAY_S, longest_s=LONGEST_DELAY_S)
 
 
 class _Conflicts:

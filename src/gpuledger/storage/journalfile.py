@@ -96,7 +96,7 @@ class JournalFile:
                 partial.unlink()
 
     def _open_lock(self, name: Path) -> int:
-        """Open or create the lock file. It is private: any user who can open it can lock it.
+        """Open or create the lock file. It is private: any user that can open it can lock it.
 
         A lock file that root creates is given to the owner of the directory: root can import fingerprints before the
         first start of an exporter that runs as another user.

@@ -7,21 +7,18 @@ drops the query string when it queries all endpoints of a service.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuledger.model import Owner, Reading, Tick, holders
-from gpuledger.model.in_use import ALLOCATED, ALLOCATION_PROVIDERS, BUSY, RULES, in_use
+from gpuledger.model.in_use import ALLOCATED, BUSY, RULES, in_use
+from gpuledger.model.owners import providers_of
 from gpuledger.web.http import Response
 
 PATH = "/api/v1/scaling"
 SELECTORS = ("namespace", "pod", "container", "workload")
-NAME_PROVIDERS = {
-    "namespace": ("podresources", "cri", "kubernetes"),
-    "pod": ("podresources", "cri", "kubernetes"),
-    "workload": ("kubernetes",),
-}
-"""Providers of each name. Without any of them, an empty result would not mean that there is no use."""
+REPORTS = {"namespace": "pods", "pod": "pods", "workload": "workloads"}
+"""What a provider must report for each name. Without one, an empty result would not mean that there is no use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def count(tick: Tick, selection: Selection) -> dict[str, float | None]:
             has_memory = has_memory and memory is not None
     mean = percent / used if used else 0.0
     memory_mean = memory_percent / used if used else 0.0
-    is_reported = bool(allocated_to) or _is_up(tick, ALLOCATION_PROVIDERS)
+    is_reported = bool(allocated_to) or _is_up(tick, "allocations")
     return {
         "gpus": gpus,
         "gpus_in_use": used,
@@ -110,21 +107,21 @@ def _unknown(tick: Tick, selection: Selection) -> str:
     """Why the result is unknown; empty if it is known."""
     if not tick.driver.up:
         return f"the driver cannot be read: {tick.driver.reason}"
-    names = (name for name in NAME_PROVIDERS if getattr(selection, name) and not _is_known(tick, name))
+    names = (name for name in REPORTS if getattr(selection, name) and not _is_known(tick, name))
     name = next(names, "")
-    return f"no provider reports {name}; enable one of {', '.join(NAME_PROVIDERS[name])}" if name else ""
+    return f"no provider reports {name}; enable one of {', '.join(providers_of(REPORTS[name]))}" if name else ""
 
 
 def _is_known(tick: Tick, name: str) -> bool:
     """Whether a provider reports this name, or an owner has it."""
     field = "workload_name" if name == "workload" else name
     owners = [*(use.owner for use in tick.processes), *(a.owner for a in holders.allocations(tick))]
-    return _is_up(tick, NAME_PROVIDERS[name]) or any(getattr(owner, field) for owner in owners)
+    return _is_up(tick, REPORTS[name]) or any(getattr(owner, field) for owner in owners)
 
 
-def _is_up(tick: Tick, kinds: Collection[str]) -> bool:
-    """Whether a provider of one of these kinds answers."""
-    return any(health.up and health.kind in kinds for health in tick.owners.providers)
+def _is_up(tick: Tick, report: str) -> bool:
+    """Whether a provider that reports pods, allocations and so on answers."""
+    return any(health.up and report in health.kind.reports for health in tick.owners.providers)
 
 
 def _percents(reading: Reading) -> tuple[float | None, float | None]:

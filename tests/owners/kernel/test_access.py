@@ -78,7 +78,7 @@ def test_namespace_of_its_own(host: Path) -> None:
     assert not probe(host).host_pid_namespace
 
 
-def test_namespace_nobody_tells(host: Path) -> None:
+def test_an_unreadable_namespace(host: Path) -> None:
     """A kernel without PID namespaces, or a sandbox that hides them: better a warning too many."""
     (host / "self" / "ns" / "pid").unlink()
 
@@ -150,7 +150,7 @@ def _value(text: str, series: str) -> str:
 
 @pytest.mark.needs("pid-namespaces")
 def test_nested_namespace_is_said_loudly(tmp_path: Path) -> None:
-    """A container without hostPID sees no processes: the log says so with the remedy, and a metric to alert on."""
+    """A container without hostPID sees no processes: the log has the fix, and a metric the state."""
     done = _once(tmp_path, *NAMESPACE)
 
     warnings = [line for line in done.stderr.splitlines() if "level=warn" in line]

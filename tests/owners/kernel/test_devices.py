@@ -92,7 +92,7 @@ def test_forms_beyond_the_vectors(device_id: str, expect: dict[str, Any]) -> Non
     ],
 )  # fmt: skip
 def test_unknown_forms_are_kept_raw(device_id: str) -> None:
-    """What nobody is known to write is counted, not interpreted, and resolves to nothing."""
+    """An id of an unknown form is not interpreted and resolves to no device."""
     assert parse(device_id) == DeviceRef(device_id)
     assert INDEX.resolve(parse(device_id)) == ()
 

@@ -243,7 +243,7 @@ def test_one_that_ended_is_not_watched_any_more(alive: Pidfds, sleeper: subproce
 
 
 def test_nothing_leaks(alive: Pidfds, sleeper: subprocess.Popen[bytes]) -> None:
-    """One nobody asks for is let go, with its descriptor; one that does not exist never had one."""
+    """A process that is not wanted any more is not watched; one that does not exist has no descriptor."""
     before = _fds()
     alive.watch(sleeper.pid)
     alive.watch(2**22 + 1)
@@ -255,7 +255,7 @@ def test_nothing_leaks(alive: Pidfds, sleeper: subprocess.Popen[bytes]) -> None:
 
 
 def test_descriptors_are_left_for_others(monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]) -> None:
-    """With few descriptors nobody is watched; the processes are then read one by one."""
+    """With few descriptors no process is watched; each is read in every tick."""
     monkeypatch.setattr(procfs_module, "SPARE_FDS", 10**9)
     alive = Pidfds()
 

@@ -23,21 +23,11 @@ from gpuledger.owners.kernel.search import (
     _tenant,
 )
 from tests.owners.kernel.fakeproc import Proc
+from tests.runtime.clock import Clock
 
 B, C = "b" * 64, "4be1" * 16
 DOCKER = f"0::/system.slice/docker-{C}.scope\n"
 MAPPED = "7f0000000000-7f0000001000 rw-s 00000000 00:05 612 /dev/nvidia{}\n"
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        """The time."""
-        return self.now
 
 
 @pytest.fixture
@@ -119,7 +109,7 @@ def test_not_more_often_than_needed(proc: Proc) -> None:
 
 
 def test_a_search_that_hangs_is_left_alone(proc: Proc) -> None:
-    """The kernel may hold a process whose map is read: no second search begins, and nobody waits."""
+    """The kernel may hold a process whose map is read: no second search begins, and no tick waits."""
     clock, going = Clock(), threading.Event()
 
     class Stuck(Procfs):

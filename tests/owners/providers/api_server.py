@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 
 Json = dict[str, Any]
 Answer = bytes | Callable[[socket.socket], None]
-"""What is sent in place of the right answer, or who sends it."""
+"""The bytes that replace the right answer, or a function that sends them."""
 
 
 def pod(name: str, *, uid: str = "", node: str = "n1", running: bool = True, **more: Any) -> Json:
@@ -48,7 +48,7 @@ def status(code: int, message: str = "no") -> bytes:
 
 
 def chunk(body: bytes) -> bytes:
-    """A piece of a body whose length nobody knows yet."""
+    """A chunk of a body of unknown length."""
     return b"%x\r\n%s\r\n" % (len(body), body)
 
 
@@ -69,7 +69,7 @@ class ApiServer:
         self.page = 1000
         """Pods to a page of a list."""
         self.token = ""
-        """Who asks must have it; anybody when it is empty."""
+        """The token that requests must have; empty if none is required."""
         self.answers: deque[Answer] = deque()
         """Sent in place of the right answers to the next requests."""
         self.requests: list[tuple[str, dict[str, str], dict[str, str]]] = []
@@ -94,7 +94,7 @@ class ApiServer:
         self._run(self._accept, self._listener)
 
     def close(self) -> None:
-        """Close everything and wait until nobody works any more."""
+        """Close all connections and wait for the threads."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.shutdown(socket.SHUT_RDWR)
@@ -127,7 +127,7 @@ class ApiServer:
             self._tell("BOOKMARK", {"kind": "Pod", "metadata": {}})
 
     def say(self, line: bytes) -> None:
-        """Tell anything at all to those who watch."""
+        """Send any bytes to all watches."""
         with self._changed:
             self._version += 1
             self._events.append((self._version, {"raw": line}))
@@ -251,7 +251,7 @@ class ApiServer:
                 return
             for event in new:
                 connection.sendall(chunk(event["raw"] if "raw" in event else json.dumps(event).encode() + b"\n"))
-            if select.select([connection], [], [], 0)[0]:  # nobody sends anything more but the end
+            if select.select([connection], [], [], 0)[0]:  # clients send only the end of the connection
                 return
 
 

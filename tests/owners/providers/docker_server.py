@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 Answer = bytes | Callable[[socket.socket], None]
-"""What to send before hanging up, or who talks."""
+"""The bytes to send before closing, or a function that sends them."""
 
 
 def http(body: object, status: int = 200) -> bytes:
@@ -52,7 +52,7 @@ class FakeDocker:
         return sum(part in target for target in self.asked)
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for connection in self._connections:
@@ -75,7 +75,7 @@ class FakeDocker:
     def _talk(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             request = connection.recv(65536)
-            if not request:  # who asked has been stopped
+            if not request:  # the client was stopped
                 return
             target = request.split(b" ")[1].decode()
             self.asked.append(target)

@@ -139,7 +139,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
         self._server = server
 
     def service(self, handler_call_details: Any) -> Any:
-        """A method nobody gave is UNIMPLEMENTED."""
+        """Other methods are UNIMPLEMENTED."""
         method = handler_call_details.method
         if method not in self._server.methods:
             return None

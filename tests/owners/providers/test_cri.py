@@ -71,7 +71,7 @@ def test_a_runtime_without_containers(runtime: CriServer) -> None:
 
 
 def test_only_running_containers(runtime: CriServer) -> None:
-    """The runtime is told so, and leaves the others out itself."""
+    """The request has a filter, which the runtime applies."""
     runtime.add(ID, state=EXITED, labels=pod_labels("ml", "train", UID, "main"))
     assert asked(runtime) == Names()
 

@@ -76,7 +76,7 @@ def test_a_container_is_known_by_its_id(serve: Serve) -> None:
 
 
 def test_a_pod_of_cri_dockerd(serve: Serve) -> None:
-    """The kubelet's labels are kept apart, because anyone who starts a container can write them."""
+    """The kubelet's labels are kept apart, because any user of Docker can write them."""
     labels = {"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "n", "io.kubernetes.pod.uid": "u",
               "io.kubernetes.container.name": "c"}  # fmt: skip
     _, provider = serve(containers=http([listed(A, "k8s_c_p_n_u_0", Labels=labels)]))
@@ -140,7 +140,7 @@ NONSENSE = {
 @pytest.mark.parametrize("part", ["version", "containers"])
 @pytest.mark.parametrize("case", NONSENSE)
 def test_nonsense_is_one_clear_line(serve: Serve, part: str, case: str) -> None:
-    """What is wrong, with whom, what to do."""
+    """The error names the problem, the daemon and the fix."""
     sent, expected = NONSENSE[case]
     server, provider = serve(**{part: sent})
     with pytest.raises(ProviderError) as raised:
@@ -170,7 +170,7 @@ def test_nonsense_about_one_container_costs_only_its_devices(
 
 @pytest.mark.parametrize("wrong", [None, 7, "x", {}, {"ApiVersion": None}, {"ApiVersion": "1/../x"}, []])
 def test_a_version_that_is_none(serve: Serve, wrong: object) -> None:
-    """Nothing is asked with it."""
+    """It is not used in a request."""
     server, provider = serve(version=http(wrong))
     with pytest.raises(ProviderError, match="reports no API version"):
         provider.fetch()
@@ -292,7 +292,7 @@ def test_gone_between_two_calls(serve: Serve) -> None:
     assert provider.fetch().containers == {}
 
 
-def test_nobody_there_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_daemon_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing, refused and forbidden are three things, and each has its remedy."""
     path = tmp_path / "none.sock"
     provider = DockerProvider(str(path))
@@ -533,7 +533,7 @@ def test_a_socket_in_a_file_system_that_does_not_answer(tmp_path: Path, monkeypa
 
 
 def test_what_docker_host_says(tmp_path: Path) -> None:
-    """The variables of Docker's own command line, with its certificates; what cannot be asked is left out."""
+    """The variables of Docker's own command line, with its certificates; unsupported addresses are left out."""
     host = {"DOCKER_HOST": "tcp://h:2375"}
     assert default_urls(host, 0, tmp_path) == [Endpoint("docker", "tcp://h:2375")]
     secure = {"DOCKER_HOST": "tcp://h:2376", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/c"}

@@ -25,21 +25,11 @@ from gpuledger.owners.providers.kubernetes import KubernetesProvider
 from gpuledger.owners.providers.provider import PolledProvider
 from tests.certificates import copy_certificate
 from tests.owners.providers.api_server import STREAM, ApiServer, Json, answer, chunk, encoded, pod, slowly, status
+from tests.runtime.clock import Clock
 from tests.waiting import free_port, wait_until
 
 GO = threading.Event()
-"""Never set: nobody asks to stop."""
-
-
-class Clock:
-    """Time that only moves when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """The time now."""
-        return self.now
+"""Never set."""
 
 
 @pytest.fixture
@@ -106,7 +96,7 @@ def test_list_and_watch(server: ApiServer, start: Start) -> None:
 
 
 def test_fetch_takes_in_what_has_come(server: ApiServer, start: Start) -> None:
-    """Somebody who only fetches, because unknown ids keep nudging, sees what the watch told meanwhile."""
+    """Fetches without waits, as unknown ids cause them, include the events of the watch."""
     provider = start()
     provider.fetch()
     server.put(pod("b"))
@@ -136,7 +126,7 @@ def test_pages(server: ApiServer, start: Start) -> None:
 
 
 def test_pages_that_expire(server: ApiServer, start: Start) -> None:
-    """When the server forgets a list in the middle, it is asked for a new one, and not from its cache."""
+    """If a list expires between two pages, a new one is requested, and not from the cache."""
     meta = {"resourceVersion": "100", "continue": "x/y=="}
     server.answers += [answer(json.dumps({"metadata": meta, "items": []}).encode()), status(410)]
 
@@ -162,7 +152,7 @@ def test_pods_of_other_nodes(server: ApiServer, start: Start) -> None:
 
 
 def test_expired_watch(server: ApiServer, start: Start) -> None:
-    """After 410 on a watch everything is asked for again, once, from the store."""
+    """After 410 on a watch, all pods are listed once, from the store."""
     provider = start()
     provider.fetch()
     server.put(pod("b"))
@@ -212,7 +202,7 @@ def test_disconnect_in_the_middle(server: ApiServer, start: Start) -> None:
 
 
 def test_restart(server: ApiServer, start: Start) -> None:
-    """While the server is away a fetch says so; when it is back everything goes on."""
+    """While the server is down, a fetch raises the reason; afterwards the watch continues."""
     provider = start()
     provider.fetch()
     server.close()
@@ -253,7 +243,7 @@ def test_dead_watch(server: ApiServer, start: Start, clock: Clock) -> None:
 
 
 def test_relist(server: ApiServer, start: Start, clock: Clock) -> None:
-    """Every ten minutes all is asked for again, in case that an event was lost; the names stay the same object."""
+    """Every ten minutes all pods are listed, because an event may be lost; equal names stay the same object."""
     provider = start()
     first = provider.fetch()
     wait_until(server.watchers)
@@ -310,7 +300,7 @@ def test_refusals_and_junk(server: ApiServer, start: Start, sent: bytes, expecte
 
 
 def test_right_to_list_but_not_to_watch(server: ApiServer, start: Start) -> None:
-    """Half a role is told as what it is."""
+    """The error names the missing right."""
     provider = start()
     server.answers += [server._list(0), status(403, 'cannot watch resource "pods"')]
 
@@ -466,7 +456,7 @@ def test_in_cluster_files(certificate: tuple[Path, Path], tmp_path: Path, start:
 
 
 def test_wrong_authority(certificate: tuple[Path, Path], tmp_path: Path, start: Start) -> None:
-    """A server that nobody vouches for is not told our token."""
+    """A server without a trusted certificate does not get the token."""
     other = copy_certificate(tmp_path, "client")
     with contextlib.closing(ApiServer(certificate=certificate)) as server:
         with pytest.raises(ProviderError, match=r"certificate of the API server at .* is not trusted: self.signed"):
@@ -490,7 +480,7 @@ def kubeconfig(folder: Path, cluster: Json, user: Json, **more: object) -> Path:
 
 @pytest.mark.parametrize("as_data", [True, False])
 def test_kubeconfig(certificate: tuple[Path, Path], tmp_path: Path, start: Start, *, as_data: bool) -> None:
-    """Certificates as data or as files beside the kubeconfig; both sides prove who they are."""
+    """Certificates as data or as files beside the kubeconfig; both sides have a certificate."""
     own = copy_certificate(tmp_path, "client")
     (tmp_path / "ca").write_bytes(certificate[0].read_bytes())
     with contextlib.closing(ApiServer(certificate=certificate, clients=own[0])) as server:
@@ -513,7 +503,7 @@ def test_kubeconfig(certificate: tuple[Path, Path], tmp_path: Path, start: Start
 
 
 def test_kubeconfig_tokens(certificate: tuple[Path, Path], tmp_path: Path, start: Start) -> None:
-    """A token in the file or in a file of its own; who says so may talk to a server that nobody vouches for."""
+    """A token in the kubeconfig or in another file; verification of the server can be disabled."""
     with contextlib.closing(ApiServer(certificate=certificate)) as server:
         server.token = "t1"
         cluster = {"server": f"https://127.0.0.1:{server.port}", "insecure-skip-tls-verify": True}
@@ -544,7 +534,7 @@ def test_kubeconfig_tokens(certificate: tuple[Path, Path], tmp_path: Path, start
     ],
 )
 def test_kubeconfigs_that_cannot_be_used(tmp_path: Path, cluster: Json, user: Json, more: Json, expected: str) -> None:
-    """Each is refused before anything is asked, in one line that names the file or the value."""
+    """Each is refused before the first request, in one line that names the file or the value."""
     path = kubeconfig(tmp_path, {"server": "https://x:6443"} | cluster, user, **more)
     if not expected:
         ApiAccess.from_kubeconfig(path)
@@ -578,7 +568,7 @@ def test_options() -> None:
         KubernetesProvider(api, "n", ["("])
 
 
-def test_nobody_listens() -> None:
+def test_no_server_listens() -> None:
     """A server that is not there yet."""
     provider = KubernetesProvider(ApiAccess(Address(host="127.0.0.1", port=free_port())), "n1")
 
@@ -590,7 +580,7 @@ def test_nobody_listens() -> None:
 
 
 def test_labels(server: ApiServer, start: Start) -> None:
-    """Only the labels that are asked for, whole names only; none unless asked."""
+    """Only labels on the allow-list, by their whole names; none without a list."""
     labels = {"app.kubernetes.io/name": "x", "app": "y", "secret": "z"}
     server.put(pod("l", metadata={"labels": labels}))
 

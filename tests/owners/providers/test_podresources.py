@@ -126,7 +126,7 @@ def test_a_driver_can_be_added(kubelet: KubeletServer) -> None:
 
 
 def test_an_old_kubelet(tmp_path: Path) -> None:
-    """One that speaks only v1alpha1 is asked that way, one that speaks both is not."""
+    """v1alpha1 is called only if the kubelet does not implement v1."""
     with KubeletServer(tmp_path / "old.sock", ("v1alpha1",)) as old:
         old.give("ml", "p", "c", "nvidia.com/gpu", GPU)
         assert asked(old) == [("ml", "p", "c", "nvidia.com/gpu", GPU)]
@@ -202,7 +202,7 @@ def test_a_kubelet_that_goes_on(kubelet: KubeletServer) -> None:
 
 
 def test_a_kubelet_that_died(tmp_path: Path) -> None:
-    """Its socket is still there, but nobody listens."""
+    """Its socket exists, but has no listener."""
     path = tmp_path / "dead.sock"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
@@ -238,7 +238,7 @@ def test_a_kubelet_that_hangs(kubelet: KubeletServer) -> None:
     assert asked(kubelet) == []
 
 
-def test_a_socket_that_nobody_accepts_on(tmp_path: Path) -> None:
+def test_a_socket_without_accept(tmp_path: Path) -> None:
     """The kernel takes one connection and then no more; both look like a kubelet that hangs."""
     path = tmp_path / "k.sock"
     with socket.socket(socket.AF_UNIX) as server:
@@ -270,7 +270,7 @@ def test_answers_beyond_our_limit(kubelet: KubeletServer) -> None:
 
 
 def _padded(size: int) -> bytes:
-    """A message of so many bytes, in a field that nobody knows."""
+    """A message of so many bytes, in an unknown field."""
     length = size - 5
     varint = bytes((length >> shift & 127) | (128 if shift < 21 else 0) for shift in (0, 7, 14, 21))
     return b"\x7a" + varint + bytes(length)
@@ -317,7 +317,7 @@ def test_a_server_that_speaks_otherwise(tmp_path: Path, said: bytes, expected: s
 
 @contextmanager
 def saying(path: Path) -> Iterator[tuple[Path, Callable[[bytes], None]]]:
-    """A socket on which everybody hears the same bytes and then the end."""
+    """A socket on which every client gets the same bytes and then the end."""
     words = [b""]
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))

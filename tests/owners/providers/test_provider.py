@@ -79,13 +79,13 @@ class Life:
         self.background._wake = Event(self.clock)
 
     def run(self, for_s: float) -> list[float]:
-        """All that happens in so many seconds; when the provider was asked."""
+        """Let time pass; the times of polls."""
         self.clock.at(self.clock.now + for_s, self.background.stop)
         self.background._run()
         return self.provider.asked
 
     def nudge_every(self, step_s: float, until_s: float) -> None:
-        """As a resolver does that meets an id nobody knows, tick by tick."""
+        """As a resolver does for an id without a name, tick by tick."""
         for i in range(1, int(until_s / step_s) + 1):
             self.clock.at(i * step_s, self.background.nudge)
 
@@ -97,7 +97,7 @@ def life() -> Life:
 
 
 def down(reason: str = "cannot open /d.sock: no such file") -> Callable[[], Names]:
-    """An answer of somebody who is not there."""
+    """The answer of a provider that is down."""
 
     def fail() -> Names:
         raise ProviderError(reason)
@@ -125,7 +125,7 @@ def test_interval_may_change_while_waiting(life: Life) -> None:
 
 
 def test_snapshots_are_swapped_whole(life: Life) -> None:
-    """Before the first answer there is nothing, then the very object the provider gave, also while it is asked anew."""
+    """Before the first answer there are no names; then the object that the provider returned, also during a poll."""
     newer = Names()
     seen: list[Names] = []
 
@@ -145,7 +145,7 @@ def test_snapshots_are_swapped_whole(life: Life) -> None:
 
 
 def test_failure_keeps_the_names(life: Life) -> None:
-    """What was known stays, as the same object, so that nobody resolves anything anew."""
+    """The last names stay the same object, so that nothing is resolved again."""
     life.background.once()
     life.provider.answer = down()
     life.background.once()
@@ -166,7 +166,7 @@ def test_backoff_doubles_up_to_its_end(life: Life, luck: float, monkeypatch: pyt
     assert max(waits) <= LONGEST_S
 
 
-def test_nudges_do_not_hurry_somebody_who_is_down(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nudges_do_not_shorten_the_backoff(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often unknown ids are met, the waits are those of the backoff."""
     monkeypatch.setattr(random, "uniform", lambda _, high: high)
     life.provider.answer = down()
@@ -188,7 +188,7 @@ def test_backoff_begins_anew_after_an_answer(life: Life, monkeypatch: pytest.Mon
 
 
 def test_nudge_asks_at_once(life: Life) -> None:
-    """An id nobody knows is asked for when it is met, not when the interval is over."""
+    """An id without a name causes a poll at once, not at the end of the interval."""
     life.clock.at(5.25, life.background.nudge)
 
     assert life.run(15) == [0, 5.25]
@@ -205,7 +205,7 @@ def test_nudges_are_coalesced(life: Life) -> None:
 
 
 def test_nudge_while_asking_is_not_lost(life: Life) -> None:
-    """The answer that is on its way may be older than the container, so it is asked for once more."""
+    """The answer that is on its way may be older than the container, so there is another poll."""
 
     def slow() -> Names:
         if len(life.provider.asked) == 1:
@@ -299,14 +299,14 @@ def test_health(life: Life) -> None:
 def test_log_tells_changes_once(life: Life, caplog: pytest.LogCaptureFixture) -> None:
     """One line when it is lost, one when the reason changes, one when it is back; nothing while all stays as it is."""
     caplog.set_level(logging.INFO, "gpuledger")
-    answers = [lambda: KNOWN, lambda: KNOWN, *[down("is gone")] * 3, *[down("may not be asked")] * 2, lambda: KNOWN]
+    answers = [lambda: KNOWN, lambda: KNOWN, *[down("is gone")] * 3, *[down("permission denied")] * 2, lambda: KNOWN]
     for answer in [*answers, lambda: KNOWN]:
         life.provider.answer = answer
         life.background.once()
 
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "docker: is gone"),
-        ("WARNING", "docker: may not be asked"),
+        ("WARNING", "docker: permission denied"),
         ("INFO", "docker answers again"),
     ]
 
@@ -388,7 +388,7 @@ def started(provider: Provider) -> PolledProvider:
     return background
 
 
-def test_hanging_provider_delays_nobody(hanging: Hanging) -> None:
+def test_a_hanging_provider_delays_no_caller(hanging: Hanging) -> None:
     """Names and health are there at once while it hangs, nudges return, and so does stop."""
     background = PolledProvider(hanging)
     background.once()

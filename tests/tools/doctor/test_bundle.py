@@ -25,7 +25,7 @@ NAMING = {
 
 
 def test_every_label_is_thought_about() -> None:
-    """A new label of the catalog is hashed until somebody says that it names nobody."""
+    """A new label of the catalog is hashed until it is added to PLAIN_LABELS."""
     labels = {label for one in CATALOG for label in (*one.of.labels, *one.labels)} | {
         label for family in CATALOG for label in family.of.labels
     }

@@ -100,6 +100,14 @@ def health(name: str, reason: str = "", fix: str = "", fetches: int = 1) -> Prov
     return ProviderHealth(name, not reason, Problem(reason, fix) if reason else None, 0, 0, fetches, 0)
 
 
+@pytest.mark.parametrize("name", ["docker", "podman-2", "containerd", "cri"])
+def test_a_provider_of_containers_is_a_runtime(name: str) -> None:
+    """Also containerd's own API, which nerdctl uses."""
+    findings = checks.providers(Owners(providers=(health(name),)), SETTINGS)
+
+    assert "runtime" not in {finding.name for finding in findings}
+
+
 def test_unconfigured_providers() -> None:
     """Nothing is wrong, and the report says what is not used."""
     findings = checks.providers(Owners(), SETTINGS)

@@ -18,6 +18,7 @@ from gpuledger.integrations.exposition import ScrapedFamily
 from gpuledger.integrations.scrape import Source
 from gpuledger.model import Tick, Upstream
 from gpuledger.model.holders import DevicePods, device_pods
+from gpuledger.model.owners import PROVIDERS
 from gpuledger.model.problem import Problem
 from gpuledger.runtime.poller import Poller
 from gpuledger.runtime.statelog import StateLog
@@ -167,7 +168,7 @@ class Poll:
 
 def _pods_problem(tick: Tick) -> Problem | None:
     """Why no series can get a pod; None if a provider reports to which pods devices are allocated."""
-    kubelets = [health for health in tick.owners.providers if health.kind == "podresources"]
+    kubelets = [health for health in tick.owners.providers if health.kind == PROVIDERS["podresources"]]
     if any(health.up for health in kubelets) or any(a.owner.pod for a in tick.owners.allocations):
         return None
     return Problem("its series get no pods, because the kubelet is not read", PODS_FIX, "pods")

@@ -41,7 +41,7 @@ COLON = re.compile(rf"^([^:]*):([a-z0-9_-]+):({ID})\Z")
 drivers."""
 QOS = {"burstable": "burstable", "besteffort": "besteffort", "kubepods": "guaranteed"}
 USER_MANAGER = re.compile(r"user@(\d{1,10})\.service", re.ASCII)
-"""systemd's manager of a user, who owns the cgroup."""
+"""systemd's manager of a user. The user owns the cgroup."""
 POD_HOLDERS = ("libpod_parent", "kata_overhead")
 """Parent directories of pods and sandboxes with a bare id; Podman's containers are below them as libpod-ID."""
 
@@ -53,7 +53,7 @@ class CgroupRef:
     runtime: str | None = None
     container_id: str | None = None
     claimed_by: int | None = None
-    """The uid of the user who could choose the container's id freely; None if only root could."""
+    """The uid of the user that could choose the container's id freely; None if only root could."""
     candidate: str | None = None
     """`NAMESPACE/ID` of a path that may be that of a container; only containerd can confirm it."""
     pod_uid: str | None = None
@@ -70,7 +70,7 @@ class CgroupRef:
 
     @property
     def container_key(self) -> str | None:
-        """The id of the container; with the user who could choose it, so that it is no other user's container."""
+        """The id of the container; with the user that could choose it, so that it is no other user's container."""
         return self.container_id if self.claimed_by is None else f"{self.claimed_by}/{self.container_id}"
 
     def to_dict(self) -> dict[str, object]:

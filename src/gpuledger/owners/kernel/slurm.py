@@ -20,6 +20,7 @@ STEPS_MAX = 64
 """Most steps of a job, and processes of a step, in which a slurmstepd is searched."""
 CACHE_MAX = 4096
 
+PID = re.compile(rb"\d{1,10}")
 TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+\]]")
 CUT_PREFIXES = ("", "system.slice")
 """In a private cgroup namespace the path lacks its first part."""
@@ -48,7 +49,7 @@ class SlurmNumbers:
         for directory in self._job_directories(cgroup_text, sluid):
             for step in _steps(directory)[:STEPS_MAX]:
                 pids = _read_start(step / "slurm" / "cgroup.procs", PROCS_MAX).split()
-                for pid in filter(_is_pid, pids[:STEPS_MAX]):
+                for pid in filter(PID.fullmatch, pids[:STEPS_MAX]):
                     title = TITLE.match(_read_start(self._procfs / str(int(pid)) / "cmdline", TITLE_MAX))
                     if title:
                         return title[1].decode()
@@ -77,7 +78,3 @@ def _read_start(path: Path, size: int) -> bytes:
             return file.read(size)
     except OSError:
         return b""
-
-
-def _is_pid(text: bytes) -> bool:
-    return text.isdigit() and len(text) <= 10

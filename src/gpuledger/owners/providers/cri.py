@@ -46,9 +46,13 @@ class CriProvider(GrpcProvider):
         messages = self._call(LIST_CONTAINERS, ONLY_RUNNING, deadline).messages(1)
         containers = [_container(message) for message in messages]
         if any(not container.pod_uid for container in containers):
-            pods = self._sandboxes(deadline)
-            sandbox_ids = [message.text(2) for message in messages]
-            containers = [_in_pod(c, pods.get(sandbox)) for c, sandbox in zip(containers, sandbox_ids, strict=True)]
+            sandboxes = self._sandboxes(deadline)
+            for index, message in enumerate(messages):
+                pod = sandboxes.get(message.text(2))
+                if pod is not None and not containers[index].pod_uid:
+                    containers[index] = replace(
+                        containers[index], namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid
+                    )
         return Names(
             containers={c.id: c for c in containers if c.id},
             pods={c.pod_uid: Pod(uid=c.pod_uid, namespace=c.namespace, name=c.pod) for c in containers if c.pod_uid},
@@ -84,10 +88,3 @@ def _container(message: Message) -> Container:
         pod=labels.get("io.kubernetes.pod.name", ""),
         pod_uid=labels.get("io.kubernetes.pod.uid", ""),
     )
-
-
-def _in_pod(container: Container, pod: Pod | None) -> Container:
-    """The container with the pod of its sandbox, unless its labels name one."""
-    if container.pod_uid or pod is None:
-        return container
-    return replace(container, namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid)

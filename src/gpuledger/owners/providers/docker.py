@@ -265,7 +265,7 @@ class _EventStream:
 
 
 def controlling_uid(path: str) -> int | None:
-    """The user who decides which daemon listens at a socket; None if it is root or the exporter's own user.
+    """The user that decides which daemon listens at a socket; None if it is root or the exporter's own user.
 
     It is the first other owner of a directory on the way. The user that listens is no criterion: any user can link to a
     socket on which root listens for another service.

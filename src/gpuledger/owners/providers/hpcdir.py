@@ -43,11 +43,7 @@ class HpcProvider(Provider):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._signature: Signature | None = None
-        self._jobs: dict[Slot, tuple[str, ...]] = {}
-        self._accounts: dict[str, str] = {}
-        self._uids: dict[str, str] = {}
-        self.ignored = 0
-        """Entries with another name or type, or that could not be read."""
+        self._names = Names()
 
     def fetch(self) -> Names:
         """The jobs of each GPU, and the accounts and users of jobs; raises ProviderError."""
@@ -59,10 +55,10 @@ class HpcProvider(Provider):
             kind = {FileNotFoundError: "missing", PermissionError: "permission"}.get(type(error), "unreadable")
             raise ProviderError(f"cannot read {self._path}: {error.strerror}", fix, kind) from error
         if signature != self._signature:
-            self._read(signature)
+            self._names = self._read(signature)
             newest_ns = max(mtime_ns for _, _, mtime_ns, _ in signature)
             self._signature = signature if time.time_ns() - newest_ns > SETTLED_NS else None
-        return Names(jobs=self._jobs, accounts=self._accounts, job_uids=self._uids)
+        return self._names
 
     def _stat(self) -> Signature:
         """The directory's time changes when a file is added or removed, a file's time when its jobs change."""
@@ -81,31 +77,28 @@ class HpcProvider(Provider):
                 signature.append((entry.name, info.st_ino if is_regular else -1, info.st_mtime_ns, info.st_size))
         return (signature[0], *sorted(signature[1:]))
 
-    def _read(self, signature: Signature) -> None:
+    def _read(self, signature: Signature) -> Names:
         jobs: dict[Slot, tuple[str, ...]] = {}
         accounts: dict[str, str] = {}
         uids: dict[str, str] = {}
-        ignored = 0
         for name, inode, _, size in signature[1:]:
             gpu, job = FILE_NAME.fullmatch(name), JOB_FILE.fullmatch(name)
-            lines = self._lines(name) if (gpu or job) and inode >= 0 and size <= FILE_LIMIT else None
-            if lines is None:
-                ignored += 1
-            elif lines and gpu:
+            lines = self._lines(name) if (gpu or job) and inode >= 0 and size <= FILE_LIMIT else ()
+            if lines and gpu:
                 jobs[int(gpu[1]), int(gpu[2]) if gpu[2] else None] = lines
             elif lines and job and job[1] == "account":
                 accounts[job[2]] = lines[0]
             elif lines and job and UID.fullmatch(lines[0]):
                 uids[job[2]] = lines[0]
-        self._jobs, self._accounts, self._uids, self.ignored = jobs, accounts, uids, ignored
+        return Names(jobs=jobs, accounts=accounts, job_uids=uids)
 
-    def _lines(self, name: str) -> tuple[str, ...] | None:
+    def _lines(self, name: str) -> tuple[str, ...]:
         try:
             descriptor = os.open(self._path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
                 data = file.read(FILE_LIMIT)
         except OSError:
-            return None
+            return ()
         lines = (line.strip() for line in data.decode("utf-8", "replace").split("\n"))
         unique = dict.fromkeys(line for line in lines if line and line.isprintable() and len(line) <= LONGEST_LINE)
         return tuple(unique)[:MOST_JOBS]

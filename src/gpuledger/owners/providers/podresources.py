@@ -59,7 +59,7 @@ class PodResourcesProvider(GrpcProvider):
         listed = set(self._listed(pods))
         self._allocations = listed | self._missing(listed, socket, settled_s=SETTLED_S if pods else ALONE_S)
         # Sorted, because the kubelet lists in another order each time.
-        return Names(allocations=tuple(sorted(self._allocations, key=_order)))
+        return Names(allocations=tuple(sorted(self._allocations)))
 
     def _missing(
         self, listed: set[KubeletAllocation], socket: tuple[int, int] | None, settled_s: float
@@ -101,7 +101,7 @@ class PodResourcesProvider(GrpcProvider):
     def _devices(self, container: Message) -> Iterator[tuple[str, str]]:
         for allocated in container.messages(2):
             resource = allocated.text(1)
-            if self._is_gpu(resource):
+            if resource in self._extra or (resource.startswith(VENDOR) and resource not in NO_DEVICES):
                 yield from ((resource, device_id) for device_id in allocated.texts(2))
         for claim in container.messages(5):
             for claimed in claim.messages(4):
@@ -109,16 +109,9 @@ class PodResourcesProvider(GrpcProvider):
                 if driver == DRA_DRIVER or driver in self._extra:
                     yield driver, _claimed_device(claimed)
 
-    def _is_gpu(self, resource: str) -> bool:
-        return resource in self._extra or (resource.startswith(VENDOR) and resource not in NO_DEVICES)
-
 
 def _claimed_device(claimed: Message) -> str:
     """The id of one device, which may have several CDI names: the first that identifies a GPU."""
     names = [device.text(1) for device in claimed.messages(1)]
     names.append(claimed.text(4))
     return next((name for name in names if devices.parse(name).form != "unknown"), names[0])
-
-
-def _order(allocation: KubeletAllocation) -> tuple[str, ...]:
-    return (allocation.namespace, allocation.pod, allocation.container, allocation.resource, allocation.device_id)

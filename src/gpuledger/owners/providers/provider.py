@@ -37,7 +37,7 @@ class Provider:
     """
 
     name: str
-    """The label `provider`: one of PROVIDER_TITLES, with a number if there are several of a kind."""
+    """The label `provider`: one of PROVIDERS, with a number if there are several of a kind."""
     interval_s: float
     """Seconds between polls if there are no events."""
 

@@ -1,4 +1,4 @@
-"""Pure checks of ticks and of file permissions. Problems of the tick itself are in `view.problems`."""
+"""Pure checks of ticks and of file permissions. Problems of the tick itself are in `web/snapshot/problems.py`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from gpuledger import __version__
 from gpuledger.config.exporter import Config
 from gpuledger.model import DcgmHealth, Driver, Owners, Reading, Tick
+from gpuledger.model.owners import PROVIDERS
 from gpuledger.owners.kernel.access import Access
 from gpuledger.tools.doctor.finding import Finding, of_tick, ok, problem, unused, warning
 from gpuledger.web.snapshot.problems import SLOW, UNKNOWN_MEMORY, UNRESOLVED, problems
@@ -226,6 +227,13 @@ def permissions(access: Access, root: Path) -> list[Finding]:
     return findings
 
 
+def recording(tick: Tick) -> Finding:
+    """The recording that replaces the driver."""
+    if not tick.readings:
+        return problem("source", "the recording contains no GPUs", "create another with `gpuledger record FILE`")
+    return ok("source", f"a recording of {len(tick.readings)} devices; the driver and the host are not used")
+
+
 def cgroups(text: str) -> list[Finding]:
     """The cgroup version, from the cgroup file of pid 1; nothing if it cannot be read."""
     lines = text.split()
@@ -246,14 +254,14 @@ def providers(owners: Owners, settings: Config) -> list[Finding]:
         elif not health.fetches:
             fix = "check whether it hangs; see its log"
             findings.append(problem(health.title, "has not responded within the time of this check", fix))
-    kinds = {health.kind for health in owners.providers}
-    if not kinds & {"docker", "podman", "cri"}:
+    used = {health.kind for health in owners.providers}
+    if not any("containers" in kind.reports for kind in used):
         text = "there is no socket of Docker, Podman or a CRI runtime, or --environment excludes it"
         findings.append(unused("runtime", text))
-    if "podresources" not in kinds:
+    if PROVIDERS["podresources"] not in used:
         text = f"{settings.pod_resources_socket} does not exist, or --environment excludes it"
         findings.append(unused("kubelet", text))
-    if "kubernetes" not in kinds and not settings.kubernetes_api:
+    if PROVIDERS["kubernetes"] not in used and not settings.kubernetes_api:
         findings.append(unused("api server", "--kubernetes.api is off"))
     return findings
 

@@ -153,12 +153,9 @@ def upstream(url: str, source: Callable[[], Source]) -> list[Finding]:
     return [ok(UPSTREAM, f"responds with {len(families)} metrics")]
 
 
-def newest_sample_us(readings: Iterable[Reading], now_us: int) -> int | None:
-    """Time of the utilization sample nearest to now, of GPUs that are busy. Calls the driver, which may hang.
-
-    The nearest, because the driver also returns rows with invented times.
-    """
-    samples = []
+def samples_us(readings: Iterable[Reading]) -> list[int]:
+    """Times of the utilization samples of GPUs that are busy. Calls the driver, which may hang."""
+    samples: list[int] = []
     for reading in readings:
         if reading.up and reading.utilization_pct and not reading.device.parent_uuid:
             for form in (NewSamples(), OldSamples()):
@@ -166,4 +163,4 @@ def newest_sample_us(readings: Iterable[Reading], now_us: int) -> int | None:
                     rows = form(pynvml.nvmlDeviceGetHandleByIndex(reading.device.index), 0)
                     samples += [row[form.timestamp_at] for row in rows]
                     break
-    return min(samples, key=lambda sample_us: abs(sample_us - now_us), default=None)
+    return samples

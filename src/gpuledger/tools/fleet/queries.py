@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuledger.catalog import CATALOG, metrics
 from gpuledger.catalog.others import DCGM_MEMORY_ACTIVITY, DCGM_SHARING, DCGM_UTILIZATION
 from gpuledger.config import durations
-from gpuledger.model.in_use import ALLOCATION_PROVIDERS, provider_pattern
+from gpuledger.model.in_use import ALLOCATION_PROVIDERS
 from gpuledger.tools.fleet.in_use import HOLDER_LABELS, SOURCES, Key
 from gpuledger.tools.prometheus.expression import Expression, series, union
 
@@ -56,7 +56,7 @@ def native(groupings: Iterable[Key], window_s: float = 0.0) -> FleetQueries:
         in_use = series(metrics.gpu_in_use_seconds_total).over("rate", window)
         values = (busy.over("rate", window), memory.over("avg_over_time", window), in_use)
     residents = series(metrics.container_gpu_detected).where("evidence", "=", "process")
-    pattern = provider_pattern(ALLOCATION_PROVIDERS)
+    pattern = ALLOCATION_PROVIDERS
     return FleetQueries(
         utilization=_max(own, values[0]),
         memory=_max((), values[1]),
