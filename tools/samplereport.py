@@ -9,9 +9,11 @@ from gpuledger.tools.prometheus.expression import Expression
 from gpuledger.tools.report.formats import table
 from gpuledger.tools.report.gather import Totals
 from gpuledger.tools.report.queries import GROUPINGS, REASONS, WHOLE, Column, Grouping, Part, Query
-from gpuledger.tools.report.report import GIB, JOULES_PER_KWH, Prices, Report
+from gpuledger.tools.report.rates import Rates
+from gpuledger.tools.report.report import Report
 from gpuledger.tools.report.rows import create_rows
 from gpuledger.tools.report.span import Span, parse_month
+from gpuledger.tools.text import GIB, JOULES_PER_KWH
 
 DAYS, GPUS = 31, 16
 ACCOUNT = GROUPINGS["account"]
@@ -23,7 +25,7 @@ ACCOUNTS = {
     "chemistry": (4.5, 0.6, 0.3),
 }
 """Mean kWh and allocated GPUs of a day, and the phase of its ups and downs."""
-PRICES = Prices(kwh=0.30, gpu_hour=1.2, hours="share", currency="EUR", grams_per_kwh=250, pue=1.3)
+PRICES = Rates(kwh=0.30, gpu_hour=1.2, hours="share", currency="EUR", grams_per_kwh=250, pue=1.3)
 
 
 def sample() -> Report:

@@ -12,8 +12,7 @@ from gpuledger.cli.terminal import Progress
 from gpuledger.errors import ConfigError, PrometheusError
 from gpuledger.storage.atomicfile import replacing
 from gpuledger.tools.prometheus.client import Prometheus
-from gpuledger.tools.report.focus import Issuer, to_focus
-from gpuledger.tools.report.focusgather import gather_hours, whole_hours
+from gpuledger.tools.report.focus import Issuer, gather_hours, to_focus, whole_hours
 from gpuledger.tools.report.formats import table, to_csv, to_json
 from gpuledger.tools.report.gather import Gatherer
 from gpuledger.tools.report.html import to_html
@@ -48,8 +47,7 @@ def run(_: argparse.Namespace, settings: ReportSettings) -> int:
                 grouping, span, gap_ms, prices.charged, by_model=bool(prices.models), intensity=intensity
             )
     except PrometheusError as error:
-        print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
-        return 1
+        return terminal.fail(str(error))
     rows = create_rows(totals, grouping, settings.top or None, departments.by_group if departments else None)
     if unpriced := prices.unpriced(rows):
         what = f"--price-model: no price for {', '.join(model or 'GPUs of an unknown model' for model in unpriced)}"
@@ -75,8 +73,7 @@ def _write_focus(settings: ReportSettings, server: Prometheus, span: Span) -> in
             gatherer = Gatherer(server.query_range, settings.allow_partial, progress.show)
             hours = list(gather_hours(gatherer, grouping, whole_hours(span), round(settings.gap * 1000)))
     except PrometheusError as error:
-        print(f"gpuledger: {terminal.printable(str(error))}", file=sys.stderr)
-        return 1
+        return terminal.fail(str(error))
     unpriced = sorted({hour.model for hour in hours if prices.has_hours and prices.price_of(hour.model) is None})
     if unpriced:
         what = f"--price-model: no price for {', '.join(model or 'GPUs of an unknown model' for model in unpriced)}"

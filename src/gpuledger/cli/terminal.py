@@ -42,6 +42,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def fail(reason: str) -> int:
+    """Print the reason to standard error; the exit code 1."""
+    print(f"gpuledger: {printable(reason)}", file=sys.stderr)
+    return 1
+
+
 def has_colour() -> bool:
     """Whether to colour standard output: as no-color.org specifies, and only on a terminal that is not dumb."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()

@@ -109,9 +109,9 @@ def _once(arguments: argparse.Namespace, settings: TopSettings, view: View) -> i
                 build.wait_for_names(loop, settings)
             snapshot = source()
     except LostError as error:
-        return _failed(str(error))
+        return terminal.fail(str(error))
     except SnapshotError as error:
-        return _failed(f"{settings.connect}: {error}")
+        return terminal.fail(f"{settings.connect}: {error}")
     if arguments.json:
         terminal.write(encode(snapshot, indent=2) + b"\n")
     else:
@@ -119,12 +119,7 @@ def _once(arguments: argparse.Namespace, settings: TopSettings, view: View) -> i
         terminal.write(
             once(snapshot, view, columns=columns, colour=terminal.has_colour(), utf8=_has_utf8(sys.stdout)).encode()
         )
-    return 0 if snapshot.driver.up else _failed(f"the driver cannot be read: {snapshot.driver.reason}")
-
-
-def _failed(reason: str) -> int:
-    print(f"gpuledger: {terminal.printable(reason)}", file=sys.stderr)
-    return 1
+    return 0 if snapshot.driver.up else terminal.fail(f"the driver cannot be read: {snapshot.driver.reason}")
 
 
 def _has_utf8(stream: IO[Any] | None) -> bool:

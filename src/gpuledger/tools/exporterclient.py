@@ -1,20 +1,24 @@
-"""The snapshot of a running exporter, and the settings of all commands that connect to one."""
+"""The snapshot of a running exporter, and the settings of the commands that connect to one or to a Prometheus."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from gpuledger.config import parsers
-from gpuledger.config.settings import in_group
+from gpuledger.config.settings import in_group, redeclared
 from gpuledger.errors import ConfigError, HttpError, LostError, PrometheusError
 from gpuledger.net.address import Address, has_credentials, parse_url
 from gpuledger.net.elements import ElementsError, load_json
 from gpuledger.net.http import Client
+from gpuledger.tools.prices import Prices, amount, currency
 from gpuledger.tools.prometheus.client import Access, login
+from gpuledger.tools.prometheus.settings import PrometheusSettings, optional_url
 from gpuledger.web.snapshot.codec import decode
 from gpuledger.web.snapshot.schema import Snapshot
 
-_exporter = in_group("another exporter")
+_exporter, _prices = in_group("another exporter"), in_group("prices and carbon")
+
+LOCAL = "localhost:9400"
 
 PATH = "/api/v1/snapshot"
 PORT = 9400
@@ -85,6 +89,31 @@ class ExporterSettings:
             insecure=self.exporter_insecure_skip_verify,
             timeout_s=TIMEOUT_S,
         )
+
+
+# fmt: off
+@dataclass(frozen=True)
+class CostSettings(PrometheusSettings, ExporterSettings):
+    """An exporter or a Prometheus, and prices."""
+
+    prometheus_url: str = redeclared(PrometheusSettings, "prometheus_url", default="", parse=optional_url,
+        help="URL of a Prometheus, for all nodes instead of one.")
+    connect: str = redeclared(ExporterSettings, "connect", default=LOCAL)
+    price: str = _prices("price", "", "Price per kWh.", amount, "AMOUNT")
+    price_gpu_hour: str = _prices("price-gpu-hour", "", "Price per GPU-hour.", amount, "AMOUNT")
+    currency: str = _prices("currency", "", "Currency to show.", currency, "NAME")
+    # fmt: on
+
+    def prices(self) -> Prices:
+        """The prices that were given."""
+        kwh, gpu_hour = (float(text) if text else None for text in (self.price, self.price_gpu_hour))
+        return Prices(kwh, gpu_hour, self.currency)
+
+    def for_fleet(self) -> bool:
+        """Whether to query a Prometheus. Raises ConfigError if an exporter is given too."""
+        if self.prometheus_url and self.connect != LOCAL:
+            raise ConfigError("--connect and --prometheus.url exclude each other", "set one of them")
+        return bool(self.prometheus_url)
 
 
 class ExporterClient:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpuledger.model.owners import Owner
-from gpuledger.tools.idle.rows import IdleRow, Prices, ranked, rows_of_fleet, rows_of_node
+from gpuledger.tools.idle.rows import IdleRow, ranked, rows_of_fleet, rows_of_node
+from gpuledger.tools.prices import Prices
 from gpuledger.tools.prometheus.answer import Series
 from gpuledger.web.snapshot.schema import AllocationRow, Snapshot
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from gpuledger.tools.report.queries import GROUPINGS, Column
-from gpuledger.tools.report.report import GIB, Prices, Report
+from gpuledger.tools.report.rates import Rates
+from gpuledger.tools.report.report import Report
 from gpuledger.tools.report.rows import Kind, Row, Rows
 from gpuledger.tools.report.span import Span, parse_moment
+from gpuledger.tools.text import GIB
 
 KWH = 3.6e6
 BAD = '=HYPERLINK("x")<script>alert(1)</script>\x1b[2J'
-PRICES = Prices(kwh=0.30, gpu_hour=2.0, currency="EUR", grams_per_kwh=250, pue=1.3)
+PRICES = Rates(kwh=0.30, gpu_hour=2.0, currency="EUR", grams_per_kwh=250, pue=1.3)
 
 
-def report(prices: Prices = PRICES, name: str = BAD, **more: tuple[str, ...]) -> Report:
+def report(prices: Rates = PRICES, name: str = BAD, **more: tuple[str, ...]) -> Report:
     """10 kWh: 6 of a namespace, 1 of all others, 2 idle, 1 of nobody."""
     hours = {Column.BUSY: 3600.0, Column.RESIDENT: 7200.0, Column.ALLOCATED: 10800.0, Column.MEMORY: 3600.0 * GIB}
     lines = (

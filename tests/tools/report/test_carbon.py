@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpuledger.errors import PrometheusError
-from gpuledger.tools.report.carbon import Embodied, averaged, fill
 from gpuledger.tools.report.formats import table, to_json
+from gpuledger.tools.report.gather import averaged, fill
 from gpuledger.tools.report.queries import Column
-from gpuledger.tools.report.report import Prices
+from gpuledger.tools.report.rates import Embodied, Rates
 from gpuledger.tools.report.rows import Kind, Row
 from tests.tools.report.made import PRICES, report
 
@@ -38,7 +38,7 @@ def test_the_query_is_averaged_over_the_cell() -> None:
 
 def test_emissions_of_a_row() -> None:
     """Operational emissions by the cells, embodied ones by the charged hours, and SCI of both."""
-    prices = Prices(carbon_query="q", pue=1.5, embodied=Embodied(100.0, 1000 * 3600.0))
+    prices = Rates(carbon_query="q", pue=1.5, embodied=Embodied(100.0, 1000 * 3600.0))
     amounts = {Column.ENERGY: 3.6e6, Column.CARBON: 3.6e6 * 400, Column.ALLOCATED: 10 * 3600.0}
     row = Row(Kind.GROUP, ("a",), amounts)
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuledger.config import load as config
 from gpuledger.errors import ConfigError
-from gpuledger.tools.report.report import Prices
+from gpuledger.tools.report.rates import Rates
 from gpuledger.tools.report.settings import ReportSettings
 from gpuledger.tools.report.span import parse_moment
 
@@ -85,8 +85,8 @@ def test_prices() -> None:
     """What is not given is not known; what is, is exact."""
     given = settings(price="0.30", currency="EUR", carbon="250", pue="1.3", price_gpu_hour="2", gpu_hours="resident")
 
-    assert given.prices() == Prices(0.3, 2.0, "resident", "EUR", 250.0, 1.3)
-    assert settings().prices() == Prices()
+    assert given.prices() == Rates(0.3, 2.0, "EUR", "resident", 250.0, 1.3)
+    assert settings().prices() == Rates()
     assert settings(price_model="NVIDIA H200 = 2.5").prices().models == {"NVIDIA H200": 2.5}
 
 
@@ -99,7 +99,7 @@ def test_a_month_that_is_not_over() -> None:
 
 @pytest.mark.parametrize("flags", [{}, {"price": "0.30", "from_": "2026-11-01", "top": "5", "step": "1h"}])
 def test_settings_printed_and_read_again_are_the_same(tmp_path: Path, flags: dict[str, str]) -> None:
-    """Prices too, which are no durations, and `from`, which is a word of Python."""
+    """Rates too, which are no durations, and `from`, which is a word of Python."""
     path = tmp_path / "report.yml"
     path.write_text(config.dump(settings(**flags)))
 

@@ -186,3 +186,15 @@ def one_line(value: object) -> str:
     """Text from the server, shortened to one printable line."""
     text = " ".join(str(value).split())
     return "".join(c for c in text if c.isprintable())[:LONGEST_QUOTE]
+
+
+def label(labels: Mapping[str, str], name: str) -> str:
+    """A label of the exporter; a Prometheus without honor_labels renames it to exported_..."""
+    return labels.get(f"exported_{name}", labels.get(name, ""))
+
+
+def node_of(labels: Mapping[str, str]) -> str:
+    """The node, or the host of the scraped address."""
+    instance = labels.get("instance", "")
+    host, _, port = instance.rpartition(":")
+    return labels.get("node") or (host if host and port.isdecimal() else instance)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from gpuledger.errors import PrometheusError
 from gpuledger.tools.prometheus.answer import RangeSeries, RangeVector
 from gpuledger.tools.prometheus.expression import Expression, Selector
-from gpuledger.tools.report import carbon, promql
-from gpuledger.tools.report.promql import LOOKBACK_S
+from gpuledger.tools.report import promql
+from gpuledger.tools.report.promql import LOOKBACK_S, whole_window
 from gpuledger.tools.report.queries import MODEL_LABEL, SERVED, Column, Grouping, Part, Query, Step, queries
 from gpuledger.tools.report.span import CHUNK, Chunk, Span
 
@@ -26,6 +26,10 @@ OVERWRITTEN = (
     "those of the exporter"
 )
 MAX_BARS = 31
+INTENSITY_POINTS = 20
+"""Points of the grid's intensity that are averaged in a cell; grids publish a value every 5 to 60 minutes."""
+LARGEST_INTENSITY = 5000.0
+"""Grams per kWh; no grid exceeds a third of it. Other values are likely in another unit."""
 FITTED = (Column.ENERGY, Column.PARKED, Column.PROMPT, Column.OUTPUT)
 """Columns that prefill and decode are estimated from, cell by cell."""
 
@@ -182,13 +186,13 @@ class Gatherer:
         """Grams of CO2 per kWh in each cell. Raises PrometheusError if the query does not return one series of them."""
         values: list[float | None] = [None] * span.cells
         for chunk in span.chunks():
-            for piece, answer in self._run(carbon.averaged(query, chunk.step_ms), chunk):
+            for piece, answer in self._run(averaged(query, chunk.step_ms), chunk):
                 if len(answer.series) > 1:
                     what = f"--carbon-query: {query!r} returns {len(answer.series)} series"
                     raise PrometheusError(what, "select one of them, or aggregate them with avg", "format")
                 for moment_s, value in (point for series in answer.series for point in series.points):
                     values[piece.cell(moment_s)] = value
-        filled, notes = carbon.fill(values, query)
+        filled, notes = fill(values, query)
         self.notes.update(dict.fromkeys(notes))
         return filled
 
@@ -251,3 +255,30 @@ class Gatherer:
         gaps = [len(gap) for gap in re.findall(rb"\x00+", has_data[first:last])]
         if missing := sum(cells for cells in gaps if cells * span.step_ms >= LOOKBACK_S * 1000):
             self.notes[f"no data of any GPU in {100 * missing / span.cells:.1f} % of the time"] = None
+
+
+def averaged(query: str, step_ms: int) -> Expression:
+    """The mean of a user's query over the cell that ends now."""
+    step = f"{max(1, step_ms // INTENSITY_POINTS)}ms"
+    return Expression(query, metric=query).sampled("avg_over_time", whole_window(step_ms), step)
+
+
+def fill(values: Sequence[float | None], query: str) -> tuple[array[float], list[str]]:
+    """Grams per kWh of each cell, with notes. A cell without a value gets that of the nearest cell with one."""
+    known = [cell for cell, value in enumerate(values) if value is not None]
+    if not known:
+        fix = "check that it returns grams of CO2 equivalent per kWh in this span"
+        raise PrometheusError(f"--carbon-query: {query!r} has no values", fix, "empty")
+    for value in values:
+        if value is not None and not 0 <= value <= LARGEST_INTENSITY:
+            fix = "return grams of CO2 equivalent per kWh"
+            raise PrometheusError(f"--carbon-query: {value:g} is no carbon intensity of a grid", fix, "format")
+    filled, nearest = array("d"), 0
+    for cell in range(len(values)):
+        while nearest + 1 < len(known) and abs(known[nearest + 1] - cell) <= abs(known[nearest] - cell):
+            nearest += 1
+        filled.append(values[known[nearest]] or 0.0)
+    missing = len(values) - len(known)
+    part = f"{100 * missing / len(values):.1f} %"
+    notes = [f"--carbon-query has no value in {part} of the time; the nearest one is used"] if missing else []
+    return filled, notes

@@ -8,9 +8,10 @@ from html import escape
 
 from gpuledger import __version__
 from gpuledger.config import durations
-from gpuledger.tools.report.notes import facts
-from gpuledger.tools.report.report import JOULES_PER_KWH, Report, ShownColumn, cells, columns, row_name, show_number
+from gpuledger.tools.report.formats import facts
+from gpuledger.tools.report.report import Report, ShownColumn, cells, columns, row_name
 from gpuledger.tools.report.rows import Kind
+from gpuledger.tools.text import JOULES_PER_KWH, grouped
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 260, 64, 28, 12
 COLOURS = 8
@@ -189,7 +190,7 @@ def _stacked(layers: Sequence[_Layer], labels: Sequence[str]) -> str:
             tall = room * kwh / ceiling
             y -= tall
             if tall >= 0.05:
-                title = f"{label}: {layer.name}, {show_number(kwh, 3)} kWh"
+                title = f"{label}: {layer.name}, {grouped(kwh, 3)} kWh"
                 parts.append(
                     f'<rect class="{layer.style}" x="{x + wide * 0.08:.1f}" y="{y:.1f}" width="{wide * 0.84:.1f}" '
                     f'height="{tall:.1f}"><title>{escape(title)}</title></rect>'

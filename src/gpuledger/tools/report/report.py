@@ -1,115 +1,15 @@
-"""A complete report with prices, and the columns that all formats show. Pure."""
+"""A complete report, and the columns that all formats show. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from gpuledger.tools.report.carbon import Embodied
 from gpuledger.tools.report.queries import SERVED, Column, Grouping
-from gpuledger.tools.report.rounding import decimals_of, rounded, sum_of_texts
+from gpuledger.tools.report.rates import Rates
 from gpuledger.tools.report.rows import Kind, Row, Rows
 from gpuledger.tools.report.span import Span
-
-GIB = 1 << 30
-JOULES_PER_KWH = 3.6e6
-GPU_HOURS = {
-    "allocated": Column.ALLOCATED,
-    "resident": Column.RESIDENT,
-    "busy": Column.BUSY,
-    "share": Column.SHARED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices of a kWh and a GPU-hour, and emissions of a kWh; None if not given."""
-
-    kwh: float | None = None
-    gpu_hour: float | None = None
-    """Of GPUs whose model has no own price."""
-    hours: str = "allocated"
-    """The GPU-hours that are charged: a key of GPU_HOURS."""
-    currency: str = ""
-    grams_per_kwh: float | None = None
-    pue: float = 1.0
-    """Power usage effectiveness: facility energy divided by IT energy."""
-    models: Mapping[str, float] = field(default_factory=dict)
-    """Prices of a GPU-hour by the model of the GPU."""
-    carbon_query: str = ""
-    """The query of the grid's intensity over time; empty if `grams_per_kwh` is used."""
-    embodied: Embodied | None = None
-
-    @property
-    def charged(self) -> Column:
-        """The GPU-hours that are charged."""
-        return GPU_HOURS[self.hours]
-
-    @property
-    def has_hours(self) -> bool:
-        """Whether GPU-hours are charged."""
-        return self.gpu_hour is not None or bool(self.models)
-
-    def energy_cost(self, amounts: Mapping[Column, float]) -> float | None:
-        """The cost of the energy, including the facility's share."""
-        return self._per_kwh(amounts, self.kwh)
-
-    def hours_cost(self, row: Row) -> float | None:
-        """The cost of the GPU-hours."""
-        seconds = row.amounts.get(self.charged)
-        if seconds is None:
-            return None
-        if not self.models:
-            return None if self.gpu_hour is None else seconds / 3600 * self.gpu_hour
-        return sum([s / 3600 * (self.price_of(model) or 0.0) for model, s in row.by_model.items()])
-
-    def cost(self, row: Row) -> float | None:
-        """The cost of energy and GPU-hours."""
-        costs = [cost for cost in (self.energy_cost(row.amounts), self.hours_cost(row)) if cost is not None]
-        return sum(costs) if costs else None
-
-    def unpriced(self, rows: Rows) -> list[str]:
-        """Models with hours and without a price."""
-        used = {model for row in (*rows.rows, rows.total) for model, seconds in row.by_model.items() if seconds}
-        return sorted(model for model in used if self.price_of(model) is None)
-
-    def price_of(self, model: str) -> float | None:
-        """The price of an hour of a GPU of this model."""
-        return self.models.get(model, self.gpu_hour)
-
-    @property
-    def has_carbon(self) -> bool:
-        """Whether emissions are known."""
-        return self.grams_per_kwh is not None or bool(self.carbon_query)
-
-    @property
-    def has_sci(self) -> bool:
-        """Whether SCI is shown: emissions are known better than by one mean intensity."""
-        return bool(self.carbon_query) or (self.has_carbon and self.embodied is not None)
-
-    def carbon_kg(self, amounts: Mapping[Column, float]) -> float | None:
-        """The emissions of the energy, including the facility's share."""
-        if self.carbon_query:
-            carbon = amounts.get(Column.CARBON)
-            return None if carbon is None else carbon / JOULES_PER_KWH * self.pue / 1000
-        grams = self._per_kwh(amounts, self.grams_per_kwh)
-        return None if grams is None else grams / 1000
-
-    def embodied_kg(self, row: Row) -> float | None:
-        """The row's part of the emissions of the production of GPUs, by the GPU-hours that are charged."""
-        seconds = row.amounts.get(self.charged)
-        return None if self.embodied is None or seconds is None else self.embodied.kg(seconds)
-
-    def sci(self, row: Row, units: float | None) -> float | None:
-        """Software Carbon Intensity, (E x I + M) / R, in grams per functional unit."""
-        operational = self.carbon_kg(row.amounts)
-        if operational is None or not units:
-            return None
-        return 1000 * (operational + (self.embodied_kg(row) or 0.0)) / units
-
-    def _per_kwh(self, amounts: Mapping[Column, float], rate: float | None) -> float | None:
-        joules = amounts.get(Column.ENERGY)
-        return None if joules is None or rate is None else joules / JOULES_PER_KWH * self.pue * rate
+from gpuledger.tools.text import GIB, JOULES_PER_KWH, UNKNOWN, decimals_of, rounded, sum_of_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +18,7 @@ class Report:
 
     span: Span
     grouping: Grouping
-    prices: Prices
+    prices: Rates
     rows: Rows
     notes: tuple[str, ...] = ()
     department: str = ""
@@ -155,7 +55,7 @@ class ShownColumn:
         *rows, total = values
         largest = total if total is not None else max([value or 0.0 for value in rows], default=0.0)
         texts = rounded(rows, total, decimals_of(largest) if self.decimals is None else self.decimals)
-        return [f"{text} %" if percent != 1 and text != "-" else text for text in texts]
+        return [f"{text} %" if percent != 1 and text != UNKNOWN else text for text in texts]
 
 
 def columns(report: Report) -> list[ShownColumn]:
@@ -179,7 +79,7 @@ def columns(report: Report) -> list[ShownColumn]:
         shown.append(ShownColumn("gpu_hours_cost", head, prices.hours_cost, 2))
     if prices.kwh is not None and prices.has_hours:
         head = f"total {prices.currency}" if prices.currency else "total cost"
-        shown.append(ShownColumn("cost", head, prices.cost, 2, tuple(shown[-2:])))
+        shown.append(ShownColumn("cost", head, prices.row_cost, 2, tuple(shown[-2:])))
     if prices.has_carbon:
         shown.append(ShownColumn("carbon_kg", "CO2e kg", lambda row: prices.carbon_kg(row.amounts)))
     if prices.embodied is not None:
@@ -235,7 +135,7 @@ def _of_tokens(report: Report) -> list[ShownColumn]:
         return of_work(row, None if kg is None else 1000 * kg)
 
     def cost(row: Row) -> float | None:
-        whole, millions = prices.cost(row), _millions(row)
+        whole, millions = prices.row_cost(row), _millions(row)
         return None if whole is None or not millions or row.kind is Kind.TOTAL else whole / millions
 
     if prices.kwh is not None:
@@ -302,13 +202,6 @@ def row_name(row: Row, heads: Sequence[str]) -> str:
     if heads[-1] in ("pod", "container"):  # as Owner.display_name
         return "/".join(part for part in row.key if part)
     return "/".join(part or f"(no {head})" for head, part in zip(heads, row.key, strict=True))
-
-
-def show_number(value: float | None, decimals: int) -> str:
-    """A number for people: `-` if unknown, and two digits if it is too small for the decimals."""
-    if value is None:
-        return "-"
-    return f"{value:.2g}" if 0 < value < 10 ** (1 - decimals) else f"{value:,.{decimals}f}"
 
 
 def _scaled(column: Column, unit: float) -> Callable[[Row], float | None]:

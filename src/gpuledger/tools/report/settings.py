@@ -11,26 +11,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from gpuledger.config import durations, parsers
 from gpuledger.config.settings import in_group, redeclared
 from gpuledger.errors import ConfigError
+from gpuledger.tools.prices import NUMBER, amount, currency
 from gpuledger.tools.prometheus.settings import PrometheusSettings
-from gpuledger.tools.report.carbon import Embodied
 from gpuledger.tools.report.queries import GROUPINGS, Grouping, find_grouping
-from gpuledger.tools.report.report import GPU_HOURS, Prices
+from gpuledger.tools.report.rates import GPU_HOURS, Embodied, Rates
 from gpuledger.tools.report.span import MAX_POINTS, Span, default_step_ms, parse_moment, parse_month
 
 FORMATS = {"table": (".txt",), "csv": (".csv",), "json": (".json",), "html": (".html", ".htm"), "focus": ()}
 CURRENCY = re.compile("[A-Z]{3}")
 IDLE = ("row", "spread")
 DEFAULT_SPAN_S = 86400.0
-NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
 _period, _prices, _output = in_group("period and groups"), in_group("prices and carbon"), in_group("output")
-
-
-def amount(text: str) -> str:
-    """An amount of 0 or more; may be empty."""
-    if text and not NUMBER.fullmatch(text):
-        raise ValueError("is not an amount; write it as 0.30")
-    return text
 
 
 def pue(text: str) -> str:
@@ -96,13 +88,6 @@ def step(text: str) -> float:
 def output_format(text: str) -> str:
     """A format; may be empty."""
     return parsers.OneOf(*FORMATS)(text) if text else text
-
-
-def currency(text: str) -> str:
-    """A short word."""
-    if len(text) > 8 or not text.isprintable():
-        raise ValueError("is not a currency; write it as EUR")
-    return text
 
 
 def name(text: str) -> str:
@@ -210,7 +195,7 @@ class ReportSettings(PrometheusSettings):
         """The grouping of the rows."""
         return find_grouping(self.by)
 
-    def prices(self) -> Prices:
+    def prices(self) -> Rates:
         """The prices that were given. Raises ConfigError if a model has two."""
         if self.carbon and self.carbon_query:
             raise ConfigError("--carbon and --carbon-query both set the carbon intensity", "use one of them")
@@ -223,11 +208,11 @@ class ReportSettings(PrometheusSettings):
                 raise ConfigError(f"--price-model: {model!r} has two prices", "remove one of them")
             models[model] = float(price)
         embodied = Embodied(float(self.embodied), self.embodied_lifetime) if self.embodied else None
-        return Prices(
+        return Rates(
             kwh,
             gpu_hour,
-            self.gpu_hours,
             self.currency,
+            self.gpu_hours,
             grams,
             pue=float(self.pue),
             models=models,
