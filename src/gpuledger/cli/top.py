@@ -7,26 +7,34 @@ import os
 import shutil
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
+from gpuledger.config.exporter import Config
+from gpuledger.config.settings import redeclared
 from gpuledger.errors import ConfigError, LostError, SnapshotError, UsageError
 from gpuledger.owners.kernel.procfs import Procfs
-from gpuledger.tools.exporterclient import ExporterClient
+from gpuledger.tools.exporterclient import ExporterClient, ExporterSettings
 from gpuledger.tools.top.columns import BY_NAME, NUMBERS, View
-from gpuledger.tools.top.feed import Feed, Source, Ticks
-from gpuledger.tools.top.host import Host
+from gpuledger.tools.top.feed import Feed, Host, Source, Ticks
 from gpuledger.tools.top.pages import once
 from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice
-from gpuledger.tools.top.settings import TopSettings
 from gpuledger.web.snapshot.codec import clean, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuledger.loop import Loop
+
+
+@dataclass(frozen=True)
+class TopSettings(ExporterSettings, Config):
+    """All settings; those of the exporter are included, so that both can share one file."""
+
+    tick_interval: float = redeclared(Config, "tick_interval", aliases=("process-scan-interval", "interval"))
+
 
 SETTINGS = TopSettings
 

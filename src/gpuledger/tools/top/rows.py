@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from gpuledger.model import Owner
-from gpuledger.tools.top.host import LocalProcess
+from gpuledger.tools.top.feed import LocalProcess
 from gpuledger.tools.top.text import OWNER_STYLES
 from gpuledger.web.snapshot.schema import MEASURED, ContainerRow, ProcessRow, Snapshot, sum_known
 
