@@ -33,6 +33,11 @@ class PhaseEnergy:
     """Spans of time that the estimate is fitted to."""
 
 
+def per_token(joules: float, tokens: float) -> float | None:
+    """Energy of one token; None if there was none."""
+    return joules / tokens if tokens > 0 else None
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRates:
     """Tokens and energy of a server over the last minute. Parked energy is separate."""
@@ -47,13 +52,12 @@ class TokenRates:
     @property
     def joules_per_output_token(self) -> float | None:
         """Energy above parked power per output token; None if there was none."""
-        return self.work_j / self.output_tokens if self.output_tokens > 0 else None
+        return per_token(self.work_j, self.output_tokens)
 
     @property
     def joules_per_token(self) -> float | None:
         """Energy above parked power per token, prompt and output together; None if there was none."""
-        tokens = self.prompt_tokens + self.output_tokens
-        return self.work_j / tokens if tokens > 0 else None
+        return per_token(self.work_j, self.prompt_tokens + self.output_tokens)
 
 
 @dataclass(frozen=True, slots=True)

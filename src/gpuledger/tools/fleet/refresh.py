@@ -49,15 +49,7 @@ class Refresh:
         self._state = FleetState(percent=plan.percent)
         self._good_at = self._tried_at = monotonic()
         self._took_s = 0.0
-        self._poller = Poller(NAME, self._poll, lambda: max(0.0, plan.refresh_s - self._took_s))
-
-    def start(self) -> None:
-        """Start refreshing."""
-        self._poller.start()
-
-    def stop(self) -> None:
-        """Stop refreshing; does not wait for a query in progress."""
-        self._poller.stop()
+        self.poller = Poller(NAME, self._poll, lambda: max(0.0, plan.refresh_s - self._took_s))
 
     @property
     def state(self) -> FleetState:

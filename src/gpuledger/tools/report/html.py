@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from gpuledger import __version__
 from gpuledger.config import durations
@@ -17,42 +18,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 260, 64, 28, 12
 COLOURS = 8
 """Classes c0 to c7 of the style sheet; further groups share one colour."""
 OTHER_STYLES = {Kind.IDLE: "idle", Kind.UNATTRIBUTED: "nobody"}
-STYLE = """
-:root { color-scheme: light dark; --page: #fff; --text: #1c2430; --faint: #647080; --line: #dde2e8;
-  --c0: #2a6fdb; --c1: #e07b1f; --c2: #2f9e63; --c3: #b3459a; --c4: #c9a20a; --c5: #1a9aa8;
-  --c6: #d1495b; --c7: #7059c4; --rest: #8793a3; --idle: #c5ccd6; --nobody: #4a5361; }
-@media (prefers-color-scheme: dark) { :root { --page: #12161c; --text: #e6eaf0; --faint: #97a3b3; --line: #2c343f;
-  --idle: #4b5665; --nobody: #b9c2ce; } }
-* { box-sizing: border-box; }
-body { background: var(--page); color: var(--text); font: 15px/1.45 system-ui, sans-serif; margin: 0 auto;
-  max-width: 1200px; padding: 24px; }
-h1 { font-size: 24px; margin: 0; } h2 { font-size: 15px; margin: 28px 0 8px; }
-p, dd { margin: 0; color: var(--faint); } dt { font-weight: 600; } dl { display: grid; gap: 4px 16px;
-  grid-template-columns: max-content 1fr; font-size: 13px; margin: 24px 0 0; }
-.tiles { display: flex; flex-wrap: wrap; gap: 12px; margin: 20px 0 0; }
-.tile { border: 1px solid var(--line); border-radius: 8px; padding: 10px 14px; min-width: 130px; }
-.tile b { display: block; font-size: 20px; font-variant-numeric: tabular-nums; }
-.tile span { color: var(--faint); font-size: 13px; }
-svg { width: 100%; height: auto; } svg text { fill: var(--faint); font-size: 11px; }
-.grid { stroke: var(--line); }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 16px; font-size: 13px; }
-svg.mark { width: 10px; height: 10px; margin-right: 6px; }
-.wide { overflow-x: auto; margin-top: 24px; }
-th { color: var(--faint); font-weight: 500; }
-table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid var(--line); padding: 5px 8px; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 140px; }
-tr.nobody td { color: var(--faint); } tr.total td { border-top: 2px solid var(--text); font-weight: 600; }
-svg.bar { width: 60px; height: 6px; float: left; margin: 7px 8px 0 0; border-radius: 2px; background: var(--line); }
-td.share { min-width: 130px; }
-@media (max-width: 600px) { dl { grid-template-columns: 1fr; } svg.bar { display: none; } td.share { min-width: 0; } }
-@media print { @page { margin: 14mm; }
-  :root { color-scheme: light; --text: #000; --faint: #444; --line: #ccc; --idle: #c5ccd6; --nobody: #4a5361; }
-  body { max-width: none; padding: 0; font-size: 11px; background: #fff; color: #000; }
-  .wide { overflow: visible; } table { font-size: 9px; } th, td { padding: 3px 4px; }
-  thead { display: table-header-group; }
-  tr, svg, .tile { break-inside: avoid; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
-"""
+STYLE = "\n" + Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 COLOUR_STYLE = "".join(
     f".{name} {{ fill: var(--{name}); }}\n" for name in (*(f"c{n}" for n in range(COLOURS)), "rest", "idle", "nobody")
 )

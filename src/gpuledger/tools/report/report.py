@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gpuledger.model.tokens import per_token
 from gpuledger.tools.report.queries import SERVED, Column, Grouping
 from gpuledger.tools.report.rates import Rates
 from gpuledger.tools.report.rows import Kind, Row, Rows
@@ -119,8 +120,12 @@ def _of_tokens(report: Report) -> list[ShownColumn]:
         ShownColumn("prompt_tokens", "prompt tokens", _scaled(Column.PROMPT, 1)),
         ShownColumn("output_tokens", "output tokens", _scaled(Column.OUTPUT, 1)),
         ShownColumn("parked_kwh", "parked kWh", _scaled(Column.PARKED, JOULES_PER_KWH)),
-        ShownColumn("joules_per_output_token", "J/output token", lambda row: _per(row, Column.WORK, _outputs(row))),
-        ShownColumn("joules_per_token", "J/token", lambda row: _per(row, Column.WORK, _tokens(row))),
+        ShownColumn(
+            "joules_per_output_token",
+            "J/output token",
+            lambda row: _per(row, _tokens(row, Column.OUTPUT)),
+        ),
+        ShownColumn("joules_per_token", "J/token", lambda row: _per(row, _tokens(row))),
     ]
 
     def of_work(row: Row, amount: float | None) -> float | None:
@@ -166,21 +171,18 @@ def _phase(name: str) -> Callable[[Row], float | None]:
     return lambda row: None if row.phases is None else getattr(row.phases, name)
 
 
-def _tokens(row: Row) -> float:
-    return row.amounts.get(Column.PROMPT, 0.0) + row.amounts.get(Column.OUTPUT, 0.0)
-
-
-def _outputs(row: Row) -> float:
-    return row.amounts.get(Column.OUTPUT, 0.0)
+def _tokens(row: Row, *columns: Column) -> float:
+    return sum([row.amounts.get(column, 0.0) for column in columns or (Column.PROMPT, Column.OUTPUT)])
 
 
 def _millions(row: Row) -> float | None:
     return _tokens(row) / 1e6 or None
 
 
-def _per(row: Row, column: Column, count: float) -> float | None:
-    amount = row.amounts.get(column)
-    return None if amount is None or not count else amount / count
+def _per(row: Row, tokens: float) -> float | None:
+    """Energy above parked power per token."""
+    work = row.amounts.get(Column.WORK)
+    return None if work is None else per_token(work, tokens)
 
 
 def cells(report: Report) -> list[list[str]]:

@@ -32,20 +32,6 @@ def pue(text: str) -> str:
     return text
 
 
-def moment(text: str) -> str:
-    """A date or a time; may be empty."""
-    if text:
-        parse_moment(text)
-    return text
-
-
-def month(text: str) -> str:
-    """A month; may be empty."""
-    if text:
-        parse_month(text)
-    return text
-
-
 def find_zone(text: str) -> tzinfo:
     """A time zone. Raises ValueError."""
     if text.upper() == "UTC":
@@ -54,12 +40,6 @@ def find_zone(text: str) -> tzinfo:
         return ZoneInfo(text)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError("is no known time zone; write it as Europe/Berlin, and install tzdata") from None
-
-
-def zone(text: str) -> str:
-    """The name of a time zone."""
-    find_zone(text)
-    return text
 
 
 def by(text: str) -> str:
@@ -85,11 +65,6 @@ def step(text: str) -> float:
     return parsers.between("1s", "31d")(text) if durations.parse(text) else 0.0
 
 
-def output_format(text: str) -> str:
-    """A format; may be empty."""
-    return parsers.OneOf(*FORMATS)(text) if text else text
-
-
 def name(text: str) -> str:
     """A name in a bill."""
     if not text or len(text) > 200 or not text.isprintable():
@@ -105,13 +80,15 @@ class ReportSettings(PrometheusSettings):
     prometheus_timeout: float = redeclared(PrometheusSettings, "prometheus_timeout", default=120.0)
     since: float = _period("since", 0.0, "Length of the span that ends at --to; 0s is 1d, unless --from is given.",
         parsers.between("0s", "36500d"), "DURATION")
-    from_: str = _period("from", "", "Start of the span, such as 2026-11-01 or 2026-11-01T08:30.", moment, "TIME")
-    to: str = _period("to", "", "End of the span; now if not set.", moment, "TIME")
-    month: str = _period("month", "", "Report on a month, such as 2026-10; until now if it is not over.", month,
-        "MONTH")
+    from_: str = _period("from", "", "Start of the span, such as 2026-11-01 or 2026-11-01T08:30.",
+        parsers.checked(parse_moment, optional=True), "TIME")
+    to: str = _period("to", "", "End of the span; now if not set.",
+        parsers.checked(parse_moment, optional=True), "TIME")
+    month: str = _period("month", "", "Report on a month, such as 2026-10; until now if it is not over.",
+        parsers.checked(parse_month, optional=True), "MONTH")
     time_zone: str = _period("time-zone", "UTC",
         "Time zone of --month, --from, --to and of the report: UTC, or a name such as "
-        "Europe/Berlin.", zone, "ZONE")
+        "Europe/Berlin.", parsers.checked(find_zone), "ZONE")
     by: str = _period("by", "namespace", f"Group rows by: {', '.join(GROUPINGS)} or label:NAME.", by, "GROUPING")
     map: str = _period("map", "",
         "CSV file with the department of each group, such as a user; the report is by department.", str, "PATH")
@@ -149,7 +126,8 @@ class ReportSettings(PrometheusSettings):
     allow_partial: bool = _output("allow-partial", False,
         "Create the report even if answers have warnings or values that are not numbers.", parsers.switch)
     format: str = _output("format", "",
-        f"Output format: {', '.join(FORMATS)}. Without it, the suffix of --output decides.", output_format, "FORMAT")
+        f"Output format: {', '.join(FORMATS)}. Without it, the suffix of --output decides.",
+        parsers.checked(parsers.OneOf(*FORMATS), optional=True), "FORMAT")
     output: str = _output("output", "", "File to write; standard output if not set.", str, "PATH")
     billing_account: str = _output("billing-account", "gpuledger", "Billing account in the rows of --format focus.",
         name, "NAME")
