@@ -124,7 +124,7 @@ def test_an_exporter_that_is_scraped_twice_counts_once() -> None:
 
 
 def test_display_names() -> None:
-    """As everywhere else."""
+    """The display name of an owner."""
     (row,) = fleet({"uuid": "GPU-0", "gpu": "0", **POD})
 
     assert row.owner == Owner(namespace="ml", pod="train-0", container="main")

@@ -17,12 +17,12 @@ GPUS = [Device(n, f"GPU-{n}") for n in range(3)]
 
 
 def allocation(gpu: int, job: str = "211", **more: object) -> AllocationRow:
-    """Of a GPU."""
+    """An allocation of a GPU."""
     return AllocationRow(gpu=gpu, uuid=f"GPU-{gpu}", job=job, **more)  # type: ignore[arg-type]
 
 
 def process(gpu: int, pid: int, memory_bytes: int | None, *, active: bool = True, job: str = "slurm/211") -> ProcessRow:
-    """Of a job, with 100 J."""
+    """A process of a job, with 100 J."""
     return ProcessRow(
         gpu=gpu, uuid=f"GPU-{gpu}", pid=pid, job=job, memory_bytes=memory_bytes, active=active,
         joules={"exclusive": 100.0},

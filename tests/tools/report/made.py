@@ -1,4 +1,4 @@
-"""A report with one line of each kind, and names that are not kind."""
+"""A report with one row of each kind, and with a hostile name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRICES = Rates(kwh=0.30, gpu_hour=2.0, currency="EUR", grams_per_kwh=250, pue=1.
 
 
 def report(prices: Rates = PRICES, name: str = BAD, **more: tuple[str, ...]) -> Report:
-    """10 kWh: 6 of a namespace, 1 of all others, 2 idle, 1 of nobody."""
+    """10 kWh: 6 of a namespace, 1 of all others, 2 idle, 1 unattributed."""
     hours = {Column.BUSY: 3600.0, Column.RESIDENT: 7200.0, Column.ALLOCATED: 10800.0, Column.MEMORY: 3600.0 * GIB}
     lines = (
         Row(Kind.GROUP, (name,), {Column.ENERGY: 6 * KWH, **hours}, [2 * KWH, 4 * KWH]),

@@ -64,7 +64,7 @@ def test_allocated_charges_add_up(amounts: list[tuple[float, float]], kwh: float
 
 
 def test_the_rows_of_an_hour() -> None:
-    """Dimensions of an allocated charge are those of its origin; what belongs to nobody has no allocated resource."""
+    """Dimensions of an allocated charge are those of its origin; idle charges have no allocated resource."""
     charges = {Holder("group", ("ml", "=evil")): Charge(1.8e6, 2700.0), Holder("idle"): Charge(0.36e6, 900.0)}
     origin, pod, idle = rows(charges)
 

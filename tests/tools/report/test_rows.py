@@ -38,13 +38,13 @@ def test_the_total_is_the_sum_of_the_lines_and_no_less_than_the_counters(
     groups: dict[str, list[float]], others: list[list[float]], top: int | None
 ) -> None:
     """Also when the books and the counters do not agree."""
-    outside, idle, nobody, whole = others
+    outside, idle, unattributed, whole = others
     tally = Totals(CELLS)
     for name, values in groups.items():
         add(tally, Part.GROUP, values, NAMESPACE, namespace=name)
     add(tally, Part.OUTSIDE, outside)
     add(tally, Part.IDLE, idle)
-    add(tally, Part.UNATTRIBUTED, nobody, REASONS, reason="gap")
+    add(tally, Part.UNATTRIBUTED, unattributed, REASONS, reason="gap")
     add(tally, Part.WHOLE, whole)
     found = create_rows(tally, NAMESPACE, top)
 
@@ -53,42 +53,42 @@ def test_the_total_is_the_sum_of_the_lines_and_no_less_than_the_counters(
     assert sum(energies) == pytest.approx(total)
     assert total >= sum(whole) * (1 - 1e-9)
     assert all(joules >= 0 for joules in energies)
-    booked = [sum(cell) for cell in zip(*groups.values(), outside, idle, nobody, strict=True)]
+    booked = [sum(cell) for cell in zip(*groups.values(), outside, idle, unattributed, strict=True)]
     assert total == pytest.approx(max(sum(booked), sum(whole)))
     assert [line.kind for line in found.rows][-3:] == [Kind.OUTSIDE, Kind.IDLE, Kind.UNATTRIBUTED]
     assert sum(joules for _, joules in found.reasons) == pytest.approx(energies[-1])
 
 
 def test_processes_outside_that_only_hold_memory_have_a_line() -> None:
-    """A model server of the host that waits: no joule is booked to it, and its memory is not nobody's."""
+    """A waiting model server of the host has no energy, and its memory is not unattributed."""
     tally = Totals(CELLS)
     add(tally, Part.GROUP, [1.0] * 4, NAMESPACE, namespace="a")
     add(tally, Part.OUTSIDE, [5.0] * 4, column=Column.MEMORY)
     add(tally, Part.WHOLE, [1.0] * 4)
     add(tally, Part.WHOLE, [6.0] * 4, column=Column.MEMORY)
-    _, outside, _, nobody = create_rows(tally, NAMESPACE).rows
+    _, outside, _, unattributed = create_rows(tally, NAMESPACE).rows
 
     assert (outside.kind, outside.amounts) == (Kind.OUTSIDE, {Column.MEMORY: 20.0})
-    assert nobody.amounts[Column.MEMORY] == 4.0
+    assert unattributed.amounts[Column.MEMORY] == 4.0
 
 
 def test_groups_are_in_order_and_those_below_the_top_are_one() -> None:
-    """By energy, the largest first; columns that nobody of them has stay absent."""
+    """By energy, the largest first; columns that no group has stay absent."""
     tally = Totals(CELLS)
     for name, values in {"a": [1.0] * 4, "b": [3.0] * 4, "c": [2.0] * 4, "d": [0.5] * 4}.items():
         add(tally, Part.GROUP, values, NAMESPACE, namespace=name)
     add(tally, Part.GROUP, [7.0] * 4, NAMESPACE, Column.BUSY, namespace="a")
     add(tally, Part.WHOLE, [10.0] * 4)
-    first, rest, idle, nobody = create_rows(tally, NAMESPACE, 1).rows
+    first, rest, idle, unattributed = create_rows(tally, NAMESPACE, 1).rows
 
     assert (first.kind, first.key, first.amounts) == (Kind.GROUP, ("b",), {Column.ENERGY: 12})
     assert (rest.kind, rest.count, rest.amounts) == (Kind.REST, 3, {Column.ENERGY: 14, Column.BUSY: 28})
     assert (list(rest.bars), idle.amounts) == ([3.5] * 4, {})
-    assert nobody.amounts == {Column.ENERGY: 14}
+    assert unattributed.amounts == {Column.ENERGY: 14}
 
 
 def test_without_the_counters_of_gpus_there_is_no_total() -> None:
-    """As where Prometheus does not keep them: groups have what they have, and nobody knows what is missing."""
+    """Prometheus may not keep them: groups have their energy, and the unrecorded energy is unknown."""
     tally = Totals(CELLS)
     add(tally, Part.GROUP, [1, 2, 3, 4], NAMESPACE, namespace="a")
     found = create_rows(tally, NAMESPACE)
@@ -109,8 +109,8 @@ def test_what_no_book_has_is_unrecorded() -> None:
     assert list(found.rows[-1].bars) == [0, 10, 0, 0]
 
 
-def test_users_of_whom_nothing_is_known_are_a_line() -> None:
-    """Who has no name, and who is in no answer that has names."""
+def test_processes_of_unknown_users_are_one_row() -> None:
+    """Processes without a user, and processes without an info series."""
     tally = Totals(CELLS)
     add(tally, Part.GROUP, [2.0] * 4, USER, user="ada", uid="1000")
     add(tally, Part.GROUP, [1.0] * 4, USER, uid="7")
@@ -126,8 +126,8 @@ def test_users_of_whom_nothing_is_known_are_a_line() -> None:
     assert found.total.amounts == {Column.ENERGY: 16}
 
 
-def test_gpus_that_tell_no_energy() -> None:
-    """Nothing is made up: the columns of energy stay absent, and hours are there."""
+def test_gpus_without_energy_counters() -> None:
+    """The columns of energy stay absent, and hours are there."""
     tally = Totals(CELLS)
     add(tally, Part.GROUP, [1.0] * 4, NAMESPACE, Column.RESIDENT, namespace="a")
     add(tally, Part.WHOLE, [1.0] * 4, WHOLE, Column.RESIDENT)
@@ -140,7 +140,7 @@ def test_gpus_that_tell_no_energy() -> None:
 
 
 def test_memory_that_no_group_has_is_unattributed() -> None:
-    """Of used memory, what contexts need and what nobody is listed with."""
+    """Used memory of contexts, and memory that no listed process holds."""
     tally = Totals(CELLS)
     add(tally, Part.GROUP, [1.0] * 4, NAMESPACE, Column.MEMORY, namespace="a")
     add(tally, Part.WHOLE, [1.5] * 4, WHOLE, Column.MEMORY)

@@ -1,4 +1,4 @@
-"""What a report is set to, and what is refused."""
+"""The settings of a report, and values that are refused."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_prices() -> None:
 
 
 def test_a_month_that_is_not_over() -> None:
-    """The report knows, so that it can say so."""
+    """The report has a note."""
     for month, over in (("2026-10", True), ("2026-11", False), ("", True)):
         given = settings(month=month)
         assert given.is_month_over(given.span(NOW_MS)) is over
@@ -112,12 +112,12 @@ def test_settings_printed_and_read_again_are_the_same(tmp_path: Path, flags: dic
     [({}, "table"), ({"output": "a.csv"}, "csv"), ({"output": "a.JSON"}, "json"), ({"output": "a.html"}, "html"),
      ({"output": "a.txt"}, "table"), ({"output": "a", "format": "csv"}, "csv"), ({"format": "html"}, "html")],
 )  # fmt: skip
-def test_the_ending_says_what_to_write(flags: dict[str, str], form: str) -> None:
+def test_the_suffix_decides_the_format(flags: dict[str, str], form: str) -> None:
     """Unless --format does."""
     assert settings(**flags).output_format() == form
 
 
-def test_an_ending_that_says_nothing() -> None:
-    """Is said."""
+def test_a_suffix_of_no_format() -> None:
+    """It is an error."""
     with pytest.raises(ConfigError, match="set --format"):
         settings(output="report.pdf").output_format()

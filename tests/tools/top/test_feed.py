@@ -1,4 +1,4 @@
-"""Where pictures come from."""
+"""Sources of snapshots, and polling."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Clock:
 
 
 def test_what_was_last_known_stays_when_the_connection_is_lost() -> None:
-    """With why, until there is an answer again."""
+    """With the reason, until there is a new snapshot."""
     clock = Clock()
     feed = Feed(Told(picture(gpu()), LostError("cannot reach n1"), picture(gpu(1))), 1.0, monotonic=clock)
 
@@ -67,8 +67,8 @@ def test_a_source_that_does_not_answer_is_polled_with_backoff(monkeypatch: pytes
     assert polls == [(0, "a"), (1, "b"), (3, "c"), (5, "d"), (6, "")]
 
 
-def test_other_answers_cost_the_news_alone() -> None:
-    """No picture, another version, a bug."""
+def test_other_responses_keep_the_last_snapshot() -> None:
+    """No snapshot, another version, a bug."""
     clock = Clock()
     feed = Feed(Told({"a": 1}, {"version": 7}, RuntimeError("\x1b[2J")), 1.0, monotonic=clock)
 
@@ -82,8 +82,8 @@ def test_other_answers_cost_the_news_alone() -> None:
     assert said[2] == "RuntimeError: \\x1b[2J"
 
 
-def test_it_goes_on_in_the_background_until_it_is_stopped() -> None:
-    """Each try is told."""
+def test_polling_continues_until_it_is_stopped() -> None:
+    """Each poll is announced."""
     come = threading.Semaphore(0)
     feed = Feed(Told(picture(gpu())), 0.001)
 
@@ -108,8 +108,8 @@ def test_power_is_a_mean_over_three_seconds() -> None:
     assert watts[5] == 0
 
 
-def test_a_clock_that_is_set_back_costs_one_picture_its_power() -> None:
-    """An hour back: ticks of before are not kept until time is there again, and power is told at the next tick."""
+def test_after_a_clock_is_set_back_one_snapshot_has_no_power() -> None:
+    """Set back by an hour: earlier ticks are dropped, and the next snapshot has power again."""
     world, books = World(), Books()
     ticks = [world.tick(7), world.tick(7, mj=100_000, work={7: 50}), world.tick(7, mj=100_000, work={7: 50})]
     ticks += [world.tick(7, mj=100_000, after_s=after_s, work={7: 50}) for after_s in (-3600, 1, 1)]
@@ -122,7 +122,7 @@ def test_a_clock_that_is_set_back_costs_one_picture_its_power() -> None:
     assert len(source._ticks) == 3
 
 
-def test_an_exporter_that_answers_with_old_readings_is_told() -> None:
+def test_an_exporter_without_new_snapshots_is_reported() -> None:
     """Not at once: a reading is there for its interval, and a slow one takes longer."""
     clock = Clock()
     old, new = picture(gpu()), picture(gpu(), time=picture()["time"] + 60)
