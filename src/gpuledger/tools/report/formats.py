@@ -34,7 +34,7 @@ LISTED_NAMES = 10
 
 def table(report: Report, *, colour: bool = False) -> str:
     """Aligned columns, without control characters from names."""
-    head = ["/".join(report.heads), *(column.head for column in columns(report))]
+    head = ["/".join(report.heads), *(column.heading(report) for column in columns(report))]
     texts, styles = [head], [BOLD]
     for row, (name, *values) in zip(report.all_rows, cells(report), strict=True):
         texts.append([short_name(name), *values])
@@ -52,7 +52,7 @@ def to_csv(report: Report) -> str:
     writer.writerow(["from", "to", "kind", *report.heads, *(column.key for column in shown), "note"])
     for row in report.all_rows:
         names = [escape_formula(part) for part in row.key] or [""] * len(report.heads)
-        values = ["" if value is None else f"{value:.12g}" for value in (column.value(row) for column in shown)]
+        values = ["" if value is None else f"{value:.12g}" for value in (column.value(report, row) for column in shown)]
         note = escape_formula(" | ".join(all_notes(report))) if row.kind is Kind.TOTAL else ""
         writer.writerow([report.span.begin, report.span.end, row.kind.value, *names, *values, note])
     return out.getvalue()
@@ -95,7 +95,7 @@ def to_json(report: Report) -> str:
 
 def _row(report: Report, row: Row, shown: list[ShownColumn]) -> dict[str, Any]:
     names = dict(zip(report.heads, row.key, strict=True)) if row.kind is Kind.GROUP else {}
-    return {"kind": row.kind.value, **names, **{column.key: column.value(row) for column in shown}}
+    return {"kind": row.kind.value, **names, **{column.key: column.value(report, row) for column in shown}}
 
 
 # Notes: coverage, prices, and what a reader of the numbers must know
@@ -125,7 +125,7 @@ def sci_text(report: Report) -> str:
     if not report.prices.has_sci:
         return ""
     total, prices, unit = report.rows.total, report.prices, functional_unit(report)
-    units, energy = unit.count(total), total.amounts.get(Column.ENERGY)
+    units, energy = unit.count(report, total), total.amounts.get(Column.ENERGY)
     sci, operational = prices.sci(total, units), prices.carbon_kg(total.amounts)
     if sci is None or operational is None or units is None or not energy:
         return ""
@@ -149,12 +149,12 @@ def _sum_notes(report: Report) -> Iterator[str]:
     for column in columns(report):
         is_cost = column.key in ("gpu_hours_cost", "cost")
         quantity = report.prices.charged if is_cost else QUANTITIES.get(column.key)
-        values, total = [column.value(row) for row in report.rows.rows], column.value(report.rows.total)
+        *values, total = [column.value(report, row) for row in report.all_rows]
         if quantity is None or total is None or adds_up(values, total):
             continue
         summed = sum([value or 0.0 for value in values])
         decimals = decimals_of(max(summed, total)) if column.decimals is None else column.decimals
-        numbers = f"{column.head} ({summed:,.{decimals}f}, total {total:,.{decimals}f})"
+        numbers = f"{column.heading(report)} ({summed:,.{decimals}f}, total {total:,.{decimals}f})"
         by_reason.setdefault(_why(quantity, report, more=summed > total), []).append(numbers)
     for reason, parts in by_reason.items():
         yield f"the rows do not add up to the total in {', '.join(parts)}: {reason}"

@@ -46,17 +46,18 @@ def _tiles(report: Report) -> Iterator[str]:
     shown = {column.key: column for column in columns(report)}
     yield '<div class="tiles">'
     for column in (shown[key] for key in keys if key in shown):
-        if column.value(report.rows.total) is not None:
+        if column.value(report, report.rows.total) is not None:
             text = escape(column.texts(report)[-1])
-            yield f'<div class="tile"><b>{text}</b><span>{escape(_title(column))}</span></div>'
+            yield f'<div class="tile"><b>{text}</b><span>{escape(_title(column, report))}</span></div>'
     yield "</div>"
 
 
-def _title(column: ShownColumn) -> str:
+def _title(column: ShownColumn, report: Report) -> str:
     """The heading in full."""
+    head = column.heading(report)
     if column.key == "gpu_hours_cost":
-        return column.head.replace("GPU h", "GPU-hours")
-    return column.head.replace(" h", " GPU-hours") if column.key.endswith("_gpu_hours") else column.head
+        return head.replace("GPU h", "GPU-hours")
+    return head.replace(" h", " GPU-hours") if column.key.endswith("_gpu_hours") else head
 
 
 def _chart(report: Report) -> Iterator[str]:
@@ -103,12 +104,13 @@ def _layers(report: Report) -> list[_Layer]:
 
 def _table(report: Report) -> Iterator[str]:
     shown, styles = columns(report), [*_styles(report), ""]
-    heads = ["/".join(report.heads), *(column.head for column in shown)]
+    heads = ["/".join(report.heads), *(column.heading(report) for column in shown)]
     yield '<div class="wide"><table><thead><tr>'
     yield "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr></thead><tbody>"
     for row, style, (name, *texts) in zip(report.all_rows, styles, cells(report), strict=True):
         kind = {Kind.GROUP: "", Kind.TOTAL: ' class="total"'}.get(row.kind, ' class="nobody"')
-        values = [_cell(column, column.value(row), text, style) for column, text in zip(shown, texts, strict=True)]
+        pairs = zip(shown, texts, strict=True)
+        values = [_cell(column, column.value(report, row), text, style) for column, text in pairs]
         mark = _mark(style) if style and any(row.bars) else ""
         yield f"<tr{kind}><td>{mark}{escape(name)}</td>{''.join(values)}</tr>"
     yield "</tbody></table></div>"
