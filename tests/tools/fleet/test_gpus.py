@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from gpuledger.tools.fleet.in_use import Gpu, Join
+from gpuledger.tools.fleet.in_use import Gpu, GpuJoin
 from gpuledger.tools.prometheus.stream import GpuSample, identity
 
 
@@ -16,7 +16,7 @@ def series(value: float, **labels: str) -> GpuSample:
 
 def join(*wanted: str, **answers: list[GpuSample]) -> list[Gpu]:
     """The GPUs of several answers."""
-    made = Join(wanted or ["namespace", "name"])
+    made = GpuJoin(wanted or ["namespace", "name"])
     for name, found in answers.items():
         made.add(name, found)
     return list(made.gpus)
@@ -68,7 +68,7 @@ def test_a_join_is_gone_with_its_last_use() -> None:
     """No reference cycle keeps a join, the largest object of a refresh."""
     gc.disable()
     try:
-        made = Join(["namespace"])
+        made = GpuJoin(["namespace"])
         made.add("utilization", [series(1, uuid="a")])
         watched = weakref.ref(made)
         del made

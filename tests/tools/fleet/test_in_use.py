@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.model.in_use import RULES
-from gpuledger.tools.fleet.in_use import CLUSTER, Gpu, Holder, Key, Usage, summarize
+from gpuledger.tools.fleet.in_use import CLUSTER, Gpu, GpuHolder, Key, Usage, summarize
 
 HELD = ("namespace", "pod")
 PODS = st.sampled_from(["p", "q", "r"])
@@ -20,7 +20,7 @@ def gpus(draw: st.DrawFn) -> Gpu:
     """Any GPU of a small cluster."""
     names = draw(st.lists(PODS, unique=True, max_size=3))
     holders = [
-        Holder((draw(st.sampled_from([None, "", "a", "b"])), pod), None, None,
+        GpuHolder((draw(st.sampled_from([None, "", "a", "b"])), pod), None, None,
                        draw(st.booleans()), draw(st.booleans()))
         for pod in names
     ]  # fmt: skip
@@ -86,8 +86,8 @@ def test_over_a_time_it_is_busy_seconds_over_in_use_seconds() -> None:
 def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> None:
     """The GPU is in use for the pod that has a process on it."""
     on_it, waiting = (
-        Holder(("a", None), resident=True, allocated=True),
-        Holder(("b", None), allocated=True),
+        GpuHolder(("a", None), resident=True, allocated=True),
+        GpuHolder(("b", None), allocated=True),
     )
     cluster = [Gpu({}, 0.7, 0.1, allocated=True, resident=1.0, holders=(on_it, waiting))]
 
@@ -100,7 +100,7 @@ def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> 
 
 def test_a_holder_with_its_own_series_has_its_own_value() -> None:
     """A query with one value per pod gives each pod its own value."""
-    holders = (Holder((None, "p"), 0.5, 0.1), Holder((None, "q"), 0.2))
+    holders = (GpuHolder((None, "p"), 0.5, 0.1), GpuHolder((None, "q"), 0.2))
 
     _, p, q = summed([Gpu({}, 0.5, 0.3, holders=holders)], "busy", ("pod",))
 

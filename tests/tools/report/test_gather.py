@@ -10,7 +10,7 @@ import pytest
 from gpuledger.errors import PrometheusError
 from gpuledger.tools.prometheus.answer import RangeSeries, RangeVector
 from gpuledger.tools.report.gather import OVERWRITTEN, Gatherer, Totals
-from gpuledger.tools.report.queries import GROUPINGS, Column, Part
+from gpuledger.tools.report.queries import GROUPINGS, Part, Quantity
 from gpuledger.tools.report.span import Span
 
 SPAN = Span(0, 250_000, 1000)
@@ -50,7 +50,7 @@ def test_pieces_are_as_small_as_the_server_wants(most: int) -> None:
     server = Server(most)
     tally, notes = gathered(server)
 
-    assert tally.amounts[Part.GROUP]["ml",][Column.ENERGY] == 250
+    assert tally.amounts[Part.GROUP]["ml",][Quantity.ENERGY] == 250
     moments = [(first, last) for promql, first, last in server.asked if promql.startswith(WENT_ON)]
     assert (moments[0][0], moments[-1][1]) == (1.0, 250.0)
     assert all(last + 1 == first for (_, last), (first, _) in pairwise(moments))
@@ -94,7 +94,7 @@ def test_partial_answers(wrong: dict[str, object], says: str) -> None:
 
     assert str(caught.value) == f"{says}; the report would be wrong; --allow-partial creates it"
     assert notes == [says]
-    assert tally.amounts[Part.GROUP]["ml",][Column.ENERGY] == 250
+    assert tally.amounts[Part.GROUP]["ml",][Quantity.ENERGY] == 250
 
 
 @pytest.mark.parametrize("off_s", [-1.0, -0.4, 0.4, 1e6, float("nan")])

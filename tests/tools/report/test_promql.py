@@ -11,7 +11,7 @@ import yaml
 from gpuledger.tools.prometheus.expression import Expression, series
 from gpuledger.tools.report import promql
 from gpuledger.tools.report.promql import Counter, Gauge
-from gpuledger.tools.report.queries import GROUPINGS, Column, Step, find_grouping, queries
+from gpuledger.tools.report.queries import GROUPINGS, Quantity, Step, find_grouping, queries
 from tests.components import program
 
 pytestmark = pytest.mark.needs("promtool")
@@ -123,6 +123,6 @@ def test_devices(tmp_path: Path) -> None:
 def test_queries_are_short_enough_for_every_server(by: str) -> None:
     """VictoriaMetrics rejects queries of more than 16 KiB; label names may be up to 317 characters long."""
     grouping = find_grouping(by if by in GROUPINGS else f"label:{'x' * 317}")
-    texts = [query.promql.text for query in queries(grouping, Step(300_000, 3_600_000), Column.SHARED, by_model=True)]
+    texts = [query.promql.text for query in queries(grouping, Step(300_000, 3_600_000), Quantity.SHARED, by_model=True)]
 
     assert max(map(len, texts)) < 12 * 1024

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuledger.tools.top.columns import BY_NAME, COLUMNS, View, fit, headings, summary
 from gpuledger.tools.top.columns import cells as row_cells
-from gpuledger.tools.top.rows import GROUPINGS, Choice, Row, rows
+from gpuledger.tools.top.rows import GROUPINGS, Choice, TableRow, rows
 from gpuledger.tools.top.text import ASCII, UNICODE, Glyphs, cells, plain
 from tests.web.snapshot.pictures import busy, shown_as
 
@@ -41,7 +41,7 @@ def test_lines_are_as_wide_as_the_layout(grouping: str, columns: int, glyphs: Gl
     assert cells(" ".join(lines[0])) <= columns
 
 
-def cell(row: Row, name: str, columns: int = 200) -> str:
+def cell(row: TableRow, name: str, columns: int = 200) -> str:
     """The text of a column in a row."""
     fitting = fit("process", columns)
     texts = {

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice, Row, is_match, ordered, rows
+from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice, TableRow, is_match, ordered, rows
 from gpuledger.web.snapshot.codec import decode
 from gpuledger.web.snapshot.schema import sum_known
 from tests.web.snapshot.pictures import GIB, MANY, PICTURES, Picture, busy, container, demo, gpu, pod, process, shown_as
 from tests.web.snapshot.pictures import picture as made
 
 
-def by(grouping: str, **more: object) -> dict[str, Row]:
+def by(grouping: str, **more: object) -> dict[str, TableRow]:
     """The rows of the busy host, by their owners."""
     choice = replace(Choice(grouping), **more)  # type: ignore[arg-type]
     found = rows(shown_as(busy()), choice)

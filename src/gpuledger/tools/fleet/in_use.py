@@ -35,7 +35,7 @@ HOLDER_LABELS = frozenset((
 
 
 @dataclass(slots=True)
-class Holder:
+class GpuHolder:
     """An owner with a process on a GPU, or with an allocation of it."""
 
     label_values: LabelValues
@@ -56,7 +56,7 @@ class Gpu:
     allocated: bool = False
     resident: float = 0.0
     """1 if a process is on it; over a window, the share of time with a process."""
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[GpuHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def sources_of(grouping: Key) -> Sources:
 
 def _held(gpu: Gpu, rule: str, sources: Sources, held: Key) -> Iterator[Member]:
     """The GPU as a member of each group of its holders."""
-    groups: dict[Key, list[Holder]] = {}
+    groups: dict[Key, list[GpuHolder]] = {}
     for holder in gpu.holders:
         if all(key := _key(sources, {**gpu.labels, **dict(zip(held, holder.label_values, strict=True))})):
             groups.setdefault(key, []).append(holder)
@@ -161,7 +161,7 @@ def _key(sources: Sources, labels: Mapping[str, str | None]) -> Key:
     return tuple([next(filter(None, map(labels.get, names)), "") for names in sources])
 
 
-class Join:
+class GpuJoin:
     """Joins the results of several queries by GPU. Only GPUs with a utilization count; of several series, the highest.
 
     `wanted` are the labels to keep. Results are added in parts, by the names in Queries, utilization first.
@@ -170,7 +170,7 @@ class Join:
     def __init__(self, wanted: Iterable[str]) -> None:
         names = set(wanted)
         self.held = tuple(sorted(names & HOLDER_LABELS))
-        """The holder labels, in the order of Holder.label_values."""
+        """The holder labels, in the order of GpuHolder.label_values."""
         self._about = tuple(sorted(names - HOLDER_LABELS))
         self._by_uuid = "uuid" in names
         self._gpus: dict[GpuId, Gpu] = {}
@@ -198,7 +198,7 @@ class Join:
             if (holder := self._holder(gpu, labels)) is not None:
                 _update(holder, "resident" if name == "residents" else name, value)
 
-    def _holder(self, gpu: Gpu, labels: Mapping[str, str]) -> Holder | None:
+    def _holder(self, gpu: Gpu, labels: Mapping[str, str]) -> GpuHolder | None:
         """The holder in the labels of a series; None if there is none."""
         if not labels or not self.held:
             return None
@@ -208,7 +208,7 @@ class Join:
         for holder in gpu.holders:
             if holder.label_values is label_values:
                 return holder
-        holder = Holder(label_values)
+        holder = GpuHolder(label_values)
         gpu.holders = (*gpu.holders, holder)
         return holder
 
@@ -220,7 +220,7 @@ class Join:
         return shared
 
 
-def _update(use: Gpu | Holder, name: str, value: float) -> None:
+def _update(use: Gpu | GpuHolder, name: str, value: float) -> None:
     if name == "utilization":
         use.utilization = _larger(use.utilization, value)
     elif name == "memory":

@@ -23,7 +23,7 @@ from gpuledger.tools.prometheus.answer import RangeSeries
 from gpuledger.tools.prometheus.expression import series
 from gpuledger.tools.report.formats import escape_formula
 from gpuledger.tools.report.gather import Gatherer, Key
-from gpuledger.tools.report.queries import Column, Grouping, Part, Query, Step, queries
+from gpuledger.tools.report.queries import Grouping, Part, Quantity, Query, Step, queries
 from gpuledger.tools.report.rates import Rates
 from gpuledger.tools.report.rows import Kind
 from gpuledger.tools.report.span import Chunk, Span
@@ -121,8 +121,8 @@ def gather_hours(gatherer: Gatherer, grouping: Grouping, span: Span, gap_ms: int
 
 def _queries(grouping: Grouping, step: Step) -> Iterator[Query]:
     """The queries of energy and apportioned hours, by GPU."""
-    for query in queries(grouping, step, Column.SHARED):
-        if query.column in (Column.ENERGY, Column.SHARED, Column.OBSERVED):
+    for query in queries(grouping, step, Quantity.SHARED):
+        if query.column in (Quantity.ENERGY, Quantity.SHARED, Quantity.OBSERVED):
             yield replace(query, more_labels=("uuid",))
 
 
@@ -149,7 +149,7 @@ class _Hours:
                 else:
                     holder = _holder(query, member.labels)
                     charge = gpu.holders.setdefault(cell, {}).setdefault(holder, Charge())
-                if query.column is Column.ENERGY:
+                if query.column is Quantity.ENERGY:
                     charge.joules += amount
                 else:
                     charge.seconds += amount
@@ -207,7 +207,7 @@ def _unrecorded(gpu: _Gpu, cells: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Who charges: names that a bill must have."""
+    """The issuer of a bill: names that a bill must have."""
 
     account: str
     provider: str
@@ -218,7 +218,6 @@ class _Share:
     """One allocated charge of an origin charge."""
 
     holder: Holder
-    charge: Charge
     energy_cost: Decimal
     hours_cost: Decimal
     kwh: Decimal
@@ -264,8 +263,7 @@ def _shares(gpu_hour: GpuHour, prices: Rates) -> list[_Share]:
         _rounded(kwh),
         _rounded(hours),
     )
-    return [_Share(holder, charge, *amounts) for (holder, charge), *amounts in
-            zip(charges.items(), *columns, strict=True)]  # fmt: skip
+    return [_Share(holder, *amounts) for holder, *amounts in zip(charges, *columns, strict=True)]
 
 
 def _origin(gpu_hour: GpuHour, prices: Rates, issuer: Issuer, shares: Sequence[_Share]) -> dict[str, str]:

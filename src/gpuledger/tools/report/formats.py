@@ -10,20 +10,20 @@ from typing import Any
 
 from gpuledger.config import durations
 from gpuledger.model.plaintext import plain
-from gpuledger.tools.report.queries import Column
+from gpuledger.tools.report.queries import Quantity
 from gpuledger.tools.report.rates import Rates
-from gpuledger.tools.report.report import Report, ShownColumn, cells, columns, functional_unit
-from gpuledger.tools.report.rows import UNRECORDED, Kind, Row
+from gpuledger.tools.report.report import Report, ReportColumn, cells, columns, functional_unit
+from gpuledger.tools.report.rows import UNRECORDED, Kind, ReportRow
 from gpuledger.tools.report.span import MAX_POINTS
 from gpuledger.tools.text import BOLD, FAINT, JOULES_PER_KWH, adds_up, aligned, decimals_of, grouped, short_name
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Characters that a spreadsheet takes for the start of a formula."""
 QUANTITIES = {
-    "busy_gpu_hours": Column.BUSY,
-    "resident_gpu_hours": Column.RESIDENT,
-    "allocated_gpu_hours": Column.ALLOCATED,
-    "memory_gib_hours": Column.MEMORY,
+    "busy_gpu_hours": Quantity.BUSY,
+    "resident_gpu_hours": Quantity.RESIDENT,
+    "allocated_gpu_hours": Quantity.ALLOCATED,
+    "memory_gib_hours": Quantity.MEMORY,
 }
 """Columns whose rows may not add up to the total, as those of energy and apportioned hours do."""
 MUCH_UNRECORDED = 0.03
@@ -66,7 +66,7 @@ def escape_formula(text: str) -> str:
 def to_json(report: Report) -> str:
     """One JSON object; unknown values are null."""
     shown, prices = columns(report), report.prices
-    observed = report.rows.total.amounts.get(Column.OBSERVED)
+    observed = report.rows.total.amounts.get(Quantity.OBSERVED)
     tree = {
         "from": report.span.begin,
         "to": report.span.end,
@@ -93,7 +93,7 @@ def to_json(report: Report) -> str:
     return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
 
 
-def _row(report: Report, row: Row, shown: list[ShownColumn]) -> dict[str, Any]:
+def _row(report: Report, row: ReportRow, shown: list[ReportColumn]) -> dict[str, Any]:
     names = dict(zip(report.heads, row.key, strict=True)) if row.kind is Kind.GROUP else {}
     return {"kind": row.kind.value, **names, **{column.key: column.value(report, row) for column in shown}}
 
@@ -104,7 +104,7 @@ def _row(report: Report, row: Row, shown: list[ShownColumn]) -> dict[str, Any]:
 def facts(report: Report) -> list[tuple[str, str]]:
     """Names and texts below the table: coverage, unattributed energy, prices and notes."""
     lines: list[tuple[str, str]] = []
-    observed, used = (report.rows.total.amounts.get(column) for column in (Column.OBSERVED, Column.RESIDENT))
+    observed, used = (report.rows.total.amounts.get(column) for column in (Quantity.OBSERVED, Quantity.RESIDENT))
     if observed is not None:
         idle = "" if used is None else f", {grouped(max(0.0, observed - used) / 3600, 2)} of them without a process"
         lines.append(("GPU-hours observed", f"{grouped(observed / 3600, 2)}{idle}"))
@@ -125,7 +125,7 @@ def sci_text(report: Report) -> str:
     if not report.prices.has_sci:
         return ""
     total, prices, unit = report.rows.total, report.prices, functional_unit(report)
-    units, energy = unit.count(report, total), total.amounts.get(Column.ENERGY)
+    units, energy = unit.count(report, total), total.amounts.get(Quantity.ENERGY)
     sci, operational = prices.sci(total, units), prices.carbon_kg(total.amounts)
     if sci is None or operational is None or units is None or not energy:
         return ""
@@ -160,25 +160,25 @@ def _sum_notes(report: Report) -> Iterator[str]:
         yield f"the rows do not add up to the total in {', '.join(parts)}: {reason}"
 
 
-def _why(column: Column, report: Report, *, more: bool) -> str:
-    if column is Column.BUSY:
+def _why(column: Quantity, report: Report, *, more: bool) -> str:
+    if column is Quantity.BUSY:
         return "the driver samples processes and GPUs separately"
-    if column is Column.MEMORY:
+    if column is Quantity.MEMORY:
         return "the memory of processes and of GPUs is sampled separately"
     if more:
-        apportioned = report.prices.charged is Column.SHARED
+        apportioned = report.prices.charged is Quantity.SHARED
         fix = "the column apportioned h divides it" if apportioned else "--gpu-hours share divides it"
         return f"a GPU that several groups hold at the same time counts for each of them and once in the total; {fix}"
-    if column is Column.ALLOCATED and not report.grouping.has_allocations:
+    if column is Quantity.ALLOCATED and not report.grouping.has_allocations:
         return f"allocations have no {report.grouping.name}"
-    what = "allocated to" if column is Column.ALLOCATED else "used by"
+    what = "allocated to" if column is Quantity.ALLOCATED else "used by"
     head = report.grouping.heads[-1]
     article = "an" if head[0] in "aeio" else "a"  # a user
     return f"some GPUs were {what} owners without {article} {head}"
 
 
 def _unrecorded_notes(report: Report) -> Iterator[str]:
-    total = report.rows.total.amounts.get(Column.ENERGY, 0.0)
+    total = report.rows.total.amounts.get(Quantity.ENERGY, 0.0)
     missing = dict(report.rows.reasons).get(UNRECORDED, 0.0)
     if missing <= MUCH_UNRECORDED * total:
         return
@@ -196,11 +196,11 @@ def _unmapped_notes(report: Report) -> Iterator[str]:
         yield f"not in the file of --map: {', '.join(names[:LISTED_NAMES])}{more}"
 
 
-def _spread(amounts: Mapping[Column, float]) -> Iterator[str]:
-    if Column.ENERGY in amounts:
-        yield f"{grouped(amounts[Column.ENERGY] / JOULES_PER_KWH, 3)} kWh of idle and unattributed energy"
-    if Column.SHARED in amounts:
-        yield f"{grouped(amounts[Column.SHARED] / 3600, 2)} idle GPU-hours"
+def _spread(amounts: Mapping[Quantity, float]) -> Iterator[str]:
+    if Quantity.ENERGY in amounts:
+        yield f"{grouped(amounts[Quantity.ENERGY] / JOULES_PER_KWH, 3)} kWh of idle and unattributed energy"
+    if Quantity.SHARED in amounts:
+        yield f"{grouped(amounts[Quantity.SHARED] / 3600, 2)} idle GPU-hours"
 
 
 def _rates(rates: Rates) -> list[str]:

@@ -12,7 +12,7 @@ from gpuledger.tools.prometheus.answer import RangeSeries, RangeVector
 from gpuledger.tools.prometheus.expression import Expression, Selector
 from gpuledger.tools.report import promql
 from gpuledger.tools.report.promql import LOOKBACK_S, whole_window
-from gpuledger.tools.report.queries import MODEL_LABEL, SERVED, Column, Grouping, Part, Query, Step, queries
+from gpuledger.tools.report.queries import MODEL_LABEL, SERVED, Grouping, Part, Quantity, Query, Step, queries
 from gpuledger.tools.report.span import CHUNK, Chunk, Span
 
 RETRIED = ("timeout", "size", "query")
@@ -30,7 +30,7 @@ INTENSITY_POINTS = 20
 """Points of the grid's intensity that are averaged in a cell; grids publish a value every 5 to 60 minutes."""
 LARGEST_INTENSITY = 5000.0
 """Grams per kWh; no grid exceeds a third of it. Other values are likely in another unit."""
-FITTED = (Column.ENERGY, Column.PARKED, Column.PROMPT, Column.OUTPUT)
+FITTED = (Quantity.ENERGY, Quantity.PARKED, Quantity.PROMPT, Quantity.OUTPUT)
 """Columns that prefill and decode are estimated from, cell by cell."""
 
 Key = tuple[str, ...]
@@ -48,17 +48,17 @@ class Totals:
         *,
         apportioned: bool = False,
         intensity: Sequence[float] | None = None,
-        by_cell: Iterable[Column] = (),
+        by_cell: Iterable[Quantity] = (),
     ) -> None:
         """`intensity` has the grams of CO2 per kWh of each cell; `by_cell` columns of groups are kept for each cell."""
         self._cells = cells
         self.intensity = intensity
         self._kept = frozenset(by_cell)
-        self.by_cell: dict[Key, dict[Column, array[float]]] = {}
+        self.by_cell: dict[Key, dict[Quantity, array[float]]] = {}
         self.apportioned = apportioned
         """Whether the hours of GPUs are divided among their holders."""
         self.bars = min(cells, MAX_BARS)
-        self.amounts: dict[Part, dict[Key, dict[Column, float]]] = {part: {} for part in Part}
+        self.amounts: dict[Part, dict[Key, dict[Quantity, float]]] = {part: {} for part in Part}
         self.by_model: dict[Part, dict[Key, dict[str, float]]] = {part: {} for part in Part}
         """Charged seconds by the model of the GPU, if each model has its own price."""
         self.energy_by_cell: dict[Part, array[float]] = {}
@@ -77,7 +77,7 @@ class Totals:
                 models = self.by_model[query.part].setdefault(key, {})
                 model = series.labels.get(MODEL_LABEL, "")
                 models[model] = models.get(model, 0.0) + amount
-            if query.column is Column.ENERGY:
+            if query.column is Quantity.ENERGY:
                 self._add_energy(query.part, key, chunk, series)
             if query.part is Part.GROUP and query.column in self._kept:
                 self._keep(query.column, key, chunk, series)
@@ -86,12 +86,12 @@ class Totals:
         """The bar that a cell belongs to."""
         return cell * self.bars // self._cells
 
-    def whole(self, part: Part, column: Column) -> float | None:
+    def whole(self, part: Part, column: Quantity) -> float | None:
         """The sum over all rows of a part; None if there is no value."""
         values = [columns[column] for columns in self.amounts[part].values() if column in columns]
         return sum(values) if values else None
 
-    def _keep(self, column: Column, key: Key, chunk: Chunk, series: RangeSeries) -> None:
+    def _keep(self, column: Quantity, key: Key, chunk: Chunk, series: RangeSeries) -> None:
         kept = self.by_cell.setdefault(key, {}).setdefault(column, array("d", bytes(8 * self._cells)))
         for moment_s, amount in series.points:
             kept[chunk.cell(moment_s)] += amount
@@ -109,7 +109,7 @@ class Totals:
         if self.intensity is not None:
             columns = self.amounts[part][key]
             grams = sum([joules * self.intensity[chunk.cell(moment_s)] for moment_s, joules in series.points])
-            columns[Column.CARBON] = columns.get(Column.CARBON, 0.0) + grams
+            columns[Quantity.CARBON] = columns.get(Quantity.CARBON, 0.0) + grams
 
 
 @dataclass(slots=True)
@@ -129,14 +129,14 @@ class Gatherer:
         grouping: Grouping,
         span: Span,
         gap_ms: int,
-        charged: Column = Column.ALLOCATED,
+        charged: Quantity = Quantity.ALLOCATED,
         *,
         by_model: bool = False,
         intensity: Sequence[float] | None = None,
     ) -> Totals:
         """Run all queries. Raises PrometheusError if one fails, or if there are no data in the whole span."""
         kept = FITTED if grouping.name == SERVED else ()
-        totals = Totals(span.cells, apportioned=charged is Column.SHARED, intensity=intensity, by_cell=kept)
+        totals = Totals(span.cells, apportioned=charged is Quantity.SHARED, intensity=intensity, by_cell=kept)
 
         def needed(step: Step) -> Iterable[Query]:
             return queries(grouping, step, charged, by_model=by_model)

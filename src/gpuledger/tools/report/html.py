@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuledger import __version__
 from gpuledger.config import durations
 from gpuledger.tools.report.formats import facts
-from gpuledger.tools.report.report import Report, ShownColumn, cells, columns, row_name
+from gpuledger.tools.report.report import Report, ReportColumn, cells, columns, row_name
 from gpuledger.tools.report.rows import Kind
 from gpuledger.tools.text import JOULES_PER_KWH, grouped
 
@@ -52,7 +52,7 @@ def _tiles(report: Report) -> Iterator[str]:
     yield "</div>"
 
 
-def _title(column: ShownColumn, report: Report) -> str:
+def _title(column: ReportColumn, report: Report) -> str:
     """The heading in full."""
     head = column.heading(report)
     if column.key == "gpu_hours_cost":
@@ -116,7 +116,7 @@ def _table(report: Report) -> Iterator[str]:
     yield "</tbody></table></div>"
 
 
-def _cell(column: ShownColumn, value: float | None, text: str, style: str) -> str:
+def _cell(column: ReportColumn, value: float | None, text: str, style: str) -> str:
     if column.key != "energy_share" or value is None or not style:
         return f"<td>{escape(text)}</td>"
     rect = f'<rect class="{style}" width="{100 * min(1.0, value):.1f}" height="10"/>'

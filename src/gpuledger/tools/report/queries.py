@@ -51,7 +51,7 @@ OWN_ALLOCATIONS = {"containers": CONTAINER_ALLOCATIONS, "processes": JOB_ALLOCAT
 """The allocations that can be in a group, by what is grouped."""
 
 
-class Column(Enum):
+class Quantity(Enum):
     """A quantity of the report, in the unit of the query."""
 
     ENERGY = "joules"
@@ -205,7 +205,7 @@ def find_grouping(text: str) -> Grouping:
 class Query:
     """One query, whose series are parts of one column."""
 
-    column: Column
+    column: Quantity
     part: Part
     grouping: Grouping
     vector: Expression
@@ -239,11 +239,11 @@ class Step:
 
 
 def queries(
-    grouping: Grouping, step: Step, charged: Column = Column.ALLOCATED, *, by_model: bool = False
+    grouping: Grouping, step: Step, charged: Quantity = Quantity.ALLOCATED, *, by_model: bool = False
 ) -> Iterator[Query]:
     """All queries of a report; those of the charged hours by GPU model if each model has its own price."""
-    whole = Column.OBSERVED if charged is Column.SHARED else charged
-    for query in _queries(grouping, step, apportioned=charged is Column.SHARED):
+    whole = Quantity.OBSERVED if charged is Quantity.SHARED else charged
+    for query in _queries(grouping, step, apportioned=charged is Quantity.SHARED):
         is_charged = query.column is (whole if query.part is Part.WHOLE else charged)
         yield _with_models(query, step) if by_model and is_charged else query
 
@@ -256,55 +256,55 @@ def _queries(grouping: Grouping, step: Step, *, apportioned: bool) -> Iterator[Q
             yield _sum(column, part, rows, vector, step, for_new_devices=True)
     if grouping.name == SERVED:
         models = _LANGUAGE_MODEL.best(step.text)
-        for column, output in ((Column.PROMPT, False), (Column.OUTPUT, True)):
+        for column, output in ((Quantity.PROMPT, False), (Quantity.OUTPUT, True)):
             for tokens in promql.token_increases(output=output, step=step.text, models_of_pods=models):
                 yield Query(column, Part.GROUP, grouping, tokens)
     for column, part, rows, gauge, join in _presences(grouping):
         presence = promql.presence(gauge, step.milliseconds)
         joined = join.apply(presence, step.text) if join else presence
         yield Query(column, part, rows, promql.gpu_seconds(joined, rows.by, step.milliseconds))
-    yield Query(Column.OBSERVED, Part.WHOLE, WHOLE, promql.observed_seconds(step.milliseconds))
+    yield Query(Quantity.OBSERVED, Part.WHOLE, WHOLE, promql.observed_seconds(step.milliseconds))
     for part, rows, gauge in _memory(grouping):
-        yield _sum(Column.MEMORY, part, rows, promql.integral(gauge, step.milliseconds), step)
+        yield _sum(Quantity.MEMORY, part, rows, promql.integral(gauge, step.milliseconds), step)
     if apportioned:
         yield from _apportioned(grouping, step)
 
 
-def _counters(grouping: Grouping) -> Iterator[tuple[Column, Part, Grouping, Counter]]:
+def _counters(grouping: Grouping) -> Iterator[tuple[Quantity, Part, Grouping, Counter]]:
     """Each counter with its column, its part, and the grouping of its rows."""
     outside = promql.outside(PROCESS_ENERGY)
     energy = {"containers": [CONTAINER_ENERGY], "processes": [PROCESS_ENERGY], "gpus": [CONTAINER_ENERGY, outside]}
     for counter in energy[grouping.of]:
-        yield Column.ENERGY, Part.GROUP, grouping, counter
+        yield Quantity.ENERGY, Part.GROUP, grouping, counter
         if grouping.join:
-            yield Column.ENERGY, Part.ALL_GROUPS, WHOLE, counter
+            yield Quantity.ENERGY, Part.ALL_GROUPS, WHOLE, counter
     if grouping.of == "containers":
-        yield Column.ENERGY, Part.OUTSIDE, WHOLE, outside
-        yield Column.BUSY, Part.OUTSIDE, WHOLE, promql.outside(PROCESS_BUSY)
+        yield Quantity.ENERGY, Part.OUTSIDE, WHOLE, outside
+        yield Quantity.BUSY, Part.OUTSIDE, WHOLE, promql.outside(PROCESS_BUSY)
     if grouping.name == SERVED:
-        yield Column.PARKED, Part.GROUP, grouping, CONTAINER_PARKED
-    yield Column.ENERGY, Part.IDLE, WHOLE, IDLE_ENERGY
-    yield Column.ENERGY, Part.UNATTRIBUTED, REASONS, UNATTRIBUTED_ENERGY
-    yield Column.ENERGY, Part.WHOLE, WHOLE, GPU_ENERGY
-    yield Column.BUSY, Part.WHOLE, WHOLE, GPU_BUSY
-    yield Column.RESIDENT, Part.WHOLE, WHOLE, GPU_IN_USE
+        yield Quantity.PARKED, Part.GROUP, grouping, CONTAINER_PARKED
+    yield Quantity.ENERGY, Part.IDLE, WHOLE, IDLE_ENERGY
+    yield Quantity.ENERGY, Part.UNATTRIBUTED, REASONS, UNATTRIBUTED_ENERGY
+    yield Quantity.ENERGY, Part.WHOLE, WHOLE, GPU_ENERGY
+    yield Quantity.BUSY, Part.WHOLE, WHOLE, GPU_BUSY
+    yield Quantity.RESIDENT, Part.WHOLE, WHOLE, GPU_IN_USE
     busy = {"containers": CONTAINER_BUSY, "processes": PROCESS_BUSY, "gpus": GPU_BUSY}
-    yield Column.BUSY, Part.GROUP, grouping, busy[grouping.of]
+    yield Quantity.BUSY, Part.GROUP, grouping, busy[grouping.of]
     if grouping.of == "gpus":
-        yield Column.RESIDENT, Part.GROUP, grouping, GPU_IN_USE
+        yield Quantity.RESIDENT, Part.GROUP, grouping, GPU_IN_USE
 
 
-def _presences(grouping: Grouping) -> Iterator[tuple[Column, Part, Grouping, Gauge, Join | None]]:
+def _presences(grouping: Grouping) -> Iterator[tuple[Quantity, Part, Grouping, Gauge, Join | None]]:
     """Each gauge that is 1 while a GPU is in use or allocated, and the join of its rows."""
-    yield Column.ALLOCATED, Part.WHOLE, WHOLE, ALLOCATIONS, None
+    yield Quantity.ALLOCATED, Part.WHOLE, WHOLE, ALLOCATIONS, None
     if grouping.has_allocations:
-        yield Column.ALLOCATED, Part.GROUP, grouping, OWN_ALLOCATIONS[grouping.of], grouping.allocation_join
+        yield Quantity.ALLOCATED, Part.GROUP, grouping, OWN_ALLOCATIONS[grouping.of], grouping.allocation_join
     if grouping.of == "containers":
-        yield Column.ALLOCATED, Part.OUTSIDE, WHOLE, JOB_ALLOCATIONS, None
-        yield Column.RESIDENT, Part.OUTSIDE, WHOLE, promql.outside(PROCESS_ACTIVE), None
-        yield Column.RESIDENT, Part.GROUP, grouping, CONTAINER_ACTIVE, grouping.join
+        yield Quantity.ALLOCATED, Part.OUTSIDE, WHOLE, JOB_ALLOCATIONS, None
+        yield Quantity.RESIDENT, Part.OUTSIDE, WHOLE, promql.outside(PROCESS_ACTIVE), None
+        yield Quantity.RESIDENT, Part.GROUP, grouping, CONTAINER_ACTIVE, grouping.join
     elif grouping.of == "processes":
-        yield Column.RESIDENT, Part.GROUP, grouping, PROCESS_ACTIVE, grouping.join
+        yield Quantity.RESIDENT, Part.GROUP, grouping, PROCESS_ACTIVE, grouping.join
 
 
 def _memory(grouping: Grouping) -> Iterator[tuple[Part, Grouping, Gauge]]:
@@ -323,8 +323,8 @@ def _apportioned(grouping: Grouping, step: Step) -> Iterator[Query]:
         gauges = (JOB_ALLOCATIONS, promql.outside(PROCESS_ACTIVE))
         outside = promql.held([promql.presence(gauge, step_ms) for gauge in gauges], ())
         everyone = groups.op("or", outside.relabelled("outside", "1"))
-        yield Query(Column.SHARED, Part.OUTSIDE, WHOLE, promql.apportioned(outside, everyone, (), step_ms))
-    yield Query(Column.SHARED, Part.GROUP, grouping, promql.apportioned(groups, everyone, grouping.by, step_ms))
+        yield Query(Quantity.SHARED, Part.OUTSIDE, WHOLE, promql.apportioned(outside, everyone, (), step_ms))
+    yield Query(Quantity.SHARED, Part.GROUP, grouping, promql.apportioned(groups, everyone, grouping.by, step_ms))
 
 
 def _holders(grouping: Grouping, step: Step) -> Expression:
@@ -358,7 +358,7 @@ def _with_models(query: Query, step: Step) -> Query:
 
 
 def _sum(
-    column: Column, part: Part, grouping: Grouping, vector: Expression, step: Step, *, for_new_devices: bool = False
+    column: Quantity, part: Part, grouping: Grouping, vector: Expression, step: Step, *, for_new_devices: bool = False
 ) -> Query:
     joined = grouping.join.apply(vector, step.text) if grouping.join else vector
     return Query(column, part, grouping, joined, for_new_devices)

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.tools.prices import Prices
-from gpuledger.tools.report.queries import Column
-from gpuledger.tools.report.rows import Row, Rows
+from gpuledger.tools.report.queries import Quantity
+from gpuledger.tools.report.rows import ReportRow, ReportRows
 from gpuledger.tools.text import JOULES_PER_KWH
 
 GPU_HOURS = {
-    "allocated": Column.ALLOCATED,
-    "resident": Column.RESIDENT,
-    "busy": Column.BUSY,
-    "share": Column.SHARED,
+    "allocated": Quantity.ALLOCATED,
+    "resident": Quantity.RESIDENT,
+    "busy": Quantity.BUSY,
+    "share": Quantity.SHARED,
 }
 
 
@@ -50,7 +50,7 @@ class Rates(Prices):
     embodied: Embodied | None = None
 
     @property
-    def charged(self) -> Column:
+    def charged(self) -> Quantity:
         """The GPU-hours that are charged."""
         return GPU_HOURS[self.hours]
 
@@ -59,11 +59,11 @@ class Rates(Prices):
         """Whether GPU-hours are charged."""
         return self.gpu_hour is not None or bool(self.models)
 
-    def energy_cost(self, amounts: Mapping[Column, float]) -> float | None:
+    def energy_cost(self, amounts: Mapping[Quantity, float]) -> float | None:
         """The cost of the energy, including the facility's share."""
         return self._per_kwh(amounts, self.kwh)
 
-    def hours_cost(self, row: Row) -> float | None:
+    def hours_cost(self, row: ReportRow) -> float | None:
         """The cost of the GPU-hours."""
         seconds = row.amounts.get(self.charged)
         if seconds is None:
@@ -72,12 +72,12 @@ class Rates(Prices):
             return None if self.gpu_hour is None else seconds / 3600 * self.gpu_hour
         return sum([s / 3600 * (self.price_of(model) or 0.0) for model, s in row.by_model.items()])
 
-    def row_cost(self, row: Row) -> float | None:
+    def row_cost(self, row: ReportRow) -> float | None:
         """The cost of energy and GPU-hours."""
         costs = [cost for cost in (self.energy_cost(row.amounts), self.hours_cost(row)) if cost is not None]
         return sum(costs) if costs else None
 
-    def unpriced(self, rows: Rows) -> list[str]:
+    def unpriced(self, rows: ReportRows) -> list[str]:
         """Models with hours and without a price."""
         used = {model for row in (*rows.rows, rows.total) for model, seconds in row.by_model.items() if seconds}
         return sorted(model for model in used if self.price_of(model) is None)
@@ -96,26 +96,26 @@ class Rates(Prices):
         """Whether SCI is shown: emissions are known better than by one mean intensity."""
         return bool(self.carbon_query) or (self.has_carbon and self.embodied is not None)
 
-    def carbon_kg(self, amounts: Mapping[Column, float]) -> float | None:
+    def carbon_kg(self, amounts: Mapping[Quantity, float]) -> float | None:
         """The emissions of the energy, including the facility's share."""
         if self.carbon_query:
-            carbon = amounts.get(Column.CARBON)
+            carbon = amounts.get(Quantity.CARBON)
             return None if carbon is None else carbon / JOULES_PER_KWH * self.pue / 1000
         grams = self._per_kwh(amounts, self.grams_per_kwh)
         return None if grams is None else grams / 1000
 
-    def embodied_kg(self, row: Row) -> float | None:
+    def embodied_kg(self, row: ReportRow) -> float | None:
         """The row's part of the emissions of the production of GPUs, by the GPU-hours that are charged."""
         seconds = row.amounts.get(self.charged)
         return None if self.embodied is None or seconds is None else self.embodied.kg(seconds)
 
-    def sci(self, row: Row, units: float | None) -> float | None:
+    def sci(self, row: ReportRow, units: float | None) -> float | None:
         """Software Carbon Intensity, (E x I + M) / R, in grams per functional unit."""
         operational = self.carbon_kg(row.amounts)
         if operational is None or not units:
             return None
         return 1000 * (operational + (self.embodied_kg(row) or 0.0)) / units
 
-    def _per_kwh(self, amounts: Mapping[Column, float], rate: float | None) -> float | None:
-        joules = amounts.get(Column.ENERGY)
+    def _per_kwh(self, amounts: Mapping[Quantity, float], rate: float | None) -> float | None:
+        joules = amounts.get(Quantity.ENERGY)
         return None if joules is None or rate is None else joules / JOULES_PER_KWH * self.pue * rate

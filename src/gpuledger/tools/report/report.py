@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuledger.model.tokens import per_token
-from gpuledger.tools.report.queries import SERVED, Column, Grouping
+from gpuledger.tools.report.queries import SERVED, Grouping, Quantity
 from gpuledger.tools.report.rates import Rates
-from gpuledger.tools.report.rows import Kind, Row, Rows
+from gpuledger.tools.report.rows import Kind, ReportRow, ReportRows
 from gpuledger.tools.report.span import Span
 from gpuledger.tools.text import GIB, JOULES_PER_KWH, UNKNOWN, decimals_of, rounded, sum_of_texts
 
@@ -20,7 +20,7 @@ class Report:
     span: Span
     grouping: Grouping
     prices: Rates
-    rows: Rows
+    rows: ReportRows
     notes: tuple[str, ...] = ()
     department: str = ""
     """The heading of departments, in a report with `--map`."""
@@ -36,7 +36,7 @@ class Report:
         return self.grouping.name == SERVED
 
     @property
-    def all_rows(self) -> Sequence[Row]:
+    def all_rows(self) -> Sequence[ReportRow]:
         """The rows, followed by the total."""
         return (*self.rows.rows, self.rows.total)
 
@@ -47,7 +47,7 @@ class FunctionalUnit:
 
     name: str
     plural: str
-    count: Callable[[Report, Row], float | None]
+    count: Callable[[Report, ReportRow], float | None]
 
 
 def functional_unit(report: Report) -> FunctionalUnit:
@@ -59,13 +59,13 @@ def functional_unit(report: Report) -> FunctionalUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownColumn:
+class ReportColumn:
     """One column: its key in files, its heading, its value in a row, and whether a report has it."""
 
     key: str
     head: str
     """`{money}` stands for the currency."""
-    value: Callable[[Report, Row], float | None]
+    value: Callable[[Report, ReportRow], float | None]
     is_in: Callable[[Report], bool] = lambda _: True
     decimals: int | None = None
     """None if they fit the total."""
@@ -89,67 +89,67 @@ class ShownColumn:
         return [f"{text} %" if percent != 1 and text != UNKNOWN else text for text in texts]
 
 
-def columns(report: Report) -> list[ShownColumn]:
+def columns(report: Report) -> list[ReportColumn]:
     """The columns of a report; costs and emissions only if their rate is given."""
     return [column for column in COLUMNS if column.is_in(report)]
 
 
-def _scaled(column: Column, unit: float) -> Callable[[Report, Row], float | None]:
-    def value(_: Report, row: Row) -> float | None:
+def _scaled(column: Quantity, unit: float) -> Callable[[Report, ReportRow], float | None]:
+    def value(_: Report, row: ReportRow) -> float | None:
         amount = row.amounts.get(column)
         return None if amount is None else amount / unit
 
     return value
 
 
-def _share(report: Report, row: Row) -> float | None:
-    energy, whole = row.amounts.get(Column.ENERGY), report.rows.total.amounts.get(Column.ENERGY)
+def _share(report: Report, row: ReportRow) -> float | None:
+    energy, whole = row.amounts.get(Quantity.ENERGY), report.rows.total.amounts.get(Quantity.ENERGY)
     return None if energy is None or not whole else energy / whole
 
 
-def _sci(report: Report, row: Row) -> float | None:
+def _sci(report: Report, row: ReportRow) -> float | None:
     return report.prices.sci(row, functional_unit(report).count(report, row))
 
 
-def _tokens(row: Row, *columns: Column) -> float:
-    return sum([row.amounts.get(column, 0.0) for column in columns or (Column.PROMPT, Column.OUTPUT)])
+def _tokens(row: ReportRow, *columns: Quantity) -> float:
+    return sum([row.amounts.get(column, 0.0) for column in columns or (Quantity.PROMPT, Quantity.OUTPUT)])
 
 
-def _millions(row: Row) -> float | None:
+def _millions(row: ReportRow) -> float | None:
     return _tokens(row) / 1e6 or None
 
 
-def _work_per_token(*columns: Column) -> Callable[[Report, Row], float | None]:
+def _work_per_token(*columns: Quantity) -> Callable[[Report, ReportRow], float | None]:
     """Energy above parked power per token."""
 
-    def value(_: Report, row: Row) -> float | None:
-        work = row.amounts.get(Column.WORK)
+    def value(_: Report, row: ReportRow) -> float | None:
+        work = row.amounts.get(Quantity.WORK)
         return None if work is None else per_token(work, _tokens(row, *columns))
 
     return value
 
 
-def _work_per_million(row: Row, amount: float | None) -> float | None:
+def _work_per_million(row: ReportRow, amount: float | None) -> float | None:
     """The part of an amount that is above parked power, per million tokens."""
-    energy, work, millions = row.amounts.get(Column.ENERGY), row.amounts.get(Column.WORK), _millions(row)
+    energy, work, millions = row.amounts.get(Quantity.ENERGY), row.amounts.get(Quantity.WORK), _millions(row)
     if row.kind is Kind.TOTAL or not energy or work is None or amount is None or not millions:
         return None
     return amount * work / energy / millions
 
 
-def _cost_per_million(report: Report, row: Row) -> float | None:
+def _cost_per_million(report: Report, row: ReportRow) -> float | None:
     cost, millions = report.prices.row_cost(row), _millions(row)
     return None if cost is None or not millions or row.kind is Kind.TOTAL else cost / millions
 
 
-def _grams_per_million(report: Report, row: Row) -> float | None:
+def _grams_per_million(report: Report, row: ReportRow) -> float | None:
     kg = report.prices.carbon_kg(row.amounts)
     return _work_per_million(row, None if kg is None else 1000 * kg)
 
 
-def _phase(name: str, head: str) -> ShownColumn:
+def _phase(name: str, head: str) -> ReportColumn:
     """A column for a field of PhaseEnergy."""
-    return ShownColumn(
+    return ReportColumn(
         f"{name}_per_token",
         head,
         lambda _, row: None if row.phases is None else getattr(row.phases, name),
@@ -158,42 +158,42 @@ def _phase(name: str, head: str) -> ShownColumn:
 
 
 COLUMNS = (
-    ShownColumn("energy_kwh", "energy kWh", _scaled(Column.ENERGY, JOULES_PER_KWH)),
-    ShownColumn("energy_share", "share", _share, decimals=1),
-    ShownColumn("busy_gpu_hours", "busy h", _scaled(Column.BUSY, 3600)),
-    ShownColumn("resident_gpu_hours", "resident h", _scaled(Column.RESIDENT, 3600)),
-    ShownColumn("allocated_gpu_hours", "allocated h", _scaled(Column.ALLOCATED, 3600)),
-    ShownColumn("apportioned_gpu_hours", "apportioned h", _scaled(Column.SHARED, 3600),
-                lambda report: report.prices.charged is Column.SHARED),
-    ShownColumn("memory_gib_hours", "memory GiB h", _scaled(Column.MEMORY, 3600 * GIB)),
-    ShownColumn("energy_cost", "energy {money}", lambda report, row: report.prices.energy_cost(row.amounts),
+    ReportColumn("energy_kwh", "energy kWh", _scaled(Quantity.ENERGY, JOULES_PER_KWH)),
+    ReportColumn("energy_share", "share", _share, decimals=1),
+    ReportColumn("busy_gpu_hours", "busy h", _scaled(Quantity.BUSY, 3600)),
+    ReportColumn("resident_gpu_hours", "resident h", _scaled(Quantity.RESIDENT, 3600)),
+    ReportColumn("allocated_gpu_hours", "allocated h", _scaled(Quantity.ALLOCATED, 3600)),
+    ReportColumn("apportioned_gpu_hours", "apportioned h", _scaled(Quantity.SHARED, 3600),
+                lambda report: report.prices.charged is Quantity.SHARED),
+    ReportColumn("memory_gib_hours", "memory GiB h", _scaled(Quantity.MEMORY, 3600 * GIB)),
+    ReportColumn("energy_cost", "energy {money}", lambda report, row: report.prices.energy_cost(row.amounts),
                 lambda report: report.prices.kwh is not None, 2),
-    ShownColumn("gpu_hours_cost", "GPU h {money}", lambda report, row: report.prices.hours_cost(row),
+    ReportColumn("gpu_hours_cost", "GPU h {money}", lambda report, row: report.prices.hours_cost(row),
                 lambda report: report.prices.has_hours, 2),
-    ShownColumn("cost", "total {money}", lambda report, row: report.prices.row_cost(row),
+    ReportColumn("cost", "total {money}", lambda report, row: report.prices.row_cost(row),
                 lambda report: report.prices.kwh is not None and report.prices.has_hours, 2,
                 ("energy_cost", "gpu_hours_cost")),
-    ShownColumn("carbon_kg", "CO2e kg", lambda report, row: report.prices.carbon_kg(row.amounts),
+    ReportColumn("carbon_kg", "CO2e kg", lambda report, row: report.prices.carbon_kg(row.amounts),
                 lambda report: report.prices.has_carbon),
-    ShownColumn("embodied_carbon_kg", "embodied kg", lambda report, row: report.prices.embodied_kg(row),
+    ReportColumn("embodied_carbon_kg", "embodied kg", lambda report, row: report.prices.embodied_kg(row),
                 lambda report: report.prices.embodied is not None),
-    ShownColumn("sci_grams_per_gpu_hour", "SCI g/GPU h", _sci,
+    ReportColumn("sci_grams_per_gpu_hour", "SCI g/GPU h", _sci,
                 lambda report: report.prices.has_sci and not report.is_by_model),
-    ShownColumn("sci_grams_per_million_tokens", "SCI g/Mtoken", _sci,
+    ReportColumn("sci_grams_per_million_tokens", "SCI g/Mtoken", _sci,
                 lambda report: report.prices.has_sci and report.is_by_model),
-    ShownColumn("prompt_tokens", "prompt tokens", _scaled(Column.PROMPT, 1), lambda report: report.is_by_model),
-    ShownColumn("output_tokens", "output tokens", _scaled(Column.OUTPUT, 1), lambda report: report.is_by_model),
-    ShownColumn("parked_kwh", "parked kWh", _scaled(Column.PARKED, JOULES_PER_KWH),
+    ReportColumn("prompt_tokens", "prompt tokens", _scaled(Quantity.PROMPT, 1), lambda report: report.is_by_model),
+    ReportColumn("output_tokens", "output tokens", _scaled(Quantity.OUTPUT, 1), lambda report: report.is_by_model),
+    ReportColumn("parked_kwh", "parked kWh", _scaled(Quantity.PARKED, JOULES_PER_KWH),
                 lambda report: report.is_by_model),
-    ShownColumn("joules_per_output_token", "J/output token", _work_per_token(Column.OUTPUT),
+    ReportColumn("joules_per_output_token", "J/output token", _work_per_token(Quantity.OUTPUT),
                 lambda report: report.is_by_model),
-    ShownColumn("joules_per_token", "J/token", _work_per_token(), lambda report: report.is_by_model),
-    ShownColumn("energy_cost_per_million_tokens", "energy {money}/Mtoken",
+    ReportColumn("joules_per_token", "J/token", _work_per_token(), lambda report: report.is_by_model),
+    ReportColumn("energy_cost_per_million_tokens", "energy {money}/Mtoken",
                 lambda report, row: _work_per_million(row, report.prices.energy_cost(row.amounts)),
                 lambda report: report.is_by_model and report.prices.kwh is not None, 4),
-    ShownColumn("cost_per_million_tokens", "all {money}/Mtoken", _cost_per_million,
+    ReportColumn("cost_per_million_tokens", "all {money}/Mtoken", _cost_per_million,
                 lambda report: report.is_by_model and (report.prices.kwh is not None or report.prices.has_hours), 4),
-    ShownColumn("carbon_grams_per_million_tokens", "CO2e g/Mtoken", _grams_per_million,
+    ReportColumn("carbon_grams_per_million_tokens", "CO2e g/Mtoken", _grams_per_million,
                 lambda report: report.is_by_model and report.prices.has_carbon),
     _phase("prompt_j", "prefill J/token"),
     _phase("prompt_error_j", "error"),
@@ -209,7 +209,7 @@ def cells(report: Report) -> list[list[str]]:
     return [list(texts) for texts in zip(names, *[column.texts(report) for column in columns(report)], strict=True)]
 
 
-def row_name(row: Row, heads: Sequence[str]) -> str:
+def row_name(row: ReportRow, heads: Sequence[str]) -> str:
     """The name of a row; one in parentheses is not the name of a group."""
     if row.kind is Kind.REST:
         return f"({row.count} more)"

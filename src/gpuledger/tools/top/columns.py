@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpuledger.tools.text import amount, gib, percent, span
-from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice, Row, ordered, rows
+from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice, TableRow, ordered, rows
 from gpuledger.tools.top.text import WARN, Glyphs, Line, fitted, joined, styled
 from gpuledger.web.snapshot.schema import MEASURED, Snapshot, sum_known
 
-Text = Callable[[Row, Glyphs], str]
+Text = Callable[[TableRow, Glyphs], str]
 NARROW = 16
 """In fewer columns there is room for the owner only."""
 
@@ -27,7 +27,7 @@ class Column:
     min_width: int
     max_width: int
     rank: int
-    value: Callable[[Row], object]
+    value: Callable[[TableRow], object]
     """The sort key; None sorts last."""
     text: Text
     short_text: Text | None = None
@@ -47,7 +47,7 @@ class Column:
         return has_rows and (host or not self.is_of_host)
 
 
-def _gpus(row: Row, glyphs: Glyphs) -> str:
+def _gpus(row: TableRow, glyphs: Glyphs) -> str:
     """Indexes as ranges: 0, 0-7 or 0,2."""
     ranges: list[list[int]] = []
     for gpu in row.gpus:
@@ -58,11 +58,11 @@ def _gpus(row: Row, glyphs: Glyphs) -> str:
     return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ranges) or glyphs.none
 
 
-def _mark(row: Row) -> str:
+def _mark(row: TableRow) -> str:
     return {None: "", True: "~", False: "="}[row.is_estimated]
 
 
-def _method(row: Row, glyphs: Glyphs) -> str:
+def _method(row: TableRow, glyphs: Glyphs) -> str:
     if not row.methods:
         return ""
     is_plausible = row.share_error is not None and row.share_error < 10
@@ -71,7 +71,7 @@ def _method(row: Row, glyphs: Glyphs) -> str:
     return f"{_mark(row)} {(estimated or [row.methods[0][0]])[0]}{error}"
 
 
-def _memory(row: Row, glyphs: Glyphs) -> str:
+def _memory(row: TableRow, glyphs: Glyphs) -> str:
     return ("~" if row.inferred_bytes else "") + gib(row.memory_bytes, glyphs.none)
 
 
@@ -167,12 +167,12 @@ class View:
         """With only this GPU, or again with all GPUs."""
         return self.choosing(gpu=None if self.choice.gpu == gpu else gpu)
 
-    def rows(self, snapshot: Snapshot) -> list[Row]:
+    def rows(self, snapshot: Snapshot) -> list[TableRow]:
         """The rows in order."""
         return ordered(rows(snapshot, self.choice), BY_NAME[self.sort].value, descending=self.descending)
 
 
-def summary(parts: list[Row], view: View, glyphs: Glyphs) -> Line:
+def summary(parts: list[TableRow], view: View, glyphs: Glyphs) -> Line:
     """The line above the table: the number of rows, the filters, and the sums."""
     choice = view.choice
     parts = [row for row in parts if not row.branch]  # a branch has the sums of its rows
@@ -224,7 +224,7 @@ def headings(columns: Columns, view: View, glyphs: Glyphs) -> list[str]:
     return titles
 
 
-def cells(columns: Columns, row: Row, glyphs: Glyphs, style: str = "") -> Line:
+def cells(columns: Columns, row: TableRow, glyphs: Glyphs, style: str = "") -> Line:
     """The text and style of each cell; `style` overrides the colour of the owner."""
     line = []
     for column, width in columns:

@@ -11,7 +11,7 @@ from gpuledger.tools.top.bars import History, chart
 from gpuledger.tools.top.cards import Screen, gpu_lines, power_text, problem_lines, server_lines, title
 from gpuledger.tools.top.columns import COLUMNS, View, cells, fit, headings, summary
 from gpuledger.tools.top.keys import KEYS
-from gpuledger.tools.top.rows import Row, Use
+from gpuledger.tools.top.rows import TableRow, Use
 from gpuledger.tools.top.text import (
     ASCII,
     HEAD,
@@ -67,7 +67,7 @@ def help_lines(glyphs: Glyphs) -> list[Line]:
     ]
 
 
-def details(row: Row, glyphs: Glyphs, now: float = 0.0) -> list[Line]:
+def details(row: TableRow, glyphs: Glyphs, now: float = 0.0) -> list[Line]:
     """The sums of a row, then every field of the processes and containers in it. `now`: the time of the snapshot."""
     lines = [
         joined([styled(row.owner, "bold"), styled("" if row.active else "has exited", WARN)]),
