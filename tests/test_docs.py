@@ -16,12 +16,12 @@ from tools.samplereport import sample
 from gpuledger.catalog import Family
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.cli import top
+from gpuledger.cli.idle import IdleSettings
 from gpuledger.config.exporter import CONFIG_FILE, OPTIONS
 from gpuledger.config.settings import options_of
 from gpuledger.model.owners import PROVIDERS
 from gpuledger.tools.fleet.pages import families as fleet_families
 from gpuledger.tools.fleet.settings import FleetSettings
-from gpuledger.tools.idle.settings import IdleSettings
 from gpuledger.tools.prometheus.client import FIXES
 from gpuledger.tools.report.formats import table
 from gpuledger.tools.report.queries import GROUPINGS

@@ -10,6 +10,8 @@ from gpuledger.catalog import CATALOG, kinds
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.catalog.otel import CONVENTIONS
 from gpuledger.cli.demo import RECORDING
+from gpuledger.cli.idle import IdleSettings
+from gpuledger.cli.job import JobSettings
 from gpuledger.config.exporter import Config
 from gpuledger.config.settings import GROUPS, options_of
 from gpuledger.model import Owner
@@ -18,11 +20,10 @@ from gpuledger.tools.exporterclient import ExporterSettings
 from gpuledger.tools.fleet.pages import families as fleet_families
 from gpuledger.tools.fleet.settings import FleetSettings
 from gpuledger.tools.idle.formats import idle_table
-from gpuledger.tools.idle.rows import IdleRow, Prices, ranked
-from gpuledger.tools.idle.settings import IdleSettings
+from gpuledger.tools.idle.rows import IdleRow, ranked
 from gpuledger.tools.job.formats import screen, short
-from gpuledger.tools.job.settings import JobSettings
 from gpuledger.tools.job.use import DeviceUse, JobUse
+from gpuledger.tools.prices import Prices
 from gpuledger.tools.report.settings import ReportSettings
 from gpuledger.tools.top.columns import COLUMNS, View
 from gpuledger.tools.top.feed import Ticks
@@ -157,10 +158,12 @@ SAMPLE_TIME = 1_794_844_800.0
 def _sample_idle() -> str:
     prices, rows = Prices(kwh=0.30, gpu_hour=2.50, currency="EUR"), []
     for owner, gpu, state, hours, watts, shared_by in SAMPLE_IDLE:
-        gpu_hours, kwh = hours / shared_by, hours * watts / 1000 / shared_by
-        since = SAMPLE_TIME - 3600 * hours
-        cost = prices.cost(gpu_hours, kwh)
-        rows.append(IdleRow("", gpu, "", owner, state, since, 3600 * hours, gpu_hours, kwh, cost, shared_by))
+        seconds = 3600 * hours
+        rows.append(
+            IdleRow(node="", gpu=gpu, uuid="", owner=owner, state=state, idle_since=SAMPLE_TIME - seconds,
+                    now_s=SAMPLE_TIME, gpu_seconds=seconds / shared_by, joules=seconds * watts / shared_by,
+                    prices=prices, shared_by=shared_by)
+        )  # fmt: skip
     return idle_table(ranked(rows, 0.0), prices, nodes=False, colour=False)
 
 

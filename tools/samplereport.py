@@ -8,10 +8,12 @@ from gpuledger.tools.prometheus.answer import RangeSeries
 from gpuledger.tools.prometheus.expression import Expression
 from gpuledger.tools.report.formats import table
 from gpuledger.tools.report.gather import Totals
-from gpuledger.tools.report.queries import GROUPINGS, REASONS, WHOLE, Column, Grouping, Part, Query
-from gpuledger.tools.report.report import GIB, JOULES_PER_KWH, Prices, Report
+from gpuledger.tools.report.queries import GROUPINGS, REASONS, WHOLE, Grouping, Part, Quantity, Query
+from gpuledger.tools.report.rates import Rates
+from gpuledger.tools.report.report import Report
 from gpuledger.tools.report.rows import create_rows
 from gpuledger.tools.report.span import Span, parse_month
+from gpuledger.tools.text import GIB, JOULES_PER_KWH
 
 DAYS, GPUS = 31, 16
 ACCOUNT = GROUPINGS["account"]
@@ -23,7 +25,7 @@ ACCOUNTS = {
     "chemistry": (4.5, 0.6, 0.3),
 }
 """Mean kWh and allocated GPUs of a day, and the phase of its ups and downs."""
-PRICES = Prices(kwh=0.30, gpu_hour=1.2, hours="share", currency="EUR", grams_per_kwh=250, pue=1.3)
+PRICES = Rates(kwh=0.30, gpu_hour=1.2, hours="share", currency="EUR", grams_per_kwh=250, pue=1.3)
 
 
 def sample() -> Report:
@@ -35,30 +37,30 @@ def sample() -> Report:
         use = [max(0.05, 1 + 0.6 * sin(0.9 * day + phase) - 0.7 * (day % 7 in (2, 3))) for day in range(DAYS)]
         held = [gpus * 24 * min(1.3, part) for part in use]
         group = (ACCOUNT, {ACCOUNT.by[0]: name})
-        _add(totals, Part.GROUP, Column.ENERGY, [kwh * part * JOULES_PER_KWH for part in use], group)
-        _add(totals, Part.ALL_GROUPS, Column.ENERGY, [kwh * part * JOULES_PER_KWH for part in use])
-        _add(totals, Part.GROUP, Column.BUSY, [3600 * h * (0.55 + 0.07 * number) for h in held], group)
-        _add(totals, Part.GROUP, Column.RESIDENT, [3600 * h * 0.93 for h in held], group)
-        _add(totals, Part.GROUP, Column.ALLOCATED, [3600 * h for h in held], group)
-        _add(totals, Part.GROUP, Column.SHARED, [3600 * h * 0.97 for h in held], group)
-        _add(totals, Part.GROUP, Column.MEMORY, [3600 * h * (40 + 9 * number) * GIB for h in held], group)
+        _add(totals, Part.GROUP, Quantity.ENERGY, [kwh * part * JOULES_PER_KWH for part in use], group)
+        _add(totals, Part.ALL_GROUPS, Quantity.ENERGY, [kwh * part * JOULES_PER_KWH for part in use])
+        _add(totals, Part.GROUP, Quantity.BUSY, [3600 * h * (0.55 + 0.07 * number) for h in held], group)
+        _add(totals, Part.GROUP, Quantity.RESIDENT, [3600 * h * 0.93 for h in held], group)
+        _add(totals, Part.GROUP, Quantity.ALLOCATED, [3600 * h for h in held], group)
+        _add(totals, Part.GROUP, Quantity.SHARED, [3600 * h * 0.97 for h in held], group)
+        _add(totals, Part.GROUP, Quantity.MEMORY, [3600 * h * (40 + 9 * number) * GIB for h in held], group)
         whole = [total + kwh * part for total, part in zip(whole, use, strict=True)]
         hours = [total + h for total, h in zip(hours, held, strict=True)]
-    _add(totals, Part.IDLE, Column.ENERGY, [kwh * JOULES_PER_KWH for kwh in idle])
-    _add(totals, Part.UNATTRIBUTED, Column.ENERGY, [0.2 * JOULES_PER_KWH] * DAYS, (REASONS, {"reason": "gap"}))
+    _add(totals, Part.IDLE, Quantity.ENERGY, [kwh * JOULES_PER_KWH for kwh in idle])
+    _add(totals, Part.UNATTRIBUTED, Quantity.ENERGY, [0.2 * JOULES_PER_KWH] * DAYS, (REASONS, {"reason": "gap"}))
     energy = [(a + b + 0.2) * JOULES_PER_KWH for a, b in zip(whole, idle, strict=True)]
-    _add(totals, Part.WHOLE, Column.ENERGY, energy)
-    _add(totals, Part.WHOLE, Column.OBSERVED, [GPUS * 86400.0] * DAYS)
-    for column, part in ((Column.BUSY, 0.63), (Column.RESIDENT, 0.90), (Column.ALLOCATED, 0.97)):
+    _add(totals, Part.WHOLE, Quantity.ENERGY, energy)
+    _add(totals, Part.WHOLE, Quantity.OBSERVED, [GPUS * 86400.0] * DAYS)
+    for column, part in ((Quantity.BUSY, 0.63), (Quantity.RESIDENT, 0.90), (Quantity.ALLOCATED, 0.97)):
         _add(totals, Part.WHOLE, column, [3600 * h * part for h in hours])
-    _add(totals, Part.WHOLE, Column.MEMORY, [3600 * h * 58 * GIB for h in hours])
+    _add(totals, Part.WHOLE, Quantity.MEMORY, [3600 * h * 58 * GIB for h in hours])
     return Report(Span(begin_ms, end_ms, 86_400_000), ACCOUNT, PRICES, create_rows(totals, ACCOUNT))
 
 
 def _add(
     totals: Totals,
     part: Part,
-    column: Column,
+    column: Quantity,
     values: list[float],
     group: tuple[Grouping, dict[str, str]] = (WHOLE, {}),
 ) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpuledger.cli import COMMANDS, main
+from gpuledger.cli.idle import IdleSettings
+from gpuledger.cli.job import JobSettings
 from gpuledger.cli.usage import EXAMPLES
 from gpuledger.config.exporter import ENVIRONMENTS, OPTIONS
 from gpuledger.config.settings import options_of
 from gpuledger.tools.fleet.settings import FleetSettings
-from gpuledger.tools.idle.settings import IdleSettings
-from gpuledger.tools.job.settings import JobSettings
 from gpuledger.tools.report.settings import ReportSettings
 from tests.cli.running import COMMAND, gpuledger, surroundings
 

@@ -21,7 +21,7 @@ GOOD = vector(*[({"UUID": str(n)}, value) for n, value in enumerate((80.0, 40.0,
 
 @pytest.fixture
 def server() -> Iterator[Upstream]:
-    """Four GPUs, whatever is asked."""
+    """Answers every query with four GPUs."""
     with upstream(page(GOOD)) as running:
         yield running
 
@@ -67,7 +67,7 @@ def test_once_fails_in_one_line(server: Upstream) -> None:
     ],
 )  # fmt: skip
 def test_each_bad_answer_is_one_line_and_exit_code_1(server: Upstream, say: Say, says: str) -> None:
-    """And no number."""
+    """Nothing is printed to standard output."""
     server.say = say
     words = ["--prometheus.timeout=500ms"] if say is hang else []
     done = gpuledger("fleet", "--once", f"--prometheus.url={server.root}", "--query=q", *words)
@@ -85,7 +85,7 @@ def test_each_bad_answer_is_one_line_and_exit_code_1(server: Upstream, say: Say,
         ("https", "no TLS with https://"),
     ],
 )
-def test_an_unreachable_prometheus_is_one_line_and_exit_code_1(server: Upstream, url: str, says: str) -> None:
+def test_an_unreachable_server_is_one_line_and_exit_code_1(server: Upstream, url: str, says: str) -> None:
     """A wrong port, a wrong name, and TLS where there is none."""
     given = server.root.replace("http:", "https:") if url == "https" else url
     done = gpuledger("fleet", "--once", f"--prometheus.url={given}")
@@ -94,8 +94,8 @@ def test_an_unreachable_prometheus_is_one_line_and_exit_code_1(server: Upstream,
     assert says in done.stderr
 
 
-def test_what_is_no_number_is_left_out_and_counted(server: Upstream) -> None:
-    """NaN and infinity beside numbers, in an answer that is partial: the rest is shown, and it is said."""
+def test_values_that_are_not_numbers_are_dropped_and_counted(server: Upstream) -> None:
+    """NaN and infinity beside numbers in a partial answer: the numbers are shown, and a warning."""
     tree = json.loads(vector(({"uuid": "a"}, nan), ({"uuid": "b"}, -inf), ({"uuid": "c"}, 0.5))) | {"isPartial": True}
     server.say = page(json.dumps(tree).encode())
     done = gpuledger("fleet", "--once", f"--prometheus.url={server.root}", "--query=q")
@@ -106,7 +106,7 @@ def test_what_is_no_number_is_left_out_and_counted(server: Upstream) -> None:
 
 
 def test_variables_of_one_command_do_not_stop_another(tmp_path: Path) -> None:
-    """A shell may have those of both; one that is misspelt is still said, with a suggestion."""
+    """A shell may have the variables of both; a misspelt one is reported with a suggestion."""
     both = surroundings(GPULEDGER_PROMETHEUS_URL="http://a", GPULEDGER_TICK_INTERVAL="5s")
     for command in ("serve", "fleet"):
         assert gpuledger(command, "--print-config", env=both).returncode == 0
@@ -120,7 +120,7 @@ def test_variables_of_one_command_do_not_stop_another(tmp_path: Path) -> None:
 
 
 def test_the_service_outlives_its_prometheus(server: Upstream) -> None:
-    """Values while it answers, none soon after it does not, and values again; the log says it once."""
+    """Values while Prometheus answers, none after --max-age, then values again; the log has one line each."""
     flags = [
         "--query=DCGM_FI_DEV_GPU_UTIL",
         f"--prometheus.url={server.root}",
@@ -151,7 +151,7 @@ def test_the_service_outlives_its_prometheus(server: Upstream) -> None:
 
 
 def test_the_configuration_is_printed_and_used_again(tmp_path: Path) -> None:
-    """With the header of a tenant."""
+    """A configuration with a tenant's header."""
     printed = gpuledger("fleet", "--print-config", "--prometheus.header=X-Scope-OrgID: a", "--by=namespace+pod")
     path = tmp_path / "fleet.yml"
     path.write_text(printed.stdout)
@@ -161,8 +161,8 @@ def test_the_configuration_is_printed_and_used_again(tmp_path: Path) -> None:
     assert (printed.returncode, again.stdout) == (0, printed.stdout)
 
 
-def test_warnings_are_told(server: Upstream) -> None:
-    """A partial answer is one, and is known to be partial."""
+def test_warnings_are_printed(server: Upstream) -> None:
+    """A partial answer is a warning."""
     tree = json.loads(GOOD) | {"warnings": ["store 2 did not answer"]}
     server.say = page(json.dumps(tree).encode())
     done = gpuledger("fleet", "--once", "--query=DCGM_FI_DEV_GPU_UTIL", f"--prometheus.url={server.root}")

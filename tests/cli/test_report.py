@@ -26,7 +26,7 @@ def matrix(*series: tuple[dict[str, str], str], **more: object) -> bytes:
 
 @pytest.fixture
 def server() -> Iterator[Upstream]:
-    """One series without labels of one value, whatever is asked: 3.6 MJ, or seconds, or bytes."""
+    """Answers every query with one series without labels: 3.6 MJ, seconds or bytes."""
     with upstream(page(matrix(({}, "3600000")))) as running:
         yield running
 
@@ -48,7 +48,7 @@ def test_a_report_is_printed(server: Upstream) -> None:
 
 @pytest.mark.parametrize("name", ["report.csv", "report.json", "report.html", "report.txt"])
 def test_a_report_in_a_file(server: Upstream, tmp_path: Path, name: str) -> None:
-    """In the form its ending says, and nothing is printed."""
+    """The suffix decides the format, and nothing is printed."""
     done = gpuledger(*words(server, f"--output={tmp_path / name}"))
     begins = {"csv": "from,to", "json": "{", "html": "<!doctype html>", "txt": "2026-"}[name.partition(".")[2]]
 
@@ -90,17 +90,17 @@ def test_each_bad_answer_is_one_line(server: Upstream, tmp_path: Path, status: s
 
 def test_a_server_that_is_not_there_or_hangs(server: Upstream) -> None:
     """Exit code 1, after the timeout at most."""
-    nobody = gpuledger("report", f"--prometheus.url=http://127.0.0.1:{free_port()}")
+    unreachable = gpuledger("report", f"--prometheus.url=http://127.0.0.1:{free_port()}")
     untrusted = gpuledger("report", f"--prometheus.url={server.url.removesuffix('/metrics').replace('http', 'https')}")
     server.say = hang
     slow = gpuledger(*words(server, "--prometheus.timeout=200ms"))
 
-    for done, says in ((nobody, "cannot reach"), (untrusted, "no TLS with"), (slow, "no complete answer from")):
+    for done, says in ((unreachable, "cannot reach"), (untrusted, "no TLS with"), (slow, "no complete answer from")):
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         assert says in done.stderr
 
 
-def test_invalid_settings_are_exit_code_2(server: Upstream, tmp_path: Path) -> None:
+def test_invalid_flags_are_exit_code_2(server: Upstream, tmp_path: Path) -> None:
     """Before any query is sent."""
     for more, says in (
         (["--by=gpu"], "is not one of namespace, pod"),
@@ -117,8 +117,8 @@ def test_invalid_settings_are_exit_code_2(server: Upstream, tmp_path: Path) -> N
     assert (lost.returncode, "cannot write" in lost.stderr) == (2, True)
 
 
-def test_partial_answers_are_reported_when_asked_for(server: Upstream) -> None:
-    """With a note."""
+def test_partial_answers_are_reported_with_allow_partial(server: Upstream) -> None:
+    """The report has a note."""
     server.say = page(matrix(({}, "1"), warnings=["store is down"]))
     done = gpuledger(*words(server, "--allow-partial"))
 
@@ -134,7 +134,7 @@ class Screen(io.StringIO):
         self._terminal = terminal
 
     def isatty(self) -> bool:
-        """Which of them."""
+        """Whether it is a terminal."""
         return self._terminal
 
 
@@ -144,7 +144,7 @@ class Screen(io.StringIO):
 def test_progress_is_for_terminals_and_for_what_takes_long(
     monkeypatch: pytest.MonkeyPatch, *, terminal: bool, patience_s: float, drawn: bool
 ) -> None:
-    """And wipes itself."""
+    """The bar is erased at the end."""
     monkeypatch.setattr(terminal_module, "PROGRESS_AFTER_S", patience_s)
     screen = Screen(terminal=terminal)
     bar = Progress("asking", screen)
@@ -156,8 +156,8 @@ def test_progress_is_for_terminals_and_for_what_takes_long(
     assert screen.getvalue().endswith("\r\x1b[K") is drawn
 
 
-def test_colours_are_for_terminals_that_want_them(server: Upstream) -> None:
-    """On a real one, and not with NO_COLOR."""
+def test_colours_need_a_terminal_without_no_color(server: Upstream) -> None:
+    """Colours on a real terminal, and none with NO_COLOR."""
     found = []
     for variables in ({}, {"NO_COLOR": "1"}):
         ours, theirs = os.openpty()

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpuledger.cli import main
+from gpuledger.cli.top import TopSettings
+from gpuledger.config import load as config
+from gpuledger.errors import ConfigError
 from gpuledger.tools.top.text import cells
 from gpuledger.web.http import Request, Response
 from gpuledger.web.snapshot.codec import decode
@@ -46,7 +49,7 @@ def test_once_is_text(env: dict[str, str]) -> None:
 
 
 def test_cpu_and_memory_of_the_host(env: dict[str, str]) -> None:
-    """Of this very process, which is readable here; a recording has neither, and cannot be sorted by them."""
+    """Values of this process; a recording has neither, and cannot be sorted by them."""
     done = gpuledger("top", "--json", SLOWER, env=env)
 
     (process,) = json.loads(done.stdout)["processes"]
@@ -60,8 +63,8 @@ def test_cpu_and_memory_of_the_host(env: dict[str, str]) -> None:
     assert "--sort cpu: only the processes of this host have it" in refused.stderr
 
 
-def test_json_is_the_picture(env: dict[str, str]) -> None:
-    """After two readings, so that shares are in it."""
+def test_json_is_the_snapshot(env: dict[str, str]) -> None:
+    """The JSON is of the second reading, so that it contains shares."""
     done = gpuledger("top", "--json", SLOWER, env=env)
 
     one = json.loads(done.stdout)
@@ -73,7 +76,7 @@ def test_json_is_the_picture(env: dict[str, str]) -> None:
 
 
 def test_without_a_driver_it_says_so_and_exits_with_1() -> None:
-    """What is known is written all the same."""
+    """The snapshot is printed nevertheless."""
     done = gpuledger("top", "--once", FAST)
     as_json = gpuledger("top", "--json", FAST)
 
@@ -85,7 +88,7 @@ def test_without_a_driver_it_says_so_and_exits_with_1() -> None:
 
 
 def test_an_exporter() -> None:
-    """Its picture, as text and as JSON."""
+    """The snapshot of an exporter, as text and as JSON."""
     with serving(lambda _: Response(200, [], json.dumps(busy()).encode())) as server:
         url = f"http://127.0.0.1:{server.addresses[0][1]}"
         text = gpuledger("top", "--once", "--connect", url, "--group", "pod", "--sort", "watts")
@@ -98,7 +101,7 @@ def test_an_exporter() -> None:
 
 
 def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
-    """One line, whatever it is instead."""
+    """One line for every kind of failure."""
 
     def page(_: Request) -> Response:
         return Response(200, [], b'{"version": 9}')
@@ -130,10 +133,8 @@ def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
         ([], "top needs a terminal; use top --once or top --json in scripts"),
     ],
 )
-def test_what_the_user_got_wrong_is_exit_code_2(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One line that says what would be right."""
+def test_invalid_flags_are_exit_code_2(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line with the correction."""
     assert main(["top", *words]) == 2
 
     error = capsys.readouterr().err
@@ -169,7 +170,7 @@ def on_a_terminal(*words: str, env: dict[str, str]) -> tuple[int, str]:
 
 
 def test_a_filter_commands_nothing_either() -> None:
-    """It is shown as it was given, but for control characters."""
+    """A filter is shown without control characters."""
     done = gpuledger("top", "--once", "--demo", FAST, "--filter", "\x1b[2J")
 
     assert "filter: \\x1b[2J" in done.stdout
@@ -177,7 +178,7 @@ def test_a_filter_commands_nothing_either() -> None:
 
 
 def test_colours_are_for_terminals() -> None:
-    """And only if NO_COLOR is not set; ASCII alone where the locale has nothing else."""
+    """Only without NO_COLOR; a locale without UTF-8 gets ASCII."""
     utf8 = surroundings(TERM="xterm", COLUMNS="80", PYTHONIOENCODING="utf-8")
     words = ("top", "--once", "--demo", FAST)
 
@@ -204,9 +205,38 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["--once", "--json"])
 def test_no_standard_output_at_all(form: str) -> None:
-    """Closed by whoever started it: a line that says so, no traceback."""
+    """The parent process closed it: one line, no traceback."""
     words = " ".join((*COMMAND, "top", "--demo", form))
     done = subprocess.run(["sh", "-c", f"{words} >&-"], capture_output=True, text=True, check=False)
 
     line = "gpuledger: standard output is closed; redirect it to a file or a pipe\n"
     assert (done.returncode, done.stderr) == (2, line)
+
+
+def settings(*flags: str) -> TopSettings:
+    """From flags such as `connect=n1`."""
+    given = dict(flag.split("=", 1) for flag in flags)
+    return config.load_as(TopSettings, {key: [text] for key, text in given.items()}, {})
+
+
+def test_a_printed_configuration_gives_the_same_one_again(tmp_path: Path) -> None:
+    """A file of the exporter's settings serves both commands."""
+    chosen = settings("connect=n1:9400", "exporter.token-file=/t", "tick.interval=2s")
+    path = tmp_path / "top.yml"
+    path.write_text(config.dump(chosen))
+
+    assert settings(f"config.file={path}") == chosen
+    assert chosen.exporter_access().token_file == "/t"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["exporter.user=eve"], "--exporter.user and --exporter.password-file belong together"),
+        (["exporter.user=eve", "exporter.password-file=/p", "exporter.token-file=/t"], "exclude each other"),
+    ],
+)
+def test_contradictions(flags: list[str], says: str) -> None:
+    """Each contradiction is one line."""
+    with pytest.raises(ConfigError, match=says):
+        settings(*flags).exporter_access()

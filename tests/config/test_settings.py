@@ -8,13 +8,13 @@ import pytest
 
 from gpuledger.catalog.dialects import DIALECTS, SHARED
 from gpuledger.cli import COMMANDS, main
+from gpuledger.cli.idle import IdleSettings
+from gpuledger.cli.job import JobSettings
+from gpuledger.cli.top import TopSettings
 from gpuledger.config import exporter
 from gpuledger.config.settings import GROUPS, options_of
 from gpuledger.tools.fleet.settings import FleetSettings
-from gpuledger.tools.idle.settings import IdleSettings
-from gpuledger.tools.job.settings import JobSettings
 from gpuledger.tools.report.settings import ReportSettings
-from gpuledger.tools.top.settings import TopSettings
 
 KINDS = (exporter.Config, FleetSettings, IdleSettings, JobSettings, ReportSettings, TopSettings)
 

@@ -1,4 +1,4 @@
-"""Asking an exporter, over real sockets."""
+"""The client of an exporter, over real sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.web.snapshot.pictures import busy
 
 
 def answering(body: object = None, status: int = 200) -> Callable[[Request], Response]:
-    """A server that has a picture, and nothing else."""
+    """A server with one response."""
     content = body if isinstance(body, bytes) else json.dumps(body or busy()).encode()
 
     def answer(request: Request) -> Response:
@@ -33,12 +33,12 @@ def answering(body: object = None, status: int = 200) -> Callable[[Request], Res
 
 
 def ask(address: tuple[str, int], **more: str) -> object:
-    """What it says."""
+    """The snapshot."""
     return ExporterClient(Access(f"http://127.0.0.1:{address[1]}", **more, timeout_s=5.0))()  # type: ignore[arg-type]
 
 
-def test_the_picture_is_what_the_exporter_says() -> None:
-    """All of it."""
+def test_the_snapshot_of_an_exporter() -> None:
+    """Every field."""
     with serving(answering()) as server:
         assert ask(server.addresses[0]) == decode(busy())
 
@@ -64,8 +64,8 @@ UPDATE = "update it, or correct the URL"
         (answering(status=400), "responds with status 400; check whether it requires https"),
     ],
 )
-def test_other_answers_are_told_in_one_line(handler: Callable[[Request], Response], says: str) -> None:
-    """With what to do."""
+def test_other_responses_are_one_line(handler: Callable[[Request], Response], says: str) -> None:
+    """The error has a fix."""
     with serving(handler) as server:
         address = server.addresses[0]
         with pytest.raises(LostError, match=f"^http://127.0.0.1:{address[1]} {re.escape(says)}$"):
@@ -74,7 +74,7 @@ def test_other_answers_are_told_in_one_line(handler: Callable[[Request], Respons
 
 @pytest.mark.needs("openssl")
 def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
-    """Is told as such, with the flag for it; Python takes that error for a bad value too."""
+    """The error names the flag; Python's exception for it is also a ValueError."""
     authority = Authority(tmp_path)
     pair = authority.issue("node")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -90,8 +90,8 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
         assert ExporterClient(Access(url, ca_file=str(authority.cert), timeout_s=5.0))() == decode(busy())
 
 
-def test_nobody_there() -> None:
-    """Refused."""
+def test_a_refused_connection() -> None:
+    """The error has a fix."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(LostError, match=r"cannot reach .*: Connection refused; check whether it is running"):
@@ -108,7 +108,7 @@ def test_no_http() -> None:
 
 
 def test_logging_in(tmp_path: Path) -> None:
-    """With a token, or with user and password; a file that is missing is told."""
+    """With a token, or with user and password; a missing file is an error."""
     secret = tmp_path / "secret"
     secret.write_text("open sesame\n")
     said: list[str] = []
@@ -144,8 +144,8 @@ def test_addresses(text: str, address: Address, prefix: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "ftp://n1", "n1:0", "n1:70000", "http://", "n1/?a=b", "a b", "http://n1/#x", "::1"]
 )
-def test_what_is_no_address(text: str) -> None:
-    """Says what would be right."""
+def test_invalid_addresses(text: str) -> None:
+    """The error has the correction."""
     with pytest.raises(ValueError, match="is not the address of an exporter; write it as http://host:9400"):
         parse(text)
 

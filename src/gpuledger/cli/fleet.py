@@ -56,15 +56,14 @@ def run(arguments: argparse.Namespace, settings: FleetSettings) -> int:
     web.log_addresses(server)
     log.info("querying %s every %g s", settings.prometheus_url, settings.refresh)
     server.start()
-    refresh.start()
-    if discovery is not None:
-        discovery.start()
+    pollers = [refresh.poller, *([discovery.poller] if discovery else [])]
+    for poller in pollers:
+        poller.start()
     gc.freeze()  # everything so far is permanent: the collector need not visit it again
     gc.set_threshold(200_000)  # a refresh makes no cycles; collecting took a quarter of its time
     stop.wait()
     log.info("stopping")
-    refresh.stop()
-    if discovery is not None:
-        discovery.stop()
+    for poller in pollers:
+        poller.stop()
     server.stop()
     return 0

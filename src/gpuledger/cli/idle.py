@@ -6,17 +6,34 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gpuledger.cli import terminal
+from gpuledger.config import parsers
+from gpuledger.config.settings import in_group
 from gpuledger.errors import ConfigError, LostError, PrometheusError, SnapshotError
 from gpuledger.model.plaintext import escaped
-from gpuledger.tools.exporterclient import ExporterClient
+from gpuledger.tools.exporterclient import CostSettings, ExporterClient
 from gpuledger.tools.idle import pairs
 from gpuledger.tools.idle.formats import idle_json, idle_table, pairs_json, pairs_table
 from gpuledger.tools.idle.rows import QUERIES, ranked, rows_of_fleet, rows_of_node
-from gpuledger.tools.idle.settings import IdleSettings
 from gpuledger.tools.prometheus.answer import Series
 from gpuledger.tools.prometheus.client import Prometheus
+
+_idle_group = in_group("idle allocations")
+
+
+# fmt: off
+@dataclass(frozen=True)
+class IdleSettings(CostSettings):
+    """All settings of `gpuledger idle`."""
+
+    min: float = _idle_group("min", 0.0, "Leave out allocations that are idle for a shorter time.",
+        parsers.between("0s", "36500d"), "DURATION")
+    pairs_window: float = _idle_group("pairs.window", 604800.0, "Time over which --pairs takes the 95th percentiles.",
+        parsers.between("1m", "31d"), "DURATION")
+    # fmt: on
+
 
 SETTINGS = IdleSettings
 
@@ -40,9 +57,9 @@ def run(arguments: argparse.Namespace, settings: IdleSettings) -> int:
         else:
             text = _idle(settings, for_fleet=for_fleet, as_json=arguments.json)
     except (LostError, PrometheusError) as error:
-        return _failed(str(error))
+        return terminal.fail(str(error))
     except SnapshotError as error:
-        return _failed(f"{settings.connect}: {error}")
+        return terminal.fail(f"{settings.connect}: {error}")
     terminal.write(text.encode())
     return 0
 
@@ -77,8 +94,3 @@ def _answers(settings: IdleSettings, queries: Mapping[str, str], now_s: float) -
             print(f"gpuledger: Prometheus warns: {escaped(warning)}", file=sys.stderr)
         answers[name] = answer.series
     return answers
-
-
-def _failed(reason: str) -> int:
-    print(f"gpuledger: {escaped(reason)}", file=sys.stderr)
-    return 1

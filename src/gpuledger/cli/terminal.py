@@ -38,6 +38,12 @@ def write_line(text: str) -> None:
     write(f"{escaped(text)}\n".encode())
 
 
+def fail(reason: str) -> int:
+    """Print the reason to standard error; the exit code 1."""
+    print(f"gpuledger: {escaped(reason)}", file=sys.stderr)
+    return 1
+
+
 def has_colour() -> bool:
     """Whether to colour standard output: as no-color.org specifies, and only on a terminal that is not dumb."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()

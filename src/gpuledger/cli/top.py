@@ -7,27 +7,35 @@ import os
 import shutil
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
+from gpuledger.config.exporter import Config
+from gpuledger.config.settings import redeclared
 from gpuledger.errors import ConfigError, LostError, SnapshotError, UsageError
 from gpuledger.model.plaintext import escaped
 from gpuledger.owners.kernel.procfs import Procfs
-from gpuledger.tools.exporterclient import ExporterClient
+from gpuledger.tools.exporterclient import ExporterClient, ExporterSettings
 from gpuledger.tools.top.columns import BY_NAME, NUMBERS, View
-from gpuledger.tools.top.feed import Feed, Source, Ticks
-from gpuledger.tools.top.host import Host
+from gpuledger.tools.top.feed import Feed, Host, Source, Ticks
 from gpuledger.tools.top.pages import once
 from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice
-from gpuledger.tools.top.settings import TopSettings
 from gpuledger.web.snapshot.codec import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuledger.loop import Loop
+
+
+@dataclass(frozen=True)
+class TopSettings(ExporterSettings, Config):
+    """All settings; those of the exporter are included, so that both can share one file."""
+
+    tick_interval: float = redeclared(Config, "tick_interval", aliases=("process-scan-interval", "interval"))
+
 
 SETTINGS = TopSettings
 
@@ -110,9 +118,9 @@ def _once(arguments: argparse.Namespace, settings: TopSettings, view: View) -> i
                 build.wait_for_names(loop, settings)
             snapshot = source()
     except LostError as error:
-        return _failed(str(error))
+        return terminal.fail(str(error))
     except SnapshotError as error:
-        return _failed(f"{settings.connect}: {error}")
+        return terminal.fail(f"{settings.connect}: {error}")
     if arguments.json:
         terminal.write(encode(snapshot, indent=2) + b"\n")
     else:
@@ -120,12 +128,7 @@ def _once(arguments: argparse.Namespace, settings: TopSettings, view: View) -> i
         terminal.write(
             once(snapshot, view, columns=columns, colour=terminal.has_colour(), utf8=_has_utf8(sys.stdout)).encode()
         )
-    return 0 if snapshot.driver.up else _failed(f"the driver cannot be read: {snapshot.driver.reason}")
-
-
-def _failed(reason: str) -> int:
-    print(f"gpuledger: {escaped(reason)}", file=sys.stderr)
-    return 1
+    return 0 if snapshot.driver.up else terminal.fail(f"the driver cannot be read: {snapshot.driver.reason}")
 
 
 def _has_utf8(stream: IO[Any] | None) -> bool:

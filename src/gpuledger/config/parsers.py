@@ -218,3 +218,14 @@ def regex(text: str) -> str:
     except re.error as error:
         raise ValueError(f"is not a valid regular expression: {error}") from None
     return text
+
+
+def checked(parse: Callable[[str], object], *, optional: bool = False) -> Callable[[str], str]:
+    """A parser of texts that `parse` accepts, which stay texts; an optional one may be empty."""
+
+    def check(text: str) -> str:
+        if text or not optional:
+            parse(text)
+        return text
+
+    return check

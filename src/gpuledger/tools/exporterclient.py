@@ -1,20 +1,24 @@
-"""The snapshot of a running exporter, and the settings of all commands that connect to one."""
+"""The snapshot of a running exporter, and the settings of the commands that connect to one or to a Prometheus."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from gpuledger.config import parsers
-from gpuledger.config.settings import in_group
+from gpuledger.config.settings import in_group, redeclared
 from gpuledger.errors import ConfigError, HttpError, LostError, PrometheusError
 from gpuledger.net.address import Address, has_credentials, parse_url
 from gpuledger.net.answers import ElementsError, load_json
 from gpuledger.net.http import Client
-from gpuledger.tools.prometheus.client import Access, login
+from gpuledger.tools.prices import Prices, amount, currency
+from gpuledger.tools.prometheus.client import Access, login, parse_place
+from gpuledger.tools.prometheus.settings import PrometheusSettings, check_login
 from gpuledger.web.snapshot.codec import decode
 from gpuledger.web.snapshot.schema import Snapshot
 
-_exporter = in_group("another exporter")
+_exporter, _prices = in_group("another exporter"), in_group("prices and carbon")
+
+LOCAL = "localhost:9400"
 
 PATH = "/api/v1/snapshot"
 PORT = 9400
@@ -46,20 +50,14 @@ def parse(text: str) -> tuple[Address, str]:
     return address, prefix.rstrip("/")
 
 
-def connect(text: str) -> str:
-    """The address of an exporter; may be empty."""
-    if text:
-        parse(text)
-    return text
-
-
 # fmt: off
 @dataclass(frozen=True)
 class ExporterSettings:
     """How to reach an exporter."""
 
     connect: str = _exporter("connect", "",
-        "Address of an exporter, as http://host:9400, host:9400 or host; if empty, this host.", connect, "URL")
+        "Address of an exporter, as http://host:9400, host:9400 or host; if empty, this host.",
+        parsers.checked(parse, optional=True), "URL")
     exporter_user: str = _exporter("exporter.user", "", "User name for basic authentication.", metavar="NAME")
     exporter_password_file: str = _exporter("exporter.password-file", "",
         "File with the password for basic authentication.", metavar="PATH")
@@ -72,10 +70,7 @@ class ExporterSettings:
 
     def exporter_access(self) -> Access:
         """How to connect to the exporter. Raises ConfigError for contradictory settings."""
-        if bool(self.exporter_user) != bool(self.exporter_password_file):
-            raise ConfigError("--exporter.user and --exporter.password-file belong together", "set both or neither")
-        if self.exporter_user and self.exporter_token_file:
-            raise ConfigError("--exporter.user and --exporter.token-file exclude each other", "set one of them")
+        check_login("--exporter", self.exporter_user, self.exporter_password_file, self.exporter_token_file)
         return Access(
             self.connect,
             self.exporter_user,
@@ -85,6 +80,32 @@ class ExporterSettings:
             insecure=self.exporter_insecure_skip_verify,
             timeout_s=TIMEOUT_S,
         )
+
+
+# fmt: off
+@dataclass(frozen=True)
+class CostSettings(PrometheusSettings, ExporterSettings):
+    """An exporter or a Prometheus, and prices."""
+
+    prometheus_url: str = redeclared(PrometheusSettings, "prometheus_url", default="",
+        parse=parsers.checked(parse_place, optional=True),
+        help="URL of a Prometheus, for all nodes instead of one.")
+    connect: str = redeclared(ExporterSettings, "connect", default=LOCAL)
+    price: str = _prices("price", "", "Price per kWh.", amount, "AMOUNT")
+    price_gpu_hour: str = _prices("price-gpu-hour", "", "Price per GPU-hour.", amount, "AMOUNT")
+    currency: str = _prices("currency", "", "Currency to show.", currency, "NAME")
+    # fmt: on
+
+    def prices(self) -> Prices:
+        """The prices that were given."""
+        kwh, gpu_hour = (float(text) if text else None for text in (self.price, self.price_gpu_hour))
+        return Prices(kwh, gpu_hour, self.currency)
+
+    def for_fleet(self) -> bool:
+        """Whether to query a Prometheus. Raises ConfigError if an exporter is given too."""
+        if self.prometheus_url and self.connect != LOCAL:
+            raise ConfigError("--connect and --prometheus.url exclude each other", "set one of them")
+        return bool(self.prometheus_url)
 
 
 class ExporterClient:

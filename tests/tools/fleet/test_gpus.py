@@ -5,18 +5,18 @@ from __future__ import annotations
 import gc
 import weakref
 
-from gpuledger.tools.fleet.in_use import Gpu, Join
+from gpuledger.tools.fleet.in_use import Gpu, GpuJoin
 from gpuledger.tools.prometheus.stream import GpuSample, identity
 
 
 def series(value: float, **labels: str) -> GpuSample:
-    """One."""
+    """One series."""
     return identity(labels), labels, value
 
 
 def join(*wanted: str, **answers: list[GpuSample]) -> list[Gpu]:
-    """All of them, one after the other."""
-    made = Join(wanted or ["namespace", "name"])
+    """The GPUs of several answers."""
+    made = GpuJoin(wanted or ["namespace", "name"])
     for name, found in answers.items():
         made.add(name, found)
     return list(made.gpus)
@@ -35,13 +35,13 @@ def test_series_without_a_uuid_are_a_gpu_each() -> None:
     assert identity({"gpu": "0", "__name__": "x"}) == identity({"gpu": "0", "__name__": "y"})
 
 
-def test_instances_of_one_gpu_are_told_apart() -> None:
+def test_instances_of_one_gpu_are_separate() -> None:
     """dcgm-exporter has one UUID for all of them."""
     assert len(join(utilization=[series(1, UUID="a", GPU_I_ID="1"), series(1, UUID="a", GPU_I_ID="2")])) == 2
 
 
 def test_evidence_adds_to_gpus_and_makes_none() -> None:
-    """A GPU nobody has a utilization of, such as one cut into instances, is not seen."""
+    """A GPU without a utilization, such as one that is divided into instances, does not count."""
     (gpu,) = join(
         utilization=[series(0.5, uuid="a")],
         memory=[series(0.1, uuid="a"), series(0.9, uuid="gone")],
@@ -57,7 +57,7 @@ def test_evidence_adds_to_gpus_and_makes_none() -> None:
     assert found == {("x",): (True, False), ("y",): (False, True)}
 
 
-def test_a_gpu_is_known_by_its_uuid_also_where_that_was_read_apart() -> None:
+def test_a_gpu_is_identified_by_its_uuid_in_streamed_series() -> None:
     """Grouped by uuid; a series without one is in no group."""
     found = join("uuid", utilization=[("a", {}, 1.0), series(1, uuid="b"), series(1, gpu="0")])
 
@@ -65,10 +65,10 @@ def test_a_gpu_is_known_by_its_uuid_also_where_that_was_read_apart() -> None:
 
 
 def test_a_join_is_gone_with_its_last_use() -> None:
-    """Without the collector of cycles: it is the largest thing there is, and a new one comes with each refresh."""
+    """No reference cycle keeps a join, the largest object of a refresh."""
     gc.disable()
     try:
-        made = Join(["namespace"])
+        made = GpuJoin(["namespace"])
         made.add("utilization", [series(1, uuid="a")])
         watched = weakref.ref(made)
         del made

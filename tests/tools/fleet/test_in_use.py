@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.model.in_use import RULES
-from gpuledger.tools.fleet.in_use import CLUSTER, Gpu, Holder, Key, Usage, summarize
+from gpuledger.tools.fleet.in_use import CLUSTER, Gpu, GpuHolder, Key, Usage, summarize
 
 HELD = ("namespace", "pod")
 PODS = st.sampled_from(["p", "q", "r"])
@@ -20,7 +20,7 @@ def gpus(draw: st.DrawFn) -> Gpu:
     """Any GPU of a small cluster."""
     names = draw(st.lists(PODS, unique=True, max_size=3))
     holders = [
-        Holder((draw(st.sampled_from([None, "", "a", "b"])), pod), None, None,
+        GpuHolder((draw(st.sampled_from([None, "", "a", "b"])), pod), None, None,
                        draw(st.booleans()), draw(st.booleans()))
         for pod in names
     ]  # fmt: skip
@@ -42,7 +42,7 @@ groupings = st.lists(
 
 
 def summed(found: list[Gpu], rule: str, *by: Key) -> list[Usage]:
-    """As the service does it."""
+    """The usages, as the service computes them."""
     return list(summarize(found, rule, by, HELD))
 
 
@@ -55,20 +55,20 @@ def test_the_classic_example() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_nothing_in_use_is_zero(rule: str) -> None:
-    """Not NaN, not missing: also of memory."""
+    """Utilization and memory are 0, not NaN or absent."""
     (whole,) = summed([Gpu({}, 0.0, 0.0), Gpu({}, 0.0)], rule)
 
     assert (whole.utilization, whole.memory, whole.in_use, whole.idle) == (0.0, 0.0, 0, 2)
 
 
-def test_memory_that_nobody_knows_is_absent() -> None:
-    """A number nobody measured is not shown."""
+def test_unknown_memory_is_absent() -> None:
+    """A value that was not measured is not shown."""
     assert summed([Gpu({}, 0.5)], "busy")[0].memory is None
     assert summed([Gpu({}, 0.5), Gpu({}, 0.5, 0.2)], "busy")[0].memory == 0.2
 
 
 def test_one_hot_gpu_among_ten_is_hot() -> None:
-    """By each rule the idle ones count only where somebody is on them, or was given them."""
+    """By each rule, idle GPUs count only with a process or an allocation."""
     hot = Gpu({}, 0.9, allocated=True, resident=1.0)
     parked = [Gpu({}, 0.0, allocated=True) for _ in range(8)]
     cluster = [hot, *parked, Gpu({}, 0.0, resident=1.0)]
@@ -84,10 +84,10 @@ def test_over_a_time_it_is_busy_seconds_over_in_use_seconds() -> None:
 
 
 def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> None:
-    """And is in use for the pod that is on it."""
+    """The GPU is in use for the pod that has a process on it."""
     on_it, waiting = (
-        Holder(("a", None), resident=True, allocated=True),
-        Holder(("b", None), allocated=True),
+        GpuHolder(("a", None), resident=True, allocated=True),
+        GpuHolder(("b", None), allocated=True),
     )
     cluster = [Gpu({}, 0.7, 0.1, allocated=True, resident=1.0, holders=(on_it, waiting))]
 
@@ -98,9 +98,9 @@ def test_a_shared_gpu_counts_once_with_each_holder_and_once_in_the_cluster() -> 
     assert b == Usage("namespace", ("b",), 1, 0, 1, 0.0, 0.0)
 
 
-def test_who_has_a_series_of_its_own_is_shown_with_it() -> None:
-    """A query with a value a pod gives each pod its own."""
-    holders = (Holder((None, "p"), 0.5, 0.1), Holder((None, "q"), 0.2))
+def test_a_holder_with_its_own_series_has_its_own_value() -> None:
+    """A query with one value per pod gives each pod its own value."""
+    holders = (GpuHolder((None, "p"), 0.5, 0.1), GpuHolder((None, "q"), 0.2))
 
     _, p, q = summed([Gpu({}, 0.5, 0.3, holders=holders)], "busy", ("pod",))
 
@@ -109,7 +109,7 @@ def test_who_has_a_series_of_its_own_is_shown_with_it() -> None:
 
 @pytest.mark.parametrize("label", ["name", "modelName", "model"])
 def test_a_model_is_found_under_the_names_of_others(label: str) -> None:
-    """Exporters call it differently."""
+    """Exporters have different labels for the model."""
     assert summed([Gpu({label: "H200"}, 0.5)], "busy", ("model",))[1].labels == ("H200",)
 
 
@@ -136,7 +136,7 @@ def test_always_true(cluster: list[Gpu], rule: str, by: list[Key]) -> None:
 
 @given(clusters, rules, groupings, st.randoms(use_true_random=False))
 def test_order_does_not_matter(cluster: list[Gpu], rule: str, by: list[Key], random: object) -> None:
-    """Prometheus promises none."""
+    """Prometheus returns series in any order."""
     shuffled = cluster[:]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
 

@@ -31,7 +31,7 @@ class World:
         )
 
     def query(self, promql: str, at_s: float | None, sink: Sink) -> Answer:
-        """From the table."""
+        """The answer in the table."""
         self.asked.append((promql, at_s))
         answer = self.answers[promql]
         if isinstance(answer, PrometheusError):
@@ -46,7 +46,7 @@ class World:
         return response.status, body.decode()
 
     def metrics(self) -> dict[str, float]:
-        """All samples by name and labels, read by somebody else's parser."""
+        """All samples by name and labels, read by the parser of prometheus_client."""
         found = {}
         for family in text_string_to_metric_families(self.get("/metrics")[1]):
             for sample in family.samples:
@@ -83,7 +83,7 @@ def test_the_metrics_of_a_cluster() -> None:
 
 
 def test_all_idle_is_zero() -> None:
-    """FleetState as a number."""
+    """The metric is 0 and not absent."""
     made = world()
     made.answers["util"] = Answer((Series({"UUID": "0"}, 0.0),))
     made.refresh.step()
@@ -115,8 +115,8 @@ def test_old_values_expire() -> None:
     assert made.get("/readyz")[0] == 200
 
 
-def test_values_are_as_old_as_the_question() -> None:
-    """An answer that took long is not new."""
+def test_the_age_of_values_counts_from_the_query() -> None:
+    """A slow answer has old values."""
     made = world()
     slow = made.query
 
@@ -141,8 +141,8 @@ def test_before_the_first_answer_there_is_nothing() -> None:
     assert made.get("/healthz")[0] == 503
 
 
-def test_no_such_metric_is_no_empty_cluster() -> None:
-    """Nothing found is not nothing in use."""
+def test_an_unknown_metric_is_not_an_empty_cluster() -> None:
+    """No series is an error, not a utilization of 0."""
     made = world()
     made.answers["util"] = Answer(())
     made.refresh.step()
@@ -156,7 +156,7 @@ def test_no_such_metric_is_no_empty_cluster() -> None:
 
 
 def test_values_that_cannot_be_added_up() -> None:
-    """Are a failed refresh, not the end of it."""
+    """The refresh fails, and the next one runs."""
     made = world()
     made.answers["util"] = Answer((Series({"UUID": "0"}, 1.7e308), Series({"UUID": "1"}, 1.7e308)))
     made.refresh.step()
@@ -164,7 +164,7 @@ def test_values_that_cannot_be_added_up() -> None:
     assert (made.refresh.state.up, made.refresh.state.failures) == (False, (("query", 1),))
 
 
-def test_half_of_the_answers_is_none() -> None:
+def test_one_failed_query_fails_the_refresh() -> None:
     """A failing second query does not leave the first with old evidence."""
     made = world()
     made.answers["memory"] = PrometheusError("too long", kind="timeout")
@@ -174,8 +174,8 @@ def test_half_of_the_answers_is_none() -> None:
 
 
 @pytest.mark.parametrize(("newest", "up"), [(1e9, True), (1e9 - 60, True), (1e9 - 61, False), (None, False)])
-def test_samples_that_are_too_old_are_none(newest: float | None, up: bool) -> None:
-    """A Prometheus that scrapes no more answers as if it did, for five minutes; over a window, for all of it."""
+def test_samples_older_than_max_age_do_not_count(newest: float | None, up: bool) -> None:
+    """Prometheus returns the last samples for five minutes after it stopped scraping; over a window, for the window."""
     made = world(newest="newest")
     made.answers["util"] = Answer((Series({"UUID": "0"}, 50.0),), time_s=1e9)
     made.answers["newest"] = Answer(() if newest is None else (Series({}, newest),))
@@ -188,11 +188,13 @@ def test_samples_that_are_too_old_are_none(newest: float | None, up: bool) -> No
         assert made.refresh.state.failures == (("stale", 1),)
 
 
-@pytest.mark.parametrize(("told", "allocated"), [((), None), ((0.0,), None), ((1.0,), 0)])
-def test_allocated_is_absent_where_nobody_would_know(told: tuple[float, ...], allocated: int | None) -> None:
-    """No exporter asks a kubelet, a runtime or a scheduler: then nothing said is not nothing given."""
+@pytest.mark.parametrize(("providers_up", "allocated"), [((), None), ((0.0,), None), ((1.0,), 0)])
+def test_allocated_is_absent_if_no_provider_reports_allocations(
+    providers_up: tuple[float, ...], allocated: int | None
+) -> None:
+    """Without a provider of allocations, no allocation does not mean that nothing is allocated."""
     made = world(allocated="allocated", known="known")
-    made.answers |= {"allocated": Answer(()), "known": Answer(tuple(Series({}, value) for value in told))}
+    made.answers |= {"allocated": Answer(()), "known": Answer(tuple(Series({}, value) for value in providers_up))}
     made.refresh.step()
 
     assert made.metrics().get("gpu_fleet_gpus_allocated{by=cluster}") == allocated
@@ -201,7 +203,7 @@ def test_allocated_is_absent_where_nobody_would_know(told: tuple[float, ...], al
     assert made.metrics()["gpu_fleet_gpus_allocated{by=cluster}"] == 1
 
 
-def test_in_use_by_an_allocation_nobody_knows_is_no_number() -> None:
+def test_the_rule_allocated_needs_a_provider_of_allocations() -> None:
     """0 would scale everything down."""
     made = world("allocated", allocated="allocated", known="known")
     made.answers |= {"allocated": Answer(()), "known": Answer(())}
@@ -212,7 +214,7 @@ def test_in_use_by_an_allocation_nobody_knows_is_no_number() -> None:
 
 
 def test_warnings_are_counted() -> None:
-    """Also our own, about a unit that cannot be."""
+    """Warnings of the server, and one about an impossible unit."""
     made = world(percent=False)
     made.answers["memory"] = Answer((), warnings=("a store is gone",))
     made.refresh.step()

@@ -1,4 +1,4 @@
-"""The settings of the service: the same machinery as the exporter's, and what contradicts itself."""
+"""The settings of the service, and contradictions among them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tools.fleet.flags import settings
 
 
 def test_flag_before_variable_before_file_before_default(tmp_path: Path) -> None:
-    """As everywhere."""
+    """The order of precedence of all commands."""
     path = tmp_path / "fleet.yml"
     path.write_text("prometheus: {url: 'http://file', header: ['X-A: 1', 'X-B: 2']}\nby: [pod, namespace+pod]\n")
     file = f"config.file={path}"
@@ -55,7 +55,7 @@ def test_a_printed_configuration_gives_the_same_one_again(tmp_path: Path) -> Non
     ],
 )
 def test_a_wrong_value_is_named(flag: str, says: str) -> None:
-    """With what would be right."""
+    """The error has the correction."""
     with pytest.raises(ConfigError, match=says):
         settings(flag)
 
@@ -73,8 +73,8 @@ def test_a_wrong_value_is_named(flag: str, says: str) -> None:
         (["dcgm=true", "in-use=resident"], "set --resident-query"),
     ],
 )
-def test_what_contradicts_itself_is_said(flags: list[str], says: str) -> None:
-    """Before anything is asked."""
+def test_contradictory_settings_are_refused(flags: list[str], says: str) -> None:
+    """Before any query is sent."""
     chosen = settings(*flags)
 
     with pytest.raises(ConfigError, match=says):
@@ -118,7 +118,7 @@ def test_a_second_docker_daemon_reports_allocations() -> None:
     ]  # fmt: skip
 
 
-def test_labels_of_holders_are_asked_of_holders_only() -> None:
+def test_labels_of_holders_are_queried_on_series_with_holders_only() -> None:
     """On a series without them Prometheus puts the namespace and pod of the exporter itself."""
     queries = settings("by=namespace+pod", "by=model").plan().queries
 

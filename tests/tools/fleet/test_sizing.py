@@ -1,4 +1,4 @@
-"""What docs/sizing.md says, counted anew; and its configuration, read by Prometheus."""
+"""The numbers of docs/sizing.md, counted in the demo, and its configuration, checked by Prometheus."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_formula_is_what_is_shown() -> None:
 
 
 def test_what_is_kept_is_as_small_as_said_and_enough() -> None:
-    """About 15 series a GPU; all that the rules, the service and a report ask for, but for single processes."""
+    """About 15 series per GPU: all that the rules, `fleet` and a report query, except for single processes."""
     series = Counter(re.findall(r"^([a-z_]+)[{ ]", counted()[2], re.MULTILINE))
     kept = re.compile(KEPT["regex"])
 
@@ -61,11 +61,11 @@ def test_what_is_kept_is_as_small_as_said_and_enough() -> None:
     assert 12 <= sum(of_gpus) / series["gpu_info"] <= 18
     plan = settings("by=namespace+pod", "by=model").plan().queries
     rules = [yaml.safe_load(path.read_text()) for path in sorted(RULES.glob("gpuledger-[fn]*.yml"))]
-    asked = [getattr(plan, name) for name in plan.__slots__]
+    texts = [getattr(plan, name) for name in plan.__slots__]
     step = Step(300_000, 3_600_000)
-    asked += [one.promql.text for by in ("namespace", "workload", "model") for one in queries(GROUPINGS[by], step)]
-    asked += [rule["expr"] for file in rules for group in file["groups"] for rule in group["rules"]]
-    names = {name for text in asked for name in NAMES.findall(re.sub(r"(cluster|namespace):[a-z_0-9:]+", "", text))}
+    texts += [query.promql.text for by in ("namespace", "workload", "model") for query in queries(GROUPINGS[by], step)]
+    texts += [rule["expr"] for file in rules for group in file["groups"] for rule in group["rules"]]
+    names = {name for text in texts for name in NAMES.findall(re.sub(r"(cluster|namespace):[a-z_0-9:]+", "", text))}
 
     assert len(names) > 10
     missing = [name for name in sorted(names) if not kept.fullmatch(name)]
@@ -73,7 +73,7 @@ def test_what_is_kept_is_as_small_as_said_and_enough() -> None:
 
 
 def test_what_is_kept_is_enough_for_the_report() -> None:
-    """All that it asks of GPUs and containers; the page says what is missing without processes."""
+    """All series of GPUs and containers that a report queries; the page names what is missing without processes."""
     report = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
     named = set(re.findall(r"`((?:container_gpu|gpu|gpuledger)_\w+)`", report))
     named.add("gpu_unattributed_energy_joules_total")
@@ -96,7 +96,7 @@ def test_prometheus_accepts_the_configuration(tmp_path: Path) -> None:
 
 
 def test_the_rules_in_the_text_exist() -> None:
-    """Each that a query there asks for."""
+    """Each recorded series in a query of the page."""
     rules = (RULES / "gpuledger-namespaces.yml").read_text()
     names = set(re.findall(r"(?:namespace|cluster):[a-z_]+:[a-z0-9_]+", TEXT))
 

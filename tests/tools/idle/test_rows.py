@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpuledger.model.owners import Owner
-from gpuledger.tools.idle.rows import IdleRow, Prices, ranked, rows_of_fleet, rows_of_node
+from gpuledger.tools.idle.rows import IdleRow, ranked, rows_of_fleet, rows_of_node
+from gpuledger.tools.prices import Prices
 from gpuledger.tools.prometheus.answer import Series
 from gpuledger.web.snapshot.schema import AllocationRow, Snapshot
 
@@ -123,7 +124,7 @@ def test_an_exporter_that_is_scraped_twice_counts_once() -> None:
 
 
 def test_display_names() -> None:
-    """As everywhere else."""
+    """The display name of an owner."""
     (row,) = fleet({"uuid": "GPU-0", "gpu": "0", **POD})
 
     assert row.owner == Owner(namespace="ml", pod="train-0", container="main")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuledger.tools.idle.rows import Prices
 from gpuledger.tools.job.formats import LONGEST_SHORT, short
 from gpuledger.tools.job.use import DeviceUse, JobUse
+from gpuledger.tools.prices import Prices
 
 GIB = 1 << 30
 

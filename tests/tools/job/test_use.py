@@ -10,8 +10,8 @@ from gpuledger.allocations.book import Entry
 from gpuledger.ledger.rows import Row
 from gpuledger.ledger.state import AllocationState, RowState, State, frozen
 from gpuledger.model import Device, Owner, Resident
-from gpuledger.tools.idle.rows import Prices
 from gpuledger.tools.job.use import NO_ALLOCATION, DeviceUse, JobUse, of_journal, of_snapshot
+from gpuledger.tools.prices import Prices
 from gpuledger.web.snapshot.schema import AllocationRow, ProcessRow, Snapshot
 
 NOW = 1_800_000_000.0
@@ -19,12 +19,12 @@ GPUS = [Device(n, f"GPU-{n}") for n in range(3)]
 
 
 def allocation(gpu: int, job: str = "211", **more: object) -> AllocationRow:
-    """Of a GPU."""
+    """An allocation of a GPU."""
     return AllocationRow(gpu=gpu, uuid=f"GPU-{gpu}", job=job, **more)  # type: ignore[arg-type]
 
 
 def process(gpu: int, pid: int, memory_bytes: int | None, *, active: bool = True, job: str = "slurm/211") -> ProcessRow:
-    """Of a job, with 100 J."""
+    """A process of a job, with 100 J."""
     return ProcessRow(
         gpu=gpu, uuid=f"GPU-{gpu}", pid=pid, job=job, memory_bytes=memory_bytes, active=active,
         joules={"exclusive": 100.0},
@@ -63,7 +63,7 @@ def test_allocations_of_a_running_job() -> None:
         ("0", 3600, 30, 0), ("1", 3600, None, 900),
     ]  # fmt: skip
     assert (use.gpu_hours, use.busy_share, use.kwh, use.memory_bytes) == (2, 4800 / 6600, 3, 30)
-    assert (use.tail_s, use.tail_hours) == (0, 0.25)
+    assert (use.tail_s, use.hours("tail_s")) == (0, 0.25)
 
 
 def test_a_job_that_no_prolog_recorded() -> None:
@@ -100,7 +100,7 @@ def test_the_journal() -> None:
 
     assert use is not None
     assert [(d.tail_s, d.joules, d.memory_bytes) for d in use.devices] == [(600, 3600, 7), (0, None, None)]
-    assert (use.gpu_hours, use.unknown_hours, use.kwh) == (1.0 - 60 / 3600 + 1, 1, None)
+    assert (use.gpu_hours, use.hours("unknown_s"), use.kwh) == (1.0 - 60 / 3600 + 1, 1, None)
     assert of_journal(state, "213", "gpu01") is None
 
 

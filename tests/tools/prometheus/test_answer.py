@@ -1,4 +1,4 @@
-"""What is read from a Prometheus's JSON, and what is refused."""
+"""Responses of the Prometheus API that are parsed, and those that are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ values = st.floats(width=64)
 
 
 @given(st.lists(st.tuples(labels, values), max_size=8))
-def test_every_number_comes_back_and_what_is_none_is_counted(series: list[tuple[dict[str, str], float]]) -> None:
+def test_finite_values_are_returned_and_others_counted(series: list[tuple[dict[str, str], float]]) -> None:
     """Whatever the labels are called, also as the keys of the answer itself."""
     answer = parse(vector(*series), "q")
 
@@ -34,8 +34,8 @@ def test_every_number_comes_back_and_what_is_none_is_counted(series: list[tuple[
         st.dictionaries(st.sampled_from(["status", "data", "result", "resultType", "metric", "value"]), inner)
     )).map(lambda tree: json.dumps(tree).encode())
 )  # fmt: skip
-def test_whatever_comes_is_an_answer_or_one_error(body: bytes) -> None:
-    """No other exception, ever."""
+def test_any_response_is_an_answer_or_a_prometheus_error(body: bytes) -> None:
+    """No other exception is raised."""
     with suppress(PrometheusError):
         parse(body, "q")
 
@@ -46,7 +46,7 @@ def test_whatever_comes_is_an_answer_or_one_error(body: bytes) -> None:
      {"metric": {"uuid": 5}, "value": [1, "2"]}, {"metric": {"node": {}}, "value": [1, "2"]}],
 )  # fmt: skip
 def test_a_broken_series_is_an_error(result: object) -> None:
-    """Half of an answer is none."""
+    """A partly readable answer is refused."""
     tree = {"status": "success", "data": {"resultType": "vector", "result": [result]}}
 
     with pytest.raises(PrometheusError) as caught:
@@ -88,7 +88,7 @@ def test_warnings_are_passed_on_and_a_partial_answer_is_one() -> None:
         (b'{"status": "success"}', "query", "value of an unknown type"),
     ],
 )  # fmt: skip
-def test_what_is_no_answer_is_one_line(body: bytes, reason: str, says: str) -> None:
+def test_a_malformed_response_is_one_line(body: bytes, reason: str, says: str) -> None:
     """With the kind of failure, for the metric."""
     with pytest.raises(PrometheusError, match=says) as caught:
         parse(body, "q")
@@ -97,14 +97,14 @@ def test_what_is_no_answer_is_one_line(body: bytes, reason: str, says: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_somebody_elses_words_stay_one_short_line() -> None:
-    """Also from a server that wants to write in our log."""
+def test_messages_of_a_server_become_one_short_line() -> None:
+    """A server cannot write lines into the log."""
     assert one_line("a\nb\x1b[31m" + "x" * 1000) == ("a b[31m" + "x" * 1000)[:LONGEST_QUOTE]
 
 
 @given(st.lists(st.tuples(labels, st.lists(values, max_size=4)), max_size=5))
-def test_every_number_over_a_time_comes_back(series: list[tuple[dict[str, str], list[float]]]) -> None:
-    """With its moment; what is no number is left out, and counted."""
+def test_finite_values_of_a_range_are_returned(series: list[tuple[dict[str, str], list[float]]]) -> None:
+    """Each value has its time; values that are not finite are dropped and counted."""
     result = [
         {"metric": names, "values": [[1700000000 + n, _text(value)] for n, value in enumerate(numbers)]}
         for names, numbers in series
@@ -120,21 +120,21 @@ def test_every_number_over_a_time_comes_back(series: list[tuple[dict[str, str], 
 
 
 @given(st.binary(max_size=60) | st.sampled_from([b'{"status":"success","data":{"resultType":"matrix","result":[{}]}}']))
-def test_whatever_comes_over_a_time_is_an_answer_or_an_error(body: bytes) -> None:
-    """And nothing else."""
+def test_any_range_response_is_an_answer_or_a_prometheus_error(body: bytes) -> None:
+    """No other exception is raised."""
     with suppress(PrometheusError):
         parse_range(body, "q")
 
 
-def test_labels_over_a_time_are_texts() -> None:
-    """As they are at one moment."""
+def test_labels_of_a_range_are_texts() -> None:
+    """Other values are refused, as in an instant query."""
     result = [{"metric": {"namespace": 5}, "values": [[1, "2"]]}]
     with pytest.raises(PrometheusError, match="is not in the format of Prometheus"):
         parse_range(json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode(), "q")
 
 
-def test_histograms_over_a_time_are_no_numbers() -> None:
-    """They are counted, not read."""
+def test_histograms_of_a_range_are_dropped() -> None:
+    """They count as dropped values."""
     result = [{"metric": {}, "values": [[1, "2"]], "histograms": [[2, {"count": "1"}]]}]
     answer = parse_range(
         json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode(), "q"

@@ -26,13 +26,13 @@ MANY = 1 << 20
 
 @pytest.fixture
 def server() -> Iterator[Upstream]:
-    """One that answers well until told otherwise."""
+    """A server with a valid answer; tests change it."""
     with upstream(page(GOOD)) as running:
         yield running
 
 
 def failure(access: Access, **more: int) -> PrometheusError:
-    """What asking ends with: one line."""
+    """The error of a query, which is one line."""
     with pytest.raises(PrometheusError) as caught:
         Prometheus(access, **more).query("up")
     assert "\n" not in str(caught.value)
@@ -56,7 +56,7 @@ def test_extra_headers_are_sent(server: Upstream) -> None:
 
 
 def test_basic_authentication(server: Upstream, tmp_path: Path) -> None:
-    """The newline at the end of a secret file is none of the secret."""
+    """The newline at the end of a secret file is not part of the secret."""
     (tmp_path / "password").write_text("pä:ss\n")
     Prometheus(Access(server.root, user="me", password_file=str(tmp_path / "password"))).query("up")
 
@@ -79,7 +79,7 @@ def test_a_token_is_read_again_when_it_changes(server: Upstream, tmp_path: Path)
     [(None, "cannot read"), (b"", "not one line"), (b"a\nb", "not one line"), (b"\xff\xfe", "is not text")],
 )
 def test_a_bad_secret_file_is_named(server: Upstream, tmp_path: Path, content: bytes | None, says: str) -> None:
-    """And nothing is asked with half a secret, nor a second header smuggled in."""
+    """No query is sent with a part of a secret or with an injected header."""
     path = tmp_path / "token"
     if content is not None:
         path.write_bytes(content)
@@ -159,7 +159,7 @@ def largest_local(error: BaseException | None) -> int:
 
 
 def test_a_login_that_is_refused_says_so(server: Upstream, tmp_path: Path) -> None:
-    """Not that one should be given."""
+    """The fix is another one than without a login."""
     (tmp_path / "token").write_text("old")
     server.say = page(b"", "401 Unauthorized")
 
@@ -167,7 +167,7 @@ def test_a_login_that_is_refused_says_so(server: Upstream, tmp_path: Path) -> No
 
 
 def test_a_server_that_hangs_costs_the_timeout(server: Upstream) -> None:
-    """And no more."""
+    """The query ends after the timeout."""
     server.say = hang
     failed = failure(Access(server.root, timeout_s=0.1))
 
@@ -175,31 +175,31 @@ def test_a_server_that_hangs_costs_the_timeout(server: Upstream) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
-def test_what_is_no_http_is_said(server: Upstream, data: bytes) -> None:
-    """Also an answer that ends in its middle."""
+def test_a_response_that_is_not_http(server: Upstream, data: bytes) -> None:
+    """A truncated response too."""
     server.say = raw(data)
 
     assert failure(Access(server.root)).kind == "http"
 
 
 def test_an_answer_may_not_be_larger_than_memory_allows(server: Upstream) -> None:
-    """Whatever somebody asks for."""
+    """A larger response is refused."""
     assert failure(Access(server.root), largest=10).kind == "size"
 
 
-def test_nobody_there() -> None:
-    """A port that nobody listens on, and a name that is none."""
+def test_an_unreachable_server() -> None:
+    """A port without a listener, and an unknown host."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         refused = failure(Access(f"http://127.0.0.1:{unused.getsockname()[1]}"))
-    unknown = failure(Access("http://nobody.invalid:9090"))
+    unknown = failure(Access("http://unknown.invalid:9090"))
 
     assert (refused.kind, unknown.kind) == ("unreachable", "unreachable")
     assert "refused; check whether it is running" in str(refused)
 
 
 def test_tls_with_our_own_authority_or_with_none(tmp_path: Path) -> None:
-    """A certificate nobody vouches for is refused, unless it is told to be trusted."""
+    """An untrusted certificate is refused, unless its authority is given or verification is disabled."""
     certificate, key = copy_certificate(tmp_path)
     with upstream(page(GOOD), (certificate, key)) as server:
         url = server.root
@@ -226,7 +226,7 @@ def test_a_certificate_authority_is_read_again_when_it_changes(tmp_path: Path) -
 
 
 def test_a_client_certificate_is_shown_where_one_is_wanted(tmp_path: Path) -> None:
-    """And without one the line says what may be missing."""
+    """Without one, the error names the missing certificate."""
     certificate, key = copy_certificate(tmp_path)
     with upstream(page(GOOD), (certificate, key)) as server:
         listener = server._server.socket
@@ -243,7 +243,7 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(tmp_path: Path) -> No
 
 
 def test_https_where_there_is_none(server: Upstream) -> None:
-    """The other way round."""
+    """HTTPS to a server of plain HTTP is a TLS error."""
     assert failure(Access(server.root.replace("http:", "https:"))).kind == "tls"
 
 
@@ -278,6 +278,6 @@ def test_urls(text: str, host: str, port: int, tls: bool, prefix: str) -> None:
     ],
 )
 def test_wrong_urls(text: str, says: str) -> None:
-    """Each is told what would be right."""
+    """Each error has the correction."""
     with pytest.raises(ValueError, match=says):
         parse_place(text)

@@ -26,7 +26,7 @@ many = st.lists(st.tuples(labels, st.floats(width=64)), max_size=12)
 
 
 def taken(body: bytes, piece: int = 7, part: int = 1) -> tuple[Answer, list[GpuSample]]:
-    """Read in small pieces and in parts of a few series."""
+    """The answer, read in small pieces and in parts of a few series."""
     found: list[GpuSample] = []
     with patch.object(stream, "PART_BYTES", part):
         answer = read([body[at : at + piece] for at in range(0, len(body), piece)], "q", found.extend)
@@ -59,7 +59,7 @@ def test_the_same_as_when_it_is_read_whole(
 def test_a_damaged_answer_is_an_answer_or_one_error(
     series: list[tuple[dict[str, str], float]], at: int, damage: bytes
 ) -> None:
-    """No other exception, ever."""
+    """No other exception is raised."""
     body = json.dumps(json.loads(vector(*series)), separators=(",", ":")).encode()
     with suppress(PrometheusError):
         taken(body[:at] + damage + body[at + 1 :], 50, 30)
@@ -77,7 +77,7 @@ def test_series_of_a_large_answer_are_not_kept() -> None:
     assert len({id(names) for _, names, _ in parts[0]}) == 1
 
 
-def test_instances_are_told_apart_in_every_part() -> None:
+def test_instances_are_separate_in_every_part() -> None:
     """Also where a series has a UUID in small letters."""
     series = [({"uuid": "GPU-1", "GPU_I_ID": str(n)}, 1.0) for n in range(5)]
     body = json.dumps(json.loads(vector(*series)), separators=(",", ":")).encode()
@@ -92,7 +92,7 @@ def test_instances_are_told_apart_in_every_part() -> None:
         ("vector", {"metric": {"uuid": "a"}, "value": [1]}, "not in the format of Prometheus"),
     ],
 )
-def test_what_is_wrong_is_said_of_a_large_answer_too(kind: str, point: object, says: str) -> None:
+def test_errors_in_a_large_answer_are_reported(kind: str, point: object, says: str) -> None:
     """Also when it is met before the end of the answer."""
     good = {"metric": {"uuid": "a"}, "value": [1, "2"]}
     result = [good, *[point] * 9, good] if kind == "vector" else [point] * 9

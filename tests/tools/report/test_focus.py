@@ -12,19 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.errors import ConfigError
-from gpuledger.tools.report.focus import COLUMNS, COSTS, METHOD, Issuer, to_focus
-from gpuledger.tools.report.focusgather import Charge, GpuHour, Holder, _Gpu, _unrecorded, whole_hours
-from gpuledger.tools.report.report import Prices
+from gpuledger.tools.report.focus import (
+    COLUMNS,
+    COSTS,
+    METHOD,
+    Charge,
+    GpuHour,
+    Holder,
+    Issuer,
+    _Gpu,
+    _unrecorded,
+    to_focus,
+    whole_hours,
+)
+from gpuledger.tools.report.rates import Rates
 from gpuledger.tools.report.span import Span, parse_moment
 
 BEGIN_MS = parse_moment("2026-12-31T23:00")
 HOUR_MS = 3_600_000
-PRICES = Prices(kwh=0.3, gpu_hour=2.0, hours="share", currency="EUR", pue=1.3)
+PRICES = Rates(kwh=0.3, gpu_hour=2.0, hours="share", currency="EUR", pue=1.3)
 ISSUER = Issuer("acct", "ops")
 SUMMABLE = (*COSTS, "ConsumedQuantity", "PricingQuantity")
 
 
-def rows(charges: dict[Holder, Charge], prices: Prices = PRICES) -> list[dict[str, str]]:
+def rows(charges: dict[Holder, Charge], prices: Rates = PRICES) -> list[dict[str, str]]:
     """The rows of one hour of one GPU."""
     hour = GpuHour("GPU-1", "NVIDIA H200", "node-7", BEGIN_MS, BEGIN_MS + HOUR_MS, charges)
     return list(csv.DictReader(io.StringIO(to_focus([hour], prices, ("namespace", "pod"), ISSUER))))
@@ -44,7 +55,7 @@ AMOUNT = st.floats(0, 1e7, allow_subnormal=False)
 def test_allocated_charges_add_up(amounts: list[tuple[float, float]], kwh: float | None, hour: float) -> None:
     """Each cost and quantity is exactly that of the origin charge, and the ratios are exactly 1."""
     charges = {Holder("group", ("ml", f"p{n}")): Charge(*amount) for n, amount in enumerate(amounts)}
-    origin, *allocated = rows(charges, Prices(kwh, hour, "share", "EUR"))
+    origin, *allocated = rows(charges, Rates(kwh, hour, "EUR", "share"))
 
     for name in SUMMABLE:
         assert sum((Decimal(row[name]) for row in allocated), Decimal(0)) == Decimal(origin[name])
@@ -53,7 +64,7 @@ def test_allocated_charges_add_up(amounts: list[tuple[float, float]], kwh: float
 
 
 def test_the_rows_of_an_hour() -> None:
-    """Dimensions of an allocated charge are those of its origin; what belongs to nobody has no allocated resource."""
+    """Dimensions of an allocated charge are those of its origin; idle charges have no allocated resource."""
     charges = {Holder("group", ("ml", "=evil")): Charge(1.8e6, 2700.0), Holder("idle"): Charge(0.36e6, 900.0)}
     origin, pod, idle = rows(charges)
 

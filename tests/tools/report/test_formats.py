@@ -11,14 +11,14 @@ from html import unescape
 from html.parser import HTMLParser
 
 from gpuledger.model import PhaseEnergy
-from gpuledger.tools.report.carbon import Embodied
 from gpuledger.tools.report.formats import table, to_csv, to_json
 from gpuledger.tools.report.html import to_html
 from gpuledger.tools.report.mapfile import RESERVED
-from gpuledger.tools.report.queries import GROUPINGS, Column
-from gpuledger.tools.report.report import Prices, show_number
-from gpuledger.tools.report.rows import Kind, Row, Rows
+from gpuledger.tools.report.queries import GROUPINGS, Quantity
+from gpuledger.tools.report.rates import Embodied, Rates
+from gpuledger.tools.report.rows import Kind, ReportRow, ReportRows
 from gpuledger.tools.report.span import Span
+from gpuledger.tools.text import grouped
 from tests.tools.report.made import BAD, KWH, PRICES, report
 
 TABLE = """\
@@ -46,7 +46,7 @@ def test_the_table() -> None:
 
 def test_a_table_without_prices_has_no_columns_of_them() -> None:
     """Nor a line about them."""
-    text = table(report(Prices()))
+    text = table(report(Rates()))
 
     assert "CO2e" not in text
     assert "prices" not in text
@@ -140,16 +140,16 @@ def test_bars_of_the_chart_are_as_tall_as_their_energy() -> None:
 
 def test_numbers_for_people() -> None:
     """Not known, none, too small for the decimals, and large."""
-    assert [show_number(value, 3) for value in (None, 0.0, 0.00042, 0.5, 12345.6789)] == [
+    assert [grouped(value, 3) for value in (None, 0.0, 0.00042, 0.5, 12345.6789)] == [
         "-", "0.000", "0.00042", "0.500", "12,345.679",
     ]  # fmt: skip
 
 
 def test_columns_that_add_up_before_rounding_do_so_after_it() -> None:
     """Three thirds of 0.10 are 0.04, 0.03 and 0.03; percentages are 33.4, 33.3 and 33.3."""
-    thirds = tuple(Row(Kind.GROUP, (name,), {Column.ENERGY: KWH / 3}) for name in "abc")
-    total = Row(Kind.TOTAL, (), {Column.ENERGY: KWH})
-    bill = replace(report(Prices(kwh=0.1)), rows=Rows(thirds, total, ()))
+    thirds = tuple(ReportRow(Kind.GROUP, (name,), {Quantity.ENERGY: KWH / 3}) for name in "abc")
+    total = ReportRow(Kind.TOTAL, (), {Quantity.ENERGY: KWH})
+    bill = replace(report(Rates(kwh=0.1)), rows=ReportRows(thirds, total, ()))
     lines = [line.split() for line in table(bill).splitlines()[3:7]]
 
     assert [line[2] for line in lines] == ["33.4", "33.3", "33.3", "100.0"]
@@ -158,10 +158,10 @@ def test_columns_that_add_up_before_rounding_do_so_after_it() -> None:
 
 def test_costs_of_a_row_add_up_as_they_are_shown() -> None:
     """Energy and GPU-hours of 0.333 each are 0.33 + 0.34 = 0.67, or 0.33 + 0.33 = 0.66."""
-    amounts = {Column.ENERGY: KWH / 3, Column.ALLOCATED: 1200.0}
-    thirds = tuple(Row(Kind.GROUP, (name,), amounts) for name in "abc")
-    total = Row(Kind.TOTAL, (), {Column.ENERGY: KWH, Column.ALLOCATED: 3600.0})
-    bill = replace(report(Prices(kwh=1, gpu_hour=1)), rows=Rows(thirds, total, ()))
+    amounts = {Quantity.ENERGY: KWH / 3, Quantity.ALLOCATED: 1200.0}
+    thirds = tuple(ReportRow(Kind.GROUP, (name,), amounts) for name in "abc")
+    total = ReportRow(Kind.TOTAL, (), {Quantity.ENERGY: KWH, Quantity.ALLOCATED: 3600.0})
+    bill = replace(report(Rates(kwh=1, gpu_hour=1)), rows=ReportRows(thirds, total, ()))
     shown = [[float(text) for text in line.split()[-3:]] for line in table(bill).splitlines()[3:7]]
 
     assert [round(energy + hours, 2) for energy, hours, _ in shown] == [cost for _, _, cost in shown]
@@ -170,16 +170,16 @@ def test_costs_of_a_row_add_up_as_they_are_shown() -> None:
 
 def test_rows_that_do_not_add_up_are_explained_in_every_format() -> None:
     """Two groups held one GPU for two hours."""
-    both = tuple(Row(Kind.GROUP, (name,), {Column.RESIDENT: 7200.0, Column.BUSY: 60.0}) for name in "ab")
-    total = Row(Kind.TOTAL, (), {Column.RESIDENT: 7200.0, Column.ALLOCATED: 3600.0, Column.BUSY: 100.0})
-    bill = replace(report(Prices(), notes=()), rows=Rows(both, total, ()))
+    both = tuple(ReportRow(Kind.GROUP, (name,), {Quantity.RESIDENT: 7200.0, Quantity.BUSY: 60.0}) for name in "ab")
+    total = ReportRow(Kind.TOTAL, (), {Quantity.RESIDENT: 7200.0, Quantity.ALLOCATED: 3600.0, Quantity.BUSY: 100.0})
+    bill = replace(report(Rates(), notes=()), rows=ReportRows(both, total, ()))
     texts = table(bill), to_csv(bill), " | ".join(json.loads(to_json(bill))["notes"]), unescape(to_html(bill))
 
     for text in texts:
         assert "in resident h (4.000, total 2.000): a GPU that several groups hold" in text
         assert "in busy h (0.03333, total 0.02778): the driver samples" in text
         assert "in allocated h (0.000, total 1.000): some GPUs were allocated to owners without a namespace" in text
-    charged = replace(bill, prices=Prices(gpu_hour=2, hours="resident", currency="EUR"))
+    charged = replace(bill, prices=Rates(gpu_hour=2, hours="resident", currency="EUR"))
     assert "in resident h (4.000, total 2.000), GPU h EUR (8.00, total 4.00): a GPU" in table(charged)
     accounts = replace(bill, grouping=GROUPINGS["account"])
     assert "some GPUs were allocated to owners without an account" in table(accounts)
@@ -189,7 +189,7 @@ def test_rows_that_do_not_add_up_are_explained_in_every_format() -> None:
 
 def test_much_unrecorded_energy_suggests_a_shorter_step() -> None:
     """As long as there is one; then other reasons are likely."""
-    rows = Rows(report().rows.rows, report().rows.total, (("unrecorded", 1 * KWH),))
+    rows = ReportRows(report().rows.rows, report().rows.total, (("unrecorded", 1 * KWH),))
     daily = replace(report(), rows=rows)
     quick = replace(daily, span=Span(0, 600_000, 15_000))
 

@@ -1,4 +1,4 @@
-"""Asking in pieces that a server accepts, and what makes an answer unfit for a report."""
+"""Queries in pieces that a server accepts, and answers that a report refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gpuledger.errors import PrometheusError
 from gpuledger.tools.prometheus.answer import RangeSeries, RangeVector
 from gpuledger.tools.report.gather import OVERWRITTEN, Gatherer, Totals
-from gpuledger.tools.report.queries import GROUPINGS, Column, Part
+from gpuledger.tools.report.queries import GROUPINGS, Part, Quantity
 from gpuledger.tools.report.span import Span
 
 SPAN = Span(0, 250_000, 1000)
@@ -19,14 +19,14 @@ BY = GROUPINGS["namespace"]
 
 
 class Server:
-    """One that has a joule a second for one namespace, and answers no more than `most` moments at a time."""
+    """A server with a joule per second for one namespace, which answers at most `most` points per query."""
 
     def __init__(self, most: int = 1000, present: Callable[[int], bool] = lambda _: True, **wrong: object) -> None:
         self.most, self.present, self.wrong = most, present, wrong
         self.asked: list[tuple[str, float, float]] = []
 
     def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
-        """As a Prometheus does."""
+        """A range query."""
         moments = [first_s + n * step_s for n in range(round((last_s - first_s) / step_s) + 1)]
         if len(moments) > self.most:
             raise PrometheusError("query processing would load too many samples into memory", kind="query")
@@ -39,18 +39,18 @@ class Server:
 
 
 def gathered(server: Server, **more: bool) -> tuple[Totals, list[str]]:
-    """Everything, with the notes."""
-    asker = Gatherer(server.query_range, **more)  # type: ignore[arg-type]
-    return asker.gather(BY, SPAN, 1000), list(asker.notes)
+    """The totals and the notes."""
+    gatherer = Gatherer(server.query_range, **more)  # type: ignore[arg-type]
+    return gatherer.gather(BY, SPAN, 1000), list(gatherer.notes)
 
 
 @pytest.mark.parametrize("most", [1000, 100, 99, 7, 1])
 def test_pieces_are_as_small_as_the_server_wants(most: int) -> None:
-    """Each moment is asked for once, in order, and the sum is the same."""
+    """Each point is queried once, in order, and the sum is the same."""
     server = Server(most)
     tally, notes = gathered(server)
 
-    assert tally.amounts[Part.GROUP]["ml",][Column.ENERGY] == 250
+    assert tally.amounts[Part.GROUP]["ml",][Quantity.ENERGY] == 250
     moments = [(first, last) for promql, first, last in server.asked if promql.startswith(WENT_ON)]
     assert (moments[0][0], moments[-1][1]) == (1.0, 250.0)
     assert all(last + 1 == first for (_, last), (first, _) in pairwise(moments))
@@ -59,14 +59,14 @@ def test_pieces_are_as_small_as_the_server_wants(most: int) -> None:
 
 
 def test_a_server_that_refuses_even_one_cell_is_an_error() -> None:
-    """In its own words, with what may help."""
+    """The error has the server's message and a fix."""
     with pytest.raises(PrometheusError, match=r"too many samples.*; a shorter --step queries less at a time"):
         gathered(Server(0))
 
 
 @pytest.mark.parametrize("reason", ["login", "unreachable", "tls", "http", "format"])
-def test_what_smaller_pieces_do_not_help_against_is_not_tried_again(reason: str) -> None:
-    """One question, one failure."""
+def test_errors_that_smaller_pieces_do_not_avoid_are_not_retried(reason: str) -> None:
+    """One query, one failure."""
 
     class Failing(Server):
         def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
@@ -86,20 +86,20 @@ def test_what_smaller_pieces_do_not_help_against_is_not_tried_again(reason: str)
         ({"dropped": 3}, "3 values of container_gpu_energy_joules_total are NaN or infinite"),
     ],
 )
-def test_answers_that_miss_something(wrong: dict[str, object], says: str) -> None:
-    """Are no report, unless that was asked for: then they are noted."""
+def test_partial_answers(wrong: dict[str, object], says: str) -> None:
+    """An error, or a note with --allow-partial."""
     with pytest.raises(PrometheusError) as caught:
         gathered(Server(**wrong))  # type: ignore[arg-type]
     tally, notes = gathered(Server(**wrong), partial=True)  # type: ignore[arg-type]
 
     assert str(caught.value) == f"{says}; the report would be wrong; --allow-partial creates it"
     assert notes == [says]
-    assert tally.amounts[Part.GROUP]["ml",][Column.ENERGY] == 250
+    assert tally.amounts[Part.GROUP]["ml",][Quantity.ENERGY] == 250
 
 
 @pytest.mark.parametrize("off_s", [-1.0, -0.4, 0.4, 1e6, float("nan")])
-def test_moments_that_nobody_asked_for(off_s: float) -> None:
-    """As from query frontends that align a range with its step: no joule is put in another cell or another time."""
+def test_other_timestamps_than_those_of_the_query(off_s: float) -> None:
+    """Query frontends may align a range with its step; no joule is put into another cell."""
 
     class Aligning(Server):
         def query_range(self, promql: str, first_s: float, last_s: float, step_s: float) -> RangeVector:
@@ -149,17 +149,17 @@ def test_missing_data_are_noted() -> None:
 def test_gaps_between_scrapes_are_noted_from_the_lookback_on(minutes: int, *, noted: bool) -> None:
     """Cells that are shorter than the scrape interval are often empty, and nothing is lost."""
     server = Server(present=lambda moment: not 600 < moment <= 600 + 60 * minutes)
-    asker = Gatherer(server.query_range)
-    asker.gather(BY, Span(0, 3_600_000, 60_000), 1000)
+    gatherer = Gatherer(server.query_range)
+    gatherer.gather(BY, Span(0, 3_600_000, 60_000), 1000)
 
-    assert list(asker.notes) == (["no data of any GPU in 8.3 % of the time"] if noted else [])
+    assert list(gatherer.notes) == (["no data of any GPU in 8.3 % of the time"] if noted else [])
 
 
 def test_progress_goes_from_0_to_1() -> None:
-    """And never back."""
-    told: list[float] = []
-    Gatherer(Server().query_range, progress=told.append).gather(BY, SPAN, 1000)
+    """The fraction never falls."""
+    fractions: list[float] = []
+    Gatherer(Server().query_range, progress=fractions.append).gather(BY, SPAN, 1000)
 
-    assert told == sorted(told)
-    assert 0 <= told[0] < 0.1
-    assert 0.9 < told[-1] < 1
+    assert fractions == sorted(fractions)
+    assert 0 <= fractions[0] < 0.1
+    assert 0.9 < fractions[-1] < 1

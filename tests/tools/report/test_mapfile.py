@@ -8,11 +8,11 @@ import pytest
 
 from gpuledger.errors import ConfigError
 from gpuledger.model import PhaseEnergy
-from gpuledger.tools.report.carbon import Embodied
 from gpuledger.tools.report.mapfile import Departments, parse, read
 from gpuledger.tools.report.queries import GROUPINGS
-from gpuledger.tools.report.report import Prices, Report, columns
-from gpuledger.tools.report.rows import Kind, Row, Rows
+from gpuledger.tools.report.rates import Embodied, Rates
+from gpuledger.tools.report.report import Report, columns
+from gpuledger.tools.report.rows import Kind, ReportRow, ReportRows
 from gpuledger.tools.report.span import Span
 
 
@@ -56,9 +56,9 @@ def test_mistakes_have_the_number_of_their_line(tmp_path: Path, data: bytes, say
 @pytest.mark.parametrize("by", GROUPINGS)
 def test_no_column_of_a_report_can_be_the_heading_of_departments(by: str) -> None:
     """Every column that prices, emissions and language models add; otherwise CSV would have two of one name."""
-    prices = Prices(0.3, 2.0, "share", "EUR", 400.0, embodied=Embodied(150.0, 1e8), carbon_query="grid")
-    row = Row(Kind.GROUP, phases=PhaseEnergy(1.0, 0.1, 2.0, 0.2, 9))
-    report = Report(Span(0, 3_600_000, 60_000), GROUPINGS[by], prices, Rows((row,), Row(Kind.TOTAL), ()))
+    prices = Rates(0.3, 2.0, "EUR", "share", 400.0, embodied=Embodied(150.0, 1e8), carbon_query="grid")
+    row = ReportRow(Kind.GROUP, phases=PhaseEnergy(1.0, 0.1, 2.0, 0.2, 9))
+    report = Report(Span(0, 3_600_000, 60_000), GROUPINGS[by], prices, ReportRows((row,), ReportRow(Kind.TOTAL), ()))
 
     for column in columns(report):
         with pytest.raises(ConfigError, match="is the name of another column"):

@@ -10,8 +10,8 @@ import yaml
 
 from gpuledger.tools.prometheus.expression import Expression, series
 from gpuledger.tools.report import promql
-from gpuledger.tools.report.promql import Counter
-from gpuledger.tools.report.queries import GROUPINGS, Column, Step, find_grouping, queries
+from gpuledger.tools.report.promql import Counter, Gauge
+from gpuledger.tools.report.queries import GROUPINGS, Quantity, Step, find_grouping, queries
 from tests.components import program
 
 pytestmark = pytest.mark.needs("promtool")
@@ -104,9 +104,12 @@ def test_cells_are_contiguous(tmp_path: Path) -> None:
         'g{instance="i",job="j",uuid="G"}': "2x10",
         'half{instance="i",job="j",uuid="G"}': "_x8 1x2",
     }
-    seconds = promql.gpu_seconds(promql.presence(series("half"), 300_000, ("uuid",)), (), 300_000)
+    seconds = promql.gpu_seconds(promql.presence(Gauge(series("half"), ("uuid",)), 300_000), (), 300_000)
 
-    assert evaluate([promql.integral(series("g"), 300_000, ("uuid",)), seconds], samples, tmp_path) == [600.0, 180.0]
+    assert evaluate([promql.integral(Gauge(series("g"), ("uuid",)), 300_000), seconds], samples, tmp_path) == [
+        600.0,
+        180.0,
+    ]
 
 
 def test_devices(tmp_path: Path) -> None:
@@ -120,6 +123,6 @@ def test_devices(tmp_path: Path) -> None:
 def test_queries_are_short_enough_for_every_server(by: str) -> None:
     """VictoriaMetrics rejects queries of more than 16 KiB; label names may be up to 317 characters long."""
     grouping = find_grouping(by if by in GROUPINGS else f"label:{'x' * 317}")
-    texts = [query.promql.text for query in queries(grouping, Step(300_000, 3_600_000), Column.SHARED, by_model=True)]
+    texts = [query.promql.text for query in queries(grouping, Step(300_000, 3_600_000), Quantity.SHARED, by_model=True)]
 
     assert max(map(len, texts)) < 12 * 1024

@@ -1,4 +1,4 @@
-"""Rows whose energies are together what the GPUs used, whatever was added up."""
+"""The energies of the rows add up to the energy of the GPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpuledger.tools.prometheus.answer import RangeSeries
 from gpuledger.tools.prometheus.expression import Expression
 from gpuledger.tools.report.gather import Totals
-from gpuledger.tools.report.queries import GROUPINGS, REASONS, WHOLE, Column, Grouping, Part, Query
+from gpuledger.tools.report.queries import GROUPINGS, REASONS, WHOLE, Grouping, Part, Quantity, Query
 from gpuledger.tools.report.rows import UNRECORDED, Kind, create_rows, spread
 from gpuledger.tools.report.span import Chunk
 
@@ -24,7 +24,7 @@ def add(
     part: Part,
     values: list[float],
     grouping: Grouping = WHOLE,
-    column: Column = Column.ENERGY,
+    column: Quantity = Quantity.ENERGY,
     **labels: str,
 ) -> None:
     """One series, a value a cell."""
@@ -38,62 +38,62 @@ def test_the_total_is_the_sum_of_the_lines_and_no_less_than_the_counters(
     groups: dict[str, list[float]], others: list[list[float]], top: int | None
 ) -> None:
     """Also when the books and the counters do not agree."""
-    outside, idle, nobody, whole = others
+    outside, idle, unattributed, whole = others
     tally = Totals(CELLS)
     for name, values in groups.items():
         add(tally, Part.GROUP, values, NAMESPACE, namespace=name)
     add(tally, Part.OUTSIDE, outside)
     add(tally, Part.IDLE, idle)
-    add(tally, Part.UNATTRIBUTED, nobody, REASONS, reason="gap")
+    add(tally, Part.UNATTRIBUTED, unattributed, REASONS, reason="gap")
     add(tally, Part.WHOLE, whole)
     found = create_rows(tally, NAMESPACE, top)
 
-    energies = [line.amounts[Column.ENERGY] for line in found.rows]
-    total = found.total.amounts[Column.ENERGY]
+    energies = [line.amounts[Quantity.ENERGY] for line in found.rows]
+    total = found.total.amounts[Quantity.ENERGY]
     assert sum(energies) == pytest.approx(total)
     assert total >= sum(whole) * (1 - 1e-9)
     assert all(joules >= 0 for joules in energies)
-    booked = [sum(cell) for cell in zip(*groups.values(), outside, idle, nobody, strict=True)]
+    booked = [sum(cell) for cell in zip(*groups.values(), outside, idle, unattributed, strict=True)]
     assert total == pytest.approx(max(sum(booked), sum(whole)))
     assert [line.kind for line in found.rows][-3:] == [Kind.OUTSIDE, Kind.IDLE, Kind.UNATTRIBUTED]
     assert sum(joules for _, joules in found.reasons) == pytest.approx(energies[-1])
 
 
 def test_processes_outside_that_only_hold_memory_have_a_line() -> None:
-    """A model server of the host that waits: no joule is booked to it, and its memory is not nobody's."""
+    """A waiting model server of the host has no energy, and its memory is not unattributed."""
     tally = Totals(CELLS)
     add(tally, Part.GROUP, [1.0] * 4, NAMESPACE, namespace="a")
-    add(tally, Part.OUTSIDE, [5.0] * 4, column=Column.MEMORY)
+    add(tally, Part.OUTSIDE, [5.0] * 4, column=Quantity.MEMORY)
     add(tally, Part.WHOLE, [1.0] * 4)
-    add(tally, Part.WHOLE, [6.0] * 4, column=Column.MEMORY)
-    _, outside, _, nobody = create_rows(tally, NAMESPACE).rows
+    add(tally, Part.WHOLE, [6.0] * 4, column=Quantity.MEMORY)
+    _, outside, _, unattributed = create_rows(tally, NAMESPACE).rows
 
-    assert (outside.kind, outside.amounts) == (Kind.OUTSIDE, {Column.MEMORY: 20.0})
-    assert nobody.amounts[Column.MEMORY] == 4.0
+    assert (outside.kind, outside.amounts) == (Kind.OUTSIDE, {Quantity.MEMORY: 20.0})
+    assert unattributed.amounts[Quantity.MEMORY] == 4.0
 
 
 def test_groups_are_in_order_and_those_below_the_top_are_one() -> None:
-    """By energy, the largest first; columns that nobody of them has stay absent."""
+    """By energy, the largest first; columns that no group has stay absent."""
     tally = Totals(CELLS)
     for name, values in {"a": [1.0] * 4, "b": [3.0] * 4, "c": [2.0] * 4, "d": [0.5] * 4}.items():
         add(tally, Part.GROUP, values, NAMESPACE, namespace=name)
-    add(tally, Part.GROUP, [7.0] * 4, NAMESPACE, Column.BUSY, namespace="a")
+    add(tally, Part.GROUP, [7.0] * 4, NAMESPACE, Quantity.BUSY, namespace="a")
     add(tally, Part.WHOLE, [10.0] * 4)
-    first, rest, idle, nobody = create_rows(tally, NAMESPACE, 1).rows
+    first, rest, idle, unattributed = create_rows(tally, NAMESPACE, 1).rows
 
-    assert (first.kind, first.key, first.amounts) == (Kind.GROUP, ("b",), {Column.ENERGY: 12})
-    assert (rest.kind, rest.count, rest.amounts) == (Kind.REST, 3, {Column.ENERGY: 14, Column.BUSY: 28})
+    assert (first.kind, first.key, first.amounts) == (Kind.GROUP, ("b",), {Quantity.ENERGY: 12})
+    assert (rest.kind, rest.count, rest.amounts) == (Kind.REST, 3, {Quantity.ENERGY: 14, Quantity.BUSY: 28})
     assert (list(rest.bars), idle.amounts) == ([3.5] * 4, {})
-    assert nobody.amounts == {Column.ENERGY: 14}
+    assert unattributed.amounts == {Quantity.ENERGY: 14}
 
 
 def test_without_the_counters_of_gpus_there_is_no_total() -> None:
-    """As where Prometheus does not keep them: groups have what they have, and nobody knows what is missing."""
+    """Prometheus may not keep them: groups have their energy, and the unrecorded energy is unknown."""
     tally = Totals(CELLS)
     add(tally, Part.GROUP, [1, 2, 3, 4], NAMESPACE, namespace="a")
     found = create_rows(tally, NAMESPACE)
 
-    assert [line.amounts for line in found.rows] == [{Column.ENERGY: 10}, {}]
+    assert [line.amounts for line in found.rows] == [{Quantity.ENERGY: 10}, {}]
     assert (found.total.amounts, found.reasons) == ({}, ())
 
 
@@ -105,12 +105,12 @@ def test_what_no_book_has_is_unrecorded() -> None:
     found = create_rows(tally, NAMESPACE)
 
     assert found.reasons == ((UNRECORDED, 7.0),)
-    assert found.total.amounts == {Column.ENERGY: 40}
+    assert found.total.amounts == {Quantity.ENERGY: 40}
     assert list(found.rows[-1].bars) == [0, 10, 0, 0]
 
 
-def test_users_of_whom_nothing_is_known_are_a_line() -> None:
-    """Who has no name, and who is in no answer that has names."""
+def test_processes_of_unknown_users_are_one_row() -> None:
+    """Processes without a user, and processes without an info series."""
     tally = Totals(CELLS)
     add(tally, Part.GROUP, [2.0] * 4, USER, user="ada", uid="1000")
     add(tally, Part.GROUP, [1.0] * 4, USER, uid="7")
@@ -119,33 +119,33 @@ def test_users_of_whom_nothing_is_known_are_a_line() -> None:
     add(tally, Part.WHOLE, [4.0] * 4)
     found = create_rows(tally, USER)
 
-    assert [(line.kind, line.key, line.amounts[Column.ENERGY]) for line in found.rows[:3]] == [
+    assert [(line.kind, line.key, line.amounts[Quantity.ENERGY]) for line in found.rows[:3]] == [
         (Kind.GROUP, ("ada",), 8), (Kind.GROUP, ("uid 7",), 4), (Kind.UNKNOWN, (), 4),
     ]  # fmt: skip
     assert found.reasons == ()
-    assert found.total.amounts == {Column.ENERGY: 16}
+    assert found.total.amounts == {Quantity.ENERGY: 16}
 
 
-def test_gpus_that_tell_no_energy() -> None:
-    """Nothing is made up: the columns of energy stay absent, and hours are there."""
+def test_gpus_without_energy_counters() -> None:
+    """The columns of energy stay absent, and hours are there."""
     tally = Totals(CELLS)
-    add(tally, Part.GROUP, [1.0] * 4, NAMESPACE, Column.RESIDENT, namespace="a")
-    add(tally, Part.WHOLE, [1.0] * 4, WHOLE, Column.RESIDENT)
+    add(tally, Part.GROUP, [1.0] * 4, NAMESPACE, Quantity.RESIDENT, namespace="a")
+    add(tally, Part.WHOLE, [1.0] * 4, WHOLE, Quantity.RESIDENT)
     found = create_rows(tally, NAMESPACE)
 
     assert [(line.kind, dict(line.amounts)) for line in found.rows] == [
-        (Kind.GROUP, {Column.RESIDENT: 4}), (Kind.UNATTRIBUTED, {}),
+        (Kind.GROUP, {Quantity.RESIDENT: 4}), (Kind.UNATTRIBUTED, {}),
     ]  # fmt: skip
-    assert found.total.amounts == {Column.RESIDENT: 4}
+    assert found.total.amounts == {Quantity.RESIDENT: 4}
 
 
 def test_memory_that_no_group_has_is_unattributed() -> None:
-    """Of used memory, what contexts need and what nobody is listed with."""
+    """Used memory of contexts, and memory that no listed process holds."""
     tally = Totals(CELLS)
-    add(tally, Part.GROUP, [1.0] * 4, NAMESPACE, Column.MEMORY, namespace="a")
-    add(tally, Part.WHOLE, [1.5] * 4, WHOLE, Column.MEMORY)
+    add(tally, Part.GROUP, [1.0] * 4, NAMESPACE, Quantity.MEMORY, namespace="a")
+    add(tally, Part.WHOLE, [1.5] * 4, WHOLE, Quantity.MEMORY)
 
-    assert create_rows(tally, NAMESPACE).rows[-1].amounts == {Column.MEMORY: 2}
+    assert create_rows(tally, NAMESPACE).rows[-1].amounts == {Quantity.MEMORY: 2}
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), joules, min_size=1), joules, joules)
@@ -163,16 +163,16 @@ def test_spreading_moves_every_joule_and_keeps_proportions(
     before = create_rows(tally, NAMESPACE)
     after = spread(before)
 
-    total = before.total.amounts[Column.ENERGY]
+    total = before.total.amounts[Quantity.ENERGY]
     assert after.total == before.total
-    assert sum(row.amounts.get(Column.ENERGY, 0.0) for row in after.rows) == pytest.approx(total, abs=1e-3)
+    assert sum(row.amounts.get(Quantity.ENERGY, 0.0) for row in after.rows) == pytest.approx(total, abs=1e-3)
     assert sum(sum(row.bars) for row in after.rows) == pytest.approx(total, abs=1e-3)
     used = sum(map(sum, groups.values()))
     assert {row.kind for row in after.rows} <= ({Kind.GROUP} if used else {Kind.GROUP, Kind.IDLE, Kind.UNATTRIBUTED})
     for row in after.rows:
         if row.kind is Kind.GROUP and used:
             share = sum(groups[row.key[0]]) / used
-            assert row.amounts[Column.ENERGY] == pytest.approx(total * share, abs=1e-3)
+            assert row.amounts[Quantity.ENERGY] == pytest.approx(total * share, abs=1e-3)
 
 
 def test_departments_have_the_sums_of_their_groups() -> None:
@@ -180,12 +180,12 @@ def test_departments_have_the_sums_of_their_groups() -> None:
     tally = Totals(CELLS)
     for name, values in {"a": [1.0] * 4, "b": [3.0] * 4, "c": [2.0] * 4, "d": [9.0] * 4}.items():
         add(tally, Part.GROUP, values, NAMESPACE, namespace=name)
-    add(tally, Part.GROUP, [7.0] * 4, NAMESPACE, Column.BUSY, namespace="c")
+    add(tally, Part.GROUP, [7.0] * 4, NAMESPACE, Quantity.BUSY, namespace="c")
     found = create_rows(tally, NAMESPACE, None, {"a": "law", "b": "art", "c": "law"})
 
     assert [(row.kind, row.key, dict(row.amounts)) for row in found.rows[:3]] == [
-        (Kind.GROUP, ("art",), {Column.ENERGY: 12}),
-        (Kind.GROUP, ("law",), {Column.ENERGY: 12, Column.BUSY: 28}),
-        (Kind.UNMAPPED, (), {Column.ENERGY: 36}),
+        (Kind.GROUP, ("art",), {Quantity.ENERGY: 12}),
+        (Kind.GROUP, ("law",), {Quantity.ENERGY: 12, Quantity.BUSY: 28}),
+        (Kind.UNMAPPED, (), {Quantity.ENERGY: 36}),
     ]
     assert (list(found.rows[1].bars), found.unmapped) == ([3.0] * 4, ("d",))

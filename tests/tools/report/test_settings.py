@@ -1,4 +1,4 @@
-"""What a report is set to, and what is refused."""
+"""The settings of a report, and values that are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from gpuledger.config import load as config
 from gpuledger.errors import ConfigError
-from gpuledger.tools.report.report import Prices
+from gpuledger.tools.report.rates import Rates
 from gpuledger.tools.report.settings import ReportSettings
 from gpuledger.tools.report.span import parse_moment
 
@@ -85,13 +85,13 @@ def test_prices() -> None:
     """What is not given is not known; what is, is exact."""
     given = settings(price="0.30", currency="EUR", carbon="250", pue="1.3", price_gpu_hour="2", gpu_hours="resident")
 
-    assert given.prices() == Prices(0.3, 2.0, "resident", "EUR", 250.0, 1.3)
-    assert settings().prices() == Prices()
+    assert given.prices() == Rates(0.3, 2.0, "EUR", "resident", 250.0, 1.3)
+    assert settings().prices() == Rates()
     assert settings(price_model="NVIDIA H200 = 2.5").prices().models == {"NVIDIA H200": 2.5}
 
 
 def test_a_month_that_is_not_over() -> None:
-    """The report knows, so that it can say so."""
+    """The report has a note."""
     for month, over in (("2026-10", True), ("2026-11", False), ("", True)):
         given = settings(month=month)
         assert given.is_month_over(given.span(NOW_MS)) is over
@@ -99,7 +99,7 @@ def test_a_month_that_is_not_over() -> None:
 
 @pytest.mark.parametrize("flags", [{}, {"price": "0.30", "from_": "2026-11-01", "top": "5", "step": "1h"}])
 def test_settings_printed_and_read_again_are_the_same(tmp_path: Path, flags: dict[str, str]) -> None:
-    """Prices too, which are no durations, and `from`, which is a word of Python."""
+    """Rates too, which are no durations, and `from`, which is a word of Python."""
     path = tmp_path / "report.yml"
     path.write_text(config.dump(settings(**flags)))
 
@@ -112,12 +112,12 @@ def test_settings_printed_and_read_again_are_the_same(tmp_path: Path, flags: dic
     [({}, "table"), ({"output": "a.csv"}, "csv"), ({"output": "a.JSON"}, "json"), ({"output": "a.html"}, "html"),
      ({"output": "a.txt"}, "table"), ({"output": "a", "format": "csv"}, "csv"), ({"format": "html"}, "html")],
 )  # fmt: skip
-def test_the_ending_says_what_to_write(flags: dict[str, str], form: str) -> None:
+def test_the_suffix_decides_the_format(flags: dict[str, str], form: str) -> None:
     """Unless --format does."""
     assert settings(**flags).output_format() == form
 
 
-def test_an_ending_that_says_nothing() -> None:
-    """Is said."""
+def test_a_suffix_of_no_format() -> None:
+    """It is an error."""
     with pytest.raises(ConfigError, match="set --format"):
         settings(output="report.pdf").output_format()

@@ -35,7 +35,7 @@ def test_chunks_cover_the_time_once(begin_ms: int, length_ms: int, step_ms: int,
 
 
 def test_moments_of_a_chunk_are_the_ends_of_its_cells() -> None:
-    """Prometheus is asked for the first, the last and the step; each answer is of the cell that ends there."""
+    """A range query has the first time, the last time and the step; each value is of the cell that ends there."""
     chunk = Chunk(first=7, begin_ms=1_000_000, step_ms=60_000, count=3)
 
     assert (chunk.first_s, chunk.last_s) == (1060.0, 1180.0)
@@ -86,7 +86,7 @@ def test_moments_are_utc_unless_they_say_otherwise(text: str, shown: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "1969-12-31", "2026-11-01T25:00", "7d"])
-def test_what_is_no_moment_is_said(text: str) -> None:
-    """With what would be right."""
+def test_invalid_times_are_refused(text: str) -> None:
+    """The error has the correction."""
     with pytest.raises(ValueError, match=r"is not a date; write it as 2026-11-01|is before 1970"):
         parse_moment(text)

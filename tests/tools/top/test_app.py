@@ -28,7 +28,7 @@ Keys = Pilot[None]
 
 
 class Still(Feed):
-    """A feed that says something new when it is told to."""
+    """A feed whose state is set by the test."""
 
     def __init__(self, one: Picture | None = None) -> None:
         super().__init__(Told({}), 1.0)
@@ -41,7 +41,7 @@ class Still(Feed):
         changed()
 
     def tell(self, one: Picture | None = None, lost: str = "") -> None:
-        """Another picture, or that it is lost."""
+        """Set the snapshot, or the reason why it is lost."""
         self.state = State(self.state.snapshot if one is None else decode(one), lost)
         self._changed()
 
@@ -289,7 +289,7 @@ def test_choosing_gpus() -> None:
 
 
 def test_compact_and_exited() -> None:
-    """One line a GPU; without those who have left."""
+    """One line per GPU; without exited processes."""
 
     async def scene(pilot: Keys, app: Top, _: Still) -> None:
         await press(pilot, "c")
@@ -314,8 +314,8 @@ def test_history_goes_on_while_it_is_looked_at() -> None:
     on(picture(gpu()), scene)
 
 
-def test_a_pause_holds_what_is_seen() -> None:
-    """What came in between is shown when it goes on."""
+def test_a_pause_freezes_the_screen() -> None:
+    """The newest snapshot is shown after the pause."""
 
     async def scene(pilot: Keys, app: Top, feed: Still) -> None:
         await press(pilot, "space")
@@ -330,8 +330,8 @@ def test_a_pause_holds_what_is_seen() -> None:
     on(busy(), scene)
 
 
-def test_a_lost_connection_is_told_and_recovers() -> None:
-    """What was last known stays; R asks at once."""
+def test_a_lost_connection_is_shown_and_recovers() -> None:
+    """The last snapshot stays; R reads at once."""
 
     async def scene(pilot: Keys, app: Top, feed: Still) -> None:
         feed.tell(lost="cannot reach n1")
@@ -348,7 +348,7 @@ def test_a_lost_connection_is_told_and_recovers() -> None:
 
 
 def test_before_anything_is_known() -> None:
-    """Where it asks, and why there is nothing."""
+    """The source, and the reason why there is no snapshot."""
 
     async def scene(pilot: Keys, app: Top, feed: Still) -> None:
         assert screen(app)[0] == "gpuledger  connecting to http://n1:9400 ..."
@@ -466,7 +466,7 @@ def test_a_view_can_be_given() -> None:
 
 
 def test_an_exporter_that_goes_and_comes_back() -> None:
-    """Over real sockets: why it is not there, its picture, why it is lost, its picture again."""
+    """Over real sockets: a reason, a snapshot, a reason again, a snapshot again."""
 
     def answer(_: Request) -> Response:
         return Response(200, [], json.dumps(busy()).encode())

@@ -84,8 +84,8 @@ def test_containers_fill_the_bar_where_processes_are_not_shown() -> None:
     assert drawn(shown) == "########........"
 
 
-def test_who_is_not_shown_one_by_one_fills_the_bar_too() -> None:
-    """What the driver lists of others is not free."""
+def test_processes_without_a_row_fill_the_bar_too() -> None:
+    """Memory of processes without a row is not free."""
     one = gpu(memory=memory(known_bytes=80 * GIB))
     shown = shown_as(picture(one, processes=[process(1, unit="a.service", memory_bytes=40 * GIB)]))
 

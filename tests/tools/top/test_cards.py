@@ -1,4 +1,4 @@
-"""What stands above the table."""
+"""The lines above the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cards(shown: Snapshot, screen: Screen = SMALL, rows: int = 8) -> list[str]:
 
 
 def test_a_card() -> None:
-    """Who, memory against all of it, load, power against its limit, heat."""
+    """Name, memory of its total, utilization, power of its limit, temperature."""
     assert cards(shown_as(picture(gpu(), node="n")))[:3] == [
         "GPU 0  NVIDIA H200  50C",
         "  mem   ......................................................  80.0 / 160.0 GiB",
@@ -69,8 +69,8 @@ def test_a_gpu_that_does_not_answer_says_why() -> None:
     assert cards(shown, Screen(columns=50, glyphs=ASCII)) == ["0  GPU is lost"]
 
 
-def test_a_gpu_that_says_nothing_has_no_zeros() -> None:
-    """Dashes."""
+def test_a_gpu_without_values_has_dashes() -> None:
+    """Unknown values are not 0."""
     silent = gpu(memory={}, utilization_ratio=None, power_watts=None, temperatures_celsius={})
     lines = cards(shown_as(picture(silent)))
 
@@ -80,7 +80,7 @@ def test_a_gpu_that_says_nothing_has_no_zeros() -> None:
 
 
 def test_instances_have_their_profile() -> None:
-    """So that they can be told from their GPU."""
+    """They are distinguishable from their GPU."""
     lines = cards(
         shown_as(picture(gpu(uuid="MIG-1", mig_profile="1g.10gb"))), Screen(columns=80, glyphs=ASCII, compact=True)
     )
@@ -88,8 +88,8 @@ def test_instances_have_their_profile() -> None:
     assert lines[0].startswith("0/1g.10gb ")
 
 
-def test_no_gpu_is_said() -> None:
-    """Unless the driver is down, which says more."""
+def test_no_gpu_has_a_line() -> None:
+    """Except while the driver is down, which has its own line."""
     down = {"up": False, "reason": "no library"}
 
     assert cards(shown_as(picture())) == ["no GPU"]

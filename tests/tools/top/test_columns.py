@@ -1,4 +1,4 @@
-"""Columns: which there are in a width, and what stands in them."""
+"""The columns that fit into a width, and their cells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuledger.tools.top.columns import BY_NAME, COLUMNS, View, fit, headings, summary
 from gpuledger.tools.top.columns import cells as row_cells
-from gpuledger.tools.top.rows import GROUPINGS, Choice, Row, rows
+from gpuledger.tools.top.rows import GROUPINGS, Choice, TableRow, rows
 from gpuledger.tools.top.text import ASCII, UNICODE, Glyphs, cells, plain
 from tests.web.snapshot.pictures import busy, shown_as
 
@@ -21,7 +21,7 @@ def names(grouping: str, columns: int) -> list[str]:
 
 
 def test_what_matters_most_is_there_in_any_width() -> None:
-    """Who and how much memory; then work and power; then the rest."""
+    """Owner and memory first; then SM share and power; then the others."""
     assert names("process", 1) == ["owner"]
     assert names("process", 20) == names("process", 33) == ["owner", "mem"]
     assert names("process", 80) == ["gpu", "pid", "owner", "process", "mem", "sm", "watts", "energy", "how"]
@@ -41,8 +41,8 @@ def test_lines_are_as_wide_as_the_layout(grouping: str, columns: int, glyphs: Gl
     assert cells(" ".join(lines[0])) <= columns
 
 
-def cell(row: Row, name: str, columns: int = 200) -> str:
-    """What stands in a column of a row."""
+def cell(row: TableRow, name: str, columns: int = 200) -> str:
+    """The text of a column in a row."""
     fitting = fit("process", columns)
     texts = {
         column.name: text for (column, _), (text, _) in zip(fitting, row_cells(fitting, row, UNICODE), strict=True)
@@ -79,8 +79,8 @@ def test_the_method_is_a_sign_alone_where_there_is_little_room() -> None:
     assert [cell(row, "how", 80) for row in PROCESSES[:3]] == ["=", "~", "~"]
 
 
-def test_gpus_are_told_in_short() -> None:
-    """As ranges."""
+def test_gpus_are_shown_as_ranges() -> None:
+    """Neighbouring indexes become one range."""
     (row,) = (row for row in rows(shown_as(busy()), Choice("pod")) if row.owner == "ml/train-0")
 
     assert BY_NAME["gpu"].text(row, UNICODE) == "0-1"

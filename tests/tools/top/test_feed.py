@@ -1,15 +1,23 @@
-"""Where pictures come from."""
+"""Sources of snapshots, and polling."""
 
 from __future__ import annotations
 
+import os
 import random
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 
 from gpuledger.books import Books
 from gpuledger.errors import LostError
-from gpuledger.tools.top.feed import Feed, State, Ticks
+from gpuledger.model import HostUse
+from gpuledger.owners.kernel.procfs import Procfs
+from gpuledger.tools.top.columns import COLUMNS, View, fit
+from gpuledger.tools.top.feed import Feed, Host, State, Ticks
+from gpuledger.tools.top.pages import once
+from gpuledger.tools.top.rows import TREE, Choice, rows
 from gpuledger.web.snapshot.codec import decode
 from tests.builders import World
 from tests.runtime.clock import Clock as Waited
@@ -29,7 +37,7 @@ class Clock:
 
 
 def test_what_was_last_known_stays_when_the_connection_is_lost() -> None:
-    """With why, until there is an answer again."""
+    """With the reason, until there is a new snapshot."""
     clock = Clock()
     feed = Feed(Told(picture(gpu()), LostError("cannot reach n1"), picture(gpu(1))), 1.0, monotonic=clock)
 
@@ -59,8 +67,8 @@ def test_a_source_that_does_not_answer_is_polled_with_backoff(monkeypatch: pytes
     assert polls == [(0, "a"), (1, "b"), (3, "c"), (5, "d"), (6, "")]
 
 
-def test_other_answers_cost_the_news_alone() -> None:
-    """No picture, another version, a bug."""
+def test_other_responses_keep_the_last_snapshot() -> None:
+    """No snapshot, another version, a bug."""
     clock = Clock()
     feed = Feed(Told({"a": 1}, {"version": 7}, RuntimeError("\x1b[2J")), 1.0, monotonic=clock)
 
@@ -74,8 +82,8 @@ def test_other_answers_cost_the_news_alone() -> None:
     assert said[2] == "RuntimeError: \\x1b[2J"
 
 
-def test_it_goes_on_in_the_background_until_it_is_stopped() -> None:
-    """Each try is told."""
+def test_polling_continues_until_it_is_stopped() -> None:
+    """Each poll is announced."""
     come = threading.Semaphore(0)
     feed = Feed(Told(picture(gpu())), 0.001)
 
@@ -100,8 +108,8 @@ def test_power_is_a_mean_over_three_seconds() -> None:
     assert watts[5] == 0
 
 
-def test_a_clock_that_is_set_back_costs_one_picture_its_power() -> None:
-    """An hour back: ticks of before are not kept until time is there again, and power is told at the next tick."""
+def test_after_a_clock_is_set_back_one_snapshot_has_no_power() -> None:
+    """Set back by an hour: earlier ticks are dropped, and the next snapshot has power again."""
     world, books = World(), Books()
     ticks = [world.tick(7), world.tick(7, mj=100_000, work={7: 50}), world.tick(7, mj=100_000, work={7: 50})]
     ticks += [world.tick(7, mj=100_000, after_s=after_s, work={7: 50}) for after_s in (-3600, 1, 1)]
@@ -114,7 +122,7 @@ def test_a_clock_that_is_set_back_costs_one_picture_its_power() -> None:
     assert len(source._ticks) == 3
 
 
-def test_an_exporter_that_answers_with_old_readings_is_told() -> None:
+def test_an_exporter_without_new_snapshots_is_reported() -> None:
     """Not at once: a reading is there for its interval, and a slow one takes longer."""
     clock = Clock()
     old, new = picture(gpu()), picture(gpu(), time=picture()["time"] + 60)
@@ -135,3 +143,70 @@ def test_an_exporter_that_answers_with_old_readings_is_told() -> None:
     clock.now += 20
     feed.step()
     assert feed.state.lost == ""
+
+
+S = 10**9
+
+
+def source(host: Host, *pids: int) -> Ticks:
+    """Snapshots of a world with these processes."""
+    world, books = World(), Books()
+    return Ticks(lambda: books.book(world.tick(*pids)), "n1", host)
+
+
+def test_cpu_is_a_rate_and_memory_is_not() -> None:
+    """1.5 s of CPU time in a second are 150 %; the first reading has no rate; a reused pid has nothing."""
+    clock = Clock()
+    uses = {7: HostUse(1, 5 * S, 2 << 30), 8: HostUse(99, 5 * S, 1 << 30)}
+    ticks = source(Host(uses.get, monotonic_ns=lambda: round(clock() * S)), 7, 8)
+
+    first = rows(ticks(), Choice())
+    clock.now += 1
+    uses[7] = HostUse(1, 5 * S + 3 * S // 2, 3 << 30)
+    second = rows(ticks(), Choice())
+
+    assert [(row.cpu, row.host_bytes) for row in first] == [(None, 2 << 30), (None, None)]
+    assert [(row.cpu, row.host_bytes) for row in second] == [(1.5, 3 << 30), (None, None)]
+    uses.clear()
+    assert [row.cpu for row in rows(ticks(), Choice())] == [None, None]
+
+
+def test_a_process_on_two_gpus_counts_once() -> None:
+    """In the row of its user, and in a tree."""
+    shown = source(Host({7: HostUse(1, 0, 1 << 30)}.get), 7)()
+    twice = replace(shown, processes=(shown.processes[0], replace(shown.processes[0], uuid="GPU-b")))
+
+    (row,) = rows(twice, Choice("user"))
+    branch, *leaves = rows(twice, Choice(TREE))
+    assert row.host_bytes == branch.host_bytes == 1 << 30
+    assert [leaf.branch for leaf in leaves] == [branch.key] * 2
+
+
+def test_this_process_can_be_read() -> None:
+    """The real /proc: memory of this interpreter, and the CPU time that the test burns."""
+    procfs = Procfs()
+    before = procfs.host_use(os.getpid())
+    deadline = time.process_time() + 0.1
+    while time.process_time() < deadline:
+        pass
+    after, facts = procfs.host_use(os.getpid()), procfs.look(os.getpid())
+
+    assert before is not None
+    assert after is not None
+    assert facts is not None
+    assert after.cpu_ns - before.cpu_ns >= 5 * 10**7
+    assert 10 << 20 < after.memory_bytes < 100 << 30
+    assert after.start_ticks == facts.start_ticks
+    assert procfs.host_use(2**22 + 1) is None
+
+
+def test_columns_of_the_host_are_there_only_for_this_host() -> None:
+    """Not for another exporter nor a recording, which know nothing of it."""
+    shown = source(Host({7: HostUse(1, 0, 5 << 29)}.get), 7)()
+
+    local = once(shown, View(host=True), columns=200, colour=False, utf8=True)
+    assert "HOST GiB" in local
+    assert " 2.50 " in local
+    assert "HOST GiB" not in once(shown, View(), columns=200, colour=False, utf8=True)
+    assert {column.name for column, _ in fit("pod", 250, host=True)}.isdisjoint({"cpu", "host"})
+    assert {column.name for column in COLUMNS if column.is_of_host} == {"cpu", "host"}

@@ -1,4 +1,4 @@
-"""One picture as text."""
+"""One snapshot as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.web.snapshot.pictures import HOSTILE, MANY, PICTURES, Picture, busy, 
 
 
 def test_the_demo_on_a_small_screen() -> None:
-    """GPU, sums and everybody on it."""
+    """The GPU, the sums and all rows."""
     text = once(demo(12), View(), columns=80, colour=False, utf8=True)
 
     lines = text.splitlines()
@@ -53,12 +53,12 @@ def test_a_fix_is_there_to_the_last_word() -> None:
     lines = text.splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("docker: "))
     last = next(at for at, line in enumerate(lines) if line.startswith("GPU 0 "))
-    told = lines[first:last]
-    assert max(map(len, told)) <= 60
-    assert " ".join(line.strip() for line in told).startswith(f"docker: {what.strip()} fix: {fix[:60]}")
-    assert "".join("".join(told).split()).endswith("again" + "x" * 150)
-    assert told[1].startswith("  ")
-    assert told[-1].startswith(" " * 7)
+    shown = lines[first:last]
+    assert max(map(len, shown)) <= 60
+    assert " ".join(line.strip() for line in shown).startswith(f"docker: {what.strip()} fix: {fix[:60]}")
+    assert "".join("".join(shown).split()).endswith("again" + "x" * 150)
+    assert shown[1].startswith("  ")
+    assert shown[-1].startswith(" " * 7)
 
 
 def test_nothing_is_cropped() -> None:

@@ -17,24 +17,26 @@ from gpuledger.web.snapshot.codec import decode
 from tests.web.snapshot.pictures import GIB, MANY, NOW, PICTURES, Picture, busy, gpu, picture, process, shown_as
 
 
-def told(grouping: str, owner: str, one: Picture | None = None) -> list[str]:
-    """The lines about a row."""
+def lines_about(grouping: str, owner: str, one: Picture | None = None) -> list[str]:
+    """The details of a row."""
     (row,) = (row for row in rows(shown_as(one or busy()), Choice(grouping)) if row.owner == owner)
     return [plain(line).strip() for line in details(row, UNICODE)]
 
 
-def test_energy_is_told_by_method() -> None:
+def test_energy_by_method() -> None:
     """Which of it is measured, which is estimated, and how sure that is."""
-    lines = told("pod", "ml/train-0")
+    lines = lines_about("pod", "ml/train-0")
 
     assert "9.00 kJ measured: exclusive" in lines
     assert "4.00 kJ estimated: sm_time" in lines
-    assert "standard deviation of its share: ±25 %" in told("pod", "ml/chat-1") + told("process", "ml/chat-1/main")
+    assert "standard deviation of its share: ±25 %" in lines_about("pod", "ml/chat-1") + lines_about(
+        "process", "ml/chat-1/main"
+    )
 
 
 def test_every_field_is_there() -> None:
-    """Of everybody behind the row, but for what is empty."""
-    lines = told("process", "ml/chat-1/main")
+    """All fields of the processes and containers in the row, except for empty ones."""
+    lines = lines_about("process", "ml/chat-1/main")
 
     assert "process 13 on GPU 0" in lines
     assert [line.split() for line in lines if line.startswith("user ")] == [["user", "eve"]]
@@ -68,7 +70,7 @@ def test_help_says_what_is_omitted_and_why() -> None:
 
 def test_inferred_memory_is_called_so() -> None:
     """Beside what the driver lists."""
-    lines = told("container", "hidden")
+    lines = lines_about("container", "hidden")
 
     assert "4.00 GiB inferred" in lines
     assert lines[2].endswith("– GiB listed by the driver")  # noqa: RUF001
@@ -78,18 +80,18 @@ def test_a_large_group_ends() -> None:
     """With how many more there are."""
     many = picture(gpu(), processes=[process(n, user="eve") for n in range(1, MAX_USES + 9)])
 
-    assert told("user", "eve", many)[-1] == "and 8 more"
+    assert lines_about("user", "eve", many)[-1] == "and 8 more"
 
 
-def test_who_has_left_is_said() -> None:
+def test_an_exited_process_is_marked() -> None:
     """Its energy stays for a while."""
-    assert told("process", "host")[0] == "host  has exited"
+    assert lines_about("process", "host")[0] == "host  has exited"
 
 
 @MANY
 @given(PICTURES)
 def test_nothing_commands_the_terminal(one: Picture) -> None:
-    """Neither names nor values nor the names of fields nobody knows."""
+    """Names and values contain no control characters."""
     one["processes"] = [{**p, "\x1b[2J": "\x1b[2J"} for p in one["processes"]]
 
     for row in rows(decode(one), Choice()):

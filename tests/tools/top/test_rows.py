@@ -1,4 +1,4 @@
-"""Who is shown together, in which order, and what they use in all."""
+"""Rows: grouping, order and sums."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice, Row, is_match, ordered, rows
+from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice, TableRow, is_match, ordered, rows
 from gpuledger.web.snapshot.codec import decode
 from gpuledger.web.snapshot.schema import sum_known
 from tests.web.snapshot.pictures import GIB, MANY, PICTURES, Picture, busy, container, demo, gpu, pod, process, shown_as
 from tests.web.snapshot.pictures import picture as made
 
 
-def by(grouping: str, **more: object) -> dict[str, Row]:
+def by(grouping: str, **more: object) -> dict[str, TableRow]:
     """The rows of the busy host, by their owners."""
     choice = replace(Choice(grouping), **more)  # type: ignore[arg-type]
     found = rows(shown_as(busy()), choice)
     return {row.owner: row for row in found}
 
 
-def test_one_row_a_process_and_whoever_only_holds_memory() -> None:
-    """In the words of whoever owns it, and why nobody does."""
+def test_one_row_per_process_and_per_container_with_inferred_memory() -> None:
+    """Each row has the display name of its owner, or the reason why the owner is unknown."""
     found = rows(shown_as(busy()), Choice())
 
     assert [(row.pid, row.owner) for row in found] == [
@@ -59,12 +59,12 @@ def test_a_pod_on_two_gpus_is_one_row() -> None:
     ],
 )  # fmt: skip
 def test_groupings(grouping: str, owners: list[str]) -> None:
-    """Everybody is in one group, also who has no container, pod or user."""
+    """Each process is in one group, also without a container, pod or user."""
     assert list(by(grouping)) == owners
 
 
-def test_what_is_not_known_is_no_zero() -> None:
-    """A sum leaves out who does not tell; where nobody does, there is none."""
+def test_an_unknown_value_is_not_0() -> None:
+    """A sum leaves unknown values out; if all are unknown, there is no sum."""
     assert by("pod")["ml/chat-1"].watts is None
     assert by("user")["root"].known_bytes is None
     assert by("namespace")["(no namespace)"].watts == 0.0
@@ -73,7 +73,7 @@ def test_what_is_not_known_is_no_zero() -> None:
 
 
 def test_energy_is_not_known_where_the_gpu_has_no_meter() -> None:
-    """Nothing booked on a GPU with one is 0 J; on one without, nobody knows."""
+    """No booked energy is 0 J on a GPU with a meter, and unknown on one without."""
     metered, silent = gpu(0), gpu(1, energy={"joules": None})
 
     first, second = rows(shown_as(made(metered, silent, processes=[process(1, 0), process(2, 1)])), Choice())
@@ -103,7 +103,7 @@ def test_containers_of_one_name_are_apart() -> None:
 
 
 def test_choosing() -> None:
-    """One GPU, some words, only who is still there."""
+    """One GPU, some words, without exited processes."""
     assert list(by("container", gpu=1)) == ["ml/train-0/main", "unknown"]
     assert list(by("container", filter="ML chat")) == ["ml/chat-1/main"]
     assert list(by("process", filter="python3 eve")) == ["ml/chat-1/main"]

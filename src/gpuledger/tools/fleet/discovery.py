@@ -57,15 +57,7 @@ class Discovery:
         self._body: bytes | None = None
         self._reason = "not queried yet"
         self._state_log = StateLog(log)
-        self._poller = Poller("targets", self.step, lambda: refresh_s)
-
-    def start(self) -> None:
-        """Start refreshing."""
-        self._poller.start()
-
-    def stop(self) -> None:
-        """Stop refreshing; does not wait for a query in progress."""
-        self._poller.stop()
+        self.poller = Poller("targets", self.step, lambda: refresh_s)
 
     def step(self) -> bool:
         """Refresh once; whether it succeeded. A failure keeps the last targets."""

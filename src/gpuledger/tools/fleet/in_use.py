@@ -35,7 +35,7 @@ HOLDER_LABELS = frozenset((
 
 
 @dataclass(slots=True)
-class Holder:
+class GpuHolder:
     """An owner with a process on a GPU, or with an allocation of it."""
 
     label_values: LabelValues
@@ -43,7 +43,7 @@ class Holder:
     """Utilization in this holder's series, if the query returns one series per holder."""
     memory: float | None = None
     allocated: bool = False
-    resident: bool = False
+    resident: float = 0.0
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Gpu:
     allocated: bool = False
     resident: float = 0.0
     """1 if a process is on it; over a window, the share of time with a process."""
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[GpuHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Usage:
         return self.gpus - self.in_use
 
 
-class Row(NamedTuple):
+class Member(NamedTuple):
     """A GPU as a member of one group."""
 
     key: Key
@@ -98,11 +98,11 @@ def summarize(gpus: Collection[Gpu], rule: str, groupings: Sequence[Key], held: 
     `held` are the holder labels: grouped by one of them, a GPU counts once for each holder, and is in use there if that
     holder uses it. A GPU without a value for one of the labels is in no group.
     """
-    yield _usage(CLUSTER, (), [_row((), gpu, rule) for gpu in gpus])
+    yield _usage(CLUSTER, (), [_member((), gpu, rule) for gpu in gpus])
     for grouping in groupings:
         sources = sources_of(grouping)
         if set(held).isdisjoint(grouping):
-            rows = [_row(key, gpu, rule) for gpu in gpus if all(key := _key(sources, gpu.labels))]
+            rows = [_member(key, gpu, rule) for gpu in gpus if all(key := _key(sources, gpu.labels))]
         else:
             rows = [row for gpu in gpus if gpu.holders for row in _held(gpu, rule, sources, held)]
         rows.sort(key=KEY)
@@ -110,7 +110,7 @@ def summarize(gpus: Collection[Gpu], rule: str, groupings: Sequence[Key], held: 
             yield _usage("+".join(grouping), key, list(members))
 
 
-def _usage(by: str, key: Key, rows: list[Row]) -> Usage:
+def _usage(by: str, key: Key, rows: list[Member]) -> Usage:
     """Uses exact sums, so that the result does not depend on the order of GPUs."""
     used = [row for row in rows if row.weight > 0]
     utilization, memory = 0.0, None if used else 0.0
@@ -129,9 +129,9 @@ def _usage(by: str, key: Key, rows: list[Row]) -> Usage:
     )
 
 
-def _row(key: Key, gpu: Gpu, rule: str) -> Row:
+def _member(key: Key, gpu: Gpu, rule: str) -> Member:
     weight = in_use(rule, gpu.utilization, gpu.resident, allocated=gpu.allocated)
-    return Row(key, gpu.utilization, gpu.memory, weight, gpu.allocated)
+    return Member(key, gpu.utilization, gpu.memory, weight, gpu.allocated)
 
 
 def sources_of(grouping: Key) -> Sources:
@@ -139,9 +139,9 @@ def sources_of(grouping: Key) -> Sources:
     return tuple([SOURCES.get(name, (name,)) for name in grouping])
 
 
-def _held(gpu: Gpu, rule: str, sources: Sources, held: Key) -> Iterator[Row]:
+def _held(gpu: Gpu, rule: str, sources: Sources, held: Key) -> Iterator[Member]:
     """The GPU as a member of each group of its holders."""
-    groups: dict[Key, list[Holder]] = {}
+    groups: dict[Key, list[GpuHolder]] = {}
     for holder in gpu.holders:
         if all(key := _key(sources, {**gpu.labels, **dict(zip(held, holder.label_values, strict=True))})):
             groups.setdefault(key, []).append(holder)
@@ -151,9 +151,9 @@ def _held(gpu: Gpu, rule: str, sources: Sources, held: Key) -> Iterator[Row]:
         utilization = max(own) if own else gpu.utilization
         memory = max(memories) if memories else gpu.memory
         allocated = True in [h.allocated for h in holders]
-        resident = gpu.resident if True in [h.resident for h in holders] else 0.0
+        resident = gpu.resident if any(h.resident > 0 for h in holders) else 0.0
         weight = in_use(rule, utilization, resident, allocated=allocated)
-        yield Row(key, utilization, memory, weight, allocated)
+        yield Member(key, utilization, memory, weight, allocated)
 
 
 def _key(sources: Sources, labels: Mapping[str, str | None]) -> Key:
@@ -161,7 +161,7 @@ def _key(sources: Sources, labels: Mapping[str, str | None]) -> Key:
     return tuple([next(filter(None, map(labels.get, names)), "") for names in sources])
 
 
-class Join:
+class GpuJoin:
     """Joins the results of several queries by GPU. Only GPUs with a utilization count; of several series, the highest.
 
     `wanted` are the labels to keep. Results are added in parts, by the names in Queries, utilization first.
@@ -170,7 +170,7 @@ class Join:
     def __init__(self, wanted: Iterable[str]) -> None:
         names = set(wanted)
         self.held = tuple(sorted(names & HOLDER_LABELS))
-        """The holder labels, in the order of Holder.label_values."""
+        """The holder labels, in the order of GpuHolder.label_values."""
         self._about = tuple(sorted(names - HOLDER_LABELS))
         self._by_uuid = "uuid" in names
         self._gpus: dict[GpuId, Gpu] = {}
@@ -194,11 +194,11 @@ class Join:
             if name == "info":
                 gpu.labels = self._shared({**labels, **gpu.labels} if gpu.labels else labels)
                 continue
-            _update_gpu(gpu, name, value)
+            _update(gpu, name, value)
             if (holder := self._holder(gpu, labels)) is not None:
-                _update_holder(holder, name, value)
+                _update(holder, "resident" if name == "residents" else name, value)
 
-    def _holder(self, gpu: Gpu, labels: Mapping[str, str]) -> Holder | None:
+    def _holder(self, gpu: Gpu, labels: Mapping[str, str]) -> GpuHolder | None:
         """The holder in the labels of a series; None if there is none."""
         if not labels or not self.held:
             return None
@@ -208,7 +208,7 @@ class Join:
         for holder in gpu.holders:
             if holder.label_values is label_values:
                 return holder
-        holder = Holder(label_values)
+        holder = GpuHolder(label_values)
         gpu.holders = (*gpu.holders, holder)
         return holder
 
@@ -220,26 +220,15 @@ class Join:
         return shared
 
 
-def _update_gpu(gpu: Gpu, name: str, value: float) -> None:
+def _update(use: Gpu | GpuHolder, name: str, value: float) -> None:
     if name == "utilization":
-        gpu.utilization = max(gpu.utilization, value)
+        use.utilization = _larger(use.utilization, value)
     elif name == "memory":
-        gpu.memory = _larger(gpu.memory, value)
+        use.memory = _larger(use.memory, value)
     elif name == "allocated":
-        gpu.allocated = gpu.allocated or value > 0
+        use.allocated = use.allocated or value > 0
     elif name == "resident":
-        gpu.resident = max(gpu.resident, value)
-
-
-def _update_holder(holder: Holder, name: str, value: float) -> None:
-    if name == "utilization":
-        holder.utilization = _larger(holder.utilization, value)
-    elif name == "memory":
-        holder.memory = _larger(holder.memory, value)
-    elif name == "allocated":
-        holder.allocated = holder.allocated or value > 0
-    else:
-        holder.resident = holder.resident or value > 0
+        use.resident = max(use.resident, value)
 
 
 def _larger(before: float | None, now: float) -> float:

@@ -13,7 +13,7 @@ from gpuledger.errors import PrometheusError
 from gpuledger.model.in_use import ALLOCATED, BUSY
 from gpuledger.runtime.poller import Poller
 from gpuledger.runtime.statelog import StateLog
-from gpuledger.tools.fleet.in_use import Gpu, Join, Key, Usage, sources_of, summarize
+from gpuledger.tools.fleet.in_use import Gpu, GpuJoin, Key, Usage, sources_of, summarize
 from gpuledger.tools.fleet.pages import FleetState
 from gpuledger.tools.fleet.queries import FleetQueries
 from gpuledger.tools.prometheus.answer import Answer
@@ -49,15 +49,7 @@ class Refresh:
         self._state = FleetState(percent=plan.percent)
         self._good_at = self._tried_at = monotonic()
         self._took_s = 0.0
-        self._poller = Poller(NAME, self._poll, lambda: max(0.0, plan.refresh_s - self._took_s))
-
-    def start(self) -> None:
-        """Start refreshing."""
-        self._poller.start()
-
-    def stop(self) -> None:
-        """Stop refreshing; does not wait for a query in progress."""
-        self._poller.stop()
+        self.poller = Poller(NAME, self._poll, lambda: max(0.0, plan.refresh_s - self._took_s))
 
     @property
     def state(self) -> FleetState:
@@ -108,7 +100,7 @@ class Refresh:
 
     def _query(self) -> FleetState:
         plan = self._plan
-        join = Join(name for grouping in plan.groupings for names in sources_of(grouping) for name in names)
+        join = GpuJoin(name for grouping in plan.groupings for names in sources_of(grouping) for name in names)
         counts: dict[str, int] = {}
         warnings: dict[str, None] = {}
         dropped, time_s = 0, None

@@ -32,12 +32,6 @@ def grouping(text: str) -> Key:
     return names
 
 
-def by(text: str) -> str:
-    """A grouping; returns the text unchanged."""
-    grouping(text)
-    return text
-
-
 # fmt: off
 @dataclass(frozen=True)
 class FleetSettings(PrometheusSettings):
@@ -46,7 +40,7 @@ class FleetSettings(PrometheusSettings):
     in_use: str = _in_use("in-use", BUSY, f"When a GPU counts as in use: {', '.join(RULES)}.", parsers.OneOf(*RULES),
         "RULE")
     by: tuple[str, ...] = _in_use("by", (), "Additional grouping: a label, or several joined by +. Can be repeated.",
-        by, "LABELS", many=True)
+        parsers.checked(grouping), "LABELS", many=True)
     window: float = _in_use("window", 0.0,
         "Average over this window, from gpuledger's counters; 0s uses the last scrape.", parsers.between("0s", "1d"),
         "DURATION")

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from gpuledger.catalog import metrics
 from gpuledger.model import IDLE_REASONS
 from gpuledger.model.owners import Owner
-from gpuledger.tools.prometheus.answer import Series
+from gpuledger.tools.prices import Prices
+from gpuledger.tools.prometheus.answer import Series, label, node_of
 from gpuledger.tools.prometheus.expression import series
+from gpuledger.tools.text import JOULES_PER_KWH
 from gpuledger.web.snapshot.build import free_command
 from gpuledger.web.snapshot.schema import Snapshot
 
-JOULES_PER_KWH = 3.6e6
 QUERIES = {
     "idle_since": metrics.gpu_allocation_idle_since_timestamp_seconds,
     "gpu_seconds": metrics.gpu_allocation_idle_period_gpu_seconds,
@@ -23,24 +24,11 @@ QUERIES = {
 }
 """PromQL of each value of an idle allocation."""
 OWNER_LABELS = ("namespace", "pod", "container")
+OWNER = (*OWNER_LABELS, "container_id", "job")
+"""Fields of an owner that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices of a kWh and of a GPU-hour; None if not given."""
-
-    kwh: float | None = None
-    gpu_hour: float | None = None
-    currency: str = ""
-
-    def cost(self, gpu_hours: float, kwh: float | None) -> float | None:
-        """The cost of idle hours and energy; None without prices, or if the energy is priced and unknown."""
-        if (self.kwh is None and self.gpu_hour is None) or (self.kwh is not None and kwh is None):
-            return None
-        return (self.kwh or 0.0) * (kwh or 0.0) + (self.gpu_hour or 0.0) * gpu_hours
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IdleRow:
     """An allocation that is idle now. Hours and energy are those since it was last busy."""
 
@@ -51,11 +39,31 @@ class IdleRow:
     state: str
     idle_since: float
     """Unix time."""
-    idle_seconds: float
-    gpu_hours: float
-    kwh: float | None
-    cost: float | None
+    now_s: float
+    gpu_seconds: float
+    joules: float | None
+    prices: Prices
     shared_by: int
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long it is idle."""
+        return max(0.0, self.now_s - self.idle_since)
+
+    @property
+    def gpu_hours(self) -> float:
+        """Idle hours, as a part of the whole GPU."""
+        return self.gpu_seconds / 3600
+
+    @property
+    def kwh(self) -> float | None:
+        """Energy while it was idle."""
+        return None if self.joules is None else self.joules / JOULES_PER_KWH
+
+    @property
+    def cost(self) -> float | None:
+        """The cost of hours and energy."""
+        return self.prices.cost(self.gpu_hours, self.kwh)
 
     @property
     def command(self) -> str:
@@ -65,33 +73,23 @@ class IdleRow:
 
 def rows_of_node(snapshot: Snapshot, prices: Prices) -> list[IdleRow]:
     """The idle allocations of one exporter."""
-    rows = []
-    for row in snapshot.allocations:
-        if row.idle_since is None or row.state not in IDLE_REASONS:
-            continue
-        hours, kwh = row.period_gpu_seconds / 3600, _kwh(row.period_joules)
-        rows.append(
-            IdleRow(
-                node=snapshot.node,
-                gpu=str(row.gpu),
-                uuid=row.uuid,
-                owner=Owner(
-                    namespace=row.namespace,
-                    pod=row.pod,
-                    container=row.container,
-                    container_id=row.container_id,
-                    job=row.job,
-                ),
-                state=row.state,
-                idle_since=row.idle_since,
-                idle_seconds=max(0.0, snapshot.time - row.idle_since),
-                gpu_hours=hours,
-                kwh=kwh,
-                cost=prices.cost(hours, kwh),
-                shared_by=row.shared_by,
-            )
+    return [
+        IdleRow(
+            node=snapshot.node,
+            gpu=str(row.gpu),
+            uuid=row.uuid,
+            owner=Owner(**{name: getattr(row, name) for name in OWNER}),
+            state=row.state,
+            idle_since=row.idle_since,
+            now_s=snapshot.time,
+            gpu_seconds=row.period_gpu_seconds,
+            joules=row.period_joules,
+            prices=prices,
+            shared_by=row.shared_by,
         )
-    return rows
+        for row in snapshot.allocations
+        if row.idle_since is not None and row.state in IDLE_REASONS
+    ]
 
 
 def rows_of_fleet(answers: Mapping[str, Iterable[Series]], now_s: float, prices: Prices) -> list[IdleRow]:
@@ -99,30 +97,26 @@ def rows_of_fleet(answers: Mapping[str, Iterable[Series]], now_s: float, prices:
 
     An exporter that is scraped twice counts once.
     """
-    values = {name: {_key(entry.labels): entry for entry in answer} for name, answer in answers.items()}
-    rows = []
-    for key, state in values["state"].items():
-        since, seconds = values["idle_since"].get(key), values["gpu_seconds"].get(key)
-        if since is None or seconds is None:
-            continue
-        joules, shared_by = values["joules"].get(key), values["shared_by"].get(key)
-        hours, kwh = seconds.value / 3600, _kwh(None if joules is None else joules.value)
-        rows.append(
-            IdleRow(
-                node=node_of(since.labels),
-                gpu=since.labels.get("gpu", ""),
-                uuid=since.labels.get("uuid", ""),
-                owner=_owner(since.labels),
-                state=state.labels["state"],
-                idle_since=since.value,
-                idle_seconds=max(0.0, now_s - since.value),
-                gpu_hours=hours,
-                kwh=kwh,
-                cost=prices.cost(hours, kwh),
-                shared_by=1 if shared_by is None else round(shared_by.value),
-            )
+    values = {name: {_key(labels): value for labels, value in answer} for name, answer in answers.items()}
+    labels = {_key(labels): labels for labels, _ in answers["idle_since"]}
+    states = {_key(labels): labels["state"] for labels, _ in answers["state"]}
+    return [
+        IdleRow(
+            node=node_of(labels[key]),
+            gpu=labels[key].get("gpu", ""),
+            uuid=labels[key].get("uuid", ""),
+            owner=_owner(labels[key]),
+            state=state,
+            idle_since=values["idle_since"][key],
+            now_s=now_s,
+            gpu_seconds=values["gpu_seconds"][key],
+            joules=values["joules"].get(key),
+            prices=prices,
+            shared_by=round(values["shared_by"].get(key, 1)),
         )
-    return rows
+        for key, state in states.items()
+        if key in values["idle_since"] and key in values["gpu_seconds"]
+    ]
 
 
 def ranked(rows: Iterable[IdleRow], min_s: float) -> list[IdleRow]:
@@ -131,15 +125,6 @@ def ranked(rows: Iterable[IdleRow], min_s: float) -> list[IdleRow]:
     return sorted(
         long, key=lambda row: (-(row.cost or 0.0), -row.gpu_hours, row.node, row.uuid, row.owner.display_name)
     )
-
-
-def _kwh(joules: float | None) -> float | None:
-    return None if joules is None else joules / JOULES_PER_KWH
-
-
-def label(labels: Mapping[str, str], name: str) -> str:
-    """A label of the exporter; a Prometheus without honor_labels renames it to exported_..."""
-    return labels.get(f"exported_{name}", labels.get(name, ""))
 
 
 def _key(labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -161,10 +146,3 @@ def pod_owner(labels: Mapping[str, str], container_id: str = "") -> Owner:
     """The owner as the labels name it."""
     namespace, pod, container = (label(labels, name) for name in OWNER_LABELS)
     return Owner(namespace=namespace, pod=pod, container=container, container_id=container_id)
-
-
-def node_of(labels: Mapping[str, str]) -> str:
-    """The node, or the host of the scraped address."""
-    instance = labels.get("instance", "")
-    host, _, port = instance.rpartition(":")
-    return labels.get("node") or (host if host and port.isdecimal() else instance)

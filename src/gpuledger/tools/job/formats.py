@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from gpuledger.model.plaintext import plain
-from gpuledger.tools.idle.formats import BOLD, END, UNKNOWN, aligned, moment, number
-from gpuledger.tools.idle.rows import JOULES_PER_KWH, Prices
 from gpuledger.tools.job.use import DeviceUse, JobUse
-from gpuledger.tools.top.text import ASCII, gib, span
+from gpuledger.tools.prices import Prices
+from gpuledger.tools.text import BOLD, JOULES_PER_KWH, UNKNOWN, aligned, fixed, gib, moment, percent, span, styled
 
 LONGEST_SHORT = 200
 """Characters of the short form."""
@@ -19,22 +19,22 @@ RIGHT = {"allocated", "busy", "idle", "unknown", "kWh", "memory GiB", "peak GiB"
 def screen(use: JobUse, prices: Prices, *, colour: bool) -> str:
     """Totals, one line per device, and notes."""
     title = plain(f"job {use.job}: {_devices(use)}{_period(use)}")
-    lines = [f"{BOLD}{title}{END}" if colour else title, ""]
+    bold = BOLD if colour else ""
+    lines = [styled(title, bold), ""]
     facts = _facts(use, prices)
     wide, tall = max(len(name) for name, _, _ in facts), max(len(value) for _, value, _ in facts)
     lines += [plain(f"  {name:<{wide}}  {value:>{tall}}  {about}").rstrip() for name, value, about in facts]
-    table = aligned([_head(use), *map(_row, use.devices)], RIGHT, colour=colour)
-    notes = "".join(f"\nnote: {note}\n" for note in use.notes)
-    return "\n".join([*lines, "", table]) + notes
+    lines += ["", *aligned([_head(use), *map(_row, use.devices)], RIGHT, [bold])]
+    return "\n".join(lines) + "\n" + "".join(f"\nnote: {note}\n" for note in use.notes)
 
 
 def short(use: JobUse, prices: Prices) -> str:
     """One line of at most 200 ASCII characters, without the separator of sacct."""
-    parts = [f"{len(use.devices)} GPU{_s(use)}", f"{number(use.gpu_hours, 2)} GPU-h"]
-    parts += [f"busy {_percent(use.busy_share)}", f"{number(use.kwh, 3)} kWh"]
+    parts = [f"{len(use.devices)} GPU{_s(use)}", f"{fixed(use.gpu_hours, 2)} GPU-h"]
+    parts += [f"busy {_percent(use.busy_share)}", f"{fixed(use.kwh, 3)} kWh"]
     if use.memory_bytes is not None:
-        parts.append(f"{_memory_name(use)} {gib(use.memory_bytes, ASCII)} GiB")
-    parts.append(f"idle tail {_span(use.tail_s)}")
+        parts.append(f"{_memory_name(use)} {gib(use.memory_bytes)} GiB")
+    parts.append(f"idle tail {span(use.tail_s)}")
     if (cost := use.cost(prices)) is not None:
         parts.append(f"cost {_money(cost, prices)}")
     if (busy_cost := use.cost_if_always_busy(prices)) is not None:
@@ -48,17 +48,17 @@ def to_json(use: JobUse, prices: Prices) -> str:
     tree = {
         "job": use.job,
         "source": use.source,
-        "prices": {"kwh": prices.kwh, "gpu_hour": prices.gpu_hour, "currency": prices.currency},
+        "prices": asdict(prices),
         "gpus": len(use.devices),
         "gpu_hours": use.gpu_hours,
-        "busy_hours": use.busy_hours,
-        "idle_hours": use.idle_hours,
-        "unknown_hours": use.unknown_hours,
+        "busy_hours": use.hours("busy_s"),
+        "idle_hours": use.hours("idle_s"),
+        "unknown_hours": use.hours("unknown_s"),
         "busy_share": use.busy_share,
         "kwh": use.kwh,
         **_memory_fields(use.memory_bytes, use),
         "idle_tail_seconds": use.tail_s,
-        "idle_tail_gpu_hours": use.tail_hours,
+        "idle_tail_gpu_hours": use.hours("tail_s"),
         "cost": use.cost(prices),
         "cost_if_always_busy": use.cost_if_always_busy(prices),
         "devices": [_device(device, use) for device in use.devices],
@@ -91,21 +91,22 @@ def _memory_fields(amount: int | None, use: JobUse) -> dict[str, int | None]:
 
 def _facts(use: JobUse, prices: Prices) -> list[tuple[str, str, str]]:
     """Name, value and explanation of each total."""
-    parts = zip(("busy", "idle", "unknown"), (use.busy_hours, use.idle_hours, use.unknown_hours), strict=True)
+    parts = [(name, use.hours(f"{name}_s")) for name in ("busy", "idle", "unknown")]
     hours = ", ".join(f"{name} {hours:.2f} h" for name, hours in parts if hours is not None)
-    tail = "" if use.tail_hours is None else f"no GPU worked until the end; {use.tail_hours:.2f} h counted for each GPU"
+    idle_h = use.hours("tail_s")
+    tail = "" if idle_h is None else f"no GPU worked until the end; {idle_h:.2f} h counted for each GPU"
     facts = [
-        ("GPU-hours", number(use.gpu_hours, 2), "allocated; each GPU or MIG instance counts in full"),
+        ("GPU-hours", fixed(use.gpu_hours, 2), "allocated; each GPU or MIG instance counts in full"),
         ("busy share", _percent(use.busy_share), hours),
-        ("energy", number(use.kwh, 3), "kWh"),
-        (_memory_name(use), gib(use.memory_bytes, ASCII), "GiB, largest of its GPUs"),
-        ("idle tail", _span(use.tail_s), tail),
+        ("energy", fixed(use.kwh, 3), "kWh"),
+        (_memory_name(use), gib(use.memory_bytes), "GiB, largest of its GPUs"),
+        ("idle tail", span(use.tail_s), tail),
     ]
     if prices.kwh is not None or prices.gpu_hour is not None:
         about = "what the same work costs if the GPUs are busy all the time"
         facts += [
-            ("cost", number(use.cost(prices), 2), prices.currency),
-            ("cost if always busy", number(use.cost_if_always_busy(prices), 2), f"{prices.currency} {about}".strip()),
+            ("cost", fixed(use.cost(prices), 2), prices.currency),
+            ("cost if always busy", fixed(use.cost_if_always_busy(prices), 2), f"{prices.currency} {about}".strip()),
         ]
     return facts
 
@@ -118,8 +119,8 @@ def _head(use: JobUse) -> list[str]:
 def _row(device: DeviceUse) -> list[str]:
     seconds = (device.allocated_s, device.busy_s, device.idle_s, device.unknown_s)
     kwh = None if device.joules is None else device.joules / JOULES_PER_KWH
-    memory = gib(device.memory_bytes, ASCII)
-    return [device.node or UNKNOWN, device.gpu, *map(_span, seconds), number(kwh, 3), memory, _span(device.tail_s)]
+    memory = gib(device.memory_bytes)
+    return [device.node or UNKNOWN, device.gpu, *map(span, seconds), fixed(kwh, 3), memory, span(device.tail_s)]
 
 
 def _devices(use: JobUse) -> str:
@@ -143,11 +144,7 @@ def _money(value: float, prices: Prices) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{100 * share:.0f}%"
-
-
-def _span(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else span(seconds, ASCII)
+    return UNKNOWN if share is None else f"{percent(share)}%"
 
 
 def _s(use: JobUse) -> str:

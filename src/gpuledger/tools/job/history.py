@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 
 from gpuledger.catalog import metrics
-from gpuledger.tools.idle.rows import node_of
 from gpuledger.tools.job.use import NO_ALLOCATION, DeviceUse, JobUse
-from gpuledger.tools.prometheus.answer import RangeSeries, Series
+from gpuledger.tools.prometheus.answer import RangeSeries, Series, node_of
 from gpuledger.tools.prometheus.client import Prometheus
 from gpuledger.tools.prometheus.expression import Expression, Selector, series
 

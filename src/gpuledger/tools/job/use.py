@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from gpuledger.ledger.state import State
 from gpuledger.model import BUSY, IDLE_REASONS, UNKNOWN_STATE, job_id
-from gpuledger.tools.idle.rows import JOULES_PER_KWH, Prices
+from gpuledger.tools.prices import Prices
+from gpuledger.tools.text import JOULES_PER_KWH
 from gpuledger.web.snapshot.schema import AllocationRow, ProcessRow, Snapshot
 
 NO_ALLOCATION = "the job has no allocation: it ended, or no prolog recorded it; energy is that of its processes"
@@ -64,30 +65,20 @@ class JobUse:
     """Whether `memory_bytes` is the peak, and not the memory at the end."""
     notes: tuple[str, ...] = ()
 
+    def hours(self, name: str) -> float | None:
+        """The sum over all devices of a field of DeviceUse in seconds; each device counts in full, as in sacct."""
+        total = _total(getattr(device, name) for device in self.devices)
+        return None if total is None else total / 3600
+
     @property
     def gpu_hours(self) -> float | None:
-        """Allocated hours of all devices; each device counts in full, as in sacct."""
-        return _hours(device.allocated_s for device in self.devices)
-
-    @property
-    def busy_hours(self) -> float | None:
-        """The part of `gpu_hours` in which the job used the device."""
-        return _hours(device.busy_s for device in self.devices)
-
-    @property
-    def idle_hours(self) -> float | None:
-        """The part of `gpu_hours` in which the job did not use the device."""
-        return _hours(device.idle_s for device in self.devices)
-
-    @property
-    def unknown_hours(self) -> float | None:
-        """The rest of `gpu_hours`."""
-        return _hours(device.unknown_s for device in self.devices)
+        """Allocated hours."""
+        return self.hours("allocated_s")
 
     @property
     def busy_share(self) -> float | None:
         """Busy time over busy and idle time, from 0 to 1; None if neither was observed."""
-        busy, idle = self.busy_hours, self.idle_hours
+        busy, idle = self.hours("busy_s"), self.hours("idle_s")
         return None if busy is None or idle is None or busy + idle <= 0 else busy / (busy + idle)
 
     @property
@@ -106,11 +97,6 @@ class JobUse:
         """How long all devices together were idle at the end."""
         tails = [device.tail_s for device in self.devices]
         return None if None in tails else min((tail for tail in tails if tail is not None), default=None)
-
-    @property
-    def tail_hours(self) -> float | None:
-        """GPU-hours that were idle at the end, counted for each device."""
-        return _hours(device.tail_s for device in self.devices)
 
     def cost(self, prices: Prices) -> float | None:
         """The cost of the allocated hours and the energy; None without prices, or if a priced value is unknown."""
@@ -222,8 +208,3 @@ def _memory(amounts: Iterable[tuple[str, int | None]]) -> dict[str, int]:
 def _total(values: Iterable[float | None]) -> float | None:
     known = list(values)
     return None if not known or None in known else sum(value for value in known if value is not None)
-
-
-def _hours(seconds: Iterable[float | None]) -> float | None:
-    total = _total(seconds)
-    return None if total is None else total / 3600

@@ -37,10 +37,6 @@ class Answer:
     """Number of series, including streamed ones."""
 
 
-class MalformedError(Exception):
-    """The JSON is not a list of series. Internal: callers get a PrometheusError."""
-
-
 class RangeSeries(NamedTuple):
     """One series over a time range: Unix seconds and values."""
 
@@ -59,8 +55,7 @@ class RangeVector:
 
 def parse_range(body: bytes, query: str) -> RangeVector:
     """Parse the response to a range query."""
-    tree = _tree(body, _range_series)
-    data = _data(tree, query)
+    data, warnings = _data(body, query, _range_series)
     result = data.get("result")
     if data.get("resultType") != "matrix" or not isinstance(result, list):
         raise format_error(query)
@@ -71,7 +66,7 @@ def parse_range(body: bytes, query: str) -> RangeVector:
         count = len(series.points)
         series.points[:] = [point for point in series.points if isfinite(point[1])]
         dropped += count - len(series.points)
-    return RangeVector(tuple(result), dropped, _warnings(tree))
+    return RangeVector(tuple(result), dropped, warnings)
 
 
 def _range_series(entry: dict[str, Any]) -> Any:
@@ -87,8 +82,7 @@ def _range_series(entry: dict[str, Any]) -> Any:
 
 def parse(body: bytes, query: str) -> Answer:
     """Parse the response to an instant query. Raises PrometheusError, also for an error that the server reports."""
-    tree = _tree(body)
-    data = _data(tree, query)
+    data, warnings = _data(body, query)
     kind = data.get("resultType")
     if kind not in ("vector", "scalar"):
         what = f"the query {query!r} returns a {kind or 'value of an unknown type'}"
@@ -97,20 +91,15 @@ def parse(body: bytes, query: str) -> Answer:
     points = [{"metric": {}, "value": result}] if kind == "scalar" else result
     try:
         series, dropped = series_of(points)
-    except MalformedError:
+    except ValueError:
         raise format_error(query) from None
-    return Answer(tuple(series), dropped, _warnings(tree), _time_s(points), len(series))
+    return Answer(tuple(series), dropped, warnings, _time_s(points), len(series))
 
 
-def _data(tree: dict[str, Any], query: str) -> dict[str, Any]:
-    if tree.get("status") != "success":
-        _raise_error(tree, query)
-    data = tree.get("data")
-    return data if isinstance(data, dict) else {}
-
-
-def _tree(body: bytes, shrink: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
-    """The parsed JSON; `shrink` replaces each object as soon as it is parsed, to save memory."""
+def _data(
+    body: bytes, query: str, shrink: Callable[[dict[str, Any]], Any] | None = None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The data of a response, and its warnings; `shrink` replaces each object once it is parsed, to save memory."""
     try:
         tree = load_json(body, object_hook=shrink)
     except ElementsError as error:
@@ -120,35 +109,33 @@ def _tree(body: bytes, shrink: Callable[[dict[str, Any]], Any] | None = None) ->
         raise PrometheusError(f"responds with {content}", "check whether it shows a login page", "format") from None
     if not isinstance(tree, dict):
         raise PrometheusError("responds with JSON that is not from Prometheus", "check the URL", "format")
-    return tree
+    if tree.get("status") != "success":
+        raise _reported(tree, query)
+    data = tree.get("data")
+    return data if isinstance(data, dict) else {}, _warnings(tree)
 
 
 def series_of(points: Any) -> tuple[list[Series], int]:
-    """The series with a finite value, and the count of the others."""
+    """The series with a finite value, and the count of the others. Raises ValueError if these are no series."""
     if type(points) is not list:
-        raise MalformedError
+        raise ValueError("is not a list")
     series = []
     try:
         for point in points:
             labels = point["metric"]
-            value = float(point["value"][1]) if "value" in point else _histogram(point)
+            is_histogram = "histogram" in point and "value" not in point
+            value = nan if is_histogram else float(point["value"][1])
             if not _are_labels(labels):
-                raise MalformedError
+                raise ValueError("has labels that are not texts")
             if isfinite(value):
                 series.append(Series(labels, value))
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
-        raise MalformedError from None
+    except (KeyError, IndexError, TypeError, OverflowError) as error:
+        raise ValueError("has no value") from error
     return series, len(points) - len(series)
 
 
 def _are_labels(value: object) -> TypeGuard[dict[str, str]]:
     return type(value) is dict and set(map(type, value.values())) <= {str}
-
-
-def _histogram(point: Any) -> float:
-    """NaN for a histogram; KeyError if the point has none."""
-    point["histogram"]
-    return nan
 
 
 def _time_s(points: Any) -> float | None:
@@ -167,13 +154,14 @@ def size_error(error: ElementsError) -> PrometheusError:
     return PrometheusError(f"responds with {error}", "query fewer series or fewer labels", "size")
 
 
-def _raise_error(tree: dict[str, Any], query: str) -> None:
+def _reported(tree: dict[str, Any], query: str) -> PrometheusError:
+    """The error that the server reports."""
     query = query if len(query) <= LONGEST_QUOTE else f"{query[:LONGEST_QUOTE]}…"
     kind, reason = str(tree.get("errorType", "")), one_line(tree.get("error", "no reason given"))
     if kind in ("timeout", "canceled"):
         what = f"the query {query!r} timed out in Prometheus: {reason}"
-        raise PrometheusError(what, "query fewer series or raise --prometheus.timeout", "timeout")
-    raise PrometheusError(f"Prometheus rejects {query!r}: {reason}", "correct the query", "query")
+        return PrometheusError(what, "query fewer series or raise --prometheus.timeout", "timeout")
+    return PrometheusError(f"Prometheus rejects {query!r}: {reason}", "correct the query", "query")
 
 
 def _warnings(tree: dict[str, Any]) -> tuple[str, ...]:
@@ -186,3 +174,15 @@ def one_line(value: object) -> str:
     """Text from the server, shortened to one printable line."""
     text = " ".join(str(value).split())
     return "".join(c for c in text if c.isprintable())[:LONGEST_QUOTE]
+
+
+def label(labels: Mapping[str, str], name: str) -> str:
+    """A label of the exporter; a Prometheus without honor_labels renames it to exported_..."""
+    return labels.get(f"exported_{name}", labels.get(name, ""))
+
+
+def node_of(labels: Mapping[str, str]) -> str:
+    """The node, or the host of the scraped address."""
+    instance = labels.get("instance", "")
+    host, _, port = instance.rpartition(":")
+    return labels.get("node") or (host if host and port.isdecimal() else instance)

@@ -16,12 +16,6 @@ RESERVED_HEADERS = ("host", "connection", "content-length", "content-type", "tra
 _prometheus = in_group("Prometheus")
 
 
-def url(text: str) -> str:
-    """The URL of a Prometheus."""
-    parse_place(text)
-    return text
-
-
 def header(text: str) -> str:
     """A request header, as curl takes it."""
     match = HEADER.fullmatch(text)
@@ -32,9 +26,12 @@ def header(text: str) -> str:
     return text
 
 
-def optional_url(text: str) -> str:
-    """The URL of a Prometheus; may be empty."""
-    return url(text) if text else text
+def check_login(prefix: str, user: str, password_file: str, token_file: str) -> None:
+    """Check the flags of a login, which begin with `prefix`. Raises ConfigError."""
+    if bool(user) != bool(password_file):
+        raise ConfigError(f"{prefix}.user and {prefix}.password-file belong together", "set both or neither")
+    if user and token_file:
+        raise ConfigError(f"{prefix}.user and {prefix}.token-file exclude each other", "set one of them")
 
 
 # fmt: off
@@ -43,7 +40,8 @@ class PrometheusSettings:
     """How to reach a Prometheus."""
 
     prometheus_url: str = _prometheus("prometheus.url", "http://localhost:9090",
-        "URL of a Prometheus, Thanos, Mimir or VictoriaMetrics, with its path prefix.", url, "URL")
+        "URL of a Prometheus, Thanos, Mimir or VictoriaMetrics, with its path prefix.", parsers.checked(parse_place),
+        "URL")
     prometheus_user: str = _prometheus("prometheus.user", "", "User for basic authentication.", str, "NAME")
     prometheus_password_file: str = _prometheus("prometheus.password-file", "", "File with the password.", str, "PATH")
     prometheus_token_file: str = _prometheus("prometheus.token-file", "",
@@ -63,10 +61,7 @@ class PrometheusSettings:
 
     def access(self) -> Access:
         """Access to the Prometheus. Raises ConfigError for contradictory settings."""
-        if bool(self.prometheus_user) != bool(self.prometheus_password_file):
-            raise ConfigError("--prometheus.user and --prometheus.password-file belong together", "set both or neither")
-        if self.prometheus_user and self.prometheus_token_file:
-            raise ConfigError("--prometheus.user and --prometheus.token-file exclude each other", "set one of them")
+        check_login("--prometheus", self.prometheus_user, self.prometheus_password_file, self.prometheus_token_file)
         has_authorization = any(text.lower().startswith("authorization:") for text in self.prometheus_header)
         if has_authorization and (self.prometheus_user or self.prometheus_token_file):
             raise ConfigError("--prometheus.header: Authorization conflicts with the login", "omit one of them")

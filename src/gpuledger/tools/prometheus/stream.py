@@ -13,7 +13,7 @@ from math import isfinite
 
 from gpuledger.errors import PrometheusError
 from gpuledger.net.answers import Elements, ElementsError, load_json
-from gpuledger.tools.prometheus.answer import Answer, MalformedError, Series, format_error, parse, series_of, size_error
+from gpuledger.tools.prometheus.answer import Answer, Series, format_error, parse, series_of, size_error
 
 START, BETWEEN, END = b'[{"metric":', b'},{"metric":', b"}]"
 """Text around series, the same for all servers. Cannot occur in a label value, where quotes are escaped."""
@@ -57,7 +57,7 @@ def read(pieces: Iterable[bytes], query: str, sink: Sink) -> Answer:
                 series, without_number = _part(middle)
             except ElementsError as error:
                 raise size_error(error) from None
-            except (ValueError, RecursionError, MalformedError):
+            except (ValueError, RecursionError):
                 is_broken = True  # the remainder may contain the reason
                 continue
             sink(series)

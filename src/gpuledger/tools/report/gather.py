@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from gpuledger.errors import PrometheusError
 from gpuledger.tools.prometheus.answer import RangeSeries, RangeVector
 from gpuledger.tools.prometheus.expression import Expression, Selector
-from gpuledger.tools.report import carbon, promql
-from gpuledger.tools.report.promql import LOOKBACK_S
-from gpuledger.tools.report.queries import MODEL_LABEL, SERVED, Column, Grouping, Part, Query, Step, queries
+from gpuledger.tools.report import promql
+from gpuledger.tools.report.promql import LOOKBACK_S, whole_window
+from gpuledger.tools.report.queries import MODEL_LABEL, SERVED, Grouping, Part, Quantity, Query, Step, queries
 from gpuledger.tools.report.span import CHUNK, Chunk, Span
 
 RETRIED = ("timeout", "size", "query")
@@ -26,7 +26,11 @@ OVERWRITTEN = (
     "those of the exporter"
 )
 MAX_BARS = 31
-FITTED = (Column.ENERGY, Column.PARKED, Column.PROMPT, Column.OUTPUT)
+INTENSITY_POINTS = 20
+"""Points of the grid's intensity that are averaged in a cell; grids publish a value every 5 to 60 minutes."""
+LARGEST_INTENSITY = 5000.0
+"""Grams per kWh; no grid exceeds a third of it. Other values are likely in another unit."""
+FITTED = (Quantity.ENERGY, Quantity.PARKED, Quantity.PROMPT, Quantity.OUTPUT)
 """Columns that prefill and decode are estimated from, cell by cell."""
 
 Key = tuple[str, ...]
@@ -44,17 +48,17 @@ class Totals:
         *,
         apportioned: bool = False,
         intensity: Sequence[float] | None = None,
-        by_cell: Iterable[Column] = (),
+        by_cell: Iterable[Quantity] = (),
     ) -> None:
         """`intensity` has the grams of CO2 per kWh of each cell; `by_cell` columns of groups are kept for each cell."""
         self._cells = cells
         self.intensity = intensity
         self._kept = frozenset(by_cell)
-        self.by_cell: dict[Key, dict[Column, array[float]]] = {}
+        self.by_cell: dict[Key, dict[Quantity, array[float]]] = {}
         self.apportioned = apportioned
         """Whether the hours of GPUs are divided among their holders."""
         self.bars = min(cells, MAX_BARS)
-        self.amounts: dict[Part, dict[Key, dict[Column, float]]] = {part: {} for part in Part}
+        self.amounts: dict[Part, dict[Key, dict[Quantity, float]]] = {part: {} for part in Part}
         self.by_model: dict[Part, dict[Key, dict[str, float]]] = {part: {} for part in Part}
         """Charged seconds by the model of the GPU, if each model has its own price."""
         self.energy_by_cell: dict[Part, array[float]] = {}
@@ -73,7 +77,7 @@ class Totals:
                 models = self.by_model[query.part].setdefault(key, {})
                 model = series.labels.get(MODEL_LABEL, "")
                 models[model] = models.get(model, 0.0) + amount
-            if query.column is Column.ENERGY:
+            if query.column is Quantity.ENERGY:
                 self._add_energy(query.part, key, chunk, series)
             if query.part is Part.GROUP and query.column in self._kept:
                 self._keep(query.column, key, chunk, series)
@@ -82,12 +86,12 @@ class Totals:
         """The bar that a cell belongs to."""
         return cell * self.bars // self._cells
 
-    def whole(self, part: Part, column: Column) -> float | None:
+    def whole(self, part: Part, column: Quantity) -> float | None:
         """The sum over all rows of a part; None if there is no value."""
         values = [columns[column] for columns in self.amounts[part].values() if column in columns]
         return sum(values) if values else None
 
-    def _keep(self, column: Column, key: Key, chunk: Chunk, series: RangeSeries) -> None:
+    def _keep(self, column: Quantity, key: Key, chunk: Chunk, series: RangeSeries) -> None:
         kept = self.by_cell.setdefault(key, {}).setdefault(column, array("d", bytes(8 * self._cells)))
         for moment_s, amount in series.points:
             kept[chunk.cell(moment_s)] += amount
@@ -105,7 +109,7 @@ class Totals:
         if self.intensity is not None:
             columns = self.amounts[part][key]
             grams = sum([joules * self.intensity[chunk.cell(moment_s)] for moment_s, joules in series.points])
-            columns[Column.CARBON] = columns.get(Column.CARBON, 0.0) + grams
+            columns[Quantity.CARBON] = columns.get(Quantity.CARBON, 0.0) + grams
 
 
 @dataclass(slots=True)
@@ -125,14 +129,14 @@ class Gatherer:
         grouping: Grouping,
         span: Span,
         gap_ms: int,
-        charged: Column = Column.ALLOCATED,
+        charged: Quantity = Quantity.ALLOCATED,
         *,
         by_model: bool = False,
         intensity: Sequence[float] | None = None,
     ) -> Totals:
         """Run all queries. Raises PrometheusError if one fails, or if there are no data in the whole span."""
         kept = FITTED if grouping.name == SERVED else ()
-        totals = Totals(span.cells, apportioned=charged is Column.SHARED, intensity=intensity, by_cell=kept)
+        totals = Totals(span.cells, apportioned=charged is Quantity.SHARED, intensity=intensity, by_cell=kept)
 
         def needed(step: Step) -> Iterable[Query]:
             return queries(grouping, step, charged, by_model=by_model)
@@ -182,13 +186,13 @@ class Gatherer:
         """Grams of CO2 per kWh in each cell. Raises PrometheusError if the query does not return one series of them."""
         values: list[float | None] = [None] * span.cells
         for chunk in span.chunks():
-            for piece, answer in self._run(carbon.averaged(query, chunk.step_ms), chunk):
+            for piece, answer in self._run(averaged(query, chunk.step_ms), chunk):
                 if len(answer.series) > 1:
                     what = f"--carbon-query: {query!r} returns {len(answer.series)} series"
                     raise PrometheusError(what, "select one of them, or aggregate them with avg", "format")
                 for moment_s, value in (point for series in answer.series for point in series.points):
                     values[piece.cell(moment_s)] = value
-        filled, notes = carbon.fill(values, query)
+        filled, notes = fill(values, query)
         self.notes.update(dict.fromkeys(notes))
         return filled
 
@@ -251,3 +255,30 @@ class Gatherer:
         gaps = [len(gap) for gap in re.findall(rb"\x00+", has_data[first:last])]
         if missing := sum(cells for cells in gaps if cells * span.step_ms >= LOOKBACK_S * 1000):
             self.notes[f"no data of any GPU in {100 * missing / span.cells:.1f} % of the time"] = None
+
+
+def averaged(query: str, step_ms: int) -> Expression:
+    """The mean of a user's query over the cell that ends now."""
+    step = f"{max(1, step_ms // INTENSITY_POINTS)}ms"
+    return Expression(query, metric=query).sampled("avg_over_time", whole_window(step_ms), step)
+
+
+def fill(values: Sequence[float | None], query: str) -> tuple[array[float], list[str]]:
+    """Grams per kWh of each cell, with notes. A cell without a value gets that of the nearest cell with one."""
+    known = [cell for cell, value in enumerate(values) if value is not None]
+    if not known:
+        fix = "check that it returns grams of CO2 equivalent per kWh in this span"
+        raise PrometheusError(f"--carbon-query: {query!r} has no values", fix, "empty")
+    for value in values:
+        if value is not None and not 0 <= value <= LARGEST_INTENSITY:
+            fix = "return grams of CO2 equivalent per kWh"
+            raise PrometheusError(f"--carbon-query: {value:g} is no carbon intensity of a grid", fix, "format")
+    filled, nearest = array("d"), 0
+    for cell in range(len(values)):
+        while nearest + 1 < len(known) and abs(known[nearest + 1] - cell) <= abs(known[nearest] - cell):
+            nearest += 1
+        filled.append(values[known[nearest]] or 0.0)
+    missing = len(values) - len(known)
+    part = f"{100 * missing / len(values):.1f} %"
+    notes = [f"--carbon-query has no value in {part} of the time; the nearest one is used"] if missing else []
+    return filled, notes

@@ -5,53 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from gpuledger import __version__
 from gpuledger.config import durations
-from gpuledger.tools.report.notes import facts
-from gpuledger.tools.report.report import JOULES_PER_KWH, Report, ShownColumn, cells, columns, row_name, show_number
+from gpuledger.tools.report.formats import facts
+from gpuledger.tools.report.report import Report, ReportColumn, cells, columns, row_name
 from gpuledger.tools.report.rows import Kind
+from gpuledger.tools.text import JOULES_PER_KWH, grouped
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 260, 64, 28, 12
 COLOURS = 8
 """Classes c0 to c7 of the style sheet; further groups share one colour."""
 OTHER_STYLES = {Kind.IDLE: "idle", Kind.UNATTRIBUTED: "nobody"}
-STYLE = """
-:root { color-scheme: light dark; --page: #fff; --text: #1c2430; --faint: #647080; --line: #dde2e8;
-  --c0: #2a6fdb; --c1: #e07b1f; --c2: #2f9e63; --c3: #b3459a; --c4: #c9a20a; --c5: #1a9aa8;
-  --c6: #d1495b; --c7: #7059c4; --rest: #8793a3; --idle: #c5ccd6; --nobody: #4a5361; }
-@media (prefers-color-scheme: dark) { :root { --page: #12161c; --text: #e6eaf0; --faint: #97a3b3; --line: #2c343f;
-  --idle: #4b5665; --nobody: #b9c2ce; } }
-* { box-sizing: border-box; }
-body { background: var(--page); color: var(--text); font: 15px/1.45 system-ui, sans-serif; margin: 0 auto;
-  max-width: 1200px; padding: 24px; }
-h1 { font-size: 24px; margin: 0; } h2 { font-size: 15px; margin: 28px 0 8px; }
-p, dd { margin: 0; color: var(--faint); } dt { font-weight: 600; } dl { display: grid; gap: 4px 16px;
-  grid-template-columns: max-content 1fr; font-size: 13px; margin: 24px 0 0; }
-.tiles { display: flex; flex-wrap: wrap; gap: 12px; margin: 20px 0 0; }
-.tile { border: 1px solid var(--line); border-radius: 8px; padding: 10px 14px; min-width: 130px; }
-.tile b { display: block; font-size: 20px; font-variant-numeric: tabular-nums; }
-.tile span { color: var(--faint); font-size: 13px; }
-svg { width: 100%; height: auto; } svg text { fill: var(--faint); font-size: 11px; }
-.grid { stroke: var(--line); }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 16px; font-size: 13px; }
-svg.mark { width: 10px; height: 10px; margin-right: 6px; }
-.wide { overflow-x: auto; margin-top: 24px; }
-th { color: var(--faint); font-weight: 500; }
-table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid var(--line); padding: 5px 8px; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 140px; }
-tr.nobody td { color: var(--faint); } tr.total td { border-top: 2px solid var(--text); font-weight: 600; }
-svg.bar { width: 60px; height: 6px; float: left; margin: 7px 8px 0 0; border-radius: 2px; background: var(--line); }
-td.share { min-width: 130px; }
-@media (max-width: 600px) { dl { grid-template-columns: 1fr; } svg.bar { display: none; } td.share { min-width: 0; } }
-@media print { @page { margin: 14mm; }
-  :root { color-scheme: light; --text: #000; --faint: #444; --line: #ccc; --idle: #c5ccd6; --nobody: #4a5361; }
-  body { max-width: none; padding: 0; font-size: 11px; background: #fff; color: #000; }
-  .wide { overflow: visible; } table { font-size: 9px; } th, td { padding: 3px 4px; }
-  thead { display: table-header-group; }
-  tr, svg, .tile { break-inside: avoid; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
-"""
+STYLE = "\n" + Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 COLOUR_STYLE = "".join(
     f".{name} {{ fill: var(--{name}); }}\n" for name in (*(f"c{n}" for n in range(COLOURS)), "rest", "idle", "nobody")
 )
@@ -79,17 +46,18 @@ def _tiles(report: Report) -> Iterator[str]:
     shown = {column.key: column for column in columns(report)}
     yield '<div class="tiles">'
     for column in (shown[key] for key in keys if key in shown):
-        if column.value(report.rows.total) is not None:
+        if column.value(report, report.rows.total) is not None:
             text = escape(column.texts(report)[-1])
-            yield f'<div class="tile"><b>{text}</b><span>{escape(_title(column))}</span></div>'
+            yield f'<div class="tile"><b>{text}</b><span>{escape(_title(column, report))}</span></div>'
     yield "</div>"
 
 
-def _title(column: ShownColumn) -> str:
+def _title(column: ReportColumn, report: Report) -> str:
     """The heading in full."""
+    head = column.heading(report)
     if column.key == "gpu_hours_cost":
-        return column.head.replace("GPU h", "GPU-hours")
-    return column.head.replace(" h", " GPU-hours") if column.key.endswith("_gpu_hours") else column.head
+        return head.replace("GPU h", "GPU-hours")
+    return head.replace(" h", " GPU-hours") if column.key.endswith("_gpu_hours") else head
 
 
 def _chart(report: Report) -> Iterator[str]:
@@ -136,18 +104,19 @@ def _layers(report: Report) -> list[_Layer]:
 
 def _table(report: Report) -> Iterator[str]:
     shown, styles = columns(report), [*_styles(report), ""]
-    heads = ["/".join(report.heads), *(column.head for column in shown)]
+    heads = ["/".join(report.heads), *(column.heading(report) for column in shown)]
     yield '<div class="wide"><table><thead><tr>'
     yield "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr></thead><tbody>"
     for row, style, (name, *texts) in zip(report.all_rows, styles, cells(report), strict=True):
         kind = {Kind.GROUP: "", Kind.TOTAL: ' class="total"'}.get(row.kind, ' class="nobody"')
-        values = [_cell(column, column.value(row), text, style) for column, text in zip(shown, texts, strict=True)]
+        pairs = zip(shown, texts, strict=True)
+        values = [_cell(column, column.value(report, row), text, style) for column, text in pairs]
         mark = _mark(style) if style and any(row.bars) else ""
         yield f"<tr{kind}><td>{mark}{escape(name)}</td>{''.join(values)}</tr>"
     yield "</tbody></table></div>"
 
 
-def _cell(column: ShownColumn, value: float | None, text: str, style: str) -> str:
+def _cell(column: ReportColumn, value: float | None, text: str, style: str) -> str:
     if column.key != "energy_share" or value is None or not style:
         return f"<td>{escape(text)}</td>"
     rect = f'<rect class="{style}" width="{100 * min(1.0, value):.1f}" height="10"/>'
@@ -189,7 +158,7 @@ def _stacked(layers: Sequence[_Layer], labels: Sequence[str]) -> str:
             tall = room * kwh / ceiling
             y -= tall
             if tall >= 0.05:
-                title = f"{label}: {layer.name}, {show_number(kwh, 3)} kWh"
+                title = f"{label}: {layer.name}, {grouped(kwh, 3)} kWh"
                 parts.append(
                     f'<rect class="{layer.style}" x="{x + wide * 0.08:.1f}" y="{y:.1f}" width="{wide * 0.84:.1f}" '
                     f'height="{tall:.1f}"><title>{escape(title)}</title></rect>'

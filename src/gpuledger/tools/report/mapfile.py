@@ -8,18 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuledger.errors import ConfigError
+from gpuledger.tools.report.report import COLUMNS
 
 LARGEST_FILE = 10_000_000
 """Bytes."""
 LONGEST_NAME = 256
-RESERVED = frozenset({
-    "from", "to", "kind", "note", "energy_kwh", "energy_share", "busy_gpu_hours", "resident_gpu_hours",
-    "allocated_gpu_hours", "apportioned_gpu_hours", "memory_gib_hours", "energy_cost", "gpu_hours_cost", "cost",
-    "carbon_kg", "embodied_carbon_kg", "sci_grams_per_gpu_hour", "sci_grams_per_million_tokens", "prompt_tokens",
-    "output_tokens", "parked_kwh", "joules_per_output_token", "joules_per_token", "energy_cost_per_million_tokens",
-    "cost_per_million_tokens", "carbon_grams_per_million_tokens", "prompt_j_per_token", "prompt_error_j_per_token",
-    "output_j_per_token", "output_error_j_per_token",
-})  # fmt: skip
+RESERVED = frozenset(("from", "to", "kind", "note", *(column.key for column in COLUMNS)))
 """Names of the other columns in CSV and JSON."""
 FIX = "write one group and its department per line, such as ada,physics"
 

@@ -19,7 +19,8 @@ A hardware counter does not start at 0 when it is first scraped: its first value
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gpuledger.catalog import metrics
 from gpuledger.catalog.others import DYNAMO_REQUESTS, ENGINES, MODEL_LABELS, Engine
@@ -97,6 +98,9 @@ class Counter:
         return self.series.ago(step).max_by(*self.ids)
 
 
+Family = TypeVar("Family", "Counter", "Gauge")
+
+
 def devices(step: str) -> Expression:
     """The number of GPUs and MIG instances in the step."""
     return DEVICES.over("count_over_time", step).max_by("uuid").aggregate("count")
@@ -122,14 +126,32 @@ def _devices_at_start(step: str) -> Expression:
 # scrapes were missed.
 
 
-def integral(gauge: Selector, step_ms: int, ids: tuple[str, ...]) -> Expression:
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A family of gauges, and the labels that identify one of them."""
+
+    series: Selector
+    ids: tuple[str, ...]
+
+
+def outside(processes: Family) -> Family:
+    """The series of processes in no container."""
+    return replace(processes, series=processes.series.where("container_id", "=", ""))
+
+
+def integral(gauge: Gauge, step_ms: int) -> Expression:
     """Value times seconds. Each series counts once, even if several jobs scrape it."""
-    return _mean(gauge, step_ms).op("*", _covered(step_ms), TARGET).largest_by(*ids)
+    return _mean(gauge.series, step_ms).op("*", _covered(step_ms), TARGET).largest_by(*gauge.ids)
 
 
-def presence(gauge: Selector, step_ms: int, ids: tuple[str, ...], aggregate: str = "sum_over_time") -> Expression:
+def presence(gauge: Gauge, step_ms: int, aggregate: str = "sum_over_time") -> Expression:
     """The share of its target's scrapes in which a series is 1; with count_over_time, in which it exists."""
-    return _mean(gauge, step_ms, aggregate).largest_by(*TARGET, *ids)
+    return _mean(gauge.series, step_ms, aggregate).largest_by(*TARGET, *gauge.ids)
+
+
+def observed_seconds(step_ms: int) -> Expression:
+    """The seconds of each GPU in which it was scraped."""
+    return gpu_seconds(presence(Gauge(series(metrics.gpu_up), UUID), step_ms, "count_over_time"), (), step_ms)
 
 
 def gpu_seconds(presence: Expression, group: tuple[str, ...], step_ms: int) -> Expression:
@@ -153,8 +175,7 @@ def apportioned(holders: Expression, all_holders: Expression, group: tuple[str, 
     shares = holders.op("/", all_holders.sum_by("uuid").call("clamp_min", 1), UUID)
     on_gpus = shares.op("*", _parts_of_gpus(f"{step_ms}ms"), UUID, copy=("gpu_uuid",))
     by_gpu = on_gpus.sum_by("gpu_uuid", *group).relabelled("uuid", "$1", "gpu_uuid", "(.+)")
-    observed = presence(series(metrics.gpu_up), step_ms, UUID, "count_over_time")
-    return by_gpu.op("*", gpu_seconds(observed, (), step_ms), UUID)
+    return by_gpu.op("*", observed_seconds(step_ms), UUID)
 
 
 def _parts_of_gpus(window: str) -> Expression:

@@ -11,29 +11,47 @@ from gpuledger.catalog import metrics
 from gpuledger.model import Owner
 from gpuledger.tools.prometheus.expression import Expression, Selector, series
 from gpuledger.tools.report import promql
-from gpuledger.tools.report.promql import Counter
+from gpuledger.tools.report.promql import Counter, Gauge
 
 PROCESS = ("uuid", "pid", "process_name")
 """Labels that identify a process; without `instance`, which changes when the exporter's pod is replaced."""
 CONTAINER = ("uuid", "container_id")
 NAMED_CONTAINER = (*CONTAINER, "namespace", "pod", "container")
 """For gauges: a container that only the kubelet knows has no id."""
-PROCESS_ENERGY = series(metrics.gpu_process_energy_joules_total)
-PROCESS_BUSY = series(metrics.gpu_process_busy_seconds_total)
-PROCESS_ACTIVE = series(metrics.gpu_process_active)
-PROCESS_MEMORY = series(metrics.gpu_process_memory_used_bytes)
-CONTAINER_PROCESSES = series(metrics.container_gpu_detected).where("evidence", "=", "process")
-JOBS = series(metrics.gpu_job_allocation_info)
-CONTAINER_ALLOCATIONS = series(metrics.gpu_pod_allocation_info, metrics.gpu_container_allocation_info)
-ALLOCATIONS = series(
-    metrics.gpu_pod_allocation_info, metrics.gpu_container_allocation_info, metrics.gpu_job_allocation_info
-)
-OWN_ALLOCATIONS = {"containers": CONTAINER_ALLOCATIONS, "processes": JOBS, "gpus": ALLOCATIONS}
-"""The allocations that can be in a group, by what is grouped."""
 ALLOCATION = ("uuid", "namespace", "pod", "container", "container_id", "batch_job", "resource", "replica")
+GPU = ("uuid",)
+CONTAINER_LABELS = ("namespace", "pod", "container", "pod_uid", "container_id")
+
+PROCESS_ENERGY = Counter(series(metrics.gpu_process_energy_joules_total), (*PROCESS, "method"), may_hide=True)
+PROCESS_BUSY = Counter(series(metrics.gpu_process_busy_seconds_total), PROCESS, may_hide=True)
+CONTAINER_ENERGY = Counter(series(metrics.container_gpu_energy_joules_total), (*CONTAINER, "method"))
+CONTAINER_PARKED = Counter(series(metrics.container_gpu_parked_energy_joules_total), CONTAINER)
+CONTAINER_BUSY = Counter(series(metrics.container_gpu_busy_seconds_total), CONTAINER)
+GPU_ENERGY = Counter(series(metrics.gpu_energy_joules_total), GPU, of_hardware=True)
+GPU_BUSY = Counter(series(metrics.gpu_busy_seconds_total), GPU)
+GPU_IN_USE = Counter(series(metrics.gpu_in_use_seconds_total), GPU)
+IDLE_ENERGY = Counter(series(metrics.gpu_idle_energy_joules_total), GPU)
+UNATTRIBUTED_ENERGY = Counter(
+    series(metrics.gpu_unattributed_energy_joules_total).where("reason", "!=", "before"), (*GPU, "reason")
+)
+PROCESS_ACTIVE = Gauge(series(metrics.gpu_process_active), PROCESS)
+PROCESS_MEMORY = Gauge(series(metrics.gpu_process_memory_used_bytes), PROCESS)
+CONTAINER_ACTIVE = Gauge(series(metrics.container_gpu_detected).where("evidence", "=", "process"), NAMED_CONTAINER)
+CONTAINER_MEMORY = Gauge(series(metrics.container_gpu_memory_bytes), (*NAMED_CONTAINER, "method"))
+GPU_MEMORY = Gauge(series(metrics.gpu_memory_used_bytes), GPU)
+JOB_ALLOCATIONS = Gauge(series(metrics.gpu_job_allocation_info), ALLOCATION)
+ALLOCATIONS = Gauge(
+    series(metrics.gpu_pod_allocation_info, metrics.gpu_container_allocation_info, metrics.gpu_job_allocation_info),
+    ALLOCATION,
+)
+CONTAINER_ALLOCATIONS = Gauge(
+    series(metrics.gpu_pod_allocation_info, metrics.gpu_container_allocation_info), ALLOCATION
+)
+OWN_ALLOCATIONS = {"containers": CONTAINER_ALLOCATIONS, "processes": JOB_ALLOCATIONS, "gpus": ALLOCATIONS}
+"""The allocations that can be in a group, by what is grouped."""
 
 
-class Column(Enum):
+class Quantity(Enum):
     """A quantity of the report, in the unit of the query."""
 
     ENERGY = "joules"
@@ -130,13 +148,8 @@ class Grouping:
         if self.name == "user":
             return (values[0] or (f"uid {values[1]}" if values[1] else ""),)
         if self.name in ("pod", "container"):
-            owner = Owner(
-                namespace=labels.get("namespace", ""),
-                pod=labels.get("pod", ""),
-                container=labels.get("container", ""),
-                pod_uid=labels.get("pod_uid", ""),
-                container_id=labels.get("container_id", ""),
-            )
+            namespace, pod, container, pod_uid, container_id = (labels.get(name, "") for name in CONTAINER_LABELS)
+            owner = Owner(namespace=namespace, pod=pod, container=container, pod_uid=pod_uid, container_id=container_id)
             return owner.display_parts[: len(self.heads)]
         return tuple(values)
 
@@ -158,8 +171,7 @@ GROUPINGS: Mapping[str, Grouping] = {
     for grouping in (
         Grouping("namespace", "containers", ("namespace",), heads=("namespace",)),
         Grouping("pod", "containers", ("namespace", "pod", "pod_uid"), heads=("namespace", "pod")),
-        Grouping("container", "containers", ("namespace", "pod", "container", "pod_uid", "container_id"),
-                 heads=("namespace", "pod", "container")),
+        Grouping("container", "containers", CONTAINER_LABELS, heads=("namespace", "pod", "container")),
         Grouping("workload", "containers", ("namespace",), _workload("container_id"), _workload("namespace", "pod"),
                  heads=("namespace", "workload_kind", "workload")),
         Grouping("user", "processes", (), _process_info("user", "uid"), has_allocations=False, heads=("user",)),
@@ -193,7 +205,7 @@ def find_grouping(text: str) -> Grouping:
 class Query:
     """One query, whose series are parts of one column."""
 
-    column: Column
+    column: Quantity
     part: Part
     grouping: Grouping
     vector: Expression
@@ -227,100 +239,80 @@ class Step:
 
 
 def queries(
-    grouping: Grouping, step: Step, charged: Column = Column.ALLOCATED, *, by_model: bool = False
+    grouping: Grouping, step: Step, charged: Quantity = Quantity.ALLOCATED, *, by_model: bool = False
 ) -> Iterator[Query]:
     """All queries of a report; those of the charged hours by GPU model if each model has its own price."""
-    yield from _energy(grouping, step)
-    if grouping.name == SERVED:
-        yield from _tokens(grouping, step)
-    hours = [*_busy_and_resident(grouping, step), *_allocated_and_memory(grouping, step)]
-    if charged is Column.SHARED:
-        hours += _apportioned(grouping, step)
-    whole = Column.OBSERVED if charged is Column.SHARED else charged
-    for query in hours:
+    whole = Quantity.OBSERVED if charged is Quantity.SHARED else charged
+    for query in _queries(grouping, step, apportioned=charged is Quantity.SHARED):
         is_charged = query.column is (whole if query.part is Part.WHOLE else charged)
         yield _with_models(query, step) if by_model and is_charged else query
 
 
-def _energy(grouping: Grouping, step: Step) -> Iterator[Query]:
-    processes = Counter(PROCESS_ENERGY, (*PROCESS, "method"), may_hide=True)
-    outside = Counter(_outside(PROCESS_ENERGY), (*PROCESS, "method"), may_hide=True)
-    containers = Counter(series(metrics.container_gpu_energy_joules_total), (*CONTAINER, "method"))
-    counters = {"containers": [containers], "processes": [processes], "gpus": [containers, outside]}[grouping.of]
-    for counter in counters:
-        yield from _increases(Column.ENERGY, Part.GROUP, grouping, counter, step)
+def _queries(grouping: Grouping, step: Step, *, apportioned: bool) -> Iterator[Query]:
+    for column, part, rows, counter in _counters(grouping):
+        for vector in counter.increases(step.text, step.gap):
+            yield _sum(column, part, rows, vector, step)
+        for vector in counter.increases_on_new_devices(step.text, step.gap):
+            yield _sum(column, part, rows, vector, step, for_new_devices=True)
+    if grouping.name == SERVED:
+        models = _LANGUAGE_MODEL.best(step.text)
+        for column, output in ((Quantity.PROMPT, False), (Quantity.OUTPUT, True)):
+            for tokens in promql.token_increases(output=output, step=step.text, models_of_pods=models):
+                yield Query(column, Part.GROUP, grouping, tokens)
+    for column, part, rows, gauge, join in _presences(grouping):
+        presence = promql.presence(gauge, step.milliseconds)
+        joined = join.apply(presence, step.text) if join else presence
+        yield Query(column, part, rows, promql.gpu_seconds(joined, rows.by, step.milliseconds))
+    yield Query(Quantity.OBSERVED, Part.WHOLE, WHOLE, promql.observed_seconds(step.milliseconds))
+    for part, rows, gauge in _memory(grouping):
+        yield _sum(Quantity.MEMORY, part, rows, promql.integral(gauge, step.milliseconds), step)
+    if apportioned:
+        yield from _apportioned(grouping, step)
+
+
+def _counters(grouping: Grouping) -> Iterator[tuple[Quantity, Part, Grouping, Counter]]:
+    """Each counter with its column, its part, and the grouping of its rows."""
+    outside = promql.outside(PROCESS_ENERGY)
+    energy = {"containers": [CONTAINER_ENERGY], "processes": [PROCESS_ENERGY], "gpus": [CONTAINER_ENERGY, outside]}
+    for counter in energy[grouping.of]:
+        yield Quantity.ENERGY, Part.GROUP, grouping, counter
         if grouping.join:
-            yield from _increases(Column.ENERGY, Part.ALL_GROUPS, WHOLE, counter, step)
+            yield Quantity.ENERGY, Part.ALL_GROUPS, WHOLE, counter
     if grouping.of == "containers":
-        yield from _increases(Column.ENERGY, Part.OUTSIDE, WHOLE, outside, step)
-    idle = Counter(series(metrics.gpu_idle_energy_joules_total), ("uuid",))
-    unattributed = series(metrics.gpu_unattributed_energy_joules_total).where("reason", "!=", "before")
-    yield from _increases(Column.ENERGY, Part.IDLE, WHOLE, idle, step)
-    yield from _increases(Column.ENERGY, Part.UNATTRIBUTED, REASONS, Counter(unattributed, ("uuid", "reason")), step)
-    device = Counter(series(metrics.gpu_energy_joules_total), ("uuid",), of_hardware=True)
-    yield from _increases(Column.ENERGY, Part.WHOLE, WHOLE, device, step)
-
-
-def _tokens(grouping: Grouping, step: Step) -> Iterator[Query]:
-    """Tokens and parked energy by language model."""
-    parked = Counter(series(metrics.container_gpu_parked_energy_joules_total), CONTAINER)
-    yield from _increases(Column.PARKED, Part.GROUP, grouping, parked, step)
-    models = _LANGUAGE_MODEL.best(step.text)
-    for column, output in ((Column.PROMPT, False), (Column.OUTPUT, True)):
-        for tokens in promql.token_increases(output=output, step=step.text, models_of_pods=models):
-            yield Query(column, Part.GROUP, grouping, tokens)
-
-
-def _busy_and_resident(grouping: Grouping, step: Step) -> Iterator[Query]:
-    busy = Counter(series(metrics.gpu_busy_seconds_total), ("uuid",))
-    in_use = Counter(series(metrics.gpu_in_use_seconds_total), ("uuid",))
-    yield from _increases(Column.BUSY, Part.WHOLE, WHOLE, busy, step)
-    yield from _increases(Column.RESIDENT, Part.WHOLE, WHOLE, in_use, step)
+        yield Quantity.ENERGY, Part.OUTSIDE, WHOLE, outside
+        yield Quantity.BUSY, Part.OUTSIDE, WHOLE, promql.outside(PROCESS_BUSY)
+    if grouping.name == SERVED:
+        yield Quantity.PARKED, Part.GROUP, grouping, CONTAINER_PARKED
+    yield Quantity.ENERGY, Part.IDLE, WHOLE, IDLE_ENERGY
+    yield Quantity.ENERGY, Part.UNATTRIBUTED, REASONS, UNATTRIBUTED_ENERGY
+    yield Quantity.ENERGY, Part.WHOLE, WHOLE, GPU_ENERGY
+    yield Quantity.BUSY, Part.WHOLE, WHOLE, GPU_BUSY
+    yield Quantity.RESIDENT, Part.WHOLE, WHOLE, GPU_IN_USE
+    busy = {"containers": CONTAINER_BUSY, "processes": PROCESS_BUSY, "gpus": GPU_BUSY}
+    yield Quantity.BUSY, Part.GROUP, grouping, busy[grouping.of]
     if grouping.of == "gpus":
-        yield from _increases(Column.BUSY, Part.GROUP, grouping, busy, step)
-        yield from _increases(Column.RESIDENT, Part.GROUP, grouping, in_use, step)
-        return
-    if grouping.of == "processes":
-        busy = Counter(PROCESS_BUSY, PROCESS, may_hide=True)
-        yield from _increases(Column.BUSY, Part.GROUP, grouping, busy, step)
-        resident = promql.presence(PROCESS_ACTIVE, step.milliseconds, PROCESS)
-        yield _gpu_seconds(Column.RESIDENT, Part.GROUP, grouping, resident, step, join=grouping.join)
-        return
-    busy = Counter(series(metrics.container_gpu_busy_seconds_total), CONTAINER)
-    yield from _increases(Column.BUSY, Part.GROUP, grouping, busy, step)
-    outside = Counter(_outside(PROCESS_BUSY), PROCESS, may_hide=True)
-    yield from _increases(Column.BUSY, Part.OUTSIDE, WHOLE, outside, step)
-    resident = promql.presence(CONTAINER_PROCESSES, step.milliseconds, NAMED_CONTAINER)
-    yield _gpu_seconds(Column.RESIDENT, Part.GROUP, grouping, resident, step, join=grouping.join)
-    resident = promql.presence(_outside(PROCESS_ACTIVE), step.milliseconds, PROCESS)
-    yield _gpu_seconds(Column.RESIDENT, Part.OUTSIDE, WHOLE, resident, step)
+        yield Quantity.RESIDENT, Part.GROUP, grouping, GPU_IN_USE
 
 
-def _allocated_and_memory(grouping: Grouping, step: Step) -> Iterator[Query]:
-    allocated = promql.presence(ALLOCATIONS, step.milliseconds, ALLOCATION)
-    yield _gpu_seconds(Column.ALLOCATED, Part.WHOLE, WHOLE, allocated, step)
-    if grouping.of == "containers":
-        jobs = promql.presence(JOBS, step.milliseconds, ALLOCATION)
-        yield _gpu_seconds(Column.ALLOCATED, Part.OUTSIDE, WHOLE, jobs, step)
+def _presences(grouping: Grouping) -> Iterator[tuple[Quantity, Part, Grouping, Gauge, Join | None]]:
+    """Each gauge that is 1 while a GPU is in use or allocated, and the join of its rows."""
+    yield Quantity.ALLOCATED, Part.WHOLE, WHOLE, ALLOCATIONS, None
     if grouping.has_allocations:
-        allocated = promql.presence(OWN_ALLOCATIONS[grouping.of], step.milliseconds, ALLOCATION)
-        yield _gpu_seconds(Column.ALLOCATED, Part.GROUP, grouping, allocated, step, join=grouping.allocation_join)
-
-    def memory(part: Part, grouping: Grouping, gauge: Selector, *ids: str) -> Query:
-        return _sum(Column.MEMORY, part, grouping, promql.integral(gauge, step.milliseconds, ids), step)
-
-    gpu_memory = series(metrics.gpu_memory_used_bytes)
-    yield memory(Part.WHOLE, WHOLE, gpu_memory, "uuid")
+        yield Quantity.ALLOCATED, Part.GROUP, grouping, OWN_ALLOCATIONS[grouping.of], grouping.allocation_join
     if grouping.of == "containers":
-        container_memory = series(metrics.container_gpu_memory_bytes)
-        yield memory(Part.GROUP, grouping, container_memory, *NAMED_CONTAINER, "method")
-        yield memory(Part.OUTSIDE, WHOLE, _outside(PROCESS_MEMORY), *PROCESS)
+        yield Quantity.ALLOCATED, Part.OUTSIDE, WHOLE, JOB_ALLOCATIONS, None
+        yield Quantity.RESIDENT, Part.OUTSIDE, WHOLE, promql.outside(PROCESS_ACTIVE), None
+        yield Quantity.RESIDENT, Part.GROUP, grouping, CONTAINER_ACTIVE, grouping.join
     elif grouping.of == "processes":
-        yield memory(Part.GROUP, grouping, PROCESS_MEMORY, *PROCESS)
-    else:
-        yield memory(Part.GROUP, grouping, gpu_memory, "uuid")
-    observed = promql.presence(series(metrics.gpu_up), step.milliseconds, ("uuid",), "count_over_time")
-    yield _gpu_seconds(Column.OBSERVED, Part.WHOLE, WHOLE, observed, step)
+        yield Quantity.RESIDENT, Part.GROUP, grouping, PROCESS_ACTIVE, grouping.join
+
+
+def _memory(grouping: Grouping) -> Iterator[tuple[Part, Grouping, Gauge]]:
+    yield Part.WHOLE, WHOLE, GPU_MEMORY
+    own = {"containers": CONTAINER_MEMORY, "processes": PROCESS_MEMORY, "gpus": GPU_MEMORY}
+    yield Part.GROUP, grouping, own[grouping.of]
+    if grouping.of == "containers":
+        yield Part.OUTSIDE, WHOLE, promql.outside(PROCESS_MEMORY)
 
 
 def _apportioned(grouping: Grouping, step: Step) -> Iterator[Query]:
@@ -328,25 +320,23 @@ def _apportioned(grouping: Grouping, step: Step) -> Iterator[Query]:
     step_ms = step.milliseconds
     everyone = groups = _holders(grouping, step)
     if grouping.of == "containers":
-        resident = promql.presence(_outside(PROCESS_ACTIVE), step_ms, PROCESS)
-        outside = promql.held([promql.presence(JOBS, step_ms, ALLOCATION), resident], ())
+        gauges = (JOB_ALLOCATIONS, promql.outside(PROCESS_ACTIVE))
+        outside = promql.held([promql.presence(gauge, step_ms) for gauge in gauges], ())
         everyone = groups.op("or", outside.relabelled("outside", "1"))
-        yield Query(Column.SHARED, Part.OUTSIDE, WHOLE, promql.apportioned(outside, everyone, (), step_ms))
-    yield Query(Column.SHARED, Part.GROUP, grouping, promql.apportioned(groups, everyone, grouping.by, step_ms))
+        yield Query(Quantity.SHARED, Part.OUTSIDE, WHOLE, promql.apportioned(outside, everyone, (), step_ms))
+    yield Query(Quantity.SHARED, Part.GROUP, grouping, promql.apportioned(groups, everyone, grouping.by, step_ms))
 
 
 def _holders(grouping: Grouping, step: Step) -> Expression:
     """How much of a cell each group held each device, from 0 to 1."""
-    residents: dict[Selector, tuple[str, ...]] = {}
-    if grouping.of != "processes":
-        residents[CONTAINER_PROCESSES] = NAMED_CONTAINER
-    if grouping.of != "containers":
-        residents[PROCESS_ACTIVE] = PROCESS
     presences = []
     if grouping.has_allocations:
-        presences.append(_presence(OWN_ALLOCATIONS[grouping.of], ALLOCATION, grouping.allocation_join, step))
-    for gauge, ids in residents.items():
-        presence = _presence(gauge, ids, grouping.join, step)
+        presences.append(_presence(OWN_ALLOCATIONS[grouping.of], grouping.allocation_join, step))
+    residents = {
+        "containers": [CONTAINER_ACTIVE], "processes": [PROCESS_ACTIVE], "gpus": [CONTAINER_ACTIVE, PROCESS_ACTIVE],
+    }  # fmt: skip
+    for gauge in residents[grouping.of]:
+        presence = _presence(gauge, grouping.join, step)
         for label in ("pod_uid", "container_id"):  # allocations of pods have neither
             if label in grouping.labels:
                 presence = presence.relabelled(label, "", "pod", ".+")
@@ -354,40 +344,21 @@ def _holders(grouping: Grouping, step: Step) -> Expression:
     return promql.held(presences, grouping.by)
 
 
-def _presence(gauge: Selector, ids: tuple[str, ...], join: Join | None, step: Step) -> Expression:
-    presence = promql.presence(gauge, step.milliseconds, ids)
-    return join.apply_to_all(presence, gauge, step.text) if join else presence
+def _presence(gauge: Gauge, join: Join | None, step: Step) -> Expression:
+    presence = promql.presence(gauge, step.milliseconds)
+    return join.apply_to_all(presence, gauge.series, step.text) if join else presence
 
 
 def _with_models(query: Query, step: Step) -> Query:
     """The query, grouped by the model of the GPU too. The label `name` may already be that of a MIG instance."""
     devices = promql.DEVICES.over("max_over_time", step.text).max_by("uuid").op("^", 0)
-    info = _GPU_MODEL.best(step.text).op("or", devices, ("uuid",)).relabelled(MODEL_LABEL, "$1", "name", "(.*)")
-    vector = query.vector.op("*", info, ("uuid",), copy=(MODEL_LABEL,))
+    info = _GPU_MODEL.best(step.text).op("or", devices, GPU).relabelled(MODEL_LABEL, "$1", "name", "(.*)")
+    vector = query.vector.op("*", info, GPU, copy=(MODEL_LABEL,))
     return replace(query, vector=vector, more_labels=(MODEL_LABEL,))
 
 
-def _increases(column: Column, part: Part, grouping: Grouping, counter: Counter, step: Step) -> Iterator[Query]:
-    for vector in counter.increases(step.text, step.gap):
-        yield _sum(column, part, grouping, vector, step)
-    for vector in counter.increases_on_new_devices(step.text, step.gap):
-        yield _sum(column, part, grouping, vector, step, for_new_devices=True)
-
-
 def _sum(
-    column: Column, part: Part, grouping: Grouping, vector: Expression, step: Step, *, for_new_devices: bool = False
+    column: Quantity, part: Part, grouping: Grouping, vector: Expression, step: Step, *, for_new_devices: bool = False
 ) -> Query:
     joined = grouping.join.apply(vector, step.text) if grouping.join else vector
     return Query(column, part, grouping, joined, for_new_devices)
-
-
-def _gpu_seconds(
-    column: Column, part: Part, grouping: Grouping, presence: Expression, step: Step, *, join: Join | None = None
-) -> Query:
-    joined = join.apply(presence, step.text) if join else presence
-    return Query(column, part, grouping, promql.gpu_seconds(joined, grouping.by, step.milliseconds))
-
-
-def _outside(processes: Selector) -> Selector:
-    """The processes in no container."""
-    return processes.where("container_id", "=", "")

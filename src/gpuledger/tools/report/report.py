@@ -1,115 +1,16 @@
-"""A complete report with prices, and the columns that all formats show. Pure."""
+"""A complete report, and the columns that all formats show. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from gpuledger.tools.report.carbon import Embodied
-from gpuledger.tools.report.queries import SERVED, Column, Grouping
-from gpuledger.tools.report.rounding import decimals_of, rounded, sum_of_texts
-from gpuledger.tools.report.rows import Kind, Row, Rows
+from gpuledger.model.tokens import per_token
+from gpuledger.tools.report.queries import SERVED, Grouping, Quantity
+from gpuledger.tools.report.rates import Rates
+from gpuledger.tools.report.rows import Kind, ReportRow, ReportRows
 from gpuledger.tools.report.span import Span
-
-GIB = 1 << 30
-JOULES_PER_KWH = 3.6e6
-GPU_HOURS = {
-    "allocated": Column.ALLOCATED,
-    "resident": Column.RESIDENT,
-    "busy": Column.BUSY,
-    "share": Column.SHARED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices of a kWh and a GPU-hour, and emissions of a kWh; None if not given."""
-
-    kwh: float | None = None
-    gpu_hour: float | None = None
-    """Of GPUs whose model has no own price."""
-    hours: str = "allocated"
-    """The GPU-hours that are charged: a key of GPU_HOURS."""
-    currency: str = ""
-    grams_per_kwh: float | None = None
-    pue: float = 1.0
-    """Power usage effectiveness: facility energy divided by IT energy."""
-    models: Mapping[str, float] = field(default_factory=dict)
-    """Prices of a GPU-hour by the model of the GPU."""
-    carbon_query: str = ""
-    """The query of the grid's intensity over time; empty if `grams_per_kwh` is used."""
-    embodied: Embodied | None = None
-
-    @property
-    def charged(self) -> Column:
-        """The GPU-hours that are charged."""
-        return GPU_HOURS[self.hours]
-
-    @property
-    def has_hours(self) -> bool:
-        """Whether GPU-hours are charged."""
-        return self.gpu_hour is not None or bool(self.models)
-
-    def energy_cost(self, amounts: Mapping[Column, float]) -> float | None:
-        """The cost of the energy, including the facility's share."""
-        return self._per_kwh(amounts, self.kwh)
-
-    def hours_cost(self, row: Row) -> float | None:
-        """The cost of the GPU-hours."""
-        seconds = row.amounts.get(self.charged)
-        if seconds is None:
-            return None
-        if not self.models:
-            return None if self.gpu_hour is None else seconds / 3600 * self.gpu_hour
-        return sum([s / 3600 * (self.price_of(model) or 0.0) for model, s in row.by_model.items()])
-
-    def cost(self, row: Row) -> float | None:
-        """The cost of energy and GPU-hours."""
-        costs = [cost for cost in (self.energy_cost(row.amounts), self.hours_cost(row)) if cost is not None]
-        return sum(costs) if costs else None
-
-    def unpriced(self, rows: Rows) -> list[str]:
-        """Models with hours and without a price."""
-        used = {model for row in (*rows.rows, rows.total) for model, seconds in row.by_model.items() if seconds}
-        return sorted(model for model in used if self.price_of(model) is None)
-
-    def price_of(self, model: str) -> float | None:
-        """The price of an hour of a GPU of this model."""
-        return self.models.get(model, self.gpu_hour)
-
-    @property
-    def has_carbon(self) -> bool:
-        """Whether emissions are known."""
-        return self.grams_per_kwh is not None or bool(self.carbon_query)
-
-    @property
-    def has_sci(self) -> bool:
-        """Whether SCI is shown: emissions are known better than by one mean intensity."""
-        return bool(self.carbon_query) or (self.has_carbon and self.embodied is not None)
-
-    def carbon_kg(self, amounts: Mapping[Column, float]) -> float | None:
-        """The emissions of the energy, including the facility's share."""
-        if self.carbon_query:
-            carbon = amounts.get(Column.CARBON)
-            return None if carbon is None else carbon / JOULES_PER_KWH * self.pue / 1000
-        grams = self._per_kwh(amounts, self.grams_per_kwh)
-        return None if grams is None else grams / 1000
-
-    def embodied_kg(self, row: Row) -> float | None:
-        """The row's part of the emissions of the production of GPUs, by the GPU-hours that are charged."""
-        seconds = row.amounts.get(self.charged)
-        return None if self.embodied is None or seconds is None else self.embodied.kg(seconds)
-
-    def sci(self, row: Row, units: float | None) -> float | None:
-        """Software Carbon Intensity, (E x I + M) / R, in grams per functional unit."""
-        operational = self.carbon_kg(row.amounts)
-        if operational is None or not units:
-            return None
-        return 1000 * (operational + (self.embodied_kg(row) or 0.0)) / units
-
-    def _per_kwh(self, amounts: Mapping[Column, float], rate: float | None) -> float | None:
-        joules = amounts.get(Column.ENERGY)
-        return None if joules is None or rate is None else joules / JOULES_PER_KWH * self.pue * rate
+from gpuledger.tools.text import GIB, JOULES_PER_KWH, UNKNOWN, decimals_of, rounded, sum_of_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +19,8 @@ class Report:
 
     span: Span
     grouping: Grouping
-    prices: Prices
-    rows: Rows
+    prices: Rates
+    rows: ReportRows
     notes: tuple[str, ...] = ()
     department: str = ""
     """The heading of departments, in a report with `--map`."""
@@ -130,64 +31,14 @@ class Report:
         return (self.department,) if self.department else self.grouping.heads
 
     @property
-    def all_rows(self) -> Sequence[Row]:
+    def is_by_model(self) -> bool:
+        """Whether rows are language models, which have tokens."""
+        return self.grouping.name == SERVED
+
+    @property
+    def all_rows(self) -> Sequence[ReportRow]:
         """The rows, followed by the total."""
         return (*self.rows.rows, self.rows.total)
-
-
-@dataclass(frozen=True, slots=True)
-class ShownColumn:
-    """One column: its key in files, its heading, its value in a row, and its decimals; None if they fit the total."""
-
-    key: str
-    head: str
-    value: Callable[[Row], float | None]
-    decimals: int | None = None
-    parts: tuple[ShownColumn, ...] = ()
-    """The columns that this one is the sum of."""
-
-    def texts(self, report: Report) -> list[str]:
-        """The rounded values of all rows and of the total. If the values add up, so do the rounded ones."""
-        if self.parts:
-            return [sum_of_texts(texts) for texts in zip(*[part.texts(report) for part in self.parts], strict=True)]
-        percent = 100 if self.key == "energy_share" else 1
-        values = [value if value is None else value * percent for value in map(self.value, report.all_rows)]
-        *rows, total = values
-        largest = total if total is not None else max([value or 0.0 for value in rows], default=0.0)
-        texts = rounded(rows, total, decimals_of(largest) if self.decimals is None else self.decimals)
-        return [f"{text} %" if percent != 1 and text != "-" else text for text in texts]
-
-
-def columns(report: Report) -> list[ShownColumn]:
-    """The columns of a report; costs and emissions only if their rate is given."""
-    prices = report.prices
-    shown = [
-        ShownColumn("energy_kwh", "energy kWh", _scaled(Column.ENERGY, JOULES_PER_KWH)),
-        ShownColumn("energy_share", "share", lambda row: _share(row, report.rows.total), 1),
-        ShownColumn("busy_gpu_hours", "busy h", _scaled(Column.BUSY, 3600)),
-        ShownColumn("resident_gpu_hours", "resident h", _scaled(Column.RESIDENT, 3600)),
-        ShownColumn("allocated_gpu_hours", "allocated h", _scaled(Column.ALLOCATED, 3600)),
-    ]
-    if prices.charged is Column.SHARED:
-        shown.append(ShownColumn("apportioned_gpu_hours", "apportioned h", _scaled(Column.SHARED, 3600)))
-    shown.append(ShownColumn("memory_gib_hours", "memory GiB h", _scaled(Column.MEMORY, 3600 * GIB)))
-    if prices.kwh is not None:
-        head = f"energy {prices.currency}" if prices.currency else "energy cost"
-        shown.append(ShownColumn("energy_cost", head, lambda row: prices.energy_cost(row.amounts), 2))
-    if prices.has_hours:
-        head = f"GPU h {prices.currency}" if prices.currency else "GPU h cost"
-        shown.append(ShownColumn("gpu_hours_cost", head, prices.hours_cost, 2))
-    if prices.kwh is not None and prices.has_hours:
-        head = f"total {prices.currency}" if prices.currency else "total cost"
-        shown.append(ShownColumn("cost", head, prices.cost, 2, tuple(shown[-2:])))
-    if prices.has_carbon:
-        shown.append(ShownColumn("carbon_kg", "CO2e kg", lambda row: prices.carbon_kg(row.amounts)))
-    if prices.embodied is not None:
-        shown.append(ShownColumn("embodied_carbon_kg", "embodied kg", prices.embodied_kg))
-    if prices.has_sci:
-        unit = functional_unit(report)
-        shown.append(ShownColumn(unit.key, unit.head, lambda row: prices.sci(row, unit.count(row))))
-    return [*shown, *_of_tokens(report)] if report.grouping.name == SERVED else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,91 +47,160 @@ class FunctionalUnit:
 
     name: str
     plural: str
-    key: str
-    head: str
-    count: Callable[[Row], float | None]
+    count: Callable[[Report, ReportRow], float | None]
 
 
 def functional_unit(report: Report) -> FunctionalUnit:
     """A million tokens in a report by language model, else a GPU-hour of the kind that is charged."""
-    if report.grouping.name == SERVED:
-        return FunctionalUnit(
-            "million tokens", "million tokens", "sci_grams_per_million_tokens", "SCI g/Mtoken", _millions
-        )
+    if report.is_by_model:
+        return FunctionalUnit("million tokens", "million tokens", lambda _, row: _millions(row))
     hours = _scaled(report.prices.charged, 3600)
-    plural = f"GPU-hours ({report.prices.hours})"
-    return FunctionalUnit("GPU-hour", plural, "sci_grams_per_gpu_hour", "SCI g/GPU h", hours)
+    return FunctionalUnit("GPU-hour", f"GPU-hours ({report.prices.hours})", hours)
 
 
-def _of_tokens(report: Report) -> list[ShownColumn]:
-    """Columns of a report by language model. Energy per token is above parked power, which is separate."""
-    prices = report.prices
-    shown = [
-        ShownColumn("prompt_tokens", "prompt tokens", _scaled(Column.PROMPT, 1)),
-        ShownColumn("output_tokens", "output tokens", _scaled(Column.OUTPUT, 1)),
-        ShownColumn("parked_kwh", "parked kWh", _scaled(Column.PARKED, JOULES_PER_KWH)),
-        ShownColumn("joules_per_output_token", "J/output token", lambda row: _per(row, Column.WORK, _outputs(row))),
-        ShownColumn("joules_per_token", "J/token", lambda row: _per(row, Column.WORK, _tokens(row))),
-    ]
+@dataclass(frozen=True, slots=True)
+class ReportColumn:
+    """One column: its key in files, its heading, its value in a row, and whether a report has it."""
 
-    def of_work(row: Row, amount: float | None) -> float | None:
-        """The part of an amount that is above parked power, per million tokens."""
-        energy, work, millions = row.amounts.get(Column.ENERGY), row.amounts.get(Column.WORK), _millions(row)
-        if row.kind is Kind.TOTAL or not energy or work is None or amount is None or not millions:
-            return None
-        return amount * work / energy / millions
+    key: str
+    head: str
+    """`{money}` stands for the currency."""
+    value: Callable[[Report, ReportRow], float | None]
+    is_in: Callable[[Report], bool] = lambda _: True
+    decimals: int | None = None
+    """None if they fit the total."""
+    parts: tuple[str, ...] = ()
+    """The keys of the columns that this one is the sum of."""
 
-    def grams(row: Row) -> float | None:
-        kg = prices.carbon_kg(row.amounts)
-        return of_work(row, None if kg is None else 1000 * kg)
+    def heading(self, report: Report) -> str:
+        """The heading with the currency, or with the word cost."""
+        return self.head.format(money=report.prices.currency or "cost")
 
-    def cost(row: Row) -> float | None:
-        whole, millions = prices.cost(row), _millions(row)
-        return None if whole is None or not millions or row.kind is Kind.TOTAL else whole / millions
-
-    if prices.kwh is not None:
-        head = f"energy {prices.currency or 'cost'}/Mtoken"
-        value = lambda row: of_work(row, prices.energy_cost(row.amounts))  # noqa: E731 - used once
-        shown.append(ShownColumn("energy_cost_per_million_tokens", head, value, 4))
-    if prices.kwh is not None or prices.has_hours:
-        head = f"all {prices.currency or 'cost'}/Mtoken"
-        shown.append(ShownColumn("cost_per_million_tokens", head, cost, 4))
-    if prices.has_carbon:
-        shown.append(ShownColumn("carbon_grams_per_million_tokens", "CO2e g/Mtoken", grams))
-    if any(row.phases is not None for row in report.rows.rows):
-        for key, head in PHASES.items():
-            shown.append(ShownColumn(f"{key}_per_token", head, _phase(key)))
-    return shown
+    def texts(self, report: Report) -> list[str]:
+        """The rounded values of all rows and of the total. If the values add up, so do the rounded ones."""
+        if self.parts:
+            parts = [column.texts(report) for column in COLUMNS if column.key in self.parts]
+            return [sum_of_texts(texts) for texts in zip(*parts, strict=True)]
+        percent = 100 if self.key == "energy_share" else 1
+        values = [self.value(report, row) for row in report.all_rows]
+        *rows, total = [value if value is None else value * percent for value in values]
+        largest = total if total is not None else max([value or 0.0 for value in rows], default=0.0)
+        texts = rounded(rows, total, decimals_of(largest) if self.decimals is None else self.decimals)
+        return [f"{text} %" if percent != 1 and text != UNKNOWN else text for text in texts]
 
 
-PHASES = {
-    "prompt_j": "prefill J/token",
-    "prompt_error_j": "error",
-    "output_j": "decode J/token",
-    "output_error_j": "error ",
-}
-"""Fields of PhaseEnergy, and their headings."""
+def columns(report: Report) -> list[ReportColumn]:
+    """The columns of a report; costs and emissions only if their rate is given."""
+    return [column for column in COLUMNS if column.is_in(report)]
 
 
-def _phase(name: str) -> Callable[[Row], float | None]:
-    return lambda row: None if row.phases is None else getattr(row.phases, name)
+def _scaled(column: Quantity, unit: float) -> Callable[[Report, ReportRow], float | None]:
+    def value(_: Report, row: ReportRow) -> float | None:
+        amount = row.amounts.get(column)
+        return None if amount is None else amount / unit
+
+    return value
 
 
-def _tokens(row: Row) -> float:
-    return row.amounts.get(Column.PROMPT, 0.0) + row.amounts.get(Column.OUTPUT, 0.0)
+def _share(report: Report, row: ReportRow) -> float | None:
+    energy, whole = row.amounts.get(Quantity.ENERGY), report.rows.total.amounts.get(Quantity.ENERGY)
+    return None if energy is None or not whole else energy / whole
 
 
-def _outputs(row: Row) -> float:
-    return row.amounts.get(Column.OUTPUT, 0.0)
+def _sci(report: Report, row: ReportRow) -> float | None:
+    return report.prices.sci(row, functional_unit(report).count(report, row))
 
 
-def _millions(row: Row) -> float | None:
+def _tokens(row: ReportRow, *columns: Quantity) -> float:
+    return sum([row.amounts.get(column, 0.0) for column in columns or (Quantity.PROMPT, Quantity.OUTPUT)])
+
+
+def _millions(row: ReportRow) -> float | None:
     return _tokens(row) / 1e6 or None
 
 
-def _per(row: Row, column: Column, count: float) -> float | None:
-    amount = row.amounts.get(column)
-    return None if amount is None or not count else amount / count
+def _work_per_token(*columns: Quantity) -> Callable[[Report, ReportRow], float | None]:
+    """Energy above parked power per token."""
+
+    def value(_: Report, row: ReportRow) -> float | None:
+        work = row.amounts.get(Quantity.WORK)
+        return None if work is None else per_token(work, _tokens(row, *columns))
+
+    return value
+
+
+def _work_per_million(row: ReportRow, amount: float | None) -> float | None:
+    """The part of an amount that is above parked power, per million tokens."""
+    energy, work, millions = row.amounts.get(Quantity.ENERGY), row.amounts.get(Quantity.WORK), _millions(row)
+    if row.kind is Kind.TOTAL or not energy or work is None or amount is None or not millions:
+        return None
+    return amount * work / energy / millions
+
+
+def _cost_per_million(report: Report, row: ReportRow) -> float | None:
+    cost, millions = report.prices.row_cost(row), _millions(row)
+    return None if cost is None or not millions or row.kind is Kind.TOTAL else cost / millions
+
+
+def _grams_per_million(report: Report, row: ReportRow) -> float | None:
+    kg = report.prices.carbon_kg(row.amounts)
+    return _work_per_million(row, None if kg is None else 1000 * kg)
+
+
+def _phase(name: str, head: str) -> ReportColumn:
+    """A column for a field of PhaseEnergy."""
+    return ReportColumn(
+        f"{name}_per_token",
+        head,
+        lambda _, row: None if row.phases is None else getattr(row.phases, name),
+        lambda report: report.is_by_model and any(row.phases is not None for row in report.rows.rows),
+    )
+
+
+COLUMNS = (
+    ReportColumn("energy_kwh", "energy kWh", _scaled(Quantity.ENERGY, JOULES_PER_KWH)),
+    ReportColumn("energy_share", "share", _share, decimals=1),
+    ReportColumn("busy_gpu_hours", "busy h", _scaled(Quantity.BUSY, 3600)),
+    ReportColumn("resident_gpu_hours", "resident h", _scaled(Quantity.RESIDENT, 3600)),
+    ReportColumn("allocated_gpu_hours", "allocated h", _scaled(Quantity.ALLOCATED, 3600)),
+    ReportColumn("apportioned_gpu_hours", "apportioned h", _scaled(Quantity.SHARED, 3600),
+                lambda report: report.prices.charged is Quantity.SHARED),
+    ReportColumn("memory_gib_hours", "memory GiB h", _scaled(Quantity.MEMORY, 3600 * GIB)),
+    ReportColumn("energy_cost", "energy {money}", lambda report, row: report.prices.energy_cost(row.amounts),
+                lambda report: report.prices.kwh is not None, 2),
+    ReportColumn("gpu_hours_cost", "GPU h {money}", lambda report, row: report.prices.hours_cost(row),
+                lambda report: report.prices.has_hours, 2),
+    ReportColumn("cost", "total {money}", lambda report, row: report.prices.row_cost(row),
+                lambda report: report.prices.kwh is not None and report.prices.has_hours, 2,
+                ("energy_cost", "gpu_hours_cost")),
+    ReportColumn("carbon_kg", "CO2e kg", lambda report, row: report.prices.carbon_kg(row.amounts),
+                lambda report: report.prices.has_carbon),
+    ReportColumn("embodied_carbon_kg", "embodied kg", lambda report, row: report.prices.embodied_kg(row),
+                lambda report: report.prices.embodied is not None),
+    ReportColumn("sci_grams_per_gpu_hour", "SCI g/GPU h", _sci,
+                lambda report: report.prices.has_sci and not report.is_by_model),
+    ReportColumn("sci_grams_per_million_tokens", "SCI g/Mtoken", _sci,
+                lambda report: report.prices.has_sci and report.is_by_model),
+    ReportColumn("prompt_tokens", "prompt tokens", _scaled(Quantity.PROMPT, 1), lambda report: report.is_by_model),
+    ReportColumn("output_tokens", "output tokens", _scaled(Quantity.OUTPUT, 1), lambda report: report.is_by_model),
+    ReportColumn("parked_kwh", "parked kWh", _scaled(Quantity.PARKED, JOULES_PER_KWH),
+                lambda report: report.is_by_model),
+    ReportColumn("joules_per_output_token", "J/output token", _work_per_token(Quantity.OUTPUT),
+                lambda report: report.is_by_model),
+    ReportColumn("joules_per_token", "J/token", _work_per_token(), lambda report: report.is_by_model),
+    ReportColumn("energy_cost_per_million_tokens", "energy {money}/Mtoken",
+                lambda report, row: _work_per_million(row, report.prices.energy_cost(row.amounts)),
+                lambda report: report.is_by_model and report.prices.kwh is not None, 4),
+    ReportColumn("cost_per_million_tokens", "all {money}/Mtoken", _cost_per_million,
+                lambda report: report.is_by_model and (report.prices.kwh is not None or report.prices.has_hours), 4),
+    ReportColumn("carbon_grams_per_million_tokens", "CO2e g/Mtoken", _grams_per_million,
+                lambda report: report.is_by_model and report.prices.has_carbon),
+    _phase("prompt_j", "prefill J/token"),
+    _phase("prompt_error_j", "error"),
+    _phase("output_j", "decode J/token"),
+    _phase("output_error_j", "error "),
+)  # fmt: skip
+"""All columns of all reports. Energy per token is above parked power, which has its own column."""
 
 
 def cells(report: Report) -> list[list[str]]:
@@ -289,7 +209,7 @@ def cells(report: Report) -> list[list[str]]:
     return [list(texts) for texts in zip(names, *[column.texts(report) for column in columns(report)], strict=True)]
 
 
-def row_name(row: Row, heads: Sequence[str]) -> str:
+def row_name(row: ReportRow, heads: Sequence[str]) -> str:
     """The name of a row; one in parentheses is not the name of a group."""
     if row.kind is Kind.REST:
         return f"({row.count} more)"
@@ -302,23 +222,3 @@ def row_name(row: Row, heads: Sequence[str]) -> str:
     if heads[-1] in ("pod", "container"):  # as Owner.display_name
         return "/".join(part for part in row.key if part)
     return "/".join(part or f"(no {head})" for head, part in zip(heads, row.key, strict=True))
-
-
-def show_number(value: float | None, decimals: int) -> str:
-    """A number for people: `-` if unknown, and two digits if it is too small for the decimals."""
-    if value is None:
-        return "-"
-    return f"{value:.2g}" if 0 < value < 10 ** (1 - decimals) else f"{value:,.{decimals}f}"
-
-
-def _scaled(column: Column, unit: float) -> Callable[[Row], float | None]:
-    def value(row: Row) -> float | None:
-        amount = row.amounts.get(column)
-        return None if amount is None else amount / unit
-
-    return value
-
-
-def _share(row: Row, total: Row) -> float | None:
-    energy, whole = row.amounts.get(Column.ENERGY), total.amounts.get(Column.ENERGY)
-    return None if energy is None or not whole else energy / whole

@@ -9,12 +9,12 @@ from enum import Enum
 from gpuledger.integrations.tokens.phases import Window, fit
 from gpuledger.model import PhaseEnergy
 from gpuledger.tools.report.gather import Key, Totals
-from gpuledger.tools.report.queries import SERVED, Column, Grouping, Part
+from gpuledger.tools.report.queries import SERVED, Grouping, Part, Quantity
 
 UNRECORDED = "unrecorded"
 """The reason for energy that is in the GPUs' counters but in no book: an exporter was down and had no journal, or does
 not expose all processes."""
-OF_TOKENS = (Column.PROMPT, Column.OUTPUT, Column.WORK, Column.PARKED)
+OF_TOKENS = (Quantity.PROMPT, Quantity.OUTPUT, Quantity.WORK, Quantity.PARKED)
 """Columns of a report by language model, whose total is the sum of the rows."""
 NOISE = 1e-9
 """Rounding error of a sum of floats, relative to the sum."""
@@ -37,12 +37,12 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """Amounts in the units of their columns; an unknown amount is absent."""
 
     kind: Kind
     key: Key = ()
-    amounts: Mapping[Column, float] = field(default_factory=dict)
+    amounts: Mapping[Quantity, float] = field(default_factory=dict)
     bars: Sequence[float] = ()
     """Joules over time."""
     count: int = 1
@@ -54,26 +54,26 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ReportRows:
     """All rows, and the total, whose energy is the sum of the rows."""
 
-    rows: tuple[Row, ...]
-    total: Row
+    rows: tuple[ReportRow, ...]
+    total: ReportRow
     reasons: tuple[tuple[str, float], ...]
     """Unattributed joules by reason, largest first."""
     unmapped: tuple[str, ...] = ()
     """Groups that the file of `--map` does not have, largest first."""
-    spread: Mapping[Column, float] = field(default_factory=dict)
+    spread: Mapping[Quantity, float] = field(default_factory=dict)
     """Idle and unattributed use that was spread over the other rows."""
 
 
 def create_rows(
     totals: Totals, grouping: Grouping, top: int | None = None, departments: Mapping[str, str] | None = None
-) -> Rows:
+) -> ReportRows:
     """Groups by energy, largest first, then energy that belongs to no group."""
     unrecorded = _unrecorded(totals, grouping)
     groups, unknown = _groups(totals, grouping)
-    unmapped: list[Row] = []
+    unmapped: list[ReportRow] = []
     if departments is not None:
         groups, unmapped = _by_department(groups, departments)
     top_groups = groups if top is None else groups[:top]
@@ -81,34 +81,34 @@ def create_rows(
     rows = [*top_groups, *_merged(rest, Kind.REST), *_merged(unmapped, Kind.UNMAPPED), *unknown]
     if outside := _whole(totals, Part.OUTSIDE):  # a waiting process holds memory but may have no energy
         hours = totals.by_model[Part.OUTSIDE].get((), {})
-        rows.append(Row(Kind.OUTSIDE, amounts=outside, bars=_bars(totals, Part.OUTSIDE), by_model=hours))
+        rows.append(ReportRow(Kind.OUTSIDE, amounts=outside, bars=_bars(totals, Part.OUTSIDE), by_model=hours))
     total = _total(totals)
     has_energy = Part.WHOLE in totals.energy_by_cell
-    if has_energy or Column.SHARED in total.amounts:
+    if has_energy or Quantity.SHARED in total.amounts:
         rows.append(_idle(totals, rows, total))
-    reasons = {key[0]: columns[Column.ENERGY] for key, columns in totals.amounts[Part.UNATTRIBUTED].items()}
+    reasons = {key[0]: columns[Quantity.ENERGY] for key, columns in totals.amounts[Part.UNATTRIBUTED].items()}
     missing = max(0.0, sum(unrecorded))
-    booked = _sum_of(rows, Column.ENERGY) + sum(reasons.values())
+    booked = _sum_of(rows, Quantity.ENERGY) + sum(reasons.values())
     if missing > NOISE * booked:
         reasons[UNRECORDED] = missing
-    unattributed: dict[Column, float] = {Column.ENERGY: sum(reasons.values())} if has_energy else {}
+    unattributed: dict[Quantity, float] = {Quantity.ENERGY: sum(reasons.values())} if has_energy else {}
     if totals.intensity is not None and has_energy:
-        unattributed[Column.CARBON] = _unattributed_carbon(totals, unrecorded, reasons.get(UNRECORDED, 0.0))
-    memory = totals.whole(Part.WHOLE, Column.MEMORY)
+        unattributed[Quantity.CARBON] = _unattributed_carbon(totals, unrecorded, reasons.get(UNRECORDED, 0.0))
+    memory = totals.whole(Part.WHOLE, Quantity.MEMORY)
     if memory is not None and grouping.of != "gpus":
-        unattributed[Column.MEMORY] = max(0.0, memory - _sum_of(rows, Column.MEMORY))
+        unattributed[Quantity.MEMORY] = max(0.0, memory - _sum_of(rows, Quantity.MEMORY))
     bars = _sum(_bars(totals, Part.UNATTRIBUTED), _to_bars(totals, [max(0.0, joules) for joules in unrecorded]))
-    rows.append(Row(Kind.UNATTRIBUTED, amounts=unattributed, bars=bars))
-    summed = (Column.ENERGY, Column.CARBON) if totals.intensity is not None else (Column.ENERGY,)
+    rows.append(ReportRow(Kind.UNATTRIBUTED, amounts=unattributed, bars=bars))
+    summed = (Quantity.ENERGY, Quantity.CARBON) if totals.intensity is not None else (Quantity.ENERGY,)
     if has_energy:
         total = replace(total, amounts={**total.amounts, **{column: _sum_of(rows, column) for column in summed}})
     if grouping.name == SERVED:
         total = replace(total, amounts={**total.amounts, **{column: _sum_of(rows, column) for column in OF_TOKENS}})
     ordered = sorted(((name, joules) for name, joules in reasons.items() if joules > 0), key=lambda item: -item[1])
-    return Rows(tuple(rows), total, tuple(ordered), tuple("/".join(row.key) for row in unmapped))
+    return ReportRows(tuple(rows), total, tuple(ordered), tuple("/".join(row.key) for row in unmapped))
 
 
-def spread(rows: Rows) -> Rows:
+def spread(rows: ReportRows) -> ReportRows:
     """Idle and unattributed energy, and idle hours of GPUs, divided among the other rows in proportion to their use.
 
     A row with the use u_i gets u_i / sum u of what is spread. Hours are spread for each model of GPU that a row used;
@@ -116,8 +116,8 @@ def spread(rows: Rows) -> Rows:
     """
     own = [row for row in rows.rows if row.kind not in (Kind.IDLE, Kind.UNATTRIBUTED)]
     rest = [row for row in rows.rows if row not in own]
-    spread_amounts: dict[Column, float] = {}
-    for column in (Column.ENERGY, Column.CARBON, Column.SHARED):
+    spread_amounts: dict[Quantity, float] = {}
+    for column in (Quantity.ENERGY, Quantity.CARBON, Quantity.SHARED):
         weights = [row.amounts.get(column, 0.0) for row in own]
         amount = _sum_of(rest, column)
         if not sum(weights) or not amount:
@@ -127,28 +127,28 @@ def spread(rows: Rows) -> Rows:
             replace(row, amounts={**row.amounts, column: weight + amount * weight / sum(weights)}) if weight else row
             for row, weight in zip(own, weights, strict=True)
         ]
-        if column is Column.ENERGY:
+        if column is Quantity.ENERGY:
             own = _with_bars(own, weights, _sum(*[row.bars for row in rest]))
-        elif column is Column.SHARED:
+        elif column is Quantity.SHARED:
             own = _with_models(own, weights, rest)
         rest = [_without(row, column) for row in rest]
     kept = (row for row in rest if any(row.amounts.values()))
     return replace(rows, rows=(*own, *kept), spread=spread_amounts)
 
 
-def _without(row: Row, column: Column) -> Row:
+def _without(row: ReportRow, column: Quantity) -> ReportRow:
     """The row without what was spread."""
     amounts = {other: amount for other, amount in row.amounts.items() if other is not column}
-    return replace(row, amounts=amounts, bars=() if column is Column.ENERGY else row.bars)
+    return replace(row, amounts=amounts, bars=() if column is Quantity.ENERGY else row.bars)
 
 
-def _with_bars(own: list[Row], weights: Sequence[float], bars: Sequence[float]) -> list[Row]:
+def _with_bars(own: list[ReportRow], weights: Sequence[float], bars: Sequence[float]) -> list[ReportRow]:
     """Each row with its part of these joules over time."""
     parts = [[joules * weight / sum(weights) for joules in bars] for weight in weights]
     return [replace(row, bars=_sum(row.bars, part)) if row.bars else row for row, part in zip(own, parts, strict=True)]
 
 
-def _with_models(own: list[Row], weights: Sequence[float], rest: Sequence[Row]) -> list[Row]:
+def _with_models(own: list[ReportRow], weights: Sequence[float], rest: Sequence[ReportRow]) -> list[ReportRow]:
     """Each row with its part of the seconds of each model; the amounts follow from them."""
     models = {model for row in rest for model in row.by_model}
     for model in sorted(models):
@@ -160,16 +160,16 @@ def _with_models(own: list[Row], weights: Sequence[float], rest: Sequence[Row]) 
             for row, before, share in zip(own, used, shares, strict=True)
         ]
     return [
-        replace(row, amounts={**row.amounts, Column.SHARED: sum(row.by_model.values())}) if row.by_model else row
+        replace(row, amounts={**row.amounts, Quantity.SHARED: sum(row.by_model.values())}) if row.by_model else row
         for row in own
     ]
 
 
-def _total(totals: Totals) -> Row:
+def _total(totals: Totals) -> ReportRow:
     amounts = _whole(totals, Part.WHOLE)
-    if totals.apportioned and Column.OBSERVED in amounts:
-        amounts[Column.SHARED] = amounts[Column.OBSERVED]
-    return Row(Kind.TOTAL, amounts=amounts, by_model=totals.by_model[Part.WHOLE].get((), {}))
+    if totals.apportioned and Quantity.OBSERVED in amounts:
+        amounts[Quantity.SHARED] = amounts[Quantity.OBSERVED]
+    return ReportRow(Kind.TOTAL, amounts=amounts, by_model=totals.by_model[Part.WHOLE].get((), {}))
 
 
 def _unattributed_carbon(totals: Totals, unrecorded: Sequence[float], missing: float) -> float:
@@ -177,18 +177,18 @@ def _unattributed_carbon(totals: Totals, unrecorded: Sequence[float], missing: f
     positive = [max(0.0, joules) for joules in unrecorded]
     weighted = sum([joules * grams for joules, grams in zip(positive, totals.intensity or (), strict=True)])
     lost = weighted * missing / sum(positive) if missing else 0.0
-    return (totals.whole(Part.UNATTRIBUTED, Column.CARBON) or 0.0) + lost
+    return (totals.whole(Part.UNATTRIBUTED, Quantity.CARBON) or 0.0) + lost
 
 
-def _idle(totals: Totals, rows: Sequence[Row], total: Row) -> Row:
+def _idle(totals: Totals, rows: Sequence[ReportRow], total: ReportRow) -> ReportRow:
     """Idle energy, and the hours of GPUs that no row held."""
     amounts = _whole(totals, Part.IDLE)
     by_model: dict[str, float] = {}
-    if Column.SHARED in total.amounts:
-        amounts[Column.SHARED] = max(0.0, total.amounts[Column.SHARED] - _sum_of(rows, Column.SHARED))
+    if Quantity.SHARED in total.amounts:
+        amounts[Quantity.SHARED] = max(0.0, total.amounts[Quantity.SHARED] - _sum_of(rows, Quantity.SHARED))
         for model, seconds in total.by_model.items():
             by_model[model] = max(0.0, seconds - sum([row.by_model.get(model, 0.0) for row in rows]))
-    return Row(Kind.IDLE, amounts=amounts, bars=_bars(totals, Part.IDLE), by_model=by_model)
+    return ReportRow(Kind.IDLE, amounts=amounts, bars=_bars(totals, Part.IDLE), by_model=by_model)
 
 
 def _unrecorded(totals: Totals, grouping: Grouping) -> list[float]:
@@ -201,43 +201,47 @@ def _unrecorded(totals: Totals, grouping: Grouping) -> list[float]:
     return missing
 
 
-def _groups(totals: Totals, grouping: Grouping) -> tuple[list[Row], list[Row]]:
+def _groups(totals: Totals, grouping: Grouping) -> tuple[list[ReportRow], list[ReportRow]]:
     """The rows of groups, and at most one row for owners whose group is unknown."""
-    named, unknown, unknown_hours = [], dict[Column, float](), dict[str, float]()
+    named, unknown, unknown_hours = [], dict[Quantity, float](), dict[str, float]()
     for key, amounts in totals.amounts[Part.GROUP].items():
         hours = totals.by_model[Part.GROUP].get(key, {})
         if grouping.join and not any(key):
             unknown, unknown_hours = dict(amounts), hours
         else:
-            named.append(Row(Kind.GROUP, key, amounts, totals.energy_by_bar.get(key, ()), by_model=hours))
+            named.append(ReportRow(Kind.GROUP, key, amounts, totals.energy_by_bar.get(key, ()), by_model=hours))
     if grouping.name == SERVED:
         named = [_served(row, totals) for row in named]
-    for column in (Column.ENERGY, Column.CARBON) if grouping.join else ():
+    for column in (Quantity.ENERGY, Quantity.CARBON) if grouping.join else ():
         whole = totals.whole(Part.ALL_GROUPS, column) or 0.0
         remainder = whole - _sum_of(named, column)
         if remainder > NOISE * whole:
             unknown[column] = remainder
     named.sort(key=_largest_first)
-    return named, [Row(Kind.UNKNOWN, amounts=unknown, by_model=unknown_hours)] if unknown else []
+    return named, [ReportRow(Kind.UNKNOWN, amounts=unknown, by_model=unknown_hours)] if unknown else []
 
 
-def _served(row: Row, totals: Totals) -> Row:
+def _served(row: ReportRow, totals: Totals) -> ReportRow:
     """A language model with its energy above parked power, and that of prefill and decode."""
-    energy, parked = row.amounts.get(Column.ENERGY), row.amounts.get(Column.PARKED, 0.0)
+    energy, parked = row.amounts.get(Quantity.ENERGY), row.amounts.get(Quantity.PARKED, 0.0)
     if energy is None:
         return row
     cells = totals.by_cell.get(row.key, {})
     nothing = [0.0] * len(next(iter(cells.values()), ()))
-    columns = [cells.get(column, nothing) for column in (Column.ENERGY, Column.PARKED, Column.PROMPT, Column.OUTPUT)]
+    columns = [
+        cells.get(column, nothing) for column in (Quantity.ENERGY, Quantity.PARKED, Quantity.PROMPT, Quantity.OUTPUT)
+    ]
     windows = [Window(joules - waiting, prompt, output) for joules, waiting, prompt, output in
                zip(*columns, strict=True)]  # fmt: skip
-    amounts = {**row.amounts, Column.PARKED: parked, Column.WORK: max(0.0, energy - parked)}
+    amounts = {**row.amounts, Quantity.PARKED: parked, Quantity.WORK: max(0.0, energy - parked)}
     return replace(row, amounts=amounts, phases=fit(windows))
 
 
-def _by_department(groups: Sequence[Row], departments: Mapping[str, str]) -> tuple[list[Row], list[Row]]:
+def _by_department(
+    groups: Sequence[ReportRow], departments: Mapping[str, str]
+) -> tuple[list[ReportRow], list[ReportRow]]:
     """One row per department, and the groups that have none."""
-    members: dict[str, list[Row]] = {}
+    members: dict[str, list[ReportRow]] = {}
     unmapped = []
     for row in groups:
         if (name := "/".join(row.key)) in departments:
@@ -248,30 +252,30 @@ def _by_department(groups: Sequence[Row], departments: Mapping[str, str]) -> tup
     return sorted(merged, key=_largest_first), unmapped
 
 
-def _largest_first(row: Row) -> tuple[float, Key]:
-    return (-row.amounts.get(Column.ENERGY, 0.0), row.key)
+def _largest_first(row: ReportRow) -> tuple[float, Key]:
+    return (-row.amounts.get(Quantity.ENERGY, 0.0), row.key)
 
 
-def _merged(groups: Sequence[Row], kind: Kind, key: Key = ()) -> list[Row]:
+def _merged(groups: Sequence[ReportRow], kind: Kind, key: Key = ()) -> list[ReportRow]:
     """At most one row with the sums of these groups."""
     if not groups:
         return []
-    amounts: dict[Column, float] = {}
+    amounts: dict[Quantity, float] = {}
     by_model: dict[str, float] = {}
     for row in groups:
         for column, amount in row.amounts.items():
             amounts[column] = amounts.get(column, 0.0) + amount
         for model, seconds in row.by_model.items():
             by_model[model] = by_model.get(model, 0.0) + seconds
-    return [Row(kind, key, amounts, _sum(*[row.bars for row in groups]), len(groups), by_model)]
+    return [ReportRow(kind, key, amounts, _sum(*[row.bars for row in groups]), len(groups), by_model)]
 
 
-def _sum_of(rows: Sequence[Row], column: Column) -> float:
+def _sum_of(rows: Sequence[ReportRow], column: Quantity) -> float:
     return sum([row.amounts.get(column, 0.0) for row in rows])
 
 
-def _whole(totals: Totals, part: Part) -> dict[Column, float]:
-    amounts = [(column, totals.whole(part, column)) for column in Column]
+def _whole(totals: Totals, part: Part) -> dict[Quantity, float]:
+    amounts = [(column, totals.whole(part, column)) for column in Quantity]
     return {column: amount for column, amount in amounts if amount is not None}
 
 

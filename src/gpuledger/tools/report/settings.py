@@ -11,46 +11,24 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from gpuledger.config import durations, parsers
 from gpuledger.config.settings import in_group, redeclared
 from gpuledger.errors import ConfigError
+from gpuledger.tools.prices import NUMBER, amount, currency
 from gpuledger.tools.prometheus.settings import PrometheusSettings
-from gpuledger.tools.report.carbon import Embodied
 from gpuledger.tools.report.queries import GROUPINGS, Grouping, find_grouping
-from gpuledger.tools.report.report import GPU_HOURS, Prices
+from gpuledger.tools.report.rates import GPU_HOURS, Embodied, Rates
 from gpuledger.tools.report.span import MAX_POINTS, Span, default_step_ms, parse_moment, parse_month
 
 FORMATS = {"table": (".txt",), "csv": (".csv",), "json": (".json",), "html": (".html", ".htm"), "focus": ()}
 CURRENCY = re.compile("[A-Z]{3}")
 IDLE = ("row", "spread")
 DEFAULT_SPAN_S = 86400.0
-NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
 _period, _prices, _output = in_group("period and groups"), in_group("prices and carbon"), in_group("output")
-
-
-def amount(text: str) -> str:
-    """An amount of 0 or more; may be empty."""
-    if text and not NUMBER.fullmatch(text):
-        raise ValueError("is not an amount; write it as 0.30")
-    return text
 
 
 def pue(text: str) -> str:
     """A power usage effectiveness of 1 or more."""
     if not NUMBER.fullmatch(text) or float(text) < 1:
         raise ValueError("is not a PUE; write a number from 1 on, such as 1.3")
-    return text
-
-
-def moment(text: str) -> str:
-    """A date or a time; may be empty."""
-    if text:
-        parse_moment(text)
-    return text
-
-
-def month(text: str) -> str:
-    """A month; may be empty."""
-    if text:
-        parse_month(text)
     return text
 
 
@@ -62,12 +40,6 @@ def find_zone(text: str) -> tzinfo:
         return ZoneInfo(text)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError("is no known time zone; write it as Europe/Berlin, and install tzdata") from None
-
-
-def zone(text: str) -> str:
-    """The name of a time zone."""
-    find_zone(text)
-    return text
 
 
 def by(text: str) -> str:
@@ -93,18 +65,6 @@ def step(text: str) -> float:
     return parsers.between("1s", "31d")(text) if durations.parse(text) else 0.0
 
 
-def output_format(text: str) -> str:
-    """A format; may be empty."""
-    return parsers.OneOf(*FORMATS)(text) if text else text
-
-
-def currency(text: str) -> str:
-    """A short word."""
-    if len(text) > 8 or not text.isprintable():
-        raise ValueError("is not a currency; write it as EUR")
-    return text
-
-
 def name(text: str) -> str:
     """A name in a bill."""
     if not text or len(text) > 200 or not text.isprintable():
@@ -120,13 +80,15 @@ class ReportSettings(PrometheusSettings):
     prometheus_timeout: float = redeclared(PrometheusSettings, "prometheus_timeout", default=120.0)
     since: float = _period("since", 0.0, "Length of the span that ends at --to; 0s is 1d, unless --from is given.",
         parsers.between("0s", "36500d"), "DURATION")
-    from_: str = _period("from", "", "Start of the span, such as 2026-11-01 or 2026-11-01T08:30.", moment, "TIME")
-    to: str = _period("to", "", "End of the span; now if not set.", moment, "TIME")
-    month: str = _period("month", "", "Report on a month, such as 2026-10; until now if it is not over.", month,
-        "MONTH")
+    from_: str = _period("from", "", "Start of the span, such as 2026-11-01 or 2026-11-01T08:30.",
+        parsers.checked(parse_moment, optional=True), "TIME")
+    to: str = _period("to", "", "End of the span; now if not set.",
+        parsers.checked(parse_moment, optional=True), "TIME")
+    month: str = _period("month", "", "Report on a month, such as 2026-10; until now if it is not over.",
+        parsers.checked(parse_month, optional=True), "MONTH")
     time_zone: str = _period("time-zone", "UTC",
         "Time zone of --month, --from, --to and of the report: UTC, or a name such as "
-        "Europe/Berlin.", zone, "ZONE")
+        "Europe/Berlin.", parsers.checked(find_zone), "ZONE")
     by: str = _period("by", "namespace", f"Group rows by: {', '.join(GROUPINGS)} or label:NAME.", by, "GROUPING")
     map: str = _period("map", "",
         "CSV file with the department of each group, such as a user; the report is by department.", str, "PATH")
@@ -164,7 +126,8 @@ class ReportSettings(PrometheusSettings):
     allow_partial: bool = _output("allow-partial", False,
         "Create the report even if answers have warnings or values that are not numbers.", parsers.switch)
     format: str = _output("format", "",
-        f"Output format: {', '.join(FORMATS)}. Without it, the suffix of --output decides.", output_format, "FORMAT")
+        f"Output format: {', '.join(FORMATS)}. Without it, the suffix of --output decides.",
+        parsers.checked(parsers.OneOf(*FORMATS), optional=True), "FORMAT")
     output: str = _output("output", "", "File to write; standard output if not set.", str, "PATH")
     billing_account: str = _output("billing-account", "gpuledger", "Billing account in the rows of --format focus.",
         name, "NAME")
@@ -210,7 +173,7 @@ class ReportSettings(PrometheusSettings):
         """The grouping of the rows."""
         return find_grouping(self.by)
 
-    def prices(self) -> Prices:
+    def prices(self) -> Rates:
         """The prices that were given. Raises ConfigError if a model has two."""
         if self.carbon and self.carbon_query:
             raise ConfigError("--carbon and --carbon-query both set the carbon intensity", "use one of them")
@@ -223,11 +186,11 @@ class ReportSettings(PrometheusSettings):
                 raise ConfigError(f"--price-model: {model!r} has two prices", "remove one of them")
             models[model] = float(price)
         embodied = Embodied(float(self.embodied), self.embodied_lifetime) if self.embodied else None
-        return Prices(
+        return Rates(
             kwh,
             gpu_hour,
-            self.gpu_hours,
             self.currency,
+            self.gpu_hours,
             grams,
             pue=float(self.pue),
             models=models,

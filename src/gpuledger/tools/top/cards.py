@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpuledger.tools.text import gib, percent, span, whole
 from gpuledger.tools.top.bars import History, bar, chart, memory_bar, ratio
 from gpuledger.tools.top.rows import owner_styles
 from gpuledger.tools.top.text import (
@@ -16,13 +17,9 @@ from gpuledger.tools.top.text import (
     Line,
     cropped,
     fitted,
-    gib,
     joined,
-    moment,
-    percent,
-    span,
+    local_time,
     styled,
-    whole,
     width,
     wrapped,
 )
@@ -59,7 +56,7 @@ def title(snapshot: Snapshot, *, source: str = "", interval: str = "") -> Line:
     driver, cuda = snapshot.driver.driver_version, snapshot.driver.cuda_version
     parts = (
         snapshot.node,
-        moment(snapshot.time, "%H:%M:%S"),
+        local_time(snapshot.time, "%H:%M:%S"),
         interval,
         source,
         driver and f"driver {driver}",
@@ -126,13 +123,13 @@ def _server_line(server: ServerRow, glyphs: Glyphs) -> Line:
     if not server.owner:
         return joined([name, styled("is on no GPU", "dim")])
     output, prompt = (
-        whole(rate, glyphs) for rate in (server.output_tokens_per_second, server.prompt_tokens_per_second)
+        whole(rate, glyphs.none) for rate in (server.output_tokens_per_second, server.prompt_tokens_per_second)
     )
     parts = [
         f"{output} + {prompt} tokens/s",
         f"{_significant(server.joules_per_output_token, glyphs)} J/output token",
         f"{_significant(server.joules_per_token, glyphs)} J/token",
-        f"parked {whole(server.parked_watts, glyphs)} W",
+        f"parked {whole(server.parked_watts, glyphs.none)} W",
     ]
     if server.prefill_joules is not None and server.decode_joules is not None:
         phases = (("prefill", server.prefill_joules, server.prefill_error_joules),
@@ -143,7 +140,6 @@ def _server_line(server: ServerRow, glyphs: Glyphs) -> Line:
 
 
 def _significant(value: float | None, glyphs: Glyphs) -> str:
-    """A number with three significant digits."""
     return glyphs.none if value is None else f"{value:.3g}"
 
 
@@ -153,17 +149,17 @@ def _card(
     """Three lines: name with alerts, memory, utilization with power."""
     glyphs, columns = screen.glyphs, screen.columns
     celsius = gpu.temperatures_celsius.get("gpu")
-    heat = f"  {whole(celsius, glyphs)}{glyphs.degree}" if celsius is not None else ""
+    heat = f"  {whole(celsius, glyphs.none)}{glyphs.degree}" if celsius is not None else ""
     name = joined([styled(f"GPU {gpu.label}", "bold") + styled(f"  {gpu.name}{heat}"), *_alerts(snapshot, gpu, glyphs)])
     if not gpu.up:
         return [*screen.lines(name, 2), *screen.lines(styled(f"  {gpu.reason or 'is down'}", BAD), 2), ()]
-    used, size = gib(gpu.memory.used_bytes, glyphs), gib(gpu.memory.total_bytes, glyphs)
+    used, size = gib(gpu.memory.used_bytes, glyphs.none), gib(gpu.memory.total_bytes, glyphs.none)
     numbers = joined([styled(f"{used} / {size} GiB"), *_unlisted(gpu, glyphs)])
     memory = memory_bar(snapshot, gpu, styles, max(0, columns - 10 - width(numbers)), glyphs)
     spark = ""
     if history is not None and columns >= CHART_WIDTH:
         spark = "  " + chart([point.busy for point in history.points(gpu)], columns // 4, 1, glyphs)[0]
-    load = fitted(f"{percent(gpu.utilization_ratio, glyphs)} %", 6, glyphs.cut, right=True)
+    load = fitted(f"{percent(gpu.utilization_ratio, glyphs.none)} %", 6, glyphs.cut, right=True)
     busy = (
         styled("  busy  ")
         + bar(gpu.utilization_ratio, columns // 2 - 16 - len(spark), glyphs, GOOD)
@@ -184,12 +180,12 @@ def _one_line(snapshot: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Scre
     start += styled(fitted(gpu.name.removeprefix("NVIDIA "), 12, glyphs.cut) + " " if columns >= 90 else "")
     if not gpu.up:
         return start + styled(gpu.reason or "is down", BAD)
-    used, size = gib(gpu.memory.used_bytes, glyphs), gib(gpu.memory.total_bytes, glyphs)
+    used, size = gib(gpu.memory.used_bytes, glyphs.none), gib(gpu.memory.total_bytes, glyphs.none)
     numbers = "".join((
         fitted(f"{used}/{size}G", 13, glyphs.cut, right=True),
-        fitted(f"{percent(gpu.utilization_ratio, glyphs)}%", 5, glyphs.cut, right=True),
+        fitted(f"{percent(gpu.utilization_ratio, glyphs.none)}%", 5, glyphs.cut, right=True),
         fitted(power_text(gpu, glyphs), 10, glyphs.cut, right=True),
-        fitted(f"{whole(gpu.temperatures_celsius.get('gpu'), glyphs)}{glyphs.degree}", 5, glyphs.cut, right=True),
+        fitted(f"{whole(gpu.temperatures_celsius.get('gpu'), glyphs.none)}{glyphs.degree}", 5, glyphs.cut, right=True),
         " ",
     ))  # fmt: skip
     room = (columns - width(start) - len(numbers)) * 3 // 5
@@ -200,8 +196,8 @@ def _one_line(snapshot: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Scre
 
 def power_text(gpu: Gpu, glyphs: Glyphs) -> str:
     """Power and its limit."""
-    limit = "" if gpu.power_limit_watts is None else f"/{whole(gpu.power_limit_watts, glyphs)}"
-    return f"{whole(gpu.power_watts, glyphs)}{limit} W"
+    limit = "" if gpu.power_limit_watts is None else f"/{whole(gpu.power_limit_watts, glyphs.none)}"
+    return f"{whole(gpu.power_watts, glyphs.none)}{limit} W"
 
 
 def _alerts(snapshot: Snapshot, gpu: Gpu, glyphs: Glyphs) -> list[Line]:
@@ -211,7 +207,7 @@ def _alerts(snapshot: Snapshot, gpu: Gpu, glyphs: Glyphs) -> list[Line]:
     if gpu.up and gpu.in_use is False and gpu.allocated_to:
         here = [row for row in snapshot.allocations if gpu.uuid in (row.uuid, row.gpu_uuid)]
         since = [row.idle_since for row in here if row.idle_since is not None]
-        period = f" for {span(max(0.0, snapshot.time - min(since)), glyphs)}" if since else ""
+        period = f" for {span(max(0.0, snapshot.time - min(since)), glyphs.none)}" if since else ""
         alerts.append(styled(f"allocated to {', '.join(gpu.allocated_to)}, not used{period}", WARN))
     return [*alerts, styled(f"slowed: {', '.join(slowed)}", WARN)] if slowed else alerts
 
@@ -221,6 +217,6 @@ def _unlisted(gpu: Gpu, glyphs: Glyphs) -> list[Line]:
     inferred = gpu.memory.inferred_bytes or 0
     unknown = max(0, (gpu.memory.unknown_bytes or 0) - inferred)
     return [
-        styled(f"~{gib(inferred, glyphs)} inferred" if inferred else "", GUESS),
-        styled(f"{gib(unknown, glyphs)} unknown" if unknown else "", BAD),
+        styled(f"~{gib(inferred, glyphs.none)} inferred" if inferred else "", GUESS),
+        styled(f"{gib(unknown, glyphs.none)} unknown" if unknown else "", BAD),
     ]

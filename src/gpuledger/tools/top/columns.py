@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice, Row, ordered, rows
-from gpuledger.tools.top.text import WARN, Glyphs, Line, amount, fitted, gib, joined, percent, span, styled
+from gpuledger.tools.text import amount, gib, percent, span
+from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice, TableRow, ordered, rows
+from gpuledger.tools.top.text import WARN, Glyphs, Line, fitted, joined, styled
 from gpuledger.web.snapshot.schema import MEASURED, Snapshot, sum_known
 
-Text = Callable[[Row, Glyphs], str]
+Text = Callable[[TableRow, Glyphs], str]
 NARROW = 16
 """In fewer columns there is room for the owner only."""
 
@@ -26,7 +27,7 @@ class Column:
     min_width: int
     max_width: int
     rank: int
-    value: Callable[[Row], object]
+    value: Callable[[TableRow], object]
     """The sort key; None sorts last."""
     text: Text
     short_text: Text | None = None
@@ -46,7 +47,7 @@ class Column:
         return has_rows and (host or not self.is_of_host)
 
 
-def _gpus(row: Row, glyphs: Glyphs) -> str:
+def _gpus(row: TableRow, glyphs: Glyphs) -> str:
     """Indexes as ranges: 0, 0-7 or 0,2."""
     ranges: list[list[int]] = []
     for gpu in row.gpus:
@@ -57,21 +58,21 @@ def _gpus(row: Row, glyphs: Glyphs) -> str:
     return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ranges) or glyphs.none
 
 
-def _mark(row: Row) -> str:
+def _mark(row: TableRow) -> str:
     return {None: "", True: "~", False: "="}[row.is_estimated]
 
 
-def _method(row: Row, glyphs: Glyphs) -> str:
+def _method(row: TableRow, glyphs: Glyphs) -> str:
     if not row.methods:
         return ""
     is_plausible = row.share_error is not None and row.share_error < 10
-    error = f" {glyphs.error}{percent(row.share_error, glyphs)}%" if is_plausible else ""
+    error = f" {glyphs.error}{percent(row.share_error, glyphs.none)}%" if is_plausible else ""
     estimated = [name for name, _ in row.methods if name not in MEASURED]
     return f"{_mark(row)} {(estimated or [row.methods[0][0]])[0]}{error}"
 
 
-def _memory(row: Row, glyphs: Glyphs) -> str:
-    return ("~" if row.inferred_bytes else "") + gib(row.memory_bytes, glyphs)
+def _memory(row: TableRow, glyphs: Glyphs) -> str:
+    return ("~" if row.inferred_bytes else "") + gib(row.memory_bytes, glyphs.none)
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -93,22 +94,22 @@ COLUMNS: tuple[Column, ...] = (
     Column(name="image", title="IMAGE", about="image of the container", min_width=24, max_width=28, rank=10,
            value=lambda row: row.image or None, text=lambda row, g: row.image or g.none),
     Column(name="time", title="TIME", about="time since the process started", min_width=8, max_width=8, rank=8,
-           value=lambda row: row.age_s, text=lambda row, g: span(row.age_s, g) if row.active else "exited",
+           value=lambda row: row.age_s, text=lambda row, g: span(row.age_s, g.none) if row.active else "exited",
            right=True, only="process"),
     Column(name="cpu", title="CPU%", about="CPU time; 100 is one core", min_width=5, max_width=6, rank=8,
-           value=lambda row: row.cpu, text=lambda row, g: percent(row.cpu, g), right=True, only="process",
+           value=lambda row: row.cpu, text=lambda row, g: percent(row.cpu, g.none), right=True, only="process",
            is_of_host=True),
     Column(name="host", title="HOST GiB", about="memory of the host", min_width=8, max_width=8, rank=8,
-           value=lambda row: row.host_bytes, text=lambda row, g: gib(row.host_bytes, g), right=True, only="process",
-           is_of_host=True),
+           value=lambda row: row.host_bytes, text=lambda row, g: gib(row.host_bytes, g.none), right=True,
+           only="process", is_of_host=True),
     Column(name="mem", title="MEM GiB", about="memory; ~ if part of it is inferred", min_width=8, max_width=8, rank=0,
            value=lambda row: row.memory_bytes, text=_memory, right=True),
     Column(name="sm", title="SM%", about="share of the SM (compute engine) time", min_width=4, max_width=5, rank=1,
-           value=lambda row: row.sm, text=lambda row, g: percent(row.sm, g), right=True),
+           value=lambda row: row.sm, text=lambda row, g: percent(row.sm, g.none), right=True),
     Column(name="watts", title="WATTS", about="power now", min_width=6, max_width=7, rank=1,
-           value=lambda row: row.watts, text=lambda row, g: amount(row.watts, g), right=True),
+           value=lambda row: row.watts, text=lambda row, g: amount(row.watts, g.none), right=True),
     Column(name="energy", title="kJ", about="energy since the exporter started", min_width=7, max_width=9, rank=3,
-           value=lambda row: row.joules, text=lambda row, g: amount(row.joules, g, 1000), right=True),
+           value=lambda row: row.joules, text=lambda row, g: amount(row.joules, g.none, 1000), right=True),
     Column(name="how", title="HOW", about="energy method: = measured, ~ estimated", min_width=3, max_width=17, rank=6,
            value=_mark, text=_method, short_text=lambda row, _: _mark(row)),
 )  # fmt: skip
@@ -166,22 +167,22 @@ class View:
         """With only this GPU, or again with all GPUs."""
         return self.choosing(gpu=None if self.choice.gpu == gpu else gpu)
 
-    def rows(self, snapshot: Snapshot) -> list[Row]:
+    def rows(self, snapshot: Snapshot) -> list[TableRow]:
         """The rows in order."""
         return ordered(rows(snapshot, self.choice), BY_NAME[self.sort].value, descending=self.descending)
 
 
-def summary(parts: list[Row], view: View, glyphs: Glyphs) -> Line:
+def summary(parts: list[TableRow], view: View, glyphs: Glyphs) -> Line:
     """The line above the table: the number of rows, the filters, and the sums."""
     choice = view.choice
     parts = [row for row in parts if not row.branch]  # a branch has the sums of its rows
     names = ("known_bytes", "inferred_bytes", "sm", "watts", "joules")
     known_bytes, inferred_bytes, sm, watts, joules = (sum_known(getattr(row, name) for row in parts) for name in names)
-    memory = f"{gib(known_bytes, glyphs)} GiB" + (
-        f" + ~{gib(inferred_bytes, glyphs)} inferred" if inferred_bytes else ""
+    memory = f"{gib(known_bytes, glyphs.none)} GiB" + (
+        f" + ~{gib(inferred_bytes, glyphs.none)} inferred" if inferred_bytes else ""
     )
-    numbers = (memory, f"{percent(sm, glyphs)} % SM", f"{amount(watts, glyphs)} W",
-               f"{amount(joules, glyphs, 1000)} kJ")  # fmt: skip
+    numbers = (memory, f"{percent(sm, glyphs.none)} % SM", f"{amount(watts, glyphs.none)} W",
+               f"{amount(joules, glyphs.none, 1000)} kJ")  # fmt: skip
     grouping = "pod, with processes" if choice.grouping == TREE else choice.grouping
     filters = [f"GPU {choice.gpu}"] if choice.gpu is not None else []
     filters += [f"filter: {choice.filter}"] if choice.filter else []
@@ -223,7 +224,7 @@ def headings(columns: Columns, view: View, glyphs: Glyphs) -> list[str]:
     return titles
 
 
-def cells(columns: Columns, row: Row, glyphs: Glyphs, style: str = "") -> Line:
+def cells(columns: Columns, row: TableRow, glyphs: Glyphs, style: str = "") -> Line:
     """The text and style of each cell; `style` overrides the colour of the owner."""
     line = []
     for column, width in columns:

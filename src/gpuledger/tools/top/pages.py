@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from gpuledger.tools.text import amount, gib, percent, span
 from gpuledger.tools.top.bars import History, chart
 from gpuledger.tools.top.cards import Screen, gpu_lines, power_text, problem_lines, server_lines, title
 from gpuledger.tools.top.columns import COLUMNS, View, cells, fit, headings, summary
 from gpuledger.tools.top.keys import KEYS
-from gpuledger.tools.top.rows import Row, Use
+from gpuledger.tools.top.rows import TableRow, Use
 from gpuledger.tools.top.text import (
     ASCII,
     HEAD,
@@ -20,16 +21,12 @@ from gpuledger.tools.top.text import (
     WARN,
     Glyphs,
     Line,
-    amount,
     ansi,
     cropped,
     fitted,
-    gib,
     joined,
-    moment,
-    percent,
+    local_time,
     plain,
-    span,
     styled,
 )
 from gpuledger.web.snapshot.schema import MEASURED, Gpu, ProcessRow, Snapshot
@@ -70,25 +67,25 @@ def help_lines(glyphs: Glyphs) -> list[Line]:
     ]
 
 
-def details(row: Row, glyphs: Glyphs, now: float = 0.0) -> list[Line]:
+def details(row: TableRow, glyphs: Glyphs, now: float = 0.0) -> list[Line]:
     """The sums of a row, then every field of the processes and containers in it. `now`: the time of the snapshot."""
     lines = [
         joined([styled(row.owner, "bold"), styled("" if row.active else "has exited", WARN)]),
         (),
-        _field("memory", f"{gib(row.known_bytes, glyphs)} GiB listed by the driver"),
-        *([_field("", f"{gib(row.inferred_bytes, glyphs)} GiB inferred")] if row.inferred_bytes else []),
-        _field("SM share", f"{percent(row.sm, glyphs)} %"),
-        _field("power", f"{amount(row.watts, glyphs)} W"),
-        _field("energy", f"{amount(row.joules, glyphs, 1000)} kJ"),
+        _field("memory", f"{gib(row.known_bytes, glyphs.none)} GiB listed by the driver"),
+        *([_field("", f"{gib(row.inferred_bytes, glyphs.none)} GiB inferred")] if row.inferred_bytes else []),
+        _field("SM share", f"{percent(row.sm, glyphs.none)} %"),
+        _field("power", f"{amount(row.watts, glyphs.none)} W"),
+        _field("energy", f"{amount(row.joules, glyphs.none, 1000)} kJ"),
     ]
     for method, joules in row.methods:
         quality = "measured" if method in MEASURED else "estimated"
-        lines.append(_field("", f"{amount(joules, glyphs, 1000)} kJ {quality}: {method}"))
+        lines.append(_field("", f"{amount(joules, glyphs.none, 1000)} kJ {quality}: {method}"))
     if row.cpu is not None or row.host_bytes is not None:
-        host = f"{percent(row.cpu, glyphs)} % CPU (100 is one core), {gib(row.host_bytes, glyphs)} GiB of memory"
-        lines.append(_field("host", host))
+        cpu, memory = percent(row.cpu, glyphs.none), gib(row.host_bytes, glyphs.none)
+        lines.append(_field("host", f"{cpu} % CPU (100 is one core), {memory} GiB of memory"))
     if row.share_error is not None:
-        lines.append(_field("", f"standard deviation of its share: {glyphs.error}{percent(row.share_error, glyphs)} %"))
+        lines.append(_field("", f"standard deviation of its share: {glyphs.error}{percent(row.share_error)} %"))
     for use in row.uses[:MAX_USES]:
         lines += [(), *_all_fields(use, glyphs, now)]
     if len(row.uses) > MAX_USES:
@@ -108,10 +105,10 @@ def _all_fields(use: Use, glyphs: Glyphs, now: float) -> Iterator[Line]:
 def _formatted(name: str, value: Any, glyphs: Glyphs, now: float) -> tuple[str, str]:
     """The name of a field without its unit, and the value with a unit for people."""
     if name == "start_time":
-        age = f" ({span(max(0.0, now - value), glyphs)} ago)" if now else ""
-        return "started", (moment(value) or f"{value:g}") + age
+        age = f" ({span(max(0.0, now - value), glyphs.none)} ago)" if now else ""
+        return "started", (local_time(value) or f"{value:g}") + age
     if isinstance(value, Mapping):
-        return "energy", ", ".join(f"{amount(part, glyphs, 1000)} kJ {method}" for method, part in value.items())
+        return "energy", ", ".join(f"{amount(part, glyphs.none, 1000)} kJ {method}" for method, part in value.items())
     for unit, show in UNITS.items():
         if name.endswith(unit):
             return name.removesuffix(unit) or "power", show(value, glyphs)
@@ -119,10 +116,10 @@ def _formatted(name: str, value: Any, glyphs: Glyphs, now: float) -> tuple[str, 
 
 
 UNITS: dict[str, Callable[[float, Glyphs], str]] = {
-    "_bytes": lambda value, glyphs: f"{gib(value, glyphs)} GiB",
-    "_ratio": lambda value, glyphs: f"{percent(value, glyphs)} %",
-    "_seconds": span,
-    "watts": lambda value, glyphs: f"{amount(value, glyphs)} W",
+    "_bytes": lambda value, glyphs: f"{gib(value, glyphs.none)} GiB",
+    "_ratio": lambda value, glyphs: f"{percent(value, glyphs.none)} %",
+    "_seconds": lambda value, _: span(value),
+    "watts": lambda value, glyphs: f"{amount(value, glyphs.none)} W",
 }
 """How values are shown, by the end of the field's name."""
 
@@ -139,15 +136,15 @@ def charts(gpus: Sequence[Gpu], history: History, screen: Screen, rows: int) -> 
     lines: list[Line] = []
     for gpu in gpus:
         points = list(history.points(gpu))
-        used, size = gib(gpu.memory.used_bytes, glyphs), gib(gpu.memory.total_bytes, glyphs)
-        titles = (f"busy {percent(gpu.utilization_ratio, glyphs)} %", f"memory {used} / {size} GiB",
+        used, size = gib(gpu.memory.used_bytes, glyphs.none), gib(gpu.memory.total_bytes, glyphs.none)
+        titles = (f"busy {percent(gpu.utilization_ratio, glyphs.none)} %", f"memory {used} / {size} GiB",
                   f"power {power_text(gpu, glyphs)}")  # fmt: skip
         drawn = (
             chart([point.busy for point in points], columns, height, glyphs),
             chart([point.memory for point in points], columns, height, glyphs),
             chart([point.power for point in points], columns, height, glyphs),
         )
-        age = styled(f"  last {span(history.seconds, glyphs)}", "dim")
+        age = styled(f"  last {span(history.seconds, glyphs.none)}", "dim")
         lines.append(styled(f"GPU {gpu.label}", "bold") + styled(f"  {gpu.name}") + age)
         lines.append(styled("  ".join(fitted(text, columns, glyphs.cut) for text in titles)))
         for level in zip(*drawn, strict=True):

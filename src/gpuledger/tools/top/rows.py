@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from gpuledger.model import Owner
-from gpuledger.tools.top.host import LocalProcess
+from gpuledger.tools.top.feed import LocalProcess
 from gpuledger.tools.top.text import OWNER_STYLES
 from gpuledger.web.snapshot.schema import MEASURED, ContainerRow, ProcessRow, Snapshot, sum_known
 
@@ -20,7 +20,7 @@ Use = ProcessRow | ContainerRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TableRow:
     """One line of the table: a process on a GPU, or a group."""
 
     key: tuple[str, ...]
@@ -78,7 +78,7 @@ class Choice:
     exited: bool = True
 
 
-def rows(snapshot: Snapshot, choice: Choice) -> list[Row]:
+def rows(snapshot: Snapshot, choice: Choice) -> list[TableRow]:
     """The chosen rows, in the order of the snapshot."""
     if choice.grouping == TREE:
         return _tree(snapshot, choice)
@@ -96,12 +96,12 @@ def rows(snapshot: Snapshot, choice: Choice) -> list[Row]:
     ]
 
 
-def _tree(snapshot: Snapshot, choice: Choice) -> list[Row]:
+def _tree(snapshot: Snapshot, choice: Choice) -> list[TableRow]:
     """A process whose branch does not match the filter stands alone."""
-    leaves: dict[str, list[Row]] = {}
+    leaves: dict[str, list[TableRow]] = {}
     for row in rows(snapshot, replace(choice, grouping="process")):
         leaves.setdefault(_name(row.uses[0], "pod"), []).append(row)
-    tree: list[Row] = []
+    tree: list[TableRow] = []
     for branch in rows(snapshot, replace(choice, grouping="pod")):
         is_pod = bool(branch.uses[0].pod or branch.uses[0].pod_uid)
         if not is_pod and len(leaves.get(branch.owner, [])) < 2:
@@ -114,9 +114,9 @@ def _tree(snapshot: Snapshot, choice: Choice) -> list[Row]:
     return [*tree, *(leaf for alone in leaves.values() for leaf in alone)]
 
 
-def ordered(unordered: Iterable[Row], value: Callable[[Row], object], *, descending: bool) -> list[Row]:
+def ordered(unordered: Iterable[TableRow], value: Callable[[TableRow], object], *, descending: bool) -> list[TableRow]:
     """Rows sorted by a value; rows without the value come last in both directions. Branches keep their rows."""
-    below: dict[tuple[str, ...], list[Row]] = {}
+    below: dict[tuple[str, ...], list[TableRow]] = {}
     for row in unordered:
         below.setdefault(row.branch, []).append(row)
     return [
@@ -126,7 +126,7 @@ def ordered(unordered: Iterable[Row], value: Callable[[Row], object], *, descend
     ]
 
 
-def _sorted(unordered: list[Row], value: Callable[[Row], object], *, descending: bool) -> list[Row]:
+def _sorted(unordered: list[TableRow], value: Callable[[TableRow], object], *, descending: bool) -> list[TableRow]:
     known = [row for row in unordered if value(row) is not None]
     known.sort(key=attrgetter("key"))
     known.sort(key=value, reverse=descending)  # type: ignore[arg-type]
@@ -138,7 +138,7 @@ def is_active(use: Use) -> bool:
     return isinstance(use, ContainerRow) or use.active is not False
 
 
-def is_match(row: Row, search: str) -> bool:
+def is_match(row: TableRow, search: str) -> bool:
     """Whether a search stops at this row."""
     return any(_matches(f"{_words(use)}\n{row.owner.lower()}", search) for use in row.uses)
 
@@ -208,7 +208,7 @@ def _row(
     *,
     now: float,
     by_process: bool,
-) -> Row:
+) -> TableRow:
     processes = [use for use in uses if isinstance(use, ProcessRow)]
     containers = [use for use in uses if isinstance(use, ContainerRow)]
     counted = processes if by_process else uses  # a container repeats the numbers of its processes
@@ -216,7 +216,7 @@ def _row(
     has_energy = bool(methods) or any(use.gpu_uuid in metered for use in counted)
     owners = {use.owner for use in uses}
     started = min((p.start_time for p in processes if p.start_time is not None), default=None)
-    return Row(
+    return TableRow(
         key=key,
         owner=_name(uses[0], grouping),
         style=styles.get(owners.pop(), "") if len(owners) == 1 else "",

@@ -1,4 +1,4 @@
-"""Styled text of a known width, and numbers formatted for people: shared by the live view and `top --once`.
+"""Styled text of a known width: shared by the live view and `top --once`.
 
 A style consists of words that rich understands, such as `bold red`; `ansi` translates them for `top --once`, which
 must work without rich.
@@ -12,7 +12,6 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-GIB = 1 << 30
 Line = tuple[tuple[str, str], ...]
 """Pairs of text and style."""
 CODES = {
@@ -161,47 +160,7 @@ def wrapped(line: Line, columns: int, indent: int = 0) -> list[Line]:
     return lines
 
 
-# Numbers
-
-
-def amount(value: float | None, glyphs: Glyphs, unit: float = 1) -> str:
-    """A value in `unit` with three significant digits."""
-    if value is None:
-        return glyphs.none
-    scaled = value / unit
-    if scaled >= 1e6:
-        return f"{scaled:.2g}"
-    return f"{scaled:.2f}" if scaled < 9.995 else f"{scaled:.1f}" if scaled < 999.95 else f"{scaled:.0f}"
-
-
-def gib(value: float | None, glyphs: Glyphs) -> str:
-    """Bytes in GiB."""
-    return amount(value, glyphs, GIB)
-
-
-def percent(ratio: float | None, glyphs: Glyphs) -> str:
-    """A ratio in percent, without the sign."""
-    return glyphs.none if ratio is None else f"{ratio * 100:.0f}" if ratio < 1e4 else ">999999"
-
-
-def whole(value: float | None, glyphs: Glyphs) -> str:
-    """A whole number."""
-    return glyphs.none if value is None else f"{value:.0f}" if value < 1e6 else f"{value:.1g}"
-
-
-def span(seconds: float | None, glyphs: Glyphs) -> str:
-    """A duration."""
-    if seconds is None:
-        return glyphs.none
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
-    if days >= 10_000:
-        return ">9999d"
-    if days >= 1:
-        return f"{days:.0f}d{hours % 24:02.0f}h"
-    return f"{hours:.0f}h{minutes % 60:02.0f}m" if hours else f"{minutes:.0f}m{seconds % 60:02.0f}s"
-
-
-def moment(seconds: float, pattern: str = "%Y-%m-%d %H:%M:%S") -> str:
+def local_time(seconds: float, pattern: str = "%Y-%m-%d %H:%M:%S") -> str:
     """A Unix time in local time; empty if the calendar does not have it."""
     try:
         return time.strftime(pattern, time.localtime(seconds)) if seconds else ""

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Label, Static
 
 from gpuledger.tools.top.columns import Columns, View, cells, fit, headings
-from gpuledger.tools.top.rows import Row, is_match
+from gpuledger.tools.top.rows import TableRow, is_match
 from gpuledger.tools.top.text import Glyphs, Line
 
 MATCH = "bold yellow"
@@ -57,17 +57,17 @@ class Table(DataTable[Text], inherit_bindings=False):
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(cursor_type="row", cell_padding=0)
         self._glyphs = glyphs
-        self._owner_rows: Sequence[Row] = ()
+        self._owner_rows: Sequence[TableRow] = ()
         self._fitting: Columns = ()
         self._titles: list[str] = []
         self.search = ""
 
     @property
-    def chosen(self) -> Row | None:
+    def chosen(self) -> TableRow | None:
         """The row under the cursor."""
         return self._owner_rows[self.cursor_row] if self.cursor_row < len(self._owner_rows) else None
 
-    def show(self, rows: Sequence[Row], view: View, width: int) -> None:
+    def show(self, rows: Sequence[TableRow], view: View, width: int) -> None:
         """Show these rows."""
         chosen, position = self.chosen, self.cursor_row
         self._owner_rows, self._fitting = rows, fit(view.choice.grouping, width, host=view.host)

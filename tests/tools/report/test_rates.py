@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gpuledger.errors import PrometheusError
-from gpuledger.tools.report.carbon import Embodied, averaged, fill
 from gpuledger.tools.report.formats import table, to_json
-from gpuledger.tools.report.queries import Column
-from gpuledger.tools.report.report import Prices
-from gpuledger.tools.report.rows import Kind, Row
+from gpuledger.tools.report.gather import averaged, fill
+from gpuledger.tools.report.queries import Quantity
+from gpuledger.tools.report.rates import Embodied, Rates
+from gpuledger.tools.report.rows import Kind, ReportRow
 from tests.tools.report.made import PRICES, report
 
 
@@ -38,9 +38,9 @@ def test_the_query_is_averaged_over_the_cell() -> None:
 
 def test_emissions_of_a_row() -> None:
     """Operational emissions by the cells, embodied ones by the charged hours, and SCI of both."""
-    prices = Prices(carbon_query="q", pue=1.5, embodied=Embodied(100.0, 1000 * 3600.0))
-    amounts = {Column.ENERGY: 3.6e6, Column.CARBON: 3.6e6 * 400, Column.ALLOCATED: 10 * 3600.0}
-    row = Row(Kind.GROUP, ("a",), amounts)
+    prices = Rates(carbon_query="q", pue=1.5, embodied=Embodied(100.0, 1000 * 3600.0))
+    amounts = {Quantity.ENERGY: 3.6e6, Quantity.CARBON: 3.6e6 * 400, Quantity.ALLOCATED: 10 * 3600.0}
+    row = ReportRow(Kind.GROUP, ("a",), amounts)
 
     assert prices.carbon_kg(amounts) == pytest.approx(0.6)
     assert prices.embodied_kg(row) == pytest.approx(1.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.tools.report.rounding import decimals_of, rounded
+from gpuledger.tools.text import decimals_of, rounded
 
 
 @given(st.lists(st.floats(0, 1e7), min_size=1, max_size=30), st.integers(0, 4))
