@@ -3,7 +3,8 @@
 The first line is the header, `{"gpuledger": "recording", "version": 1, ...}`; each further line is one tick. A device,
 a process and its owner are written in full once and by number afterwards; fields with their default value are left out.
 Of a process a recording contains the command name, uid and user name, start time, cgroup and owner, but never its
-command line or environment. Of a device it contains its allocations and the owners that may hold its memory.
+command line or environment. Of a device it contains its allocations to pods, containers and jobs, with the users of
+jobs, and the owners that may hold its memory.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Encoder:
         self._driver: Driver | None = None
 
     def line(self, tick: Tick) -> str:
-        """The line of a tick. Numbers are given in the order of these lines."""
+        """The line of a tick. Records get their numbers in the order in which they are converted here."""
         is_new_driver, self._driver = tick.driver != self._driver, tick.driver
         owners, by_pid = tick.owners, tick.owners.by_pid
         first = {kind: len(known) for kind, known in self._numbers.items()}
@@ -122,25 +123,28 @@ class Decoder:
         """The tick of a line; RecordingError if the line is damaged."""
         try:
             row = parse(line)
+            for name in ALWAYS:
+                if name not in row:
+                    raise KeyError(name)
             for kind, name in ((Device, "devices"), (Facts, "facts"), (Owner, "owners")):
                 self._numbered[kind] += records(kind, row.get(name, []), name)
             if "driver" in row:
                 self._driver = record(Driver, _with_problem(row["driver"]))
-            facts = self._read(row, "alive", tuple[Facts, ...], row["alive"])
-            owned = self._read(row, "owned", tuple[Owner, ...])
+            facts = self._list(row, "alive", Facts)
+            owned = self._list(row, "owned", Owner)
             if len(owned) not in (0, len(facts)):
                 raise ValueError("owned is not as long as alive")
             return Tick(
                 time_ns=check(int, row["t"], "t"),
                 driver=self._driver or record(Driver, row["driver"]),
-                readings=self._read(row, "readings", tuple[Reading, ...], _readings(row["readings"])),
+                readings=self._list({"readings": _readings(row["readings"])}, "readings", Reading),
                 facts={known.pid: known for known in facts},
                 owners=Owners(
                     by_pid={known.pid: owner for known, owner in zip(facts, owned, strict=False)},
-                    running=frozenset(self._read(row, "running", tuple[str, ...])),
+                    running=frozenset(self._list(row, "running", str)),
                     allocations=self._allocations(row),
                     job_uids=check(Mapping[str, str], row.get("job_uids", {}), "job_uids"),
-                    holders=self._read(row, "holders", tuple[Holder, ...]),
+                    holders=self._list(row, "holders", Holder),
                 ),
             )
         except KeyError as error:
@@ -152,14 +156,14 @@ class Decoder:
 
     def _allocations(self, row: dict[str, Any]) -> tuple[Allocation, ...]:
         if "granted" in row:  # a recording from before 0.2
-            pods = self._read(row, "granted", tuple[_PodAllocation, ...])
+            pods = self._list(row, "granted", _PodAllocation)
             return tuple(Allocation(p.device, _owner(p), p.resource, p.replica) for p in pods)
-        allocations: tuple[Allocation, ...] = self._read(row, "allocations", tuple[Allocation, ...])
+        allocations: tuple[Allocation, ...] = self._list(row, "allocations", Allocation)
         return allocations
 
-    def _read(self, row: dict[str, Any], name: str, hint: Any, data: Any = None) -> Any:
+    def _list(self, row: dict[str, Any], name: str, kind: Any) -> Any:
         """A list of the line; empty if the line lacks it."""
-        return check(hint, row.get(name, []) if data is None else data, name, self._numbered)
+        return check(tuple[kind, ...], row.get(name, []), name, self._numbered)
 
 
 def _owner(pod: _PodAllocation) -> Owner:
