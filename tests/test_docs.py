@@ -128,7 +128,7 @@ def _explained(page: str, label: str) -> set[object]:
 
 
 def _ours(page: str) -> list[str]:
-    """All code of a page but that in the left columns of its tables, which is somebody else's."""
+    """All code of a page but that in the left columns of its tables, which is that of another program."""
     lines = [line.split(" | ", 1)[1] if line.startswith("| ") else line for line in page.splitlines()]
     return re.findall(r"`([^`\n]+)`", "\n".join(lines))
 

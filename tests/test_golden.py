@@ -137,7 +137,7 @@ class Known:
 
 
 class Beside:
-    """DCGM, which says the same of everybody on a GPU, and nothing of MIG instances."""
+    """DCGM, which reports the same for every process on a GPU, and nothing for MIG instances."""
 
     name = "dcgm"
 

@@ -45,7 +45,7 @@ class Given:
 
 
 class Clock:
-    """Time that passes only when somebody says so, and the event a loop waits on."""
+    """Time that passes only when a test advances it, and the event a loop waits on."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -72,7 +72,7 @@ class Clock:
 
 
 def facts_of(tick: Tick) -> dict[int, Facts]:
-    """Facts for everybody who is listed."""
+    """Facts of every listed process."""
     return {pid: Facts(pid, pid * 10, 0, f"p{pid}") for pid in tick.resident_pids()}
 
 

@@ -92,7 +92,7 @@ def run(*argv: str, stdin: bytes | None = None, timeout_s: float = 30) -> str:
 def end_processes_under(folder: Path) -> None:
     """End what a daemon that was killed left behind: its shims, which name the folder, and the containers below them.
 
-    The folder is a test's own temporary one, so nobody else has it in the command line.
+    The folder is a test's own temporary one, so no other process has it in its command line.
     """
     for pid in _family(str(folder)):
         with contextlib.suppress(ProcessLookupError):

@@ -188,8 +188,8 @@ def test_without_the_right_to_turn_accounting_on(bench: Bench) -> None:
     ],
     ids=["off", "mig", "on"],
 )
-def test_no_data_of_anybody(bench: Bench, gpu: Reading, advice: str, caplog: pytest.LogCaptureFixture) -> None:
-    """DCGM is up, and has nothing to say: one line with the likely cause, after some patience; one when it ends."""
+def test_no_data_of_any_process(bench: Bench, gpu: Reading, advice: str, caplog: pytest.LogCaptureFixture) -> None:
+    """DCGM is up and has no data: one line with the likely cause after a while, and one when it ends."""
     with caplog.at_level(logging.INFO):
         for number in range(SILENT_ROUNDS + 3):
             health = bench.ask(use(42), readings=(gpu,)).dcgm

@@ -34,8 +34,8 @@ UP = ProviderHealth("cri", True, None, 1_700_000_000 * 10**9, 1_700_000_000 * 10
 class Node:
     """GPUs with processes, whose time goes on from tick to tick.
 
-    `troubled`: the last GPU is off the bus, the one before is cut by MIG, the first holds memory that nobody is listed
-    with, and one provider of names is down.
+    `troubled`: the last GPU is off the bus, the one before is cut by MIG, the first holds memory of
+    an unlisted process, and one provider of names is down.
     """
 
     def __init__(
