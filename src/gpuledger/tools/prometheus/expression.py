@@ -68,7 +68,7 @@ class Expression:
         return Expression(f"topk by ({', '.join(labels)}) (1, {self.text})", self.metric)
 
     def relabelled(self, label: str, value: str, source: str = "", pattern: str = "") -> Expression:
-        """With a label set to a text, or to what `pattern` finds in the label `source`."""
+        """The vector with a label set to a text, or to what `pattern` finds in the label `source`."""
         return Expression(f'label_replace({self.text}, "{label}", "{value}", "{source}", "{pattern}")', self.metric)
 
     def sampled(self, function: str, window: str, step: str, *parameters: float) -> Expression:
