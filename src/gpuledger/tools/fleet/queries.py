@@ -9,7 +9,7 @@ from gpuledger.catalog import CATALOG, metrics
 from gpuledger.catalog.others import DCGM_MEMORY_ACTIVITY, DCGM_SHARING, DCGM_UTILIZATION
 from gpuledger.config import durations
 from gpuledger.model.in_use import ALLOCATION_PROVIDERS, provider_pattern
-from gpuledger.tools.fleet.in_use import HOLDER_LABELS, SOURCES, Key
+from gpuledger.tools.fleet.usage import HOLDER_LABELS, SOURCES, Key
 from gpuledger.tools.prometheus.expression import Expression, series, union
 
 ALLOCATIONS = union([
