@@ -134,20 +134,16 @@ class View:
         descending = not self.descending if name == self.sort else name in NUMBERS
         return replace(self, sort=name, descending=descending)
 
-    def sorted_descending(self, name: str) -> View:
-        """Sorted by a column, largest first."""
-        return replace(self, sort=name, descending=True)
-
     def sorted_by_next(self, step: int) -> View:
         """Sorted by a neighbouring column."""
         names = [column.name for column in COLUMNS if column.is_for(self.choice.grouping, host=self.host)]
         position = names.index(self.sort) if self.sort in names else 0
         return self.sorted_by(names[(position + step) % len(names)])
 
-    def grouped(self, step: int) -> View:
-        """Grouped by the next criterion."""
+    def grouped_by_next(self) -> View:
+        """The view with the next grouping."""
         before = GROUPINGS.index(self.choice.grouping) if self.choice.grouping in GROUPINGS else -1
-        return self.grouped_by(GROUPINGS[(before + step) % len(GROUPINGS)])
+        return self.grouped_by(GROUPINGS[(before + 1) % len(GROUPINGS)])
 
     def toggled_tree(self) -> View:
         """The view as a tree, or by process if it is one."""
