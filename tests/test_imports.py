@@ -46,7 +46,7 @@ ROOMS = {
     "web": _room(4100, "errors.py model net runtime config catalog"),
     "integrations": _room(2650, "errors.py model net runtime config catalog ledger web"),
     "loop.py": _room(150, "model runtime owners books.py"),
-    "tools": _room(8200, "errors.py model net runtime config storage catalog web integrations driver owners/kernel"),
+    "tools": _room(8500, "errors.py model net runtime config storage catalog web integrations driver owners/kernel"),
     "cli": _room(
         2450,
         "errors.py model net runtime config storage catalog web integrations driver recording owners owners/kernel "
