@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from gpuledger.config import load as config
-from gpuledger.tools.fleet.in_use import Usage
 from gpuledger.tools.fleet.refresh import Refresh
 from gpuledger.tools.fleet.settings import FleetSettings
+from gpuledger.tools.fleet.usage import Usage
 from gpuledger.tools.prometheus.answer import Answer
 from gpuledger.tools.prometheus.client import Access
 from gpuledger.tools.prometheus.client import Prometheus as Client

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuledger.tools.top.bars import History
 from gpuledger.web.snapshot.codec import decode
+from gpuledger.web.snapshot.schema import Snapshot
+from tests.web.snapshot.pictures import Picture, shown_as
 
 
 class Told:
@@ -21,3 +24,11 @@ class Told:
         if isinstance(answer, Exception):
             raise answer
         return decode(answer)
+
+
+def watched(*pictures: Picture) -> tuple[Snapshot, History]:
+    """The last snapshot and the history of all."""
+    history = History()
+    for snapshot in map(shown_as, pictures):
+        history.add(snapshot)
+    return shown_as(pictures[-1]), history

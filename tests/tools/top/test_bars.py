@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.tools.top.bars import MAX_POINTS, History, Point, bar, chart, means, memory_bar, memory_parts
+from gpuledger.tools.top.bars import MAX_POINTS, Point, bar, chart, means, memory_bar, memory_parts
 from gpuledger.tools.top.rows import owner_styles
 from gpuledger.tools.top.text import ASCII, UNICODE, plain, width
 from gpuledger.web.snapshot.codec import decode
 from gpuledger.web.snapshot.schema import Snapshot
+from tests.tools.top.sources import watched
 from tests.web.snapshot.pictures import (
     GIB,
     MANY,
@@ -130,14 +131,6 @@ def test_any_chart_is_as_large_as_asked_for(values: list[float | None], columns:
     lines = chart(values, columns, rows, UNICODE)
 
     assert [len(line) for line in lines] == [columns] * rows
-
-
-def watched(*pictures: Picture) -> tuple[Snapshot, History]:
-    """The last picture and the history of all."""
-    history = History()
-    for one in pictures:
-        history.add(shown_as(one))
-    return shown_as(pictures[-1]), history
 
 
 def test_history_is_what_was_seen() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gpuledger.tools.top.bars import History
 from gpuledger.tools.top.cards import Screen, gpu_lines, problem_lines, server_lines, title
 from gpuledger.tools.top.text import ASCII, UNICODE, plain
 from gpuledger.web.snapshot.schema import ServerRow, Snapshot
-from tests.web.snapshot.pictures import NOW, Picture, busy, gpu, picture, process, shown_as
+from tests.tools.top.sources import watched
+from tests.web.snapshot.pictures import NOW, busy, gpu, picture, process, shown_as
 
 SMALL, LARGE = Screen(columns=80, glyphs=ASCII), Screen(columns=200, glyphs=UNICODE)
 
@@ -127,14 +127,6 @@ def test_all_that_is_wrong_has_a_line() -> None:
         "docker: permission denied",
         "  fix: join its group",
     ]
-
-
-def watched(*pictures: Picture) -> tuple[Snapshot, History]:
-    """The last snapshot and the history of all."""
-    history = History()
-    for one in pictures:
-        history.add(shown_as(one))
-    return shown_as(pictures[-1]), history
 
 
 def test_a_wide_card_has_a_chart() -> None:

@@ -117,7 +117,7 @@ def test_groups_follow_one_another() -> None:
     seen_groupings = []
     for _ in GROUPINGS:
         seen_groupings.append(view.choice.grouping)
-        view = view.grouped(1)
+        view = view.grouped_by_next()
 
     assert tuple(seen_groupings) == GROUPINGS
     assert (view.choice.grouping, view.sort, view.descending) == ("process", "mem", True)

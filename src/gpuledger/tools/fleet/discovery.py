@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 PATH = "/sd"
 QUERY = series(metrics.gpu_info).over("last_over_time", "1h").aggregate("count", ("instance", "name")).text
 PORT = 9400
-"""Of an instance without a port."""
+"""The port of an instance whose label has none."""
 META = "__meta_gpuledger"
 """Prefix of labels that exist only while targets are relabelled."""
 JSON = [("Content-Type", "application/json")]

@@ -10,7 +10,7 @@ from gpuledger.catalog import Family, Kind, Series, metrics
 from gpuledger.catalog.exporter import FAMILIES as EXPORTER_FAMILIES
 from gpuledger.catalog.family import C, G, Thing, at, flag
 from gpuledger.catalog.kinds import EXPORTER
-from gpuledger.tools.fleet.in_use import Key, Usage
+from gpuledger.tools.fleet.usage import Key, Usage
 from gpuledger.web.bodies import Bodies
 from gpuledger.web.http import Request, Response
 from gpuledger.web.responses import not_found

@@ -9,7 +9,7 @@ from gpuledger.catalog import CATALOG, metrics
 from gpuledger.catalog.others import DCGM_MEMORY_ACTIVITY, DCGM_SHARING, DCGM_UTILIZATION
 from gpuledger.config import durations
 from gpuledger.model.in_use import ALLOCATION_PROVIDERS
-from gpuledger.tools.fleet.in_use import HOLDER_LABELS, SOURCES, Key
+from gpuledger.tools.fleet.usage import HOLDER_LABELS, SOURCES, Key
 from gpuledger.tools.prometheus.expression import Expression, series, union
 
 ALLOCATIONS = union([
@@ -49,19 +49,20 @@ def native(groupings: Iterable[Key], window_s: float = 0.0) -> FleetQueries:
     own = tuple(label for label in labels if label not in HOLDER_LABELS)
     held = tuple(label for label in labels if label in HOLDER_LABELS)
     described = tuple(label for label in labels if label in GPU_LABELS)
-    busy, memory = series(metrics.gpu_utilization_ratio), series(metrics.gpu_memory_utilization_ratio)
-    values: tuple[Expression, ...] = (busy, memory, series(metrics.gpu_in_use))
+    busy, memory_ratio = series(metrics.gpu_utilization_ratio), series(metrics.gpu_memory_utilization_ratio)
+    values: tuple[Expression, ...] = (busy, memory_ratio, series(metrics.gpu_in_use))
     if window_s:
         window, busy = durations.show(window_s), series(metrics.gpu_busy_seconds_total)
         in_use = series(metrics.gpu_in_use_seconds_total).over("rate", window)
-        values = (busy.over("rate", window), memory.over("avg_over_time", window), in_use)
+        values = (busy.over("rate", window), memory_ratio.over("avg_over_time", window), in_use)
+    utilization, memory, resident = values
     residents = series(metrics.container_gpu_detected).where("evidence", "=", "process")
     pattern = ALLOCATION_PROVIDERS
     return FleetQueries(
-        utilization=_max(own, values[0]),
-        memory=_max((), values[1]),
+        utilization=_max(own, utilization),
+        memory=_max((), memory),
         allocated=_max(held, ALLOCATIONS),
-        resident=_max((), values[2]),
+        resident=_max((), resident),
         residents=_max(held, residents) if held else "",
         info=_max(described, series(metrics.gpu_info)) if described else "",
         newest=_newest(busy),

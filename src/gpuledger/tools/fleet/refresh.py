@@ -13,9 +13,9 @@ from gpuledger.errors import PrometheusError
 from gpuledger.model.in_use import ALLOCATED, BUSY
 from gpuledger.runtime.poller import Poller
 from gpuledger.runtime.statelog import StateLog
-from gpuledger.tools.fleet.in_use import Gpu, GpuJoin, Key, Usage, sources_of, summarize
 from gpuledger.tools.fleet.pages import FleetState
 from gpuledger.tools.fleet.queries import FleetQueries
+from gpuledger.tools.fleet.usage import Gpu, GpuJoin, Key, Usage, sources_of, summarize
 from gpuledger.tools.prometheus.answer import Answer
 from gpuledger.tools.prometheus.stream import GpuSample, Sink
 

@@ -11,9 +11,9 @@ from gpuledger.config.exporter import Config
 from gpuledger.config.settings import in_group, redeclared
 from gpuledger.errors import ConfigError
 from gpuledger.model.in_use import BUSY, RESIDENT, RULES
-from gpuledger.tools.fleet.in_use import CLUSTER, Key
 from gpuledger.tools.fleet.queries import FleetQueries, dcgm, native
 from gpuledger.tools.fleet.refresh import Plan
+from gpuledger.tools.fleet.usage import CLUSTER, Key
 from gpuledger.tools.prometheus.settings import PrometheusSettings
 
 UNITS = ("auto", "ratio", "percent")

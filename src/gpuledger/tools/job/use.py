@@ -6,14 +6,15 @@ prolog, energy and memory are those of the job's processes, and the allocated ti
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpuledger.ledger.state import State
 from gpuledger.model import BUSY, IDLE_REASONS, UNKNOWN_STATE, job_id
 from gpuledger.tools.prices import Prices
 from gpuledger.tools.text import JOULES_PER_KWH
-from gpuledger.web.snapshot.schema import AllocationRow, ProcessRow, Snapshot
+from gpuledger.web.snapshot.schema import Snapshot
 
 NO_ALLOCATION = "the job has no allocation: it ended, or no prolog recorded it; energy is that of its processes"
 
@@ -110,99 +111,96 @@ class JobUse:
         return None if cost is None or share is None else cost * share
 
 
+class _Process(NamedTuple):
+    """A process of the job on one device."""
+
+    uuid: str
+    gpu: str
+    joules: float | None
+    memory_bytes: int | None
+    is_present: bool
+
+
 def of_snapshot(snapshot: Snapshot, job: str) -> JobUse | None:
     """The job on the node of an exporter; None if it has neither an allocation nor a process there."""
-    processes = [row for row in snapshot.processes if job_id(row.job) == job and row.active is not False]
-    memory = _memory((row.uuid, row.memory_bytes) for row in processes)
-    allocations = [row for row in snapshot.allocations if row.job == job]
-    if allocations:
-        devices = [_of_allocation(row, snapshot, memory.get(row.uuid)) for row in allocations]
-        return JobUse(job, "exporter", tuple(devices))
-    rows = [row for row in snapshot.processes if job_id(row.job) == job]
-    by_uuid: dict[str, list[ProcessRow]] = {}
-    for row in rows:
-        by_uuid.setdefault(row.uuid, []).append(row)
+    processes = [
+        _Process(row.uuid, str(row.gpu), _total(row.joules.values()), row.memory_bytes, row.active is not False)
+        for row in snapshot.processes
+        if job_id(row.job) == job
+    ]
     devices = [
         DeviceUse(
             node=snapshot.node,
-            gpu=str(group[0].gpu),
-            uuid=uuid,
+            gpu=str(row.gpu),
+            uuid=row.uuid,
+            start=row.start_time,
             end=snapshot.time,
-            joules=_total(sum(row.joules.values()) if row.joules else None for row in group),
-            memory_bytes=memory.get(uuid),
+            busy_s=row.busy_seconds,
+            idle_s=sum(row.idle_seconds.values()),
+            unknown_s=row.unknown_seconds,
+            joules=_total(row.joules.values()),
+            memory_bytes=_memory(row.uuid, processes),
+            idle_since=row.idle_since if row.state in IDLE_REASONS else None,
         )
-        for uuid, group in by_uuid.items()
+        for row in snapshot.allocations
+        if row.job == job
     ]
-    return JobUse(job, "exporter", tuple(devices), notes=(NO_ALLOCATION,)) if devices else None
-
-
-def _of_allocation(row: AllocationRow, snapshot: Snapshot, memory_bytes: int | None) -> DeviceUse:
-    return DeviceUse(
-        node=snapshot.node,
-        gpu=str(row.gpu),
-        uuid=row.uuid,
-        start=row.start_time,
-        end=snapshot.time,
-        busy_s=row.busy_seconds,
-        idle_s=sum(row.idle_seconds.values()),
-        unknown_s=row.unknown_seconds,
-        joules=sum(row.joules.values()) if row.joules else None,
-        memory_bytes=memory_bytes,
-        idle_since=row.idle_since if row.state in IDLE_REASONS else None,
-    )
+    if devices:
+        return JobUse(job, "exporter", tuple(devices))
+    return _of_processes(job, "exporter", processes, snapshot.node, snapshot.time)
 
 
 def of_journal(state: State, job: str, node: str) -> JobUse | None:
     """The job on the node of a journal, up to its last tick; also for some minutes after the job has ended."""
-    rows = [(row.device, row) for row in state.rows if job_id(row.owner.job) == job]
-    present = [(device.uuid, row.resident.memory_bytes) for device, row in rows if row.active is not False]
-    memory = _memory(present)
-    devices = []
-    for entry in state.allocations:
-        if entry.owner.job != job:
-            continue
-        times_ns = dict(entry.times_ns)
-        idle_s = sum(times_ns.get(reason, 0) for reason in IDLE_REASONS) / 1e9
-        use = DeviceUse(
+    processes = []
+    for row in state.rows:
+        if job_id(row.owner.job) == job:
+            joules = sum(mj for _, mj in row.energy_mj) / 1000
+            memory, is_present = row.resident.memory_bytes, row.active is not False
+            processes.append(_Process(row.device.uuid, str(row.device.index), joules, memory, is_present))
+    devices = [
+        DeviceUse(
             node=node,
             gpu=str(entry.device.index),
             uuid=entry.device.uuid,
             start=entry.started_ns / 1e9,
             end=(state.time_ns - entry.missing_ns) / 1e9,
-            busy_s=times_ns.get(BUSY, 0) / 1e9,
-            idle_s=idle_s,
-            unknown_s=times_ns.get(UNKNOWN_STATE, 0) / 1e9,
+            busy_s=dict(entry.times_ns).get(BUSY, 0) / 1e9,
+            idle_s=sum(ns for reason, ns in entry.times_ns if reason in IDLE_REASONS) / 1e9,
+            unknown_s=dict(entry.times_ns).get(UNKNOWN_STATE, 0) / 1e9,
             joules=sum(mj for _, mj in entry.energy_mj) / 1000 if entry.energy_mj else None,
-            memory_bytes=memory.get(entry.device.uuid),
+            memory_bytes=_memory(entry.device.uuid, processes),
             idle_since=None if entry.idle_since_ns is None else entry.idle_since_ns / 1e9,
         )
-        devices.append(use)
+        for entry in state.allocations
+        if entry.owner.job == job
+    ]
     if devices:
         return JobUse(job, "journal", tuple(devices))
-    joules: dict[str, DeviceUse] = {}
-    for device, _ in rows:
-        mj = [sum(value for _, value in row.energy_mj) for other, row in rows if other == device]
-        joules[device.uuid] = DeviceUse(
+    return _of_processes(job, "journal", processes, node, state.time_ns / 1e9)
+
+
+def _of_processes(job: str, source: str, processes: Sequence[_Process], node: str, end: float) -> JobUse | None:
+    """The energy and memory of the job's processes on each device; None if there is no process."""
+    gpus = {process.uuid: process.gpu for process in processes}
+    devices = [
+        DeviceUse(
             node=node,
-            gpu=str(device.index),
-            uuid=device.uuid,
-            end=state.time_ns / 1e9,
-            joules=sum(mj) / 1000,
-            memory_bytes=memory.get(device.uuid),
+            gpu=gpu,
+            uuid=uuid,
+            end=end,
+            joules=_total(process.joules for process in processes if process.uuid == uuid),
+            memory_bytes=_memory(uuid, processes),
         )
-    return JobUse(job, "journal", tuple(joules.values()), notes=(NO_ALLOCATION,)) if joules else None
+        for uuid, gpu in gpus.items()
+    ]
+    return JobUse(job, source, tuple(devices), notes=(NO_ALLOCATION,)) if devices else None
 
 
-def _memory(amounts: Iterable[tuple[str, int | None]]) -> dict[str, int]:
-    """Bytes by uuid of the device; a device with an unknown amount is left out."""
-    by_uuid: dict[str, list[int | None]] = {}
-    for uuid, amount in amounts:
-        by_uuid.setdefault(uuid, []).append(amount)
-    return {
-        uuid: sum(amount for amount in values if amount is not None)
-        for uuid, values in by_uuid.items()
-        if None not in values
-    }
+def _memory(uuid: str, processes: Iterable[_Process]) -> int | None:
+    """Memory of the processes on a device; None if one of them is unknown, or if there is none."""
+    total = _total(process.memory_bytes for process in processes if process.uuid == uuid and process.is_present)
+    return None if total is None else round(total)
 
 
 def _total(values: Iterable[float | None]) -> float | None:

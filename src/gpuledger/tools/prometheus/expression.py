@@ -37,7 +37,7 @@ class Expression:
         matching = f" on ({', '.join(on)})" if on else ""
         if on and operator not in SET_OPERATORS:
             matching += f" group_left ({', '.join(copy)})"
-        right = other.nested(level + 1) if isinstance(other, Expression) else f"{other:g}"
+        right = other.nested(level + 1) if isinstance(other, Expression) else str(other)
         metric = self.metric or (other.metric if isinstance(other, Expression) else "")
         return Expression(f"{self.nested(level)} {operator}{matching} {right}", metric, level)
 
@@ -68,12 +68,12 @@ class Expression:
         return Expression(f"topk by ({', '.join(labels)}) (1, {self.text})", self.metric)
 
     def relabelled(self, label: str, value: str, source: str = "", pattern: str = "") -> Expression:
-        """With a label set to a text, or to what `pattern` finds in the label `source`."""
+        """The vector with a label set to a text, or to what `pattern` finds in the label `source`."""
         return Expression(f'label_replace({self.text}, "{label}", "{value}", "{source}", "{pattern}")', self.metric)
 
     def sampled(self, function: str, window: str, step: str, *parameters: float) -> Expression:
         """A function of the values at each step of a window: a subquery."""
-        before = "".join(f"{parameter:g}, " for parameter in parameters)
+        before = "".join(f"{parameter}, " for parameter in parameters)
         return Expression(f"{function}({before}({self.text})[{window}:{step}])", self.metric)
 
 

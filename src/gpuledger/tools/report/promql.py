@@ -85,7 +85,7 @@ class Counter:
         return self.series.largest_by(*self.ids)
 
     def _highest(self, step: str) -> Expression:
-        """With the latest labels: a container whose pod was unknown at first has a lower value under that name."""
+        """The maximum, with the latest labels: a container whose pod was unknown at first has a lower value."""
         return self.series.over("max_over_time", step).largest_by(*self.ids)
 
     def _lowest(self, step: str) -> Expression:

@@ -64,7 +64,7 @@ class Quantity(Enum):
     """Seconds of GPUs that are divided among their holders."""
     PARKED = "parked joules"
     WORK = "joules above parked power"
-    """Of groups with tokens; energy minus parked energy."""
+    """Energy minus parked energy, of groups with tokens."""
     PROMPT = "prompt tokens"
     OUTPUT = "output tokens"
     CARBON = "joules x grams per kWh"
@@ -127,7 +127,7 @@ class Grouping:
     """Labels of the series themselves."""
     join: Join | None = None
     allocation_join: Join | None = None
-    """The same join for allocations."""
+    """The join for allocations, which have other labels."""
     has_allocations: bool = True
     """Whether allocations have the labels of this grouping."""
     heads: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from enum import Enum
 
 from gpuledger.integrations.tokens.phases import Window, fit
 from gpuledger.model import PhaseEnergy
-from gpuledger.tools.report.gather import Key, Totals
+from gpuledger.tools.report.gather import FITTED, Key, Totals
 from gpuledger.tools.report.queries import SERVED, Grouping, Part, Quantity
 
 UNRECORDED = "unrecorded"
@@ -228,9 +228,7 @@ def _served(row: ReportRow, totals: Totals) -> ReportRow:
         return row
     cells = totals.by_cell.get(row.key, {})
     nothing = [0.0] * len(next(iter(cells.values()), ()))
-    columns = [
-        cells.get(column, nothing) for column in (Quantity.ENERGY, Quantity.PARKED, Quantity.PROMPT, Quantity.OUTPUT)
-    ]
+    columns = [cells.get(column, nothing) for column in FITTED]
     windows = [Window(joules - waiting, prompt, output) for joules, waiting, prompt, output in
                zip(*columns, strict=True)]  # fmt: skip
     amounts = {**row.amounts, Quantity.PARKED: parked, Quantity.WORK: max(0.0, energy - parked)}

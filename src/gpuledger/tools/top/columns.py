@@ -13,7 +13,7 @@ from gpuledger.web.snapshot.schema import MEASURED, Snapshot, sum_known
 
 Text = Callable[[TableRow, Glyphs], str]
 NARROW = 16
-"""In fewer columns there is room for the owner only."""
+"""A narrower screen shows only the owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,23 +134,19 @@ class View:
         descending = not self.descending if name == self.sort else name in NUMBERS
         return replace(self, sort=name, descending=descending)
 
-    def sorted_descending(self, name: str) -> View:
-        """Sorted by a column, largest first."""
-        return replace(self, sort=name, descending=True)
-
     def sorted_by_next(self, step: int) -> View:
         """Sorted by a neighbouring column."""
         names = [column.name for column in COLUMNS if column.is_for(self.choice.grouping, host=self.host)]
         position = names.index(self.sort) if self.sort in names else 0
         return self.sorted_by(names[(position + step) % len(names)])
 
-    def grouped(self, step: int) -> View:
-        """Grouped by the next criterion."""
+    def grouped_by_next(self) -> View:
+        """The view with the next grouping."""
         before = GROUPINGS.index(self.choice.grouping) if self.choice.grouping in GROUPINGS else -1
-        return self.grouped_by(GROUPINGS[(before + step) % len(GROUPINGS)])
+        return self.grouped_by(GROUPINGS[(before + 1) % len(GROUPINGS)])
 
     def toggled_tree(self) -> View:
-        """As a tree, or again by process."""
+        """The view as a tree, or by process if it is one."""
         return self.grouped_by(TREE if self.choice.grouping != TREE else GROUPINGS[0])
 
     def grouped_by(self, grouping: str) -> View:
@@ -160,11 +156,11 @@ class View:
         return replace(view, choice=replace(self.choice, grouping=grouping))
 
     def choosing(self, **changes: object) -> View:
-        """With these fields of the choice changed."""
+        """The view with some fields of its choice changed."""
         return replace(self, choice=replace(self.choice, **changes))  # type: ignore[arg-type]
 
     def toggled_gpu(self, gpu: int) -> View:
-        """With only this GPU, or again with all GPUs."""
+        """The view with only this GPU, or with all GPUs if it is chosen already."""
         return self.choosing(gpu=None if self.choice.gpu == gpu else gpu)
 
     def rows(self, snapshot: Snapshot) -> list[TableRow]:

@@ -65,11 +65,11 @@ KEYS: tuple[Key, ...] = (
     Key(("q", "f10", "ctrl+c"), "leave", "quit", "Quit"),
 )  # fmt: skip
 CHANGES: dict[str, Callable[[View], View]] = {
-    "g": lambda view: view.grouped(1),
+    "g": View.grouped_by_next,
     **dict.fromkeys(("t", "f5"), View.toggled_tree),
     **dict.fromkeys((">", "f6"), lambda view: view.sorted_by_next(1)),
     "<": lambda view: view.sorted_by_next(-1),
-    **{key: partial(View.sorted_descending, name=name) for key, name in SORTS.items()},
+    **{key: partial(replace, sort=name, descending=True) for key, name in SORTS.items()},
     "I": lambda view: replace(view, descending=not view.descending),
     **{digit: partial(View.toggled_gpu, gpu=int(digit)) for digit in DIGITS},
     "a": lambda view: view.choosing(gpu=None, filter=""),

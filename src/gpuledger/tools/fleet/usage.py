@@ -164,7 +164,7 @@ def _key(sources: Sources, labels: Mapping[str, str | None]) -> Key:
 class GpuJoin:
     """Joins the results of several queries by GPU. Only GPUs with a utilization count; of several series, the highest.
 
-    `wanted` are the labels to keep. Results are added in parts, by the names in Queries, utilization first.
+    `wanted` are the labels to keep. Results are added in parts, by the names in FleetQueries, utilization first.
     """
 
     def __init__(self, wanted: Iterable[str]) -> None:
