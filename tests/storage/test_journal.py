@@ -16,7 +16,7 @@ from gpuledger.books import Books
 from gpuledger.errors import JournalError
 from gpuledger.ledger.split import Policy
 from gpuledger.ledger.state import State
-from gpuledger.model import Account, Accounting, Device, Driver, Owner, Tick
+from gpuledger.model import Accounting, Device, Driver, Owner, Tick
 from gpuledger.storage import journal
 from gpuledger.storage.journal import decode, encode
 from tests.builders import (
@@ -25,8 +25,10 @@ from tests.builders import (
     KEEP,
     MOST,
     POLICIES,
+    START_NS,
     S,
     World,
+    account,
     accounts,
     never_falls,
     parts_mj,
@@ -39,11 +41,6 @@ from tests.checkout import ROOT
 
 FATES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=12, max_size=12)
 """After each tick: whether the journal is written, and whether the exporter is killed then."""
-
-
-def account(tick: Tick) -> Account:
-    """Of the one GPU."""
-    return accounts(tick)[GPU.uuid]
 
 
 @settings(max_examples=30)
@@ -384,8 +381,8 @@ def changed(state: State, **fields: object) -> bytes:
     ("fields", "reason"),
     [
         ({"gpuledger": "recording"}, "not a gpuledger journal"),
-        ({"version": 2}, "format version 2, but this gpuledger reads version 3"),
-        ({"version": None}, "format version None, but this gpuledger reads version 3"),
+        ({"version": 2}, "format version 2, but this gpuledger reads version 4"),
+        ({"version": None}, "format version None, but this gpuledger reads version 4"),
         ({"more": 1}, "damaged: State has no field 'more'"),
         ({"time_ns": "now"}, "damaged: time_ns is not of type int"),
         ({"devices": []}, "damaged: a reference is invalid"),
@@ -418,6 +415,30 @@ def test_a_journal_of_an_earlier_release_is_read() -> None:
         ("", "211", {"no_process": 3 * S}),
     ]
     assert decode(encode(state)) == state
+
+
+def test_a_journal_with_wall_clock_intervals_continues_on_the_monotonic_clock() -> None:
+    """A GPU without a counter: power x time of a restart is booked, although version 3 had the time of day."""
+    books, world, uptime_ns = Books(), World(), 5000 * S
+
+    def tick() -> Tick:
+        made = world.tick(7, energy_mj=None, power_mw=300_000)
+        return replace(made, monotonic_ns=made.time_ns - START_NS + uptime_ns)
+
+    for _ in range(3):
+        before = books.book(tick())
+    state = books.state(BOOT, world.now_ns)
+    (gpu,) = state.gpus
+    assert gpu.ledger is not None
+    offset_ns = START_NS - uptime_ns
+    gpu.ledger.since_ns += offset_ns
+    gpu.ledger.meter.at_ns += offset_ns
+    old = changed(state, version=3, parked=[])
+
+    again = Books()
+    again.resume(decode(old), world.now_ns)
+
+    assert account(again.book(tick())).energy_mj == (account(before).energy_mj or 0) + 300_000
 
 
 def test_its_size_has_a_bound(state: State, monkeypatch: pytest.MonkeyPatch) -> None:

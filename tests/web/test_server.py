@@ -111,8 +111,9 @@ def test_not_found() -> None:
         (get("/healthz", "Content-Length: 3") + b"abc", 400, b"without one"),
         (get("/healthz", "Transfer-Encoding: chunked") + b"0\r\n\r\n", 400, b"without one"),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", 405, b"Allow: GET, HEAD"),
-        (b"GET /" + b"a" * 17_000, 431, b"16384"),
+        (b"GET /" + b"a" * 9000, 414, b"8192"),
         (get("/", *[f"X: {'a' * 1000}"] * 40), 431, b"16384"),
+        (get("/", *["X: y"] * 101), 431, b"at most 100"),
         (get("/", version="2.0"), 505, b"use HTTP/1.1"),
         (b"GET / HTTP/1.1\r\nHo", 408, b"within 0.2 s"),
     ],
@@ -143,6 +144,15 @@ def test_keep_alive() -> None:
         client.close()
 
         assert server.statistics.accepted == 1
+
+
+def test_requests_per_connection() -> None:
+    """A connection ends after so many requests, and says so in the last answer."""
+    with serving(limits=Limits(requests=3)) as server:
+        received = exchange(server, get("/healthz") * 5)
+
+    assert received.count(b"HTTP/1.1 200 OK") == 3
+    assert received.count(b"Connection: close") == 1
 
 
 def test_pipelining() -> None:
@@ -358,6 +368,35 @@ def test_eviction() -> None:
         assert busy.recv(1000)
         assert server.statistics.evicted == 1
         assert server.statistics.rejected == 0
+
+
+def test_one_client_evicts_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Health checks occupy the reserved threads: a new client evicts one client, not as many as are reserved."""
+    monkeypatch.setattr(connection, "SLOW_S", 0.05)
+    with serving(max_connections=8) as server, contextlib.ExitStack() as stack:
+        for path in (*["/metrics"] * 6, *["/healthz"] * 2):
+            client = stack.enter_context(connect(server, get(path)))
+            assert client.recv(1000)
+        time.sleep(connection.SLOW_S)
+
+        assert fetch(server.addresses[0], "/metrics")[0] in (200, 404)
+        assert server.statistics.evicted == 1
+
+
+def test_silent_clients_are_dropped_before_a_waiting_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one address with many pending clients, the one that has sent a request stays."""
+    monkeypatch.setattr("gpuledger.web.server._PENDING", 4)
+    with serving(max_connections=1) as server, contextlib.ExitStack() as stack:
+        busy = stack.enter_context(connect(server, get("/endless")))
+        assert busy.recv(100)
+        waiting = stack.enter_context(connect(server, get("/healthz")))
+        wait_until(lambda: server.statistics.open == 2, timeout_s=3)
+        silent = [stack.enter_context(connect(server, b"")) for _ in range(8)]
+        wait_until(lambda: server.statistics.rejected == 5, timeout_s=3)
+        busy.close()
+
+        assert waiting.recv(1000).endswith(b"ok\n")
+        assert len(silent) == 8
 
 
 def test_clients_that_do_not_read_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:

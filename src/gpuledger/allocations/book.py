@@ -17,7 +17,6 @@ from gpuledger.model import (
     BUSY,
     IDLE_REASONS,
     NO_INDEX,
-    TO_POD,
     UNKNOWN_STATE,
     Allocation,
     AllocationKey,
@@ -167,27 +166,31 @@ class AllocationBook:
         for gpu in allocations.by_gpu:
             weights = allocations.weights(gpu)
             parts_ns |= {key: elapsed_ns * weight // sum(weights.values()) for key, weight in weights.items()}
-        for allocation in allocations.all:
-            self._pass_time(allocation, states[allocation.key], parts_ns[allocation.key], elapsed_ns, time_ns)
-            if allocation.key in self._entries:
-                self._entries[allocation.key].shared_by = len(allocations.by_device[allocation.device.uuid])
-        present = {allocation.key for allocation in allocations.all}
+        present = allocations.by_key
+        for key, allocation in present.items():
+            self._pass_time(key, allocation, states[key], part_ns=parts_ns[key], elapsed_ns=elapsed_ns, time_ns=time_ns)
+            if key in self._entries:
+                self._entries[key].shared_by = len(allocations.by_device[allocation.device.uuid])
         self._age(present, elapsed_ns)
-        absent = Allocations(Allocation(e.device, e.owner) for key, e in self._entries.items() if key not in present)
+        absent = Allocations(
+            {key: Allocation(e.device, e.owner) for key, e in self._entries.items() if key not in present}
+        )
         for interval in booked:
             self._spend(allocations, absent, interval)
         return tuple(
             entry.use(time_ns, has_energy=entry.device.gpu_uuid in metered) for entry in self._entries.values()
         )
 
-    def _pass_time(self, allocation: Allocation, state: str, part_ns: int, elapsed_ns: int, time_ns: int) -> None:
-        entry = self._entries.get(allocation.key)
+    def _pass_time(
+        self, key: AllocationKey, allocation: Allocation, state: str, *, part_ns: int, elapsed_ns: int, time_ns: int
+    ) -> None:
+        entry = self._entries.get(key)
         if entry is not None and _is_other(entry, allocation):
-            del self._entries[allocation.key]
+            del self._entries[key]
             entry = None
         if entry is None:
             if allocation.device.index != NO_INDEX and self._has_room():
-                entry = self._entries[allocation.key] = Entry(allocation.device, allocation.owner, time_ns)
+                entry = self._entries[key] = Entry(allocation.device, allocation.owner, time_ns)
                 entry.pass_time(state, 0, 0, time_ns)
             return
         if allocation.device.index != NO_INDEX:  # the driver is up
@@ -215,7 +218,7 @@ class AllocationBook:
         del self._entries[max(ended)[1]]
         return True
 
-    def _age(self, present: set[AllocationKey], elapsed_ns: int) -> None:
+    def _age(self, present: Collection[AllocationKey], elapsed_ns: int) -> None:
         for key, entry in list(self._entries.items()):
             if key not in present:
                 entry.missing_ns += elapsed_ns
@@ -230,17 +233,17 @@ class AllocationBook:
         """
         spent_mj: Counter[AllocationKey] = Counter()
         for row, mj in interval.spent_mj.items():
-            allocation = allocations.of(row.device, row.owner) or absent.of(row.device, row.owner)
-            if allocation is not None:
-                spent_mj[allocation.key] += mj
+            key = allocations.of(row.device, row.owner) or absent.of(row.device, row.owner)
+            if key is not None:
+                spent_mj[key] += mj
         weights = allocations.weights(interval.gpu) or absent.weights(interval.gpu)
         if interval.idle_mj and weights:
             spent_mj.update(apportion(interval.idle_mj, weights))
-        for allocation in allocations.by_gpu.get(interval.gpu, ()):
-            if (entry := self._entries.get(allocation.key)) is not None:
-                entry.spend(spent_mj[allocation.key])
-        for allocation in absent.by_gpu.get(interval.gpu, ()):
-            self._entries[allocation.key].absent_mj += spent_mj[allocation.key]
+        for key in allocations.by_gpu.get(interval.gpu, ()):
+            if (entry := self._entries.get(key)) is not None:
+                entry.spend(spent_mj[key])
+        for key in absent.by_gpu.get(interval.gpu, ()):
+            self._entries[key].absent_mj += spent_mj[key]
 
 
 def _is_other(entry: Entry, allocation: Allocation) -> bool:
@@ -248,4 +251,4 @@ def _is_other(entry: Entry, allocation: Allocation) -> bool:
     before, now = entry.owner.pod_uid, allocation.owner.pod_uid
     if before and now:
         return before != now
-    return allocation.key[1] == TO_POD and entry.missing_ns > GRACE_NS
+    return bool(allocation.owner.pod) and entry.missing_ns > GRACE_NS

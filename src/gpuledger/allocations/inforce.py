@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import lcm
 
@@ -32,8 +32,8 @@ UNALLOCATED: AllocationKey = ()
 SLICES = re.compile("[1-9](?=[cg])")
 
 
-def in_force(tick: Tick) -> tuple[Allocation, ...]:
-    """The allocations in force.
+def in_force(tick: Tick) -> dict[AllocationKey, Allocation]:
+    """The allocations in force, by key.
 
     A pod that is listed without a running container has ended: kubelets before 1.34 still list it. If no runtime is
     read, every listed pod counts. A pod's container that Docker reports too counts once, as the pod's.
@@ -50,33 +50,31 @@ def in_force(tick: Tick) -> tuple[Allocation, ...]:
             owner = replace(owner, pod_uid=running[key].pod_uid)
         if owner.container_id not in in_pods or not owner.container_id:
             current.setdefault(key, replace(allocation, owner=owner))
-    return tuple(current.values())
+    return current
 
 
 class Allocations:
-    """The allocations of a tick, by owner and by device."""
+    """The allocations of a tick by key, and their keys by device and owner."""
 
-    def __init__(self, allocations: Iterable[Allocation], devices: Iterable[Device] = ()) -> None:
-        self.all = tuple(allocations)
-        self._by_key = {allocation.key: allocation for allocation in self.all}
-        self._of_pod: dict[AllocationKey, list[Allocation]] = {}
-        self.by_device: dict[str, list[Allocation]] = {}
-        self.by_gpu: dict[str, list[Allocation]] = {}
-        for allocation in self.all:
-            self.by_device.setdefault(allocation.device.uuid, []).append(allocation)
-            self.by_gpu.setdefault(allocation.device.gpu_uuid, []).append(allocation)
-            if allocation.owner.pod:
-                self._of_pod.setdefault(allocation.key[:-1], []).append(allocation)
-            if allocation.owner.pod_uid:
-                self._of_pod.setdefault((allocation.device.uuid, TO_POD, allocation.owner.pod_uid), []).append(
-                    allocation
-                )
+    def __init__(self, by_key: Mapping[AllocationKey, Allocation], devices: Iterable[Device] = ()) -> None:
+        self.by_key = by_key
+        self._of_pod: dict[AllocationKey, list[AllocationKey]] = {}
+        self.by_device: dict[str, list[AllocationKey]] = {}
+        self.by_gpu: dict[str, list[AllocationKey]] = {}
+        for key, allocation in by_key.items():
+            device, owner = allocation.device, allocation.owner
+            self.by_device.setdefault(device.uuid, []).append(key)
+            self.by_gpu.setdefault(device.gpu_uuid, []).append(key)
+            if owner.pod:
+                self._of_pod.setdefault(key[:-1], []).append(key)
+            if owner.pod_uid:
+                self._of_pod.setdefault((device.uuid, TO_POD, owner.pod_uid), []).append(key)
         self._slices: dict[str, Counter[str]] = {}
         for device in devices:
             if device.parent_uuid:
                 self._slices.setdefault(device.parent_uuid, Counter())[device.uuid] = _slices(device)
 
-    def of(self, device: Device, owner: Owner) -> Allocation | None:
+    def of(self, device: Device, owner: Owner) -> AllocationKey | None:
         """The allocation that a process belongs to: of its MIG instance or else of the GPU; of its pod first."""
         for uuid in dict.fromkeys((device.uuid, device.gpu_uuid)):
             if not owner.container or not owner.pod:  # not named yet
@@ -89,8 +87,8 @@ class Allocations:
                 (uuid, TO_CONTAINER, owner.container_id),
                 (uuid, TO_JOB, job_id(owner.job)),
             ):
-                if key[-1] and (allocation := self._by_key.get(key)) is not None:
-                    return allocation
+                if key[-1] and key in self.by_key:
+                    return key
         return None
 
     def weights(self, gpu: str) -> dict[AllocationKey, int]:
@@ -99,13 +97,12 @@ class Allocations:
         A MIG instance is its slices of those of all instances. A device that is allocated several times is divided
         equally, and so is a GPU that is allocated both as a whole and by instance.
         """
-        allocations = self.by_gpu.get(gpu, [])
-        slices = self._slices.get(gpu)
-        if slices is None or any(not allocation.device.parent_uuid for allocation in allocations):
-            return dict.fromkeys((allocation.key for allocation in allocations), 1)
-        devices = {allocation.device.uuid for allocation in allocations}
+        keys, slices = self.by_gpu.get(gpu, []), self._slices.get(gpu)
+        if slices is None or any(not self.by_key[key].device.parent_uuid for key in keys):
+            return dict.fromkeys(keys, 1)
+        devices = {key[0] for key in keys}
         scale = lcm(*(len(self.by_device[uuid]) for uuid in devices))
-        weights = {c.key: slices[c.device.uuid] * scale // len(self.by_device[c.device.uuid]) for c in allocations}
+        weights = {key: slices[key[0]] * scale // len(self.by_device[key[0]]) for key in keys}
         return weights | {UNALLOCATED: scale * sum(n for uuid, n in slices.items() if uuid not in devices)}
 
 

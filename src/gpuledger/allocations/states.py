@@ -18,7 +18,6 @@ from gpuledger.model import (
     NO_PROCESS,
     PARKED,
     UNKNOWN_STATE,
-    Allocation,
     AllocationKey,
     ProcessUse,
     Reading,
@@ -78,27 +77,23 @@ class Idleness:
                 if uuid in devices:
                     _add(devices[uuid], use, allocations.of(use.device, use.owner), oldest_us)
         brief = _brief_work(allocations, work, elapsed_ns)
-        holding = {
-            allocation.key for i in memory.inferred if (allocation := allocations.of(i.device, i.owner)) is not None
-        }
+        holding = {allocations.of(inferred.device, inferred.owner) for inferred in memory.inferred}
         return {
-            allocation.key: self._state(
+            key: self._state(
                 devices.get(allocation.device.uuid),
-                allocation,
-                brief_pct=brief.get(allocation.key, 0.0),
-                holds=allocation.key in holding,
+                key,
+                brief_pct=brief.get(key, 0.0),
+                holds=key in holding,
                 hidden=allocation.device.gpu_uuid in memory.hidden,
             )
-            for allocation in allocations.all
+            for key, allocation in allocations.by_key.items()
         }
 
-    def _state(
-        self, device: _Device | None, allocation: Allocation, *, brief_pct: float, holds: bool, hidden: bool
-    ) -> str:
+    def _state(self, device: _Device | None, key: AllocationKey, *, brief_pct: float, holds: bool, hidden: bool) -> str:
         """The state of one allocation, which `holds` unlisted memory; a `hidden` process is on its GPU."""
         if device is None:
             return UNKNOWN_STATE
-        own = device.own.get(allocation.key)
+        own = device.own.get(key)
         pct = _pct(device, own) if own else 0.0
         if pct is None:
             return UNKNOWN_STATE
@@ -118,12 +113,12 @@ def _has_hidden_work(device: _Device, *, hidden: bool) -> bool:
     return hidden or bool(device.busy_pct and not device.processes)
 
 
-def _add(device: _Device, use: ProcessUse, allocation: Allocation | None, oldest_us: int) -> None:
+def _add(device: _Device, use: ProcessUse, key: AllocationKey | None, oldest_us: int) -> None:
     pct = _sample_pct(use, oldest_us)
     device.processes += 1
     device.has_workers |= bool(pct)
-    if allocation is not None:
-        device.own.setdefault(allocation.key, []).append(pct)
+    if key is not None:
+        device.own.setdefault(key, []).append(pct)
     elif use.facts is not None and use.facts.mps_server == MPS_OF_ROOT:
         device.server_pct = max(device.server_pct, pct or 0.0)
     elif is_unclear(use.owner) and pct != 0 and device.busy_pct != 0:
@@ -178,6 +173,6 @@ def _brief_work(allocations: Allocations, work: Mapping[str, Work], elapsed_ns: 
     brief: dict[AllocationKey, float] = {}
     for on_gpu in work.values() if elapsed_ns else ():
         for row in on_gpu.unlisted:
-            if (allocation := allocations.of(row.device, row.owner)) is not None:
-                brief[allocation.key] = brief.get(allocation.key, 0.0) + 100 * on_gpu.busy_ns.get(row, 0) / elapsed_ns
+            if (key := allocations.of(row.device, row.owner)) is not None:
+                brief[key] = brief.get(key, 0.0) + 100 * on_gpu.busy_ns.get(row, 0) / elapsed_ns
     return brief

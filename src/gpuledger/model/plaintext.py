@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 
 LONGEST_LINE = 200
+READ_CHARACTERS = 4 * LONGEST_LINE
+"""Characters of a message that are looked at: a daemon of a user may send megabytes, and each takes 60 bytes here."""
 AMBIGUOUS_WIDTH = (("\u2630", "\u2637"), ("\u268a", "\u268f"), ("\u4dc0", "\u4dff"), ("\U0001d300", "\U0001d376"))
 """Trigrams, hexagrams and similar: one column wide before Unicode 16 and two since; terminals disagree."""
 
@@ -20,7 +22,7 @@ def plain(text: str) -> str:
 
 def one_line(text: str) -> str:
     """A message of another program as one line of at most LONGEST_LINE characters, without unprintable ones."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[:READ_CHARACTERS]).split())
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
 
 

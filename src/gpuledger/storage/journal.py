@@ -15,7 +15,9 @@ from gpuledger.ledger.state import State
 from gpuledger.model import BUSY, IDLE_REASONS, UNKNOWN_STATE, Device, Labelled, Owner, allocation_key
 from gpuledger.storage.codec import numbered_from, parse, plain, record, records
 
-VERSION = 3
+VERSION = 4
+WALL_CLOCK_VERSION = 3
+"""It has intervals on the wall clock, and parked energy apart from the totals, which is dropped."""
 LARGEST_BYTES = 1 << 24
 """Limit of the unpacked size, for writing and reading. A process takes about 300 bytes."""
 STATES = frozenset({BUSY, *IDLE_REASONS, UNKNOWN_STATE})
@@ -46,17 +48,30 @@ def decode(data: bytes) -> State:
     """The state in a journal; JournalError if it cannot be used."""
     try:
         fields = parse(unzipped(data, LARGEST_BYTES))
-        check_header(fields, "journal", VERSION, "not a gpuledger journal")
-        fields.pop("parked", None)  # journals before 0.2 kept it apart from the processes
+        is_old = fields.get("version") == WALL_CLOCK_VERSION
+        if is_old:
+            fields.pop("parked", None)
+        check_header(fields, "journal", WALL_CLOCK_VERSION if is_old else VERSION, "not a gpuledger journal")
         devices = records(Device, fields.pop("devices", []), "devices")
         owners = records(Owner, fields.pop("owners", []), "owners")
         state = record(State, fields, {Device: devices, Owner: owners})
         _check(state)
+        if is_old:
+            _use_monotonic_clock(state)
     except IndexError:
         raise JournalError("damaged: a reference is invalid", kind="damaged") from None
     except (ValueError, TypeError) as error:
         raise JournalError(f"damaged: {error}", kind="damaged") from None
     return state
+
+
+def _use_monotonic_clock(state: State) -> None:
+    """Convert the ledgers of a journal of WALL_CLOCK_VERSION."""
+    offset_ns = 0 if state.monotonic_ns is None else state.time_ns - state.monotonic_ns
+    for gpu in state.gpus:
+        if gpu.ledger is not None:
+            gpu.ledger.since_ns -= offset_ns
+            gpu.ledger.meter.at_ns -= offset_ns
 
 
 def check_header(fields: dict[str, Any], kind: str, version: int, other: str) -> None:

@@ -48,9 +48,9 @@ class Connection:
         self.requests = 0
         self.buffer = bytearray()
 
-    def read_request(self) -> Request | None:
+    def read_request(self, *, fresh: bool) -> Request | None:
         """The next request; None if the client disconnected or was idle for too long."""
-        started = not self.requests or bool(self.buffer)
+        started = fresh or bool(self.buffer)
         waited_s = 0.0 if self.waiting_since is None else monotonic() - self.waiting_since  # includes a TLS handshake
         deadline = Deadline((self.limits.head_s if started else self.limits.idle_s) - waited_s)
         while True:
@@ -61,7 +61,7 @@ class Connection:
                 head = bytes(self.buffer[:end])
                 del self.buffer[:end]
                 self.requests += 1
-                return http.parse_head(head, self.address)
+                return http.parse_head(head, self.limits, self.address)
             try:
                 self.sock.settimeout(deadline.left_s())
                 data = self.sock.recv(_READ_BYTES)

@@ -18,6 +18,7 @@ REASONS = {
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    414: "URI Too Long",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
@@ -50,6 +51,9 @@ class Limits:
     """Limits per client. Times are in seconds."""
 
     head_bytes: int = 16 * 1024
+    line_bytes: int = 8 * 1024
+    headers: int = 100
+    requests: int = 1000  # on one connection
     head_s: float = 5.0  # for the whole head
     idle_s: float = 75.0  # between two requests
     write_s: float = 30.0  # for the whole response
@@ -100,6 +104,8 @@ class Response:
 
 def head_end(buffer: bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> int:
     """The length of the head at the start of the buffer, including the blank line; 0 if it is not complete."""
+    if buffer.find(b"\n", 0, limits.line_bytes) < 0 and len(buffer) >= limits.line_bytes:
+        raise BadRequest(414, f"the request line is too long; keep it under {limits.line_bytes} bytes")
     ends = [buffer.find(mark) + len(mark) for mark in (b"\n\r\n", b"\n\n") if mark in buffer]
     end = min(ends, default=0)
     if (end or len(buffer)) > limits.head_bytes:
@@ -107,11 +113,11 @@ def head_end(buffer: bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> int:
     return end
 
 
-def parse_head(data: bytes, address: str = "") -> Request:
+def parse_head(data: bytes, limits: Limits = DEFAULT_LIMITS, address: str = "") -> Request:
     """Parse a request head, with or without its final blank line. Raises only BadRequest."""
     first, *rest = [line.removesuffix("\r") for line in data.decode("latin-1").rstrip("\r\n").split("\n")]
     method, target, version = _request_line(first)
-    headers = _headers(rest)
+    headers = _headers(rest, limits.headers)
     if version == "HTTP/1.1" and ("host" not in headers or "," in headers["host"]):
         raise BadRequest(400, "an HTTP/1.1 request needs exactly one Host header; add it")
     path, query = _target(method, target)
@@ -191,7 +197,9 @@ def _request_line(line: str) -> tuple[str, str, str]:
     return method, target, "HTTP/1.0" if matched[2] == "0" else "HTTP/1.1"
 
 
-def _headers(lines: Sequence[str]) -> dict[str, str]:
+def _headers(lines: Sequence[str], max_headers: int) -> dict[str, str]:
+    if len(lines) > max_headers:
+        raise BadRequest(431, f"the request has too many headers; send at most {max_headers}")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")

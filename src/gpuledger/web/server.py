@@ -16,15 +16,16 @@ import os
 import selectors
 import socket
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from gpuledger.errors import ListenError
 from gpuledger.web import http
-from gpuledger.web.connection import Connection, Handler, choose_victim
+from gpuledger.web.connection import LINGER_S, Connection, Handler, choose_victim
 from gpuledger.web.http import BadRequest, Limits
 from gpuledger.web.listen import check_address, listen
 from gpuledger.web.responses import MANY_CONNECTIONS, refusal
@@ -37,8 +38,9 @@ Middleware = Callable[[Handler], Handler]
 
 log = logging.getLogger(__name__)
 
+_LINGERING = 16  # rejected connections that are kept open for LINGER_S
 _PENDING = 512  # connections without a thread
-_ENDING = 4  # evicted clients whose threads have not ended
+_ENDING = 4  # threads of evicted clients
 _POLL_S = 0.05  # while clients wait for a thread: another one may have become slow
 _SEND_BUFFER = 256 * 1024  # kernel memory of a client that does not read; the kernel's own limit is 4 MB
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -85,11 +87,14 @@ class Server:
         self._stopping = threading.Event()
         self._changed = threading.Condition()  # guards the connections, their states and the count
         self._connections: set[Connection] = set()  # with a thread
+        self._ending: set[Connection] = set()  # evicted
         self._accepted = self._evicted = self._rejected = 0
         # The following belong to the accept thread.
         self._selector: selectors.BaseSelector
-        # Clients without a thread, oldest first: None if they have sent nothing, else whether it is a health check.
-        self._pending: dict[Connection, bool | None] = {}
+        # Clients that have sent nothing, and clients that wait for a thread: whether for a health check. Oldest first.
+        self._silent: dict[Connection, None] = {}
+        self._ready: dict[Connection, bool] = {}
+        self._lingering: deque[tuple[float, socket.socket]] = deque()
         self._exhausted = False
         self._thread: threading.Thread | None = None
         self._wake: socket.socket | None = None
@@ -108,8 +113,8 @@ class Server:
     def statistics(self) -> Statistics:
         """Counts for the exporter's own metrics."""
         with self._changed:
-            open_connections = len(self._connections) + len(self._pending)
-            return Statistics(open_connections, self._accepted, self._evicted, self._rejected)
+            pending = len(self._silent) + len(self._ready)
+            return Statistics(len(self._connections) + pending, self._accepted, self._evicted, self._rejected)
 
     def bind(self) -> None:
         """Open all listeners, or none. Raises ListenError."""
@@ -166,13 +171,15 @@ class Server:
                         self._accept(key.data)
                 self._serve_ready()
                 self._expire(monotonic())
-            while self._pending:
-                self._pending.popitem()[0].sock.close()
+            for pending in (self._silent, self._ready):
+                while pending:
+                    pending.popitem()[0].sock.close()
+        self._close_lingering(float("inf"))
 
     def _pause_s(self) -> float | None:
-        if any(is_probe is not None for is_probe in self._pending.values()):
+        if self._ready:
             return _POLL_S
-        return self._limits.head_s if self._pending else None
+        return min(LINGER_S, self._limits.head_s) if self._lingering or self._silent else None
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -192,58 +199,62 @@ class Server:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        if len(self._pending) >= _PENDING:
+        if len(self._silent) + len(self._ready) >= _PENDING:
             self._drop_pending()
         connection = Connection(sock, self._limits, monotonic(), address)
-        self._pending[connection] = None
+        self._silent[connection] = None
         self._selector.register(sock, selectors.EVENT_READ, connection)
 
     def _receive(self, connection: Connection) -> None:
         """Note that a client has sent its first bytes, or has disconnected."""
-        if connection in self._pending:  # not dropped since the call of select
-            self._forget(connection)
-            connection.waiting_since = monotonic()
-            self._pending[connection] = connection.is_probe()
+        if connection not in self._silent:  # dropped since the call of select
+            return
+        self._forget_silent(connection)
+        connection.waiting_since = monotonic()
+        self._ready[connection] = connection.is_probe()
 
-    def _forget(self, connection: Connection) -> None:
-        if self._pending.pop(connection) is None:
-            self._selector.unregister(connection.sock)
+    def _forget_silent(self, connection: Connection) -> None:
+        del self._silent[connection]
+        self._selector.unregister(connection.sock)
 
     def _drop_pending(self) -> bool:
         """Drop the oldest pending client of the address with the most; False if there is none."""
-        counts = Counter(connection.address for connection in self._pending)
-        dropped = max(self._pending, key=lambda connection: counts[connection.address], default=None)
-        if dropped is not None:
-            self._forget(dropped)
-            self._reject(dropped.sock)
-        return dropped is not None
+        pending = (*self._silent, *self._ready)
+        counts = Counter(connection.address for connection in pending)
+        dropped = max(pending, key=lambda connection: counts[connection.address], default=None)
+        if dropped is None:
+            return False
+        if dropped in self._silent:
+            self._forget_silent(dropped)
+        else:
+            del self._ready[dropped]
+        self._reject(dropped.sock)
+        return True
 
     def _expire(self, now: float) -> None:
-        for connection, is_probe in list(self._pending.items()):
-            waited_s = now - (connection.waiting_since or now)
-            if is_probe is None and waited_s >= self._limits.head_s:
-                self._forget(connection)
-                connection.sock.close()
-            elif is_probe is not None and waited_s >= self._limits.queue_s:
-                self._forget(connection)
-                self._reject(connection.sock)
+        self._close_lingering(now)
+        for connection in list(takewhile(lambda c: _waited_s(c, now) >= self._limits.head_s, self._silent)):
+            self._forget_silent(connection)
+            connection.sock.close()
+        for connection in list(takewhile(lambda c: _waited_s(c, now) >= self._limits.queue_s, self._ready)):
+            del self._ready[connection]
+            self._reject(connection.sock)
 
     def _serve_ready(self) -> None:
         """Start the threads of clients that have sent bytes, as long as threads are free or can be freed."""
-        ready = {connection: is_probe for connection, is_probe in self._pending.items() if is_probe is not None}
-        if not ready:
+        if not self._ready:
             return
         with self._changed:
             counts = Counter(connection.address for connection in self._connections)
         refused: set[tuple[str, bool]] = set()
-        for connection in sorted(ready, key=lambda c: (not ready[c], counts[c.address])):
-            kind = connection.address, ready[connection]
+        for connection in sorted(self._ready, key=lambda c: (not self._ready[c], counts[c.address])):
+            kind = connection.address, self._ready[connection]
             if kind in refused:
                 continue
-            if not self._admit(connection, is_probe=ready[connection]):
+            if not self._admit(connection, is_probe=self._ready[connection]):
                 refused.add(kind)
                 continue
-            self._forget(connection)
+            del self._ready[connection]
             try:
                 threading.Thread(target=self._serve, args=(connection,), name="http", daemon=True).start()
             except RuntimeError:  # the host refused another thread
@@ -253,36 +264,48 @@ class Server:
                 self._reject(connection.sock)
 
     def _admit(self, connection: Connection, *, is_probe: bool) -> bool:
-        """Whether a thread is free for the client. If not, another client is evicted, and its thread will be free."""
+        """Whether the client may have a thread, after evicting another client if needed."""
         with self._changed:
-            if len(self._connections) + (0 if is_probe else self._reserved) >= self._max_connections:
-                self._evict(connection.address, monotonic())
+            free = self._max_connections - len(self._connections) - (0 if is_probe else self._reserved)
+            if free <= 0 and not self._evict(connection.address, monotonic()):
                 return False
             connection.waiting_since = monotonic()
             self._connections.add(connection)
             self._accepted += 1
             return True
 
-    def _evict(self, address: str, now: float) -> None:
+    def _evict(self, address: str, now: float) -> bool:
         """Evict a client for another one with this address, if possible. The caller holds the lock."""
-        staying = [connection for connection in self._connections if not connection.evicted]
-        victim = choose_victim(staying, address, now)
-        if victim is not None and len(self._connections) - len(staying) < _ENDING:
-            victim.cut()
-            self._evicted += 1
+        victim = None
+        if len(self._ending) < _ENDING:
+            victim = choose_victim(self._connections, address, now)
+        if victim is None:
+            return False
+        victim.cut()
+        self._connections.discard(victim)
+        self._ending.add(victim)
+        self._evicted += 1
+        return True
 
     def _reject(self, sock: socket.socket) -> None:
-        """Respond with 503 and close, after reading the request: closing with unread bytes drops the response."""
-        if not self._stopping.is_set():
-            with self._changed:
-                self._rejected += 1
-            pieces, _ = http.frame(MANY_CONNECTIONS, None, keep_alive=False)
-            with contextlib.suppress(OSError):
-                sock.setblocking(False)
-                if self._wrap is None:  # TLS clients could not read it
-                    sock.send(b"".join(pieces))
-                sock.recv(self._limits.head_bytes)
-        sock.close()
+        if self._stopping.is_set():
+            sock.close()
+            return
+        with self._changed:
+            self._rejected += 1
+        pieces, _ = http.frame(MANY_CONNECTIONS, None, keep_alive=False)
+        with contextlib.suppress(OSError):
+            sock.setblocking(False)
+            if self._wrap is None:  # TLS clients could not read it
+                sock.send(b"".join(pieces))
+            sock.shutdown(socket.SHUT_WR)
+        self._lingering.append((monotonic() + LINGER_S, sock))
+        if len(self._lingering) > _LINGERING:
+            self._lingering.popleft()[1].close()
+
+    def _close_lingering(self, now: float) -> None:
+        while self._lingering and self._lingering[0][0] <= now:
+            self._lingering.popleft()[1].close()
 
     def _serve(self, connection: Connection) -> None:
         try:
@@ -302,9 +325,10 @@ class Server:
         finally:
             with self._changed:
                 self._connections.discard(connection)
+                self._ending.discard(connection)
                 self._changed.notify_all()
             connection.sock.close()
-            if self._pending and self._wake is not None:
+            if self._ready and self._wake is not None:
                 with contextlib.suppress(OSError):  # the server stops
                     self._wake.send(b"\0")
 
@@ -325,15 +349,15 @@ class Server:
 
     def _handle_requests(self, connection: Connection) -> None:
         """Handle requests until one side closes."""
-        while True:
+        for served in range(1, self._limits.requests + 1):
             try:
-                request = connection.read_request()
+                request = connection.read_request(fresh=served == 1)
             except BadRequest as error:
                 connection.send_error(error)
                 return
             if request is None or not self._begin(connection):
                 return
-            keep_alive = request.keep_alive and not self._stopping.is_set()
+            keep_alive = request.keep_alive and served < self._limits.requests and not self._stopping.is_set()
             if not connection.answer(request, self._handler, keep_alive=keep_alive) or not self._wait(connection):
                 return
 
@@ -348,3 +372,7 @@ class Server:
         with self._changed:
             connection.waiting_since = monotonic()
             return not self._stopping.is_set()
+
+
+def _waited_s(connection: Connection, now: float) -> float:
+    return now - (connection.waiting_since or now)
