@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 
 import pytest
 
 from gpuledger.catalog.dialects import DIALECTS, SHARED
-from gpuledger.cli import COMMANDS, main
+from gpuledger.cli import COMMANDS, TOOLS, main
 from gpuledger.cli.idle import IdleSettings
 from gpuledger.cli.job import JobSettings
 from gpuledger.cli.top import TopSettings
@@ -34,6 +35,13 @@ def test_dialects_of_the_setting_are_those_of_the_catalog() -> None:
     """The configuration does not import the catalog, so both lists are compared here."""
     assert tuple(DIALECTS) == exporter.DIALECTS
     assert SHARED == exporter.SHARED
+
+
+def test_every_command_with_settings_of_its_own_is_a_tool() -> None:
+    """A variable of any command is known to all others, and is not reported as misspelt."""
+    modules = {name: import_module(f"gpuledger.cli.{name}") for name in COMMANDS}
+
+    assert tuple(sorted(name for name, module in modules.items() if hasattr(module, "SETTINGS"))) == TOOLS
 
 
 @pytest.mark.parametrize("command", ["fleet", "idle", "job", "report"])

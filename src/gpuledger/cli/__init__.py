@@ -34,6 +34,8 @@ COMMANDS = {
     "job": "show what a batch job used: energy, GPU-hours, busy share, idle tail and cost",
     "report": "report energy, GPU-hours and cost by owner, from Prometheus",
 }
+TOOLS = ("fleet", "idle", "job", "report", "top")
+"""Commands with settings of their own."""
 ABOUT = "gpuledger attributes the use of NVIDIA GPUs to processes, containers and pods."
 BUILD = Path(__file__).parents[1] / "build.json"
 """Written when a wheel is built; a source tree has none."""
@@ -115,7 +117,7 @@ def prepare(name: str, *, is_complete: bool = True) -> tuple[Command, Sequence[O
     return command, options, parser
 
 
-def _settings(command: Command) -> type[Any]:
+def _settings(command: Any) -> type[Any]:
     return getattr(command, "SETTINGS", Config)
 
 
@@ -124,7 +126,7 @@ def _check(environment: Mapping[str, str]) -> None:
     try:
         config.check_environment(environment)
     except ConfigError:
-        kinds = {getattr(import_module(f"gpuledger.cli.{name}"), "SETTINGS", Config) for name in COMMANDS}
+        kinds = [_settings(import_module(f"gpuledger.cli.{name}")) for name in TOOLS]
         config.check_environment(environment, [option for kind in kinds for option in options_of(kind)])
 
 
