@@ -10,6 +10,7 @@ from gpuledger.model.plaintext import LONGEST_LINE, one_line
 def test_a_message_becomes_one_short_line() -> None:
     """Unprintable characters and line breaks become spaces, and a long message is cut."""
     assert one_line(" a\tb\x00c\n\n d ") == "a b c d"
+    assert one_line("a\nb\x1b[31m") == "a b [31m"
     assert one_line("x" * 1000) == "x" * LONGEST_LINE + "…"
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from gpuledger.errors import HttpError, UpstreamError
 from gpuledger.integrations.exposition import DEFAULT_LIMITS, Limits, Parser, ScrapedFamily
 from gpuledger.net.address import Place
+from gpuledger.net.answers import refused
 from gpuledger.net.http import Client
 
 HEADERS = ("Accept: text/plain;version=0.0.4", "Accept-Encoding: gzip")
@@ -30,6 +31,7 @@ FIXES = {
     "tls": "add its CA certificate to the trust store of this host",
 }
 OTHER_SERVER = "check whether it is a dcgm-exporter"
+HEALTHY = "check whether it is a healthy dcgm-exporter"
 REFUSALS = {
     401: ("authentication is not supported", "allow access without authentication from this host"),
     403: ("authentication is not supported", "allow access without authentication from this host"),
@@ -68,7 +70,7 @@ class Page:
         try:
             with self._client.stream(place.target, self._timeout_s, self._limits.size, *HEADERS) as response:
                 if response.status != 200:
-                    raise _refused(place, response.status)
+                    raise refused(UpstreamError, str(place), response.status, REFUSALS, HEALTHY, kind="http")
                 encoding = response.headers.get("content-encoding", "identity")
                 if encoding not in ("gzip", "x-gzip", "identity"):
                     what = f"{place} responds with encoding {encoding[:40]!r}, which was not requested"
@@ -153,11 +155,3 @@ def _parsed(place: object, pieces: Iterable[bytes], limits: Limits) -> list[Scra
     except UpstreamError as error:
         problem = error.problem
         raise UpstreamError(f"the response of {place} {problem.what}", problem.fix, problem.kind) from error
-
-
-def _refused(place: Place, status: int) -> UpstreamError:
-    if 300 <= status < 400:
-        what = f"{place} responds with status {status}: redirects are not followed"
-        return UpstreamError(what, "use the address it redirects to", "http")
-    reason, fix = REFUSALS.get(status, ("", "check whether it is a healthy dcgm-exporter"))
-    return UpstreamError(f"{place} responds with status {status}{reason and f': {reason}'}", fix, "http")

@@ -96,6 +96,17 @@ def local_fixes(start: str, *, missing: str, permission: str, timeout: str) -> d
     }
 
 
+def refused(
+    error_type: type[E], name: str, status: int, refusals: Mapping[int, tuple[str, str]], other: str, *, kind: str = ""
+) -> E:
+    """The error of a server that responds with a status other than 200: with the reason and fix for it, or `other`."""
+    reason, fix = refusals.get(status, ("", other))
+    if 300 <= status < 400:
+        reason, fix = "redirects are not followed", "use the address it redirects to"
+    what = f"{name} responds with status {status}{reason and f': {reason}'}"
+    return error_type(what, fix, kind or status_kind(status))
+
+
 def status_kind(status: int) -> str:
     """The kind of problem of an HTTP status other than 200."""
     return "auth" if status in (401, 403) else "http"

@@ -8,7 +8,7 @@ from gpuledger.config import parsers
 from gpuledger.config.settings import in_group, redeclared
 from gpuledger.errors import ConfigError, HttpError, LostError, PrometheusError
 from gpuledger.net.address import Address, has_credentials, parse_url
-from gpuledger.net.answers import ElementsError, load_json
+from gpuledger.net.answers import ElementsError, load_json, refused, with_fix
 from gpuledger.net.http import Client
 from gpuledger.tools.prices import Prices, amount, currency
 from gpuledger.tools.prometheus.client import Access, login, parse_place
@@ -128,15 +128,12 @@ class ExporterClient:
         except PrometheusError as error:  # a secret that cannot be read
             raise LostError(error.problem.what, error.problem.fix, error.kind) from error
         except HttpError as error:
-            raise LostError(error.problem.what, FIXES.get(error.kind, OTHER_SERVER), error.kind) from error
+            raise with_fix(LostError, error, FIXES, OTHER_SERVER) from error
         except ElementsError as error:
             raise LostError(f"{self.name} responds with {error}", OTHER_SERVER, "size") from None
         except (ValueError, RecursionError) as error:
             raise LostError(f"{self.name} does not respond with JSON", OTHER_SERVER, "format") from error
 
     def _refused(self, status: int) -> LostError:
-        what = f"{self.name} responds with status {status}"
-        if status == 400 and self.name.startswith("http:"):
-            return LostError(what, "check whether it requires https", "http")
-        reason, fix = REFUSALS.get(status, ("", OTHER_SERVER))
-        return LostError(f"{what}{reason and f': {reason}'}", fix, "auth" if status in (401, 403) else "http")
+        other = "check whether it requires https" if status == 400 and self.name.startswith("http:") else OTHER_SERVER
+        return refused(LostError, self.name, status, REFUSALS, other)

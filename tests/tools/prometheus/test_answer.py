@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.errors import PrometheusError
-from gpuledger.tools.prometheus.answer import LONGEST_QUOTE, PARTIAL, Series, one_line, parse, parse_range
+from gpuledger.tools.prometheus.answer import PARTIAL, Series, parse, parse_range
 from tests.tools.fleet.answers import _text, vector
 
 labels = st.dictionaries(st.sampled_from(["uuid", "metric", "value", "pod", "histogram"]), st.text(max_size=5))
@@ -95,11 +95,6 @@ def test_a_malformed_response_is_one_line(body: bytes, reason: str, says: str) -
 
     assert caught.value.kind == reason
     assert "\n" not in str(caught.value)
-
-
-def test_messages_of_a_server_become_one_short_line() -> None:
-    """A server cannot write lines into the log."""
-    assert one_line("a\nb\x1b[31m" + "x" * 1000) == ("a b[31m" + "x" * 1000)[:LONGEST_QUOTE]
 
 
 @given(st.lists(st.tuples(labels, st.lists(values, max_size=4)), max_size=5))

@@ -8,10 +8,11 @@ from math import isfinite, nan
 from typing import Any, NamedTuple, TypeGuard
 
 from gpuledger.errors import PrometheusError
+from gpuledger.model.plaintext import one_line
 from gpuledger.net.answers import ElementsError, load_json
 
 LONGEST_QUOTE = 300
-"""Characters of a query or of a server message that an error quotes."""
+"""Characters of a query that an error quotes."""
 PARTIAL = "the response is partial: some storage nodes did not respond"
 
 
@@ -157,7 +158,7 @@ def size_error(error: ElementsError) -> PrometheusError:
 def _reported(tree: dict[str, Any], query: str) -> PrometheusError:
     """The error that the server reports."""
     query = query if len(query) <= LONGEST_QUOTE else f"{query[:LONGEST_QUOTE]}…"
-    kind, reason = str(tree.get("errorType", "")), one_line(tree.get("error", "no reason given"))
+    kind, reason = str(tree.get("errorType", "")), one_line(str(tree.get("error", "no reason given")))
     if kind in ("timeout", "canceled"):
         what = f"the query {query!r} timed out in Prometheus: {reason}"
         return PrometheusError(what, "query fewer series or raise --prometheus.timeout", "timeout")
@@ -166,14 +167,8 @@ def _reported(tree: dict[str, Any], query: str) -> PrometheusError:
 
 def _warnings(tree: dict[str, Any]) -> tuple[str, ...]:
     texts = tree.get("warnings")
-    warnings = [one_line(text) for text in texts] if isinstance(texts, list) else []
+    warnings = [one_line(str(text)) for text in texts] if isinstance(texts, list) else []
     return tuple(dict.fromkeys([*warnings, *([PARTIAL] if tree.get("isPartial") is True else [])]))
-
-
-def one_line(value: object) -> str:
-    """Text from the server, shortened to one printable line."""
-    text = " ".join(str(value).split())
-    return "".join(c for c in text if c.isprintable())[:LONGEST_QUOTE]
 
 
 def label(labels: Mapping[str, str], name: str) -> str:

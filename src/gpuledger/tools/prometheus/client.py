@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from gpuledger.errors import ConnectError, HttpError, PrometheusError
 from gpuledger.net.address import Address, has_credentials, parse_url
+from gpuledger.net.answers import refused
 from gpuledger.net.http import FORM, Client
 from gpuledger.net.tls import TlsSettings
 from gpuledger.tools.prometheus.answer import Answer, RangeVector, parse, parse_range
@@ -138,18 +139,16 @@ class Prometheus:
             return PrometheusError(f"{subject}{what}", fix, kind)
 
     def _check(self, status: int, body: bytes) -> None:
-        what = f"{self._access.url} responds with status {status}"
-        if 300 <= status < 400:
-            raise PrometheusError(f"{what}: redirects are not followed", "use the address it redirects to", "http")
-        if status in (401, 403):
-            has_login = self._access.user or self._access.token_file
-            fix = "check user, password or token" if has_login else "set --prometheus.user or .token-file"
-            raise PrometheusError(f"{what}: authentication failed", fix, "login")
-        if status == 504:
-            raise PrometheusError(f"{what}: a proxy timed out", "check whether it is overloaded", "timeout")
-        if status in (404, 405) and not body.lstrip().startswith(b"{"):
-            fix = "check the path prefix of --prometheus.url"
-            raise PrometheusError(f"{what}: no Prometheus at this path", fix, "http")
+        refusals = {504: ("a proxy timed out", "check whether it is overloaded")}
+        has_login = self._access.user or self._access.token_file
+        fix = "check user, password or token" if has_login else "set --prometheus.user or .token-file"
+        refusals |= dict.fromkeys((401, 403), ("authentication failed", fix))
+        if not body.lstrip().startswith(b"{"):
+            reason = ("no Prometheus at this path", "check the path prefix of --prometheus.url")
+            refusals |= dict.fromkeys((404, 405), reason)
+        if status in refusals or 300 <= status < 400:
+            kind = {401: "login", 403: "login", 504: "timeout"}.get(status, "http")
+            raise refused(PrometheusError, self._access.url, status, refusals, "", kind=kind)
 
 
 def login(access: Access) -> list[str]:
