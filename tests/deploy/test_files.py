@@ -17,7 +17,7 @@ from gpuledger.cli import main
 from gpuledger.config.exporter import CONFIG_FILE, OPTIONS
 from gpuledger.config.settings import options_of
 from gpuledger.tools.fleet.settings import FleetSettings
-from tools import chart, manifests
+from tools import chart, docs, manifests
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -59,12 +59,13 @@ def test_the_rules_for_the_operator_are_those_of_the_mixin() -> None:
 
 @pytest.mark.parametrize("is_commented", [True, False])
 def test_configuration_to_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str], is_commented: bool) -> None:
-    """The commented file has the defaults; without the signs of comments, every setting in it is valid."""
+    """The file is current and begins with the environment. With and without the # of its lines it has the defaults."""
     text = (DEPLOY / "gpuledger.yml").read_text()
-    assert re.search(r"^[^#\n]", text, re.MULTILINE).group() == "e"  # type: ignore[union-attr]  # environment
+    assert text == docs.sample(), "run `make docs`"
+    assert re.findall(r"^[^#\n].*", text, re.MULTILINE) == ['environment: ["auto"]']
     if not is_commented:
-        text = re.sub(r"^# environment: .*\n", "", text, flags=re.MULTILINE)
-        text = re.sub(r"^# (?= *[a-z.-]+:(?: |$)(?!.*`))", "", text, flags=re.MULTILINE)
+        text = re.sub(r"^#(?=[a-z])", "", text, flags=re.MULTILINE).replace("kubernetes-enabled: true\n", "")
+        assert len(re.findall(r"^[a-z]", text, re.MULTILINE)) == len(OPTIONS) - 1
     path = tmp_path / "gpuledger.yml"
     path.write_text(text)
     main(["serve", "--print-config"])
@@ -72,9 +73,7 @@ def test_configuration_to_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
     main(["serve", "--print-config", f"--config.file={path}"])
 
-    printed = capsys.readouterr().out
-    assert (printed == defaults) == is_commented
-    assert is_commented or yaml.safe_load(printed)["slurm"] == {"job-mapping-dir": "/run/gpu-jobs"}
+    assert capsys.readouterr().out == defaults
 
 
 def test_exporter_runs_only_on_gpu_nodes() -> None:
