@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gpuledger.books import Books
 from gpuledger.model import (
     IDLE_REASONS,
-    NOBODY,
     OUTSIDE,
+    UNKNOWN_OWNER,
     Activity,
     Allocation,
     Device,
@@ -130,7 +130,7 @@ def test_short_ticks_use_a_sample_twice() -> None:
         ((7,), {7: OTHER}, {"work": {7: 90}, "utilization_pct": 90}, "no_process"),
         ((7,), {7: HOST}, {"work": {7: 90}, "utilization_pct": 90}, "no_process"),
         ((7,), {7: OTHER}, {"samples": False, "utilization_pct": 90}, "no_process"),
-        ((7,), {7: NOBODY}, {"work": {7: 90}, "utilization_pct": 90}, "unknown"),
+        ((7,), {7: UNKNOWN_OWNER}, {"work": {7: 90}, "utilization_pct": 90}, "unknown"),
         ((7,), {7: UNNAMED}, {"work": {7: 90}, "utilization_pct": 90}, "unknown"),
         ((7,), {7: UNNAMED}, {"work": {}, "utilization_pct": 0}, "no_process"),
         ((7, 8), {8: UNNAMED}, {"work": {8: 90}, "utilization_pct": 90}, "unknown"),
@@ -454,7 +454,7 @@ ALLOCATIONS = st.builds(
 )
 OWNERS = st.sampled_from(
     [
-        NOBODY,
+        UNKNOWN_OWNER,
         HOST,
         UNNAMED,
         Owner(namespace="ml", pod="a", container="main", container_id="x1"),

@@ -12,11 +12,11 @@ from dataclasses import replace
 from math import lcm
 
 from gpuledger.model import (
-    NOBODY,
     OUTSIDE,
     TO_CONTAINER,
     TO_JOB,
     TO_POD,
+    UNKNOWN_OWNER,
     Allocation,
     AllocationKey,
     Device,
@@ -114,4 +114,4 @@ def _slices(device: Device) -> int:
 
 def is_unclear(owner: Owner) -> bool:
     """Whether a process may belong to an owner that is not known yet."""
-    return owner == NOBODY or bool(owner.reason and owner.reason != OUTSIDE)
+    return owner == UNKNOWN_OWNER or bool(owner.reason and owner.reason != OUTSIDE)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuledger.ledger.time import Busy
-from gpuledger.model import NOBODY, Device, Facts, Owner, Reading, Resident, Tick
+from gpuledger.model import UNKNOWN_OWNER, Device, Facts, Owner, Reading, Resident, Tick
 
 Proportions = tuple[float, ...]
 """The share of a process in the time on the compute engine, and in the activity of each unit."""
@@ -38,7 +38,7 @@ class Row:
     """Sequence number; the last criterion of the order of rows."""
     resident: Resident
     facts: Facts | None = None
-    owner: Owner = NOBODY
+    owner: Owner = UNKNOWN_OWNER
     energy_mj: dict[str, int] = field(default_factory=dict)
     """By method."""
     parked_mj: int = 0
@@ -141,7 +141,7 @@ class Rows:
         lost = [
             row
             for row in self._rows.values()
-            if row.owner.container_id and not by_pid.get(row.pid, NOBODY).container_id
+            if row.owner.container_id and not by_pid.get(row.pid, UNKNOWN_OWNER).container_id
         ]
         pids = tick.resident_pids() | tick.working_pids() if lost else frozenset()
         kept = {
@@ -182,7 +182,7 @@ class Rows:
         place = (reading.device.uuid, pid)
         facts = tick.facts.get(pid)
         start_ticks = facts.start_ticks if facts is not None else None
-        owner = tick.owners.by_pid.get(pid, NOBODY)
+        owner = tick.owners.by_pid.get(pid, UNKNOWN_OWNER)
         row = self._rows.get(place)
         if row is None or _is_other_process(row, start_ticks) or _is_other_container(row, owner):
             if row is not None:

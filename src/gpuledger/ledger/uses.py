@@ -9,7 +9,7 @@ from gpuledger.ledger.memory import Inferred, is_same_container
 from gpuledger.ledger.retention import OTHERS, Place, Total
 from gpuledger.ledger.rows import Row, Rows, own_residents, partitioned_gpus
 from gpuledger.model import (
-    NOBODY,
+    UNKNOWN_OWNER,
     ContainerUse,
     Device,
     Facts,
@@ -202,7 +202,7 @@ class UseBook:
                 facts=tick.facts.get(pid),
                 sample=None if samples is None else samples.get(pid, IDLE),
                 accounting=accounts.get(pid),
-                owner=tick.owners.by_pid.get(pid, NOBODY),
+                owner=tick.owners.by_pid.get(pid, UNKNOWN_OWNER),
                 energy_mj=() if row is None else _labelled(row.energy_mj),
                 parked_mj=0 if row is None else row.parked_mj,
                 busy_ns=None if row is None else row.busy_ns,

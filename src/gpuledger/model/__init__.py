@@ -6,12 +6,12 @@
 from gpuledger.model.owners import EVIDENCE as EVIDENCE
 from gpuledger.model.owners import MPS_OF_ROOT as MPS_OF_ROOT
 from gpuledger.model.owners import MPS_OF_USER as MPS_OF_USER
-from gpuledger.model.owners import NOBODY as NOBODY
 from gpuledger.model.owners import OUTSIDE as OUTSIDE
 from gpuledger.model.owners import SHORT_ID as SHORT_ID
 from gpuledger.model.owners import TO_CONTAINER as TO_CONTAINER
 from gpuledger.model.owners import TO_JOB as TO_JOB
 from gpuledger.model.owners import TO_POD as TO_POD
+from gpuledger.model.owners import UNKNOWN_OWNER as UNKNOWN_OWNER
 from gpuledger.model.owners import Allocation as Allocation
 from gpuledger.model.owners import AllocationKey as AllocationKey
 from gpuledger.model.owners import Facts as Facts

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from gpuledger.model import (
     EVIDENCE,
-    NOBODY,
     OUTSIDE,
     SHORT_ID,
+    UNKNOWN_OWNER,
     Account,
     Allocation,
     ContainerUse,
@@ -228,7 +228,7 @@ def memory_candidates(
     The best evidence is a listed process without an amount of memory. Owners with a listed amount are not candidates;
     processes outside of containers are.
     """
-    listed = {resident.pid: by_pid.get(resident.pid, NOBODY) for resident in residents}
+    listed = {resident.pid: by_pid.get(resident.pid, UNKNOWN_OWNER) for resident in residents}
     without_amount = {
         owner_key(listed[resident.pid], resident.pid): listed[resident.pid]
         for resident in residents

@@ -102,7 +102,7 @@ class Owner:
         return self.namespace if self.pod else "", pod, self.container or self.container_id[:SHORT_ID]
 
 
-NOBODY = Owner()
+UNKNOWN_OWNER = Owner()
 """The owner of a process if nothing is known about it."""
 OUTSIDE = "not in a container"
 """The reason of a host process, as opposed to a process whose owner was not found."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpuledger.model.owners import NO_OWNERS, NOBODY, Facts, Owner, Owners
+from gpuledger.model.owners import NO_OWNERS, UNKNOWN_OWNER, Facts, Owner, Owners
 from gpuledger.model.problem import Problem
 from gpuledger.model.readings import (
     Account,
@@ -71,7 +71,7 @@ class ProcessUse:
     sample: Sample | None = None
     """The newest sample; zeros if the driver reports utilization and the process did no work."""
     accounting: Accounting | None = None
-    owner: Owner = NOBODY
+    owner: Owner = UNKNOWN_OWNER
     active: bool | None = True
     """False once the process has left the device; None while the driver does not list processes."""
     energy_mj: Labelled = ()
