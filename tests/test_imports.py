@@ -41,7 +41,7 @@ ROOMS = {
     "shares": _room(2150, "model ledger"),
     "allocations": _room(530, "model ledger"),
     "books.py": _room(175, "model ledger shares allocations"),
-    "storage": _room(1150, "errors.py model runtime ledger shares allocations"),
+    "storage": _room(1150, "errors.py model runtime ledger shares books.py"),
     "catalog": _room(2100, "model ledger shares"),
     "web": _room(3300, "errors.py model net runtime config storage catalog"),
     "integrations": _room(2200, "errors.py model net runtime config catalog web"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpuledger.allocations.inforce import Allocations
 from gpuledger.ledger.ledger import Booked
@@ -116,10 +116,6 @@ class Entry:
             period_mj=self.period_mj if has_energy else None,
         )
 
-    def copy(self) -> Entry:
-        """A copy for the journal."""
-        return replace(self, times_ns=dict(self.times_ns), energy_mj=dict(self.energy_mj), pending_ns={})
-
 
 def _energy(energy_mj: Mapping[str, int]) -> Labelled:
     return tuple((state, energy_mj.get(state, 0)) for state in (BUSY, *IDLE_REASONS, UNKNOWN_STATE))
@@ -135,8 +131,8 @@ class AllocationBook:
         """Allocations of the last tick beyond the limit."""
 
     def state(self) -> list[Entry]:
-        """A snapshot for the journal."""
-        return [entry.copy() for entry in self._entries.values()]
+        """The allocations, for the journal."""
+        return list(self._entries.values())
 
     def resume(self, entries: Iterable[Entry]) -> None:
         """Start with the allocations of a journal."""

@@ -13,12 +13,12 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from gpuledger.errors import ConfigError, JournalError, UsageError
 from gpuledger.ledger.state import State
@@ -26,10 +26,12 @@ from gpuledger.model import JournalHealth, Tick
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.runtime.statelog import StateLog
 from gpuledger.runtime.threads import Worker
-from gpuledger.shares.fingerprint import Fingerprint, Workload
 from gpuledger.storage import fingerprints, journal
 from gpuledger.storage.atomicfile import PRIVATE, give_to_owner, open_directory, replacing, resolve
 from gpuledger.storage.fingerprints import WorkloadState
+
+if TYPE_CHECKING:
+    from gpuledger.books import Books
 
 log = logging.getLogger(__name__)
 
@@ -162,29 +164,6 @@ class JournalFile:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-class Books(Protocol):
-    """The books that a journal continues."""
-
-    @property
-    def fingerprint_revision(self) -> int:
-        """Increases with every observation of a workload."""
-
-    def book(self, tick: Tick) -> Tick:
-        """The tick with its processes, containers and accounts."""
-
-    def state(self, boot_id: str, time_ns: int) -> State:
-        """A snapshot for the journal."""
-
-    def resume(self, state: State, now_ns: int) -> None:
-        """Restore the state of a journal, before the first tick."""
-
-    def fingerprints(self) -> list[tuple[Workload, Fingerprint]]:
-        """A snapshot of the workload fingerprints."""
-
-    def restore_fingerprints(self, workloads: Iterable[tuple[Workload, Fingerprint]]) -> None:
-        """Restore workload fingerprints, before the first tick."""
 
 
 class JournaledBooks:
