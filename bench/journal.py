@@ -14,7 +14,8 @@ from typing import TypeVar
 from bench.bigtick import BigNode
 from bench.table import table
 
-from gpuledger.shares.fingerprint import MOST_BEHAVIOURS, UNITS, Behaviour, Fingerprint, Fingerprints, Workload
+from gpuledger.shares.fingerprint import Fingerprint, Fingerprints, Workload
+from gpuledger.shares.units import ALL_UNITS, GPM, UNITS
 from gpuledger.storage import fingerprints as stored
 from gpuledger.storage.journal import decode, encode
 from gpuledger.storage.journalfile import JournalFile
@@ -51,19 +52,25 @@ def main() -> None:
 
 
 def fingerprints(workloads: int) -> list[str]:
-    """Costs with this number of workloads, each with all behaviours."""
+    """Costs with this number of workloads."""
     random, learned = Random(1), Fingerprints()
     for number in range(workloads):
         labels: Workload = (
-            ("gpu_model", "NVIDIA H200"), ("process_name", "python3"), ("container", "main"),
-            ("image", f"registry.example.com/team/train-{number}:v1"), ("namespace", "ml"),
+            ("gpu_model", "NVIDIA H200"), ("process_name", "python3"), ("program", f"{random.getrandbits(32):08x}"),
+            ("container", "main"), ("image", f"registry.example.com/team/train-{number}:v1"), ("namespace", "ml"),
             ("workload_kind", "Deployment"), ("workload_name", f"train-{number}"),
         )  # fmt: skip
-        behaviours = [
-            Behaviour(60.0, engine_s, engine_s * 500, 55.0, [engine_s * random.random() for _ in UNITS], 0.01)
-            for engine_s in (random.uniform(10, 60) for _ in range(MOST_BEHAVIOURS))
-        ]
-        learned.restore([(labels, Fingerprint(behaviours, 0.9))])
+        seconds = random.uniform(10, 60)
+        fingerprint = Fingerprint(
+            alone_s=seconds,
+            deviations=[random.random() for _ in ALL_UNITS],
+            seconds=seconds,
+            duty_s=seconds,
+            duty2_s=seconds * random.random(),
+        )
+        program = GPM.deviations([random.random() for _ in UNITS], random.random(), 1.0)
+        fingerprint.learn(1.0, program, seconds, is_alone=True)
+        learned.restore([(labels, fingerprint)])
     snapshot, copy = measure(learned.snapshot)
     data, pack = measure(lambda: stored.encode(stored.pack(snapshot)))
     _, read = measure(lambda: stored.unpack(stored.decode(data)))

@@ -70,6 +70,14 @@ def used(recording: Any, joules: Joules, begin: float, end: float) -> dict[int, 
     return joules_by_pid
 
 
+def logs(recording: Any) -> dict[int, list[Counter]]:
+    """The logs of each process, by pid."""
+    logs_by_pid: dict[int, list[Counter]] = {}
+    for work in recording["truth"]:
+        logs_by_pid.setdefault(work["pid"], []).append(Counter(work["log"]))
+    return logs_by_pid
+
+
 class Counter:
     """A counter recorded at some times; linear in between."""
 
@@ -118,9 +126,7 @@ class Timeline:
     def __init__(self, recording: Any, solo: Joules, unit: str = "") -> None:
         self.name = str(recording["name"])
         self.pids = pids(recording)
-        self._logs: dict[int, list[Counter]] = {}
-        for work in recording["truth"]:
-            self._logs.setdefault(work["pid"], []).append(Counter(work["log"]))
+        self._logs = logs(recording)
         self.kinds = {work["pid"]: kind(work) for work in recording["truth"]}
         self.phases = list(_phases(recording, self._logs))
         self._counter = Counter.of(recording, unit)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,21 @@ def load(path: Path) -> Any:
         return json.load(file)
 
 
-def ticks(recording: Any, every: int = 10, most_s: float | None = None, later_s: float = 0.0) -> list[Tick]:
+def ticks(
+    recording: Any,
+    every: int = 10,
+    most_s: float | None = None,
+    later_s: float = 0.0,
+    *,
+    slots: Callable[[list[Any]], tuple[Slot, ...]] | None = None,
+    gpm: bool = True,
+) -> list[Tick]:
     """Its readings, `every` of them together as one tick: 10 make a second, as the exporter would have read it.
 
     `later_s` moves it in time, so that several can be played one after the other. A process has the name of its kind
-    of work: the same program with another load has the same name.
+    of work: the same program with another load has the same name. Without `gpm`, the readings have no activity, as on
+    GPUs before Hopper. `slots` makes the slots of a tick from its rows and the one before them; by default they are
+    the recorded activities, or none without `gpm`.
     """
     made = []
     samples: dict[int, list[Sample]] = {}
@@ -31,6 +43,7 @@ def ticks(recording: Any, every: int = 10, most_s: float | None = None, later_s:
     told = names(recording)
     start_ticks = int(recording["start"] * 100)  # pids come again in other recordings; these are not the same processes
     activities = _activities(recording["rows"])
+    make_slots = slots or (_slots if gpm else _no_slots)
     since = 0
     for number, row in enumerate(recording["rows"]):
         answers += bool(row.get("proc_util"))
@@ -50,8 +63,8 @@ def ticks(recording: Any, every: int = 10, most_s: float | None = None, later_s:
             max_clocks_mhz=(("sm", 1980),),
             utilization_pct=row["util"][0],
             memory_utilization_pct=row["util"][1],
-            activity=_activity(activities[since + 1 : number + 1]),
-            slots=_slots(recording["rows"][since + 1 : number + 1]),
+            activity=_activity(activities[since + 1 : number + 1]) if gpm else None,
+            slots=make_slots(recording["rows"][since : number + 1]),
             residents=tuple(Resident(pid, "compute", held) for pid, held in row["procs"]),
             samples=tuple(_mean(rows, answers) for rows in samples.values()),
         )
@@ -94,14 +107,63 @@ def _activities(rows: list[Any]) -> list[dict[str, float] | None]:
     return found
 
 
+def _no_slots(_: list[Any]) -> tuple[Slot, ...]:
+    return ()
+
+
 def _slots(rows: list[Any]) -> tuple[Slot, ...]:
     """The recorded activities that end in a tick; none if there is only one."""
     slots = []
-    for row in rows:
+    for row in rows[1:]:
         if (activity := _activity([row.get("gpm")])) is not None:
             ended_ms = max(0, round((rows[-1]["t"] - row.get("t_gpm", row["t"])) * 1000))
             slots.append(Slot(activity, row.get("sm_mhz"), row["power_mw"], ended_ms))
-    return tuple(slots) if len(slots) > 2 else ()
+    return tuple(slots) if len(slots) > 1 else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What every GPU reports for a part of a tick, about 0.2 s."""
+
+    seconds: float
+    power_mw: float
+    """Mean: of the driver's power samples if they were recorded, else by the energy counter."""
+    utilization_pct: int
+    """At its end, as the others."""
+    memory_utilization_pct: int
+    sm_clock_mhz: int | None
+    ended_ms: int
+    """How long before the tick it ended."""
+
+
+def spans(rows: list[Any], every: int = 2) -> list[Span]:
+    """The parts of a tick, of `every` rows each; `rows` begin with the row before the tick."""
+    made = []
+    for last in range(every, len(rows), every):
+        part = rows[last - every : last + 1]
+        before, after = part[0], part[-1]
+        seconds = after.get("t_energy", after["t"]) - before.get("t_energy", before["t"])
+        samples = [power_mw for row in part[1:] for _, power_mw in row.get("power_samples") or ()]
+        by_counter = (after["energy_mj"] - before["energy_mj"]) / seconds
+        power_mw = sum(samples) / len(samples) if samples else by_counter
+        utilization_pct, memory_pct = after["util"]
+        ended_ms = round((rows[-1]["t"] - after["t"]) * 1000)
+        made.append(Span(seconds, power_mw, utilization_pct, memory_pct, after.get("sm_mhz"), ended_ms))
+    return made
+
+
+def power_slots(rows: list[Any]) -> tuple[Slot, ...]:
+    """The slots of a tick as the exporter reads them from a GPU before Hopper."""
+    return tuple(
+        Slot(
+            Activity(),
+            power_mw=round(span.power_mw),
+            ended_ms=span.ended_ms,
+            utilization_pct=span.utilization_pct,
+            memory_utilization_pct=span.memory_utilization_pct,
+        )
+        for span in spans(rows)
+    )
 
 
 def _activity(parts: list[dict[str, float] | None]) -> Activity | None:

@@ -289,6 +289,23 @@ def test_process_utilization(path: Path, ask: Client) -> None:
     ]
 
 
+def test_buffered_samples(path: Path, ask: Client) -> None:
+    """Power every 20 ms and utilization every 200 ms, each once for a lastSeen, in buffers of limited size."""
+    scenario = Scenario(gpus=[Gpu(index=0, watts=290, util=60, memutil="none")], clock=T0 + 0.5)
+    scenario.write(path)
+    ask("n.nvmlInit()")
+    start = int(T0 * 1_000_000)
+    rows = "(lambda r: [r[0], [[s.timeStamp, s.sampleValue.uiVal] for s in r[1]]])(n.nvmlDeviceGetSamples(h(), {}, {}))"
+    assert ask(rows.format(0, start + 450_000)) == [1, [[start + at, 290_000] for at in (460_000, 480_000, 500_000)]]
+    assert ask(rows.format(1, start)) == [1, [[start + 200_000, 60], [start + 400_000, 60]]]
+    assert ask(rows.format(1, start + 400_000)) == {"error": NOT_FOUND}
+    assert [len(ask(rows.format(kind, 0))[1]) for kind in (0, 1)] == [119, 71]
+    assert ask(rows.format(2, 0)) == {"error": NOT_SUPPORTED}
+    scenario.gpus[0].mig = 1
+    scenario.write(path)
+    assert ask(rows.format(1, 0)) == {"error": NOT_SUPPORTED}
+
+
 def test_first_reading_lies(path: Path, ask: Client) -> None:
     """With `firstlie` the first utilization of each session is 100, then the truth."""
     Scenario(gpus=[Gpu(index=0, util=5)], processes=[Process(gpu=0, pid=1, sm=5)], extra=["firstlie 0"]).write(path)

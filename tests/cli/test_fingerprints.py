@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import subprocess
@@ -13,7 +14,8 @@ import pytest
 
 from gpuledger.cli import build, fingerprints, main
 from gpuledger.config.load import load
-from gpuledger.shares.fingerprint import Behaviour, Fingerprint, Workload
+from gpuledger.shares.fingerprint import Fingerprint, Workload
+from gpuledger.shares.units import GPM
 from gpuledger.storage.fingerprints import WorkloadState, pack
 from gpuledger.storage.journalfile import JournalFile
 from tests.cli.running import gpuledger, serving, surroundings
@@ -43,8 +45,9 @@ def run(journal: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 def workload(name: str, seconds: float) -> WorkloadState:
     """A workload that was observed for this time."""
     labels: Workload = (("gpu_model", "NVIDIA H200"), ("process_name", name))
-    behaviour = Behaviour(seconds, seconds, 570 * seconds, seconds, [0.5 * seconds] * 8, 0.01)
-    return pack([(labels, Fingerprint([behaviour], 1.0))])[0]
+    fingerprint = Fingerprint(alone_s=seconds, seconds=seconds, duty_s=seconds, duty2_s=seconds)
+    fingerprint.learn(1.0, GPM.deviations([0.5] * 7, 0.8, 1.0), seconds, is_alone=True)
+    return pack([(labels, fingerprint)])[0]
 
 
 def store(journal: Path, *workloads: WorkloadState) -> None:
@@ -57,7 +60,7 @@ def store(journal: Path, *workloads: WorkloadState) -> None:
 def stored(journal: Path) -> dict[str, float]:
     """Seconds by program."""
     workloads = JournalFile(str(journal)).read_fingerprints()
-    return {dict(state.labels)["process_name"]: round(state.seconds, 3) for state in workloads or ()}
+    return {state.workload["process_name"]: round(state.seconds, 3) for state in workloads or ()}
 
 
 def test_what_one_node_learned_is_known_on_another(run: Run, journal: Path, tmp_path: Path) -> None:
@@ -143,9 +146,11 @@ def test_the_journal_of_the_configuration_file(
     settings.write_text(f"tick.interval: 5s\njournal:\n  path: {journal}\n")
 
     assert main(["fingerprints", "export", "-", "--config.file", str(settings)]) == 0
-    assert [entry["workload"]["process_name"] for entry in json.loads(capsys.readouterr().out)["fingerprints"]] == ["a"]
+    assert [entry["workload"]["process_name"] for entry in json.loads(capsys.readouterr().out)["workloads"]] == ["a"]
 
 
+BEFORE = gzip.compress(b'{"gpuledger":"fingerprints","version":1,"workloads":[]}')
+"""The file of an exporter before an upgrade."""
 WROTE = "name a file that `gpuledger fingerprints export` wrote"
 
 
@@ -159,6 +164,7 @@ WROTE = "name a file that `gpuledger fingerprints export` wrote"
         ("import text", f"cannot import text: not JSON; {WROTE}"),
         ("import list", f"cannot import list: the file is not an object; {WROTE}"),
         ("import large", "cannot import large: larger than 0 MiB; name a smaller file"),
+        ("import old", f"cannot import old: format version 1, but this gpuledger reads version 2; {WROTE}"),
         ("import good --journal.path=no/journal",
          ("--journal.path: cannot lock {folder}/no/journal: No such file or directory; "
           "create its directory, or run as the user of the exporter")),
@@ -166,6 +172,12 @@ WROTE = "name a file that `gpuledger fingerprints export` wrote"
          "cannot read {folder}/damaged.fingerprints: truncated; delete it, and the exporter will learn again"),
         ("export x.json --journal.path=damaged",
          "cannot read {folder}/damaged.fingerprints: truncated; delete it, and the exporter will learn again"),
+        ("import good --journal.path=before",
+         ("cannot read {folder}/before.fingerprints: format version 1, but this gpuledger reads version 2; "
+          "delete it, and the exporter will learn again")),
+        ("export x.json --journal.path=before",
+         ("cannot read {folder}/before.fingerprints: format version 1, but this gpuledger reads version 2; "
+          "delete it, and the exporter will learn again")),
         ("export x.json --journal.path=", "--journal.path is not set; set it to the journal of the exporter"),
         ("export", "the following arguments are required: FILE; see gpuledger fingerprints --help"),
         ("export a b", "unexpected argument 'b'; see gpuledger fingerprints --help"),
@@ -180,7 +192,9 @@ def test_a_mistake_is_one_line(
     (tmp_path / "text").write_text("gpu_up 1\n")
     (tmp_path / "list").write_text("[]")
     (tmp_path / "large").write_text(" " * 1001)
-    (tmp_path / "good").write_text('{"gpuledger": "fingerprints export", "version": 1, "fingerprints": []}')
+    (tmp_path / "good").write_text('{"gpuledger": "fingerprints export", "version": 2, "workloads": []}')
+    (tmp_path / "old").write_text('{"gpuledger": "fingerprints export", "version": 1, "fingerprints": []}')
+    (tmp_path / "before.fingerprints").write_bytes(BEFORE)
     (tmp_path / "damaged.fingerprints").touch()
 
     assert run(*words.split()) == (2, "", f"gpuledger: {line.format(folder=tmp_path)}\n")
@@ -204,7 +218,7 @@ def test_an_exporter_knows_a_workload_after_a_restart(journal: Path, tmp_path: P
         scenario = Scenario([gpu], [Process(0, process.pid, sm=90)])
         env = surroundings(scenario.write(tmp_path / "scenario"))
         with serving(*flags, env=env) as server:
-            server.metrics('"behaviours"', "/api/v1/fingerprints", within_s=20)
+            server.metrics('"power_ratio"', "/api/v1/fingerprints", within_s=20)
             server.stop()
         process.kill()
     idle = surroundings(Scenario([gpu]).write(tmp_path / "idle"))
@@ -216,10 +230,27 @@ def test_an_exporter_knows_a_workload_after_a_restart(journal: Path, tmp_path: P
         _, _, errors = server.stop()
 
     assert f"fingerprints restored from {journal}.fingerprints, number of workloads: 1" in errors
-    (entry,) = json.loads(file.read_text())["fingerprints"]
+    (entry,) = json.loads(file.read_text())["workloads"]
     assert entry["workload"] == json.loads(body)["fingerprints"][0]["workload"]
     assert (exported.returncode, imported.returncode) == (0, 2)
     assert "is in use by a running gpuledger" in imported.stderr
+
+
+def test_fingerprints_of_an_earlier_version_start_empty(journal: Path, tmp_path: Path) -> None:
+    """After an upgrade: one line in the log; the file of the earlier version is replaced once something is learned."""
+    path = journal.with_name("journal.fingerprints")
+    path.write_bytes(BEFORE)
+    env = surroundings(Scenario([Gpu(0, uuid="GPU-a")]).write(tmp_path / "idle"))
+    with serving("--tick.interval=100ms", "--environment=none", f"--journal.path={journal}", env=env) as server:
+        body = server.metrics('"fingerprints"', "/api/v1/fingerprints")
+        _, _, errors = server.stop()
+
+    assert json.loads(body)["fingerprints"] == []
+    (line,) = [line for line in errors.splitlines() if "restore" in line]
+    assert (
+        f"cannot restore fingerprints from {path}: format version 1, but this gpuledger reads version 2; "
+        "fingerprints start empty"
+    ) in line
 
 
 def test_there_is_no_file_without_a_journal() -> None:

@@ -1,8 +1,10 @@
-"""What `explain` says of a workload that a running exporter has seen alone."""
+"""What `explain` says of a workload whose fingerprint a running exporter has."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,9 +14,11 @@ from gpuledger.web.http import Request, Response
 from gpuledger.web.server import Server
 
 FACTS = Facts(7, 1, 0, "train", 0)
-KNOWN = {
+KNOWN: dict[str, Any] = {
     "workload": {"gpu_model": "H200", "process_name": "train", "uid": "0"},
-    "behaviours": [{"seconds": 12.4, "power_watts": 570.4, "activity": {"sm": 0.951, "tensor": 0.9, "fp64": 0.0}}],
+    "seconds": 12.4,
+    "power_ratio": 0.814,
+    "activity": {"sm": 0.951, "tensor": 0.9, "fp64": 0.0},
 }
 
 
@@ -57,7 +61,18 @@ def test_a_known_workload_is_told() -> None:
     devices = [Device(0, "x", name="H200")]
 
     assert explain._describe_fingerprint(FACTS, Owner(), devices, [KNOWN]) == [
-        "570 W above parked while working; sm 0.95, tensor 0.90 (seen for 12 s)"
+        "81 % of the power limit above parked while working; sm 0.95, tensor 0.90 (seen for 12 s)"
     ]
-    (line,) = explain._describe_fingerprint(Facts(7, 1, 0, "other", 0), Owner(), devices, [KNOWN])
-    assert line.startswith("the exporter has not observed it working alone")
+    for facts in (replace(FACTS, name="other"), replace(FACTS, program="5f3a9c01")):
+        assert explain._describe_fingerprint(facts, Owner(), devices, [KNOWN]) == [
+            "the exporter has learned nothing of it yet"
+        ]
+
+
+def test_a_workload_on_a_gpu_without_gpm_is_told() -> None:
+    """Its fingerprint has another key, because it contains other signals."""
+    older = {**KNOWN, "workload": {**KNOWN["workload"], "signals": "power"}, "power_ratio": 0.5}
+    other = {**KNOWN, "workload": {**KNOWN["workload"], "gpu_model": "L4"}}
+    lines = explain._describe_fingerprint(FACTS, Owner(), [Device(0, "x", name="H200")], [older, other])
+
+    assert [line.partition(" above")[0] for line in lines] == ["50 % of the power limit"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -87,6 +88,28 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path / "scenario")
     yield bench
     bench.close()
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench) -> Callable[[], Counter[str]]:
+    """Ends the source and returns the number of calls since the start of the test, by function."""
+    path = tmp_path / "calls"
+    monkeypatch.setenv("FAKE_NVML_CALLS", str(path))
+
+    def counted() -> Counter[str]:
+        rows = (line.split() for line in path.read_text().splitlines())
+        return Counter({name: int(number) for name, number, _ in rows})
+
+    bench.source.read()
+    bench.source.close()  # nvmlShutdown writes the file
+    before = counted()
+    bench.restart()
+
+    def since() -> Counter[str]:
+        bench.source.close()
+        return counted() - before
+
+    return since
 
 
 def process(pid: int, **words: object) -> Process:

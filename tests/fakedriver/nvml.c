@@ -49,7 +49,7 @@ static const Device *device_of(const Scenario *s, Handle handle) {
 static const struct { const char *function; long us; } H200_US[] = {
     {"nvmlDeviceGetTotalEnergyConsumption", 4800}, {"nvmlDeviceGetProcessUtilization", 2700},
     {"nvmlDeviceGetProcessesUtilizationInfo", 2700}, {"nvmlDeviceGetUtilizationRates", 1900},
-    {"nvmlDeviceGetPcieThroughput", 21000}, {"nvmlDeviceGetPcieReplayCounter", 500},
+    {"nvmlDeviceGetPcieThroughput", 21000}, {"nvmlDeviceGetPcieReplayCounter", 500}, {"nvmlDeviceGetSamples", 2700},
     {"nvmlDeviceGetGridLicensableFeatures_v4", 180},
     {"nvmlGpmSampleGet", 230}, {"nvmlGpmMigSampleGet", 230},
     {"nvmlDeviceGetComputeRunningProcesses*", 160}, {"nvmlDeviceGetGraphicsRunningProcesses*", 160},
@@ -797,23 +797,26 @@ EXPORT int nvmlDeviceGetFieldValues(Handle h, int count, Field *fields) {
 typedef struct { u64 timestamp_us; union { double d; u32 u; u64 ull; } value; } ValueSample;
 EXPORT int nvmlDeviceGetSamples(Handle h, u32 kind, u64 last_seen_us, u32 *type, u32 *count, ValueSample *out) {
     GPU_CALL(h);
-    static const Key keys[] = {K_power_mw, K_util, K_memutil, K_enc, K_dec, K_sm_clock_mhz, K_memory_clock_mhz,
-        K_power_mw, K_jpg, K_ofa};
-    enum { KEPT = 100, PERIOD_US = 20000 }; /* a ring of the last two seconds */
-    u64 value, newest = now_us(call.s) / PERIOD_US, seen = last_seen_us / PERIOD_US;
+    static const struct { Key key; u32 period_us, kept; } kinds[] = { /* the first three as on an H200 */
+        {K_power_mw, 20000, 119}, {K_util, 200000, 71}, {K_memutil, 200000, 71}, {K_enc, 20000, 100},
+        {K_dec, 20000, 100}, {K_sm_clock_mhz, 20000, 100}, {K_memory_clock_mhz, 20000, 100}, {K_power_mw, 20000, 100},
+        {K_jpg, 20000, 100}, {K_ofa, 20000, 100}};
     if (kind > 9 || (mig_on(&call) && kind > 0 && kind < 5)) return NOT_SUPPORTED;
-    int code = number(call.s, call.d, keys[kind], &value);
+    u64 value, period_us = kinds[kind].period_us, newest = now_us(call.s) / period_us, seen = last_seen_us / period_us;
+    int code = number(call.s, call.d, kinds[kind].key, &value);
     if (code) return code;
-    u64 rows = newest <= seen ? 0 : newest - seen > KEPT ? KEPT : newest - seen;
+    u64 rows = newest <= seen ? 0 : newest - seen, first;
+    if (rows > kinds[kind].kept) rows = kinds[kind].kept;
+    first = newest - rows + 1;
     *type = 1;
+    if (!out) return *count = kinds[kind].kept + 1, OK;
     if (!rows) return NOT_FOUND;
-    u32 room = *count;
+    if (*count < rows) rows = *count; /* the newest are left out, without an error */
     *count = (u32)rows;
-    if (!out) return OK; /* the sizing call of this one succeeds */
-    if (room < rows) return INSUFFICIENT_SIZE;
     for (u64 i = 0; i < rows; i++) {
-        out[i].timestamp_us = (newest - rows + 1 + i) * PERIOD_US;
-        out[i].value.ull = value;
+        out[i].timestamp_us = (first + i) * period_us;
+        out[i].value.ull = ~0ull; /* the other half is undefined */
+        out[i].value.u = (u32)value;
     }
     return OK;
 }

@@ -35,7 +35,8 @@ from gpuledger.owners.providers.dockerjson import Inspected, read_container, rea
 from gpuledger.owners.providers.kubepods import Pods
 from gpuledger.recording.recording import load
 from gpuledger.runtime.deadline import Deadline
-from gpuledger.shares.fingerprint import UNITS, Behaviour, Fingerprint
+from gpuledger.shares.fingerprint import Fingerprint
+from gpuledger.shares.units import GPM, UNITS
 from gpuledger.storage import fingerprints, journal
 from gpuledger.tools.prometheus import answer
 from gpuledger.web import http, webconfig
@@ -107,11 +108,12 @@ def _read_journal(data: bytes) -> None:
 
 
 def _workloads() -> list[fingerprints.WorkloadState]:
-    behaviour = Behaviour(60.0, 30.0, 17_000.0, 54.0, [0.5 * number for number in range(len(UNITS))], 0.01)
+    fingerprint = Fingerprint(alone_s=20.0, deviations=[0.5] * 8, seconds=50.0, duty_s=30.0, duty2_s=15.0)
+    program = GPM.deviations([0.1 * number for number in range(len(UNITS))], 0.7, 1.0)
+    fingerprint.learn(1.0, program, 60.0, is_alone=True)
     labels = (("gpu_model", "NVIDIA H200"), ("process_name", "train"), ("image", "train:v1"))
-    return fingerprints.pack(
-        [(labels, Fingerprint([behaviour, behaviour], 0.9)), (labels[:2], Fingerprint([behaviour]))]
-    )
+    older = (*labels[:2], ("signals", "power"))
+    return fingerprints.pack([(labels, fingerprint), (labels[:2], Fingerprint(weight=9.0)), (older, fingerprint)])
 
 
 def _fingerprints() -> list[bytes]:
@@ -122,7 +124,7 @@ def _fingerprints() -> list[bytes]:
 def _read_fingerprints(data: bytes) -> None:
     for packed in _as_it_is_and_packed(data):
         with suppress(JournalError):
-            fingerprints.decode(packed)
+            fingerprints.unpack(fingerprints.decode(packed))
 
 
 @contextmanager
@@ -252,7 +254,9 @@ TARGETS: dict[str, Target] = {
     "journal": Target(_read_journal, _journal),
     "fingerprints": Target(_read_fingerprints, _fingerprints),
     "exported fingerprints": Target(
-        fingerprints.parse_export, lambda: [fingerprints.export(_workloads())], (ValueError, TypeError)
+        lambda data: fingerprints.export(fingerprints.parse_export(data)),
+        lambda: [fingerprints.export(_workloads())],
+        (ValueError, TypeError),
     ),
     "http request": Target(
         _converse,

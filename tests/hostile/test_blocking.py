@@ -92,6 +92,21 @@ def test_environment_that_blocks(tmp_path: Path, proc: Proc) -> None:
         assert server.stop()[0] == 0
 
 
+def test_command_lines_that_block(tmp_path: Path, proc: Proc) -> None:
+    """Processes block reads of their command lines, of which a tick needs hashes: ticks go on, and exit works."""
+    pids = range(100, 120)
+    for pid in pids:
+        proc.add(pid, cgroup=JOB.format(7))
+        block(proc, pid, "cmdline")
+    proc.add(VICTIM, cgroup=JOB.format(8))
+    env = surroundings(scenario_of(tmp_path, (*pids, VICTIM)))
+    with serving("serve", TICK, f"--path.procfs={proc.root}", "--environment=none", env=env) as server:
+        server.metrics(rf'^gpu_process_info{{.*pid="{VICTIM}".*job="slurm/8"')
+        ticks_go_on(server)
+        assert value(server, "gpuledger_tick_duration_seconds") < 0.1
+        assert server.stop()[0] == 0
+
+
 def test_memory_map_that_blocks(tmp_path: Path, proc: Proc) -> None:
     """A tenant blocks reads of its memory map: the holder of unlisted memory is still found."""
     proc.add(HOSTILE, cgroup="0::/system.slice/tenant.service\n")
@@ -105,10 +120,11 @@ def test_memory_map_that_blocks(tmp_path: Path, proc: Proc) -> None:
 
 
 def test_explaining_a_process_that_blocks(tmp_path: Path, proc: Proc) -> None:
-    """An administrator examines a process that blocks its map and its environment: the command ends."""
+    """An administrator examines a process that blocks its map, environment and command line: the command ends."""
     proc.add(HOSTILE, cgroup=JOB.format(7))
     block(proc, HOSTILE, "maps")
     block(proc, HOSTILE, "environ")
+    block(proc, HOSTILE, "cmdline")
     env = surroundings(scenario_of(tmp_path, [HOSTILE]))
 
     done = gpuledger("explain", str(HOSTILE), f"--path.procfs={proc.root}", "--environment=none", env=env)

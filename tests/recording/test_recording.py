@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import subprocess
+import sys
 import zlib
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,10 +32,12 @@ from gpuledger.model import (
     Slot,
     Tick,
 )
+from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.recording import recording as module
 from gpuledger.recording.recording import Decoder, Encoder, check_header, header, load, read_packed, recording
 from gpuledger.recording.replay import Replay
 from tests.recording.random_ticks import recordings
+from tests.waiting import wait_until
 
 HERE = Path("x.gz")
 TICKS = [
@@ -105,6 +110,21 @@ def test_slots_are_recorded() -> None:
     assert next(load(pack(row), HERE)).readings == (replace(reading, slots=()),)
 
 
+def test_slots_without_gpm_are_recorded() -> None:
+    """With power and utilization in place of activity; a utilization that is unknown does not become 0."""
+    slots = (
+        Slot(Activity(), power_mw=290_000, ended_ms=250, utilization_pct=60, memory_utilization_pct=10),
+        Slot(Activity(), power_mw=80_500, ended_ms=50, utilization_pct=0),
+    )
+    tick = replace(TICKS[0], readings=(replace(TICKS[0].readings[0], slots=slots),))
+
+    assert [read.readings[0].slots for read in load(packed([tick]), HERE)] == [slots]
+    assert json.loads(Encoder().line(tick))["readings"][0]["slots"] == [
+        {"activity": {}, "power_mw": 290_000, "ended_ms": 250, "utilization_pct": 60, "memory_utilization_pct": 10},
+        {"activity": {}, "power_mw": 80_500, "ended_ms": 50, "utilization_pct": 0},
+    ]
+
+
 def test_a_device_twice_in_one_tick_does_not_shift_the_others() -> None:
     """Numbers stay right whatever a driver lists."""
     a, b = Device(0, "GPU-a"), Device(1, "GPU-b")
@@ -114,12 +134,33 @@ def test_a_device_twice_in_one_tick_does_not_shift_the_others() -> None:
 
 
 def test_nothing_is_kept_that_could_be_a_secret() -> None:
-    """Of a process: command name, uid, user, start and cgroup. A new field of Facts must be thought about here."""
+    """Of a process: command name, uid, user, start and cgroup. A new field of Facts must be thought about here.
+
+    The program is a hash: the estimate of shares needs it, and a command line can contain passwords.
+    """
     assert [field.name for field in fields(Facts)] == [
-        "pid", "start_ticks", "start_time_ms", "name", "uid", "cgroup", "user", "inner_pid", "mps_server",
+        "pid", "start_ticks", "start_time_ms", "name", "uid", "cgroup", "user", "inner_pid", "mps_server", "program",
     ]  # fmt: skip
     row = json.loads(Encoder().line(TICKS[0]))
     assert set(row) == {"t", "driver", "devices", "facts", "alive", "readings"}
+
+
+def test_a_command_line_is_not_recorded() -> None:
+    """Only its hash, which a replay gets back."""
+    words = [sys.executable, "-c", "input()", "--password", "hunter2-hunter2"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        wait_until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() != b"", 20)  # empty while exec runs
+        facts = Procfs().look(process.pid, timeout_s=20)
+        process.kill()
+    assert facts is not None
+    tick = replace(TICKS[0], facts={7: replace(facts, pid=7)})
+
+    line = Encoder().line(tick)
+
+    assert re.fullmatch("[0-9a-f]{8}", facts.program)
+    assert facts.program in line
+    assert not any(word in line for word in ("input", "--password", "hunter2"))
+    assert next(load(packed([tick]), HERE)).facts[7].program == facts.program
 
 
 def test_owners_are_kept_as_they_were_known() -> None:

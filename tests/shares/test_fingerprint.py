@@ -1,166 +1,385 @@
-"""What is learned of a process that is alone, and of its workload."""
+"""What is learned of a process, what is derived from it, and what a workload passes on to its next process."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from math import exp
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpuledger.ledger.rows import Row
-from gpuledger.model import Activity, Facts, Owner, Reading
-from gpuledger.shares import fingerprint as module
 from gpuledger.shares.fingerprint import (
-    LABELS,
-    MOST_BEHAVIOURS,
-    RELIABLE_S,
-    UNITS,
-    Alone,
+    INHERITED_S,
+    KEPT,
+    LEARN_S,
+    LEAST_DUTY_S,
+    NEW_S,
+    NOISE,
+    USUAL,
     Fingerprint,
     Fingerprints,
-    Means,
-    activities,
-    relative_clock,
-    workload_of,
 )
-from tests.builders import GPU, row
+from gpuledger.shares.regression import UNKNOWN
+from gpuledger.shares.units import ALL_UNITS, GPM, UNITS, Units
+from tests.builders import row
 
-MATMUL = (0.9, 0.1, 0.9, 0.0, 0.0, 0.0, 0.0, 0.2)
-COPY = (0.9, 0.8, 0.0, 0.0, 0.0, 0.0, 0.0, 0.9)
-
-
-def reliable(known: Fingerprints, process: Row) -> tuple[Means, ...]:
-    """What is known of a process."""
-    fingerprint = known.get(process)
-    assert fingerprint is not None
-    return fingerprint.reliable()
+MATMUL = ((0.95, 0.14, 0.93, 0.0, 0.0, 0.0, 0.17), 0.81)
+COUNT = len(ALL_UNITS)
+PRIOR = NOISE**2
 
 
-def test_activities_are_parts_of_one() -> None:
-    """In the order of their names; what is not told is 0."""
-    activity = Activity(sm_pct=50.0, tensor_pct=25.0, dram_pct=100.0, graphics_pct=99.0)
-
-    assert activities(activity, 1.0) == (0.5, 0, 0.25, 0, 0, 0, 0, 1.0)
-
-
-def test_activities_at_a_lower_clock_are_less() -> None:
-    """But for memory, which has a clock of its own."""
-    reading = Reading(
-        GPU,
-        activity=Activity(sm_pct=50.0, dram_pct=100.0),
-        clocks_mhz=(("graphics", 1), ("sm", 990)),
-        max_clocks_mhz=(("sm", 1980),),
-    )
-
-    assert activities(reading.activity, relative_clock(reading)) == (0.25, 0, 0, 0, 0, 0, 0, 1.0)
+def of_seconds(seconds: float, *, is_alone: bool = True) -> Fingerprint:
+    """A matrix multiplication that had the whole engine for so long."""
+    fingerprint, (activity, power) = Fingerprint(), MATMUL
+    fingerprint.learn(1.0, GPM.deviations(activity, power, 1.0), seconds, is_alone=is_alone)
+    return fingerprint
 
 
-@pytest.mark.parametrize("activity", [None, Activity(dram_pct=1.0)])
-def test_no_activities_without_gpm(activity: Activity | None) -> None:
-    """Before Hopper nothing is told; then nothing is made up."""
-    assert activities(activity, relative_clock(Reading(GPU))) is None
+def everything() -> Fingerprint:
+    """A fingerprint without a zero."""
+    return Fingerprint(
+        weight=8.0, alone_s=6.0, moments=[4.0] * COUNT, deviations=[2.0] * COUNT, seconds=5.0, duty_s=3.0, duty2_s=2.0,
+        recent=0.5, doubt=1.5,
+    )  # fmt: skip
 
 
-def test_a_shape_is_that_of_the_time_on_the_engine() -> None:
-    """A process that works a third of the time looks like one that works always: only weaker, for as long."""
-    busy, rare = Fingerprint(), Fingerprint()
-    for _ in range(9):
-        busy.learn(Alone(MATMUL, 1.0, 1.0, 600.0))
-        rare.learn(Alone(tuple(part / 3 for part in MATMUL), 1.0, 1 / 3, 600 / 3))
-
-    (always,), (thirds,) = busy.reliable(), rare.reliable()
-    assert thirds.shape == pytest.approx(always.shape)
-    assert thirds.watts == pytest.approx(always.watts) == pytest.approx(600)
+# -- what is learned
 
 
-def test_short_looks_are_not_used() -> None:
-    """Not before it was seen long enough; and the longer, the surer."""
-    known = Fingerprint()
-    known.learn(Alone(MATMUL, RELIABLE_S / 2, 1.0, 700.0))
-    assert known.reliable() == ()
+def test_learning_adds_the_sums_of_least_squares() -> None:
+    """Sum w x^2 and sum w x y of two slots; only the second one was alone."""
+    first, second = [1.0] * COUNT, [-0.5] * COUNT
+    fingerprint = Fingerprint()
 
-    known.learn(Alone(MATMUL, RELIABLE_S, 1.0, 700.0))
-    (before,) = known.reliable()
-    known.learn(Alone(MATMUL, 60.0, 60.0, 700.0))
+    fingerprint.learn(0.5, first, 2.0, is_alone=False)
+    fingerprint.learn(0.8, second, 1.5, is_alone=True)
 
-    (after,) = known.reliable()
-    assert after.variance < before.variance
+    assert fingerprint.weight == pytest.approx(2 * 0.5**2 + 1.5 * 0.8**2)
+    assert fingerprint.alone_s == pytest.approx(1.5 * 0.8**2)
+    assert fingerprint.moments == pytest.approx([2 * 0.5 * 1 - 1.5 * 0.8 * 0.5] * COUNT)
 
 
-def test_another_behaviour_is_kept_apart() -> None:
-    """Training, then evaluation: two, each with its own shape and power; the fourth takes the place of the rarest."""
-    known = Fingerprint()
+@pytest.mark.parametrize("time", [0.05, 0.3, 1.0])
+def test_phi_is_that_of_a_second_on_the_engine(time: float) -> None:
+    """Whatever part of the time it worked: y / x, but for NOISE^2 / (weight + NOISE^2) towards an average program."""
+    activity, power = MATMUL
+    truth, fingerprint = GPM.deviations(activity, power, 1.0), Fingerprint()
     for _ in range(10):
-        known.learn(Alone(MATMUL, 1.0, 1.0, 700.0))
-    for _ in range(5):
-        known.learn(Alone(COPY, 1.0, 1.0, 400.0))
+        fingerprint.learn(time, [time * unit for unit in truth], 1 / time**2, is_alone=True)
 
-    assert [round(one.watts) for one in known.reliable()] == [700, 400]
-    for place in (3, 4):
-        known.learn(Alone(tuple(float(i == place) for i in range(len(UNITS))), 1.0, 1.0, 1.0))
-    assert len(known.behaviours) == MOST_BEHAVIOURS
-    assert [round(one.watts) for one in known.reliable()] == [700, 400]
+    assert fingerprint.phi() == pytest.approx([unit * 10 / (10 + PRIOR) for unit in truth])
 
 
-def test_old_times_count_less() -> None:
-    """After an hour at 300 W that it once took 700 is forgotten."""
-    known = Fingerprint()
-    for watts in [700.0] * 600 + [300.0] * 3600:
-        known.learn(Alone(MATMUL, 1.0, 1.0, watts))
-
-    (one,) = known.reliable()
-    assert one.watts == pytest.approx(300, abs=10)
+def test_phi_of_an_unknown_process() -> None:
+    """It is an average program."""
+    assert Fingerprint().phi() == [0.0] * COUNT
 
 
-def test_a_workload_is_known_again() -> None:
-    """A new pod of the same template, another pid; but not another image, and not another user's python3."""
-    known = Fingerprints()
-    pod = Owner(container="main", container_id="a", pod="x-1", namespace="ml", image="v1", workload_name="x")
-    for _ in range(5):
-        known.learn(row(owner=pod), Alone(MATMUL, 1.0, 1.0, 700.0))
-        known.learn(row(uid=1), Alone(COPY, 1.0, 1.0, 500.0))
+def test_fading_reduces_the_weight_of_everything_but_the_duty() -> None:
+    """Means and spreads stay; the duty has a decay of its own, and the doubt is a sum of few intervals."""
+    fingerprint = everything()
 
-    assert known.get(row(8, owner=replace(pod, container_id="b", pod="x-2")))
-    assert not known.get(row(8, owner=replace(pod, image="v2")))
-    assert known.get(row(8, uid=1))
-    assert not known.get(row(8, uid=2))
+    fingerprint.fade(0.5)
+
+    assert fingerprint == Fingerprint(
+        weight=4.0, alone_s=3.0, moments=[2.0] * COUNT, deviations=[1.0] * COUNT, seconds=2.5, duty_s=3.0, duty2_s=2.0,
+        recent=0.5, doubt=1.5,
+    )  # fmt: skip
 
 
-def test_a_process_goes_before_its_workload() -> None:
-    """What it did itself says more than what others of the same name did."""
-    known, this = Fingerprints(), row()
-    for _ in range(9):
-        known.learn(row(8), Alone(COPY, 1.0, 1.0, 500.0))
-    for _ in range(5):
-        known.learn(this, Alone(MATMUL, 1.0, 1.0, 700.0))
+def test_a_forgotten_program_is_unknown() -> None:
+    """All but the samples of the last half minute, which are of the process and not of what it did."""
+    fingerprint = everything()
 
-    assert [round(one.watts) for one in reliable(known, this)] == [700]
-    assert [round(one.watts) for one in reliable(known, row(9))] == [500, 700]
+    fingerprint.forget()
+
+    assert fingerprint == Fingerprint(recent=0.5)
+    assert fingerprint.cap() == 1.0
 
 
-def test_a_nameless_process_is_no_workload() -> None:
-    """Its facts could not be read."""
-    assert workload_of(GPU, None, Owner(container="main")) is None
+# -- the spread
 
 
-def test_the_labels_of_a_workload_are_in_one_order() -> None:
-    """The file of fingerprints accepts no others, so that damaged labels are found."""
-    named = replace(GPU, name="H200")
-    pod = Owner(container="a", image="b", namespace="c", workload_kind="d", workload_name="e")
-    facts = Facts(7, 1, 0, "train", 0)
-    kinds = [workload_of(named, facts, pod), workload_of(named, facts, Owner(container="a", unit="b"))]
-
-    names = [[name for name, _ in labels or ()] for labels in kinds]
-    assert all(found == [name for name in LABELS if name in found] for found in names)
-    assert {name for found in names for name in found} == set(LABELS)
+def deviated(fingerprint: Fingerprint, *, times: int = 1, repeated: float = 1.0) -> Fingerprint:
+    """With the residual of a slot, or of several."""
+    for _ in range(times):
+        fingerprint.deviate(0.5, [0.3] * COUNT, [0.4] * COUNT, [0.8] * COUNT, weight=4.0, repeated=repeated)
+    return fingerprint
 
 
-def test_workloads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were alone last stay, in what is published too."""
-    monkeypatch.setattr(module, "MOST_WORKLOADS", 2)
-    known = Fingerprints()
-    for name in ("a", "b", "a", "c"):
-        known.learn(row(name=name), Alone(MATMUL, 5.0, 5.0, 3500.0))
+def test_the_spread_of_a_residual() -> None:
+    """With k = x V / S = 1: of the weight 1 of the slot, 8.09 / 9.09 counts, because the mean moved with it."""
+    fingerprint = deviated(Fingerprint(weight=9.0))
 
-    assert [dict(one.workload)["process_name"] for one in known.learned()] == ["a", "c"]
-    assert [one.behaviours[0].power_mw for one in known.learned()] == [700_000, 700_000]
-    assert not known.get(row(9, name="b"))
+    amount = 1.0 * (9 + PRIOR - 1) / (9 + PRIOR)
+    assert fingerprint.seconds == 1.0
+    assert fingerprint.deviations == pytest.approx([amount * (0.3**2 + 0.8 * (1 - 0.5 * 1.0))] * COUNT)
+
+
+def test_the_first_residual_counts_little() -> None:
+    """The program was an average one with the weight NOISE^2 before: the residual is that of the prior."""
+    fingerprint = deviated(Fingerprint(weight=1.0))
+
+    amount = PRIOR / (PRIOR + 1.0)
+    assert fingerprint.deviations == pytest.approx([amount * (0.3**2 + 0.4)] * COUNT)
+
+
+def test_the_spread_of_repeated_slots() -> None:
+    """Once for three slots is the same as three times for one."""
+    once = deviated(Fingerprint(weight=9.0), repeated=3.0)
+    thrice = deviated(Fingerprint(weight=9.0), times=3)
+
+    assert once.seconds == thrice.seconds == 3.0
+    assert once.deviations == pytest.approx(thrice.deviations)
+
+
+TIME = st.floats(0.005, 1)
+NUMBERS = st.lists(st.floats(-50, 50), min_size=COUNT, max_size=COUNT)
+VARIANCES = st.lists(st.floats(0, 5), min_size=COUNT, max_size=COUNT)
+
+
+@given(st.lists(st.tuples(TIME, NUMBERS, VARIANCES, st.floats(0.01, 10), st.floats(1, 10)), max_size=5), TIME)
+def test_the_spread_is_never_negative(slots: list[tuple[float, Units, Units, float, float]], faded: float) -> None:
+    """Of any residuals, as long as the variance of the residual includes that of the process."""
+    fingerprint = Fingerprint()
+    for time, residuals, variances, weight, repeated in slots:
+        totals = [measured + time * time * own for measured, own in zip(GPM.measured, variances, strict=True)]
+        fingerprint.learn(time, residuals, weight, is_alone=False)
+        fingerprint.deviate(time, residuals, totals, variances, weight=weight, repeated=repeated)
+        fingerprint.fade(faded)
+
+    assert min(fingerprint.deviations) >= 0
+    assert min(fingerprint.variance(fingerprint.phi(), 0.0)) > 0
+    assert 0 <= min(fingerprint.usual_variance()) <= max(fingerprint.usual_variance()) <= USUAL
+
+
+def test_the_variance_of_an_unknown_program() -> None:
+    """1 between programs and 1 within: the one that `doubt` compares a known program to."""
+    assert Fingerprint().variance([0.0] * COUNT, 1.0) == [UNKNOWN] * COUNT
+
+
+def test_the_variance_of_a_known_program() -> None:
+    """var(phi) + (NEW_S (1 + phi^2) + deviations) / (NEW_S + seconds): less with every second."""
+    fingerprint = everything()
+
+    assert fingerprint.variance([3.0] * COUNT, 0.01) == pytest.approx([0.01 + (NEW_S * 10 + 2) / (NEW_S + 5)] * COUNT)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "deviation", "expected"),
+    [(5.0, 0.2, 0.2 / 5), (0.5, 0.05, 0.05), (5.0, 2.0, USUAL - PRIOR / (8 + PRIOR))],
+    ids=["mean", "less than a second", "at most USUAL"],
+)
+def test_the_variance_while_a_program_does_nothing_new(seconds: float, deviation: float, expected: float) -> None:
+    """var(phi) + deviations / seconds, of a second at least, and at most USUAL."""
+    fingerprint = Fingerprint(weight=8.0, seconds=seconds, deviations=[deviation] * COUNT)
+
+    assert fingerprint.usual_variance() == pytest.approx([PRIOR / (8 + PRIOR) + expected] * COUNT)
+
+
+# -- the time on the engine while alone
+
+
+def test_the_cap_of_an_unknown_process() -> None:
+    """The whole engine, until it worked alone for LEAST_DUTY_S."""
+    fingerprint = Fingerprint()
+    assert fingerprint.cap() == 1.0
+
+    fingerprint.work_alone(0.1, 0.9 * LEAST_DUTY_S / 0.1)
+    assert fingerprint.cap() == 1.0
+
+    fingerprint.work_alone(0.1, 0.2 * LEAST_DUTY_S / 0.1)
+    assert fingerprint.cap() == pytest.approx(0.1)
+
+
+def test_pauses_hardly_lower_the_cap() -> None:
+    """Sum x^2 / sum x: half of the time 0.8, the other half 0.05 while it loads data."""
+    fingerprint = Fingerprint()
+    for _ in range(10):
+        fingerprint.work_alone(0.8, 0.1)
+        fingerprint.work_alone(0.05, 0.1)
+
+    assert fingerprint.cap() == pytest.approx((0.8**2 + 0.05**2) / 0.85, abs=1e-3)
+
+
+def test_the_cap_follows_the_program() -> None:
+    """A tenth for long, then all of the engine for LEARN_S: e^-1 of the tenth is left."""
+    fingerprint = Fingerprint()
+    fingerprint.work_alone(0.1, 300.0)
+    for _ in range(int(LEARN_S)):
+        fingerprint.work_alone(1.0, 1.0)
+
+    old_s, new_s = 300 * exp(-1), LEARN_S * (1 - exp(-1))
+    assert fingerprint.cap() == pytest.approx((0.01 * old_s + new_s) / (0.1 * old_s + new_s), abs=1e-3)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 10)), max_size=10))
+def test_the_cap_is_a_part_of_the_engine(intervals: list[tuple[float, float]]) -> None:
+    """Positive and at most 1, within rounding."""
+    fingerprint = Fingerprint()
+    for engine, seconds in intervals:
+        fingerprint.work_alone(engine, seconds)
+
+    assert 0 < fingerprint.cap() <= 1
+
+
+# -- copies
+
+
+def test_a_copy_is_independent() -> None:
+    """What either of them learns is not known to the other; doubts and samples are of the process itself."""
+    fingerprint = everything()
+    copy = fingerprint.copy()
+    unchanged = everything()
+
+    assert copy == Fingerprint(
+        weight=8.0, alone_s=6.0, moments=[4.0] * COUNT, deviations=[2.0] * COUNT, seconds=5.0, duty_s=3.0, duty2_s=2.0
+    )
+    deviated(copy).learn(1.0, [1.0] * COUNT, 1.0, is_alone=True)
+    copy.work_alone(1.0, 1.0)
+    copy.forget()
+    assert fingerprint == unchanged
+
+
+def test_a_copy_of_at_most_some_seconds() -> None:
+    """Weights of all sums in proportion, so that means and spreads stay; less than that is not changed."""
+    fingerprint = everything()
+
+    copy = fingerprint.copy(2.0)
+
+    assert (copy.weight, copy.alone_s, copy.seconds) == (2.0, 1.5, 1.25)
+    assert copy.moments[0] / copy.weight == fingerprint.moments[0] / fingerprint.weight
+    assert copy.deviations[0] / copy.seconds == fingerprint.deviations[0] / fingerprint.seconds
+    assert copy.cap() == fingerprint.cap()
+    assert fingerprint.copy(8.0).weight == fingerprint.copy(100.0).weight == 8.0
+
+
+# -- workloads
+
+
+def test_a_process_inherits_from_its_workload() -> None:
+    """All but its weight, which is INHERITED_S at most: a minute of its own outweighs an hour of others."""
+    fingerprints, known = Fingerprints(), of_seconds(5 * INHERITED_S)
+    known.work_alone(0.4, 10.0)
+    fingerprints.keep(row(1), GPM, known)
+
+    inherited = fingerprints.of(row(2), GPM)
+
+    assert inherited.weight == pytest.approx(INHERITED_S)
+    assert inherited.alone_s == pytest.approx(INHERITED_S)
+    assert inherited.phi() == pytest.approx(known.phi(), abs=0.01)
+    assert inherited.cap() == pytest.approx(0.4)
+
+
+def test_little_is_inherited_as_it_is() -> None:
+    """A workload of ten seconds has the weight of ten seconds."""
+    fingerprints = Fingerprints()
+    fingerprints.keep(row(1), GPM, of_seconds(10.0))
+
+    assert fingerprints.of(row(2), GPM) == of_seconds(10.0)
+
+
+def test_a_process_of_another_workload_inherits_nothing() -> None:
+    """Other programs and other users are other workloads."""
+    fingerprints = Fingerprints()
+    fingerprints.keep(row(1), GPM, of_seconds(10.0))
+
+    assert fingerprints.of(row(1, "other"), GPM) == fingerprints.of(row(1, uid=5), GPM) == Fingerprint()
+
+
+def test_processes_of_a_workload_learn_apart() -> None:
+    """What one of two replicas learns is not known to the other, nor to the workload until it is kept."""
+    fingerprints = Fingerprints()
+    fingerprints.keep(row(1), GPM, of_seconds(10.0))
+    first, second = fingerprints.of(row(2), GPM), fingerprints.of(row(3), GPM)
+
+    first.learn(1.0, [0.0] * COUNT, 50.0, is_alone=True)
+
+    assert second == fingerprints.of(row(4), GPM) == of_seconds(10.0)
+
+
+@pytest.mark.parametrize(("weight", "kept"), [(KEPT, True), (0.99 * KEPT, False), (0.0, False)])
+def test_the_least_that_is_kept(weight: float, kept: bool) -> None:
+    """A process that hardly worked leaves nothing, and the revision does not change."""
+    fingerprints = Fingerprints()
+    fingerprints.keep(row(), GPM, Fingerprint(weight=weight))
+
+    assert bool(fingerprints.snapshot()) == bool(fingerprints.learned()) == kept
+    assert fingerprints.revision == int(kept)
+
+
+def names(fingerprints: Fingerprints) -> list[str]:
+    """In the order of the snapshot."""
+    return [dict(workload)["process_name"] for workload, _ in fingerprints.snapshot()]
+
+
+def test_the_least_recently_learned_workload_is_first() -> None:
+    """In the snapshot; to inherit from a workload is not to learn of it."""
+    fingerprints = Fingerprints()
+    for name in ("a", "b", "c", "a"):
+        fingerprints.keep(row(name=name), GPM, of_seconds(1.0))
+    fingerprints.of(row(name="b"), GPM)
+
+    assert names(fingerprints) == ["b", "c", "a"]
+    assert fingerprints.revision == 4
+
+
+def test_the_last_fingerprint_of_a_workload_counts() -> None:
+    """It contains what was inherited, so that nothing is counted twice."""
+    fingerprints = Fingerprints()
+    fingerprints.keep(row(1), GPM, of_seconds(90.0))
+    fingerprints.keep(row(2), GPM, of_seconds(20.0))
+
+    assert [fingerprint.weight for _, fingerprint in fingerprints.snapshot()] == [20.0]
+    assert [learned.seconds for learned in fingerprints.learned()] == [20.0]
+
+
+def test_a_snapshot_is_a_copy() -> None:
+    """The writer of the file reads it while the next ticks learn."""
+    fingerprints = Fingerprints()
+    fingerprints.keep(row(), GPM, of_seconds(10.0))
+    ((_, fingerprint),) = fingerprints.snapshot()
+
+    fingerprint.forget()
+
+    assert fingerprints.of(row(), GPM) == of_seconds(10.0)
+
+
+def test_a_restart_restores_the_snapshot() -> None:
+    """In the same order, as shown before, and without a change that would have to be written again."""
+    before, after = Fingerprints(), Fingerprints()
+    for name in ("a", "b", "a"):
+        before.keep(row(name=name), GPM, of_seconds(10.0))
+
+    after.restore(before.snapshot())
+
+    assert after.snapshot() == before.snapshot()
+    assert set(after.learned()) == set(before.learned())
+    assert after.revision == 0
+    assert after.of(row(name="a"), GPM) == of_seconds(10.0)
+
+
+def test_what_is_shown_of_a_workload() -> None:
+    """Power and activity of a second on the engine, within 1 % of the truth after ten."""
+    fingerprints, (activity, power) = Fingerprints(), MATMUL
+    fingerprints.keep(row(name="train"), GPM, of_seconds(10.0))
+
+    (learned,) = fingerprints.learned()
+
+    assert dict(learned.workload)["process_name"] == "train"
+    assert learned.seconds == 10.0
+    assert learned.power_ratio == pytest.approx(power, rel=0.01)
+    assert dict(learned.activity) == pytest.approx(dict(zip(UNITS, activity, strict=True)), abs=0.01)
+
+
+def test_nothing_impossible_is_shown() -> None:
+    """No activity is negative or above 1, whatever noise the sums have."""
+    fingerprints = Fingerprints()
+    for name, moment in (("high", 900.0), ("low", -900.0)):
+        fingerprints.keep(row(name=name), GPM, Fingerprint(weight=9.0, moments=[moment] * COUNT))
+
+    high, low = fingerprints.learned()
+
+    assert {part for _, part in high.activity} == {1.0}
+    assert {part for _, part in low.activity} == {0.0}
+    assert low.power_ratio > 0

@@ -1,57 +1,46 @@
-"""Parked power: measured, fitted, as learned earlier, or usual for the GPU model."""
+"""Parked power: measured, from the journal, or usual for the GPU model."""
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
+from gpuledger.books import Books
+from gpuledger.recording.replay import Replay
 from gpuledger.shares.resting import ParkedPower
+from tests.checkout import ROOT
 
 LIMIT_MW = 700_000
-BUSY = (0.9, 0.1, 0.5, 0.0, 0.0, 0.0, 0.0, 0.3)
 
 
-def loaded(parked: ParkedPower, amounts: list[float], parked_w: float = 120.0) -> None:
-    """Seconds in which a program does these amounts of work, at 500 W each."""
-    random = Random(1)
-    for amount in amounts:
-        power_w = parked_w + 500 * amount + random.uniform(-3, 3)
-        parked.work(tuple(unit * amount for unit in BUSY), int(power_w * 1000), 1.0)
-
-
-def test_nothing_is_known_of_a_gpu_that_never_worked() -> None:
-    """Not even with a model: waiting processes get nothing until there is power to divide."""
-    assert ParkedPower().best("NVIDIA H200", LIMIT_MW) == (None, "")
+def loaded(lowest_mw: int = 300_000, **known: int) -> ParkedPower:
+    """The parked power of a GPU that worked for a minute."""
+    parked = ParkedPower(**known)
+    for second in range(60):
+        parked.work(lowest_mw + 1000 * second, 1.0)
+    return parked
 
 
 def test_measured_at_rest_goes_first() -> None:
-    """Before a fit and before what was learned earlier."""
+    """Before what was learned earlier; it follows a new power within seconds if that is lower."""
+    parked = loaded(earlier_mw=99_000)
+    parked.rest(131_000, 10**9)
+    assert parked.best("NVIDIA H200", LIMIT_MW) == (131_000, "measured")
+
+    for _ in range(12):
+        parked.rest(121_000, 10**9)
+
+    assert parked.best("NVIDIA H200", LIMIT_MW)[0] == pytest.approx(121_000, abs=500)
+    assert parked.learned_mw() == parked.measured_mw
+
+
+def test_a_load_that_varies_is_not_fitted() -> None:
+    """Programs differ in the power of their activity, so that a fit is no measurement: the journal's value remains."""
     parked = ParkedPower(earlier_mw=99_000)
-    loaded(parked, [0.3, 0.9] * 60)
-    parked.rest(121_000, 10**9)
-
-    assert parked.best("NVIDIA H200", LIMIT_MW) == (121_000, "measured")
-
-
-def test_fitted_to_a_load_that_varies() -> None:
-    """The GPU never rests; the power at no activity is where the line ends."""
-    parked = ParkedPower(earlier_mw=99_000)
-    loaded(parked, [0.3, 0.5, 0.9, 0.6] * 30)
-
-    power_mw, source = parked.best("NVIDIA H200", LIMIT_MW)
-
-    assert source == "fitted"
-    assert power_mw == pytest.approx(120_000, abs=5_000)
-    assert parked.learned_mw(LIMIT_MW) == power_mw
-
-
-def test_earlier_if_the_load_does_not_vary() -> None:
-    """A steady load says nothing about rest."""
-    parked = ParkedPower(earlier_mw=99_000)
-    loaded(parked, [0.8] * 120)
+    for second in range(600):
+        parked.work(200_000 + 300_000 * (second % 2), 1.0)
 
     assert parked.best("NVIDIA H200", LIMIT_MW) == (99_000, "earlier")
+    assert parked.learned_mw() == 99_000
 
 
 @pytest.mark.parametrize(
@@ -64,25 +53,40 @@ def test_earlier_if_the_load_does_not_vary() -> None:
 )
 def test_usual_for_the_model(model: str, limit_mw: int | None, expected: tuple[int | None, str]) -> None:
     """Measured for some models, a part of the power limit for others, nothing without a limit; never in the journal."""
-    parked = ParkedPower()
-    loaded(parked, [0.8] * 120)
+    parked = loaded()
 
     assert parked.best(model, limit_mw) == expected
-    assert parked.learned_mw(limit_mw) is None
+    assert parked.learned_mw() is None
 
 
-def test_usual_power_is_below_the_lowest_observed() -> None:
-    """A GPU that draws less than is usual."""
-    parked = ParkedPower()
-    parked.work(None, 60_000, 1.0)
+@pytest.mark.parametrize("known", [{}, {"earlier_mw": 122_000}])
+def test_less_than_the_lowest_power_of_work(known: dict[str, int]) -> None:
+    """A GPU that draws less than is usual, or than in the journal."""
+    parked = ParkedPower(**known)
+    parked.work(60_000, 1.0)
 
-    assert parked.best("NVIDIA H200", LIMIT_MW) == (54_000, "model")
+    assert parked.best("NVIDIA H200", LIMIT_MW)[0] == 54_000
+
+
+def test_at_least_idle_power() -> None:
+    """A waiting process does not lower the power of a GPU."""
+    assert loaded(60_000).best("NVIDIA H200", LIMIT_MW, idle_mw=80_000)[0] == 80_000
 
 
 def test_a_low_reading_long_ago_does_not_bound_for_good() -> None:
     """The lowest power rises again within minutes."""
     parked = ParkedPower()
-    parked.work(None, 60_000, 1.0)
-    loaded(parked, [0.8] * 900)
+    parked.work(60_000, 1.0)
+    for _ in range(900):
+        parked.work(500_000, 1.0)
 
     assert parked.best("NVIDIA H200", LIMIT_MW) == (122_000, "model")
+
+
+def test_parked_power_of_the_demo() -> None:
+    """An H200 that is never at rest: the value of the model, and not the 160 to 190 W of a fit to its load."""
+    books, replay = Books(), Replay(ROOT / "src" / "gpuledger" / "demo.jsonl.gz", looped=True, paced=False)
+    for _ in range(130):
+        booked = books.book(replay.read())
+        powers = {account.parked_power_mw for account in booked.accounts.values()} - {None}
+        assert powers <= {122_000}

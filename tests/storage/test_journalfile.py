@@ -18,7 +18,7 @@ from gpuledger.model import Activity, Tick
 from gpuledger.storage import fingerprints, journalfile
 from gpuledger.storage.journal import LARGEST_BYTES, encode, zipped
 from gpuledger.storage.journalfile import JournaledBooks, JournalFile
-from tests.builders import GPU, S, World, accounts
+from tests.builders import GPU, S, World, accounts, energy
 
 BOOT = "8a6f3c52"
 Open = Callable[..., JournaledBooks]
@@ -269,12 +269,14 @@ def learn(books: JournaledBooks, *, world: World | None = None, seconds: int = 6
     return world
 
 
-def methods(books: JournaledBooks) -> set[str]:
-    """The methods by which two new processes of these workloads, which are never alone, get energy."""
+def share(books: JournaledBooks) -> float:
+    """The part of `train` in the first shared energy of two new processes that have half of the engine each."""
     world = World(names={11: "train", 12: "copy"})
     for _ in range(6):
         booked = books.book(together(world, 11, 12))
-    return {method for use in booked.processes for method, _ in use.energy_mj}
+    energy_mj = energy(booked)
+    train, copy = (energy_mj[pid]["fingerprint"] for pid in (11, 12))
+    return train / (train + copy)
 
 
 def beside(path: Path) -> Path:
@@ -286,7 +288,7 @@ def known(path: Path) -> list[str]:
     """The programs in the file."""
     workloads = JournalFile(str(path)).read_fingerprints()
     assert workloads is not None
-    return [dict(workload.labels)["process_name"] for workload in workloads]
+    return [workload.workload["process_name"] for workload in workloads]
 
 
 @pytest.mark.parametrize("boot_id", [BOOT, "another"])
@@ -303,10 +305,10 @@ def test_workloads_are_known_after_a_restart(
     again = opened(boot_id=boot_id)
 
     assert f"fingerprints restored from {beside(path)}, number of workloads: 2" in caplog.messages
-    assert "fingerprint" in methods(again)
+    assert share(again) == pytest.approx(570 / (570 + 360), abs=0.02)
     again.close()
     beside(path).unlink()
-    assert "fingerprint" not in methods(opened(boot_id="third"))
+    assert share(opened(boot_id="third")) == pytest.approx(0.5, abs=0.02)
 
 
 def cut(path: Path) -> None:
@@ -316,7 +318,18 @@ def cut(path: Path) -> None:
 
 def newer(path: Path) -> None:
     """A file of a later version."""
-    path.write_bytes(zipped(b'{"gpuledger":"fingerprints","version":2}'))
+    path.write_bytes(zipped(b'{"gpuledger":"fingerprints","version":3}'))
+
+
+def older(path: Path) -> None:
+    """A file of version 1, as an exporter before an upgrade wrote it."""
+    path.write_bytes(
+        zipped(
+            b'{"gpuledger":"fingerprints","version":1,"workloads":[{"labels":[["process_name","copy"],["uid","0"]],'
+            b'"peak":1.0,"behaviours":[{"seconds":9.0,"engine_s":9.0,"joules":99.0,"clock_s":9.0,"spread":0.0,'
+            b'"activity_s":[["sm",8.0]]}]}]}'
+        )
+    )
 
 
 def large(path: Path) -> None:
@@ -328,7 +341,8 @@ def large(path: Path) -> None:
 UNUSABLE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (cut, "truncated"),
     "empty": (Path.touch, "truncated"),
-    "newer": (newer, "format version 2, but this gpuledger reads version 1"),
+    "newer": (newer, "format version 3, but this gpuledger reads version 2"),
+    "older": (older, "format version 1, but this gpuledger reads version 2"),
     "another file": (write_state, "not a file of gpuledger fingerprints"),
     "large": (large, "larger than 4 MiB"),
     "directory": (Path.mkdir, "not a regular file"),

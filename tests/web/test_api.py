@@ -29,7 +29,7 @@ DESCRIPTION: dict[str, Any] = json.loads(
     describe("openapi.json", (Path(module.__file__).parent / "openapi.json").read_text())
 )
 FIRST: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures" / "openapi_v1.json").read_text())
-"""The description as first published: clients were written against it."""
+"""The description as first published: clients were written against it. Fingerprints are those of file version 2."""
 DEMO = Path(__file__).parents[2] / "src" / "gpuledger" / "demo.jsonl.gz"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.config import parsers
-from gpuledger.model import Driver, Learned, LearnedBehaviour, Tick
+from gpuledger.model import Driver, Learned, Tick
 from gpuledger.model.problem import Problem
 from gpuledger.web.app import App
 from gpuledger.web.bodies import CACHED_DIALECTS
@@ -55,9 +55,9 @@ def test_metrics_without_an_accept_header() -> None:
 
 
 def test_fingerprints_as_json() -> None:
-    """What was learned of each workload, in base units; 503 before there is a tick."""
-    behaviour = LearnedBehaviour(12.0, 570_500, (("sm", 0.95), ("dram", 0.17)))
-    tick = replace(booked_tick(process_use(7)), learned=(Learned((("process_name", "train"),), (behaviour,)),))
+    """What was learned of each workload, as ratios; 503 before there is a tick."""
+    learned = Learned((("process_name", "train"),), 12.0, 0.8150, (("sm", 0.95), ("dram", 0.17)))
+    tick = replace(booked_tick(process_use(7)), learned=(learned,))
 
     answer = Pages(tick).get("/api/v1/fingerprints")
 
@@ -65,7 +65,9 @@ def test_fingerprints_as_json() -> None:
     assert isinstance(answer.body, bytes)
     assert json.loads(answer.body)["fingerprints"] == [{
         "workload": {"process_name": "train"},
-        "behaviours": [{"seconds": 12.0, "power_watts": 570.5, "activity": {"sm": 0.95, "dram": 0.17}}],
+        "seconds": 12.0,
+        "power_ratio": 0.815,
+        "activity": {"sm": 0.95, "dram": 0.17},
     }]  # fmt: skip
     assert Pages(None).get("/api/v1/fingerprints").status == 503
 

@@ -129,8 +129,8 @@ CHECKED = (
     f"{select('gpu_energy_source_info', GPU)}"
 )
 HOW = Row("Methods and checks", (
-    timeseries("Power by method", "exclusive and idle are measured; fingerprint, sm_time, mps, mig, edge, gap and "
-               "parked are shares of measured energy. See docs/attribution.md.", "watt",
+    timeseries("Power by method", "exclusive and idle are measured; fingerprint, power, sm_time, mps, mig, edge, gap "
+               "and parked are shares of measured energy. See docs/attribution.md.", "watt",
                Query(by_method(per_second), "{{method}}"),
                Query(device("gpu_energy_joules_total", per_second), "counted"), stacked=True, total="counted"),
     bars("Energy by method", "In the selected time range.", "kwatth", Query(kwh(by_method(in_range)), "{{method}}")),

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.request import urlopen
 
 PORT = 9481
@@ -137,6 +137,8 @@ class Run:
     """All readings of one run."""
 
     scale: float = 1.0
+    name: str = ""
+    """Name of a timeline of natural programs; empty for the kernels of this module."""
     start: float = 0.0
     """Unix time of time 0."""
     scrapes: list[Scrape] = field(default_factory=list)
@@ -189,6 +191,28 @@ def load(names: Iterable[str]) -> None:
     for name in names:
         workloads.KINDS[name]()(0.0)
     os._exit(0)
+
+
+class Workers(Protocol):
+    """Processes that come and go."""
+
+    def load(self) -> None:
+        """Prepare all of them."""
+
+    def start(self, time_0: float, /) -> None:
+        """Start those that work soon."""
+
+    def logs(self) -> Iterator[dict[str, Any]]:
+        """Logs of those that have finished since the last call."""
+
+    def pids(self) -> set[int]:
+        """Pids of those that run."""
+
+    def finished(self) -> bool:
+        """Whether all logs were received."""
+
+    def kill(self) -> None:
+        """Kill all of them."""
 
 
 class Processes:
@@ -280,39 +304,43 @@ def scrape(server: subprocess.Popen[bytes]) -> Scrape | None:
         return None
 
 
-def record(run: Run) -> None:
-    """Run all workloads next to the exporter; `run` has the readings so far even if this fails."""
+def record_kernels(run: Run) -> None:
+    """Run the workloads of this module next to the exporter."""
     import workloads  # noqa: F401 - imports PyTorch once; processes are forked before any of them uses the GPU
 
-    processes = Processes([workload.scaled(run.scale) for workload in WORKLOADS])
     end_s = max(end for workload in WORKLOADS for _, end in workload.spans) * run.scale
+    record(run, Processes([workload.scaled(run.scale) for workload in WORKLOADS]), end_s)
+
+
+def record(run: Run, workers: Workers, end_s: float, lead_s: float = LEAD_S) -> None:
+    """Run processes next to the exporter; `run` has the readings so far even if this fails."""
     try:
         print("loading libraries ...", flush=True)
-        processes.load()
+        workers.load()
         with tempfile.TemporaryDirectory() as folder, exporter(Path(folder) / "journal") as server:
-            run.start = time.time() + LEAD_S
-            print(f"working for {LEAD_S + end_s:.0f} s ...", flush=True)
-            _observe(run, processes, server, run.start + end_s)
+            run.start = time.time() + lead_s
+            print(f"working for {lead_s + end_s:.0f} s ...", flush=True)
+            _observe(run, workers, server, run.start + end_s)
     finally:
-        processes.kill()
+        workers.kill()
 
 
-def _observe(run: Run, processes: Processes, server: subprocess.Popen[bytes], end: float) -> None:
+def _observe(run: Run, workers: Workers, server: subprocess.Popen[bytes], end: float) -> None:
     """Start processes and scrape once a second, until all work is done."""
     listed = False
     due = time.time()
-    while time.time() < end + TAIL_S or not processes.finished():
-        processes.start(run.start)
-        run.work += processes.logs()
+    while time.time() < end + TAIL_S or not workers.finished():
+        workers.start(run.start)
+        run.work += workers.logs()
         if time.time() >= due:
             due += 1.0
             if (answer := scrape(server)) is None:
                 print("a scrape failed", flush=True)
                 continue
             run.scrapes.append(answer)
-            listed = listed or bool(processes.pids() & set(answer.active))
+            listed = listed or bool(workers.pids() & set(answer.active))
         if not listed and time.time() > run.start + LISTED_S:
             raise RuntimeError("the driver does not list the processes: run in its PID namespace")
         if time.time() > end + LATE_S:
-            raise RuntimeError(f"processes {sorted(processes.pids())} did not end")
+            raise RuntimeError(f"processes {sorted(workers.pids())} did not end")
         time.sleep(0.02)

@@ -1,12 +1,17 @@
 """On a machine with a GPU: compare the exporter's energy shares with the work that each process did.
 
     python tools/h200/truth.py [--json FILE] [--seconds-scale X]
+    python tools/h200/truth.py --natural NAME --solo FOLDER [--json FILE]
     python tools/h200/truth.py --read FILE
 
 Starts the exporter and processes that come and go (`live.py`), for about three minutes, and scrapes /metrics every
 second. The truth is the work of each process times its energy above parked power per unit of work, measured while the
 process worked alone in the same run (`bench/truth.py`). It is accurate to about 10 %. `attention` never works alone:
 its energy per unit is the energy that `sort` did not use. The error of a window of 5 s is the largest error of a share.
+
+With `--natural`, runs a timeline of natural programs (`record_natural.py --list`), which are all called python3. The
+truth is the joules of their units of work, measured by `record_natural.py` with each program alone; FOLDER has these
+recordings. Every window of 5, 15 and 60 s counts in which at least two programs are present.
 
 Exits with 1 if the books do not balance, or if the mean error of a regime exceeds its limit. `--json` writes all
 readings, `--read` evaluates them again without a GPU. Needs PyTorch and the PID namespace of the host.
@@ -15,6 +20,8 @@ readings, `--read` evaluates them again without a GPU. Needs PyTorch and the PID
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,15 +29,23 @@ from pathlib import Path
 from statistics import mean, median
 
 import live
+import record_natural
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # for bench
 
-from bench import truth
-from bench.attribution import Step, figures, windows
+from bench import joules, truth
+from bench.replay import Step
+from bench.scores import covered, figures, score_joules, summary, windows
 
 WINDOW_S = 5.0
 LIMIT = 0.04 * 1.5
 """Maximum mean error of a share: the mean of the recordings in docs/accuracy.md, and a margin."""
+
+
+NATURAL_LIMIT = 0.09
+"""Maximum mean error of a share of natural programs, in windows of 5 s."""
+NATURAL_WINDOWS_S = (5.0, 15.0, 60.0)
+NATURAL_LEAD_S = record_natural.EARLY_S + 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +233,49 @@ def _print_balance(run: live.Run) -> bool:
     return bool(residuals) and not wrong
 
 
+def natural(run: live.Run, folder: Path) -> None:
+    """Run natural programs next to the exporter. `folder` has recordings of each of them alone."""
+    plays = record_natural.TIMELINES[run.name]
+    needed = {record_natural.alone(play.kind) for play in plays}
+    paths = [folder / f"{name}.json.gz" for name in sorted(needed)]
+    if missing := [path.name for path in paths if not path.exists()]:
+        raise RuntimeError(f"{folder} has no {', '.join(missing)}; run record_natural.py {folder} --only NAME,...")
+    solo = [record_natural.counted(json.loads(gzip.decompress(path.read_bytes()))) for path in paths]
+    rates = joules.rates(solo)
+    end_s = max(play.end for play in plays)
+    live.record(run, record_natural.Programs(plays), end_s, NATURAL_LEAD_S)
+    run.work = joules.in_joules({"name": run.name, "truth": run.work}, rates)["truth"]
+
+
+def evaluate_natural(run: live.Run) -> bool:
+    """Print the errors of a run of natural programs; returns whether the run passes."""
+    recording = {"name": run.name, "truth": run.work}
+    scores = [score_joules(recording, steps(run), window_s) for window_s in NATURAL_WINDOWS_S]
+    print(
+        f"\n{run.name:24} {'windows':>7} {'mean':>8} {'p95':>8} {'bias':>8} {'SM time':>8} {'bias':>8} {'covered':>8}"
+    )
+    for window_s in NATURAL_WINDOWS_S:
+        if not (found := summary(scores, window_s)):
+            continue
+        count = sum(score.count for score in scores if score.window_s == window_s)
+        ours, by_time = found["ours"], found["sm_time"]
+        print(
+            f"{f'windows of {window_s:g} s':24} {count:7} {ours['mean']:8.3f} {ours['p95']:8.3f} {ours['bias']:8.3f} "
+            f"{by_time['mean']:8.3f} {by_time['bias']:8.3f} {covered(scores, window_s) or 0:8.2f}"
+        )
+    for line in run.work:
+        print(f"  {line['kind']:10} pid {line['pid']:7}: {line['log'][-1][1]:8.0f} J")
+    _print_cost(run)
+    first = summary(scores, NATURAL_WINDOWS_S[0])
+    right = bool(first) and first["ours"]["mean"] <= NATURAL_LIMIT
+    print("natural: " + ("within" if right else "EXCEEDS") + f" {NATURAL_LIMIT:.3f}")
+    return _print_balance(run) and right
+
+
 def evaluate(run: live.Run) -> bool:
     """Print all results; returns whether the run passes."""
+    if run.name:
+        return evaluate_natural(run)
     actual = timeline(run)
     if missing := actual.missing():
         print(f"the energy per unit of {', '.join(missing)} is unknown: they were not alone for long enough")
@@ -237,13 +293,20 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all readings")
     parser.add_argument("--read", type=Path, metavar="FILE", help="evaluate the readings of an earlier run")
     parser.add_argument("--seconds-scale", type=float, default=1.0, metavar="X", help="multiply all times (default 1)")
+    parser.add_argument("--natural", choices=record_natural.TIMELINES, metavar="NAME", help="run natural programs")
+    parser.add_argument("--solo", type=Path, metavar="FOLDER", help="recordings of each natural program alone")
     arguments = parser.parse_args()
+    if arguments.natural and not arguments.solo:
+        parser.error("--natural needs --solo FOLDER")
     if arguments.read:
         run = live.Run.read(arguments.read)
     else:
-        run = live.Run(scale=arguments.seconds_scale)
+        run = live.Run(scale=arguments.seconds_scale, name=arguments.natural or "")
         try:
-            live.record(run)
+            if arguments.natural:
+                natural(run, arguments.solo)
+            else:
+                live.record_kernels(run)
         finally:
             if arguments.json:
                 run.write(arguments.json)

@@ -182,7 +182,7 @@ GPUS: tuple[Family, ...] = (
            "Power draw with only waiting processes on the GPU, as used for the energy of waiting processes.",
            LEDGER, at("parked_power_mw", 1000), unit="watts"),
     Family("gpu_parked_power_source_info", I, GPU_ACCOUNT,
-           "Source of the parked power: measured at rest, fitted to power and activity, earlier (from the journal), "
+           "Source of the parked power: measured at rest, earlier (from the journal), "
            "or model (usual for the GPU model).",
            LEDGER, series=info("parked_power_source"), labels=("source",)),
     Family("gpu_energy_over_power_ratio", G, GPU_ACCOUNT,

@@ -30,6 +30,7 @@ from gpuledger.owners.providers.provider import PolledProvider
 from gpuledger.owners.resolver import Resolver
 from gpuledger.runtime.threads import Lookups
 from gpuledger.shares.fingerprint import workload_of
+from gpuledger.shares.units import POPULATIONS
 
 MAX_CGROUP_BYTES = 1 << 20
 EXPORTER_TIMEOUT_S = 1.0
@@ -220,16 +221,20 @@ def _client(address: str) -> Client:
 def _describe_fingerprint(
     facts: Facts, owner: Owner, devices: Iterable[Device], fingerprints: list[dict[str, Any]] | None
 ) -> list[str]:
-    """Lines about the workload of a process while it was alone on a GPU."""
+    """Lines about what was learned of the workload of a process."""
     if fingerprints is None:
         return ["unknown: no exporter responds at --web.listen-address, or it requires TLS or a password"]
-    workloads = [dict(workload) for device in devices if (workload := workload_of(device, facts, owner)) is not None]
+    workloads = [
+        dict(workload)
+        for device in devices
+        for signals in POPULATIONS
+        if (workload := workload_of(device, facts, owner, signals)) is not None
+    ]
     matching = [fingerprint for fingerprint in fingerprints if fingerprint.get("workload") in workloads]
-    lines = [_behaviour(behaviour) for fingerprint in matching for behaviour in fingerprint["behaviours"]]
-    return lines or ["the exporter has not observed it working alone on a GPU: energy is split by SM time"]
+    return [_fingerprint(fingerprint) for fingerprint in matching] or ["the exporter has learned nothing of it yet"]
 
 
-def _behaviour(behaviour: dict[str, Any]) -> str:
-    activity = ", ".join(f"{part} {share:.2f}" for part, share in behaviour["activity"].items() if share)
-    watts, seconds = behaviour["power_watts"], behaviour["seconds"]
-    return f"{watts:.0f} W above parked while working; {activity} (seen for {seconds:.0f} s)"
+def _fingerprint(fingerprint: dict[str, Any]) -> str:
+    activity = ", ".join(f"{part} {share:.2f}" for part, share in fingerprint["activity"].items() if share)
+    ratio, seconds = fingerprint["power_ratio"], fingerprint["seconds"]
+    return f"{100 * ratio:.0f} % of the power limit above parked while working; {activity} (seen for {seconds:.0f} s)"

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import pynvml
 
 from gpuledger.driver.call import UNSUPPORTED, Calls, Handle
-from gpuledger.driver.values import field_values
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Activity, Slot
 
@@ -54,8 +53,7 @@ class GpmSample(NamedTuple):
     buffer: Any
     time_s: float
     sm_clock_mhz: int | None = None
-    power_mw: int | None = None
-    """Clock and power are read only with samples that end a slot."""
+    """Read only with samples that end a slot."""
 
 
 class Gpm:
@@ -85,6 +83,11 @@ class Gpm:
         """Time between the last two readings; 0 if unknown."""
         self._length_s = 0.0
         """Planned length of the slots until the next reading."""
+
+    @property
+    def is_unsupported(self) -> bool:
+        """Whether the device has no GPM; False before the first reading."""
+        return self._supported is False
 
     def read(self, calls: Calls, handle: Handle) -> dict[str, Any]:
         """Activity and slots since the last call, as fields of a reading.
@@ -152,13 +155,9 @@ class Gpm:
             calls.require(pynvml.nvmlGpmSampleGet, handle, buffer)
         else:
             calls.require(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, buffer)
-        sample = GpmSample(buffer, time_s)
-        if ends_slot:
-            clock_mhz = calls.get(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
-            power = field_values(calls, handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
-            sample = GpmSample(buffer, time_s, clock_mhz, power.get(pynvml.NVML_FI_DEV_POWER_INSTANT))
+        clock_mhz = calls.get(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM) if ends_slot else None
         self._spare.pop()  # only now: the buffer of a failed call stays spare
-        self._samples.append(sample)
+        self._samples.append(GpmSample(buffer, time_s, clock_mhz))
         return self._samples[0], self._samples[-1]
 
     def _keep(self, *kept: GpmSample) -> None:
@@ -188,7 +187,7 @@ class Gpm:
             calls.failed(calls.current, error)
             return ()
         return tuple(
-            Slot(part, end.sm_clock_mhz, end.power_mw, round(1000 * (last.time_s - end.time_s)))
+            Slot(part, end.sm_clock_mhz, ended_ms=round(1000 * (last.time_s - end.time_s)))
             for part, (_, end) in zip(parts, slots, strict=True)
         )
 

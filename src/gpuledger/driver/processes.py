@@ -35,10 +35,10 @@ CLOCK_SLACK_US = 1_000_000
 class RecordArray:
     """A driver call that fills an array of C records; the array grows if the driver reports that it is too small."""
 
-    def __init__(self, symbol: str, record: Struct) -> None:
+    def __init__(self, symbol: str, record: Struct, capacity: int = 32) -> None:
         self.__name__ = symbol
         self._record = record
-        self._capacity = 32
+        self._capacity = capacity
         self._buffer = ctypes.create_string_buffer(self._capacity * record.size)
 
     def __call__(self, handle: Handle, *arguments: Any) -> Iterator[tuple[int, ...]]:
@@ -153,6 +153,17 @@ def _instance(number: int) -> int | None:
     return None if number == NO_INSTANCE else number
 
 
+def window_us(last_seen_us: int | None, now_us: int) -> tuple[int, int]:
+    """Samples after the first and until the second time are valid and were not used yet.
+
+    The first is `last_seen_us`, or a second ago if that is unknown or the clock was set back since.
+    """
+    until_us = now_us + CLOCK_SLACK_US
+    if last_seen_us is None or last_seen_us > until_us:
+        return now_us - CLOCK_SLACK_US, until_us
+    return last_seen_us, until_us
+
+
 class UtilizationSamples:
     """Process utilization; each of the driver's samples is used once."""
 
@@ -184,14 +195,12 @@ class UtilizationSamples:
         The first answer covers about 10 s of the past, or is a wrong 100 %. Samples of different processes have
         different timestamps, so the next call starts at the latest of them.
         """
-        since_us = self._last_seen_us
-        first = since_us is None
-        if since_us is None or since_us > now_us + CLOCK_SLACK_US:  # the latter if the clock was set back
-            since_us = now_us - CLOCK_SLACK_US
+        first = self._last_seen_us is None
+        since_us, until_us = window_us(self._last_seen_us, now_us)
         newest: dict[int, Sample] = {}
         latest_us = since_us
         for pid, timestamp_us, sm, memory, encoder, decoder in rows:
-            if not since_us < timestamp_us <= now_us + CLOCK_SLACK_US or pid == 0:
+            if not since_us < timestamp_us <= until_us or pid == 0:
                 continue
             if sm > 100 or memory > 100 or encoder > 100 or decoder > 100:
                 continue

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pynvml
 
 from gpuledger.driver import slow, values
+from gpuledger.driver.buffered import BufferedSlots
 from gpuledger.driver.call import LOOK, NO_ANSWER, Calls, Failures, Handle
 from gpuledger.driver.events import XidWatch
 from gpuledger.driver.gpm import SLOT_S, Gpm
@@ -123,6 +124,7 @@ class GpuReader:
         self._lists = ResidentLists()
         self._samples = UtilizationSamples()
         self._accounts = Accounts()
+        self._buffered = BufferedSlots()
         self.close()
         self._gpm = self._new_gpm()
         self._migs = []
@@ -159,6 +161,11 @@ class GpuReader:
         if self._ticks > 0:  # the first value after nvmlInit may be a wrong 100 %
             fields.update(utilization)
         fields.update(self._gpm.read(calls, handle))
+        is_shared = len({r.pid for r in fields["residents"] or ()}) > 1 and not fields["mig_enabled"]
+        if not is_shared:
+            self._buffered.forget()
+        elif self._gpm.is_unsupported:
+            fields["slots"] = self._buffered.read(calls, handle, self._now_ns() // 1000)
         if self._pcie_throughput:
             fields.update(read_parts(slow.PCIE_THROUGHPUT, calls, handle))
         migs = [mig.read(calls) for mig in self._migs]
@@ -169,7 +176,7 @@ class GpuReader:
         assert self.device is not None  # noqa: S101 - open() came first
         xids, last_xid = self._xids.counts(self.device.uuid), self._xids.last(self.device.uuid)
         spent_ns = calls.spent_ns
-        if len({resident.pid for resident in fields["residents"] or ()}) > 1 and not fields["mig_enabled"]:
+        if is_shared:
             self._due_s = self._gpm.plan()
         if migs and not self._mig_samples:
             migs = self._plan_mig_samples(migs, fields["power_mw"])

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpuledger.ledger.rows import Row, Work
-from gpuledger.model import Reading
-from gpuledger.shares.fingerprint import Activities, activities, relative_clock
+from gpuledger.model import Reading, Slot
+from gpuledger.shares.units import activities, relative_clock
 
 QUIET_NS = 50_000_000
 """An interval shorter than this is not used to learn the power of a GPU at rest."""
+
+
+class ObservedSlot(NamedTuple):
+    """A part of an interval."""
+
+    slot: Slot
+    clock: float
+    """SM clock relative to its highest value."""
+    end_ns: int
 
 
 @dataclass(slots=True)
@@ -56,15 +66,10 @@ class Interval:
     """Whether the next tick will have the activity that the last one lacks."""
     mig_measured_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the activity, by MIG instance."""
-    activity_s: list[float] = field(default_factory=list)
-    """Activity of each unit of the GPU x seconds."""
     activity_measured_s: float = 0.0
-    clock_s: float = 0.0
-    """SM clock relative to its highest value x seconds, while activity was measured."""
-    slots: list[Activities] = field(default_factory=list)
-    """Activity of the GPU in parts of the interval of about 0.2 s."""
-    slot_ends: list[tuple[int, int | None]] = field(default_factory=list)
-    """Time and power (mW) at the end of each slot."""
+    """How long the activity of the GPU was measured."""
+    slots: list[ObservedSlot] = field(default_factory=list)
+    """Parts of the interval of about 0.2 s."""
     sampled_ns: dict[int, int] = field(default_factory=dict)
     """Time of the last sample of each process, by pid."""
 
@@ -109,18 +114,14 @@ class Interval:
             }
 
     def _observe_activity(self, reading: Reading, seconds: float, now_ns: int) -> None:
-        clocks = [relative_clock(reading, slot.sm_clock_mhz) for slot in reading.slots] or [relative_clock(reading)]
-        clock = sum(clocks) / len(clocks)
-        activity = activities(reading.activity, clock)
-        if activity is None or seconds <= 0:
-            return
-        sums = self.activity_s or [0.0] * len(activity)
-        self.activity_s = [old + new * seconds for old, new in zip(sums, activity, strict=True)]
-        self.activity_measured_s += seconds
-        self.clock_s += clock * seconds
-        for slot, slot_clock in zip(reading.slots, clocks, strict=False):  # without slots there is the tick's clock
-            self.slots.append(activities(slot.activity, slot_clock) or activity)
-            self.slot_ends.append((now_ns - slot.ended_ms * 1_000_000, slot.power_mw))
+        slots = reading.slots or (() if reading.activity is None else (Slot(reading.activity),))
+        clocks = [relative_clock(reading, slot.sm_clock_mhz) for slot in slots]
+        self.slots += [
+            ObservedSlot(slot, clock, now_ns - slot.ended_ms * 1_000_000)
+            for slot, clock in zip(slots, clocks, strict=True)
+        ]
+        if reading.activity is not None:
+            self.activity_measured_s += max(0.0, seconds)
 
     def _observe_mig(self, mig: Reading, clock: float, elapsed_ns: int) -> None:
         uuid, multiprocessors = mig.device.uuid, mig.device.multiprocessors
@@ -151,17 +152,7 @@ class Interval:
         """Drop the processes of an interval that is too long to be split; this bounds its memory."""
         self.at_start, self.failed = None, True
         self.rows, self.busy_ns, self.unlisted = set(), {}, set()
-        self.slots, self.slot_ends, self.sampled_ns = [], [], {}
-
-    def activities(self, elapsed_s: float) -> Activities | None:
-        """Mean activity of each unit; None if it was measured for less than 80 % of the interval."""
-        if self.activity_measured_s < 0.8 * elapsed_s:
-            return None
-        return tuple(amount / self.activity_measured_s for amount in self.activity_s)
-
-    def clock(self) -> float:
-        """Mean SM clock relative to its highest value."""
-        return self.clock_s / self.activity_measured_s if self.activity_measured_s else 1.0
+        self.slots, self.sampled_ns = [], {}
 
     def has_worked(self, present: frozenset[Row] | None) -> bool:
         """Whether a process worked while none came or left."""

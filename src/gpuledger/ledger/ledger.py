@@ -101,7 +101,7 @@ class Ledger:
             since_ns=interval.start_ns,
             open_mj=interval.energy_mj,
             alone=_alone(interval, numbers),
-            parked_power_mw=self._parked.learned_mw(self._state.meter.limit_mw),
+            parked_power_mw=self._parked.learned_mw(),
         )
 
     def resume(self, state: LedgerState, alone: Row | None) -> None:
@@ -170,7 +170,7 @@ class Ledger:
         elapsed_ns, state = now_ns - interval.start_ns, self._state
         limit_mw = state.meter.limit_mw
         self._learn_rest(interval, reading, present, elapsed_ns)
-        parked_mw, self._parked_source = self._parked.best(reading.device.name, limit_mw)
+        parked_mw, self._parked_source = self._parked.best(reading.device.name, limit_mw, state.idle_power_mw)
         state.parked_power_mw = parked_mw
         shares = self._sharing.close(interval, present, now_ns, parked_mw or 0, limit_mw)
         errors = shares.errors if shares is not None and not self._policy.strict else {}
@@ -218,7 +218,7 @@ class Ledger:
             else:
                 self._state.idle_power_mw = resting_power(self._state.idle_power_mw, power_mw, elapsed_ns)
         elif interval.has_worked(present) and elapsed_ns >= SHARED_NS:
-            self._parked.work(interval.activities(elapsed_ns / 1e9), mean_mw, elapsed_ns / 1e9)
+            self._parked.work(mean_mw, elapsed_ns / 1e9)
 
     def _add(self, accounts: Split) -> Booked:
         state = self._state

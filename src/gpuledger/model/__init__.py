@@ -50,7 +50,6 @@ from gpuledger.model.tick import DcgmStats as DcgmStats
 from gpuledger.model.tick import Health as Health
 from gpuledger.model.tick import JournalHealth as JournalHealth
 from gpuledger.model.tick import Learned as Learned
-from gpuledger.model.tick import LearnedBehaviour as LearnedBehaviour
 from gpuledger.model.tick import OtlpHealth as OtlpHealth
 from gpuledger.model.tick import ProcessUse as ProcessUse
 from gpuledger.model.tick import Stage as Stage

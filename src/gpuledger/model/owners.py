@@ -28,6 +28,8 @@ class Facts:
     """Its pid inside its container, if different."""
     mps_server: str = ""
     """MPS_OF_ROOT or MPS_OF_USER if it has the name of an MPS server, which any process can choose; else empty."""
+    program: str = ""
+    """Hash of the executable and of its script or module; a command line is never shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,15 +81,17 @@ class ActivityPart:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Activity in a part of a tick, about 0.2 s."""
+    """A part of a tick, about 0.2 s: its activity, or without GPM its utilization and mean power."""
 
     activity: Activity
     sm_clock_mhz: int | None = None
     """At its end."""
     power_mw: int | None = None
-    """At its end."""
+    """Mean; only without GPM."""
     ended_ms: int = 0
     """How long before the reading it ended."""
+    utilization_pct: int | None = None
+    memory_utilization_pct: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ class Account:
     parked_power_mw: int | None = None
     """Power with only waiting processes on the GPU."""
     parked_power_source: str = ""
-    """`measured`, `fitted`, `earlier` (from the journal) or `model` (usual for the GPU model)."""
+    """`measured`, `earlier` (from the journal) or `model` (usual for the GPU model)."""
     checked_counter_mj: int = 0
     """Energy by counter in the ticks of the cross-check."""
     checked_power_mj: int = 0
@@ -271,7 +273,7 @@ class Reading:
     activity_outdated: bool = False
     """Whether power or processes have changed since; a later reading has the new activity."""
     slots: tuple[Slot, ...] = ()
-    """Equal parts of the time since the previous reading; only while a GPU is shared."""
+    """Parts of the time since the previous reading, about equally long; only while a GPU is shared."""
     xids: Labelled = field(default=(), metadata=COUNTER)
     last_xid: int | None = None
     residents: tuple[Resident, ...] | None = None

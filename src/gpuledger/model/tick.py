@@ -163,24 +163,17 @@ class AllocationUse:
 
 
 @dataclass(frozen=True, slots=True)
-class LearnedBehaviour:
-    """One mode of operation of a workload, learned while it had a GPU to itself."""
-
-    seconds: float
-    """Observed time, with exponential decay."""
-    power_mw: int
-    """Power above parked power while on the compute engine."""
-    activity: tuple[tuple[str, float], ...]
-    """Activity of each unit of the GPU while on the compute engine, from 0 to 1."""
-
-
-@dataclass(frozen=True, slots=True)
 class Learned:
-    """The fingerprint of a workload."""
+    """The fingerprint of a workload: what it does per second on the compute engine."""
 
     workload: tuple[tuple[str, str], ...]
     """Names and values that identify the workload."""
-    behaviours: tuple[LearnedBehaviour, ...]
+    seconds: float
+    """Weight of the observations, in seconds."""
+    power_ratio: float
+    """Power above parked power, relative to the power limit."""
+    activity: tuple[tuple[str, float], ...]
+    """Activity of each unit of the GPU, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,66 +1,46 @@
 """The activity of each process: its part of the activity of its device.
 
-a_iu = t_i s_iu is the estimated activity of process i in unit u: t_i is the part of the time in which it has the
-compute engine, s_iu its fingerprint. Strangers, which have none, get the activity that the known processes leave, in
-proportion to their time. Only the proportions are used, so that all parts add up to the measured activity.
+a_iu = x_i s_iu is the estimated activity of process i in unit u: x_i is its time on the compute engine, s_iu the
+activity of its program. Only the proportions are used, so that all parts add up to the measured activity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from math import sqrt
-from operator import add, attrgetter
+from operator import attrgetter
 
 from gpuledger.ledger.interval import Interval
 from gpuledger.ledger.rows import ActivityShare, Proportions, Row
 from gpuledger.ledger.split import mps
 from gpuledger.model import DIVIDED, ActivityPart, Percentages, Reading
-from gpuledger.shares.fingerprint import UNITS, Activities
 
 NOTHING: Proportions = (0.0,) * len(DIVIDED)
 EVERYTHING: Proportions = (1.0,) * len(DIVIDED)
-NO_UNITS: Percentages = (None,) * len(UNITS)
+NO_UNITS: Percentages = (None,) * (len(DIVIDED) - 1)
+
+SM, INTEGER = 0, DIVIDED.index("integer_pct") - 1
+"""Integer activity is divided like that of the SMs."""
 
 _divided = attrgetter(*DIVIDED)
 
 
-@dataclass(slots=True)
-class Mixture:
-    """The time and activity of the processes that share a device, as estimated."""
-
-    engine: dict[Row, float] = field(default_factory=dict)
-    """Part of the time on the compute engine."""
-    units: dict[Row, list[float]] = field(default_factory=dict)
-    """Activity of the known processes; all others are strangers."""
-
-    def add(self, row: Row, shape: Sequence[float], amount: float) -> None:
-        """Add a known process that had the engine for a part of the time, with this activity meanwhile."""
-        units = [amount * unit for unit in shape]
-        earlier = self.units.get(row)
-        self.engine[row] = self.engine.get(row, 0.0) + amount
-        self.units[row] = units if earlier is None else list(map(add, earlier, units))
-
-    def proportions(self, observed: Activities) -> dict[Row, Proportions]:
-        """The share of each process. Strangers get what known processes leave of the observed activity.
-
-        A unit without any activity is divided by time.
-        """
-        total = sum(self.engine.values())
-        if not total:
-            return {}
-        known = [sum(unit) for unit in zip(*self.units.values(), strict=True)] or [0.0] * len(observed)
-        wholes, rest = known, [0.0] * len(known)
-        strangers = sum([time for row, time in self.engine.items() if row not in self.units]) / total
-        if strangers:
-            wholes = list(map(max, known, observed))
-            rest = [(whole - sum_) / strangers for whole, sum_ in zip(wholes, known, strict=True)]
-        result: dict[Row, Proportions] = {}
-        for row, seconds in self.engine.items():
-            time = seconds / total
-            parts = self.units.get(row) or [left * time for left in rest]
-            result[row] = (time, *[x / whole if whole else time for x, whole in zip(parts, wholes, strict=True)])
-        return result
+def proportions(
+    rows: Sequence[Row], times: Sequence[float], activities: Sequence[Sequence[float]]
+) -> dict[Row, Proportions]:
+    """The share of each process in time and in each unit; a unit without activity is divided by time."""
+    times = [max(0.0, time) for time in times]
+    total = sum(times)
+    if not total:
+        return {}
+    wholes = [sum(unit) for unit in zip(*activities, strict=True)]
+    result: dict[Row, Proportions] = {}
+    for row, time, units in zip(rows, times, activities, strict=True):
+        own = time / total
+        parts = [unit / whole if whole else own for unit, whole in zip(units, wholes, strict=True)]
+        parts.insert(INTEGER, parts[SM])
+        result[row] = (own, *parts)
+    return result
 
 
 def equal_proportions(rows: Sequence[Row]) -> dict[Row, Proportions]:

@@ -1,238 +1,180 @@
-"""Fingerprints: the activity and power of a process, or of its workload, while it has a GPU to itself.
-
-All values are relative to the time on the compute engine, so that they do not depend on how often a process pauses.
-"""
+"""Fingerprints: what is known of a process per second on the compute engine, and an LRU of those of workloads."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from operator import attrgetter, mul, sub
-from weakref import WeakKeyDictionary
+from dataclasses import dataclass, field, replace
+from math import exp
 
 from gpuledger.ledger.rows import Row
-from gpuledger.model import DIVIDED, Activity, Device, Facts, Labelled, Learned, LearnedBehaviour, Owner, Reading
+from gpuledger.model import Device, Facts, Learned, Owner
+from gpuledger.shares.units import ALL_UNITS, POPULATIONS, UNITS, Population, Units
 
-UNITS = DIVIDED[1:]
-"""The compared activities. Not `graphics_pct`: it also counts an idle context on the engine."""
-UNIT_NAMES = tuple(unit.removesuffix("_pct") for unit in UNITS)
-CLOCKED = len(UNITS) - 1
-"""All units but DRAM are counted in cycles of the SM clock, which falls at the power limit."""
-HALF_LIFE_S = 600.0
-"""Half-life of learned values, in seconds of learning."""
-RELIABLE_S = 1.5
-"""A behaviour observed for less time is not used."""
-NEW_DISTANCE = 0.1
-"""Minimum `distance` of a new behaviour from all known ones: 18 degrees."""
-MOST_BEHAVIOURS = 3
+LEARN_S = 300.0
+"""Time constant of what is learned."""
+
+NOISE = 0.3
+"""A program varies by this much around its mean, in standard deviations of all programs."""
+NEW_S = 0.1
+"""Odds that a program does something new: NEW_S to the seconds it was observed."""
+USUAL = 0.25
+"""Largest variance of what a program does while it does nothing new: half a standard deviation of all programs."""
+INHERITED_S = 60.0
+"""Most weight that a process inherits from its workload, so that a minute of new observations outweighs it."""
+KEPT = 0.05
+"""Least weight of a fingerprint that is kept for its workload."""
+LEAST_DUTY_S = 0.15
+"""Time on the engine while alone from which on the duty is known."""
 MOST_WORKLOADS = 1000
 """Size of the LRU of workload fingerprints."""
-RESTORED_S = 60.0
-"""Most seconds of a restored behaviour, so that a minute of new observations outweighs it."""
 LABELS = (
-    "gpu_model", "process_name", "container", "image", "namespace", "workload_kind", "workload_name", "unit", "uid",
+    "gpu_model", "process_name", "program", "container", "image", "namespace", "workload_kind", "workload_name", "unit",
+    "uid", "job", "signals",
 )  # fmt: skip
 """Names of the labels that identify a workload, in their order."""
 
-Activities = tuple[float, ...]
-"""Activity of each of UNITS, from 0 to 1."""
 Workload = tuple[tuple[str, str], ...]
 """Labels that identify a workload, in the order of LABELS and without empty values."""
-
-_units = attrgetter(*UNITS)
-
-
-def activities(activity: Activity | None, clock: float) -> Activities | None:
-    """Activity of each unit, scaled to the highest SM clock; None without GPM.
-
-    Without the scaling, the activity of a process would depend on the power limit, at which clocks fall.
-    """
-    if activity is None or activity.sm_pct is None:
-        return None
-    units = [(pct or 0.0) / 100 for pct in _units(activity)]
-    units[:CLOCKED] = [unit * clock for unit in units[:CLOCKED]]
-    return tuple(units)
+TUNED = ("LEARN_S", "NOISE", "NEW_S", "USUAL", "LEAST_DUTY_S")
+"""Constants with a row in `bench.sensitivity`."""
 
 
-def largest_difference(a: Activities, b: Activities) -> float:
-    """Between two activities, over all units."""
-    return float(max(map(abs, map(sub, a, b))))
-
-
-def relative_clock(reading: Reading, clock_mhz: int | None = None) -> float:
-    """The SM clock, or a given clock, relative to its highest value; 1 if unknown."""
-    clock_mhz = clock_mhz or _sm_clock(reading.clocks_mhz)
-    highest_mhz = _sm_clock(reading.max_clocks_mhz)
-    return clock_mhz / highest_mhz if clock_mhz and highest_mhz else 1.0
-
-
-def _sm_clock(clocks_mhz: Labelled) -> int | None:
-    return next((mhz for name, mhz in clocks_mhz if name == "sm"), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """An interval in which only one process worked."""
-
-    activities: Activities
-    seconds: float
-    engine_s: float
-    """Time on the compute engine."""
-    joules: float
-    """Above parked power."""
-    clock: float = 1.0
-    """SM clock relative to its highest value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """The means of a behaviour, relative to the time on the compute engine."""
-
-    shape: Activities
-    """Activity while on the compute engine; empty if unknown."""
-    watts: float
-    """Power above parked power while on the compute engine."""
-    clock: float = 1.0
-    """SM clock relative to its highest value."""
-    seconds: float = 0.0
-    """How long it was observed."""
-    variance: float = 0.0
-    """Relative variance of the shape."""
-
-
-@dataclass(slots=True)
-class Behaviour:
-    """One mode of operation of a process, such as training or evaluation: sums with exponential decay."""
-
-    seconds: float = 0.0
-    engine_s: float = 0.0
-    """Time on the compute engine."""
-    joules: float = 0.0
-    """Above parked power."""
-    clock_s: float = 0.0
-    """Relative SM clock x seconds."""
-    activity_s: list[float] = field(default_factory=lambda: [0.0] * len(UNITS))
-    spread: float = 0.0
-    """Mean of `distance` over the observed intervals."""
-
-    def distance(self, observed: Activities) -> float:
-        """1 - cos^2 of the angle between two activities: 0 if they differ only in strength, 1 if orthogonal."""
-        dot = sum(map(mul, observed, self.activity_s))
-        norms = sum(map(mul, observed, observed)) * sum(map(mul, self.activity_s, self.activity_s))
-        return max(0.0, 1 - dot * dot / norms) if norms else 1.0
-
-    def learn(self, alone: Alone) -> None:
-        """Add one interval; weights halve every HALF_LIFE_S."""
-        distance = self.distance(alone.activities) if self.seconds else 0.0
-        decay = 0.5 ** (alone.seconds / HALF_LIFE_S)
-        self.seconds = self.seconds * decay + alone.seconds
-        self.engine_s = self.engine_s * decay + alone.engine_s
-        self.joules = self.joules * decay + max(0.0, alone.joules)
-        self.clock_s = self.clock_s * decay + alone.clock * alone.seconds
-        amounts = zip(self.activity_s, alone.activities, strict=True)
-        self.activity_s = [old * decay + new * alone.seconds for old, new in amounts]
-        self.spread += (distance - self.spread) * alone.seconds / self.seconds
-
-    def means(self) -> Means:
-        """The observed means; their variance is larger while there are few observations."""
-        return Means(
-            shape=tuple([amount / self.engine_s for amount in self.activity_s]),
-            watts=self.joules / self.engine_s,
-            clock=self.clock_s / self.seconds,
-            seconds=self.seconds,
-            variance=self.spread + 0.1 / self.seconds,
-        )
-
-    def cap(self, most_s: float) -> None:
-        """Reduce the weight of the observations to that of `most_s` seconds; the means do not change."""
-        if self.seconds > most_s:
-            factor = most_s / self.seconds
-            self.seconds = most_s
-            self.engine_s *= factor
-            self.joules *= factor
-            self.clock_s *= factor
-            self.activity_s = [amount * factor for amount in self.activity_s]
-
-    def copy(self) -> Behaviour:
-        """A copy that later observations do not change."""
-        return Behaviour(self.seconds, self.engine_s, self.joules, self.clock_s, list(self.activity_s), self.spread)
+def _zeros() -> Units:
+    return [0.0] * len(ALL_UNITS)
 
 
 @dataclass(slots=True)
 class Fingerprint:
-    """The behaviours of a process or workload."""
+    """The sums of a least-squares problem of one process, with exponential decay."""
 
-    behaviours: list[Behaviour] = field(default_factory=list)
-    peak: float = 0.0
-    """Largest part of an interval in which it had the compute engine while alone."""
-    _reliable: tuple[Means, ...] | None = field(default=None, compare=False, repr=False)
-    """Cache: estimates use it in every tick, and it rarely changes."""
+    weight: float = 0.0
+    """sum w x^2: x is the time on the engine, w the weight of a slot."""
+    alone_s: float = 0.0
+    """The part of `weight` that was learned while alone."""
+    moments: Units = field(default_factory=_zeros)
+    """sum w x y: y is the activity and power of the GPU."""
+    deviations: Units = field(default_factory=_zeros)
+    """sum w x^2 (y / x - phi)^2"""
+    seconds: float = 0.0
+    """sum w x^2 of the slots in `deviations`."""
+    duty_s: float = 0.0
+    """Time on the engine while alone: sum x."""
+    duty2_s: float = 0.0
+    """sum x^2"""
+    recent: float = 0.0
+    """Mean part of the time on the engine, by the samples of the last half minute."""
+    doubt: float = 0.0
+    """Log likelihood ratio of the last intervals that it does something new."""
 
-    def learn(self, alone: Alone) -> None:
-        """Add an interval to the nearest behaviour, or start a new one in place of the least observed."""
-        nearest = min(self.behaviours, key=lambda behaviour: behaviour.distance(alone.activities), default=None)
-        if nearest is None or nearest.distance(alone.activities) > NEW_DISTANCE:
-            if len(self.behaviours) == MOST_BEHAVIOURS:
-                self.behaviours.remove(min(self.behaviours, key=lambda behaviour: behaviour.seconds))
-            nearest = Behaviour()
-            self.behaviours.append(nearest)
-        nearest.learn(alone)
-        self._reliable = None
-        self.peak = max(self.peak * 0.5 ** (alone.seconds / HALF_LIFE_S), min(1.0, alone.engine_s / alone.seconds))
+    def fade(self, decay: float) -> None:
+        """Reduce the weight of what was learned."""
+        self.weight *= decay
+        self.alone_s *= decay
+        self.seconds *= decay
+        self.moments = [moment * decay for moment in self.moments]
+        self.deviations = [deviation * decay for deviation in self.deviations]
 
-    def cap(self, most_s: float) -> None:
-        """Reduce the weight of the observations of each behaviour to that of `most_s` seconds."""
-        for behaviour in self.behaviours:
-            behaviour.cap(most_s)
-        self._reliable = None
+    def forget(self) -> None:
+        """Start again."""
+        self.fade(0.0)
+        self.duty_s = self.duty2_s = self.doubt = 0.0
 
-    def copy(self) -> Fingerprint:
-        """A copy that later observations do not change."""
-        return Fingerprint([behaviour.copy() for behaviour in self.behaviours], self.peak)
+    def learn(self, time: float, observed: Units, weight: float, *, is_alone: bool) -> None:
+        """Add slots in which the process had the engine for a part of the time."""
+        step = weight * time
+        self.weight += step * time
+        if is_alone:
+            self.alone_s += step * time
+        self.moments = [moment + step * unit for moment, unit in zip(self.moments, observed, strict=True)]
 
-    def demand(self) -> float:
-        """Mean part of the time in which it had the compute engine while alone."""
-        return min(1.0, sum(b.engine_s for b in self.behaviours) / sum(b.seconds for b in self.behaviours))
+    def deviate(
+        self, time: float, residuals: Units, totals: Units, variances: Units, *, weight: float, repeated: float
+    ) -> None:
+        """Add to the spread, as often as `repeated`.
 
-    def reliable(self) -> tuple[Means, ...]:
-        """The behaviours observed for at least RELIABLE_S; the same tuple until they change."""
-        if self._reliable is None:
-            self._reliable = tuple(
-                behaviour.means() for behaviour in self.behaviours if behaviour.seconds >= RELIABLE_S
-            )
-        return self._reliable
+        Of a residual r with variance `totals`, k r is that of the process, k = x V / totals.
+        """
+        amount = weight * time * time
+        before = max(NOISE**2, NOISE**2 + self.weight - amount)
+        self.seconds += repeated * amount
+        amount *= repeated * before / (before + amount)  # Welford: the mean moves with the observation
+        gains = [time * variance / total for variance, total in zip(variances, totals, strict=True)]
+        self.deviations = [
+            sum_ + amount * ((gain * residual) ** 2 + variance * (1 - time * gain))
+            for sum_, gain, residual, variance in zip(self.deviations, gains, residuals, variances, strict=True)
+        ]
+
+    def work_alone(self, engine: float, seconds: float) -> None:
+        """Learn which part of the engine the process uses while no other process works."""
+        decay = exp(-seconds / LEARN_S)
+        self.duty_s = self.duty_s * decay + engine * seconds
+        self.duty2_s = self.duty2_s * decay + engine * engine * seconds
+
+    def cap(self) -> float:
+        """Largest part of the engine: sum x^2 / sum x while alone, so that loading and pauses hardly count."""
+        return 1.0 if self.duty_s < LEAST_DUTY_S else min(1.0, self.duty2_s / self.duty_s)
+
+    def variance(self, phi: Units, mean_variance: float) -> Units:
+        """Variance of what the program does: var(phi) + (NEW_S (1 + phi^2) + deviations) / (NEW_S + seconds)."""
+        seconds = NEW_S + self.seconds
+        return [
+            mean_variance + (NEW_S * (1 + unit * unit) + deviation) / seconds
+            for unit, deviation in zip(phi, self.deviations, strict=True)
+        ]
+
+    def phi(self) -> Units:
+        """The program as learned while alone: sum w x y / (sum w x^2 + NOISE^2)."""
+        return [moment / (self.weight + NOISE**2) for moment in self.moments]
+
+    def usual_variance(self) -> Units:
+        """Variance of what the program does while it does nothing new."""
+        mean_variance = NOISE**2 / (self.weight + NOISE**2)
+        return [min(USUAL, mean_variance + deviation / max(1.0, self.seconds)) for deviation in self.deviations]
+
+    def copy(self, most_s: float = float("inf")) -> Fingerprint:
+        """A copy with the weight of at most this many seconds."""
+        copy = replace(self, doubt=0.0, recent=0.0)
+        if self.weight > most_s:
+            copy.fade(most_s / self.weight)
+        return copy
 
 
 class Fingerprints:
-    """Fingerprints of processes, and an LRU of workload fingerprints that outlive them."""
+    """LRU of workload fingerprints, which outlive processes."""
 
     def __init__(self) -> None:
-        self._processes: WeakKeyDictionary[Row, Fingerprint] = WeakKeyDictionary()
         self._workloads: OrderedDict[Workload, Fingerprint] = OrderedDict()
         self._learned: dict[Workload, Learned] = {}
         self.revision = 0
-        """Increases with every observation of a workload."""
+        """Increases with every change."""
 
-    def learn(self, row: Row, alone: Alone) -> None:
-        """Add an interval in which only this process worked."""
-        self._processes.setdefault(row, Fingerprint()).learn(alone)
-        workload = workload_of(row.device, row.facts, row.owner)
-        if workload is None:
-            return
-        fingerprint = self._workloads.get(workload) or Fingerprint()
-        fingerprint.learn(alone)
-        self.revision += 1
-        self._put(workload, fingerprint)
+    def of(self, row: Row, population: Population) -> Fingerprint:
+        """The fingerprint of a new process: that of its workload, or one without knowledge."""
+        workload = workload_of(row.device, row.facts, row.owner, population.signals)
+        known = self._workloads.get(workload) if workload is not None else None
+        return Fingerprint() if known is None else known.copy(INHERITED_S)
+
+    def keep(self, row: Row, population: Population, fingerprint: Fingerprint) -> None:
+        """Keep what was learned of a process for its workload."""
+        workload = workload_of(row.device, row.facts, row.owner, population.signals)
+        if workload is not None and fingerprint.weight >= KEPT:
+            self._put(workload, fingerprint.copy())
+            self.revision += 1
 
     def _put(self, workload: Workload, fingerprint: Fingerprint) -> None:
         """Make a workload the most recently learned one."""
         self._workloads[workload] = fingerprint
         self._workloads.move_to_end(workload)
-        behaviours = tuple(_learned(behaviour) for behaviour in fingerprint.behaviours)
-        self._learned[workload] = Learned(workload=workload, behaviours=behaviours)
+        self._learned[workload] = _learned(workload, fingerprint)
         if len(self._workloads) > MOST_WORKLOADS:
-            del self._learned[self._workloads.popitem(last=False)[0]]
+            self._evict()
+
+    def _evict(self) -> None:
+        """Drop the least recently learned workload of the tenant that has most: a process can rename itself."""
+        (tenant, _), *_ = Counter(map(_tenant_of, self._workloads)).most_common(1)
+        evicted = next(workload for workload in self._workloads if _tenant_of(workload) == tenant)
+        del self._workloads[evicted], self._learned[evicted]
 
     def snapshot(self) -> list[tuple[Workload, Fingerprint]]:
         """A copy of the workload fingerprints, the least recently learned first."""
@@ -241,44 +183,52 @@ class Fingerprints:
     def restore(self, workloads: Iterable[tuple[Workload, Fingerprint]]) -> None:
         """Add fingerprints that were learned before a restart, the least recently learned first."""
         for workload, fingerprint in workloads:
-            fingerprint.cap(RESTORED_S)
             self._put(workload, fingerprint)
-
-    def get(self, row: Row) -> Fingerprint | None:
-        """The fingerprint of a process, or else that of its workload; None if neither is reliable."""
-        fingerprint = self._processes.get(row)
-        if fingerprint is None or not fingerprint.reliable():
-            workload = workload_of(row.device, row.facts, row.owner)
-            fingerprint = self._workloads.get(workload) if workload is not None else None
-        return fingerprint if fingerprint is not None and fingerprint.reliable() else None
 
     def learned(self) -> tuple[Learned, ...]:
         """All workload fingerprints. Cached, because every tick contains them."""
         return tuple(self._learned.values())
 
 
-def workload_of(device: Device, facts: Facts | None, owner: Owner) -> Workload | None:
-    """The key of a workload: GPU model and program, with image and pod template, or with systemd unit and user.
+def _learned(workload: Workload, fingerprint: Fingerprint) -> Learned:
+    """A fingerprint as shown."""
+    population = population_of(workload)
+    phi = population.bounded(fingerprint.phi())
+    return Learned(
+        workload=workload,
+        seconds=round(fingerprint.weight, 1),
+        power_ratio=round(population.power(phi), 4),
+        activity=tuple((name, round(unit, 4)) for name, unit in zip(UNITS, population.activity(phi), strict=True)),
+    )
 
-    None if the program is unknown.
+
+def population_of(workload: Workload) -> Population:
+    """The population with which a workload was compared."""
+    return POPULATIONS[dict(workload).get("signals", "")]
+
+
+def _tenant_of(workload: Workload) -> str:
+    """The namespace, the user of a host process, or else the container."""
+    labels = dict(workload)
+    return labels.get("namespace") or labels.get("uid") or labels.get("container", "")
+
+
+def workload_of(device: Device, facts: Facts | None, owner: Owner, signals: str = "") -> Workload | None:
+    """The key of a workload: GPU model and program, with image and pod template, or with systemd unit, user and job.
+
+    The program is the executable with its script or module; without it, all Python programs of a user would be one.
+    None if the program is unknown, or only the id of its container is: other tenants may have containers like it.
     """
     name = facts.name if facts is not None else ""
-    labels = [("gpu_model", device.name), ("process_name", name), ("container", owner.container)]
+    program = facts.program if facts is not None else ""
+    labels = [("gpu_model", device.name), ("process_name", name), ("program", program)]
     if owner.image or owner.workload_name:
-        labels += [("image", owner.image), ("namespace", owner.namespace)]
+        labels += [("container", owner.container), ("image", owner.image), ("namespace", owner.namespace)]
         labels += [("workload_kind", owner.workload_kind), ("workload_name", owner.workload_name)]
-    elif name:
+    elif name and not owner.container_id and not owner.pod_uid:
         uid = None if facts is None else facts.uid
         labels += [("unit", owner.unit), ("uid", "" if uid is None else str(uid))]
     else:
         return None
+    labels += [("job", owner.job), ("signals", signals)]
     return tuple((label, value) for label, value in labels if value)
-
-
-def _learned(behaviour: Behaviour) -> LearnedBehaviour:
-    means = behaviour.means()
-    return LearnedBehaviour(
-        seconds=round(means.seconds, 1),
-        power_mw=round(means.watts * 1000),
-        activity=tuple((name, round(amount, 4)) for name, amount in zip(UNIT_NAMES, means.shape, strict=True)),
-    )

@@ -7,108 +7,130 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass, replace
+from math import sqrt
 
 from gpuledger.errors import JournalError
 from gpuledger.shares.fingerprint import (
     LABELS,
-    MOST_BEHAVIOURS,
+    LEARN_S,
     MOST_WORKLOADS,
-    UNIT_NAMES,
-    Behaviour,
+    NOISE,
     Fingerprint,
     Workload,
+    population_of,
 )
+from gpuledger.shares.units import POPULATIONS, UNITS
 from gpuledger.storage.codec import fields_of, parse, plain, record
 from gpuledger.storage.journal import check_header, unzipped, zipped
 
-VERSION = 1
+VERSION = 2
 LARGEST_BYTES = 1 << 22
 """Limit of the unpacked size, for writing and reading. A workload takes about 1 kB."""
 LONGEST_LABEL = 512
 """Characters. The longest label is the name of an image with its tag and digest."""
-HEAD = f'{{"gpuledger":"fingerprints","version":{VERSION},"workloads":['
+FILE, EXPORT = "fingerprints", "fingerprints export"
+HEAD = f'{{"gpuledger":"{FILE}","version":{VERSION},"workloads":['
 TAIL = "]}"
-EXPORT, EXPORT_VERSION = "fingerprints export", 1
+POWER = "power"
+"""In `spread`: power beyond the usual power of the activity."""
 
-MOST_S = 1e6
-MOST_W = 1e6
-MOST_ACTIVITY = 1e4
-"""Of a unit while on the compute engine. Above 1 if the driver's samples missed most of the time on the engine."""
-LEAST_CLOCK, MOST_CLOCK = 1e-3, 10.0
-LEAST_S = 1e-6
-"""These limits are far from any workload. They ensure that no quotient of damaged numbers is infinite or NaN."""
-
-
-@dataclass(frozen=True, slots=True)
-class BehaviourState:
-    """The sums of a `Behaviour`."""
-
-    seconds: float
-    engine_s: float
-    joules: float
-    clock_s: float
-    spread: float
-    activity_s: tuple[tuple[str, float], ...]
-    """By unit, so that a later version can add units. A unit that is not listed has no activity."""
+MOST_S = 1.1 * LEARN_S
+"""Sums with exponential decay exceed LEARN_S by half an interval, and an interval has at most 10 s."""
+MOST_POWER, MOST_SPREAD = 2.0, 5.0
+"""Far from any workload."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadState:
-    """The fingerprint of a workload."""
+    """The fingerprint of a workload: means per second on the compute engine."""
 
-    labels: Workload
-    peak: float
-    behaviours: tuple[BehaviourState, ...]
+    workload: Mapping[str, str]
+    seconds: float
+    """Time on the compute engine, with exponential decay."""
+    alone_seconds: float
+    spread_seconds: float
+    duty_seconds: float
+    duty: float
+    """Part of the time on the compute engine while alone."""
+    power_ratio: float
+    """Above parked power, relative to the power limit."""
+    activity: Mapping[str, float]
+    """By unit, from 0 to 1."""
+    spread: Mapping[str, float]
+    """Standard deviation of each unit, and of POWER."""
 
     @property
-    def seconds(self) -> float:
-        """Observed time of all behaviours."""
-        return sum(behaviour.seconds for behaviour in self.behaviours)
+    def key(self) -> Workload:
+        """The labels in their order."""
+        return tuple((name, self.workload[name]) for name in LABELS if name in self.workload)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All workload fingerprints."""
+    """All workload fingerprints, the least recently learned first."""
 
     workloads: tuple[WorkloadState, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The result of an import."""
+
+    workloads: list[WorkloadState]
+    """The most recently learned last."""
+    added: int
+    replaced: int
+    left: int
+
+
 def pack(workloads: Iterable[tuple[Workload, Fingerprint]]) -> list[WorkloadState]:
     """The fingerprints as records. Slow enough that the writer of the file calls it, and not the tick."""
-    return [
-        WorkloadState(workload, fingerprint.peak, tuple(map(_packed, fingerprint.behaviours)))
-        for workload, fingerprint in workloads
+    return [_packed(workload, fingerprint) for workload, fingerprint in workloads]
+
+
+def _packed(workload: Workload, known: Fingerprint) -> WorkloadState:
+    population = population_of(workload)
+    phi = population.bounded(known.phi())
+    spread = [
+        sd * sqrt(deviation / known.seconds) if known.seconds else 0.0
+        for sd, deviation in zip(population.sd, known.deviations, strict=True)
     ]
-
-
-def _packed(behaviour: Behaviour) -> BehaviourState:
-    return BehaviourState(
-        seconds=behaviour.seconds,
-        engine_s=behaviour.engine_s,
-        joules=behaviour.joules,
-        clock_s=behaviour.clock_s,
-        spread=behaviour.spread,
-        activity_s=tuple(zip(UNIT_NAMES, behaviour.activity_s, strict=True)),
+    return WorkloadState(
+        workload=dict(workload),
+        seconds=_rounded(known.weight),
+        alone_seconds=_rounded(known.alone_s),
+        spread_seconds=_rounded(known.seconds),
+        duty_seconds=_rounded(known.duty_s),
+        duty=_rounded(known.duty2_s / known.duty_s) if known.duty_s else 0.0,
+        power_ratio=_rounded(population.power(phi)),
+        activity=dict(zip(UNITS, map(_rounded, population.activity(phi)), strict=True)),
+        spread=dict(zip((*UNITS, POWER), map(_rounded, spread), strict=True)),
     )
+
+
+def _rounded(number: float) -> float:
+    """Six significant digits, so that an export of imported fingerprints has the same bytes."""
+    return float(f"{number:.6g}")
 
 
 def unpack(workloads: Iterable[WorkloadState]) -> list[tuple[Workload, Fingerprint]]:
     """The fingerprints."""
-    return [(state.labels, Fingerprint(list(map(_unpacked, state.behaviours)), state.peak)) for state in workloads]
+    return [(state.key, _unpacked(state)) for state in workloads]
 
 
-def _unpacked(state: BehaviourState) -> Behaviour:
-    activity_s = dict(state.activity_s)
-    return Behaviour(
-        seconds=state.seconds,
-        engine_s=state.engine_s,
-        joules=state.joules,
-        clock_s=state.clock_s,
-        activity_s=[activity_s.get(unit, 0.0) for unit in UNIT_NAMES],
-        spread=state.spread,
+def _unpacked(state: WorkloadState) -> Fingerprint:
+    population = population_of(state.key)
+    phi = population.deviations([state.activity.get(unit, 0.0) for unit in UNITS], state.power_ratio, 1.0)
+    spread = [state.spread.get(unit, 0.0) / sd for unit, sd in zip((*UNITS, POWER), population.sd, strict=True)]
+    return Fingerprint(
+        weight=state.seconds,
+        alone_s=state.alone_seconds,
+        moments=[unit * (state.seconds + NOISE**2) for unit in phi],
+        deviations=[unit * unit * state.spread_seconds for unit in spread],
+        seconds=state.spread_seconds,
+        duty_s=state.duty_seconds,
+        duty2_s=state.duty * state.duty_seconds,
     )
 
 
@@ -134,7 +156,7 @@ def decode(data: bytes) -> tuple[WorkloadState, ...]:
     """The fingerprints in a file, the least recently learned first; JournalError if it cannot be used."""
     try:
         fields = parse(unzipped(data, LARGEST_BYTES))
-        check_header(fields, "fingerprints", VERSION, "not a file of gpuledger fingerprints")
+        check_header(fields, FILE, VERSION, "not a file of gpuledger fingerprints")
         workloads = record(State, fields).workloads
         _check(workloads)
     except (ValueError, TypeError) as error:
@@ -142,120 +164,21 @@ def decode(data: bytes) -> tuple[WorkloadState, ...]:
     return workloads
 
 
-def _check(workloads: Sequence[WorkloadState]) -> None:
-    """ValueError if a fingerprint is invalid, or a workload occurs twice."""
-    if len(workloads) > MOST_WORKLOADS:
-        raise ValueError(f"{len(workloads)} workloads, but the limit is {MOST_WORKLOADS}")
-    for workload in workloads:
-        _check_workload(workload)
-    if len({workload.labels for workload in workloads}) != len(workloads):
-        raise ValueError("a workload occurs twice")
-
-
-def _check_workload(workload: WorkloadState) -> None:
-    """ValueError if the labels or the numbers of a fingerprint are invalid."""
-    for name, value in workload.labels:
-        if name not in LABELS:
-            raise ValueError(f"unknown label {name!r}")
-        if not 0 < len(value) <= LONGEST_LABEL:
-            raise ValueError(f"label {name} does not have 1 to {LONGEST_LABEL} characters")
-    positions = [LABELS.index(name) for name, _ in workload.labels]
-    if not positions or any(position >= following for position, following in pairwise(positions)):
-        raise ValueError("the labels are missing, in another order, or occur twice")
-    if not 0 < len(workload.behaviours) <= MOST_BEHAVIOURS:
-        raise ValueError(f"{len(workload.behaviours)} behaviours, but a workload has 1 to {MOST_BEHAVIOURS}")
-    _check_range("peak", workload.peak, 0, 1)
-    for behaviour in workload.behaviours:
-        _check_behaviour(behaviour)
-
-
-def _check_behaviour(behaviour: BehaviourState) -> None:
-    _check_range("seconds", behaviour.seconds, LEAST_S, MOST_S)
-    _check_range("time on the engine", behaviour.engine_s, LEAST_S, MOST_S)
-    _check_range("power", behaviour.joules / behaviour.engine_s, 0, MOST_W)
-    _check_range("clock", behaviour.clock_s / behaviour.seconds, LEAST_CLOCK, MOST_CLOCK)
-    _check_range("spread", behaviour.spread, 0, 1)
-    if len(dict(behaviour.activity_s)) != len(behaviour.activity_s):
-        raise ValueError("a unit occurs twice")
-    for unit, amount in behaviour.activity_s:
-        if unit not in UNIT_NAMES:
-            raise ValueError(f"unknown unit {unit!r}")
-        _check_range(f"activity of {unit}", amount / behaviour.engine_s, 0, MOST_ACTIVITY)
-
-
-def _check_range(name: str, number: float, least: float, most: float) -> None:
-    if not least <= number <= most:  # also refuses NaN
-        raise ValueError(f"{name} is {number:g}, but must be from {least:g} to {most:g}")
-
-
-# The exchange of fingerprints between nodes: means instead of sums
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedBehaviour:
-    """A behaviour in an export."""
-
-    seconds: float
-    power_watts: float
-    """Above parked power, while on the compute engine."""
-    engine_ratio: float
-    """Time on the compute engine divided by `seconds`."""
-    clock_ratio: float
-    """SM clock relative to its highest value."""
-    spread: float
-    activity: Mapping[str, float]
-    """By unit, while on the compute engine."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedWorkload:
-    """A workload in an export."""
-
-    workload: Mapping[str, str]
-    peak: float
-    behaviours: tuple[ExportedBehaviour, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """The result of an import."""
-
-    workloads: list[WorkloadState]
-    """The most recently learned last."""
-    added: int
-    replaced: int
-    left: int
-
-
 def export(workloads: Iterable[WorkloadState]) -> bytes:
     """The fingerprints as JSON, sorted by their labels; equal fingerprints give equal bytes."""
-    fingerprints = [
-        {
-            "workload": dict(workload.labels),
-            "peak": _rounded(workload.peak),
-            "behaviours": [_exported(b) for b in sorted(workload.behaviours, key=lambda b: (-b.seconds, b.joules))],
-        }
-        for workload in sorted(workloads, key=lambda workload: workload.labels)
-    ]
-    whole = {"gpuledger": EXPORT, "version": EXPORT_VERSION, "fingerprints": fingerprints}
+    ordered = sorted(workloads, key=lambda state: state.key)
+    whole = {"gpuledger": EXPORT, "version": VERSION, "workloads": [plain(_ordered(state)) for state in ordered]}
     return (json.dumps(whole, indent=1) + "\n").encode()
 
 
-def _exported(behaviour: BehaviourState) -> dict[str, Any]:
-    activity_s = dict(behaviour.activity_s)
-    return {
-        "seconds": _rounded(behaviour.seconds),
-        "power_watts": _rounded(behaviour.joules / behaviour.engine_s),
-        "engine_ratio": _rounded(behaviour.engine_s / behaviour.seconds),
-        "clock_ratio": _rounded(behaviour.clock_s / behaviour.seconds),
-        "spread": _rounded(behaviour.spread),
-        "activity": {unit: _rounded(activity_s.get(unit, 0.0) / behaviour.engine_s) for unit in UNIT_NAMES},
-    }
-
-
-def _rounded(number: float) -> float:
-    """Six significant digits, so that an export of imported fingerprints has the same bytes."""
-    return float(f"{number:.6g}")
+def _ordered(state: WorkloadState) -> WorkloadState:
+    """The same fingerprint with its labels and units in their order."""
+    return replace(
+        state,
+        workload=dict(state.key),
+        activity={unit: state.activity.get(unit, 0.0) for unit in UNITS},
+        spread={unit: state.spread.get(unit, 0.0) for unit in (*UNITS, POWER)},
+    )
 
 
 def parse_export(data: bytes) -> list[WorkloadState]:
@@ -266,64 +189,81 @@ def parse_export(data: bytes) -> list[WorkloadState]:
         raise ValueError("not UTF-8 text") from None
     fields = parse(text, "the file")
     if "gpuledger" not in fields and "time" in fields:
-        raise ValueError("/api/v1/fingerprints does not contain the time on the compute engine")
+        raise ValueError("/api/v1/fingerprints does not contain the spread of a workload")
     if fields.pop("gpuledger", None) != EXPORT:
         raise ValueError("not an export of gpuledger fingerprints")
     version = fields.pop("version", None)
-    if version != EXPORT_VERSION:
-        raise ValueError(f"format version {version!r}, but this gpuledger reads version {EXPORT_VERSION}")
-    entries = fields.pop("fingerprints", None)
+    if version != VERSION:
+        raise ValueError(f"format version {version!r}, but this gpuledger reads version {VERSION}")
+    entries = fields.pop("workloads", None)
     if not isinstance(entries, list):
-        raise TypeError("fingerprints is not a list")
+        raise TypeError("workloads is not a list")
     if fields:
         raise ValueError(f"unknown field {min(fields)!r}")
     workloads = []
     for number, entry in enumerate(entries, start=1):
         try:
-            workload = _imported(entry)
+            workload = record(WorkloadState, fields_of(entry, "the entry"))
             _check_workload(workload)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"fingerprint {number}: {error}") from None
+            raise ValueError(f"workload {number}: {error}") from None
         workloads.append(workload)
     _check(workloads)
     return workloads
 
 
-def _imported(data: Any) -> WorkloadState:
-    labels = fields_of(fields_of(data, "the entry").get("workload"), "workload")
-    if unknown := set(labels) - set(LABELS):
-        raise ValueError(f"unknown label {min(unknown)!r}")
-    entry = record(ExportedWorkload, data)
-    return WorkloadState(
-        labels=tuple((name, entry.workload[name]) for name in LABELS if name in entry.workload),
-        peak=entry.peak,
-        behaviours=tuple(_imported_behaviour(behaviour) for behaviour in entry.behaviours),
-    )
-
-
-def _imported_behaviour(behaviour: ExportedBehaviour) -> BehaviourState:
-    engine_s = behaviour.engine_ratio * behaviour.seconds
-    return BehaviourState(
-        seconds=behaviour.seconds,
-        engine_s=engine_s,
-        joules=behaviour.power_watts * engine_s,
-        clock_s=behaviour.clock_ratio * behaviour.seconds,
-        spread=behaviour.spread,
-        activity_s=tuple((unit, amount * engine_s) for unit, amount in behaviour.activity.items()),
-    )
-
-
 def merge(known: Sequence[WorkloadState], imported: Iterable[WorkloadState]) -> Merged:
     """Both sets of fingerprints. If a workload is in both, the fingerprint with more seconds is used."""
-    merged = {workload.labels: workload for workload in known}
+    merged = {state.key: state for state in known}
     added = replaced = left = 0
-    for workload in imported:
-        previous = merged.get(workload.labels)
-        if previous is not None and workload.seconds <= previous.seconds:
+    for state in imported:
+        previous = merged.get(state.key)
+        if previous is not None and state.seconds <= previous.seconds:
             left += 1
             continue
         added += previous is None
         replaced += previous is not None
-        merged.pop(workload.labels, None)  # so that it becomes the last one
-        merged[workload.labels] = workload
+        merged.pop(state.key, None)  # so that it becomes the last one
+        merged[state.key] = state
     return Merged(workloads=list(merged.values()), added=added, replaced=replaced, left=left)
+
+
+def _check(workloads: Sequence[WorkloadState]) -> None:
+    """ValueError if a fingerprint is invalid, or a workload occurs twice."""
+    if len(workloads) > MOST_WORKLOADS:
+        raise ValueError(f"{len(workloads)} workloads, but the limit is {MOST_WORKLOADS}")
+    for workload in workloads:
+        _check_workload(workload)
+    if len({workload.key for workload in workloads}) != len(workloads):
+        raise ValueError("a workload occurs twice")
+
+
+def _check_workload(state: WorkloadState) -> None:
+    """ValueError if the labels or the numbers of a fingerprint are invalid."""
+    if not state.workload:
+        raise ValueError("a workload without labels")
+    for name, value in state.workload.items():
+        if name not in LABELS:
+            raise ValueError(f"unknown label {name!r}")
+        if not 0 < len(value) <= LONGEST_LABEL:
+            raise ValueError(f"label {name} does not have 1 to {LONGEST_LABEL} characters")
+    if (signals := state.workload.get("signals", "")) not in POPULATIONS:
+        raise ValueError(f"unknown signals {signals!r}")
+    for name in ("seconds", "alone_seconds", "spread_seconds", "duty_seconds"):
+        _check_range(name, getattr(state, name), MOST_S)
+    _check_range("duty", state.duty, 1.0)
+    _check_range("power_ratio", state.power_ratio, MOST_POWER)
+    _check_units("activity", state.activity, UNITS, 1.0)
+    _check_units("spread", state.spread, (*UNITS, POWER), MOST_SPREAD)
+
+
+def _check_units(name: str, numbers: Mapping[str, float], units: Sequence[str], most: float) -> None:
+    for unit, number in numbers.items():
+        if unit not in units:
+            raise ValueError(f"unknown unit {unit!r}")
+        _check_range(f"{name} of {unit}", number, most)
+
+
+def _check_range(name: str, number: float, most: float) -> None:
+    if not 0 <= number <= most:  # also refuses NaN
+        raise ValueError(f"{name} is {number:g}, but must be from 0 to {most:g}")

@@ -28,18 +28,13 @@ def tick_json(tick: Tick) -> bytes:
 
 
 def learned_json(tick: Tick) -> bytes:
-    """`{"fingerprints": [{"workload": {...}, "behaviours": [{"seconds", "power_watts", "activity": {...}}]}]}`."""
+    """`{"fingerprints": [{"workload": {...}, "seconds", "power_ratio", "activity": {...}}]}`."""
     fingerprints = [
         {
             "workload": dict(learned.workload),
-            "behaviours": [
-                {
-                    "seconds": behaviour.seconds,
-                    "power_watts": behaviour.power_mw / 1000,
-                    "activity": dict(behaviour.activity),
-                }
-                for behaviour in learned.behaviours
-            ],
+            "seconds": learned.seconds,
+            "power_ratio": learned.power_ratio,
+            "activity": dict(learned.activity),
         }
         for learned in tick.learned
     ]

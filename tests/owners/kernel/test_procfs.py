@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
+from gpuledger.model import Facts
 from gpuledger.owners.kernel import procfs as procfs_module
 from gpuledger.owners.kernel.procfs import REREAD_EVERY, TICKS_PER_S, Pidfds, Procfs
 from tests.owners.kernel.fakeproc import BOOT_S, Proc
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -378,3 +382,212 @@ def test_first_thread_that_ended(proc: Proc) -> None:
 
     assert procfs.facts([7])[7].cgroup == "8:pids:/docker/c\n0::/a\n"
     assert (procfs.mapped_gpus(7), procfs.visible_devices(7)) == ((3,), "3")
+
+
+# -- the program of a process
+
+
+def looked_at(pid: int) -> Facts:
+    """A process that was just started: the command line is empty until exec has placed it in memory."""
+    wait_until(lambda: Path(f"/proc/{pid}/cmdline").read_bytes() != b"", 20)
+    facts = Procfs().look(pid, timeout_s=20)
+    assert facts is not None
+    return facts
+
+
+def program_of(folder: Path, *words: str) -> str:
+    """The program of a real Python process with these arguments, in a directory; it waits for its standard input."""
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=folder, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        facts = looked_at(process.pid)
+        process.kill()
+    assert re.fullmatch("[0-9a-f]{8}", facts.program)
+    return facts.program
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two directories with the same two scripts, which are modules, too."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for script in ("train.py", "serve.py"):
+            (tmp_path / name / script).write_text("input()")
+    return tmp_path / "a"
+
+
+def test_a_script_is_the_same_program_whatever_its_arguments(folder: Path) -> None:
+    """Its own arguments, and options of Python before it: with and without a value."""
+    program = program_of(folder, "train.py")
+
+    assert program_of(folder, "train.py", "--lr", "0.1") == program
+    assert program_of(folder, "train.py", "serve.py", "-m", "serve") == program
+    assert program_of(folder, "-u", "train.py") == program
+    assert program_of(folder, "-X", "dev", "train.py") == program
+    assert program_of(folder, "-Xdev", "-W", "ignore", "-B", "train.py", "--lr", "0.1") == program
+
+
+def test_another_program_is_another_one(folder: Path) -> None:
+    """Another script, module, code or interpreter, and a relative script in another directory; all differ."""
+    other = folder.parent / "b"
+    programs = [
+        program_of(folder, "train.py"),
+        program_of(folder, "serve.py"),
+        program_of(other, "train.py"),
+        program_of(folder, "-m", "train"),
+        program_of(folder, "-m", "serve"),
+        program_of(folder, "-c", "input()"),
+        program_of(folder, "-c", "input( )"),
+        program_of(folder),
+        program_of(folder, str(folder / "train.py")),
+    ]
+
+    assert len(set(programs)) == len(programs)
+    assert program_of(folder, "-u", "-m", "train", "serve") == programs[3]
+    assert program_of(folder, "-X", "dev", "-c", "input()", "train.py") == programs[5]
+    assert program_of(other, str(folder / "train.py")) == programs[-1]
+
+
+def test_another_executable_is_another_program(folder: Path) -> None:
+    """Whatever name it gives itself."""
+    script = str(folder / "train.py")
+    copies = [folder / "one", folder / "two"]
+    for copy in copies:
+        copy.write_bytes(Path("/bin/sleep").read_bytes())
+        copy.chmod(0o755)
+    programs = set()
+    for copy in copies:
+        with subprocess.Popen([sys.executable, "60"], executable=copy) as process:
+            facts = looked_at(process.pid)
+            process.kill()
+        programs.add(facts.program)
+
+    assert len(programs) == 2
+    assert program_of(folder, script) not in programs
+
+
+def command(
+    proc: Proc, pid: int, words: bytes, *, exe: str | None = "/usr/bin/python3", cwd: str = "/home/a"
+) -> Procfs:
+    """A process with this command line in a /proc made for the test; without permission to read its executable."""
+    proc.add(pid)
+    folder = proc.root / str(pid)
+    (folder / "cmdline").write_bytes(words)
+    for name, target in (("exe", exe), ("cwd", cwd)):
+        (folder / name).unlink(missing_ok=True)
+        if target is not None:
+            (folder / name).symlink_to(target)
+    return Procfs(proc.root)
+
+
+@pytest.mark.parametrize("words", [b"", None], ids=["empty", "missing"])
+def test_without_a_command_line_there_is_no_program(words: bytes | None, proc: Proc) -> None:
+    """A zombie has none, and a process may have ended; its other facts are known."""
+    procfs = command(proc, 7, words or b"")
+    if words is None:
+        (proc.root / "7" / "cmdline").unlink()
+
+    for _ in range(3):
+        facts = procfs.facts([7])[7]
+        assert (facts.program, facts.name) == ("", "python3")
+
+
+def test_a_command_line_that_may_not_be_read(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without permission there is no program, and the other facts are known."""
+    procfs = command(proc, 7, b"python3\0train.py\0")
+    opened = Procfs._open
+
+    def refuse(procfs: Procfs, name: str) -> FileIO:
+        if name.endswith("cmdline"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(procfs, name)
+
+    monkeypatch.setattr(Procfs, "_open", refuse)
+    facts = procfs.look(7, timeout_s=20)
+
+    assert facts is not None
+    assert (facts.program, facts.name) == ("", "python3")
+
+
+def test_an_executable_that_may_not_be_read(proc: Proc) -> None:
+    """Its name in the command line takes its place."""
+    one, same, other = (
+        command(proc, pid, words, exe=None).look(pid, timeout_s=20)
+        for pid, words in ((7, b"python3\0/a.py\0"), (8, b"python3\0/a.py\0"), (9, b"python4\0/a.py\0"))
+    )
+
+    assert one is not None
+    assert same is not None
+    assert other is not None
+    assert one.program == same.program != other.program != ""
+
+
+@pytest.mark.parametrize("words", [b"\xff\xfe\0\xff.py\0", b"python3", b"\0", b"\0" * 9, b"-\0-m\0", b"x\0" * 20_000])
+def test_any_command_line_is_hashed(words: bytes, proc: Proc) -> None:
+    """Broken UTF-8, no end, empty words, an option without its value, and more words than are read."""
+    facts = command(proc, 7, words).look(7, timeout_s=20)
+
+    assert facts is not None
+    assert re.fullmatch("([0-9a-f]{8})?", facts.program)
+
+
+def test_the_command_line_is_in_no_field(proc: Proc) -> None:
+    """A password in an argument, in code, or in the name of a script."""
+    words = b"python3\0-c\0password = 'hunter2'\0--token=hunter2\0"
+    facts = command(proc, 7, words, exe="/opt/hunter2/python3", cwd="/home/hunter2").look(7, timeout_s=20)
+
+    assert facts is not None
+    assert facts.program
+    assert "hunter2" not in repr(facts)
+    assert "password" not in repr(facts)
+
+
+def test_a_program_is_hashed_once(proc: Proc) -> None:
+    """At the first tick; a script that replaced another one in the same process is another program."""
+    procfs = command(proc, 7, b"bash\0/job.sh\0", exe="/bin/bash")
+    procfs.look(7, timeout_s=20)
+    first = procfs.facts([7])[7]
+    (proc.root / "7" / "cmdline").unlink()
+    assert first.program
+    assert procfs.facts([7])[7] is first
+
+    command(proc, 7, b"python3\0/train.py\0")
+    proc.add(7, name=b"python")
+    procfs.look(7, timeout_s=20)
+
+    assert procfs.facts([7])[7].program not in ("", first.program)
+
+
+def test_the_programs_of_many_processes(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in the first tick; the same script has the same hash."""
+    monkeypatch.setattr(procfs_module, "CMDLINES_S", 20.0)
+    for pid in range(1, 101):
+        command(proc, pid, b"python3\0/train%d.py\0" % (pid // 2))
+
+    facts = Procfs(proc.root).facts(range(1, 101))
+
+    assert len({facts[pid].program for pid in facts}) == 51
+    assert facts[2].program == facts[3].program != facts[4].program
+
+
+def test_a_program_that_blocks_comes_later(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick waits for a moment, and not again; the program of another process is known at once."""
+    monkeypatch.setattr(procfs_module, "CMDLINES_S", 0.01)
+    procfs = command(proc, 7, b"python3\0/a.py\0")
+    command(proc, 8, b"python3\0/b.py\0")
+    procfs.look(8, timeout_s=20)
+    (proc.root / "7" / "cmdline").unlink()
+    os.mkfifo(proc.root / "7" / "cmdline")
+
+    first = procfs.facts([7, 8])
+    assert (first[7].program, bool(first[8].program)) == ("", True)
+    monkeypatch.setattr(procfs_module, "CMDLINES_S", 20.0)
+    began = time.monotonic()
+    assert procfs.facts([7, 8])[7].program == ""
+    assert time.monotonic() - began < 10
+    with (proc.root / "7" / "cmdline").open("wb") as pipe:
+        pipe.write(b"python3\0/a.py\0")
+    procfs.look(7, timeout_s=20)
+
+    assert procfs.facts([7, 8])[7].program not in ("", first[8].program)
+    assert procfs.facts([7, 8])[8] is first[8]

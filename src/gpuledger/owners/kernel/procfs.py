@@ -14,13 +14,15 @@ import re
 import resource
 import select
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
+from zlib import crc32
 
 from gpuledger.model import MPS_OF_ROOT, MPS_OF_USER, Facts, HostUse
 from gpuledger.model.plaintext import plain
+from gpuledger.runtime.deadline import Deadline
 from gpuledger.runtime.threads import Lookups
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -37,6 +39,11 @@ MAPPED_GPU = re.compile(rb"/dev/nvidia(\d+)\b")
 MAPS_CHUNK, MAPS_MAX = 1 << 16, 1 << 26
 VISIBLE = b"NVIDIA_VISIBLE_DEVICES="
 ENVIRON_MAX, VISIBLE_MAX = 1 << 17, 4096
+CMDLINE_MAX = 1 << 14
+CMDLINES_S = 0.05
+"""The most that a tick waits for the command lines of new processes: a process can block reads of its own."""
+WITH_VALUE = (b"-X", b"-W")
+"""Options of Python that take a value."""
 MPS_NAME = "nvidia-cuda-mps"
 """The kernel truncates nvidia-cuda-mps-server and nvidia-cuda-mps-control to 15 characters."""
 MPS_CONTROL = "nvidia-cuda-mps-control"
@@ -59,6 +66,7 @@ class Procfs:
         self._ticks = 0
         self._users: Lookups[int, str] = Lookups("users")
         self._user_changes = 0
+        self._programs: Lookups[tuple[int, int, str], str] = Lookups("programs")
         self._cgroups: dict[str, str] = {}
 
     def facts(self, pids: Iterable[int]) -> dict[int, Facts]:
@@ -86,7 +94,7 @@ class Procfs:
                 continue
             if facts is not None:
                 current[pid] = self._named(facts)
-        self._facts = current
+        self._facts = current = self._with_programs(current)
         if len(self._cgroups) > MOST_ENDED + len(current):
             self._cgroups = {facts.cgroup: facts.cgroup for facts in current.values()}
         return current
@@ -94,13 +102,16 @@ class Procfs:
     def look(self, pid: int, *, timeout_s: float = 0.0) -> Facts | None:
         """One process without the cache; None if it has ended. May be called from any thread.
 
-        Waits for the name of its user, up to `timeout_s`.
+        Waits for the name of its user and for its command line, up to `timeout_s`.
         """
+        deadline = Deadline(timeout_s)
         try:
             facts = self._read(pid, *self._stat(pid))
         except (OSError, ValueError, IndexError):
             return None
-        return self._named(facts, timeout_s) if facts is not None else None
+        if facts is None:
+            return None
+        return self._named(self._with_program(facts, deadline.remaining_s), deadline.remaining_s)
 
     def host_use(self, pid: int) -> HostUse | None:
         """CPU time and host memory of a process; None if it has ended or is hidden. Never blocks."""
@@ -209,6 +220,48 @@ class Procfs:
                 return ""
             raise
 
+    def _with_programs(self, current: dict[int, Facts]) -> dict[int, Facts]:
+        """The processes with their programs, as far as these are known; waits a moment for those of new processes."""
+        unknown = [facts for facts in current.values() if not facts.program]
+        for facts in unknown:  # all reads are started before one is waited for
+            self._with_program(facts)
+        deadline = Deadline(CMDLINES_S)
+        for facts in reversed(unknown):
+            before = self._facts.get(facts.pid)
+            is_new = before is None or _program_key(before) != _program_key(facts)
+            current[facts.pid] = self._with_program(facts, deadline.remaining_s if is_new else 0.0)
+        return current
+
+    def _with_program(self, facts: Facts, timeout_s: float = 0.0) -> Facts:
+        """The process with its program, once that is known."""
+        program = self._programs.get(_program_key(facts), lambda: self._program(facts), timeout_s=timeout_s)
+        return replace(facts, program=program) if program else facts
+
+    def _program(self, facts: Facts) -> str:
+        """Hash of the executable and of its script or module; empty if the command line is not readable.
+
+        The read waits for a lock that the process can hold.
+        """
+        pid = facts.pid
+        try:
+            with self._open(f"{pid}/cmdline") as file:
+                words = file.read(CMDLINE_MAX).split(b"\0")[:-1]
+        except OSError:
+            return ""
+        parts = [self._link(pid, "exe") or (words[0] if words else b""), *script(words[1:])]
+        if len(parts) == 2 and not parts[1].startswith(b"/"):
+            parts.append(self._link(pid, "cwd"))
+        if not words or self._stat(pid)[1] != facts.start_ticks:  # the pid was reused between two reads
+            return ""
+        return f"{crc32(bytes(1).join(parts)):08x}"
+
+    def _link(self, pid: int, name: str) -> bytes:
+        """The target of a link in /proc/PID; empty without permission."""
+        try:
+            return os.readlink(os.fsencode(f"{self._root}/{pid}/{name}"))  # noqa: PTH115 - bytes of a tenant's name
+        except OSError:
+            return b""
+
     def _mps_server(self, pid: int) -> str:
         """Who started a server. It may run as its clients' user if a control daemon of root has started it."""
         try:
@@ -278,6 +331,21 @@ def parse_stat(data: bytes) -> tuple[str, int]:
     """Command name and start time of a /proc/PID/stat; the name may contain brackets."""
     before, _, after = data.rpartition(b")")
     return plain(before.partition(b"(")[2].decode("utf-8", "replace")), int(after.split()[START_FIELD])
+
+
+def _program_key(facts: Facts) -> tuple[int, int, str]:
+    """What changes if a process runs another program."""
+    return facts.pid, facts.start_ticks, facts.name
+
+
+def script(arguments: Sequence[bytes]) -> Sequence[bytes]:
+    """What an interpreter runs: `-m` and a module, `-c` and the code, or the first argument that is no option."""
+    for i, argument in enumerate(arguments):
+        if argument in (b"-m", b"-c"):
+            return arguments[i : i + 2]
+        if not argument.startswith(b"-") and (not i or arguments[i - 1] not in WITH_VALUE):
+            return [argument]
+    return []
 
 
 def _user(uid: int) -> str:

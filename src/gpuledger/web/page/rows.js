@@ -9,6 +9,7 @@ const METHODS = {
   gap: "estimated: used while the exporter was down",
   parked: "estimated: an equal share of the parked power",
   fingerprint: "estimated: by its fingerprint",
+  power: "estimated: by its utilization and power",
   sm_time: "estimated: by its SM time",
   mps: "estimated: an equal share of its MPS server",
   mig: "estimated: an equal share of its MIG instance",
