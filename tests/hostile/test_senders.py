@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ import pytest
 from tests import fakedriver
 from tests.cli.running import COMMAND, Running, gpuledger, serving, surroundings
 from tests.integrations.dcgmexporter.server import page, upstream
-from tests.owners.providers.api_server import ApiServer
+from tests.owners.providers.api_server import ApiServer, kubeconfig
 from tests.owners.providers.docker_server import FakeDocker
 from tests.owners.providers.kubelet_server import GrpcServer
 
@@ -169,12 +168,7 @@ def test_kubernetes(scenario: dict[str, str], tmp_path: Path) -> None:
     """An API server sends 16 MiB of tiny objects: memory is limited, and the log names the limit."""
     with contextlib.closing(ApiServer()) as api:
         api.answers.extend([answered(b'{"items":' + tiny("objects") + b"}")] * 9)
-        config = tmp_path / "kubeconfig"
-        config.write_text(json.dumps({
-            "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{api.port}"}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-        }))  # fmt: skip
+        config = kubeconfig(api.port, tmp_path)
         flags = (f"--kubernetes.kubeconfig={config}", "--kubernetes.api", "--kubernetes.node-name=n1")
         with serving("serve", "--environment=none", *flags, env=scenario) as exporter:
             read_log(exporter, "more than 500,000 elements")

@@ -8,7 +8,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.cli.running import Running
 from tests.components import USER_NAMESPACE, program
 from tests.hostile.tenants import ATTACKER, VICTIM, cgroup, exporter, nested, process
 from tests.owners.providers.docker_server import FakeDocker, http, listed
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("root", "cgroups")
 
@@ -25,6 +26,7 @@ LINE = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)", re.MULT
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 POD = "7f2c1a9e-3b64-4d0f-9a51-c8e20d7b4f13"
 SERVER = "nvidia-cuda-mps-server"
+SECRET = "hunter2"
 
 
 def series(body: str, name: str, **wanted: object) -> list[tuple[dict[str, str], float]]:
@@ -232,6 +234,28 @@ def test_link_to_a_socket_of_root() -> None:
 
     assert (labels["container"], labels["container_id"]) == ("", victim)
     assert "evil" not in body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [http({"message": SECRET}, 404), http(SECRET.encode(), 500), http(SECRET.encode()), SECRET.encode()],
+    ids=["refusal", "text of an error", "no JSON", "no HTTP"],
+)
+def test_link_to_another_service_of_root(answer: bytes) -> None:
+    """A user's socket is a link to another service of root: no page and no log shows the answers of that service."""
+    with tempfile.TemporaryDirectory(prefix="root-") as root, tempfile.TemporaryDirectory(prefix="user-") as text:
+        os.chown(text, ATTACKER, ATTACKER)
+        link = Path(text) / "docker.sock"
+        link.symlink_to(Path(root) / "d.sock")
+        with (
+            closing(FakeDocker(Path(root), {"/version": answer})) as service,
+            exporter(f"--docker.host=unix://{link}", "--log.level=debug") as running,
+        ):
+            wait_until(lambda: service.asked)
+            running.metrics(r'^gpuledger_provider_up{provider="docker"} 0')
+            shown = running.get("/metrics") + running.get("/api/v1/snapshot") + running.stop()[2]
+
+    assert SECRET not in shown
 
 
 def test_docker_labels_of_a_pod() -> None:

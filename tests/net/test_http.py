@@ -77,7 +77,7 @@ def test_any_bytes_in_two_pieces(one: bytes, two: bytes, head: bytes) -> None:
     ("sent", "kind", "words"),
     [
         (b"", "http", "closed the connection without an answer"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "http", "did not answer in HTTP but with 'SSH-2.0-OpenSSH_9.2'"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "http", "did not answer in HTTP"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * (HEAD_LIMIT + 5), "http", "did not answer in HTTP"),
         (STREAM + b"+5\r\nhello\r\n", "http", "sent an invalid chunk size"),
         (STREAM + b"1_0\r\n", "http", "sent an invalid chunk size"),
@@ -91,7 +91,7 @@ def test_any_bytes_in_two_pieces(one: bytes, two: bytes, head: bytes) -> None:
             "half",
             "closed the connection in the middle of an answer",
         ),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 0x5\r\n\r\n", "http", "sent the invalid Content-Length '0x5'"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0x5\r\n\r\n", "http", "sent an invalid Content-Length"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (1 << 20) + b"x", "size", "sent an answer of more than 1 MiB"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A parser of the Prometheus text format. Raises only UpstreamError.
+"""A parser of the Prometheus text format. Raises only UpstreamError, whose message quotes nothing: problems are public.
 
 dcgm-exporter repeats a label block on hundreds of series, so each distinct block is checked once. Values and
 time stamps are kept as text. Memory is bounded by the limits.
@@ -27,8 +27,6 @@ BLOCK = re.compile(rb"(?:%b%b%b=%b%b%b(?:,|$))*%b" % (_SPACE, _LABEL, _SPACE, _S
 PAIR = re.compile(rb'(%b)%b=%b"([^"\\]*(?:\\.[^"\\]*)*)"' % (_LABEL, _SPACE, _SPACE))
 TYPES = (b"counter", b"gauge", b"histogram", b"summary", b"untyped")
 SUFFIXES = {b"histogram": (b"_bucket", b"_sum", b"_count"), b"summary": (b"_sum", b"_count")}
-MAX_QUOTE = 80
-"""Bytes of an invalid line that the error quotes."""
 
 Series = tuple[bytes, bytes | None, bytes]
 """Name, label block without braces (None if there are no braces), and value with an optional time stamp."""
@@ -129,7 +127,7 @@ class Parser:
         if not stripped:
             return
         if not stripped.startswith(b"#"):
-            raise self._invalid("is not a sample", line)
+            raise self._invalid("is not a sample")
         header = HEADER.fullmatch(stripped)
         if header is None:
             return
@@ -137,11 +135,11 @@ class Parser:
         family = self._families.get(name) or self._new(name)
         if kind == b"HELP" and family.help is None:  # the first HELP counts; a family may be repeated
             if not _is_text(text):
-                raise self._invalid("is not UTF-8", line)
+                raise self._invalid("is not UTF-8")
             family.help = text
         elif kind == b"TYPE" and not family.type:
             if text not in TYPES:
-                raise self._invalid("has an unknown type", line)
+                raise self._invalid("has an unknown type")
             family.type = text
             for suffix in SUFFIXES.get(text, ()):
                 self._by_sample_name.setdefault(name + suffix, family)
@@ -158,12 +156,12 @@ class Parser:
 
     def _checked(self, block: bytes) -> bytes:
         if not BLOCK.fullmatch(block):
-            raise self._invalid("has malformed labels", block)
+            raise self._invalid("has malformed labels")
         names = [name for name, _ in pairs(block)]
         if len(set(names)) < len(names):
-            raise self._invalid("has a duplicate label", block)
+            raise self._invalid("has a duplicate label")
         if not _is_text(block):
-            raise self._invalid("is not UTF-8", block)
+            raise self._invalid("is not UTF-8")
         self._blocks[block] = block
         return block
 
@@ -172,9 +170,8 @@ class Parser:
             f"is not in the text format: line {self._line} has more than {self._limits.line} bytes", kind="format"
         )
 
-    def _invalid(self, what: str, text: bytes) -> UpstreamError:
-        shown = text[:MAX_QUOTE].decode("utf-8", "replace")
-        return UpstreamError(f"is not in the text format: line {self._line} {what}: {shown!r}", kind="format")
+    def _invalid(self, what: str) -> UpstreamError:
+        return UpstreamError(f"is not in the text format: line {self._line} {what}", kind="format")
 
 
 def _is_text(data: bytes) -> bool:

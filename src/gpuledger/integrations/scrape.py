@@ -73,7 +73,7 @@ class Page:
                     raise refused(UpstreamError, str(place), response.status, REFUSALS, HEALTHY, kind="http")
                 encoding = response.headers.get("content-encoding", "identity")
                 if encoding not in ("gzip", "x-gzip", "identity"):
-                    what = f"{place} responds with encoding {encoding[:40]!r}, which was not requested"
+                    what = f"{place} responds with an encoding that was not requested"
                     raise UpstreamError(what, kind="http")
                 pieces = response.pieces()
                 return Answer(_parsed(place, unzipped(pieces) if "gzip" in encoding else pieces, self._limits))

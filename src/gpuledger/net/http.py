@@ -1,7 +1,7 @@
 """An HTTP/1.1 client for one server on a unix or TCP socket, with one connection per request.
 
 The standard library's client takes megabytes of memory. Whatever a server sends, a call ends before its deadline with a
-response of limited size or with an HttpError.
+response of limited size or with an HttpError, which quotes nothing of the response: problems are public.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from gpuledger.runtime.deadline import Deadline
 HEAD_LIMIT = 64 << 10
 READ_SIZE = 256 << 10
 PROTOCOL = b"HTTP/1."
+NO_HTTP = "did not answer in HTTP"
 CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;.*)?", re.DOTALL)
 FORM = "Content-Type: application/x-www-form-urlencoded"
 NO_TLS = TlsSettings()
@@ -240,7 +241,7 @@ class ResponseParser:
                 self._take(len(self._buffer))
                 yield False
         elif not (length.isascii() and length.isdigit() and len(length) < 20):
-            raise HttpError(f"sent the invalid Content-Length {length[:60]!r}", kind="http")
+            raise HttpError("sent an invalid Content-Length", kind="http")
         else:
             self._count(int(length))
             yield from self._copy(int(length))
@@ -251,7 +252,7 @@ class ResponseParser:
             if self._is_closed and not head:
                 raise HttpError("closed the connection without an answer", kind="http")
             if self._is_closed or len(self._buffer) > HEAD_LIMIT or head != PROTOCOL[: len(head)]:
-                raise _no_http(bytes(self._buffer[:HEAD_LIMIT]).partition(b"\r\n")[0])
+                raise HttpError(NO_HTTP, kind="http")
             yield False
         head = bytes(self._buffer[:end])
         del self._buffer[: end + 4]
@@ -272,8 +273,7 @@ class ResponseParser:
             yield self._more()
         match = CHUNK_SIZE.fullmatch(bytes(self._buffer[: max(end, 0)]))
         if match is None:
-            start = bytes(self._buffer[:60]).partition(b"\r\n")[0]
-            raise HttpError(f"sent an invalid chunk size, {start!r}", kind="http")
+            raise HttpError("sent an invalid chunk size", kind="http")
         del self._buffer[: end + 2]
         return int(match[1], 16)
 
@@ -305,10 +305,6 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     version, _, status_and_reason = first.partition(" ")
     status = status_and_reason[:3]
     if not version.startswith("HTTP/1.") or not (len(status) == 3 and status.isascii() and status.isdigit()):
-        raise _no_http(head.partition(b"\r\n")[0])
+        raise HttpError(NO_HTTP, kind="http")
     headers = (line.partition(":") for line in lines)
     return int(status), {name.strip().lower(): value.strip().lower() for name, _, value in headers}
-
-
-def _no_http(line: bytes) -> HttpError:
-    return HttpError(f"did not answer in HTTP but with {line[:60].decode('latin-1')!r}", kind="http")

@@ -269,3 +269,14 @@ def slowly(body: bytes, pause_s: float = 0.02) -> Callable[[socket.socket], None
 def encoded(path: Path) -> str:
     """A file as a kubeconfig holds it."""
     return base64.b64encode(path.read_bytes()).decode()
+
+
+def kubeconfig(port: int, folder: Path) -> Path:
+    """A kubeconfig file for a server on this host."""
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps({
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }))  # fmt: skip
+    return path

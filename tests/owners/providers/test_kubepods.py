@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuledger.net.address import Address, parse_place
 from gpuledger.owners.providers.kubepods import metrics_url, workload
 
 RAY = {"ray.io/originated-from-crd": "RayJob", "ray.io/originated-from-cr-name": "myjob"}
@@ -96,9 +98,47 @@ ANNOTATED = {"prometheus.io/scrape": "true", "prometheus.io/port": "8000"}
         ({"prometheus.io/port": "99999"}, {"podIP": "10.0.0.7"}, ""),
         ({"prometheus.io/port": "80@node:1"}, {"podIP": "10.0.0.7"}, ""),
         ({"prometheus.io/path": "/a b\r\nHost: x"}, {"podIP": "10.0.0.7"}, ""),
-        ({"prometheus.io/scheme": "unix"}, {"podIP": "10.0.0.7"}, ""),
+        ({"prometheus.io/path": "@evil/"}, {"podIP": "10.0.0.7"}, "http://10.0.0.7:8000/@evil/"),
+        ({"prometheus.io/path": "//evil/x"}, {"podIP": "10.0.0.7"}, ""),
+        ({"prometheus.io/path": "/é"}, {"podIP": "10.0.0.7"}, ""),
+        *(
+            ({"prometheus.io/scheme": scheme}, {"podIP": "10.0.0.7"}, "")
+            for scheme in ("unix", "ftp", "HTTP", " http", "http://evil/?", "http://evil/#", "//evil/?http", "http\n")
+        ),
+        *(
+            ({"prometheus.io/port": port}, {"podIP": "10.0.0.7"}, "")
+            for port in ("", "-1", " 80", "\uff18\uff10", "\u0668", "80/a?", "80@evil", "1e3", "65536", "080000")
+        ),
+        *(
+            ({}, {"podIP": address}, "")
+            for address in ("127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1", "::ffff:10.0.0.7", "0.0.0.0", "::",
+                            "169.254.169.254", "fe80::1", "fe80::1%eth0", "64:ff9b::a9fe:a9fe", "224.0.0.1", "ff02::1",
+                            "127.1", "2130706433", "0x7f.1", "010.0.0.7", "localhost", "evil", "10.0.0.7/x?", "[::1]",
+                            "10.0.0.7:1", "10.0.0.7 ", "fd00::7%eth0", "", None, 7)
+        ),
     ],
-)
+)  # fmt: skip
 def test_metrics_url(more: dict[str, str], status: dict[str, object], expected: str) -> None:
     """Annotations choose port and path at the pod's own address, and nothing else: no other host, no node's port."""
-    assert metrics_url(ANNOTATED | more, status) == expected
+    assert metrics_url(ANNOTATED | more, {}, status) == expected
+
+
+def test_pods_in_the_network_of_the_host() -> None:
+    """Their address is that of the node, whatever the status names first."""
+    assert not metrics_url(ANNOTATED, {"hostNetwork": True}, {"podIP": "fd00::1", "hostIP": "192.168.0.1"})
+
+
+STARTS = st.sampled_from(["", "http", "https", "80", "/m", "http://evil/?", "@evil"])
+PARTS = st.builds(str.__add__, STARTS, st.text("htps:/@?#[]%.0189\\ \r\n\xe9\uff18", max_size=5))
+
+
+@given(scheme=PARTS, port=PARTS, path=PARTS)
+def test_any_annotations(scheme: str, port: str, path: str) -> None:
+    """Whatever they are, the exporter connects to the pod, and a request has one line."""
+    chosen = {"scrape": "true", "scheme": scheme, "port": port, "path": path}
+    url = metrics_url({f"prometheus.io/{name}": text for name, text in chosen.items()}, {}, {"podIP": "10.0.0.7"})
+
+    if url:
+        place = parse_place(url)
+        assert place.address == Address(host="10.0.0.7", port=int(port), tls=scheme == "https")
+        assert re.fullmatch("/[!-~]*", place.target)

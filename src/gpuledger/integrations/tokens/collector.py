@@ -56,7 +56,8 @@ class ServerPoll:
         self.answer: tuple[float, tuple[TokenCounts, ...]] | None = None
         """Unix time and counts; replaced as a whole."""
         self._now_ns = now_ns
-        self._page = Page(parse_place(target.url), timeout_s, LIMITS)
+        self._place = parse_place(target.url)
+        self._page = Page(self._place, timeout_s, LIMITS)
         self._state_log = StateLog(log)
 
     def poll(self) -> bool:
@@ -69,7 +70,7 @@ class ServerPoll:
             self._note(Problem(error.problem.what, fix, error.kind))
             return False
         if not counts:
-            self._note(replace(NO_TOKENS, what=f"{self.target.url} {NO_TOKENS.what}"))
+            self._note(replace(NO_TOKENS, what=f"{self._place} {NO_TOKENS.what}"))
             return False
         self.answer = (began_ns + self._now_ns()) / 2e9, counts
         self._note(None)
@@ -114,7 +115,7 @@ class TokenCollector:
     def attach(self, tick: Tick) -> Tick:
         """The tick with the servers as of their last answers."""
         targets = dict.fromkeys(self._configured)
-        if self._finds_pods:
+        if self._finds_pods and tick.source != "replay":  # a recording may contain any URL
             pods = (annotated(use.owner) for use in tick.containers if use.processes)
             targets |= dict.fromkeys(target for target in pods if target is not None)
         self._follow(list(targets)[:MOST_SERVERS])

@@ -26,7 +26,7 @@ from gpuledger.net.tls import TlsSettings
 from gpuledger.owners.kernel.cgroup import NO_UID
 from gpuledger.owners.names import Names
 from gpuledger.owners.providers.dockerjson import Inspected, read_container, read_inspected, read_list
-from gpuledger.owners.providers.jsonvalues import LONGEST_TEXT, as_dict, as_line, as_text
+from gpuledger.owners.providers.jsonvalues import LONGEST_TEXT, as_dict, as_line
 from gpuledger.owners.providers.provider import Provider
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.runtime.statelog import StateLog
@@ -177,13 +177,14 @@ class DockerProvider(Provider):
         except ElementsError as error:
             raise ProviderError(f"{name} sent {error}", OTHER_API, "size") from None
         except (ValueError, RecursionError) as error:
-            text = body[:LONGEST_TEXT].decode("utf-8", "replace")
             if status == 200:
-                raise self._format_error(f"did not return JSON but {as_text(text[:60])!r}") from error
-            answer = {"message": text}
+                raise self._format_error("did not return JSON") from error
+            answer = {"message": body[:LONGEST_TEXT].decode("utf-8", "replace")}
         if status == 200:
             return answer
-        message = as_line(as_dict(answer).get("message")) or "no reason given"
+        # A user's socket may be a link to another service of root, whose messages must not become public.
+        is_trusted = controlling_uid(self._client.address.path) is None
+        message = as_line(as_dict(answer).get("message") if is_trusted else "") or "no reason given"
         error_type = _NotFoundError if status == 404 else ProviderError
         what = f"{name} answered {status} to {target}: {message}"
         raise error_type(what, f"a proxy must allow {NEEDED}", status_kind(status))

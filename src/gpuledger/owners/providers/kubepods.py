@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any
 
 from gpuledger.errors import AnswerError
@@ -29,6 +30,8 @@ Workload = tuple[str, str]
 """Kind and name, such as `("Deployment", "vllm")`."""
 SCRAPE = "prometheus.io"
 """Prefix of the annotations that Prometheus uses by convention to find metrics."""
+SCHEMES, PORT, PATH = ("http", "https"), re.compile("[0-9]{1,5}"), re.compile("/(?!/)[!-~]*")
+"""What annotations may choose. The host is always the pod's own address."""
 MIRROR = "kubernetes.io/config.mirror"
 """Marks the API's copy of a static pod, which only a file on the node owns."""
 TEMPLATE_HASHES = {"pod-template-hash": "Deployment", "rollouts-pod-template-hash": "Rollout"}
@@ -129,7 +132,7 @@ def read_json(body: bytes) -> dict[str, Any]:
     except ElementsError as error:
         raise AnswerError(f"sent {error}", kind="size") from None
     except (ValueError, RecursionError):
-        raise AnswerError(f"did not return JSON but {body[:60]!r}", kind="format") from None
+        raise AnswerError("did not return JSON", kind="format") from None
 
 
 def read_pod(item: object, is_allowed: Callable[[str], object]) -> tuple[Pod, tuple[Container, ...]] | None:
@@ -149,25 +152,39 @@ def read_pod(item: object, is_allowed: Callable[[str], object]) -> tuple[Pod, tu
         workload_name=owner,
         labels=tuple(sorted((label, value) for label, value in labels.items() if is_allowed(label))),
         other_uids=(static_uid,) if static_uid and static_uid != uid else (),
-        metrics_url=metrics_url(annotations, status),
+        metrics_url=metrics_url(annotations, spec, status),
     )
     return pod, tuple(_containers(pod, spec, status))
 
 
-def metrics_url(annotations: Mapping[str, str], status: Mapping[str, object]) -> str:
-    """Where the pod exposes its own metrics, by its annotations; empty if it does not.
-
-    A pod in the host's network has the address of the node: its annotations could name any port of the node, so they
-    are ignored.
-    """
-    host, node = as_text(status.get("podIP")), as_text(status.get("hostIP"))
-    port = annotations.get(f"{SCRAPE}/port", "")
-    if annotations.get(f"{SCRAPE}/scrape") != "true" or not port or not host or host == node:
+def metrics_url(annotations: Mapping[str, str], spec: Mapping[str, object], status: Mapping[str, object]) -> str:
+    """Where the pod exposes its own metrics, by its annotations; empty if it does not, or if one is malformed."""
+    if annotations.get(f"{SCRAPE}/scrape") != "true" or not (host := _own_address(spec, status)):
         return ""
-    scheme = annotations.get(f"{SCRAPE}/scheme") or "http"
+    scheme, port = annotations.get(f"{SCRAPE}/scheme") or "http", annotations.get(f"{SCRAPE}/port", "")
     path = annotations.get(f"{SCRAPE}/path") or "/metrics"
-    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path if path.startswith('/') else f'/{path}'}"
+    path = path if path.startswith("/") else f"/{path}"
+    if scheme not in SCHEMES or not PORT.fullmatch(port) or not PATH.fullmatch(path):
+        return ""
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
     return url if parse_url(url) else ""
+
+
+def _own_address(spec: Mapping[str, object], status: Mapping[str, object]) -> str:
+    """The pod's address; empty if it leads to another server.
+
+    A pod in the host's network has the address of the node: its annotations could name any port of the node. Loopback
+    and link-local addresses lead to the exporter's own host and to metadata services.
+    """
+    address = as_text(status.get("podIP"))
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return ""
+    is_own = not (ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified)
+    is_own &= not (ip.version == 6 and ip.is_reserved)  # such as ::ffff:127.0.0.1
+    is_own &= spec.get("hostNetwork") is not True and address != status.get("hostIP")
+    return address if is_own else ""
 
 
 def _containers(pod: Pod, spec: Mapping[str, object], status: Mapping[str, object]) -> list[Container]:
