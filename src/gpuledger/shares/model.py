@@ -7,13 +7,13 @@ only the start of what is learned of its processes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, log
+from math import exp, log, sqrt
 from typing import NamedTuple
 
 from gpuledger.ledger.rows import Row
 from gpuledger.shares.fingerprint import Fingerprint, Fingerprints
 from gpuledger.shares.kalman import Observation, update
-from gpuledger.shares.regression import LEAST_BUSY, RESTING, Part, Program, Regression
+from gpuledger.shares.regression import HOLD_S, LEAST_BUSY, RESTING, Part, Program, Regression
 from gpuledger.shares.states import MEMORY_S, State, States
 from gpuledger.shares.times import Times, any_times, engine_times
 from gpuledger.shares.units import Activities, Population, Units
@@ -28,7 +28,9 @@ ALIAS_SD = 0.15
 """Standard deviation of the part of the samples of half a minute that name a process, from aliasing."""
 ALONE, CERTAIN = 0.95, 0.005
 """A process with more of the busy time of a state, and less variance of its time, works alone in it."""
-TUNED = ("LOCAL", "ALIAS_SD")
+CHANGED_S = 2.0
+"""The odds are even that a program has changed that was alone for so long."""
+TUNED = ("LOCAL", "ALIAS_SD", "CHANGED_S")
 """Constants with a row in `bench.sensitivity`."""
 
 
@@ -138,7 +140,7 @@ class Model:
         return Estimate(
             rows,
             found.powers,
-            found.errors,
+            _errors(known, whole.times, found.powers, found.errors),
             found.times,
             [
                 [max(0.0, time) * unit for unit in seen.population.activity(program.phi)]
@@ -157,6 +159,25 @@ class Model:
         latest = latest[-max(MOST_ROWS, len(seen.busy)) :]
         self._sampled_s = {row: self._sampled_s[row] for row in latest}
         return sorted(latest, key=Row.key)
+
+
+def _errors(
+    known: Sequence[Fingerprint], times: Sequence[float], powers: Sequence[float], errors: list[float]
+) -> list[float]:
+    """Errors of shares, as a program may have changed since it was alone, with the odds CHANGED_S : seconds alone.
+
+    Then only the times are known: var(s_i) += p (1 - p) (s_i - x_i / sum x)^2.
+    """
+    alone = [of.alone_s for of, time in zip(known, times, strict=True) if time > RESTING]
+    held = [seconds for seconds in alone if seconds > HOLD_S]
+    if not held or len(alone) < 2:
+        return errors
+    odds = CHANGED_S / (CHANGED_S + min(held))
+    power, time = sum(powers), sum(times)
+    return [
+        sqrt(error * error + odds * (1 - odds) * (p / power - x / time) ** 2)
+        for error, p, x in zip(errors, powers, times, strict=True)
+    ]
 
 
 def _caps(rows: Sequence[Row], known: Sequence[Fingerprint], seen: Seen) -> list[float]:
