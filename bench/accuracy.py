@@ -24,7 +24,7 @@ MARKS = "<!-- {} -->", "<!-- end of {} -->"
 """Around each table in the pages."""
 WINDOWS_S = (5.0, 15.0, 60.0)
 HELD_OUT = "natural/heldout"
-"""Recordings that were made after the last change of the estimate."""
+"""Recordings that were never tuned on."""
 OTHER_PROGRAMS = ("tl-at-once", "tl-burst-decode", "tl-fft-train", "tl-infer-infer-sort")
 """Their kinds of work have the names of other programs in work/, so those give no energy per unit."""
 BURSTS = ("burst", "30", "40", "50")

@@ -63,8 +63,14 @@ Evaluation = tuple[list[Score], list[str]]
 """Scores, and why other recordings could not be scored."""
 
 
-def evaluate(recordings: list[Any], windows_s: Iterable[float], every: int = 10, setup: Setup = DEFAULT) -> Evaluation:
-    """Replay recordings of one process, then score recordings of several."""
+def evaluate(
+    recordings: list[Any],
+    windows_s: Iterable[float],
+    every: int = 10,
+    setup: Setup = DEFAULT,
+    booked: external.Booked | None = None,
+) -> Evaluation:
+    """Replay recordings of one process, then score recordings of several; with `booked`, score these energies."""
     teachers = [recording for recording in recordings if len(truth.pids(recording)) == 1]
     alone = [recording for recording in teachers if not recording["name"].startswith("mps-")]
     mps = [recording for recording in teachers if recording["name"].startswith("mps-")]
@@ -84,6 +90,11 @@ def evaluate(recordings: list[Any], windows_s: Iterable[float], every: int = 10,
             left_out.append(f"{recording['name']}: no recording of {', '.join(sorted(missing))} alone")
             continue
         steps = player.play(recording, every)
+        if booked is not None:
+            if recording["name"] not in booked:
+                left_out.append(f"{recording['name']}: no booked energies")
+                continue
+            steps = external.scored(steps, booked[recording["name"]])
         found = (score_known(recording, steps, each, window_s) for window_s in windows_s)
         scores += [entry for entry in found if entry.count]
     return scores, left_out
@@ -249,7 +260,7 @@ def main(words: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     setup = WITHOUT_GPM if arguments.without_gpm else DEFAULT
-    known, known_left_out = evaluate(files, windows_s, setup=setup) if files else ([], [])
+    known, known_left_out = evaluate(files, windows_s, setup=setup, booked=booked) if files else ([], [])
     unknown, unknown_left_out = evaluate_timelines(
         solo, timelines, windows_s, known=arguments.known, setup=setup, booked=booked
     )

@@ -37,7 +37,7 @@ LABELS = (
 Workload = tuple[tuple[str, str], ...]
 """Labels that identify a workload, in the order of LABELS and without empty values."""
 TUNED = ("LEARN_S", "NOISE", "NEW_S", "USUAL", "LEAST_DUTY_S")
-"""Constants with a row in `bench.sensitivity`."""
+"""Chosen on tests/data/h200; `bench.sensitivity` prints what halving and doubling them changes."""
 
 
 def _zeros() -> Units:

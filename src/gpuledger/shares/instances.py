@@ -1,7 +1,7 @@
 """The power of MIG instances. The driver measures the activity of each instance, but only the power of the whole GPU.
 
 Power above parked power is divided in proportion to size x the power of an average program with this activity. Two
-Kalman filters with ten constants were not better (0.017 on the recording of two instances, where this has 0.019).
+Kalman filters with ten constants were not better (0.017 on the recording of two instances, where this has 0.020).
 """
 
 from __future__ import annotations

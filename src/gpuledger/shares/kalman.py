@@ -5,7 +5,7 @@ its program deviates from phi in this interval (variance V_i). The observations 
 
     S = Phi^T (diag v - v v^T / sum v) Phi + sum_i x_i^2 V_i + R,    gain = S^-1 (y - sum_i x_i phi_i)
 
-The power of process i is x_i p_i plus that of its deviation: what no program explains goes to those that may deviate.
+The power of process i is x_i p_i plus that of its deviation: unexplained power is divided by the variances V_i.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST_ERROR = 0.01
 LEAST_SHARE = 0.01
 """Least power of a process, relative to that of its time and program."""
 TUNED = ("POWER_SD",)
-"""Constants with a row in `bench.sensitivity`."""
+"""Chosen on tests/data/h200; `bench.sensitivity` prints what halving and doubling them changes."""
 
 
 @dataclass(frozen=True, slots=True)

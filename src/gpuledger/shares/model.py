@@ -31,7 +31,7 @@ ALONE, CERTAIN = 0.95, 0.005
 CHANGED_S = 2.0
 """The odds are even that a program has changed that was alone for so long."""
 TUNED = ("LOCAL", "ALIAS_SD", "CHANGED_S")
-"""Constants with a row in `bench.sensitivity`."""
+"""Chosen on tests/data/h200; `bench.sensitivity` prints what halving and doubling them changes."""
 
 
 class Slot(NamedTuple):
@@ -166,16 +166,16 @@ def _errors(
 ) -> list[float]:
     """Errors of shares, as a program may have changed since it was alone, with the odds CHANGED_S : seconds alone.
 
-    Then only the times are known: var(s_i) += p (1 - p) (s_i - x_i / sum x)^2.
+    Then only the times are known: var(s_i) += P(changed) (1 - P(changed)) (s_i - x_i / sum x)^2.
     """
     alone = [of.alone_s for of, time in zip(known, times, strict=True) if time > RESTING]
     held = [seconds for seconds in alone if seconds > HOLD_S]
     if not held or len(alone) < 2:
         return errors
-    odds = CHANGED_S / (CHANGED_S + min(held))
+    changed = CHANGED_S / (CHANGED_S + min(held))
     power, time = sum(powers), sum(times)
     return [
-        sqrt(error * error + odds * (1 - odds) * (p / power - x / time) ** 2)
+        sqrt(error * error + changed * (1 - changed) * (p / power - x / time) ** 2)
         for error, p, x in zip(errors, powers, times, strict=True)
     ]
 

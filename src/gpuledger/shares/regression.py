@@ -40,7 +40,7 @@ MOST_EVIDENCE = 2.0
 PATIENCE = 4.0
 """Log odds, beyond those of doing something new, at which a program is forgotten."""
 TUNED = ("ENGINE_SD", "HOLD_S", "MOST_EVIDENCE", "PATIENCE")
-"""Constants with a row in `bench.sensitivity`."""
+"""Chosen on tests/data/h200; `bench.sensitivity` prints what halving and doubling them changes."""
 
 
 class Program(NamedTuple):

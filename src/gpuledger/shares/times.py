@@ -32,7 +32,7 @@ NEGLIGIBLE = 1e-9
 Times = tuple[list[float], list[float]]
 """Part of the time on the engine of each process, and its variance."""
 TUNED = ("ALIAS", "FAIR_JITTERY", "FAIR_STEADY", "STEADY", "STRAY")
-"""Constants with a row in `bench.sensitivity`."""
+"""Chosen on tests/data/h200; `bench.sensitivity` prints what halving and doubling them changes."""
 
 
 def fair_shares(engine: float, caps: Sequence[float]) -> list[float]:
@@ -68,8 +68,10 @@ def engine_times(counts: Sequence[float], jitter: float, engine: float, caps: Se
 
     With p_i = n_i / N and N_e = N / (1 + ALIAS steadiness N), for each set S of working processes:
 
-        x_i = engine (N_e p_i + k q_i) / (N_e p(S) + k), q = fair shares, k = FAIR
+        x_i = engine (N_e p_i + k q_i) / (N_e p(S) + k), q = fair shares of the busy time
         log L = N_e sum_i p_i log((1 - STRAY) x_i / engine + STRAY / n) - (|S| - 1) / 2 log((N_e p(S) + k) / k)
+
+    k is FAIR_JITTERY to FAIR_STEADY by steadiness, and FAIR_STEADY if a process of the set waits for its host.
 
     The sets are each much sampled process alone, the SIZES most sampled processes together, and all of them.
     """

@@ -23,7 +23,7 @@ ALL_UNITS = range(POWER + 1)
 LIMIT_W = 500.0
 """Power limit of a GPU that does not report it."""
 LEAST_POWER = 0.003
-"""Least power of a program on the engine; the lightest of the recordings draws 1 W of 700."""
+"""Least power of a program on the engine, 2 W of 700; the lightest of the recordings draws 1 W."""
 ACTIVITY_SD = 0.01
 """Standard deviation of a measured activity."""
 
