@@ -86,7 +86,7 @@ def _ticks_ms(gpus: int, each: int, known: int, method: str, times: int) -> Iter
             _reading(gpu, range(gpu * each + 1, (gpu + 1) * each + 1), alone, shapes, now_s, energy_mj, chance)
             for gpu in range(gpus)
         )
-        facts = {pid: Facts(pid, 1, 0, f"work{pid}") for pid in shapes}
+        facts = {pid: Facts(pid, 1, 0, f"work{pid}", program=f"{pid}") for pid in shapes}
         tick = Tick(now_s * 10**9, Driver(up=True), readings, facts=facts)
         started = time.process_time()
         booked = books.book(tick)

@@ -51,7 +51,7 @@ POD = Owner(container="main", container_id="c" * 64, namespace="ml", pod="train"
 
 def row(pid: int = 7, name: str = "python3", uid: int = 0, owner: Owner | None = None) -> Row:
     """A process on the GPU, as the ledger has it."""
-    facts = Facts(pid, 1, 0, name, uid)
+    facts = Facts(pid, 1, 0, name, uid, program=name)
     return Row(GPU, GPU.uuid, pid, 1, pid, Resident(pid, "compute"), facts, owner or Owner())
 
 
@@ -123,8 +123,11 @@ class World:
         """A tick of these readings, with facts and owners of all processes in it."""
         pids = {r.pid for reading in readings for r in reading.residents or ()}
         starts = {pid: self.starts.get(pid, 1) for pid in pids}
-        facts = {pid: Facts(pid, n, 0, self.names.get(pid, ""), mps_server=self.mps_servers.get(pid, ""))
-                 for pid, n in starts.items() if n is not None}  # fmt: skip
+        facts = {
+            pid: Facts(pid, n, 0, name := self.names.get(pid, ""), mps_server=self.mps_servers.get(pid, ""),
+                       program=name)
+            for pid, n in starts.items() if n is not None
+        }  # fmt: skip
         owners = {pid: Owner(container_id=self.containers[pid]) for pid in pids if pid in self.containers}
         return Tick(self.now_ns, Driver(up=True), readings, facts=facts, owners=Owners(by_pid=owners))
 

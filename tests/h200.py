@@ -70,8 +70,17 @@ def ticks(
         )
         samples, answers, since = {}, 0, number
         # Processes that did no work of ours: the server of MPS.
-        facts = {pid: Facts(pid, start_ticks, 0, told.get(pid, ""), mps_server="" if pid in told else "root")
-                 for pid in pids}  # fmt: skip
+        facts = {
+            pid: Facts(
+                pid,
+                start_ticks,
+                0,
+                told.get(pid, ""),
+                mps_server="" if pid in told else "root",
+                program=told.get(pid, ""),
+            )
+            for pid in pids
+        }
         made.append(Tick(int((row["t"] + later_s) * 1e9), Driver(up=True), (reading,), facts=facts))
     return made
 
@@ -153,7 +162,9 @@ def spans(rows: list[Any], every: int = 2) -> list[Span]:
 
 
 def power_slots(rows: list[Any]) -> tuple[Slot, ...]:
-    """The slots of a tick as the exporter reads them from a GPU before Hopper."""
+    """The slots of a tick as the exporter reads them from a GPU before Hopper; none while fewer than two share it."""
+    if len(rows[-1]["procs"]) < 2:
+        return ()
     return tuple(
         Slot(
             Activity(),

@@ -13,9 +13,9 @@ from gpuledger.model import Device, Facts, Owner
 from gpuledger.web.http import Request, Response
 from gpuledger.web.server import Server
 
-FACTS = Facts(7, 1, 0, "train", 0)
+FACTS = Facts(7, 1, 0, "train", 0, program="0a1b2c3d")
 KNOWN: dict[str, Any] = {
-    "workload": {"gpu_model": "H200", "process_name": "train", "uid": "0"},
+    "workload": {"gpu_model": "H200", "process_name": "train", "program": "0a1b2c3d", "uid": "0"},
     "seconds": 12.4,
     "power_ratio": 0.814,
     "activity": {"sm": 0.951, "tensor": 0.9, "fp64": 0.0},

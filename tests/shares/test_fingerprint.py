@@ -325,13 +325,14 @@ def test_the_least_recently_learned_workload_is_first() -> None:
 
 
 def test_the_last_fingerprint_of_a_workload_counts() -> None:
-    """It contains what was inherited, so that nothing is counted twice."""
+    """It contains what was inherited, so that nothing is counted twice; one that inherited nothing is too short."""
     fingerprints = Fingerprints()
     fingerprints.keep(row(1), GPM, of_seconds(90.0))
-    fingerprints.keep(row(2), GPM, of_seconds(20.0))
+    fingerprints.keep(row(2), GPM, of_seconds(61.0))
+    fingerprints.keep(row(3), GPM, of_seconds(20.0))
 
-    assert [fingerprint.weight for _, fingerprint in fingerprints.snapshot()] == [20.0]
-    assert [learned.seconds for learned in fingerprints.learned()] == [20.0]
+    assert [fingerprint.weight for _, fingerprint in fingerprints.snapshot()] == [61.0]
+    assert [learned.seconds for learned in fingerprints.learned()] == [61.0]
 
 
 def test_a_snapshot_is_a_copy() -> None:

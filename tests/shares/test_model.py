@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import exp, prod, sqrt
+from math import prod, sqrt
 from random import Random
 from statistics import NormalDist
 
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gpuledger.ledger.rows import Row
 from gpuledger.shares.fingerprint import Fingerprint, Fingerprints
 from gpuledger.shares.model import (
-    ALIAS_SD,
     SAMPLES_PER_S,
     Estimate,
     Model,
@@ -25,7 +24,7 @@ from gpuledger.shares.model import (
     unnamed_times,
 )
 from gpuledger.shares.regression import RESTING, Program
-from gpuledger.shares.states import MEMORY_S, State
+from gpuledger.shares.states import State
 from gpuledger.shares.times import any_times
 from gpuledger.shares.units import ALL_UNITS, GPM, POWER, UNITS, Activities
 from tests.builders import S, row
@@ -348,7 +347,7 @@ def test_work_next_to_others_is_no_limit() -> None:
 
 
 def test_a_cap_follows_the_samples_of_half_a_minute() -> None:
-    """A tenth while alone; after t seconds of a half, 1/2 (1 - e^(-t / MEMORY_S)) - ALIAS_SD if that is more."""
+    """A tenth while alone; unknown once the samples of half a minute say that it does more."""
     fingerprint, slots = Fingerprint(), slots_of(1.0)
     fingerprint.work_alone(0.1, 10.0)
     half = Seen(GPM, 0.5, slots, 0.5, {LIGHT: 0.25}, {})
@@ -356,7 +355,7 @@ def test_a_cap_follows_the_samples_of_half_a_minute() -> None:
     caps = [_caps([LIGHT], [fingerprint], half)[0] for _ in range(120)]
 
     assert caps[0] == pytest.approx(0.1)
-    assert caps[-1] == pytest.approx(0.5 * (1 - exp(-60 / MEMORY_S)) - ALIAS_SD)
+    assert caps[-1] == 1.0
 
 
 def test_an_interval_may_be_longer() -> None:

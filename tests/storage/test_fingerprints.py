@@ -152,7 +152,7 @@ def test_restored_workloads_are_published_and_bounded(known: Fingerprints, monke
 def test_a_restored_workload_that_is_learned_again_is_the_last(known: Fingerprints) -> None:
     """The file has the order of the LRU, also after a restart."""
     fingerprints = restored(encode(pack(known.snapshot())))
-    fingerprints.keep(row(pid=8, owner=POD), GPM, learn(Fingerprint(), MATMUL, MATMUL_POWER, 3))
+    fingerprints.keep(row(pid=8, owner=POD), GPM, learn(Fingerprint(), MATMUL, MATMUL_POWER, 60))
 
     assert programs(restored(encode(pack(fingerprints.snapshot())))) == ["copy", "v100", "python3"]
     assert fingerprints.revision == 1
@@ -179,14 +179,15 @@ def test_it_contains_labels_and_numbers_only(known: Fingerprints) -> None:
     assert [workload["workload"] for workload in workloads] == [
         {
             "process_name": "python3",
+            "program": "python3",
             "container": "main",
             "image": "train:v1",
             "namespace": "ml",
             "workload_kind": "Job",
             "workload_name": "train",
         },
-        {"process_name": "copy", "uid": "0"},
-        {"process_name": "v100", "uid": "0", "signals": "power"},
+        {"process_name": "copy", "program": "copy", "uid": "0"},
+        {"process_name": "v100", "program": "v100", "uid": "0", "signals": "power"},
     ]
     assert {key for workload in workloads for key in workload} == {
         "workload", "seconds", "alone_seconds", "spread_seconds", "duty_seconds", "duty", "power_ratio", "activity",

@@ -17,6 +17,8 @@ from gpuledger.model import Activity, Slot
 SAMPLE = Struct("=Q8s")  # timestamp, value
 HIGHEST_MW = 10_000_000
 """A higher power is not a measurement; NVML's number for a missing value is 2^32-1."""
+MOST_SAMPLES = 1 << 14
+"""Of a buffer; those of an H200 have 119 and 71."""
 LONGEST_SLOT_US = 1_250_000
 """Utilization is sampled every 0.2 s on an H200, and by NVML's documentation at least once a second."""
 
@@ -50,7 +52,7 @@ class SampleBuffer(RecordArray):
         code = function(handle, self._kind, since_us, value_type, ctypes.byref(count), self._buffer)
         if code in NO_ROWS:
             return pynvml.NVML_SUCCESS, 0
-        if code == pynvml.NVML_SUCCESS and count.value == self._capacity:  # newer samples may be missing
+        if code == pynvml.NVML_SUCCESS and count.value == self._capacity < MOST_SAMPLES:  # newer samples may be missing
             code = pynvml.NVML_ERROR_INSUFFICIENT_SIZE
         return code, count.value
 

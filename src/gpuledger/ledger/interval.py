@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpuledger.ledger.rows import Row, Work
-from gpuledger.model import Reading, Slot
+from gpuledger.model import Activity, Reading, Slot
 from gpuledger.shares.units import activities, relative_clock
 
 QUIET_NS = 50_000_000
@@ -21,6 +21,14 @@ class ObservedSlot(NamedTuple):
     clock: float
     """SM clock relative to its highest value."""
     end_ns: int
+
+
+def _slot_of(reading: Reading) -> Slot:
+    """A whole tick as one slot."""
+    if reading.activity is not None:
+        return Slot(reading.activity)
+    utilization_pct, memory_pct = reading.utilization_pct, reading.memory_utilization_pct
+    return Slot(Activity(), utilization_pct=utilization_pct, memory_utilization_pct=memory_pct)
 
 
 @dataclass(slots=True)
@@ -114,7 +122,7 @@ class Interval:
             }
 
     def _observe_activity(self, reading: Reading, seconds: float, now_ns: int) -> None:
-        slots = reading.slots or (() if reading.activity is None else (Slot(reading.activity),))
+        slots = reading.slots or (_slot_of(reading),)
         clocks = [relative_clock(reading, slot.sm_clock_mhz) for slot in slots]
         self.slots += [
             ObservedSlot(slot, clock, now_ns - slot.ended_ms * 1_000_000)

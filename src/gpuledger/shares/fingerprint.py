@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import exp
+from operator import add
 
 from gpuledger.ledger.rows import Row
 from gpuledger.model import Device, Facts, Learned, Owner
@@ -26,6 +27,8 @@ KEPT = 0.05
 """Least weight of a fingerprint that is kept for its workload."""
 LEAST_DUTY_S = 0.15
 """Time on the engine while alone from which on the duty is known."""
+LEAST_CAP = 0.01
+"""A process that worked alone uses some of the engine, whatever a file says."""
 MOST_WORKLOADS = 1000
 """Size of the LRU of workload fingerprints."""
 LABELS = (
@@ -113,7 +116,7 @@ class Fingerprint:
 
     def cap(self) -> float:
         """Largest part of the engine: sum x^2 / sum x while alone, so that loading and pauses hardly count."""
-        return 1.0 if self.duty_s < LEAST_DUTY_S else min(1.0, self.duty2_s / self.duty_s)
+        return 1.0 if self.duty_s < LEAST_DUTY_S else min(1.0, max(LEAST_CAP, self.duty2_s / self.duty_s))
 
     def variance(self, phi: Units, mean_variance: float) -> Units:
         """Variance of what the program does: var(phi) + (NEW_S (1 + phi^2) + deviations) / (NEW_S + seconds)."""
@@ -131,6 +134,16 @@ class Fingerprint:
         """Variance of what the program does while it does nothing new."""
         mean_variance = NOISE**2 / (self.weight + NOISE**2)
         return [min(USUAL, mean_variance + deviation / max(1.0, self.seconds)) for deviation in self.deviations]
+
+    def add(self, other: Fingerprint) -> None:
+        """Add what was learned of the same program elsewhere."""
+        self.weight += other.weight
+        self.alone_s += other.alone_s
+        self.seconds += other.seconds
+        self.duty_s += other.duty_s
+        self.duty2_s += other.duty2_s
+        self.moments = list(map(add, self.moments, other.moments))
+        self.deviations = list(map(add, self.deviations, other.deviations))
 
     def copy(self, most_s: float = float("inf")) -> Fingerprint:
         """A copy with the weight of at most this many seconds."""
@@ -156,9 +169,12 @@ class Fingerprints:
         return Fingerprint() if known is None else known.copy(INHERITED_S)
 
     def keep(self, row: Row, population: Population, fingerprint: Fingerprint) -> None:
-        """Keep what was learned of a process for its workload."""
+        """Keep what was learned of a process for its workload, unless more is known of that."""
         workload = workload_of(row.device, row.facts, row.owner, population.signals)
-        if workload is not None and fingerprint.weight >= KEPT:
+        if workload is None or fingerprint.weight < KEPT:
+            return
+        known = self._workloads.get(workload)
+        if known is None or fingerprint.weight > 0.5 * min(known.weight, INHERITED_S):
             self._put(workload, fingerprint.copy())
             self.revision += 1
 
@@ -217,7 +233,7 @@ def workload_of(device: Device, facts: Facts | None, owner: Owner, signals: str 
     """The key of a workload: GPU model and program, with image and pod template, or with systemd unit, user and job.
 
     The program is the executable with its script or module; without it, all Python programs of a user would be one.
-    None if the program is unknown, or only the id of its container is: other tenants may have containers like it.
+    None if the program is unknown, or only the id of its container is known: other tenants may have containers like it.
     """
     name = facts.name if facts is not None else ""
     program = facts.program if facts is not None else ""
@@ -225,7 +241,7 @@ def workload_of(device: Device, facts: Facts | None, owner: Owner, signals: str 
     if owner.image or owner.workload_name:
         labels += [("container", owner.container), ("image", owner.image), ("namespace", owner.namespace)]
         labels += [("workload_kind", owner.workload_kind), ("workload_name", owner.workload_name)]
-    elif name and not owner.container_id and not owner.pod_uid:
+    elif program and not owner.container_id and not owner.pod_uid:
         uid = None if facts is None else facts.uid
         labels += [("unit", owner.unit), ("uid", "" if uid is None else str(uid))]
     else:

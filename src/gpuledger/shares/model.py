@@ -58,6 +58,8 @@ class Seen(NamedTuple):
     """Time of the last sample of a process."""
     named: bool = True
     """Whether samples name the processes; those of clients of MPS name their server."""
+    held: bool = False
+    """Whether the activity is that of an earlier interval, of which nothing is learned again."""
 
 
 class Estimate(NamedTuple):
@@ -129,11 +131,11 @@ class Model:
             part = Part(*times, observed, len(slots) * length_s, state.slots * length_s, engine)
             parts.append(part)
             _learn_duty(known, part)
-        if len(rows) == 1:
+        if not seen.held:
             self._regression.learn(parts, seen.seconds)
+        if len(rows) == 1:
             return None
         whole = _mean(parts, seen)
-        self._regression.learn(parts, seen.seconds)
         programs = self._regression.programs()
         found = update(whole, programs, seen.population)
         self._regression.doubt(whole.times, whole.squares, found.residual, found.residual_variances)
@@ -149,16 +151,14 @@ class Model:
         )
 
     def _working(self, rows: list[Row], seen: Seen) -> list[Row]:
-        """All processes, or of many those that were sampled last: the others have no time on the engine."""
+        """All processes, or of many those that were sampled lately: the others have no time on the engine."""
         if len(rows) <= MOST_ROWS or not seen.named:
             self._sampled_s = {}
             return rows
         self._sampled_s |= dict.fromkeys(seen.busy, self._now_s)
-        present = set(rows)
-        latest = sorted([row for row in self._sampled_s if row in present], key=self._sampled_s.__getitem__)
-        latest = latest[-max(MOST_ROWS, len(seen.busy)) :]
-        self._sampled_s = {row: self._sampled_s[row] for row in latest}
-        return sorted(latest, key=Row.key)
+        present, since_s = set(rows), self._now_s - MEMORY_S
+        self._sampled_s = {row: s for row, s in self._sampled_s.items() if s > since_s and row in present}
+        return sorted(self._sampled_s, key=Row.key)
 
 
 def _errors(
@@ -181,7 +181,7 @@ def _errors(
 
 
 def _caps(rows: Sequence[Row], known: Sequence[Fingerprint], seen: Seen) -> list[float]:
-    """The most that a process has the engine: its part alone, unless the samples of half a minute contradict that.
+    """The most that a process has the engine: its part alone, or any if the samples of half a minute contradict that.
 
     What a process did alone must not limit what it pays later.
     """
@@ -189,7 +189,8 @@ def _caps(rows: Sequence[Row], known: Sequence[Fingerprint], seen: Seen) -> list
     caps = []
     for row, fingerprint in zip(rows, known, strict=True):
         fingerprint.recent += (1 - decay) * (seen.busy.get(row, 0.0) / seen.seconds - fingerprint.recent)
-        caps.append(max(fingerprint.cap(), fingerprint.recent - ALIAS_SD))
+        cap = fingerprint.cap()
+        caps.append(1.0 if fingerprint.recent - ALIAS_SD > cap else cap)
     return caps
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gpuledger.ledger.rows import Row
 from gpuledger.shares.algebra import root_of, solve
-from gpuledger.shares.fingerprint import LEARN_S, NEW_S, NOISE, Fingerprint, Fingerprints
+from gpuledger.shares.fingerprint import LEARN_S, NEW_S, NOISE, Fingerprint, Fingerprints, workload_of
 from gpuledger.shares.units import Population, Units
 
 ENGINE_SD = 0.025
@@ -81,6 +81,8 @@ class Regression:
         self._programs: list[Program] | None = None
         self._gains: list[float] = []
         """Of each of the rows, what was learned since the programs were solved."""
+        self._unnamed: set[Row] = set()
+        """Processes whose workload is not known yet: their program or container may be known some ticks later."""
         self._unfaded_s = 0.0
         self._unkept: list[float] = []
         """Of each of the rows, what was learned since the fingerprint of its workload was updated."""
@@ -95,8 +97,13 @@ class Regression:
             present = set(rows)
             for row in [row for row in before if row not in present]:
                 self._leave(row, before)
-            self._known = [before.get(row) or self._fingerprints.of(row, self._population) for row in rows]
+            self._unnamed = {row for row in rows if row in self._unnamed or row not in before}
+            self._known = [before.get(row) or Fingerprint() for row in rows]
             self._rows, self._programs, self._unkept = rows, None, [0.0] * len(rows)
+        for row in [row for row in self._unnamed if workload_of(row.device, row.facts, row.owner) is not None]:
+            self._unnamed.remove(row)
+            self._known[rows.index(row)].add(self._fingerprints.of(row, self._population))
+            self._programs = None
         return self._known
 
     def _product(self, row: Row, other: Row) -> float:

@@ -74,9 +74,11 @@ class Sharing:
             seen = seen._replace(busy={}, sampled_ns={}, named=False)
         estimate = self._model(rows[0].gpu).step(rows, seen)
         method = "mps" if clients else "fingerprint" if seen.population is GPM else "power"
-        if estimate is None and len(rows) > 1 and not clients:
-            return sampled_shares(interval.busy_ns)
-        return _shares(estimate, method) if estimate is not None else None
+        if estimate is not None:
+            return _shares(estimate, method)
+        if clients:
+            return Shares(dict.fromkeys(clients, any_split(len(clients)))) if len(rows) > 1 else None
+        return sampled_shares(interval.busy_ns) if len(rows) > 1 else None
 
     def _model(self, uuid: str) -> Model:
         return self._models.setdefault(uuid, Model(self._fingerprints))
@@ -88,7 +90,8 @@ class Sharing:
         population, slots = GPM, [(activities(o.slot.activity, o.clock), o) for o in interval.slots]
         if not any(activity for activity, _ in slots):
             population = WITHOUT_GPM
-            slots = [(without_gpm(o.slot, parked_mw, limit_w), o) for o in interval.slots]
+            alone = power if len(interval.rows) == 1 else None
+            slots = [(without_gpm(o.slot, parked_mw, limit_w, alone), o._replace(clock=1.0)) for o in interval.slots]
         elif interval.activity_measured_s < LEAST_MEASURED * elapsed_s:
             return None
         known = [(activity, o) for activity, o in slots if activity is not None]
@@ -133,7 +136,9 @@ class Sharing:
         for uuid, rows in by_instance.items():
             share, error = shares[uuid]
             engine = min(1.0, interval.mig_engine_s[uuid] / measured_s[uuid])
-            seen = Seen(GPM, elapsed_s, [Slot(instances[uuid][1], engine, 0)], power * share, {}, {}, named=False)
+            size, units = instances[uuid]
+            slots = [Slot(units, engine, 0)]
+            seen = Seen(GPM, elapsed_s, slots, power * share / size, {}, {}, named=False, held=interval.mig_held)
             estimate = self._model(uuid).step(rows, seen)
             inside = (_shares(estimate, "mig") if estimate is not None else None) or equal_shares(rows, "mig")
             parts = inside.weights.rows if inside.weights is not None else {}

@@ -111,11 +111,15 @@ def activities(activity: Activity | None, clock: float) -> Activities | None:
     return tuple(units)
 
 
-def without_gpm(slot: Slot, parked_mw: int, limit_w: float) -> Activities | None:
-    """What a slot of a GPU before Hopper shows, in place of activity; None if its power or utilization is missing."""
-    if slot.power_mw is None or slot.utilization_pct is None:
+def without_gpm(slot: Slot, parked_mw: int, limit_w: float, alone: float | None = None) -> Activities | None:
+    """What a slot of a GPU before Hopper shows, in place of activity; None if its power or utilization is missing.
+
+    `alone` is the power of an interval in which one process was on the GPU.
+    """
+    if slot.utilization_pct is None or (slot.power_mw is None and alone is None):
         return None
-    power = max(0.0, (slot.power_mw - parked_mw) / 1000 / limit_w)
+    power = alone if slot.power_mw is None else max(0.0, (slot.power_mw - parked_mw) / 1000 / limit_w)
+    assert power is not None  # noqa: S101 - one of both is given
     return (slot.utilization_pct / 100, 0.0, power, 0.0, 0.0, 0.0, (slot.memory_utilization_pct or 0) / 100)
 
 
