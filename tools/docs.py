@@ -94,7 +94,8 @@ def metrics() -> str:
         "",
         "A value that the GPU or driver does not report is absent, never 0. Series have no timestamps: a series that",
         "ends is stale at the next scrape. gpuledger reads the driver once per `--tick.interval` (1 s), not once per",
-        "scrape; a scrape returns the values of the last tick. The [glossary](glossary.md) defines the terms.",
+        "scrape; a scrape returns the values of the last tick. Some values are",
+        "[read less often](overhead.md#how-fresh-a-value-is). The [glossary](glossary.md) defines the terms.",
     ]
     for kind, (title, about) in KINDS.items():
         labels = ", ".join(f"`{label}`" for label in kind.labels)

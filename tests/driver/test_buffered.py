@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from struct import pack_into
 from typing import Any
 
-import pynvml
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpuledger.driver import nvml
 from gpuledger.driver.buffered import BufferedSlots
 from gpuledger.driver.call import Calls, Failures
 from gpuledger.driver.events import XidWatch
@@ -22,9 +22,7 @@ from tests.fakedriver import Mig
 
 START_MS = 1_700_000_000_000
 SAMPLES = "nvmlDeviceGetSamples"
-POWER, UTILIZATION, MEMORY = (
-    pynvml.NVML_TOTAL_POWER_SAMPLES, pynvml.NVML_GPU_UTILIZATION_SAMPLES, pynvml.NVML_MEMORY_UTILIZATION_SAMPLES,
-)  # fmt: skip
+POWER, UTILIZATION, MEMORY = 0, 1, 2
 KINDS = (UTILIZATION, POWER, MEMORY)
 
 
@@ -38,7 +36,7 @@ class Driver:
         """NVML errors, by kind."""
         self.asked: list[int] = []
         """The kinds that the last reading asked for."""
-        self.value_type, self.form = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, "=QI"
+        self.value_type, self.form = 1, "=QI"
         self.failures: Failures = Counter()
         self.calls = Calls(self.failures, 0)
         self.slots = BufferedSlots()
@@ -62,7 +60,7 @@ class Driver:
             return self.codes[kind]
         rows = self.samples[kind]
         if all(time_us <= since_us.value for time_us, _ in rows):
-            return int(pynvml.NVML_ERROR_NOT_FOUND)
+            return nvml.NOT_FOUND
         count._obj.value = min(count._obj.value, len(rows))
         value_type._obj.value = self.value_type
         for i, (time_us, value) in enumerate(rows[: count._obj.value]):
@@ -80,7 +78,7 @@ class Driver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """A driver with a sample of utilization at the start, which was read."""
     driver = Driver()
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", {SAMPLES: driver.answer}.__getitem__)
+    monkeypatch.setattr(nvml.library, "_functions", {SAMPLES: driver.answer})
     driver.run(-1000, 0)
     assert driver.read(0) == ()
     return driver
@@ -178,7 +176,7 @@ def test_nothing_new(driver: Driver) -> None:
 def test_gpu_that_lacks_samples_has_no_slots(driver: Driver, kind: int) -> None:
     """Without power or utilization; once that is known, nothing is asked for."""
     driver.calls.forget()  # an error of a call that has worked is temporary
-    driver.codes[kind] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    driver.codes[kind] = nvml.NOT_SUPPORTED
     driver.run(0, 400)
     assert driver.read(450) == ()
     driver.codes.clear()
@@ -191,7 +189,7 @@ def test_gpu_that_lacks_samples_has_no_slots(driver: Driver, kind: int) -> None:
 
 def test_gpu_without_memory_utilization(driver: Driver) -> None:
     """Slots lack it, and it is asked for once."""
-    driver.codes[MEMORY] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    driver.codes[MEMORY] = nvml.NOT_SUPPORTED
     driver.run(0, 200)
     assert driver.read(200) == (slot(100_000, 0, memory_pct=None),)
     driver.run(200, 400)
@@ -256,11 +254,11 @@ def test_impossible_value(driver: Driver, kind: int, value: int) -> None:
 @pytest.mark.parametrize(
     ("value_type", "form"),
     [
-        (pynvml.NVML_VALUE_TYPE_DOUBLE, "=Qd"),
-        (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, "=QQ"),
-        (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, "=QQ"),
-        (pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG, "=Qq"),
-        (pynvml.NVML_VALUE_TYPE_SIGNED_INT, "=Qi"),
+        (0, "=Qd"),
+        (2, "=QQ"),
+        (3, "=QQ"),
+        (4, "=Qq"),
+        (5, "=Qi"),
     ],
 )
 def test_type_of_values(driver: Driver, value_type: int, form: str) -> None:

@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-import pynvml
 import pytest
 
 from gpuledger.driver.call import Failures
 from gpuledger.driver.events import XidWatch
+from gpuledger.driver.nvml import NvmlError
 from gpuledger.driver.reader import GpuReader
 from gpuledger.errors import GpuLostError
 from gpuledger.model import Reading
@@ -210,7 +210,7 @@ def test_failed_metrics_of_a_slot(hand: Hand) -> None:
 
     def require(function: Callable[..., object], *arguments: object) -> object:
         if function.__name__ == "nvmlGpmMetricsGet" and (code := next(answers, 0)):
-            raise pynvml.NVMLError(code)
+            raise NvmlError(code)
         return get(function, *arguments)
 
     hand.reader.calls.require = require  # type: ignore[method-assign]

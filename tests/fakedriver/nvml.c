@@ -722,6 +722,7 @@ static int field_number(const Call *c, u32 id, u32 scope, u32 *type, u64 *out) {
     case 6: return ecc_errors(c, 1, 1, out);
     case 74: key = K_violation_power_ns; return number(c->s, c->d, key, out);
     case 75: key = K_violation_thermal_ns; return number(c->s, c->d, key, out);
+    case 76: case 77: case 78: case 79: *out = 0; return OK;
     case 138: case 139: case 140: case 141: /* all links together, or one of them */
         if (is_nvlink5(c)) return NOT_SUPPORTED;
         if (!links || (scope != 0xFFFFFFFF && scope >= links)) return links ? INVALID_ARGUMENT : NOT_SUPPORTED;

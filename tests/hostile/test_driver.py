@@ -108,7 +108,7 @@ MISMATCH = "error nvmlDeviceGet* code=18\nerror nvmlInitWithFlags code=18 count=
 RELOADS = """
 import sys, time
 from pathlib import Path
-import pynvml
+from gpuledger.driver import nvml
 from gpuledger.driver.source import NvmlSource
 scenario, trouble, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 healthy, later_s = scenario.read_text(), 0.0
@@ -130,10 +130,10 @@ def pages():
     return int(Path("/proc/self/statm").read_text().split()[1])
 for _ in range(10):
     reload()
-library, before = pynvml.nvmlLib, pages()
+library, before = nvml.library.loaded, pages()
 for _ in range(count):
     reload()
-assert pynvml.nvmlLib is library, "the library was unmapped"
+assert nvml.library.loaded is library, "the library was unmapped"
 print((pages() - before) * 4)
 """
 

@@ -59,7 +59,7 @@ QUERIES = [
     Query("count(DCGM_FI_DEV_GPU_TEMP)", {"": 2}, "alert"),
 ]
 BY_POD = [
-    Query("sum by (pod) (DCGM_FI_DEV_GPU_UTIL)", {"train": 40, "big": 76, "small": 20}),
+    Query("sum by (pod) (DCGM_FI_DEV_GPU_UTIL)", {"train": 40, "big": 76, "small": 23}),
     Query("sum by (pod) (DCGM_FI_DEV_FB_USED)", {"train": 8 * 1024, "big": 100 * 1024, "small": 30 * 1024}),
 ]
 
@@ -76,7 +76,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     )  # fmt: skip
     node.pod("train", 0, uuid(0), memory=8 * GIB, sm=40)
     node.pod("big", 1, f"{uuid(1)}::0", memory=100 * GIB, sm=76)
-    node.pod("small", 1, f"{uuid(1)}::1", memory=30 * GIB, sm=20)
+    node.pod("small", 1, f"{uuid(1)}::1", memory=30 * GIB, sm=23)
     with ExitStack() as stack:
         stack.enter_context(node.named())
         targets = {}

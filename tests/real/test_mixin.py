@@ -83,7 +83,8 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     node = IllNode(tmp_path_factory.mktemp("ill"))
     node.make_ill()
     with ExitStack() as stack:
-        fake = stack.enter_context(node.served())
+        stack.enter_context(node.named())
+        fake = stack.enter_context(node.exporter("--driver.energy-interval=0s"))  # for windows of 5 s
         demo = stack.enter_context(serving("demo", "--tick.interval=200ms", env=surroundings()))
         fake.metrics('^gpu_process_energy_joules_total.*pod="mig-2"')
         node.have_xid()

@@ -11,11 +11,11 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-import pynvml
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from gpuledger.books import Books
+from gpuledger.driver import nvml
 from gpuledger.driver.call import problem_of
 from gpuledger.model import (
     Driver,
@@ -168,7 +168,7 @@ def test_sums_include_rows_beyond_the_limit(browser: Browser, books: Books) -> N
 
 def test_a_driver_that_is_down(browser: Browser) -> None:
     """Nothing is known of GPUs and processes: dashes, not 0; and what to do."""
-    problem = problem_of("Driver Not Loaded", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    problem = problem_of("Driver Not Loaded", nvml.DRIVER_NOT_LOADED)
     down = Tick(1_700_000_000 * 10**9, Driver(up=False, problem=problem), health=Health(interval_ns=10**9))
     with shown(down) as exporter, page_of(browser) as watched:
         page = watched.open(exporter.url)

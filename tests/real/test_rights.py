@@ -117,7 +117,7 @@ def interpreter() -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory(prefix="program-") as text:
         folder = Path(text)
         shutil.copytree(ROOT / "src" / "gpuledger", folder / "gpuledger", ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("yaml", "h2", "hpack", "hyperframe", "pynvml"):
+        for name in ("yaml", "h2", "hpack", "hyperframe"):
             module = __import__(name)
             place = Path(str(module.__file__))
             if place.name == "__init__.py":

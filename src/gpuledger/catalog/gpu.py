@@ -32,6 +32,7 @@ from gpuledger.catalog.kinds import (
 from gpuledger.model import Account, MemoryAccount, Percentages
 
 GPM = "NVML GPM (Hopper and newer), averaged since the previous reading"
+GRAPHICS = "nvmlDeviceGetProcessUtilization on GPUs with NVML GPM, summed over processes; NVML GPM for MIG instances"
 LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses"
 
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption (Volta and newer), or power times time"
@@ -57,7 +58,8 @@ OWNED = [entry for entry in ACTIVITY if entry[0] in ("graphics_active", "sm_acti
 def _activities(prefix: str, of: Kind, unattributed: Kind) -> list[Family]:
     return [
         *(
-            Family(f"{prefix}_{name}_ratio", G, of, f"{text}.", GPM, activity(part), unit="ratio")
+            Family(f"{prefix}_{name}_ratio", G, of, f"{text}.", GRAPHICS if part == "graphics_pct" else GPM,
+                   activity(part), unit="ratio")
             for name, part, text in ACTIVITY
         ),
         Family(f"{prefix}_unattributed_activity_ratio", G, unattributed,
@@ -139,9 +141,9 @@ GPUS: tuple[Family, ...] = (
     Family("gpu_memory_utilization_ratio", G, GPU,
            "Share of the driver's last sample period in which memory was read or written.",
            "nvmlDeviceGetUtilizationRates", at("memory_utilization_pct", 100), unit="ratio"),
-    Family("gpu_encoder_utilization_ratio", G, GPU, "Utilization of the video encoders.",
+    Family("gpu_encoder_utilization_ratio", G, GPU, "Utilization of the video encoders; read every fifth tick.",
            "nvmlDeviceGetEncoderUtilization", at("encoder_pct", 100), unit="ratio"),
-    Family("gpu_decoder_utilization_ratio", G, GPU, "Utilization of the video decoders.",
+    Family("gpu_decoder_utilization_ratio", G, GPU, "Utilization of the video decoders; read every fifth tick.",
            "nvmlDeviceGetDecoderUtilization", at("decoder_pct", 100), unit="ratio"),
     Family("gpu_jpeg_utilization_ratio", G, GPU, "Utilization of the JPEG engines; read every tenth tick.",
            "nvmlDeviceGetJpgUtilization", at("jpeg_pct", 100), unit="ratio"),
@@ -164,7 +166,8 @@ GPUS: tuple[Family, ...] = (
     Family("gpu_power_default_limit_watts", G, GPU, "Default power limit.",
            "nvmlDeviceGetPowerManagementDefaultLimit", at("power_default_limit_mw", 1000), unit="watts"),
     Family("gpu_energy_joules_total", C, GPU_ACCOUNT,
-           "Energy used by the board. Starts at the driver's counter and continues when the driver is reloaded.",
+           "Energy used by the board, from the driver's counter, also if the driver is reloaded. "
+           "Read every --driver.energy-interval (5s) while at most one process is on the GPU.",
            ENERGY, at("energy_mj", 1000), unit="joules"),
     Family("gpu_energy_source_info", I, GPU_ACCOUNT,
            "Source of the energy: counter, or power (integrated over time) without a counter or with a stuck one.",
@@ -191,18 +194,23 @@ GPUS: tuple[Family, ...] = (
     Family("gpuledger_ledger_residual_joules", G, GPU_ACCOUNT, "Device energy minus all booked energy. Always 0.",
            LEDGER, at("residual_mj", 1000), unit="joules"),
     # -- clocks, heat, fans
-    Family("gpu_performance_state", G, GPU, "Performance state, from 0 (fastest) to 15 (slowest).",
+    Family("gpu_performance_state", G, GPU,
+           "Performance state, from 0 (fastest) to 15 (slowest); read every fifth tick.",
            "nvmlDeviceGetPerformanceState", at("performance_state")),
-    Family("gpu_clock_hertz", G, GPU, "Current clock frequency; graphics and video are read every tenth tick.",
+    Family("gpu_clock_hertz", G, GPU,
+           "Current clock frequency, read every fifth tick; sm in every tick of a GPU in use, graphics and video "
+           "every tenth.",
            "nvmlDeviceGetClockInfo",
            series=named("clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
     Family("gpu_clock_max_hertz", G, GPU, "Maximum clock frequency.", "nvmlDeviceGetMaxClockInfo",
            series=named("max_clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
-    Family("gpu_clock_event_active", G, GPU, "1 while the driver throttles the clocks for this reason.",
+    Family("gpu_clock_event_active", G, GPU,
+           "1 while the driver throttles the clocks for this reason; read every fifth tick.",
            "nvmlDeviceGetCurrentClocksEventReasons", series=named("clock_events"), labels=("reason",)),
     Family("gpu_clock_event_seconds_total", C, GPU, "Time in which the clocks were throttled, by policy.",
            "nvmlDeviceGetViolationStatus", series=named("clock_event_ns", 1e9), labels=("policy",), unit="seconds"),
-    Family("gpu_temperature_celsius", G, GPU, "Temperature by sensor.",
+    Family("gpu_temperature_celsius", G, GPU,
+           "Temperature by sensor; read every fifth tick, that of memory in every tick.",
            "nvmlDeviceGetTemperature, field MEMORY_TEMP",
            series=named("temperatures_c"), labels=("sensor",), unit="celsius"),
     Family("gpu_temperature_limit_celsius", G, GPU, "Temperature at which the GPU slows down or shuts down.",

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from gpuledger.catalog.family import C, Family, G, I, Kind, Series, at, divided, flag, info, named
-from gpuledger.catalog.gpu import GPM, LEDGER, LISTS, MEMORY, OWNED
+from gpuledger.catalog.gpu import GPM, GRAPHICS, LEDGER, LISTS, MEMORY, OWNED
 from gpuledger.catalog.kinds import (
     ACCESS,
     CONTAINER,
@@ -22,7 +22,10 @@ from gpuledger.model import ActivityPart, ContainerUse, ProcessUse
 SAMPLES = "nvmlDeviceGetProcessesUtilizationInfo, or nvmlDeviceGetProcessUtilization on older drivers"
 RUNTIME = "Docker, Podman, CRI or the Kubernetes API"
 SHARED = f"{GPM}; divided by gpuledger's energy books if the device is shared"
-UTILIZATION = f"{SHARED}; before Hopper, nvmlDeviceGetUtilizationRates divided by SM time"
+UTILIZATION = (
+    f"{GRAPHICS}; divided by gpuledger's energy books if the device is shared; "
+    "before Hopper, nvmlDeviceGetUtilizationRates divided by SM time"
+)
 OWNERS = {PROCESS: "the process", CONTAINER: "the container"}
 ACCOUNTING = "nvmlDeviceGetAccountingStats, if accounting mode is enabled"
 

@@ -69,7 +69,11 @@ def loop(
     root = proc_root(settings)
     procfs = Procfs(root)
     return Loop(
-        NvmlSource(timeout_s=settings.driver_timeout, pcie_throughput=settings.collector_pcie_throughput),
+        NvmlSource(
+            timeout_s=settings.driver_timeout,
+            energy_interval_s=settings.driver_energy_interval,
+            pcie_throughput=settings.collector_pcie_throughput,
+        ),
         _facts(procfs, root),
         interval_s=settings.tick_interval,
         owners=_owners(settings, root, procfs),

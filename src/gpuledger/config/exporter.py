@@ -65,6 +65,9 @@ class Config:
         "DURATION", ("process-scan-interval",), {"SCRAPE_INTERVAL": parsers.seconds})
     driver_timeout: float = _readings("driver.timeout", 2.0, "Time after which a driver call counts as hung.",
         parsers.between("100ms", "60s"), "DURATION")
+    driver_energy_interval: float = _readings("driver.energy-interval", 5.0,
+        "Time between two readings of energy and of utilization by process while at most one process is on a GPU; "
+        "0s reads them in every tick.", parsers.between("0s", "5s"), "DURATION")
     collector_pcie_throughput: bool = _readings("collector.pcie-throughput", False,
         "Measure PCIe throughput on GPUs without GPM too; blocks 40 ms per GPU and tick.", parsers.switch)
     collector_dcgm: bool = _readings("collector.dcgm", False,

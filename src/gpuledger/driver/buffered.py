@@ -7,13 +7,15 @@ from itertools import pairwise
 from struct import Struct
 from typing import Any
 
-import pynvml
-
-from gpuledger.driver.call import NO_ROWS, Calls, Handle
+from gpuledger.driver import nvml
+from gpuledger.driver.call import NO_ROWS, Calls
+from gpuledger.driver.nvml import Handle
 from gpuledger.driver.processes import RecordArray, window_us
 from gpuledger.driver.values import UNSIGNED_64, VALUES
 from gpuledger.model import Activity, Slot
 
+POWER, UTILIZATION, MEMORY_UTILIZATION = 0, 1, 2
+"""Kinds of samples."""
 SAMPLE = Struct("=Q8s")  # timestamp, value
 HIGHEST_MW = 10_000_000
 """A higher power is not a measurement; NVML's number for a missing value is 2^32-1."""
@@ -51,9 +53,9 @@ class SampleBuffer(RecordArray):
         value_type = ctypes.byref(self._value_type)
         code = function(handle, self._kind, since_us, value_type, ctypes.byref(count), self._buffer)
         if code in NO_ROWS:
-            return pynvml.NVML_SUCCESS, 0
-        if code == pynvml.NVML_SUCCESS and count.value == self._capacity < MOST_SAMPLES:  # newer samples may be missing
-            code = pynvml.NVML_ERROR_INSUFFICIENT_SIZE
+            return nvml.SUCCESS, 0
+        if code == nvml.SUCCESS and count.value == self._capacity < MOST_SAMPLES:  # newer samples may be missing
+            code = nvml.INSUFFICIENT_SIZE
         return code, count.value
 
 
@@ -61,9 +63,9 @@ class BufferedSlots:
     """Reads the slots of one GPU. A slot is the time between two samples of utilization."""
 
     def __init__(self) -> None:
-        self._utilization = SampleBuffer(pynvml.NVML_GPU_UTILIZATION_SAMPLES, 100)
-        self._memory = SampleBuffer(pynvml.NVML_MEMORY_UTILIZATION_SAMPLES, 100)
-        self._power = SampleBuffer(pynvml.NVML_TOTAL_POWER_SAMPLES, HIGHEST_MW)
+        self._utilization = SampleBuffer(UTILIZATION, 100)
+        self._memory = SampleBuffer(MEMORY_UTILIZATION, 100)
+        self._power = SampleBuffer(POWER, HIGHEST_MW)
         self._end_us: int | None = None
         """End of the last slot."""
 

@@ -7,43 +7,41 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-import pynvml
-
+from gpuledger.driver import nvml
+from gpuledger.driver.nvml import Handle, NvmlError
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model.problem import HANG_FIX, Problem
 
-Handle = Any
-"""An opaque pointer of the binding."""
 Failures = Counter[tuple[str, int]]
 """Unexpected failures, by name of the call and NVML error code."""
 
 UNSUPPORTED = frozenset({
-    pynvml.NVML_ERROR_INVALID_ARGUMENT,  # an enum value or field that is newer than the driver
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_NO_PERMISSION,  # permissions do not change while the exporter runs
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-    pynvml.NVML_ERROR_DEPRECATED,
+    nvml.INVALID_ARGUMENT,  # an enum value or field that is newer than the driver
+    nvml.NOT_SUPPORTED,
+    nvml.NO_PERMISSION,  # permissions do not change while the exporter runs
+    nvml.FUNCTION_NOT_FOUND,
+    nvml.VGPU_ECC_NOT_SUPPORTED,
+    nvml.ARGUMENT_VERSION_MISMATCH,
+    nvml.DEPRECATED,
 })  # fmt: skip
 """The GPU or driver will never answer this call."""
 
 LOST = frozenset({
-    pynvml.NVML_ERROR_GPU_IS_LOST,
-    pynvml.NVML_ERROR_RESET_REQUIRED,
-    pynvml.NVML_ERROR_GPU_NOT_FOUND,
+    nvml.GPU_IS_LOST,
+    nvml.RESET_REQUIRED,
+    nvml.GPU_NOT_FOUND,
 })  # fmt: skip
 """The GPU answers no call until it is reset or returns."""
 
 GONE = frozenset({
-    pynvml.NVML_ERROR_UNINITIALIZED,
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+    nvml.UNINITIALIZED,
+    nvml.DRIVER_NOT_LOADED,
+    nvml.LIB_RM_VERSION_MISMATCH,
+    nvml.LIBRARY_NOT_FOUND,
 })  # fmt: skip
 """The driver was unloaded or replaced: nvmlInit has to be called again."""
 
-NO_ROWS = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA})
+NO_ROWS = frozenset({nvml.NOT_FOUND, nvml.NO_DATA})
 """A list is empty."""
 
 HANG, VERSION_MISMATCH, NO_ANSWER = "hang", "version_mismatch", "no_answer"
@@ -55,23 +53,23 @@ MODULES = "nvidia_uvm nvidia_drm nvidia_modeset nvidia"
 RELOAD = f"stop all programs that use GPUs and `sudo rmmod {MODULES} && sudo modprobe nvidia`"
 CHMOD = "`sudo chmod a+rw /dev/nvidiactl /dev/nvidia[0-9]*`"
 KINDS = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: ("library_not_found", f"install the NVIDIA driver; {CONTAINER}"),
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+    nvml.LIBRARY_NOT_FOUND: ("library_not_found", f"install the NVIDIA driver; {CONTAINER}"),
+    nvml.DRIVER_NOT_LOADED: (
         "not_loaded", "`sudo modprobe nvidia`; if that fails, look for the reason with `sudo dmesg | grep -i nvrm`",
     ),
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+    nvml.LIB_RM_VERSION_MISMATCH: (
         VERSION_MISMATCH, f"the driver was updated while the old one is loaded: reboot, or {RELOAD}",
     ),
-    pynvml.NVML_ERROR_NO_PERMISSION: (
+    nvml.NO_PERMISSION: (
         "permission", f"let this user open the devices: `ls -l /dev/nvidia*`, then {CHMOD}",
     ),
-    pynvml.NVML_ERROR_GPU_IS_LOST: (
+    nvml.GPU_IS_LOST: (
         "lost", f"{RESET}, or reboot; look for the reason with `sudo dmesg | grep -i xid`",
     ),
-    pynvml.NVML_ERROR_RESET_REQUIRED: ("reset_required", RESET),
-    pynvml.NVML_ERROR_GPU_NOT_FOUND: ("gpu_not_found", MISSING),
-    pynvml.NVML_ERROR_UNINITIALIZED: ("not_initialized", ""),
-    pynvml.NVML_ERROR_TIMEOUT: ("timeout", ""),
+    nvml.RESET_REQUIRED: ("reset_required", RESET),
+    nvml.GPU_NOT_FOUND: ("gpu_not_found", MISSING),
+    nvml.UNINITIALIZED: ("not_initialized", ""),
+    nvml.TIMEOUT: ("timeout", ""),
 }  # fmt: skip
 """Kind of problem and fix, by NVML error code."""
 LOOK = "check `nvidia-smi`, and look for the reason with `sudo dmesg | grep -i -e nvrm -e xid`"
@@ -117,8 +115,8 @@ class Calls:
             return None
         try:
             result = self.require(function, handle, *arguments)
-        except pynvml.NVMLError as error:
-            if error.value in UNSUPPORTED and call not in self._supported:
+        except NvmlError as error:
+            if error.code in UNSUPPORTED and call not in self._supported:
                 self._unsupported.add(call)
             else:
                 self.failed(function.__name__, error)
@@ -140,12 +138,12 @@ class Calls:
         started = perf_counter_ns()
         try:
             result = function(*arguments)
-        except pynvml.NVMLError as error:
-            if error.value in LOST:  # every call fails alike, so the message does not name one
-                lost = problem_of(str(error), error.value, self._gpu)
+        except NvmlError as error:
+            if error.code in LOST:  # every call fails alike, so the message does not name one
+                lost = problem_of(str(error), error.code, self._gpu)
                 raise GpuLostError(lost.what, lost.fix, lost.kind) from error
-            if error.value in GONE:
-                gone = problem_of(f"{self.current}: {error}", error.value)
+            if error.code in GONE:
+                gone = problem_of(f"{self.current}: {error}", error.code)
                 raise DriverGoneError(gone.what, gone.fix, gone.kind) from error
             raise
         finally:
@@ -153,10 +151,10 @@ class Calls:
         self.answered += 1
         return result
 
-    def failed(self, call: str, error: pynvml.NVMLError) -> None:
+    def failed(self, call: str, error: NvmlError) -> None:
         """Count an unexpected failure; the reading lacks the value of the call."""
-        self.last_problem = problem_of(f"{call}: {error}", error.value, self._gpu)
-        self._failures[call, error.value] += 1
+        self.last_problem = problem_of(f"{call}: {error}", error.code, self._gpu)
+        self._failures[call, error.code] += 1
 
     def forget(self) -> None:
         """Make all calls again: the GPU was reset, or its MIG mode changed."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 from collections import Counter
 from collections.abc import Sequence
 
-import pynvml
-
-from gpuledger.driver.call import GONE, Handle
+from gpuledger.driver import nvml
+from gpuledger.driver.call import GONE
+from gpuledger.driver.nvml import Handle
 from gpuledger.model import Device, Labelled
 from gpuledger.runtime.deadline import Deadline
 
@@ -61,46 +60,42 @@ class XidWatch:
 
     def _run(self, gpus: Sequence[tuple[Handle, Device]], stop: threading.Event) -> None:
         try:
-            events = pynvml.nvmlEventSetCreate()
+            events = nvml.EVENT_SET()
             try:
                 devices = _register(events, gpus)
                 if devices:
                     self._listen(events, devices, stop)
             finally:
-                pynvml.nvmlEventSetFree(events)
-        except pynvml.NVMLError as error:
+                nvml.EVENT_FREE(events)
+        except nvml.NvmlError as error:
             log.debug("cannot watch XID errors: %s", error)
 
     def _listen(self, events: object, devices: dict[int | None, Device], stop: threading.Event) -> None:
         while not stop.is_set():
             try:
-                event = pynvml.nvmlEventSetWait_v2(events, WAIT_MS)
-            except pynvml.NVMLError as error:
-                if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                address, kind, xid = nvml.EVENT_WAIT(events, WAIT_MS)
+            except nvml.NvmlError as error:
+                if error.code == nvml.TIMEOUT:
                     continue
-                if error.value in GONE:
+                if error.code in GONE:
                     return  # the source starts another watch once the driver is back
                 stop.wait(WAIT_MS / 1000)  # a lost GPU fails the wait at once; the source will leave it out
                 continue
-            device = devices.get(_address(event.device))
-            if stop.is_set() or device is None or event.eventType != pynvml.nvmlEventTypeXidCriticalError:
+            device = devices.get(address)
+            if stop.is_set() or device is None or kind != nvml.XID_CRITICAL_ERROR:
                 continue
-            log.warning("GPU %d (%s): XID %d", device.index, device.uuid, event.eventData)
-            self._counts.setdefault(device.uuid, Counter())[event.eventData] += 1
-            self._last[device.uuid] = event.eventData
+            log.warning("GPU %d (%s): XID %d", device.index, device.uuid, xid)
+            self._counts.setdefault(device.uuid, Counter())[xid] += 1
+            self._last[device.uuid] = xid
 
 
 def _register(events: object, gpus: Sequence[tuple[Handle, Device]]) -> dict[int | None, Device]:
     devices: dict[int | None, Device] = {}
     for handle, device in gpus:
         try:
-            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
-        except pynvml.NVMLError as error:
+            nvml.register_events(handle, nvml.XID_CRITICAL_ERROR, events)
+        except nvml.NvmlError as error:
             log.debug("GPU %d sends no XID events: %s", device.index, error)
         else:
-            devices[_address(handle)] = device
+            devices[handle.value] = device
     return devices
-
-
-def _address(handle: Handle) -> int | None:
-    return ctypes.cast(handle, ctypes.c_void_p).value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,31 +11,37 @@ from math import isfinite
 from struct import Struct
 from typing import Any, NamedTuple
 
-import pynvml
-
-from gpuledger.driver.call import UNSUPPORTED, Calls, Handle
+from gpuledger.driver import nvml
+from gpuledger.driver.call import UNSUPPORTED, Calls
+from gpuledger.driver.nvml import Handle, NvmlError
+from gpuledger.driver.values import SM_CLOCK
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Activity, Slot
 
+GRAPHICS = 1
 PERCENTAGES = {
-    pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL: "graphics_pct",
-    pynvml.NVML_GPM_METRIC_SM_UTIL: "sm_pct",
-    pynvml.NVML_GPM_METRIC_SM_OCCUPANCY: "occupancy_pct",
-    pynvml.NVML_GPM_METRIC_INTEGER_UTIL: "integer_pct",
-    pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL: "tensor_pct",
-    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL: "dram_pct",
-    pynvml.NVML_GPM_METRIC_FP64_UTIL: "fp64_pct",
-    pynvml.NVML_GPM_METRIC_FP32_UTIL: "fp32_pct",
-    pynvml.NVML_GPM_METRIC_FP16_UTIL: "fp16_pct",
+    GRAPHICS: "graphics_pct",
+    2: "sm_pct",
+    3: "occupancy_pct",
+    4: "integer_pct",
+    5: "tensor_pct",
+    10: "dram_pct",
+    11: "fp64_pct",
+    12: "fp32_pct",
+    13: "fp16_pct",
 }
 RATES_MIB = {
-    pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC: "pcie_transmit_bytes_per_s",
-    pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: "pcie_receive_bytes_per_s",
+    20: "pcie_transmit_bytes_per_s",
+    21: "pcie_receive_bytes_per_s",
 }
 METRICS = (*PERCENTAGES, *RATES_MIB)
-SLOT_METRICS = tuple(metric for metric in PERCENTAGES if metric != pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL)
-"""On an H200 a request takes 1.8 ms with graphics activity, and 0.02 ms without."""
+WITHOUT_GRAPHICS = METRICS[1:]
+SLOT_METRICS = tuple(metric for metric in PERCENTAGES if metric != GRAPHICS)
+"""On an H200 a request takes 1.5 ms with graphics activity, and 0.11 ms without."""
+REQUEST = Struct("=IIQQ")  # version, number of metrics, addresses of two samples
 METRIC = Struct("=Iid24x")  # id, return code, value, three pointers to names
+MOST_METRICS = 512
+"""The library may read as many as its header has, which were 477 in 2025."""
 
 
 SLOT_S = 0.2
@@ -73,8 +80,8 @@ class Gpm:
         self._slot_s = slot_s
         self._monotonic = monotonic
         self._supported: bool | None = None
-        self._requests: dict[int, Any] = {}
-        """By number of metrics."""
+        self._requests: dict[tuple[int, ...], Any] = {}
+        """By metrics."""
         self._samples: list[GpmSample] = []
         """The sample of the previous reading, then the samples since."""
         self._spare: list[Any] = []
@@ -89,14 +96,14 @@ class Gpm:
         """Whether the device has no GPM; False before the first reading."""
         return self._supported is False
 
-    def read(self, calls: Calls, handle: Handle) -> dict[str, Any]:
-        """Activity and slots since the last call, as fields of a reading.
+    def read(self, calls: Calls, handle: Handle, *, graphics: bool = True) -> dict[str, Any]:
+        """Activity and slots since the last call, as fields of a reading; `graphics` includes graphics activity.
 
         None the first time and if GPM is not supported.
         """
         if self._supported is None:
-            support = calls.get(pynvml.nvmlGpmQueryDeviceSupport, handle)
-            self._supported = support is not None and bool(support.isSupportedDevice)
+            support = calls.get(nvml.GPM_SUPPORT, handle)
+            self._supported = support is not None and bool(support[0])
         if not self._supported:
             return {}
         self._tick_s = 0.0
@@ -104,8 +111,8 @@ class Gpm:
             first, last = self._take(calls, handle, ends_slot=len(self._samples) > 1)
             if first is last:
                 return {}
-            activity = self._between(calls, first, last)
-        except pynvml.NVMLError as error:
+            activity = self._between(calls, first, last, METRICS if graphics else WITHOUT_GRAPHICS)
+        except NvmlError as error:
             self._keep()
             self._failed(calls, error)
             return {}
@@ -129,7 +136,7 @@ class Gpm:
         """Take a sample between two readings. False if it failed; the next reading then has no slots."""
         try:
             self._take(calls, handle, ends_slot=True)
-        except pynvml.NVMLError as error:
+        except NvmlError as error:
             self._keep(*self._samples[:1])
             self._failed(calls, error)
             return False
@@ -142,20 +149,20 @@ class Gpm:
         """Free the samples."""
         self._keep()
         for buffer in self._spare:
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlGpmSampleFree(buffer)
+            with suppress(NvmlError):
+                nvml.GPM_FREE(buffer)
         self._spare, self._tick_s = [], 0.0
 
     def _take(self, calls: Calls, handle: Handle, *, ends_slot: bool) -> tuple[GpmSample, GpmSample]:
         """Take a sample; returns the first and the last sample."""
         if not self._spare:
-            self._spare.append(calls.require(pynvml.nvmlGpmSampleAlloc))
+            self._spare.append(calls.require(nvml.GPM_ALLOCATE))
         buffer, time_s = self._spare[-1], self._monotonic()
         if self._gpu_instance_id is None:
-            calls.require(pynvml.nvmlGpmSampleGet, handle, buffer)
+            calls.require(nvml.GPM_SAMPLE, handle, buffer)
         else:
-            calls.require(pynvml.nvmlGpmMigSampleGet, handle, self._gpu_instance_id, buffer)
-        clock_mhz = calls.get(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM) if ends_slot else None
+            calls.require(nvml.GPM_MIG_SAMPLE, handle, self._gpu_instance_id, buffer)
+        clock_mhz = calls.get(nvml.CLOCK, handle, SM_CLOCK) if ends_slot else None
         self._spare.pop()  # only now: the buffer of a failed call stays spare
         self._samples.append(GpmSample(buffer, time_s, clock_mhz))
         return self._samples[0], self._samples[-1]
@@ -165,8 +172,8 @@ class Gpm:
         self._spare += [sample.buffer for sample in self._samples if sample not in kept]
         self._samples = list(kept)
 
-    def _failed(self, calls: Calls, error: pynvml.NVMLError) -> None:
-        if error.value in UNSUPPORTED:
+    def _failed(self, calls: Calls, error: NvmlError) -> None:
+        if error.code in UNSUPPORTED:
             self._supported = False
         else:
             calls.failed(calls.current, error)
@@ -183,7 +190,7 @@ class Gpm:
             return ()
         try:
             parts = [self._between(calls, start, end, SLOT_METRICS) for start, end in slots]
-        except pynvml.NVMLError as error:  # activity was measured, so GPM is supported
+        except NvmlError as error:  # activity was measured, so GPM is supported
             calls.failed(calls.current, error)
             return ()
         return tuple(
@@ -191,33 +198,28 @@ class Gpm:
             for part, (_, end) in zip(parts, slots, strict=True)
         )
 
-    def _between(self, calls: Calls, start: GpmSample, end: GpmSample, metrics: tuple[int, ...] = METRICS) -> Activity:
+    def _between(self, calls: Calls, start: GpmSample, end: GpmSample, metrics: tuple[int, ...]) -> Activity:
         """Activity between two samples."""
-        request = self._requests.get(len(metrics))
+        request = self._requests.get(metrics)
         if request is None:
-            request = self._requests[len(metrics)] = _new_request(metrics)
-        request.sample1, request.sample2 = start.buffer, end.buffer
-        calls.require(pynvml.nvmlGpmMetricsGet, request)
-        return _activity(request)
+            request = self._requests[metrics] = _new_request(metrics)
+        REQUEST.pack_into(request, 0, 1, len(metrics), start.buffer.value, end.buffer.value)
+        calls.require(nvml.GPM_METRICS, request)
+        return _activity(memoryview(request)[REQUEST.size : REQUEST.size + len(metrics) * METRIC.size])
 
 
 def _new_request(metrics: tuple[int, ...]) -> Any:
-    """A request for some metrics. It is reused, because it has 14 kB."""
-    request = pynvml.c_nvmlGpmMetricsGet_t()
-    request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-    request.numMetrics = len(metrics)
+    """A request for some metrics. It is reused, because it has 20 kB."""
+    request = ctypes.create_string_buffer(REQUEST.size + MOST_METRICS * METRIC.size)
     for i, metric in enumerate(metrics):
-        request.metrics[i].metricId = metric
+        METRIC.pack_into(request, REQUEST.size + i * METRIC.size, metric, 0, 0.0)
     return request
 
 
-def _activity(request: Any) -> Activity:
+def _activity(metrics: memoryview) -> Activity:
     fields: dict[str, float | int] = {}
-    # Parsed from bytes: the binding needs a microsecond per attribute, and there are 33.
-    start = type(request).metrics.offset
-    filled = memoryview(request).cast("B")[start : start + request.numMetrics * METRIC.size]
-    for metric, code, value in METRIC.iter_unpack(filled):
-        if code != pynvml.NVML_SUCCESS or not isfinite(value) or value < 0:
+    for metric, code, value in METRIC.iter_unpack(metrics):
+        if code != nvml.SUCCESS or not isfinite(value) or value < 0:
             continue
         if (name := PERCENTAGES.get(metric)) is not None:
             fields[name] = round(min(value, 100.0), 3)

@@ -11,15 +11,16 @@ from collections.abc import Collection, Iterator
 from struct import Struct
 from typing import Any
 
-import pynvml
-
-from gpuledger.driver.call import NO_ROWS, UNSUPPORTED, Calls, Handle
+from gpuledger.driver import nvml
+from gpuledger.driver.call import NO_ROWS, UNSUPPORTED, Calls
+from gpuledger.driver.nvml import Handle
 from gpuledger.model import Accounting, Resident, Sample
 
 PROCESS_V3 = Struct("=I4xQII")  # pid, bytes, GPU instance, compute instance
 PROCESS_V1 = Struct("=I4xQ")
 SAMPLE_NEW = Struct("=QIIIIIII4x")  # timestamp, pid, sm, memory, encoder, decoder, jpeg, optical flow
 SAMPLE_OLD = Struct("=I4xQIIII")
+SAMPLE_REQUEST = Struct("=IIQQ")  # version, capacity or count, last time, address of the samples
 LIST_FORMS = (("_v3", PROCESS_V3), ("_v2", PROCESS_V3), ("", PROCESS_V1))
 LISTS = (
     ("compute", "nvmlDeviceGetComputeRunningProcesses"),
@@ -43,15 +44,15 @@ class RecordArray:
 
     def __call__(self, handle: Handle, *arguments: Any) -> Iterator[tuple[int, ...]]:
         """The rows as tuples of integers."""
-        function = pynvml._nvmlGetFunctionPointer(self.__name__)  # noqa: SLF001 - raises NVMLError when missing
+        function = nvml.library.function(self.__name__)
         for _ in range(GROWTH_TRIES):
             code, count = self._fill(function, handle, *arguments)
-            if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+            if code != nvml.INSUFFICIENT_SIZE:
                 break
             self._capacity = max(count * 2, self._capacity * 2)
             self._buffer = ctypes.create_string_buffer(self._capacity * self._record.size)
-        if code != pynvml.NVML_SUCCESS:
-            raise pynvml.NVMLError(code)
+        if code != nvml.SUCCESS:
+            raise nvml.NvmlError(code)
         filled = memoryview(self._buffer)[: min(count, self._capacity) * self._record.size]
         return self._record.iter_unpack(filled)
 
@@ -82,16 +83,15 @@ class NewSamples(RecordArray):
 
     def __init__(self) -> None:
         super().__init__("nvmlDeviceGetProcessesUtilizationInfo", SAMPLE_NEW)
+        self._request = ctypes.create_string_buffer(SAMPLE_REQUEST.size)
 
     def _fill(self, function: Any, handle: Handle, *arguments: Any) -> tuple[int, int]:
-        request = pynvml.c_nvmlProcessesUtilizationInfo_v1_t(
-            version=pynvml.ProcessesUtilizationInfo_v1,
-            processSamplesCount=self._capacity,
-            lastSeenTimeStamp=arguments[0],
-            procUtilArray=ctypes.cast(self._buffer, ctypes.POINTER(pynvml.c_nvmlProcessUtilizationInfo_v1_t)),
+        version = 1 << 24 | SAMPLE_REQUEST.size
+        SAMPLE_REQUEST.pack_into(
+            self._request, 0, version, self._capacity, arguments[0], ctypes.addressof(self._buffer)
         )
-        code = function(handle, ctypes.byref(request))
-        return code, request.processSamplesCount
+        code = function(handle, self._request)
+        return code, SAMPLE_REQUEST.unpack(self._request)[1]
 
 
 class ResidentLists:
@@ -99,13 +99,23 @@ class ResidentLists:
 
     def __init__(self) -> None:
         self._forms = {kind: [RecordArray(name + form, record) for form, record in LIST_FORMS] for kind, name in LISTS}
+        self._rows: dict[str, list[tuple[int, ...]] | None] = {}
+        """The last rows of each list."""
 
-    def read(self, calls: Calls, handle: Handle) -> tuple[Resident, ...] | None:
-        """The processes with a context; None if no list is supported or the compute list failed."""
+    def read(self, calls: Calls, handle: Handle, *, has_changed: bool = True) -> tuple[Resident, ...] | None:
+        """The processes with a context; None if no list is supported or the compute list failed.
+
+        Only the compute list is read, unless it has changed or `has_changed`: a new process takes memory.
+        """
         merged: dict[tuple[int, int, int], tuple[str, int | None]] = {}
         supported = False
         for kind in self._forms:
-            rows = self._list(calls, handle, kind)
+            if kind == "compute" or has_changed:
+                rows = self._list(calls, handle, kind)
+                has_changed |= rows != self._rows.get(kind)
+                self._rows[kind] = rows
+            else:
+                rows = self._rows[kind]
             if rows is None:
                 if kind == "compute" and self._forms[kind]:
                     return None  # a temporary failure; the other lists alone would be incomplete
@@ -139,10 +149,10 @@ class ResidentLists:
         while forms:
             try:
                 return list(calls.require(forms[0], handle))
-            except pynvml.NVMLError as error:
-                if error.value in NO_ROWS:
+            except nvml.NvmlError as error:
+                if error.code in NO_ROWS:
                     return []
-                if error.value not in UNSUPPORTED:
+                if error.code not in UNSUPPORTED:
                     calls.failed(forms[0].__name__, error)
                     return None
                 forms.pop(0)  # try the next older version of the call
@@ -176,10 +186,10 @@ class UtilizationSamples:
         while self._forms:
             try:
                 rows = list(calls.require(self._forms[0], handle, self._last_seen_us or 0))
-            except pynvml.NVMLError as error:
-                if error.value in NO_ROWS:
+            except nvml.NvmlError as error:
+                if error.code in NO_ROWS:
                     rows = []
-                elif error.value in UNSUPPORTED:
+                elif error.code in UNSUPPORTED:
                     self._forms.pop(0)
                     continue
                 else:
@@ -229,7 +239,7 @@ class Accounts:
 
         The driver keeps a few hundred ended processes. Processes that ended before the first call are ignored.
         """
-        pids = calls.get(pynvml.nvmlDeviceGetAccountingPids, handle)
+        pids = calls.get(nvml.ACCOUNTING_PIDS, handle)
         listed = self._known if pids is None else frozenset(pids)
         new = frozenset() if listed is None or self._known is None else listed - self._known - frozenset(residents)
         accounts = _accounts(calls, handle, sorted({*residents, *new}))
@@ -242,22 +252,23 @@ def _accounts(calls: Calls, handle: Handle, pids: list[int]) -> tuple[Accounting
     accounts = []
     for pid in pids:
         try:
-            stats = calls.require(pynvml.nvmlDeviceGetAccountingStats, handle, pid)
-        except pynvml.NVMLError as error:
-            if error.value in UNSUPPORTED:
+            stats = calls.require(nvml.ACCOUNTING_STATS, handle, pid)
+        except nvml.NvmlError as error:
+            if error.code in UNSUPPORTED:
                 return ()
-            if error.value not in NO_ROWS:
+            if error.code not in NO_ROWS:
                 calls.failed("nvmlDeviceGetAccountingStats", error)
             continue
+        gpu_pct, memory_pct, peak_memory_bytes, time_ms, start_us, is_running = stats
         accounts.append(
             Accounting(
                 pid=pid,
-                running=bool(stats.isRunning),
-                gpu_pct=stats.gpuUtilization if stats.gpuUtilization <= 100 else None,
-                memory_pct=stats.memoryUtilization if stats.memoryUtilization <= 100 else None,
-                peak_memory_bytes=stats.maxMemoryUsage,
-                time_ms=stats.time,
-                start_us=stats.startTime,
+                running=bool(is_running),
+                gpu_pct=gpu_pct if gpu_pct <= 100 else None,
+                memory_pct=memory_pct if memory_pct <= 100 else None,
+                peak_memory_bytes=peak_memory_bytes,
+                time_ms=time_ms,
+                start_us=start_us,
             )
         )
     return tuple(accounts)

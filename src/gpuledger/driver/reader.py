@@ -7,22 +7,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import pynvml
-
-from gpuledger.driver import slow, values
+from gpuledger.driver import nvml, slow, values
 from gpuledger.driver.buffered import BufferedSlots
-from gpuledger.driver.call import LOOK, NO_ANSWER, Calls, Failures, Handle
+from gpuledger.driver.call import LOOK, NO_ANSWER, Calls, Failures
+from gpuledger.driver.deferral import Deferral
 from gpuledger.driver.events import XidWatch
 from gpuledger.driver.gpm import SLOT_S, Gpm
+from gpuledger.driver.nvml import Handle, NvmlError
 from gpuledger.driver.processes import Accounts, ResidentLists, UtilizationSamples
 from gpuledger.driver.rounds import Rounds
 from gpuledger.driver.values import Fields, read_parts
 from gpuledger.errors import DriverGoneError, GpuLostError
-from gpuledger.model import Device, Reading
+from gpuledger.model import Device, Labelled, Reading
 from gpuledger.model.problem import Problem
 
-SLOW_EVERY = 10
-"""Ticks between two readings of the values that change rarely."""
+SLOW_EVERY, GAUGES_EVERY = 10, 5
+"""Ticks between two readings of the values that change rarely, and of those that few need every second."""
 MIG_SAMPLES_AT = 0.7
 """When MIG instances are sampled, relative to the time between two readings."""
 
@@ -84,6 +84,7 @@ class GpuReader:
         xids: XidWatch,
         now_ns: Callable[[], int],
         *,
+        energy_interval_s: float = 0.0,
         pcie_throughput: bool = False,
         slot_s: float = SLOT_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -92,6 +93,7 @@ class GpuReader:
         self.calls = Calls(failures, index)
         self._xids = xids
         self._now_ns = now_ns
+        self._energy_interval_s = energy_interval_s
         self._pcie_throughput = pcie_throughput
         self._slot_s = slot_s
         self._monotonic = monotonic
@@ -118,18 +120,27 @@ class GpuReader:
     def open(self) -> None:
         """Get the GPU's handle and identity, and forget which calls it supports."""
         self.calls.forget()
-        self.handle = self.calls.require(pynvml.nvmlDeviceGetHandleByIndex, self.index)
+        self.handle = self.calls.require(nvml.HANDLE_BY_INDEX, self.index)
         self.device = values.identity(self.calls, self.handle, self.index)
         self._power_and_heat = values.PowerAndHeat()
+        self._counters = slow.Counters()
         self._lists = ResidentLists()
         self._samples = UtilizationSamples()
         self._accounts = Accounts()
         self._buffered = BufferedSlots()
+        self._deferral = Deferral(self._energy_interval_s)
         self.close()
         self._gpm = self._new_gpm()
         self._migs = []
         self._constants: Fields = {}
         self._rare: Fields = {}
+        self._gauges: Fields = {}
+        self._measured: Fields = {}
+        """Activity, as it was read last."""
+        self._engine_pct = 0.0
+        self._counted: Fields = {}
+        """Energy and utilization by process, as they were read last."""
+        self._memory_used_bytes: int | None = None
         self._nvlink: tuple[int, int] | None = None
         self._ticks = 0
         self.opened += 1
@@ -151,17 +162,16 @@ class GpuReader:
         calls.spent_ns, self._sampling_ns = self._sampling_ns, 0
         calls.answered = 0
         self._due_s = []  # no further sample of a GPU that cannot be read
-        if self._ticks % SLOW_EVERY == 0:
+        turn = self._ticks + self.index  # GPUs take turns with calls that are rare
+        is_slow = self._ticks == 0 or turn % SLOW_EVERY == 0
+        if is_slow:
             self._read_slow()
-        fields: Fields = dict(self._rare)
-        fields.update(read_parts((values.memory, values.ENERGY, self._power_and_heat, *values.FAST), calls, handle))
-        fields["clocks_mhz"] = (*self._rare["clocks_mhz"], *fields["clocks_mhz"])
-        fields.update(self._read_processes())
-        utilization = read_parts(values.UTILIZATION, calls, handle)
-        if self._ticks > 0:  # the first value after nvmlInit may be a wrong 100 %
-            fields.update(utilization)
-        fields.update(self._gpm.read(calls, handle))
-        is_shared = len({r.pid for r in fields["residents"] or ()}) > 1 and not fields["mig_enabled"]
+        if self._ticks < 2 or turn % GAUGES_EVERY == 0:
+            self._read_gauges()
+        fields: Fields = {**self._rare, **self._gauges}
+        self._read_present(fields)
+        pids = self._read_processes(fields, all_lists=is_slow)
+        is_shared = pids is not None and len(pids) > 1
         if not is_shared:
             self._buffered.forget()
         elif self._gpm.is_unsupported:
@@ -181,6 +191,27 @@ class GpuReader:
         if migs and not self._mig_samples:
             migs = self._plan_mig_samples(migs, fields["power_mw"])
         return [Reading(device=self.device, xids=xids, last_xid=last_xid, driver_ns=spent_ns, **fields), *migs]
+
+    def _read_present(self, fields: Fields) -> None:
+        """Read what changes from second to second: memory, power, heat and utilization."""
+        fields.update(read_parts((values.memory, self._power_and_heat), self.calls, self.handle))
+        fields["temperatures_c"] = (*self._gauges["temperatures_c"], *fields["temperatures_c"])
+        utilization = values.utilization(self.calls, self.handle)
+        if self._ticks > 0:  # the first value after nvmlInit may be a wrong 100 %
+            fields.update(utilization)
+
+    def _read_processes(self, fields: Fields, *, all_lists: bool) -> set[int] | None:
+        """Read the processes and what is counted of them; returns those of the GPU, None if they are not known."""
+        memory_used_bytes = fields.get("memory_used_bytes")
+        has_changed = all_lists or memory_used_bytes is None or memory_used_bytes != self._memory_used_bytes
+        self._memory_used_bytes = memory_used_bytes
+        residents = self._lists.read(self.calls, self.handle, has_changed=has_changed)
+        fields["residents"] = residents
+        pids = None if residents is None or fields["mig_enabled"] else {resident.pid for resident in residents}
+        if pids:
+            fields["clocks_mhz"] = self._clocks_mhz()
+        self._read_counters(fields, pids)
+        return pids
 
     def sample(self) -> float | None:
         """Take a GPM sample if one is due; returns the seconds until the next, None if none comes before a reading."""
@@ -234,7 +265,7 @@ class GpuReader:
         was_mig = self._rare.get("mig_enabled")
         if not self._constants:
             self._constants = read_parts(slow.CONSTANTS, self.calls, self.handle)
-        rare = self._constants | read_parts(slow.SLOW, self.calls, self.handle)
+        rare = self._constants | read_parts((self._counters, *slow.SLOW), self.calls, self.handle)
         rare["nvlink_bytes_per_s"] = self._nvlink_rate(rare)
         self._rare = rare
         if was_mig is not None and rare["mig_enabled"] != was_mig:
@@ -255,11 +286,11 @@ class GpuReader:
         instances = []
         known = {mig.device: mig for mig in self._migs}
         enabled = self._rare["mig_enabled"]
-        count = (self.calls.get(pynvml.nvmlDeviceGetMaxMigDeviceCount, self.handle) or 0) if enabled else 0
+        count = (self.calls.get(nvml.MAX_MIG_COUNT, self.handle) or 0) if enabled else 0
         for i in range(count):
             try:
-                handle = self.calls.require(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self.handle, i)
-            except pynvml.NVMLError:  # NOT_FOUND: the slot is empty
+                handle = self.calls.require(nvml.MIG_HANDLE, self.handle, i)
+            except NvmlError:  # NOT_FOUND: the slot is empty
                 continue
             device = self._mig_identity(handle)
             if device is not None:
@@ -275,32 +306,58 @@ class GpuReader:
             """The result of a call. Failures are not recorded: the instance may have been removed."""
             try:
                 return self.calls.require(function, handle)
-            except pynvml.NVMLError:
+            except NvmlError:
                 return None
 
-        uuid = get(pynvml.nvmlDeviceGetUUID, handle)
+        uuid = get(nvml.UUID, handle)
         if uuid is None or self.device is None:
             return None
-        attributes: Any = get(pynvml.nvmlDeviceGetAttributes_v2, handle)
-        name = str(get(pynvml.nvmlDeviceGetName, handle) or "")
+        attributes: Any = get(nvml.ATTRIBUTES, handle)
+        name = get(nvml.NAME, handle) or ""
         return Device(
             index=self.index,
-            uuid=str(uuid),
+            uuid=uuid,
             name=name,
-            multiprocessors=attributes.multiprocessorCount if attributes is not None else None,
+            multiprocessors=attributes[0] if attributes is not None else None,
             parent_uuid=self.device.uuid,
-            gpu_instance_id=get(pynvml.nvmlDeviceGetGpuInstanceId, handle),
-            compute_instance_id=get(pynvml.nvmlDeviceGetComputeInstanceId, handle),
+            gpu_instance_id=get(nvml.GPU_INSTANCE_ID, handle),
+            compute_instance_id=get(nvml.COMPUTE_INSTANCE_ID, handle),
             mig_profile=name.rpartition(" MIG ")[2] if " MIG " in name else "",
         )
 
-    def _read_processes(self) -> Fields:
-        calls, handle = self.calls, self.handle
-        residents = self._lists.read(calls, handle)
-        fields: Fields = {
-            "residents": residents,
-            "samples": self._samples.read(calls, handle, self._now_ns() // 1000),
-        }
-        if self._rare["accounting_enabled"] and residents is not None:
-            fields["accounting"] = self._accounts.read(calls, handle, {r.pid for r in residents})
-        return fields
+    def _read_gauges(self) -> None:
+        self._gauges = read_parts(values.GAUGES, self.calls, self.handle)
+        self._gauges["clocks_mhz"] = (*self._rare["clocks_mhz"], *self._gauges["clocks_mhz"])
+        engines = read_parts(values.ENGINES, self.calls, self.handle)
+        if self._ticks > 0:  # as for utilization
+            self._gauges.update(engines)
+
+    def _clocks_mhz(self) -> Labelled:
+        """The last clocks, with the present one of the SMs: activity is compared at the same clock."""
+        sm_mhz = self.calls.get(nvml.CLOCK, self.handle, values.SM_CLOCK)
+        known = self._gauges["clocks_mhz"]
+        return known if sm_mhz is None else tuple((name, sm_mhz if name == "sm" else mhz) for name, mhz in known)
+
+    def _read_counters(self, fields: Fields, pids: set[int] | None) -> None:
+        """Read energy, utilization by process and activity, unless they are left to a later reading."""
+        calls, handle, now_ns = self.calls, self.handle, self._now_ns()
+        power_mw, utilization_pct = fields["power_mw"], fields.get("utilization_pct")
+        is_due = self._deferral.is_due(pids, power_mw, utilization_pct, self._read_s or 0.0)
+        counted = self._counted
+        if is_due or counted["samples"] is None or counted["energy_mj"] is None:
+            counted = self._counted = values.ENERGY(calls, handle)
+            counted["samples"] = samples = self._samples.read(calls, handle, now_ns // 1000)
+            if samples is not None:  # the same as GPM's graphics activity, which takes 1.5 ms, to a percent
+                self._engine_pct = min(100.0, float(sum(sample.sm_pct for sample in samples)))
+            if self._rare["accounting_enabled"] and fields["residents"] is not None:
+                pids_listed = {resident.pid for resident in fields["residents"]}
+                fields["accounting"] = self._accounts.read(calls, handle, pids_listed)
+        else:
+            fields["deferred"] = True
+        fields["energy_mj"] = counted["energy_mj"]
+        fields["samples"] = () if "deferred" in fields else counted["samples"]
+        if pids or "deferred" not in fields:
+            self._measured = self._gpm.read(calls, handle, graphics=counted["samples"] is None)
+            if (activity := self._measured.get("activity")) is not None and counted["samples"] is not None:
+                self._measured["activity"] = replace(activity, graphics_pct=self._engine_pct)
+        fields.update(self._measured)

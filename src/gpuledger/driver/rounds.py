@@ -50,17 +50,19 @@ class Rounds:
         elapsed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
         self._at_s = now_s
         self._allowance_s = min(2 * burst_s, self._allowance_s + LARGEST_SHARE * elapsed_s)
-        has_changed = self._has_changed(processes, power_mw)
-        begins = not self._late_rounds and self._allowance_s >= (-burst_s if has_changed else burst_s)
+        is_other = processes != self._processes or has_changed(self._power_mw, power_mw)
+        begins = not self._late_rounds and self._allowance_s >= (-burst_s if is_other else burst_s)
         if begins:
             self._processes, self._power_mw = processes, power_mw
             self._late_rounds = LATE_ROUNDS
             self._allowance_s -= burst_s
         is_late = self._late_rounds > 0
         self._late_rounds -= is_late
-        return Plan(at_once=begins, late=is_late, outdated=begins and has_changed)
+        return Plan(at_once=begins, late=is_late, outdated=begins and is_other)
 
-    def _has_changed(self, processes: Mapping[str, Hashable], power_mw: int | None) -> bool:
-        if power_mw is None or self._power_mw is None:
-            return processes != self._processes or power_mw != self._power_mw
-        return processes != self._processes or abs(power_mw - self._power_mw) > CHANGE * self._power_mw + CHANGE_MW
+
+def has_changed(before_mw: int | None, power_mw: int | None) -> bool:
+    """Whether power has changed; also if it became known or unknown."""
+    if power_mw is None or before_mw is None:
+        return power_mw != before_mw
+    return abs(power_mw - before_mw) > CHANGE * before_mw + CHANGE_MW

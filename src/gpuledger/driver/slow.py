@@ -5,70 +5,79 @@ Numbers of fields that the binding names only in newer versions are given here.
 
 from __future__ import annotations
 
-from struct import Struct
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-import pynvml
+from gpuledger.driver import nvml
+from gpuledger.driver.call import Calls
+from gpuledger.driver.nvml import Handle
+from gpuledger.driver.values import (
+    CLOCKS,
+    UNSIGNED_INT,
+    Fields,
+    Part,
+    each,
+    engine_pct,
+    field_values,
+    one,
+    read_parts,
+)
 
-from gpuledger.driver.call import Calls, Handle
-from gpuledger.driver.values import CLOCKS, Fields, Part, Record, each, engine_pct, field_values, one, read_parts
-
-OTHER_CLOCKS = (("graphics", pynvml.NVML_CLOCK_GRAPHICS), ("video", pynvml.NVML_CLOCK_VIDEO))
+OTHER_CLOCKS = (("graphics", 0), ("video", 3))
 """On all GPUs since Fermi the graphics clock equals the SM clock."""
 TEMPERATURE_LIMITS = (
-    ("shutdown", pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
-    ("slowdown", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-    ("memory_max", pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
-    ("gpu_max", pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
+    ("shutdown", 0),
+    ("slowdown", 1),
+    ("memory_max", 2),
+    ("gpu_max", 3),
 )
 CONSTANTS: tuple[Part, ...] = (
-    one("power_default_limit_mw", pynvml.nvmlDeviceGetPowerManagementDefaultLimit),
-    each("max_clocks_mhz", pynvml.nvmlDeviceGetMaxClockInfo, (*OTHER_CLOCKS, *CLOCKS)),
-    each("temperature_limits_c", pynvml.nvmlDeviceGetTemperatureThreshold, TEMPERATURE_LIMITS),
-    one("pcie_max_generation", pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
-    one("pcie_max_width", pynvml.nvmlDeviceGetMaxPcieLinkWidth),
+    one("power_default_limit_mw", nvml.POWER_DEFAULT_LIMIT),
+    each("max_clocks_mhz", nvml.MAX_CLOCK, (*OTHER_CLOCKS, *CLOCKS)),
+    each("temperature_limits_c", nvml.TEMPERATURE_THRESHOLD, TEMPERATURE_LIMITS),
+    one("pcie_max_generation", nvml.PCIE_MAX_GENERATION),
+    one("pcie_max_width", nvml.PCIE_MAX_WIDTH),
 )
 """Limits of the board. Read once: the call for the highest clocks blocks up to 47 ms on an H200."""
 PCIE_THROUGHPUT: tuple[Part, ...] = tuple(
-    one(field, pynvml.nvmlDeviceGetPcieThroughput, direction, convert=lambda kib: kib * 1024)
+    one(field, nvml.PCIE_THROUGHPUT, direction, convert=lambda kib: kib * 1024)
     for field, direction in (
-        ("pcie_transmit_bytes_per_s", pynvml.NVML_PCIE_UTIL_TX_BYTES),
-        ("pcie_receive_bytes_per_s", pynvml.NVML_PCIE_UTIL_RX_BYTES),
+        ("pcie_transmit_bytes_per_s", 0),
+        ("pcie_receive_bytes_per_s", 1),
     )
 )
 """Read only on request, because each call blocks 21 ms on an H200."""
 IMAGES: tuple[Part, ...] = (
-    one("jpeg_pct", pynvml.nvmlDeviceGetJpgUtilization, convert=engine_pct),
-    one("optical_flow_pct", pynvml.nvmlDeviceGetOfaUtilization, convert=engine_pct),
-    each("clocks_mhz", pynvml.nvmlDeviceGetClockInfo, OTHER_CLOCKS),
+    one("jpeg_pct", nvml.JPEG, convert=engine_pct),
+    one("optical_flow_pct", nvml.OPTICAL_FLOW, convert=engine_pct),
+    each("clocks_mhz", nvml.CLOCK, OTHER_CLOCKS),
 )
+ECC_ENABLED = 1
+ECC_ERRORS = (
+    ("ecc_volatile_errors", (("corrected", 3, 0, 0), ("uncorrected", 4, 1, 0))),
+    ("ecc_errors", (("corrected", 5, 0, 1), ("uncorrected", 6, 1, 1))),
+)
+"""Each kind with its field, and the arguments of its call: type of error, and lifetime."""
 POLICIES = (
-    ("power", pynvml.NVML_PERF_POLICY_POWER),
-    ("thermal", pynvml.NVML_PERF_POLICY_THERMAL),
-    ("sync_boost", pynvml.NVML_PERF_POLICY_SYNC_BOOST),
-    ("board_limit", pynvml.NVML_PERF_POLICY_BOARD_LIMIT),
-    ("low_utilization", pynvml.NVML_PERF_POLICY_LOW_UTILIZATION),
-    ("reliability", pynvml.NVML_PERF_POLICY_RELIABILITY),
+    ("power", 74, 0),
+    ("thermal", 75, 1),
+    ("sync_boost", 76, 2),
+    ("board_limit", 77, 3),
+    ("low_utilization", 78, 4),
+    ("reliability", 79, 5),
 )
-ECC_ERRORS: tuple[Part, ...] = tuple(
-    each(
-        field,
-        pynvml.nvmlDeviceGetTotalEccErrors,
-        (
-            ("corrected", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, scope),
-            ("uncorrected", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, scope),
-        ),
-    )
-    for field, scope in (("ecc_volatile_errors", pynvml.NVML_VOLATILE_ECC), ("ecc_errors", pynvml.NVML_AGGREGATE_ECC))
-)
+"""Each reason for reduced clocks with its field, and the argument of its call. Both are in nanoseconds."""
+PCIE_REPLAYS = 94
+REMAPPED_ROWS = (142, 143, 144, 145)
 NVLINK_ERRORS = (
-    ("replay", pynvml.NVML_NVLINK_ERROR_DL_REPLAY),
-    ("recovery", pynvml.NVML_NVLINK_ERROR_DL_RECOVERY),
-    ("crc_flit", pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT),
-    ("crc_data", pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA),
+    ("replay", 0),
+    ("recovery", 1),
+    ("crc_flit", 2),
+    ("crc_data", 3),
 )
 ALL_LINKS = 0xFFFFFFFF
+LINK_UP = 1
 TRANSMITTED, RECEIVED = 202, 204
 """Fields of NVLink 5 (Blackwell), in bytes by link; the fields and calls of older links are not supported there."""
 NVLINK5_ERRORS = (
@@ -110,23 +119,56 @@ FABRIC_CONDITIONS = (
 """Two bits of the health mask at this position: 0 not supported, 1 true, 2 false."""
 CONFIGURATION_BITS = 8
 """Position of four bits: 0 not supported, 1 correct, else the error."""
-FABRIC = Record("nvmlDeviceGetGpuFabricInfoV", 2, Struct("=I16sIIB3xI"))
-SRAM = Record("nvmlDeviceGetSramEccErrorStatus", 1, Struct("=I4x11QI4x"))
-UNREPAIRABLE = Record("nvmlDeviceGetUnrepairableMemoryFlag_v1", 1, Struct("=II"))
+COUNTERS = (
+    ECC_ENABLED,
+    *(field for _, kinds in ECC_ERRORS for _, field, *_ in kinds),
+    *(field for _, field, _ in POLICIES),
+    PCIE_REPLAYS,
+    *REMAPPED_ROWS,
+    RECOVERY_ACTION,
+    C2C_LINK_COUNT,
+)
+"""Fields that are read in one call: 1.2 ms on an H200, where their own calls take 6.5 ms."""
 
 
-def _ecc(calls: Calls, handle: Handle) -> Fields:
-    mode = calls.get(pynvml.nvmlDeviceGetEccMode, handle)
-    if mode is None:
+class Counters:
+    """Errors and the time of reduced clocks. A GPU that does not support a field may support its older call."""
+
+    def __init__(self) -> None:
+        self._supported = list(COUNTERS)
+
+    def __call__(self, calls: Calls, handle: Handle) -> Fields:
+        """Later calls omit unsupported fields."""
+        known = field_values(calls, handle, self._supported) if self._supported else {}
+        self._supported = [field for field in self._supported if known.get(field, 0) is not None]
+
+        def value(field: int, function: Callable[..., Any], *arguments: int, at: int | None = None) -> Any:
+            if (number := known.get(field)) is not None:
+                return number
+            result = calls.get(function, handle, *arguments)
+            return result if at is None or result is None else result[at]
+
+        times = [(name, value(field, nvml.VIOLATION, policy, at=1)) for name, field, policy in POLICIES]
+        fields: Fields = {
+            "clock_event_ns": tuple((name, ns) for name, ns in times if ns is not None),
+            "pcie_replays": value(PCIE_REPLAYS, nvml.PCIE_REPLAYS),
+            **_remapped_rows([known.get(field) for field in REMAPPED_ROWS], calls, handle),
+            **_recovery(known.get(RECOVERY_ACTION)),
+            **_c2c(known.get(C2C_LINK_COUNT), calls, handle),
+        }
+        if (enabled := value(ECC_ENABLED, nvml.ECC_MODE, at=0)) is not None:
+            fields["ecc_enabled"] = bool(enabled)
+        for name, kinds in ECC_ERRORS if enabled else ():
+            errors = [(kind, value(field, nvml.ECC_ERRORS, *arguments)) for kind, field, *arguments in kinds]
+            fields[name] = tuple((kind, count) for kind, count in errors if count is not None)
+        return fields
+
+
+def _remapped_rows(rows: Sequence[int | None], calls: Calls, handle: Handle) -> Fields:
+    known: Sequence[int | None] | None = rows if None not in rows else calls.get(nvml.REMAPPED_ROWS, handle)
+    if known is None:
         return {}
-    return {"ecc_enabled": bool(mode[0]), **(read_parts(ECC_ERRORS, calls, handle) if mode[0] else {})}
-
-
-def _remapped_rows(calls: Calls, handle: Handle) -> Fields:
-    rows = calls.get(pynvml.nvmlDeviceGetRemappedRows, handle)
-    if rows is None:
-        return {}
-    correctable, uncorrectable, pending, failed = rows
+    correctable, uncorrectable, pending, failed = known
     return {
         "remapped_rows": (("correctable", correctable), ("uncorrectable", uncorrectable)),
         "row_remap_pending": bool(pending),
@@ -136,22 +178,19 @@ def _remapped_rows(calls: Calls, handle: Handle) -> Fields:
 
 def _nvlink(calls: Calls, handle: Handle) -> Fields:
     """NVLinks by state, with the traffic and errors of all links; empty without NVLink."""
-    links = range(pynvml.NVML_NVLINK_MAX_LINKS)
-    results = ((link, calls.get(pynvml.nvmlDeviceGetNvLinkState, handle, link)) for link in links)
+    links = range(nvml.MAX_LINKS)
+    results = ((link, calls.get(nvml.NVLINK_STATE, handle, link)) for link in links)
     states = {link: state for link, state in results if state is not None}
     if not states:
         return {}
-    up = [link for link, state in states.items() if state == pynvml.NVML_FEATURE_ENABLED]
+    up = [link for link, state in states.items() if state == LINK_UP]
     states_by_name = (("up", len(up)), ("down", len(states) - len(up)))
     if up and field_values(calls, handle, [(TRANSMITTED, up[0])]).get((TRANSMITTED, up[0])) is not None:
         return {"nvlinks": states_by_name, **_nvlink5(calls, handle, up)}
-    transmit = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS)
-    receive = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS)
+    transmit, receive = (138, ALL_LINKS), (139, ALL_LINKS)
     kib = field_values(calls, handle, [transmit, receive]) if up else {}
     errors = {
-        (kind, link): calls.get(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind)
-        for _, kind in NVLINK_ERRORS
-        for link in up
+        (kind, link): calls.get(nvml.NVLINK_ERRORS, handle, link, kind) for _, kind in NVLINK_ERRORS for link in up
     }
     return {
         "nvlinks": states_by_name,
@@ -184,23 +223,23 @@ def _link_sums(values: dict[Any, int | None], kinds: tuple[tuple[str, int], ...]
 
 def _licenses(calls: Calls, handle: Handle) -> Fields:
     """Whether a vGPU feature is licensed; False if the GPU or driver does not support licenses."""
-    answer = calls.get(pynvml.nvmlDeviceGetGridLicensableFeatures_v4, handle)
+    answer = calls.get(nvml.LICENSES, handle)
     if answer is None:
-        return {"vgpu_licensed": False if calls.is_unsupported(pynvml.nvmlDeviceGetGridLicensableFeatures_v4) else None}
-    features = answer.gridLicensableFeatures[: answer.licensableFeaturesCount]
-    return {"vgpu_licensed": bool(answer.isGridLicenseSupported) and any(feature.featureState for feature in features)}
+        return {"vgpu_licensed": False if calls.is_unsupported(nvml.LICENSES) else None}
+    is_supported, features = answer
+    return {"vgpu_licensed": is_supported and any(features)}
 
 
 def _images_and_fans(calls: Calls, handle: Handle) -> Fields:
     """Image engines, other clocks, and fans; passively cooled boards have no fans."""
-    count = calls.get(pynvml.nvmlDeviceGetNumFans, handle) or 0
-    fans = each("fans_pct", pynvml.nvmlDeviceGetFanSpeed_v2, tuple((str(fan), fan) for fan in range(count)))
+    count = calls.get(nvml.FAN_COUNT, handle) or 0
+    fans = each("fans_pct", nvml.FAN_SPEED, tuple((str(fan), fan) for fan in range(count)))
     return read_parts((*IMAGES, fans), calls, handle)
 
 
 def _fabric(calls: Calls, handle: Handle) -> Fields:
     """Registration with the NVLink fabric; empty without a fabric."""
-    record = calls.get(FABRIC, handle)
+    record = calls.get(nvml.FABRIC, handle)
     if record is None or not record[3]:
         return {}
     cluster, status, clique, state, health = record
@@ -214,14 +253,14 @@ def _fabric(calls: Calls, handle: Handle) -> Fields:
         "fabric_states": tuple((name, int(state == number)) for number, name in FABRIC_STATES.items()),
         "fabric_cluster": str(UUID(bytes=cluster)) if is_completed else "",
         "fabric_clique": clique if is_completed else None,
-        "fabric_failed": is_completed and status != pynvml.NVML_SUCCESS,
+        "fabric_failed": is_completed and status != nvml.SUCCESS,
         "fabric_conditions": tuple(conditions),
     }
 
 
 def _sram(calls: Calls, handle: Handle) -> Fields:
     """Errors of the on-chip memory."""
-    if (record := calls.get(SRAM, handle)) is None:
+    if (record := calls.get(nvml.SRAM_ERRORS, handle)) is None:
         return {}
     parity, secded, corrected, new_parity, new_secded, new_corrected, *units, is_exceeded = record
     names = ("corrected", "uncorrected_parity", "uncorrected_secded")
@@ -233,17 +272,15 @@ def _sram(calls: Calls, handle: Handle) -> Fields:
     }
 
 
-def _recovery(calls: Calls, handle: Handle) -> Fields:
+def _recovery(action: int | None) -> Fields:
     """What the driver asks for so that the GPU can be used again."""
-    action = field_values(calls, handle, [RECOVERY_ACTION]).get(RECOVERY_ACTION)
     if action is None:
         return {}
     return {"recovery_actions": tuple((name, int(action == n)) for n, name in enumerate(RECOVERY_ACTIONS, start=1))}
 
 
-def _c2c(calls: Calls, handle: Handle) -> Fields:
+def _c2c(count: int | None, calls: Calls, handle: Handle) -> Fields:
     """The links between a GPU and its CPU on one module, as in GB200; empty without them."""
-    count = field_values(calls, handle, [C2C_LINK_COUNT]).get(C2C_LINK_COUNT)
     if not count or count > MAX_C2C_LINKS:
         return {}
     kinds = (C2C_LINK_STATUS, *(field for _, field in C2C_ERRORS))
@@ -258,30 +295,24 @@ def _power_smoothing(calls: Calls, handle: Handle) -> Fields:
     Driver 580.65 has a counter of nanoseconds under the same number, which is of another type; 580.159 has not.
     """
     fields = [POWER_SMOOTHING_ENABLED]
-    values = field_values(calls, handle, fields, pynvml.NVML_VALUE_TYPE_UNSIGNED_INT)
+    values = field_values(calls, handle, fields, UNSIGNED_INT)
     enabled = values.get(POWER_SMOOTHING_ENABLED)
     if values and enabled is None:  # 150 us on an H200
-        calls.skip(pynvml.nvmlDeviceGetFieldValues, tuple(fields))
+        calls.skip(nvml.FIELD_VALUES, tuple(fields))
     return {"power_smoothing_enabled": bool(enabled)} if enabled in (0, 1) else {}
 
 
 SLOW: tuple[Part, ...] = (
-    one("power_limit_mw", pynvml.nvmlDeviceGetEnforcedPowerLimit),
-    each("clock_event_ns", pynvml.nvmlDeviceGetViolationStatus, POLICIES, lambda status: status.violationTime),
-    _ecc,
-    _remapped_rows,
-    one("pcie_replays", pynvml.nvmlDeviceGetPcieReplayCounter),
-    one("pcie_generation", pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
-    one("pcie_width", pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+    one("power_limit_mw", nvml.POWER_LIMIT),
+    one("pcie_generation", nvml.PCIE_GENERATION),
+    one("pcie_width", nvml.PCIE_WIDTH),
     _nvlink,
-    one("mig_enabled", pynvml.nvmlDeviceGetMigMode, convert=lambda modes: bool(modes[0])),
-    one("accounting_enabled", pynvml.nvmlDeviceGetAccountingMode, convert=bool),
+    one("mig_enabled", nvml.MIG_MODE, convert=lambda modes: bool(modes[0])),
+    one("accounting_enabled", nvml.ACCOUNTING_MODE, convert=bool),
     _licenses,
     _images_and_fans,
     _fabric,
     _sram,
-    one("memory_unrepairable", UNREPAIRABLE, convert=lambda record: bool(record[0])),
-    _recovery,
-    _c2c,
+    one("memory_unrepairable", nvml.UNREPAIRABLE_MEMORY, convert=lambda record: bool(record[0])),
     _power_smoothing,
 )

@@ -6,7 +6,6 @@ call hangs, the ticks continue without the values of its GPU.
 
 from __future__ import annotations
 
-import _ctypes
 import logging
 import time
 from collections import Counter
@@ -15,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pynvml
-
+from gpuledger.driver import nvml
 from gpuledger.driver.call import LOOK, NO_ANSWER, NO_GPU, VERSION_MISMATCH, Failures, hang, problem_of
 from gpuledger.driver.events import END_S, XidWatch
 from gpuledger.driver.gpm import SLOT_S
+from gpuledger.driver.nvml import NvmlError
 from gpuledger.driver.reader import GpuReader
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Device, Driver, Reading, Tick
@@ -71,12 +70,14 @@ class NvmlSource:
         self,
         *,
         timeout_s: float = 2.0,
+        energy_interval_s: float = 0.0,
         pcie_throughput: bool = False,
         slot_s: float = SLOT_S,
         monotonic: Callable[[], float] = time.monotonic,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._timeout_s = timeout_s
+        self._energy_interval_s = energy_interval_s
         self._pcie_throughput = pcie_throughput
         self._slot_s = slot_s
         self._monotonic = monotonic
@@ -103,7 +104,7 @@ class NvmlSource:
 
     def errors(self) -> Mapping[tuple[str, str], int]:
         """Unexpected failures since the start, by call and error."""
-        return {(call, str(pynvml.NVMLError(code))): count for (call, code), count in dict(self._failures).items()}
+        return {(call, str(NvmlError(code))): count for (call, code), count in dict(self._failures).items()}
 
     def problems(self) -> tuple[Problem, ...]:
         """Unexpected failures of driver calls as problems, with their fixes."""
@@ -149,8 +150,8 @@ class NvmlSource:
             except GpuLostError as error:
                 self._fail(gpu, error.problem)
                 continue
-            except pynvml.NVMLError as error:
-                self._fail(gpu, problem_of(str(error), error.value, gpu.reader.index))
+            except NvmlError as error:
+                self._fail(gpu, problem_of(str(error), error.code, gpu.reader.index))
                 continue
             except Exception as error:  # a bug in the reading of one GPU must not affect the others
                 log.exception("GPU %d: reading failed", gpu.reader.index)
@@ -239,7 +240,7 @@ class NvmlSource:
                 if self._control.result(0) is None:
                     self._set_driver(Driver(up=False, problem=hang("an earlier call to the driver")))
                     return
-            except pynvml.NVMLError:
+            except NvmlError:
                 pass
         if not self._control.busy:
             self._stuck = [gpu for gpu in self._stuck if not gpu.worker.ended(0.0)]
@@ -257,8 +258,8 @@ class NvmlSource:
         except DriverGoneError as error:
             self._fail_to_open(error.problem)
             return
-        except pynvml.NVMLError as error:
-            self._fail_to_open(problem_of(str(error), error.value))
+        except NvmlError as error:
+            self._fail_to_open(problem_of(str(error), error.code))
             return
         if opened is None:
             self._set_driver(Driver(up=False, problem=hang("nvmlInit")))
@@ -283,6 +284,7 @@ class NvmlSource:
             self._failures,
             self._xids,
             self._now_ns,
+            energy_interval_s=self._energy_interval_s,
             pcie_throughput=self._pcie_throughput,
             slot_s=self._slot_s,
             monotonic=self._monotonic,
@@ -293,11 +295,11 @@ class NvmlSource:
     def _count(self) -> None:
         """Reopen the driver if GPUs were added or removed (hotplug, passthrough)."""
         if not self._control.busy:
-            self._control.start(pynvml.nvmlDeviceGetCount)
+            self._control.start(nvml.COUNT)
         try:
             count = self._control.result(self._timeout_s)
-        except pynvml.NVMLError as error:
-            self._failures["nvmlDeviceGetCount", error.value] += 1
+        except NvmlError as error:
+            self._failures["nvmlDeviceGetCount", error.code] += 1
             return
         if count is not None and count != len(self._gpus):
             self._known.clear()
@@ -335,12 +337,10 @@ class NvmlSource:
         """
         if not self._xids.ended(0.0):
             return False
-        library, file = pynvml.nvmlLib, _library_file()
-        if library is not None and (file is None or file != self._library):
+        file = _library_file()
+        if file is None or file != self._library:
             self._library = None
-            pynvml.nvmlLib = None
-            pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - the binding cannot reload its library
-            _ctypes.dlclose(library._handle)  # noqa: SLF001
+            nvml.library.unload()
         self._outdated = False
         return True
 
@@ -353,24 +353,24 @@ class NvmlSource:
 
 def _failure(call: str, code: int, count: int) -> Problem:
     times = "once" if count == 1 else f"{count} times"
-    problem = problem_of(f"{call} failed {times}: {pynvml.NVMLError(code)}; its value is missing", code)
+    problem = problem_of(f"{call} failed {times}: {NvmlError(code)}; its value is missing", code)
     return replace(problem, severity=WARNING, about="driver")
 
 
 def _initialise() -> tuple[Driver, int]:
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        problem = problem_of(f"nvmlInit: {error}", error.value)
+        nvml.initialize()
+    except NvmlError as error:
+        problem = problem_of(f"nvmlInit: {error}", error.code)
         raise DriverGoneError(problem.what, problem.fix, problem.kind) from error
-    cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+    cuda = nvml.CUDA_VERSION()
     driver = Driver(
         up=True,
-        driver_version=pynvml.nvmlSystemGetDriverVersion(),
-        nvml_version=pynvml.nvmlSystemGetNVMLVersion(),
+        driver_version=nvml.DRIVER_VERSION(),
+        nvml_version=nvml.NVML_VERSION(),
         cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}",
     )
-    return driver, pynvml.nvmlDeviceGetCount()
+    return driver, nvml.COUNT()
 
 
 def _library_file() -> LibraryFile | None:
@@ -386,7 +386,7 @@ def _library_file() -> LibraryFile | None:
 
 def _shut_down() -> bool:
     try:
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
+        nvml.SHUTDOWN()
+    except NvmlError as error:
         log.debug("nvmlShutdown: %s", error)
     return True

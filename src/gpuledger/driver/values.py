@@ -6,21 +6,19 @@ line of a table, made by `one` or `each`.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-import pynvml
-
-from gpuledger.driver.call import UNSUPPORTED, Calls, Handle
+from gpuledger.driver import nvml
+from gpuledger.driver.call import UNSUPPORTED, Calls
+from gpuledger.driver.nvml import Handle
 from gpuledger.model import Device
 
 Fields = dict[str, Any]
 Part = Callable[[Calls, Handle], Fields]
 
-MEMORY_V2 = pynvml.nvmlMemory_v2
 ARCHITECTURES = {
     2: "kepler", 3: "maxwell", 4: "pascal", 5: "volta", 6: "turing", 7: "ampere", 8: "ada", 9: "hopper",
     10: "blackwell",
@@ -36,22 +34,25 @@ CLOCK_EVENTS = (
     ("hw_power_brake_slowdown", 0x80),
     ("display_clock_setting", 0x100),
 )
-FIELD_VALUE = Struct("=24xIi8s")  # id, scope, timestamp and latency; type of value, return code, value
 UNSIGNED_64 = Struct("=Q")
+UNSIGNED_INT = 1
 VALUES = {
-    pynvml.NVML_VALUE_TYPE_DOUBLE: Struct("=d"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: Struct("=I"),
-    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: Struct("=q"),
-    pynvml.NVML_VALUE_TYPE_SIGNED_INT: Struct("=i"),
+    0: Struct("=d"),
+    UNSIGNED_INT: Struct("=I"),
+    4: Struct("=q"),
+    5: Struct("=i"),
 }
+"""By type of value; unsigned numbers of 64 bits otherwise."""
+GPU_SENSOR = 0
 MODULE, MEMORY = 1, 2
 """Scopes of the fields of power; scope 0 is the GPU."""
-MODULE_POWER = (pynvml.NVML_FI_DEV_POWER_INSTANT, MODULE)
-MEMORY_POWER = (pynvml.NVML_FI_DEV_POWER_AVERAGE, MEMORY)
+MEMORY_TEMPERATURE, POWER_AVERAGE, POWER_INSTANT = 82, 185, 186
+MODULE_POWER = (POWER_INSTANT, MODULE)
+MEMORY_POWER = (POWER_AVERAGE, MEMORY)
 FIELDS = (
-    pynvml.NVML_FI_DEV_MEMORY_TEMP,
-    pynvml.NVML_FI_DEV_POWER_AVERAGE,
-    pynvml.NVML_FI_DEV_POWER_INSTANT,
+    MEMORY_TEMPERATURE,
+    POWER_AVERAGE,
+    POWER_INSTANT,
     MODULE_POWER,
     MEMORY_POWER,  # an H200 has no instantaneous value
 )
@@ -96,71 +97,47 @@ def field_values(calls: Calls, handle: Handle, fields: list[Any], only: int | No
 
     A value of another type than `only` is not supported, either: the number had another meaning in that driver.
     """
-    if (array := calls.get(pynvml.nvmlDeviceGetFieldValues, handle, tuple(fields))) is None:
+    if (array := calls.get(nvml.FIELD_VALUES, handle, tuple(fields))) is None:
         return {}
     values: dict[Any, int | None] = {}
-    records = FIELD_VALUE.iter_unpack(memoryview(array).cast("B"))
-    for field, (kind, code, raw) in zip(fields, records, strict=True):
-        if code == pynvml.NVML_SUCCESS and only in (None, kind):
+    for field, (kind, code, raw) in zip(fields, array, strict=True):
+        if code == nvml.SUCCESS and only in (None, kind):
             values[field] = int(VALUES.get(kind, UNSIGNED_64).unpack_from(raw)[0])
-        elif code == pynvml.NVML_SUCCESS or code in UNSUPPORTED:
+        elif code == nvml.SUCCESS or code in UNSUPPORTED:
             values[field] = None
     return values
-
-
-class Record:
-    """A driver call that fills one C record, which begins with its size and version."""
-
-    def __init__(self, symbol: str, version: int, layout: Struct) -> None:
-        self.__name__ = symbol
-        self._version = version << 24 | layout.size
-        self._layout = layout
-
-    def __call__(self, handle: Handle) -> tuple[Any, ...]:
-        """The fields of the record, without the version."""
-        function = pynvml._nvmlGetFunctionPointer(self.__name__)  # noqa: SLF001 - raises NVMLError when missing
-        buffer = ctypes.create_string_buffer(self._layout.size)
-        ctypes.c_uint.from_buffer(buffer).value = self._version
-        code = function(handle, buffer)
-        if code != pynvml.NVML_SUCCESS:
-            raise pynvml.NVMLError(code)
-        return self._layout.unpack(buffer)[1:]
 
 
 def identity(calls: Calls, handle: Handle, index: int) -> Device:
     """The identity of the GPU. Only the uuid is mandatory."""
     get = calls.get
-    pci = get(pynvml.nvmlDeviceGetPciInfo, handle)
-    capability = get(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-    architecture = get(pynvml.nvmlDeviceGetArchitecture, handle)
+    pci = get(nvml.PCI_INFO, handle)
+    capability = get(nvml.COMPUTE_CAPABILITY, handle)
+    architecture = get(nvml.ARCHITECTURE, handle)
     return Device(
         index=index,
-        uuid=str(calls.require(pynvml.nvmlDeviceGetUUID, handle)),
-        name=str(get(pynvml.nvmlDeviceGetName, handle) or ""),
-        pci_bus_id=_text(pci.busId) if pci is not None else "",
-        minor=get(pynvml.nvmlDeviceGetMinorNumber, handle),
-        serial=str(get(pynvml.nvmlDeviceGetSerial, handle) or ""),
-        vbios_version=str(get(pynvml.nvmlDeviceGetVbiosVersion, handle) or ""),
-        board_part_number=str(get(pynvml.nvmlDeviceGetBoardPartNumber, handle) or ""),
+        uuid=calls.require(nvml.UUID, handle),
+        name=get(nvml.NAME, handle) or "",
+        pci_bus_id="" if pci is None else pci[-1].split(b"\0")[0].decode("utf-8", "replace"),
+        minor=get(nvml.MINOR_NUMBER, handle),
+        serial=get(nvml.SERIAL, handle) or "",
+        vbios_version=get(nvml.VBIOS_VERSION, handle) or "",
+        board_part_number=get(nvml.BOARD_PART_NUMBER, handle) or "",
         architecture=ARCHITECTURES.get(architecture, "" if architecture is None else str(architecture)),
         compute_capability="" if capability is None else "{}.{}".format(*capability),
-        driver_version=str(calls.require(pynvml.nvmlSystemGetDriverVersion)),
+        driver_version=calls.require(nvml.DRIVER_VERSION),
     )
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def memory(calls: Calls, handle: Handle) -> Fields:
     """Memory by the v2 call; v1 counts reserved memory as used, 645 MB too much on an idle H200."""
-    names: tuple[str, ...] = ("total", "used", "free", "reserved")
-    info = calls.get(pynvml.nvmlDeviceGetMemoryInfo, handle, MEMORY_V2)
+    names: tuple[str, ...] = ("memory_total_bytes", "memory_reserved_bytes", "memory_free_bytes", "memory_used_bytes")
+    info = calls.get(nvml.MEMORY, handle)
     # After a temporary failure, the v1 call would give a different number.
-    if info is None and calls.is_unsupported(pynvml.nvmlDeviceGetMemoryInfo, MEMORY_V2):
-        names = names[:3]
-        info = calls.get(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    return {} if info is None else {f"memory_{name}_bytes": getattr(info, name) for name in names}
+    if info is None and calls.is_unsupported(nvml.MEMORY):
+        names = names[0], names[2], names[3]
+        info = calls.get(nvml.MEMORY_V1, handle)
+    return {} if info is None else dict(zip(names, info, strict=True))
 
 
 class PowerAndHeat:
@@ -173,34 +150,31 @@ class PowerAndHeat:
         """Instantaneous and average power, and the temperatures."""
         fields = field_values(calls, handle, self._supported) if self._supported else {}
         self._supported = [field for field in self._supported if fields.get(field, 0) is not None]
-        power_mw = fields.get(pynvml.NVML_FI_DEV_POWER_INSTANT)
+        power_mw = fields.get(POWER_INSTANT)
         if power_mw is None:  # older GPUs and drivers have one value; on some generations it is an average
-            power_mw = calls.get(pynvml.nvmlDeviceGetPowerUsage, handle)
-        temperatures = (
-            ("gpu", calls.get(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)),
-            ("memory", fields.get(pynvml.NVML_FI_DEV_MEMORY_TEMP)),
-        )
+            power_mw = calls.get(nvml.POWER_USAGE, handle)
         return {
             "power_mw": power_mw,
-            "power_average_mw": fields.get(pynvml.NVML_FI_DEV_POWER_AVERAGE),
+            "power_average_mw": fields.get(POWER_AVERAGE),
             "power_module_mw": fields.get(MODULE_POWER),
             "power_memory_mw": fields.get(MEMORY_POWER),
-            "temperatures_c": tuple((name, c) for name, c in temperatures if c is not None),
+            "temperatures_c": () if (c := fields.get(MEMORY_TEMPERATURE)) is None else (("memory", c),),
         }
 
 
 def _clock_events(calls: Calls, handle: Handle) -> Fields:
-    bits = calls.get(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    bits = calls.get(nvml.CLOCK_EVENTS, handle)
     if bits is None:  # the call's name before R535
-        bits = calls.get(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        bits = calls.get(nvml.CLOCK_EVENTS_OLD, handle)
     return {} if bits is None else {"clock_events": tuple((name, int(bool(bits & bit))) for name, bit in CLOCK_EVENTS)}
 
 
-def _utilization(calls: Calls, handle: Handle) -> Fields:
-    rates = calls.get(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    if rates is None or rates.gpu > 100 or rates.memory > 100:
+def utilization(calls: Calls, handle: Handle) -> Fields:
+    """Utilization of the GPU and of its memory."""
+    rates = calls.get(nvml.UTILIZATION, handle)
+    if rates is None or max(rates) > 100:
         return {}
-    return {"utilization_pct": rates.gpu, "memory_utilization_pct": rates.memory}
+    return {"utilization_pct": rates[0], "memory_utilization_pct": rates[1]}
 
 
 def engine_pct(result: tuple[int, int]) -> int | None:
@@ -208,19 +182,19 @@ def engine_pct(result: tuple[int, int]) -> int | None:
     return result[0] if result[0] <= 100 else None
 
 
-CLOCKS = (("sm", pynvml.NVML_CLOCK_SM), ("memory", pynvml.NVML_CLOCK_MEM))
-FAST: tuple[Part, ...] = (
-    one(
-        "performance_state", pynvml.nvmlDeviceGetPerformanceState, convert=lambda state: state if state <= 15 else None
-    ),
-    each("clocks_mhz", pynvml.nvmlDeviceGetClockInfo, CLOCKS),
+SM_CLOCK = 1
+CLOCKS = (("sm", SM_CLOCK), ("memory", 2))
+GAUGES: tuple[Part, ...] = (
+    one("performance_state", nvml.PERFORMANCE_STATE, convert=lambda state: state if state <= 15 else None),
+    each("temperatures_c", nvml.TEMPERATURE, (("gpu", GPU_SENSOR),)),
+    each("clocks_mhz", nvml.CLOCK, CLOCKS),
     _clock_events,
 )
-"""Read after energy, power and temperatures."""
-ENERGY: Part = one("energy_mj", pynvml.nvmlDeviceGetTotalEnergyConsumption)
-"""The hardware's counter, in millijoules since the driver was loaded."""
-UTILIZATION: tuple[Part, ...] = (
-    one("encoder_pct", pynvml.nvmlDeviceGetEncoderUtilization, convert=engine_pct),
-    one("decoder_pct", pynvml.nvmlDeviceGetDecoderUtilization, convert=engine_pct),
-    _utilization,
+"""Read every few ticks."""
+ENGINES: tuple[Part, ...] = (
+    one("encoder_pct", nvml.ENCODER, convert=engine_pct),
+    one("decoder_pct", nvml.DECODER, convert=engine_pct),
 )
+"""Like GAUGES, but not the first value."""
+ENERGY: Part = one("energy_mj", nvml.ENERGY)
+"""The hardware's counter, in millijoules since the driver was loaded."""

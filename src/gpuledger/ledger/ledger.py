@@ -85,6 +85,8 @@ class Ledger:
         """Parked energy of a single process that its last interval did not contain."""
         self._open: Interval | None = None
         """None before the first reading of energy."""
+        self._unbooked_ns = 0
+        """Length of the open interval."""
         self.booked_mj = 0
         """Energy of the last booked interval."""
         self.booked_rows: dict[Row, int] = {}
@@ -129,8 +131,14 @@ class Ledger:
         elapsed_ns: int,
     ) -> Booked | None:
         """Add one reading; the entries of the interval if this completes it."""
-        rise = self._state.meter.read(reading, now_ns, self._longest_ns)
         interval = self._open
+        self._unbooked_ns = 0 if interval is None else now_ns - interval.start_ns
+        if interval is not None and reading.deferred:
+            interval.observe(
+                reading, migs, present, work, hidden=hidden, now_ns=now_ns, time_ns=time_ns, elapsed_ns=elapsed_ns
+            )
+            return None
+        rise = self._state.meter.read(reading, now_ns, self._longest_ns)
         if interval is None:
             if rise is None:
                 return None
@@ -150,7 +158,7 @@ class Ledger:
             booked = self._close(interval, reading, present, now_ns)
         else:
             return None
-        self._open = Interval(now_ns, present, reading.power_mw)
+        self._open, self._unbooked_ns = Interval(now_ns, present, reading.power_mw), 0
         return booked
 
     def _is_complete(self, interval: Interval, present: frozenset[Row] | None, now_ns: int) -> bool:
@@ -263,6 +271,7 @@ class Ledger:
             retired_mj=state.retired_mj,
             unowned_mj=state.unowned_mj,
             booked_mj=self.booked_mj,
+            unbooked_ns=self._unbooked_ns,
             unattributed_mj=tuple(sorted(state.unattributed_mj)),
             residual_mj=state.energy_mj - sum_mj,
             idle_power_mw=state.idle_power_mw,

@@ -45,6 +45,8 @@ class TimeBook:
     def __init__(self, longest_ns: int = BUFFER_NS) -> None:
         self._longest_ns = longest_ns
         self._newest_us: dict[str, int] = {}
+        self._deferred_ns: dict[str, int] = {}
+        """Time since the last samples were read, by GPU."""
         self.gpus: dict[str, GpuTime] = {}
 
     def resume(self, gpus: dict[str, GpuTime]) -> None:
@@ -66,6 +68,11 @@ class TimeBook:
     def _processes(self, reading: Reading, now_ns: int, elapsed_ns: int) -> Busy | None:
         if not reading.up or reading.samples is None:
             return None
+        if elapsed_ns:
+            elapsed_ns += self._deferred_ns.pop(reading.device.uuid, 0)
+        if reading.deferred:
+            self._deferred_ns[reading.device.uuid] = elapsed_ns
+            return Busy({}, {}, now_ns)
         window_us = self._window_us(reading.samples, reading.device.uuid, now_ns, elapsed_ns)
         ended_ns: dict[int, int] = {}
         for account in _ended(reading) if elapsed_ns else ():

@@ -49,7 +49,8 @@ class RecentSamples:
         samples = {
             pid: (sample, start)
             for pid, (sample, start) in previous.items()
-            if abs(now_us - sample.timestamp_us) < WINDOW_US  # abs: the clock may have been set back
+            # abs: the clock may have been set back
+            if (reading.deferred or abs(now_us - sample.timestamp_us) < WINDOW_US)
             and (start is None or _start_ticks(facts, pid) in (None, start))
         }
         samples.update((sample.pid, (sample, _start_ticks(facts, sample.pid))) for sample in reading.samples)

@@ -168,6 +168,8 @@ class Account:
     """Energy owned by no container. Monotonic."""
     booked_mj: int = 0
     """Energy of the last booked interval."""
+    unbooked_ns: int = 0
+    """Time up to this tick whose energy is not booked yet."""
     unattributed_mj: Labelled = ()
     """Unattributed energy, by reason."""
     residual_mj: int = 0
@@ -272,6 +274,8 @@ class Reading:
     """Whether the activity was measured before an earlier reading; only of MIG instances."""
     activity_outdated: bool = False
     """Whether power or processes have changed since; a later reading has the new activity."""
+    deferred: bool = False
+    """Whether energy and utilization by process are left to a later reading; `energy_mj` is that of the last one."""
     slots: tuple[Slot, ...] = ()
     """Parts of the time since the previous reading, about equally long; only while a GPU is shared."""
     xids: Labelled = field(default=(), metadata=COUNTER)

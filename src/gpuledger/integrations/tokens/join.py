@@ -106,8 +106,11 @@ class OwnerEnergy:
         self._last_ns: int | None = None
         self._before: dict[tuple[object, ...], tuple[int, int]] = {}
 
-    def add(self, time_s: float, now_ns: int, uses: Sequence[Use]) -> None:
-        """Add a tick. The first total of a process or container is a baseline: it may be of days before."""
+    def add(self, time_s: float, now_ns: int, uses: Sequence[Use], *, deferred: bool = False) -> None:
+        """Add a tick, which lacks energy if it is `deferred`.
+
+        The first total of a process or container is a baseline: it may be of days before.
+        """
         now = {use_identity(use): (sum([mj for _, mj in use.energy_mj]), use.parked_mj) for use in uses}
         for key, (total_mj, parked_mj) in now.items():
             before_mj, parked_before_mj = self._before.get(key, (total_mj, parked_mj))
@@ -118,7 +121,8 @@ class OwnerEnergy:
         self._before = now
         self._add_activity(now_ns, uses)
         joules = self.work_mj / 1000, self.parked_mj / 1000
-        self.line.add(time_s, (*joules, self._tensor_s, self._dram_s, self._unknown_s))
+        if not deferred:
+            self.line.add(time_s, (*joules, self._tensor_s, self._dram_s, self._unknown_s))
 
     def _add_activity(self, now_ns: int, uses: Sequence[Use]) -> None:
         last_ns, self._last_ns = self._last_ns, now_ns
@@ -161,7 +165,9 @@ class Join:
             uses = [use for use in tick.containers if target.has_container(use)]
         self.owner = common_owner([use.owner for use in uses]) if uses else None
         now_ns = tick.time_ns if tick.monotonic_ns is None else tick.monotonic_ns
-        self.energy.add(tick.time_ns / 1e9, now_ns, uses)
+        gpus = {use.device.gpu_uuid for use in uses}
+        deferred = any(reading.deferred for reading in tick.readings if reading.device.uuid in gpus)
+        self.energy.add(tick.time_ns / 1e9, now_ns, uses, deferred=deferred)
         self._add_window()
 
     def rates(self) -> TokenRates | None:

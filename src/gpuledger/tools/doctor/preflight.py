@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import pynvml
-
+from gpuledger.driver import nvml
 from gpuledger.driver.processes import NewSamples, OldSamples
 from gpuledger.errors import ConfigError, JournalError, ListenError, UpstreamError, UsageError
 from gpuledger.integrations.scrape import Source
@@ -159,8 +158,8 @@ def samples_us(readings: Iterable[Reading]) -> list[int]:
     for reading in readings:
         if reading.up and reading.utilization_pct and not reading.device.parent_uuid:
             for form in (NewSamples(), OldSamples()):
-                with suppress(pynvml.NVMLError):
-                    rows = form(pynvml.nvmlDeviceGetHandleByIndex(reading.device.index), 0)
+                with suppress(nvml.NvmlError):
+                    rows = form(nvml.HANDLE_BY_INDEX(reading.device.index), 0)
                     samples += [row[form.timestamp_at] for row in rows]
                     break
     return samples

@@ -113,24 +113,32 @@ def metered_gpus(tick: Tick) -> set[str]:
     return {uuid for uuid, account in tick.accounts.items() if uuid in up and account.energy_mj is not None}
 
 
+def booked_times(tick: Tick) -> dict[str, int]:
+    """The time up to which the energy of each GPU is booked, if it is known in this tick."""
+    return {uuid: tick.time_ns - tick.accounts[uuid].unbooked_ns for uuid in metered_gpus(tick)}
+
+
 class _Power:
     """Mean power of each row between two ticks."""
 
     def __init__(self, tick: Tick, before: Tick | None) -> None:
-        self._seconds = (tick.time_ns - before.time_ns) / 1e9 if before is not None else 0.0
         uses: list[ProcessUse | ContainerUse] = []
-        if before is not None and self._seconds * 1e9 >= MIN_INTERVAL_NS:
+        self._elapsed_ns: dict[str, int] = {}
+        """Time whose energy was booked between the ticks, by GPU."""
+        if before is not None:
             uses = [*before.processes, *before.containers]
+            booked_ns, until_ns = booked_times(before), booked_times(tick)
+            self._elapsed_ns = {uuid: until_ns[uuid] - ns for uuid, ns in booked_ns.items() if uuid in until_ns}
         self._energy_mj = {use_identity(use): _sum(use.energy_mj) for use in uses}
-        self._metered = metered_gpus(tick)
 
     def watts(self, use: ProcessUse | ContainerUse) -> float | None:
         """None for a new row, and if the GPU reports no energy."""
         before_mj = self._energy_mj.get(use_identity(use))
-        if before_mj is None or use.device.gpu_uuid not in self._metered:
+        elapsed_ns = self._elapsed_ns.get(use.device.gpu_uuid, 0)
+        if before_mj is None or elapsed_ns < MIN_INTERVAL_NS:
             return None
         used_mj = _sum(use.energy_mj) - before_mj
-        return None if used_mj < 0 else round(used_mj / 1000 / self._seconds, 3)
+        return None if used_mj < 0 else round(used_mj * 1e6 / elapsed_ns, 3)
 
 
 def _process_count(tick: Tick) -> int | None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from gpuledger.model import ContainerUse, ProcessUse, Reading, Tick
-from gpuledger.web.snapshot.build import metered_gpus
+from gpuledger.model import Reading, Tick
+from gpuledger.web.snapshot.build import booked_times
 from gpuledger.web.snapshot.schema import VERSION, sum_known
 
 LENGTH_S, OLDER_LENGTH_S = 600, 3600
@@ -23,8 +23,8 @@ NO_OWNER = ""
 MAX_GPUS = 256
 """GPUs and MIG instances."""
 MAX_OWNERS = 512
-SMOOTH_NS = 3_000_000_000
-"""Power is a mean over this time at least and twice this at most: a shared second is booked only when it is over."""
+SMOOTH_NS = 6_000_000_000
+"""Power is a mean over this time at least and twice this at most: energy is booked every 5 s, if not every tick."""
 TOLERANCE = 0.05
 """Ticks may come early by this fraction of a step."""
 
@@ -195,8 +195,7 @@ class History:
     def _clear(self) -> None:
         self._gpus = Ring.of_hour(GPU_STEPS_S, self._interval_s, len(GPU_COLUMNS), MAX_GPUS)
         self._owners = Ring.of_hour(OWNER_STEPS_S, self._interval_s, len(OWNER_COLUMNS), MAX_OWNERS + 1)
-        self._energy_mj: dict[str, int] = {}  # by owner, at the last step
-        self._unowned_mj: dict[str, int] = {}  # by GPU, at the last step
+        self._watts = Watts()
         self._older: Tick | None = None
         self._newer: Tick | None = None
 
@@ -243,43 +242,55 @@ class History:
     def _add_owners(self, tick: Tick, now: float) -> None:
         """A container's energy includes its exited processes; a process outside a container counts for itself."""
         memory: dict[str, float | None] = {}
-        energy_mj: dict[str, int] = {}
-        metered = metered_gpus(tick)
-        uses: list[ContainerUse | ProcessUse] = [*tick.containers, *tick.processes]
-        unmetered = {use.owner.display_name for use in uses if use.device.gpu_uuid not in metered}
+        energy_mj: dict[tuple[str, str], int] = {}
         for container in tick.containers:
             name = container.owner.display_name
             memory[name] = sum_known((memory.get(name), container.memory_bytes, container.inferred_bytes))
-            energy_mj[name] = energy_mj.get(name, 0) + sum(mj for _, mj in container.energy_mj)
+            place = name, container.device.gpu_uuid
+            energy_mj[place] = energy_mj.get(place, 0) + sum(mj for _, mj in container.energy_mj)
         for process in tick.processes:
             if process.owner.container_id:
                 continue
             name = process.owner.display_name
             own_bytes = 0 if process.active is False else process.resident.memory_bytes
             memory[name] = sum_known((memory.get(name), own_bytes))
-            energy_mj[name] = energy_mj.get(name, 0) + sum(mj for _, mj in process.energy_mj)
-        seconds = now - self._owners.time_s
-        rows: dict[str, Values] = {NO_OWNER: (None, self._unowned_watts(tick, metered, seconds))}
-        for name, memory_bytes in memory.items():
-            used_mj = energy_mj[name] - self._energy_mj[name] if name in self._energy_mj else -1
-            is_known = used_mj >= 0 and name not in unmetered
-            rows[name] = (memory_bytes, _watts(used_mj, seconds) if is_known else None)
-        self._owners.add(now, rows)
-        self._energy_mj = energy_mj
-
-    def _unowned_watts(self, tick: Tick, metered: set[str], seconds: float) -> float | None:
-        """Idle and unattributed power. What a GPU used before the exporter started is no power of now."""
-        before, self._unowned_mj = self._unowned_mj, {
-            uuid: account.idle_mj + sum(mj for reason, mj in account.unattributed_mj if reason != "before")
-            for uuid, account in tick.accounts.items()
-            if uuid in metered
-        }  # fmt: skip
-        used_mj = [mj - before[uuid] for uuid, mj in self._unowned_mj.items() if uuid in before]
-        return _watts(max(0, sum(used_mj)), seconds) if used_mj else None
+            place = name, process.device.gpu_uuid
+            energy_mj[place] = energy_mj.get(place, 0) + sum(mj for _, mj in process.energy_mj)
+        booked_ns = booked_times(tick)
+        for uuid in booked_ns:  # what a GPU used before the exporter started is no power of now
+            account = tick.accounts[uuid]
+            unattributed_mj = sum(mj for reason, mj in account.unattributed_mj if reason != "before")
+            energy_mj[NO_OWNER, uuid] = account.idle_mj + unattributed_mj
+        watts = self._watts.update(energy_mj, booked_ns)
+        rows: dict[str, Values] = {NO_OWNER: (None, watts.get(NO_OWNER))}
+        self._owners.add(now, rows | {name: (memory_bytes, watts[name]) for name, memory_bytes in memory.items()})
 
 
-def _watts(used_mj: int, seconds: float) -> float:
-    return round(used_mj / 1000 / seconds, 3)
+class Watts:
+    """Mean power of each owner between two steps."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[int, int, float | None]] = {}
+        """Energy, the time up to which it was booked, and the last power, by owner and GPU."""
+
+    def update(self, energy_mj: Mapping[tuple[str, str], int], booked_ns: Mapping[str, int]) -> dict[str, float | None]:
+        """The power of each owner: None if it is new on a GPU, or if a GPU reports no energy.
+
+        On a GPU whose energy was not booked since the last step, power is that of the last step.
+        """
+        before, self._known = self._known, {}
+        watts: dict[str, float | None] = {}
+        for (name, uuid), mj in energy_mj.items():
+            now_ns, known, own = booked_ns.get(uuid), before.get((name, uuid)), None
+            if now_ns is not None and known is not None and now_ns <= known[1]:
+                self._known[name, uuid], own = known, known[2]
+            elif now_ns is not None:
+                if known is not None and mj >= known[0]:
+                    own = (mj - known[0]) * 1e6 / (now_ns - known[1])
+                self._known[name, uuid] = mj, now_ns, own
+            total = watts.get(name, 0.0)
+            watts[name] = None if own is None or total is None else round(total + own, 3)
+        return watts
 
 
 def _mean(values: Sequence[float]) -> float:
