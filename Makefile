@@ -87,7 +87,7 @@ $(READY): pyproject.toml constraints.txt | python
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "venv is missing; on Debian: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e '.[auth,top]' grpcio hatchling hypothesis jsonschema mkdocs-material mypy opentelemetry-proto playwright prometheus-client protobuf pytest \
+	  -e '.[auth,top]' grpcio hatchling hypothesis jsonschema mkdocs-material mypy nvidia-ml-py opentelemetry-proto playwright prometheus-client protobuf pytest \
 	  pytest-xdist ruff types-PyYAML types-grpcio types-jsonschema types-protobuf \
 	  $$(command -v $${CC:-cc} >/dev/null || echo ziglang)
 	touch $@

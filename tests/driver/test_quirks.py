@@ -8,7 +8,7 @@ import pytest
 
 from gpuledger.model import Reading
 from tests.driver.conftest import Bench, process
-from tests.fakedriver import Mig
+from tests.fakedriver import Gpu, Mig
 
 
 def test_every_reading_of_a_gpu(bench: Bench) -> None:
@@ -256,6 +256,20 @@ def test_impossible_percentages_are_absent(bench: Bench) -> None:
     reading = bench.reading(ticks=2)
 
     assert (reading.utilization_pct, reading.encoder_pct, reading.performance_state) == (None, None, None)
+
+
+def test_graphics_activity_without_samples(bench: Bench) -> None:
+    """GPM measures graphics activity if the GPU works and no sample has arrived; else it is that of the samples."""
+    bench.scenario.gpus[0] = Gpu(index=0, util=90, extra={"gpm.graphics": 80.0})
+    bench.scenario.processes = [process(1)]
+    bench.write()
+    activity = bench.reading(3).activity
+    assert activity is not None
+    assert activity.graphics_pct == 80.0
+
+    bench.scenario.processes = [process(1, sm=60)]
+    bench.write()
+    bench.until(lambda tick: getattr(tick.readings[0].activity, "graphics_pct", None) == 60.0)
 
 
 def test_gpm_needs_two_readings(bench: Bench) -> None:

@@ -137,7 +137,8 @@ class GpuReader:
         self._gauges: Fields = {}
         self._measured: Fields = {}
         """Activity, as it was read last."""
-        self._engine_pct = 0.0
+        self._engine_pct: float | None = None
+        """Graphics activity by the samples of processes; None if GPM has to measure it."""
         self._counted: Fields = {}
         """Energy and utilization by process, as they were read last."""
         self._memory_used_bytes: int | None = None
@@ -347,8 +348,9 @@ class GpuReader:
         if is_due or counted["samples"] is None or counted["energy_mj"] is None:
             counted = self._counted = values.ENERGY(calls, handle)
             counted["samples"] = samples = self._samples.read(calls, handle, now_ns // 1000)
-            if samples is not None:  # the same as GPM's graphics activity, which takes 1.5 ms, to a percent
-                self._engine_pct = min(100.0, float(sum(sample.sm_pct for sample in samples)))
+            # To a percent the same as GPM's graphics activity, which takes 1.5 ms. Samples may come late.
+            is_late = samples is None or (utilization_pct and not samples)
+            self._engine_pct = None if is_late else min(100.0, float(sum([sample.sm_pct for sample in samples or ()])))
             if self._rare["accounting_enabled"] and fields["residents"] is not None:
                 pids_listed = {resident.pid for resident in fields["residents"]}
                 fields["accounting"] = self._accounts.read(calls, handle, pids_listed)
@@ -357,7 +359,7 @@ class GpuReader:
         fields["energy_mj"] = counted["energy_mj"]
         fields["samples"] = () if "deferred" in fields else counted["samples"]
         if pids or "deferred" not in fields:
-            self._measured = self._gpm.read(calls, handle, graphics=counted["samples"] is None)
-            if (activity := self._measured.get("activity")) is not None and counted["samples"] is not None:
+            self._measured = self._gpm.read(calls, handle, graphics=self._engine_pct is None)
+            if (activity := self._measured.get("activity")) is not None and self._engine_pct is not None:
                 self._measured["activity"] = replace(activity, graphics_pct=self._engine_pct)
         fields.update(self._measured)
