@@ -54,7 +54,7 @@ def digests(ticks: Iterable[Tick]) -> str:
 
 
 def digest(tick: Tick) -> str:
-    """A digest of what the books added to a tick. Floats count with nine digits, as platforms differ in the last."""
+    """A digest of what the books added to a tick. Floats count with nine digits, down to 1e-9: the rest is rounding."""
     booked = json.dumps([plain(getattr(tick, name)) for name in BOOKED])
     return hashlib.sha256(booked.encode()).hexdigest()[:8]
 
@@ -67,7 +67,9 @@ def plain(value: Any) -> Any:
         return sorted((str(key), plain(item)) for key, item in value.items())
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
-    return f"{value:.9g}" if isinstance(value, float) else value
+    if isinstance(value, float):
+        return f"{value:.9g}" if abs(value) > 1e-9 else "0"
+    return value
 
 
 def check(name: str, made: str) -> None:

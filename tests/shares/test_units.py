@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuledger.ledger.interval import relative_clocks
 from gpuledger.model import Activity, Reading, Slot
 from gpuledger.shares.units import (
     ACTIVITY_SD,
@@ -18,7 +19,6 @@ from gpuledger.shares.units import (
     WITHOUT_GPM,
     Population,
     activities,
-    relative_clock,
     without_gpm,
 )
 from tests.builders import GPU
@@ -197,4 +197,4 @@ def test_relative_clock(now_mhz: int | None, highest_mhz: int | None, given_mhz:
         max_clocks_mhz=(("memory", 3201), *([("sm", highest_mhz)] if highest_mhz is not None else [])),
     )
 
-    assert relative_clock(reading, given_mhz) == expected
+    assert relative_clocks(reading, [given_mhz]) == [expected]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpuledger.ledger.rows import Row, Work
-from gpuledger.model import Activity, Reading, Slot
-from gpuledger.shares.units import activities, relative_clock
+from gpuledger.model import Activity, Labelled, Reading, Slot
+from gpuledger.shares.units import activities
 
 QUIET_NS = 50_000_000
 """An interval shorter than this is not used to learn the power of a GPU at rest."""
@@ -107,7 +107,7 @@ class Interval:
         self.hidden |= hidden
         for row, busy_ns in work.busy_ns.items():
             self.busy_ns[row] = self.busy_ns.get(row, 0) + busy_ns
-        self.mig_clock, self.gpu_size = relative_clock(reading), reading.device.multiprocessors
+        self.mig_clock, self.gpu_size = relative_clocks(reading, [None])[0], reading.device.multiprocessors
         self.mig_outdated = False
         for mig in migs:
             self._observe_mig(mig, self.mig_clock, elapsed_ns)
@@ -123,7 +123,7 @@ class Interval:
 
     def _observe_activity(self, reading: Reading, seconds: float, now_ns: int) -> None:
         slots = reading.slots or (_slot_of(reading),)
-        clocks = [relative_clock(reading, slot.sm_clock_mhz) for slot in slots]
+        clocks = relative_clocks(reading, [slot.sm_clock_mhz for slot in slots])
         self.slots += [
             ObservedSlot(slot, clock, now_ns - slot.ended_ms * 1_000_000)
             for slot, clock in zip(slots, clocks, strict=True)
@@ -187,3 +187,18 @@ class Interval:
             and not any(self.mig_busy.values())
             and (self.has_samples or bool(self.mig_busy) or not present)
         )
+
+
+def relative_clocks(reading: Reading, clocks_mhz: Iterable[int | None]) -> list[float]:
+    """SM clocks relative to the highest one; that of the reading in place of an unknown one, and 1 if it is unknown."""
+    highest_mhz, present_mhz = _sm_clock(reading.max_clocks_mhz), _sm_clock(reading.clocks_mhz)
+    if not highest_mhz:
+        return [1.0 for _ in clocks_mhz]
+    return [(mhz or present_mhz or highest_mhz) / highest_mhz for mhz in clocks_mhz]
+
+
+def _sm_clock(clocks_mhz: Labelled) -> int | None:
+    for name, mhz in clocks_mhz:
+        if name == "sm":
+            return mhz
+    return None

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from operator import mul
+from operator import add, mul, truediv
 
+from gpuledger.shares.algebra import forward, root_of, solve
 from gpuledger.shares.regression import Program
 from gpuledger.shares.units import POWER, Population, Units
 
@@ -63,65 +64,67 @@ class Update:
 def update(seen: Observation, programs: Sequence[Program], population: Population) -> Update:
     """The update; without power, the times and powers that were expected.
 
-    The deviations of a unit add to its noise, so that the units are observed one after the other: h = phi of a unit,
-    s = h^T P h + noise, x += P h r / s, P -= P h h^T P / s, where P = diag v - v v^T / sum v at first.
+    The sum of the times is known, so that the most uncertain one, the last, follows from the others. With
+    h_i = phi_i - phi_last, the diagonal noise N = sum_i x_i^2 V_i + R, and r = y - sum_i x_i phi_i:
+
+        A_ij = 1 / v_last + [i = j] / v_i + h_i^T N^-1 h_j,    x += A^-1 (h_i^T N^-1 r),    covariance = A^-1
     """
     times, squares = seen.times, seen.squares
     powers = [population.power(program.phi) for program in programs]
     if seen.power <= 0:
         return Update(times, list(map(mul, times, powers)), [LEAST_ERROR] * len(times))
-    noise = list(population.measured)
-    noise[POWER] = (POWER_SD * max(LEAST_POWER, seen.power) / population.sd[POWER]) ** 2
-    spreads = zip(*[program.variance for program in programs], strict=True)
-    noises = [n + sum(map(mul, squares, own)) for n, own in zip(noise, spreads, strict=True)]
-    slopes = list(zip(*[program.phi for program in programs], strict=True))
-    residual = [number - sum(map(mul, times, phi)) for number, phi in zip(seen.observed, slopes, strict=True)]
-    # The sum of the times is known, so that the last uncertain one follows from the others.
-    *first, last = [i for i, v in enumerate(seen.variances) if v > 0] or [0]
-    v, whole = [seen.variances[i] for i in first], sum(seen.variances)
-    covariance = [[(a if i == j else 0.0) - a * b / whole for j, b in enumerate(v)] for i, a in enumerate(v)]
-    shift = [0.0] * len(first)
-    totals, surprise = [], 0.0
-    for r, n, phi in zip(residual, noises, slopes, strict=True):
-        h = [phi[i] - phi[last] for i in first]
-        spread = sum(map(mul, v, h))
-        totals.append(n + sum([a * b * b for a, b in zip(v, h, strict=True)]) - (spread * spread / whole if v else 0.0))
-        products = [sum(map(mul, row, h)) for row in covariance]
-        total = n + sum(map(mul, products, h))
-        innovation = r - sum(map(mul, shift, h))
-        surprise += innovation * innovation / total
-        shift = [old + product * innovation / total for old, product in zip(shift, products, strict=True)]
-        covariance = [
-            [old - product / total * other for old, other in zip(row, products, strict=True)]
-            for row, product in zip(covariance, products, strict=True)
+    noises = list(population.measured)
+    noises[POWER] = (POWER_SD * max(LEAST_POWER, seen.power) / population.sd[POWER]) ** 2
+    residual = seen.observed
+    for time, square, (phi, variance) in zip(times, squares, programs, strict=True):
+        residual = [r - time * unit for r, unit in zip(residual, phi, strict=True)]
+        noises = [n + square * v for n, v in zip(noises, variance, strict=True)]
+    uncertain = sorted([i for i, v in enumerate(seen.variances) if v > 0] or [0], key=seen.variances.__getitem__)
+    last_phi, last_variance = programs[uncertain[-1]].phi, seen.variances[uncertain[-1]]
+    slopes = [[unit - last for unit, last in zip(programs[i].phi, last_phi, strict=True)] for i in uncertain[:-1]]
+    weighted = [list(map(truediv, slope, noises)) for slope in slopes]
+    root = root_of([
+        [
+            1 / last_variance + (1 / seen.variances[i] if j == k else 0.0) + sum(map(mul, weighted[k], slopes[j]))
+            for j in range(k + 1)
         ]
-    gains = [
-        (r - sum([number * (phi[i] - phi[last]) for number, i in zip(shift, first, strict=True)])) / n
-        for r, n, phi in zip(residual, noises, slopes, strict=True)
-    ]
+        for k, i in enumerate(uncertain[:-1])
+    ])  # fmt: skip
+    innovations = [sum(map(mul, row, residual)) for row in weighted]
+    shift = solve(root, innovations)
     new_times, time_variances = list(times), [0.0] * len(times)
-    for k, i in enumerate(first):
+    for k, i in enumerate(uncertain[:-1]):
         new_times[i] += shift[k]
-        time_variances[i] = max(0.0, covariance[k][k])
-    new_times[last] -= sum(shift)
-    time_variances[last] = max(0.0, sum(map(sum, covariance)))
-    weights = list(map(mul, population.slopes, gains))
+        column = forward(root, [0.0] * k + [1.0] + [0.0] * (len(shift) - k - 1))
+        time_variances[i] = sum(map(mul, column, column))
+    new_times[uncertain[-1]] -= sum(shift)
+    whole_column = forward(root, [1.0] * len(shift))
+    time_variances[uncertain[-1]] = sum(map(mul, whole_column, whole_column))
+    # r^T S^-1 r, by the matrix inversion lemma, then the diagonal of S.
+    surprise = sum(map(truediv, map(mul, residual, residual), noises)) - sum(map(mul, innovations, shift))
+    totals, spread, whole = noises, [0.0] * len(noises), sum(seen.variances) or 1.0
+    for i, slope in zip(uncertain, slopes, strict=False):
+        scaled = [seen.variances[i] * h for h in slope]
+        totals = list(map(add, totals, map(mul, scaled, slope)))
+        spread = list(map(add, spread, scaled))
+    totals = [total - part * part / whole for total, part in zip(totals, spread, strict=True)]
+    gains = residual
+    for number, slope in zip(shift, slopes, strict=True):
+        gains = [gain - number * h for gain, h in zip(gains, slope, strict=True)]
+    weights = list(map(truediv, map(mul, population.slopes, gains), noises))
+    relative = list(map(truediv, population.squares, totals))
     new_powers: list[float] = []
     variances: list[float] = []
     for time, new_time, square, program, power, variance in zip(
         times, new_times, squares, programs, powers, time_variances, strict=True
     ):
-        deviation = square * sum(map(mul, weights, program.variance))
+        own = program.variance
+        deviation = square * sum(map(mul, weights, own))
         new_powers.append(max(LEAST_SHARE * time * power, new_time * power + deviation))
-        own = [square * number for number in program.variance]
+        # Of its time, and of its deviations, which the observations reduce: x^2 V (1 - x^2 V / S).
+        reduction = square * sum(map(mul, relative, map(mul, own, own)))
         variances.append(
-            power * power * variance
-            + sum(
-                [
-                    slope * slope * max(0.0, number - number * number / total)
-                    for slope, number, total in zip(population.slopes, own, totals, strict=True)
-                ]
-            )
+            power * power * variance + square * max(0.0, sum(map(mul, population.squares, own)) - reduction)
         )
     # More surprise than expected: S, and so every variance, was too small.
     inflation = max(1.0, surprise / len(residual))

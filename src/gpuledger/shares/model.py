@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import exp, log, sqrt
+from operator import mul
 from typing import NamedTuple
 
 from gpuledger.ledger.rows import Row
@@ -100,42 +101,14 @@ class Model:
         if not 0 < len(rows) <= MOST_ROWS:
             return None
         known = self._regression.among(rows)
-        states = [self._states.of(slot.activity, self._now_s) for slot in seen.slots]
-        place_samples(states, seen)
-        caps = _caps(rows, known, seen)
-        busy_s = sum(seen.busy.values())
-        local = [LOCAL * seen.busy.get(row, 0.0) / busy_s if busy_s else 0.0 for row in rows]
-        usual = sum([seen.population.usual_power(slot.activity) for slot in seen.slots]) / len(seen.slots)
-        scale = seen.power / usual if usual else 0.0  # the same for all slots: power of single slots is noise
-        length_s = seen.seconds / len(seen.slots)
-        parts: list[Part] = []
-        for state in dict.fromkeys(states):
-            slots = [slot for slot, of in zip(seen.slots, states, strict=True) if of is state]
-            engine = sum([slot.engine for slot in slots]) / len(slots)
-            activity = [sum(unit) / len(slots) for unit in zip(*[slot.activity for slot in slots], strict=True)]
-            counts = [state.samples.get(row, 0.0) + own for row, own in zip(rows, local, strict=True)]
-            power = scale * seen.population.usual_power(activity)
-            observed = seen.population.deviations(activity, power, engine)
-            if engine < RESTING:
-                times = [0.0] * len(rows), [0.0] * len(rows)
-            elif len(rows) == 1:
-                times = [engine], [0.0]
-            elif not seen.named:
-                times = unnamed_times(
-                    observed, self._regression.programs(), any_times(engine, caps), seen.population.measured
-                )
-            elif any(counts):
-                times = engine_times(counts, state.jitter, engine, caps)
-            else:
-                return None
-            part = Part(*times, observed, len(slots) * length_s, state.slots * length_s, engine)
-            parts.append(part)
-            _learn_duty(known, part)
+        parts = self._parts(rows, known, seen)
+        if parts is None:
+            return None
         if not seen.held:
             self._regression.learn(parts, seen.seconds)
         if len(rows) == 1:
             return None
-        whole = _mean(parts, seen)
+        whole = _whole(parts, seen)
         programs = self._regression.programs()
         found = update(whole, programs, seen.population)
         self._regression.doubt(whole.times, whole.squares, found.residual, found.residual_variances)
@@ -149,6 +122,43 @@ class Model:
                 for time, program in zip(found.times, programs, strict=True)
             ],
         )
+
+    def _parts(self, rows: list[Row], known: Sequence[Fingerprint], seen: Seen) -> list[Part] | None:
+        """The slots by state, with the times of the processes; None if nothing names a process."""
+        population = seen.population
+        states = [self._states.of(slot.activity, self._now_s) for slot in seen.slots]
+        place_samples(states, seen)
+        slots: dict[State, list[Slot]] = {}
+        for slot, state in zip(seen.slots, states, strict=True):
+            slots.setdefault(state, []).append(slot)
+        activities = [_mean([slot.activity for slot in of]) for of in slots.values()]
+        usual = [population.usual_power(activity) for activity in activities]
+        whole_usual = sum([power * len(of) for power, of in zip(usual, slots.values(), strict=True)]) / len(seen.slots)
+        # The same for all slots: the power of single slots is noise.
+        scale = seen.power / whole_usual if whole_usual else 0.0
+        caps = _caps(rows, known, seen)
+        busy_s = sum(seen.busy.values())
+        local = [LOCAL * seen.busy.get(row, 0.0) / busy_s if busy_s else 0.0 for row in rows]
+        length_s = seen.seconds / len(seen.slots)
+        parts: list[Part] = []
+        for (state, of), activity, power in zip(slots.items(), activities, usual, strict=True):
+            engine = sum([slot.engine for slot in of]) / len(of)
+            counts = [state.samples.get(row, 0.0) + own for row, own in zip(rows, local, strict=True)]
+            observed = population.deviations(activity, scale * power, engine)
+            if engine < RESTING:
+                times = [0.0] * len(rows), [0.0] * len(rows)
+            elif len(rows) == 1:
+                times = [engine], [0.0]
+            elif not seen.named:
+                programs = self._regression.programs()
+                times = unnamed_times(observed, programs, any_times(engine, caps), population.measured)
+            elif any(counts):
+                times = engine_times(counts, state.jitter, engine, caps)
+            else:
+                return None
+            parts.append(Part(*times, observed, len(of) * length_s, state.slots * length_s, engine))
+            _learn_duty(known, parts[-1])
+        return parts
 
     def _working(self, rows: list[Row], seen: Seen) -> list[Row]:
         """All processes, or of many those that were sampled lately: the others have no time on the engine."""
@@ -237,17 +247,27 @@ def _learn_duty(known: Sequence[Fingerprint], part: Part) -> None:
         known[most].work_alone(part.engine, part.seconds)
 
 
-def _mean(parts: Sequence[Part], seen: Seen) -> Observation:
-    """The interval as a whole."""
+def _mean(columns: Sequence[Sequence[float]]) -> list[float]:
+    """The mean of each number."""
+    if len(columns) == 1:
+        return list(columns[0])
+    return [sum(numbers) / len(columns) for numbers in zip(*columns, strict=True)]
+
+
+def _whole(parts: Sequence[Part], seen: Seen) -> Observation:
+    """The interval as a whole: means over its parts, weighted by their length."""
+    squares = [list(map(mul, part.times, part.times)) for part in parts]
+    if len(parts) == 1:
+        return Observation(parts[0].times, parts[0].variances, squares[0], parts[0].observed, seen.power)
     weights = [part.seconds / seen.seconds for part in parts]
 
     def mean(columns: Sequence[Sequence[float]]) -> list[float]:
-        return [sum([w * number for w, number in zip(weights, row, strict=True)]) for row in zip(*columns, strict=True)]
+        return [sum(map(mul, weights, numbers)) for numbers in zip(*columns, strict=True)]
 
     return Observation(
         times=mean([part.times for part in parts]),
         variances=mean([part.variances for part in parts]),
-        squares=mean([[time * time for time in part.times] for part in parts]),
+        squares=mean(squares),
         observed=mean([part.observed for part in parts]),
         power=seen.power,
     )

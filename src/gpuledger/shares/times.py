@@ -8,7 +8,8 @@ its cap, and the samples are the observations. The result is the mean over the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, log
+from math import exp, inf, log
+from operator import mul
 
 ALIAS = 0.25
 """n samples of a steady state count as n / (1 + ALIAS n): they alias with the time slices."""
@@ -26,7 +27,7 @@ LEAST_ALONE = 0.3
 """A process with a smaller part of the samples was not alone."""
 SIZES = (2, 3, 4, 6, 8, 12)
 """Sizes of sets, which bound the cost with many processes."""
-NEGLIGIBLE = 1e-9
+LOG_NEGLIGIBLE = log(1e-9)
 """Likelihood of a set that is left out, relative to the highest."""
 
 Times = tuple[list[float], list[float]]
@@ -82,38 +83,44 @@ def engine_times(counts: Sequence[float], jitter: float, engine: float, caps: Se
     stray = STRAY / size
     log_stray = log(stray)
     least = LEAST_PART * max(counts)
-    order = [i for i in sorted(range(size), key=counts.__getitem__, reverse=True) if counts[i] > least]
+    order = sorted([i for i, count in enumerate(counts) if count > least], key=counts.__getitem__, reverse=True)
     parts = [counts[i] / total for i in order]
-    likelihoods: list[tuple[float, list[int], list[float], float]] = []
-    for i, part in zip(order, parts, strict=True):
+    limits = [caps[i] for i in order]
+    highest = -inf
+    sets: list[tuple[float, int, list[float], float]] = []
+    """log L, the first in `order`, the shares of the processes from there on, and the strength of the distribution."""
+    for number in [len(order), *[size for size in reversed(SIZES) if size < len(order)]]:
+        if number < 2 or (number < len(order) and parts[number] == parts[number - 1]):
+            continue  # a set either has all of several processes with equally many samples, or none of them
+        named, inside = parts[:number], sum(parts[:number])
+        strays = effective * (1 - inside) * log_stray
+        if strays < highest + LOG_NEGLIGIBLE:
+            break  # log L is less than that of the samples of all other processes, and smaller sets have more of them
+        fair, lowest = engine / number, min(limits[:number])
+        weight = FAIR_STEADY if lowest < HOST_BOUND else fair_weight
+        whole = effective * inside + weight
+        if lowest >= fair:
+            shares = [(effective * part + weight / number) / whole for part in named]
+        else:
+            fairs = fair_shares(engine, limits[:number])
+            shares = [(effective * part + weight * f / engine) / whole for part, f in zip(named, fairs, strict=True)]
+        fit = sum(map(mul, named, [log((1 - STRAY) * share + stray) for share in shares]))
+        value = effective * fit + strays - 0.5 * (number - 1) * log(whole / weight)
+        sets.append((value, 0, shares, whole + 1))
+        highest = max(highest, value)
+    for i, part in enumerate(parts):
         if part < LEAST_ALONE:
             break
         value = effective * (part * log(1 - STRAY + stray) + (1 - part) * log_stray)
-        likelihoods.append((value, [i], [1.0], effective * part + fair_weight + 1))
-    for number in (*(n for n in SIZES if n < len(order)), len(order)):
-        if number < 2 or (number < len(order) and parts[number] == parts[number - 1]):
-            continue  # a set either has all of several processes with equally many samples, or none of them
-        members, named = order[:number], parts[:number]
-        member_caps = [caps[i] for i in members]
-        inside, weight = sum(named), FAIR_STEADY if min(member_caps) < HOST_BOUND else fair_weight
-        whole = effective * inside + weight
-        shares = [
-            (effective * part + weight * fair / engine) / whole
-            for part, fair in zip(named, fair_shares(engine, member_caps), strict=True)
-        ]
-        fit = sum([part * log((1 - STRAY) * share + stray) for part, share in zip(named, shares, strict=True)])
-        value = effective * (fit + (1 - inside) * log_stray) - 0.5 * (number - 1) * log(whole / weight)
-        likelihoods.append((value, members, shares, whole + 1))
-    highest = max([value for value, *_ in likelihoods])
+        sets.append((value, i, [1.0], effective * part + fair_weight + 1))
+        highest = max(highest, value)
     means, squares, sum_of_weights = [0.0] * size, [0.0] * size, 0.0
-    for value, members, shares, strength in likelihoods:
+    for value, first, shares, strength in sets:
         weight = exp(value - highest)
-        if weight < NEGLIGIBLE:
-            continue
         sum_of_weights += weight
-        for i, share in zip(members, shares, strict=True):
-            means[i] += weight * share
-            squares[i] += weight * (share * share + share * (1 - share) / strength)
-    means = [mean / sum_of_weights for mean in means]
-    variances = [max(0.0, square / sum_of_weights - mean * mean) for mean, square in zip(means, squares, strict=True)]
-    return [engine * mean for mean in means], [engine * engine * variance for variance in variances]
+        for i, share in enumerate(shares, first):
+            means[order[i]] += weight * share
+            squares[order[i]] += weight * (share * share + share * (1 - share) / strength)
+    scale = engine / sum_of_weights
+    means = [scale * mean for mean in means]
+    return means, [max(0.0, engine * scale * square - mean * mean) for mean, square in zip(means, squares, strict=True)]

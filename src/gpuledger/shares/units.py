@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import inf, isfinite
 from operator import attrgetter, mul
 
-from gpuledger.model import Activity, Labelled, Reading, Slot
+from gpuledger.model import Activity, Slot
 
 UNITS = ("sm", "occupancy", "tensor", "fp64", "fp32", "fp16", "dram")
 """Not `graphics`, which takes 1.6 ms to read on an H200, and not `integer`, which no recording has."""
@@ -51,6 +51,7 @@ class Population:
         """No activity is negative or above 1, and no program draws more than the power limit."""
         self.slopes = (*[usual * s for usual, s in zip(self.usual, self.sd, strict=False)], self.sd[POWER])
         """Power of one standard deviation of each unit."""
+        self.squares = tuple([slope * slope for slope in self.slopes])
         self.average = self.usual_power(self.mean[:POWER]) + self.mean[POWER]
         """Power of an average program on the engine."""
         self.measured = tuple([(ACTIVITY_SD / s) ** 2 for s in self.sd])
@@ -121,14 +122,3 @@ def without_gpm(slot: Slot, parked_mw: int, limit_w: float, alone: float | None 
     power = alone if slot.power_mw is None else max(0.0, (slot.power_mw - parked_mw) / 1000 / limit_w)
     assert power is not None  # noqa: S101 - one of both is given
     return (slot.utilization_pct / 100, 0.0, power, 0.0, 0.0, 0.0, (slot.memory_utilization_pct or 0) / 100)
-
-
-def relative_clock(reading: Reading, clock_mhz: int | None = None) -> float:
-    """The SM clock, or a given clock, relative to its highest value; 1 if unknown."""
-    clock_mhz = clock_mhz or _sm_clock(reading.clocks_mhz)
-    highest_mhz = _sm_clock(reading.max_clocks_mhz)
-    return clock_mhz / highest_mhz if clock_mhz and highest_mhz else 1.0
-
-
-def _sm_clock(clocks_mhz: Labelled) -> int | None:
-    return next((mhz for name, mhz in clocks_mhz if name == "sm"), None)
