@@ -1,7 +1,7 @@
 """All GPUs of the host, and the state of the driver.
 
-The thread that calls `read` makes no driver call: each GPU has a worker thread, and so has the driver as a whole. If a
-call hangs, the ticks continue without the values of its GPU.
+The thread that calls `read` makes no driver call: other threads read the GPUs (`threads.py`), and one opens and closes
+the driver. If a call hangs, the ticks continue without the values of its GPU.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gpuledger.driver.events import END_S, XidWatch
 from gpuledger.driver.gpm import SLOT_S
 from gpuledger.driver.nvml import NvmlError
 from gpuledger.driver.reader import GpuReader
+from gpuledger.driver.threads import Gpu, Threads
 from gpuledger.errors import DriverGoneError, GpuLostError
 from gpuledger.model import Device, Driver, Reading, Tick
 from gpuledger.model.problem import REPORT, WARNING, Problem
@@ -38,29 +39,6 @@ COUNT_EVERY = 10
 REOPEN_AFTER = 30
 """Ticks without an answer from any GPU after which the driver is opened again."""
 SAME_UUID = Problem("the driver reports the uuid of another GPU", LOOK, "same_uuid")
-
-
-@dataclass(slots=True)
-class Gpu:
-    """A GPU with its thread and its state."""
-
-    reader: GpuReader
-    worker: Worker[list[Reading]]
-    backoff: Backoff
-    problem: Problem | None = None
-
-    def job(self) -> list[Reading]:
-        """Read the GPU, in its own thread; a GPU that was down is opened again."""
-        if self.problem is not None or self.reader.device is None:
-            self.reader.open()
-        return self.reader.read()
-
-    def hangs(self) -> bool:
-        """Whether the thread is still inside a driver call."""
-        try:
-            return self.worker.busy and self.worker.result(0) is None
-        except Exception:  # noqa: BLE001 - the call has returned, so it does not hang
-            return False
 
 
 class NvmlSource:
@@ -85,6 +63,7 @@ class NvmlSource:
         self._failures: Failures = Counter()
         self._xids = XidWatch()
         self._gpus: list[Gpu] = []
+        self._threads = Threads()
         self._stuck: list[Gpu] = []
         """GPUs of an earlier driver whose threads still hang in a call."""
         self._driver = Driver(up=False, problem=Problem("not opened yet", kind="starting"))
@@ -139,6 +118,7 @@ class NvmlSource:
         self._ticks += 1
         deadline = self._monotonic() + self._timeout_s
         started = [gpu for gpu in self._gpus if self._start(gpu)]
+        self._threads.wait(started, self._timeout_s)
         readings: dict[int, list[Reading]] = {}
         gone: DriverGoneError | None = None
         for gpu in started:
@@ -163,6 +143,7 @@ class NvmlSource:
                 gpu.backoff.reset()
                 self._set_problem(gpu, None)
                 readings[gpu.reader.index] = result
+                self._threads.place(gpu, (result[0].driver_ns or 0) / 1e9)
         if gone is not None:
             try:
                 raise gone
