@@ -53,7 +53,9 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     node = Node(tmp_path_factory.mktemp("node"))
     with ExitStack() as stack:
         stack.enter_context(node.named())
-        fake = stack.enter_context(node.exporter("--dcgm.shared=divide"))
+        fake = stack.enter_context(
+            node.exporter("--dcgm.shared=divide", "--driver.energy-interval=0s")
+        )  # rates over 8 s
         demo = stack.enter_context(serving("demo", "--tick.interval=200ms", "--dcgm.shared=divide", env=surroundings()))
         fake.metrics('pod="mig-2"', "/dcgm/metrics")
         targets = {"node": (host(fake), "/dcgm/metrics"), "demo": (host(demo), "/dcgm/metrics")}

@@ -32,7 +32,11 @@ class World:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.node, self.journal = Node(folder, unlisted=0), str(folder / "journal")
-        flags = (f"--web.listen-address=127.0.0.1:{free_port()}", f"--journal.path={self.journal}")
+        flags = (
+            f"--web.listen-address=127.0.0.1:{free_port()}",
+            f"--journal.path={self.journal}",
+            "--driver.energy-interval=0s",  # the job lasts some seconds
+        )
         with self.node.exporter(*flags) as exporter:
             exporter.metrics('gpu_allocation_state.*batch_job="214".*state="no_process"')
             self.server = stack.enter_context(prometheus({"gpuledger": (host(exporter), "/metrics")}, "500ms"))
