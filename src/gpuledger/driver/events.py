@@ -15,8 +15,9 @@ from gpuledger.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)
 
-WAIT_MS = 250
-END_S = 4 * WAIT_MS / 1000
+WAIT_MS = 500
+"""An event ends the wait at once. Each wait without an event wakes a thread; the exporter's end waits for the last."""
+END_S = 2 * WAIT_MS / 1000
 """Time to end for a thread that does not hang in the driver."""
 
 

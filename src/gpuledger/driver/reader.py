@@ -123,7 +123,7 @@ class GpuReader:
         self.handle = self.calls.require(nvml.HANDLE_BY_INDEX, self.index)
         self.device = values.identity(self.calls, self.handle, self.index)
         self._power_and_heat = values.PowerAndHeat()
-        self._counters = slow.Counters()
+        self._counters, self._links = slow.Counters(), slow.Links()
         self._lists = ResidentLists()
         self._samples = UtilizationSamples()
         self._accounts = Accounts()
@@ -266,7 +266,7 @@ class GpuReader:
         was_mig = self._rare.get("mig_enabled")
         if not self._constants:
             self._constants = read_parts(slow.CONSTANTS, self.calls, self.handle)
-        rare = self._constants | read_parts((self._counters, *slow.SLOW), self.calls, self.handle)
+        rare = self._constants | read_parts((self._counters, self._links, *slow.SLOW), self.calls, self.handle)
         rare["nvlink_bytes_per_s"] = self._nvlink_rate(rare)
         self._rare = rare
         if was_mig is not None and rare["mig_enabled"] != was_mig:

@@ -78,6 +78,8 @@ NVLINK_ERRORS = (
 )
 ALL_LINKS = 0xFFFFFFFF
 LINK_UP = 1
+LINKS_EVERY = 6
+"""Calls between two readings of the states and errors of the links, which is a minute."""
 TRANSMITTED, RECEIVED = 202, 204
 """Fields of NVLink 5 (Blackwell), in bytes by link; the fields and calls of older links are not supported there."""
 NVLINK5_ERRORS = (
@@ -176,28 +178,44 @@ def _remapped_rows(rows: Sequence[int | None], calls: Calls, handle: Handle) -> 
     }
 
 
-def _nvlink(calls: Calls, handle: Handle) -> Fields:
-    """NVLinks by state, with the traffic and errors of all links; empty without NVLink."""
-    links = range(nvml.MAX_LINKS)
-    results = ((link, calls.get(nvml.NVLINK_STATE, handle, link)) for link in links)
-    states = {link: state for link, state in results if state is not None}
-    if not states:
-        return {}
-    up = [link for link, state in states.items() if state == LINK_UP]
-    states_by_name = (("up", len(up)), ("down", len(states) - len(up)))
-    if up and field_values(calls, handle, [(TRANSMITTED, up[0])]).get((TRANSMITTED, up[0])) is not None:
-        return {"nvlinks": states_by_name, **_nvlink5(calls, handle, up)}
-    transmit, receive = (138, ALL_LINKS), (139, ALL_LINKS)
-    kib = field_values(calls, handle, [transmit, receive]) if up else {}
-    errors = {
-        (kind, link): calls.get(nvml.NVLINK_ERRORS, handle, link, kind) for _, kind in NVLINK_ERRORS for link in up
-    }
-    return {
-        "nvlinks": states_by_name,
-        "nvlink_transmit_bytes": None if (sent := kib.get(transmit)) is None else sent * 1024,
-        "nvlink_receive_bytes": None if (received := kib.get(receive)) is None else received * 1024,
-        "nvlink_errors": _link_sums(errors, NVLINK_ERRORS),
-    }
+class Links:
+    """NVLinks by state, with the traffic and errors of all links; empty without NVLink.
+
+    States and errors are read in every LINKS_EVERYth call: they are 90 calls for the 18 links of an H200.
+    """
+
+    def __init__(self) -> None:
+        self._turn = 0
+        self._up: list[int] = []
+        self._known: Fields = {}
+
+    def __call__(self, calls: Calls, handle: Handle) -> Fields:
+        """Read the traffic, and now and then all of them."""
+        is_due = self._turn % LINKS_EVERY == 0
+        self._turn += 1
+        if is_due:
+            states = {link: calls.get(nvml.NVLINK_STATE, handle, link) for link in range(nvml.MAX_LINKS)}
+            self._up = [link for link, state in states.items() if state == LINK_UP]
+            down = sum(state not in (None, LINK_UP) for state in states.values())
+            self._known = {"nvlinks": (("up", len(self._up)), ("down", down))} if self._up or down else {}
+        if not self._up:
+            return self._known
+        sent = TRANSMITTED, self._up[0]
+        if field_values(calls, handle, [sent]).get(sent) is not None:
+            return self._known | _nvlink5(calls, handle, self._up)
+        if is_due:
+            errors = {
+                (kind, link): calls.get(nvml.NVLINK_ERRORS, handle, link, kind)
+                for _, kind in NVLINK_ERRORS
+                for link in self._up
+            }
+            self._known["nvlink_errors"] = _link_sums(errors, NVLINK_ERRORS)
+        transmit, receive = (138, ALL_LINKS), (139, ALL_LINKS)
+        kib = field_values(calls, handle, [transmit, receive])
+        return self._known | {
+            "nvlink_transmit_bytes": None if (sent_kib := kib.get(transmit)) is None else sent_kib * 1024,
+            "nvlink_receive_bytes": None if (received_kib := kib.get(receive)) is None else received_kib * 1024,
+        }
 
 
 def _nvlink5(calls: Calls, handle: Handle, up: list[int]) -> Fields:
@@ -306,7 +324,6 @@ SLOW: tuple[Part, ...] = (
     one("power_limit_mw", nvml.POWER_LIMIT),
     one("pcie_generation", nvml.PCIE_GENERATION),
     one("pcie_width", nvml.PCIE_WIDTH),
-    _nvlink,
     one("mig_enabled", nvml.MIG_MODE, convert=lambda modes: bool(modes[0])),
     one("accounting_enabled", nvml.ACCOUNTING_MODE, convert=bool),
     _licenses,
