@@ -28,11 +28,11 @@ def _room(guide: int, imports: str = "") -> Room:
 
 ROOMS = {
     "errors.py": _room(110, "model"),
-    "model": _room(1150),
+    "model": _room(1200),
     "runtime": _room(450, "model"),
     "net": _room(850, "errors.py model runtime"),
     "config": _room(750, "errors.py net"),
-    "driver": _room(2250, "errors.py model runtime"),
+    "driver": _room(2300, "errors.py model runtime"),
     "recording": _room(470, "errors.py model storage"),
     "owners/kernel": _room(1300, "model runtime"),
     "owners/providers": _room(1700, "errors.py model net runtime owners owners/kernel"),

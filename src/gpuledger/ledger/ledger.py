@@ -6,7 +6,7 @@ processes + retired + idle + unattributed = energy of the GPU, after every tick,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuledger.ledger.interval import Interval
 from gpuledger.ledger.meter import Meter
@@ -14,6 +14,7 @@ from gpuledger.ledger.rows import ActivityShare, Present, Row, Work
 from gpuledger.ledger.split import NS_MW_PER_MJ, Policy, Split, split
 from gpuledger.ledger.time import BUFFER_NS, GpuTime
 from gpuledger.model import Account, Labelled, Reading, Tick
+from gpuledger.model.record import dataclass
 from gpuledger.shares.activity import activity_by_samples, exact_activity
 from gpuledger.shares.fingerprint import Fingerprints
 from gpuledger.shares.resting import ParkedPower, resting_power

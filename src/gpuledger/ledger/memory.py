@@ -7,12 +7,12 @@ best evidence for holding it. Metrics show it as inferred, with the number of ca
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from gpuledger.ledger.rows import own_residents, partitioned_gpus
 from gpuledger.ledger.split import equally
 from gpuledger.model import Device, Holder, MemoryAccount, Owner, Reading, Resident, Tick
 from gpuledger.model.holders import memory_candidates, owner_key
+from gpuledger.model.record import dataclass
 
 MIB = 1 << 20
 TOLERANCE_BYTES = 64 * MIB

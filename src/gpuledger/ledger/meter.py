@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuledger.ledger.split import NS_MW_PER_MJ
 from gpuledger.ledger.time import BUFFER_NS
 from gpuledger.model import Reading
+from gpuledger.model.record import dataclass
 
 SLACK_NS = 1_000_000_000
 """The counter moves in steps of 0.1 s on data-center boards and 0.5 s on others, and may be read late."""

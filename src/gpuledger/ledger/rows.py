@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuledger.ledger.time import Busy
 from gpuledger.model import UNKNOWN_OWNER, Device, Facts, Owner, Reading, Resident, Tick
+from gpuledger.model.record import dataclass
 
 Proportions = tuple[float, ...]
 """The share of a process in the time on the compute engine, and in the activity of each unit."""

@@ -6,12 +6,13 @@ docs/attribution.md explains the rules with an example.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from gpuledger.ledger.interval import Interval
 from gpuledger.ledger.rows import Row
 from gpuledger.model import MPS_OF_ROOT
+from gpuledger.model.record import dataclass
 
 NS_MW_PER_MJ = 1_000_000_000
 CARRY_S = 3

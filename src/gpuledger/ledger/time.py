@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpuledger.model import Accounting, Reading, Sample, Tick
+from gpuledger.model.record import dataclass
 
 SAMPLE_US = 200_000
 """The driver's sample period, approximately."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuledger.ledger.memory import Inferred, is_same_container
 from gpuledger.ledger.retention import OTHERS, Place, Total
@@ -21,6 +21,7 @@ from gpuledger.model import (
     Sample,
     Tick,
 )
+from gpuledger.model.record import dataclass
 from gpuledger.shares.activity import activity_by_method, activity_part, divisible, remaining_activity
 
 WINDOW_US = 1_500_000

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from gpuledger.model.problem import Problem
 from gpuledger.model.readings import Device, Labelled
+from gpuledger.model.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuledger.model.problem import Problem
+from gpuledger.model.record import dataclass
 
 Labelled = tuple[tuple[str, int], ...]
 """Numbers by name, such as `(("gpu", 45), ("memory", 50))`; immutable."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuledger.model.owners import NO_OWNERS, UNKNOWN_OWNER, Facts, Owner, Owners
 from gpuledger.model.problem import Problem
@@ -20,6 +20,7 @@ from gpuledger.model.readings import (
     Resident,
     Sample,
 )
+from gpuledger.model.record import dataclass
 from gpuledger.model.tokens import TokenServer
 
 BUSY, LOW, PARKED, NO_PROCESS, UNKNOWN_STATE = "busy", "low", "parked", "no_process", "unknown"

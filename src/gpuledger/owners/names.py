@@ -6,9 +6,10 @@ Each poll of a provider replaces its `Names` as a whole.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuledger.model import Owner
+from gpuledger.model.record import dataclass
 
 Labels = tuple[tuple[str, str], ...]
 NAMES = ("name", "image", "namespace", "pod", "pod_uid", "pod_labels", "labels")
