@@ -22,8 +22,16 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "bench" / ".work"
 NVITOP = "1.7.2"
 NVIDIA_GPU_EXPORTER = "1.14.0"
+EARLIER = os.environ.get("EARLIER", "c5edb88")
+"""The commit or tag of an earlier gpuledger to compare with; the default is the first complete exporter."""
 OURS = {"PYTHONPATH": str(WORK / "src")}
 """Environment of programs that run this checkout."""
+
+
+BLOCKING = {"FAKE_NVML_EVENT_POLL_MS": "10000"}
+"""The fake driver waits for events as the real one does, without waking up."""
+SOURCES = {"gpuledger": OURS, "earlier": {"PYTHONPATH": str(WORK / f"earlier-{EARLIER}" / "src")}}
+"""Environment of a version of gpuledger, by name."""
 
 
 def take_sources() -> None:
@@ -78,7 +86,7 @@ def running(command: Sequence[str], name: str, on: Node) -> Iterator[Running]:
     calls = WORK / f"{name}.calls"
     calls.unlink(missing_ok=True)
     words = [word.replace("PORT", str(port)) for word in command]
-    environment = fakedriver.environment(on.scenario, calls) | (OURS if name == "gpuledger" else {})
+    environment = fakedriver.environment(on.scenario, calls) | BLOCKING | SOURCES.get(name, {})
     with started(words, environment, WORK / f"{name}.log") as process:
         wait_until_ready(port)
         yield Running(process.pid, port, calls)
@@ -87,6 +95,20 @@ def running(command: Sequence[str], name: str, on: Node) -> Iterator[Running]:
 def gpuledger(*flags: str) -> list[str]:
     """Command of gpuledger from this checkout."""
     return [sys.executable, "-m", "gpuledger", "serve", "--web.listen-address", "127.0.0.1:PORT", *flags]
+
+
+def earlier() -> tuple[list[str] | None, str]:
+    """Command of an earlier gpuledger from the history of this repository; or None and the reason."""
+    place = WORK / f"earlier-{EARLIER}"
+    if not place.exists():
+        try:
+            archive = ["git", "archive", EARLIER, "src"]
+            packed = subprocess.run(archive, cwd=ROOT, check=True, capture_output=True, timeout=60).stdout
+            place.mkdir(parents=True)
+            subprocess.run(["tar", "-x", "-C", str(place)], input=packed, check=True, capture_output=True)
+        except (subprocess.SubprocessError, OSError) as error:
+            return None, _last_words(error)
+    return gpuledger(), ""
 
 
 def nvitop() -> tuple[list[str] | None, str]:
@@ -107,9 +129,12 @@ def nvitop() -> tuple[list[str] | None, str]:
 
 
 def nvidia_gpu_exporter() -> tuple[list[str] | None, str]:
-    """Command of nvidia_gpu_exporter from Go's module proxy, reading NVML every second; or None and the reason."""
+    """Command of nvidia_gpu_exporter, reading NVML every second; or None and the reason.
+
+    The variable NGE is the path of the program; without it, it is built from Go's module proxy.
+    """
     place = WORK / f"nvidia_gpu_exporter-{NVIDIA_GPU_EXPORTER}"
-    program = place / "nvidia_gpu_exporter"
+    program = Path(os.environ.get("NGE") or place / "nvidia_gpu_exporter")
     if not program.exists():
         module = "github.com/utkuozdemir/nvidia_gpu_exporter/cmd/nvidia_gpu_exporter"
         try:
@@ -125,7 +150,8 @@ def nvidia_gpu_exporter() -> tuple[list[str] | None, str]:
 
 
 def _last_words(error: Exception) -> str:
-    lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+    output: str | bytes = getattr(error, "stderr", None) or str(error)
+    lines = (output if isinstance(output, str) else output.decode(errors="replace")).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
 
 

@@ -72,7 +72,7 @@ def _instructions(on: Node, valgrind: str, ticks: int) -> int:
 
 def _child(on: Node, prefix: list[str], what: str, ticks: int, slowdown: int) -> subprocess.CompletedProcess[str]:
     command = [*prefix, sys.executable, "-m", "bench.work", what, str(ticks), str(slowdown)]
-    environment = {**os.environ, **fakedriver.environment(on.scenario), **exporters.OURS}
+    environment = {**os.environ, **fakedriver.environment(on.scenario), **exporters.BLOCKING, **exporters.OURS}
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd=exporters.ROOT, env=environment)
 
 
