@@ -8,7 +8,8 @@ from pathlib import Path
 from textwrap import wrap
 
 from gpuledger.books import Books
-from gpuledger.catalog import CATALOG, kinds
+from gpuledger.catalog import CATALOG, OPTIONAL, kinds
+from gpuledger.catalog import GROUPS as FAMILIES
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.catalog.otel import CONVENTIONS
 from gpuledger.cli.demo import RECORDING
@@ -103,9 +104,10 @@ def metrics() -> str:
         parts += ["| metric | type | additional labels | description | source |", "|---|---|---|---|---|"]
         for family in CATALOG:
             if family.of.labels == kind.labels:
+                only = "".join(f" Only with `--collector.{name}`." for name in OPTIONAL if family in FAMILIES[name])
                 more = ", ".join(f"`{label}`" for label in family.labels)
                 name = f'<a id="{family.name}"></a>`{family.name}`'
-                parts.append(f"| {name} | {family.type.value} | {more} | {family.help} | {family.origin} |")
+                parts.append(f"| {name} | {family.type.value} | {more} | {family.help}{only} | {family.origin} |")
     return "\n".join(parts) + "\n"
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tools.dashboards.__main__ import DASHBOARDS, FOLDER, render
 
-from gpuledger.catalog import CATALOG
+from gpuledger.catalog import CATALOG, OPTIONAL, families_in
 from tests.mixin.dashboards import FILES, PLACED_QUERIES, QUERIES, PanelQuery, panels, variables
 from tests.mixin.promql import metrics
 
@@ -41,6 +41,16 @@ def test_committed_files_are_fresh(name: str) -> None:
 def test_no_file_is_left_over() -> None:
     """A renamed dashboard leaves no old file."""
     assert {path.name for path in FOLDER.iterdir()} == set(DASHBOARDS)
+
+
+def test_panels_of_optional_metrics_name_the_flag() -> None:
+    """Every other panel works with the default settings."""
+    for group in OPTIONAL:
+        names = {family.name for family in families_in([group])}
+        for dashboard in FILES:
+            for panel in panels(dashboard):
+                if any(metrics(target["expr"]) & names for target in panel.get("targets", ())):
+                    assert f"--collector.{group}" in panel["description"]
 
 
 @pytest.mark.parametrize("dashboard", FILES)

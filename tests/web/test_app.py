@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuledger.catalog.dialects import DIALECTS
+from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.config import parsers
 from gpuledger.model import Driver, Learned, Tick
 from gpuledger.model.problem import Problem
@@ -251,6 +251,23 @@ def test_exclude_leaves_groups_out() -> None:
     assert "gpu_power_watts" in shown
     assert "gpu_process_active" not in shown
     assert "gpuledger_up" not in shown
+
+
+def test_optional_groups_are_exposed_only_on_request() -> None:
+    """Without its flag, a group is absent, also from a scrape that excludes others, unless the scrape selects it."""
+    tick = booked_tick(process_use(7), performance_state=2)
+    app = App(lambda: tick, lambda: 0.1, interval_s=1.0, choices=Choices(optional=()))
+    enabled = App(lambda: tick, lambda: 0.1, interval_s=1.0, choices=Choices(optional=("hardware",)))
+
+    def shown(app: App, **query: list[str]) -> str:
+        return body(app(Request("GET", "/metrics", {f"{key}[]": names for key, names in query.items()}, {}, "HTTP/1.1",
+                                keep_alive=True)))  # fmt: skip
+
+    assert "gpu_process_active" in shown(app)
+    assert "gpu_performance_state" not in shown(app)
+    assert "gpu_performance_state" not in shown(app, exclude=["process"])
+    assert "gpu_performance_state" in shown(app, collect=["hardware"])
+    assert "gpu_performance_state" in shown(enabled)
 
 
 @pytest.mark.parametrize(

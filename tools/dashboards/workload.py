@@ -87,9 +87,11 @@ LIFE = Row("Over time", (
                Query(as_workload("sum by (" + OWNER + ") ("
                                  + select("container_gpu_memory_bytes", OWNED, 'method="inference"') + ")"),
                                  "{{workload}}")),
-    timeseries("Memory bandwidth", "Share of time in which the processes accessed memory.", "percentunit",
+    timeseries("Memory bandwidth", "Share of time in which the processes accessed memory; with --collector.engines.",
+               "percentunit",
                Query(by_device("sum", "gpu_process_memory_utilization_ratio"), NAME)),
-    timeseries("Video", "Utilization of encoders and decoders by the workload.", "percentunit",
+    timeseries("Video", "Utilization of encoders and decoders by the workload; with --collector.engines.",
+               "percentunit",
                Query(f"sum by (instance, gpu) ({proc('gpu_process_encoder_utilization_ratio')})", f"{EACH} encoder"),
                Query(f"sum by (instance, gpu) ({proc('gpu_process_decoder_utilization_ratio')})", f"{EACH} decoder")),
 ))  # fmt: skip

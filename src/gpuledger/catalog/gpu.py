@@ -55,16 +55,11 @@ OWNED = [entry for entry in ACTIVITY if entry[0] in ("graphics_active", "sm_acti
 """Those that processes and containers have; more would double their number of series."""
 
 
-def _activities(prefix: str, of: Kind, unattributed: Kind) -> list[Family]:
+def _activities(prefix: str, of: Kind) -> list[Family]:
     return [
-        *(
-            Family(f"{prefix}_{name}_ratio", G, of, f"{text}.", GRAPHICS if part == "graphics_pct" else GPM,
-                   activity(part), unit="ratio")
-            for name, part, text in ACTIVITY
-        ),
-        Family(f"{prefix}_unattributed_activity_ratio", G, unattributed,
-               "The part of each activity that belongs to no process.", LEDGER, series=_by_activity,
-               labels=("activity",), unit="ratio"),
+        Family(f"{prefix}_{name}_ratio", G, of, f"{text}.", GRAPHICS if part == "graphics_pct" else GPM,
+               activity(part), unit="ratio")
+        for name, part, text in ACTIVITY
     ]  # fmt: skip
 
 
@@ -73,6 +68,14 @@ READERS = [(name, divided(part)) for name, part, _ in OWNED]
 
 def _by_activity(rest: Percentages) -> Series:
     return [((name,), value) for name, read in READERS if (value := read(rest)) is not None]
+
+
+UNATTRIBUTED_ACTIVITY: tuple[Family, ...] = tuple(
+    Family(f"{prefix}_unattributed_activity_ratio", G, of,
+           "The part of each activity that belongs to no process.", LEDGER, series=_by_activity,
+           labels=("activity",), unit="ratio")
+    for prefix, of in (("gpu", GPU_UNATTRIBUTED), ("gpu_mig", MIG_UNATTRIBUTED))
+)  # fmt: skip
 
 
 def _memory(prefix: str, of: Kind, account: Kind) -> list[Family]:
@@ -149,7 +152,7 @@ GPUS: tuple[Family, ...] = (
            "nvmlDeviceGetJpgUtilization", at("jpeg_pct", 100), unit="ratio"),
     Family("gpu_optical_flow_utilization_ratio", G, GPU, "Optical-flow engine utilization; read every tenth tick.",
            "nvmlDeviceGetOfaUtilization", at("optical_flow_pct", 100), unit="ratio"),
-    *_activities("gpu", GPU, GPU_UNATTRIBUTED),
+    *_activities("gpu", GPU),
     # -- power and energy
     Family("gpu_power_watts", G, GPU, "Power draw of the board.",
            "field POWER_INSTANT, or nvmlDeviceGetPowerUsage where it is missing", at("power_mw", 1000), unit="watts"),
@@ -157,8 +160,6 @@ GPUS: tuple[Family, ...] = (
            "field POWER_AVERAGE", at("power_average_mw", 1000), unit="watts"),
     Family("gpu_module_power_watts", G, GPU, "Power draw of the module: GPU and CPU together, as of GB200.",
            "field POWER_INSTANT, scope module", at("power_module_mw", 1000), unit="watts"),
-    Family("gpu_memory_power_watts", G, GPU, "Power draw of the memory, averaged over one second; part of the board's.",
-           "field POWER_AVERAGE, scope memory", at("power_memory_mw", 1000), unit="watts"),
     Family("gpu_power_smoothing_enabled", G, GPU, "1 if the driver smooths changes of power (Blackwell).",
            "field PWR_SMOOTHING_ENABLED", flag("power_smoothing_enabled")),
     Family("gpu_power_limit_watts", G, GPU, "Enforced power limit.",
@@ -194,16 +195,11 @@ GPUS: tuple[Family, ...] = (
     Family("gpuledger_ledger_residual_joules", G, GPU_ACCOUNT, "Device energy minus all booked energy. Always 0.",
            LEDGER, at("residual_mj", 1000), unit="joules"),
     # -- clocks, heat, fans
-    Family("gpu_performance_state", G, GPU,
-           "Performance state, from 0 (fastest) to 15 (slowest); read every fifth tick.",
-           "nvmlDeviceGetPerformanceState", at("performance_state")),
     Family("gpu_clock_hertz", G, GPU,
            "Current clock frequency, read every fifth tick; sm in every tick of a GPU in use, graphics and video "
            "every tenth.",
            "nvmlDeviceGetClockInfo",
            series=named("clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
-    Family("gpu_clock_max_hertz", G, GPU, "Maximum clock frequency.", "nvmlDeviceGetMaxClockInfo",
-           series=named("max_clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
     Family("gpu_clock_event_active", G, GPU,
            "1 while the driver throttles the clocks for this reason; read every fifth tick.",
            "nvmlDeviceGetCurrentClocksEventReasons", series=named("clock_events"), labels=("reason",)),
@@ -219,27 +215,15 @@ GPUS: tuple[Family, ...] = (
     Family("gpu_fan_speed_ratio", G, GPU, "Target fan speed divided by the maximum speed; read every tenth tick.",
            "nvmlDeviceGetFanSpeed_v2", series=named("fans_pct", 100), labels=("fan",), unit="ratio"),
     # -- faults
-    Family("gpu_ecc_enabled", G, GPU, "1 if ECC is enabled.", "nvmlDeviceGetEccMode",
-           flag("ecc_enabled")),
     Family("gpu_ecc_errors_total", C, GPU, "ECC errors over the lifetime of the board.",
            "nvmlDeviceGetTotalEccErrors, aggregate", series=named("ecc_errors"), labels=("error",)),
     Family("gpu_ecc_volatile_errors_total", C, GPU, "ECC errors since the driver was loaded.",
            "nvmlDeviceGetTotalEccErrors, volatile", series=named("ecc_volatile_errors"), labels=("error",)),
-    Family("gpu_sram_ecc_errors_total", C, GPU, "ECC errors of the on-chip memory over the lifetime of the board.",
-           "nvmlDeviceGetSramEccErrorStatus, aggregate", series=named("sram_errors"), labels=("error",)),
-    Family("gpu_sram_ecc_volatile_errors_total", C, GPU,
-           "ECC errors of the on-chip memory since the driver was loaded.",
-           "nvmlDeviceGetSramEccErrorStatus, volatile", series=named("sram_volatile_errors"), labels=("error",)),
-    Family("gpu_sram_ecc_uncorrected_by_unit_total", C, GPU,
-           "Uncorrected ECC errors of the on-chip memory over the lifetime of the board, by unit of the chip.",
-           "nvmlDeviceGetSramEccErrorStatus", series=named("sram_uncorrected"), labels=("chip_unit",)),
     Family("gpu_sram_ecc_threshold_exceeded", G, GPU,
            "1 if the on-chip memory had more uncorrected errors than NVIDIA accepts: replace the board.",
            "nvmlDeviceGetSramEccErrorStatus", flag("sram_threshold_exceeded")),
     Family("gpu_memory_unrepairable", G, GPU, "1 if the GPU has memory that cannot be repaired: replace the board.",
            "nvmlDeviceGetUnrepairableMemoryFlag_v1", flag("memory_unrepairable")),
-    Family("gpu_recovery_action_required", G, GPU, "1 if the driver asks for this action to recover the GPU.",
-           "field GET_GPU_RECOVERY_ACTION", series=named("recovery_actions"), labels=("action",)),
     Family("gpu_remapped_rows_total", C, GPU, "Memory rows replaced by spare rows, by cause.",
            "nvmlDeviceGetRemappedRows", series=named("remapped_rows"), labels=("cause",)),
     Family("gpu_row_remap_pending", G, GPU, "1 if a row remapping is pending until the next reset.",
@@ -251,12 +235,8 @@ GPUS: tuple[Family, ...] = (
     # -- links
     Family("gpu_pcie_replays_total", C, GPU, "PCIe replays.", "nvmlDeviceGetPcieReplayCounter",
            at("pcie_replays")),
-    Family("gpu_pcie_link_generation", G, GPU, "Current PCIe generation of the link; lower on idle links.",
-           "nvmlDeviceGetCurrPcieLinkGeneration", at("pcie_generation")),
     Family("gpu_pcie_link_width", G, GPU, "PCIe lanes in use.", "nvmlDeviceGetCurrPcieLinkWidth",
            at("pcie_width")),
-    Family("gpu_pcie_link_max_generation", G, GPU, "Maximum PCIe generation of board and slot.",
-           "nvmlDeviceGetMaxPcieLinkGeneration", at("pcie_max_generation")),
     Family("gpu_pcie_link_max_width", G, GPU, "Maximum number of PCIe lanes of board and slot.",
            "nvmlDeviceGetMaxPcieLinkWidth", at("pcie_max_width")),
     Family("gpu_pcie_transmit_bytes_per_second", G, GPU, "PCIe throughput from the GPU.",
@@ -290,16 +270,43 @@ GPUS: tuple[Family, ...] = (
     # -- modes
     Family("gpu_mig_enabled", G, GPU, "1 if MIG mode is enabled.",
            "nvmlDeviceGetMigMode", flag("mig_enabled")),
-    Family("gpu_accounting_enabled", G, GPU, "1 if accounting mode is enabled.",
-           "nvmlDeviceGetAccountingMode", flag("accounting_enabled")),
-    Family("gpu_vgpu_license_active", G, GPU,
-           "1 if a vGPU software license is active; 0 if not, or on bare metal.",
-           "nvmlDeviceGetGridLicensableFeatures", flag("vgpu_licensed")),
     Family("gpu_processes", G, GPU, "Processes that the driver lists on the GPU.", LISTS,
            lambda r: None if r.residents is None else len({resident.pid for resident in r.residents})),
     Family("gpuledger_driver_seconds", G, GPU, "Time spent in driver calls for this GPU in the last tick.",
            "gpuledger itself", at("driver_ns", 1e9), unit="seconds"),
 )  # fmt: skip
+
+HARDWARE: tuple[Family, ...] = (
+    Family("gpu_memory_power_watts", G, GPU, "Power draw of the memory, averaged over one second; part of the board's.",
+           "field POWER_AVERAGE, scope memory", at("power_memory_mw", 1000), unit="watts"),
+    Family("gpu_performance_state", G, GPU,
+           "Performance state, from 0 (fastest) to 15 (slowest); read every fifth tick.",
+           "nvmlDeviceGetPerformanceState", at("performance_state")),
+    Family("gpu_clock_max_hertz", G, GPU, "Maximum clock frequency.", "nvmlDeviceGetMaxClockInfo",
+           series=named("max_clocks_mhz", times=1_000_000), labels=("clock",), unit="hertz"),
+    Family("gpu_ecc_enabled", G, GPU, "1 if ECC is enabled.", "nvmlDeviceGetEccMode",
+           flag("ecc_enabled")),
+    Family("gpu_sram_ecc_errors_total", C, GPU, "ECC errors of the on-chip memory over the lifetime of the board.",
+           "nvmlDeviceGetSramEccErrorStatus, aggregate", series=named("sram_errors"), labels=("error",)),
+    Family("gpu_sram_ecc_volatile_errors_total", C, GPU,
+           "ECC errors of the on-chip memory since the driver was loaded.",
+           "nvmlDeviceGetSramEccErrorStatus, volatile", series=named("sram_volatile_errors"), labels=("error",)),
+    Family("gpu_sram_ecc_uncorrected_by_unit_total", C, GPU,
+           "Uncorrected ECC errors of the on-chip memory over the lifetime of the board, by unit of the chip.",
+           "nvmlDeviceGetSramEccErrorStatus", series=named("sram_uncorrected"), labels=("chip_unit",)),
+    Family("gpu_recovery_action_required", G, GPU, "1 if the driver asks for this action to recover the GPU.",
+           "field GET_GPU_RECOVERY_ACTION", series=named("recovery_actions"), labels=("action",)),
+    Family("gpu_pcie_link_generation", G, GPU, "Current PCIe generation of the link; lower on idle links.",
+           "nvmlDeviceGetCurrPcieLinkGeneration", at("pcie_generation")),
+    Family("gpu_pcie_link_max_generation", G, GPU, "Maximum PCIe generation of board and slot.",
+           "nvmlDeviceGetMaxPcieLinkGeneration", at("pcie_max_generation")),
+    Family("gpu_accounting_enabled", G, GPU, "1 if accounting mode is enabled.",
+           "nvmlDeviceGetAccountingMode", flag("accounting_enabled")),
+    Family("gpu_vgpu_license_active", G, GPU,
+           "1 if a vGPU software license is active; 0 if not, or on bare metal.",
+           "nvmlDeviceGetGridLicensableFeatures", flag("vgpu_licensed")),
+)  # fmt: skip
+"""Details of a board that no dashboard, alert or report needs."""
 
 # Separate families, so that a sum over GPUs counts nothing twice.
 MIG_INSTANCES: tuple[Family, ...] = (
@@ -308,5 +315,5 @@ MIG_INSTANCES: tuple[Family, ...] = (
                  "device.multiprocessors"),
            labels=("name", "profile", "gpu_instance_id", "compute_instance_id", "multiprocessors")),
     *_memory("gpu_mig", MIG, MIG_MEMORY),
-    *_activities("gpu_mig", MIG, MIG_UNATTRIBUTED),
+    *_activities("gpu_mig", MIG),
 )  # fmt: skip

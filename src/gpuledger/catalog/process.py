@@ -89,14 +89,6 @@ PROCESSES: tuple[Family, ...] = (
     Family("gpu_process_sm_utilization_ratio", G, PROCESS,
            "Share of time in which the process used the compute engine, sampled by the driver about every 0.2 s.",
            SAMPLES, at("sample.sm_pct", 100), unit="ratio"),
-    Family("gpu_process_memory_utilization_ratio", G, PROCESS,
-           "Share of time in which the process used the memory, sampled by the driver.",
-           SAMPLES, at("sample.memory_pct", 100), unit="ratio"),
-    Family("gpu_process_encoder_utilization_ratio", G, PROCESS, "Utilization of the video encoders by the process.",
-           SAMPLES, at("sample.encoder_pct", 100), unit="ratio"),
-    Family("gpu_process_decoder_utilization_ratio", G, PROCESS, "Utilization of the video decoders by the process.",
-           SAMPLES, at("sample.decoder_pct", 100), unit="ratio"),
-    *_activities("gpu_process", PROCESS, lambda use: () if use.activity is None else (use.activity,)),
     Family("gpu_process_start_time_seconds", G, PROCESS, "Unix time at which the process started.",
            "/proc/PID/stat", at("facts.start_time_ms", 1000), unit="seconds"),
     Family("gpu_process_accounting_utilization_ratio", G, PROCESS,
@@ -149,13 +141,6 @@ CONTAINERS: tuple[Family, ...] = (
     Family("container_gpu_sm_utilization_ratio", G, CONTAINER,
            "Share of time in which processes of the container used the compute engine, summed.",
            SAMPLES, at("sm_pct", 100), unit="ratio"),
-    Family("container_gpu_encoder_utilization_ratio", G, CONTAINER,
-           "Utilization of the video encoders by processes of the container, summed.",
-           SAMPLES, at("encoder_pct", 100), unit="ratio"),
-    Family("container_gpu_decoder_utilization_ratio", G, CONTAINER,
-           "Utilization of the video decoders by processes of the container, summed.",
-           SAMPLES, at("decoder_pct", 100), unit="ratio"),
-    *_activities("container_gpu", CONTAINER, attrgetter("activity")),
     Family("container_gpu_energy_joules_total", C, CONTAINER,
            "Energy of all processes of the container, including exited ones, by method.",
            LEDGER, series=named("energy_mj", 1000), labels=("method",), unit="joules"),
@@ -179,3 +164,26 @@ CONTAINERS: tuple[Family, ...] = (
     Family("gpu_job_allocation_info", I, JOB_ALLOCATION, "A device allocated to a batch job.",
            "the files of --slurm.job-mapping-dir", lambda _: 1),
 )  # fmt: skip
+
+ENGINES: tuple[Family, ...] = (
+    Family("gpu_process_memory_utilization_ratio", G, PROCESS,
+           "Share of time in which the process used the memory, sampled by the driver.",
+           SAMPLES, at("sample.memory_pct", 100), unit="ratio"),
+    Family("gpu_process_encoder_utilization_ratio", G, PROCESS, "Utilization of the video encoders by the process.",
+           SAMPLES, at("sample.encoder_pct", 100), unit="ratio"),
+    Family("gpu_process_decoder_utilization_ratio", G, PROCESS, "Utilization of the video decoders by the process.",
+           SAMPLES, at("sample.decoder_pct", 100), unit="ratio"),
+    Family("container_gpu_encoder_utilization_ratio", G, CONTAINER,
+           "Utilization of the video encoders by processes of the container, summed.",
+           SAMPLES, at("encoder_pct", 100), unit="ratio"),
+    Family("container_gpu_decoder_utilization_ratio", G, CONTAINER,
+           "Utilization of the video decoders by processes of the container, summed.",
+           SAMPLES, at("decoder_pct", 100), unit="ratio"),
+)  # fmt: skip
+"""Memory and video, by process and container."""
+
+ACTIVITIES: tuple[Family, ...] = (
+    *_activities("gpu_process", PROCESS, lambda use: () if use.activity is None else (use.activity,)),
+    *_activities("container_gpu", CONTAINER, attrgetter("activity")),
+)
+"""What GPM measures of a device, by process and container."""

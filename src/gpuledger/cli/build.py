@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuledger.books import Books
-from gpuledger.catalog.dialects import DIALECTS, Choices
+from gpuledger.catalog import OPTIONAL
+from gpuledger.catalog.dialects import DIALECTS, Choices, families_of
 from gpuledger.catalog.dialects.counters import Counter, duplicates
 from gpuledger.catalog.dialects.counters import parse as parse_counters
 from gpuledger.cli import web
@@ -184,12 +185,12 @@ def _upstream(settings: Config, latest: Callable[[], Tick | None]) -> Poll | Non
     return Poll(upstream_source(settings), latest, polling)
 
 
-def _push(settings: Config, hostname: str) -> Push | None:
+def _push(settings: Config, chosen: Choices) -> Push | None:
     if not settings.otlp_endpoint:
         return None
     from gpuledger.integrations.otlp.push import create_push  # memory that few users need
 
-    return create_push(settings, hostname)
+    return create_push(settings, chosen.hostname, families_of(["native"], chosen))
 
 
 def upstream_source(settings: Config) -> Source:
@@ -214,8 +215,9 @@ def choices(settings: Config, environment: Mapping[str, str]) -> Choices:
         log.warning("--metric-prefix has an effect only under %s; add --web.dialect=process to use it under %s",
                     path, settings.web_telemetry_path)  # fmt: skip
     hostname = settings.kubernetes_node_name or environment.get("NODE_NAME", "") or os.uname().nodename
+    optional = tuple(name for name in OPTIONAL if getattr(settings, f"collector_{name}"))
     return Choices(hostname, settings.dcgm_pod_uid, counters, settings.metric_prefix, settings.dcgm_shared,
-                   created=settings.web_openmetrics_created)  # fmt: skip
+                   created=settings.web_openmetrics_created, optional=optional)  # fmt: skip
 
 
 def _counters(path: str) -> tuple[Counter, ...]:
@@ -250,7 +252,7 @@ class Exporter:
         self._api = Api(
             History(settings.tick_interval), node=chosen.hostname, max_connections=settings.web_max_connections
         )
-        self._push = _push(settings, chosen.hostname)
+        self._push = _push(settings, chosen)
         self._loop = loop(settings, books=self._journal, health=self._health, published=self._publish)
         app = App(
             self._latest,

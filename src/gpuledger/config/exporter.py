@@ -86,6 +86,15 @@ class Config:
         parsers.OneOf(*LOG_FORMATS), "FORMAT")
     collector_process: bool = _readings("collector.process", True,
         "Expose series per process. Containers are summed either way.", parsers.switch)
+    collector_activity: bool = _readings("collector.activity", False,
+        "Expose the part of each process and container in the activity that GPM measures; five series each.",
+        parsers.switch)
+    collector_engines: bool = _readings("collector.engines", False,
+        "Expose the utilization of memory, encoders and decoders by process and container; three and two series each.",
+        parsers.switch)
+    collector_hardware: bool = _readings("collector.hardware", False,
+        "Expose maximum clocks, errors of the on-chip memory, recovery actions and modes of each GPU; 29 series.",
+        parsers.switch)
     process_only: str = _series("process.only", "all",
         f"Processes to expose, by their owners: {', '.join(SHOWN)}. Containers are summed either way.",
         parsers.OneOf(*SHOWN), "OWNERS")

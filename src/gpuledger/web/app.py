@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from gpuledger import __version__
-from gpuledger.catalog import GROUPS
+from gpuledger.catalog import GROUPS, groups_with
 from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.model import Tick
 from gpuledger.web import scaling
@@ -62,6 +62,7 @@ class App:
         self._monotonic = monotonic
         self._started = monotonic()
         self._dialects = tuple(dialects)
+        self._groups_by_default = groups_with(choices.optional)
         self._upstream_bodies = UpstreamBodies(upstream or (lambda: None))
         self._bodies = DialectBodies(choices)
         self._telemetry = self._bodies
@@ -113,7 +114,7 @@ class App:
             return Response.text(400, "collect[] and exclude[] select native metrics; use neither with a dialect")
         if unknown := [name for name in (*collected, *excluded) if name not in GROUPS]:
             return Response.text(400, f"unknown group {unknown[0]!r}; use {', '.join(GROUPS)}")
-        groups = set(collected) if collected else set(GROUPS) - set(excluded)
+        groups = set(collected) if collected else set(self._groups_by_default) - set(excluded)
         return self._render(request, self._bodies.get_groups(groups))
 
     def _dialect(self, dialect: str) -> Callable[[Request], Response]:

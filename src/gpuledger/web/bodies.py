@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
-from gpuledger.catalog import GROUPS, Family, Moment
+from gpuledger.catalog import GROUPS, Family, Moment, families_in
 from gpuledger.catalog.dialects import DIALECTS, Choices, families_of
 from gpuledger.web.http import Request, Response
 from gpuledger.web.negotiate import Format, choose_format
@@ -80,7 +80,7 @@ class DialectBodies:
     def get_groups(self, groups: Collection[str]) -> Bodies:
         """The bodies of some groups of our own metrics."""
         names = tuple(name for name in GROUPS if name in groups)
-        return self._cached(("native", *names), lambda: tuple(family for name in names for family in GROUPS[name]))
+        return self._cached(("native", *names), lambda: families_in(names))
 
     def _cached(self, key: tuple[str, ...], families: Callable[[], tuple[Family, ...]]) -> Bodies:
         bodies = self._bodies.get(key)

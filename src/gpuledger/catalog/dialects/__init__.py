@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 
-from gpuledger.catalog import CATALOG
+from gpuledger.catalog import OPTIONAL, families_in, groups_with
 from gpuledger.catalog.dialects.counters import Counter
 from gpuledger.catalog.family import Family
 
@@ -32,6 +32,8 @@ class Choices:
     """One of SHARED."""
     created: bool = False
     """Whether OpenMetrics has the time at which counters were created."""
+    optional: tuple[str, ...] = OPTIONAL
+    """Optional groups of native metrics to expose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Dialect:
     def families(self, choices: Choices) -> tuple[Family, ...]:
         """The metrics, in the order they are written."""
         if self.name == "native":
-            return CATALOG
+            return families_in(groups_with(choices.optional))
         families: tuple[Family, ...] = import_module(f"{__name__}.{self.name}").families(choices)
         return families
 

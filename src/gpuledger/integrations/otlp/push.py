@@ -14,12 +14,13 @@ import re
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
 from gpuledger import __version__
+from gpuledger.catalog import CATALOG, Family
 from gpuledger.config.exporter import Config
 from gpuledger.errors import ConfigError, HttpError
 from gpuledger.integrations.otlp.request import Attributes, Points, encode, rejected
@@ -72,13 +73,14 @@ class Push:
         self,
         target: Target,
         interval_s: float,
+        families: Sequence[Family] = CATALOG,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._target, self._interval_s = target, interval_s
         self._monotonic, self._now_ns = monotonic, now_ns
-        self._points = Points()
+        self._points = Points(families)
         self._queue: deque[_Request] = deque()
         self._backoff = Backoff(monotonic, jitter=True)
         self._problem: Problem | None = None
@@ -229,7 +231,7 @@ def _refusal(name: str, status: int, answer: bytes) -> Problem:
     return Problem(f"{name} answered {status}{f': {reason}' if reason else ''}", fix, f"http {status}")
 
 
-def create_push(settings: Config, hostname: str) -> Push | None:
+def create_push(settings: Config, hostname: str, families: Sequence[Family] = CATALOG) -> Push | None:
     """The push of `--otlp.endpoint`; None without one."""
     if not settings.otlp_endpoint:
         return None
@@ -248,7 +250,7 @@ def create_push(settings: Config, hostname: str) -> Push | None:
         compressed=settings.otlp_compression == "gzip",
         resource=resource(settings, hostname),
     )
-    return Push(target, settings.otlp_interval)
+    return Push(target, settings.otlp_interval, families)
 
 
 def resource(settings: Config, hostname: str) -> Attributes:

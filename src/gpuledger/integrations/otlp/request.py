@@ -8,7 +8,7 @@ starts at the collection before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -55,8 +55,8 @@ class Metric:
 class Points:
     """Converts ticks, one after another, and remembers when each counter started."""
 
-    def __init__(self) -> None:
-        self._names = {family.name: _Names(family) for family in CATALOG}
+    def __init__(self, families: Sequence[Family] = CATALOG) -> None:
+        self._names = {family: _Names(family) for family in families}
         self._counters: dict[tuple[str, Attributes], tuple[int, float]] = {}
         """Start and last value of each series of a counter."""
         self._last_ns: int | None = None
@@ -68,8 +68,8 @@ class Points:
         counters: dict[tuple[str, Attributes], tuple[int, float]] = {}
         models = {reading.device.uuid: reading.device.name for reading in tick.readings}
         metrics: dict[str, Metric] = {}
-        for family, things in with_things(CATALOG, tick):
-            names, is_counter = self._names[family.name], family.type is Type.COUNTER
+        for family, things in with_things(self._names, tick):
+            names, is_counter = self._names[family], family.type is Type.COUNTER
             metric = metrics.setdefault(names.name, Metric(names.name, names.unit, family.help, is_counter))
             for values, thing in things:
                 for extra, value in family.samples(thing):
