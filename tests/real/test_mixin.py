@@ -84,8 +84,9 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     node.make_ill()
     with ExitStack() as stack:
         stack.enter_context(node.named())
-        fake = stack.enter_context(node.exporter("--driver.energy-interval=0s"))  # for windows of 5 s
-        demo = stack.enter_context(serving("demo", "--tick.interval=200ms", env=surroundings()))
+        flags = ("--driver.energy-interval=0s", "--collector.engines")  # for windows of 5 s, and for all panels
+        fake = stack.enter_context(node.exporter(*flags))
+        demo = stack.enter_context(serving("demo", "--tick.interval=200ms", "--collector.engines", env=surroundings()))
         fake.metrics('^gpu_process_energy_joules_total.*pod="mig-2"')
         node.have_xid()
         fake.metrics("^gpu_xid_errors_total")
