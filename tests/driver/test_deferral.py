@@ -103,3 +103,15 @@ def test_the_books_are_those_of_readings_in_every_tick(bench: Bench) -> None:
     a_second_mj, a_second_s = 300_000, 0.8
     assert energy_mj[1] == pytest.approx(energy_mj[0], abs=a_second_mj)
     assert busy_s[1] == pytest.approx(busy_s[0], abs=a_second_s)
+
+
+def test_short_pauses_of_a_program_are_no_change(bench: Bench) -> None:
+    """Power of an instant from 330 to 880 W, as matrix products with pauses of 20 ms have it, and 600 W on average."""
+    day = Day(bench, INTERVAL_S)
+    day.pass_by(int(SETTLED_S), 600, 7)
+    day.read_often = 0
+    for second in range(20):
+        bench.scenario.gpus[0].extra["power_instant_mw"] = (330_000, 880_000)[second % 2]
+        day.pass_by(1, 600, 7)
+    day.source.close()
+    assert day.read_often == 20 / INTERVAL_S

@@ -342,7 +342,9 @@ class GpuReader:
     def _read_counters(self, fields: Fields, pids: set[int] | None) -> None:
         """Read energy, utilization by process and activity, unless they are left to a later reading."""
         calls, handle, now_ns = self.calls, self.handle, self._now_ns()
-        power_mw, utilization_pct = fields["power_mw"], fields.get("utilization_pct")
+        # The mean of a second, if the GPU has it: the other changes all the time if a program pauses for milliseconds.
+        power_mw = fields["power_mw"] if fields["power_average_mw"] is None else fields["power_average_mw"]
+        utilization_pct = fields.get("utilization_pct")
         is_due = self._deferral.is_due(pids, power_mw, utilization_pct, self._read_s or 0.0)
         counted = self._counted
         if is_due or counted["samples"] is None or counted["energy_mj"] is None:
