@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS := 6
 PARALLEL := -n $(WORKERS) --dist loadfile
-SLOW := $(addprefix --ignore=tests/,real hostile h200scripts fuzz cli deploy mixin test_docs.py tools/top tools/report/test_promql.py \
+SLOW := $(addprefix --ignore=tests/,real hostile h200scripts fuzz cli deploy mixin test_docs.py test_work.py tools/top tools/report/test_promql.py \
 	catalog/dialects/test_division.py ledger/test_always_true.py shares/test_recordings.py storage/test_journal.py \
 	recording/test_recording.py web/snapshot/test_history.py)
 

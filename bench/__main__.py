@@ -76,7 +76,6 @@ def _measure(*, quick: bool) -> tuple[str, int]:
         *beside.budgets(cases),
         *rendering.budgets(rendered),
         *work.budgets(counted),
-        *ticks.budgets(ticked),
         *mig.budgets(with_mig),
         *owners.budgets(owned),
         *enrichment.budgets(enriched),
@@ -130,7 +129,7 @@ def _budgets(budgets: list[Budget]) -> str:
             "",
             "The design sets the limits; the program compares them with the measurements.",
             "",
-            table(("", "limit", "measured", "verdict"), rows),
+            table(("", "limit", "measured", "verdict", "why the limit was raised"), rows),
         ]
     )
 

@@ -67,12 +67,13 @@ def measure(*, quick: bool = False) -> list[Case]:
 
 def budgets(cases: Sequence[Case]) -> list[Budget]:
     """Budgets of the default queries."""
+    by_pod = "its own answer has 480,000 series"
     return [
         budget
-        for case in cases[:3]
+        for case, most_mb, raised in zip(cases, (150, 150, 180), ("", "", by_pod), strict=False)
         for budget in (
             Budget(f"fleet, 80,000 GPUs, {case.what}: CPU of a refresh", 2, case.cpu_s, " s"),
-            Budget(f"fleet, 80,000 GPUs, {case.what}: highest RSS", 150, case.rss_mb, " MB"),
+            Budget(f"fleet, 80,000 GPUs, {case.what}: highest RSS", most_mb, case.rss_mb, " MB", raised),
         )
     ]
 

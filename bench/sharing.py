@@ -21,7 +21,7 @@ from gpuledger.ledger.split import Policy
 from gpuledger.model import Activity, Device, Driver, Facts, Reading, Resident, Sample, Slot, Tick
 
 CASES = ((8, 4), (8, 8), (8, 64))
-LIMIT_MS = 2.0
+LIMIT_MS, RAISED = 6.0, "2 ms sufficed for shares that were off by 0.15 with real programs, in place of 0.06"
 TICKS = 200
 ROUNDS = 3
 """The fastest round counts: a busy machine only adds time."""
@@ -131,7 +131,7 @@ def budgets(costs: list[Cost]) -> list[Budget]:
     """Budget for the CPU time of fingerprints."""
     return [
         Budget(f"CPU that fingerprints add to a tick, {cost.gpus} GPUs x {cost.processes} sharing processes",
-               LIMIT_MS, cost.added_ms, " ms")
+               LIMIT_MS, cost.added_ms, " ms", RAISED)
         for cost in costs if cost.processes == 8
     ]  # fmt: skip
 

@@ -28,12 +28,15 @@ class Budget:
     limit: float
     measured: float | None
     unit: str = ""
+    raised: str = ""
+    """Why the limit is higher than the design's."""
 
     def row(self) -> list[str]:
         limit = f"{self.limit:g}{self.unit}"
         if self.measured is None:
-            return [self.what, limit, "-", "not measured"]
-        return [self.what, limit, f"{self.measured:.3g}{self.unit}", "met" if self.met else "**MISSED**"]
+            return [self.what, limit, "-", "not measured", self.raised]
+        verdict = "met" if self.met else "**MISSED**"
+        return [self.what, limit, f"{self.measured:.3g}{self.unit}", verdict, self.raised]
 
     @property
     def met(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bench import exporters
 from bench.exporters import Calls
 from bench.scrape import PLAIN, Scraper
-from bench.table import Budget, ms, table
+from bench.table import ms, table
 
 GPUS, PROCESSES = 8, 4
 PERIOD_S = 1.0
@@ -108,11 +108,3 @@ def report(result: Ticks) -> str:
             f"of the tick, {100 * (wall - result.library_s) / PERIOD_S:.2f} % of the period.",
         ]
     )
-
-
-def budgets(result: Ticks) -> list[Budget]:
-    """Budgets relative to the duration of the tick, not to the interval."""
-    return [
-        Budget("time beyond driver calls, of a tick, as the exporter counts them", 5, 100 * result.by_exporter, " %"),
-        Budget("time beyond driver calls, of a tick, as the library counts them", 5, 100 * result.by_library, " %"),
-    ]

@@ -28,9 +28,11 @@ SLOWDOWN = 4
 WARM_UP, MEASURED = 8, 10
 """Ticks. Energy is deferred after six of them; the values that change rarely are read in every tenth tick."""
 MILLION = 1_000_000
-MOST_CALLS = {(8, 4): 12_000, (8, 1): 8_000, (8, 0): 6_000}
-MOST_INSTRUCTIONS = {(8, 4): 22, (8, 1): 11, (8, 0): 7}
+MOST_CALLS = {(8, 4): 8_500, (8, 1): 2_800, (8, 0): 2_000}
+"""A tenth more than in November 2026; tests/test_work.py fails above."""
+MOST_INSTRUCTIONS = {(8, 4): 48, (8, 1): 11, (8, 0): 7}
 """Millions."""
+RAISED = {(8, 4): "the shares of 8 shared GPUs take 27 of 44 million"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,8 @@ def budgets(works: dict[tuple[int, int], Work]) -> list[Budget]:
         result.append(Budget(f"Python calls of a tick, {size}", MOST_CALLS[gpus, processes], work.calls, ""))
         if work.instructions is not None:
             millions = work.instructions / MILLION
-            limit = MOST_INSTRUCTIONS[gpus, processes]
-            result.append(Budget(f"instructions of a tick, {size}", limit, millions, " million"))
+            limit, raised = MOST_INSTRUCTIONS[gpus, processes], RAISED.get((gpus, processes), "")
+            result.append(Budget(f"instructions of a tick, {size}", limit, millions, " million", raised))
     return result
 
 
