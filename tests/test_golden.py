@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from gpuledger.catalog import CATALOG, Family
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, families_of
 from gpuledger.catalog.dialects.counters import Counter
+from gpuledger.catalog.dialects.dcgmnames import BY_NEW, BY_OLD, RENAMES, SAME
 from gpuledger.driver.source import NvmlSource
 from gpuledger.loop import Loop
 from gpuledger.model import (
@@ -358,25 +359,59 @@ def native(family: Family, values: Values, uuid: str) -> float:
     return value
 
 
+@pytest.mark.parametrize("names", ["old", "new"])
 @pytest.mark.parametrize("shared", ["device", "divide"])
-def test_dcgm_turned_back_is_native(tick: Tick, shared: str) -> None:
+def test_dcgm_turned_back_is_native(tick: Tick, shared: str, names: str) -> None:
     """Each number of each GPU and MIG instance, added up over its series, in our units: so the sum is the device."""
-    choices = replace(ALL_COUNTERS, shared=shared)
+    choices = replace(ALL_COUNTERS, shared=shared, names=names)
     ours, theirs = series(said(tick, "native")), series(said(tick, "dcgm", choices=choices))
     sums: dict[str, dict[str, float]] = {}
     for (name, labels), value in theirs.items():
         told = dict(labels)
-        uuid = f"MIG-7-{told['GPU_I_ID']}" if "GPU_I_ID" in told and name not in SHARED else told["UUID"]
+        of_gpu = old_name(name) in SHARED
+        uuid = f"MIG-7-{told['GPU_I_ID']}" if "GPU_I_ID" in told and not of_gpu else told["UUID"]
         found = sums.setdefault(name, {})
         found[uuid] = found.get(uuid, 0) + value
     for family in families_of(["dcgm"], choices):
-        if family.name in NOT_OURS:
+        if old_name(family.name) in NOT_OURS:
             continue
-        factor = UNITS.get(family.origin.partition("{")[0], 1)
+        is_old = family.name == old_name(family.name) or BY_NEW[family.name].unit is SAME
+        factor = UNITS.get(family.origin.partition("{")[0], 1) if is_old else 1
         expected = {uuid: native(family, ours, uuid) for uuid in sums[family.name]}
         turned_back = {uuid: value * factor for uuid, value in sums[family.name].items()}
         assert turned_back == pytest.approx(expected, rel=1e-9, abs=factor if factor == 1 << 20 else 1e-9), family.name
-        assert "GPU-00000006-0000-4000-8000-000000000006" in turned_back or family.name == "DCGM_FI_DEV_FAN_SPEED"
+        assert "GPU-00000006-0000-4000-8000-000000000006" in turned_back or "FAN_SPEED" in family.name
+
+
+def old_name(name: str) -> str:
+    """The name of dcgm-exporter 4.8."""
+    return BY_NEW[name].old if name in BY_NEW else name
+
+
+def test_new_names_are_the_old_ones_times_the_factor_of_the_table(tick: Tick) -> None:
+    """For each series of 4.8 there is one of 4.9, to the precision of the old unit."""
+    body = series(said(tick, "dcgm"))
+    version = "DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION"
+    assert all({name for name, _ in labels} >= set(version) for name, labels in body if name != "gpu_sharing_info")
+    compared = set()
+    for (name, labels), value in body.items():
+        rename = BY_OLD.get(name)
+        if rename is not None:
+            unit = rename.unit
+            new = body[rename.new, labels]
+            assert new * unit.per / unit.times == pytest.approx(value, rel=1e-9, abs=1), name
+            compared.add(name)
+    assert {"DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE"} < compared
+
+
+def test_each_name_set_alone(tick: Tick) -> None:
+    """`old` has no name and label of 4.9, `new` no renamed name and label of 4.8."""
+    old, new = (said(tick, "dcgm", choices=replace(CHOICES, names=names)) for names in ("old", "new"))
+
+    assert not [rename.new for rename in RENAMES if f" {rename.new} " in old]
+    assert not [rename.old for rename in RENAMES if f" {rename.old} " in new]
+    assert "DCGM_FI_SYSTEM_DRIVER_VERSION" not in old
+    assert "DCGM_FI_DRIVER_VERSION" not in new
 
 
 ALL_COUNTERS = replace(

@@ -11,6 +11,7 @@ from gpuledger.books import Books
 from gpuledger.catalog import CATALOG, OPTIONAL, kinds
 from gpuledger.catalog import GROUPS as FAMILIES
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
+from gpuledger.catalog.dialects.dcgmnames import BY_OLD, OLD
 from gpuledger.catalog.otel import CONVENTIONS
 from gpuledger.cli.demo import RECORDING
 from gpuledger.cli.idle import IdleSettings
@@ -124,12 +125,15 @@ def dialects(page: str) -> str:
         rows.append(f"| `{dialect.name}` | {path} | {dialect.about} |")
     page = _between(page, DIALECTS_BEGIN, rows, DIALECTS_END)
     older = {theirs: name for name, theirs in dcgm1.NAMES.items()}
-    usual = dcgm.families(Choices())
-    rows = ["| name | type | description | derived from | in dcgm1 |", "|---|---|---|---|---|"]
+    usual = dcgm.families(Choices(names=OLD))
+    rows = ["| name | in 4.9, if another | type | description | derived from | in dcgm1 |", "|---|---|---|---|---|---|"]
     for family in (*usual, *dcgm.optional_families(dcgm.kinds_of(Choices(), ()))):
         mark = "" if family in usual else " (only if selected)"
         was = f"`{older[family.name]}`" if family.name in older else ""
-        rows.append(f"| `{family.name}`{mark} | {family.type.value} | {family.help} | `{family.origin}` | {was} |")
+        new = BY_OLD.get(family.name)
+        now = "" if new is None else f"`{new.new}`{f', {new.unit.new}' if new.unit.new else ''}"
+        cells = (f"`{family.name}`{mark}", now, family.type.value, family.help, f"`{family.origin}`", was)
+        rows.append(f"| {' | '.join(cells)} |")
     return _between(page, NAMES_BEGIN, rows, NAMES_END)
 
 

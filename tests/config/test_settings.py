@@ -8,6 +8,7 @@ from importlib import import_module
 import pytest
 
 from gpuledger.catalog.dialects import DIALECTS, SHARED
+from gpuledger.catalog.dialects.dcgmnames import NAMES
 from gpuledger.cli import COMMANDS, TOOLS, main
 from gpuledger.cli.idle import IdleSettings
 from gpuledger.cli.job import JobSettings
@@ -35,6 +36,7 @@ def test_dialects_of_the_setting_are_those_of_the_catalog() -> None:
     """The configuration does not import the catalog, so both lists are compared here."""
     assert tuple(DIALECTS) == exporter.DIALECTS
     assert SHARED == exporter.SHARED
+    assert NAMES == exporter.DCGM_NAMES
 
 
 def test_every_command_with_settings_of_its_own_is_a_tool() -> None:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from gpuledger.tools.translate.promql import renamed_labels, translate, translations
 from tests.fakedriver import Gpu, Mig, Value
 from tests.real.nodes import GIB, EmptyNode, host, uuid
 from tests.real.prometheus import Found, Prometheus, prometheus
@@ -117,3 +118,42 @@ def test_by_hostname(scraped: Prometheus) -> None:
         found = scraped.query(query.format(label))
         assert {labels[label] for labels, _ in found} == {"node1"}
         assert by("gpu", found) == pytest.approx({"0": 0.1, "1": 0.5, "2": 0.0}, abs=1e-4)
+
+
+READERS = {
+    "opencost": 'avg(avg_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{job="dcgm",container!=""}[5s])) by (container, pod)',
+    "opencost, devices": 'avg(avg_over_time(DCGM_FI_DEV_DEC_UTIL{job="dcgm",container!=""}[5s])) by (pod, modelName)',
+    "gpu-pruner": 'sum by (Hostname, exported_pod) (max_over_time(DCGM_FI_DEV_ENC_UTIL{job="operator"}[5s])) == 0',
+    "keda": 'avg(DCGM_FI_DEV_GPU_UTIL{job="dcgm"}) > 30',
+    "console": 'sum(max by (UUID) (DCGM_FI_DEV_POWER_USAGE{job="operator"}))',
+    "dashboard, temperature": 'avg(DCGM_FI_DEV_GPU_TEMP{job=~"dcgm|operator", gpu=~".*"})',
+    "dashboard, power": 'sum(DCGM_FI_DEV_POWER_USAGE{job="dcgm", gpu=~".*"})',
+    "dashboard, clocks": 'DCGM_FI_DEV_SM_CLOCK{job="dcgm", gpu=~".*"} * 1000000',
+    "dashboard, utilization": 'DCGM_FI_DEV_GPU_UTIL{job="dcgm"}',
+    "dashboard, tensor cores": 'DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{job="dcgm"}',
+    "dashboard, memory": 'DCGM_FI_DEV_FB_USED{job="dcgm"}',
+    "memory in use": "DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE) * 100",
+    "energy": 'sum by (UUID) (increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{job="dcgm"}[5s])) / 3600000',
+    "driver": "count by (DCGM_FI_DRIVER_VERSION) (DCGM_FI_DEV_FB_FREE)",
+    "alert": "(max_over_time(DCGM_FI_DEV_FB_USED[5s:1s] offset 1s) > 1024) and on (gpu) DCGM_FI_DEV_XID_ERRORS >= 0",
+}
+"""Queries of tools and dashboards, in the names of dcgm-exporter 4.8."""
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_translated_query_has_the_same_result(scraped: Prometheus, reader: str) -> None:
+    """Series by series, from the names and units of 4.9; whole MiB differ from bytes by less than 1."""
+    result = translate(READERS[reader], translations("new"), renamed_labels("new"))
+    assert not result.problems
+    assert result.text != READERS[reader]
+
+    renamed = renamed_labels("old")
+    old, new = (
+        {
+            tuple(sorted((renamed.get(name, name), text) for name, text in labels.items() if name != "__name__")): value
+            for labels, value in scraped.query(query)
+        }
+        for query in (READERS[reader], result.text)
+    )
+    assert old
+    assert new == pytest.approx(old, rel=1e-9, abs=1 if "memory" in reader or reader == "alert" else 1e-9)

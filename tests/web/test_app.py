@@ -217,10 +217,25 @@ def test_dialects_are_created_on_request() -> None:
     first = asked(app, "/dcgm/metrics").body
 
     assert asked(app, "/metrics", "dcgm").body is first
-    assert list(app._bodies._bodies) == [("dcgm",)]
+    assert list(app._bodies._bodies) == [("dcgm", "both")]
     for names in itertools.chain.from_iterable(itertools.combinations(DIALECTS, n) for n in (2, 3)):
         asked(app, "/metrics", *reversed(names))
         assert len(app._bodies._bodies) <= CACHED_DIALECTS
+
+
+def test_names_of_dcgm_can_be_requested() -> None:
+    """`?names=` selects those of dcgm-exporter 4.8, 4.9, or both; anything else is 400."""
+    app = app_of(booked_tick(power_mw=1000))
+
+    def names(path: str, query: dict[str, list[str]]) -> tuple[int, bool, bool]:
+        response = app(Request("GET", path, query, {}, "HTTP/1.1", keep_alive=True))
+        body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
+        return response.status, b"DCGM_FI_DEV_POWER_USAGE{" in body, b"DCGM_FI_DEV_BOARD_POWER_WATTS{" in body
+
+    assert names("/dcgm/metrics", {}) == (200, True, True)
+    assert names("/dcgm/metrics", {"names": ["old"]}) == (200, True, False)
+    assert names("/metrics", {"dialect": ["dcgm"], "names": ["new"]}) == (200, False, True)
+    assert names("/dcgm/metrics", {"names": ["newest"]}) == (400, False, False)
 
 
 # -- groups of metrics

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DCGM_FIELD, DCGM_DEVICE_FIELD = "DCGM_FI_", "DCGM_FI_DEV_"
-"""Beginning of all names of dcgm-exporter, and of those whose ratios are in percent."""
-DCGM_UTILIZATION = f"{DCGM_DEVICE_FIELD}GPU_UTIL"
-DCGM_MEMORY_ACTIVITY = f"{DCGM_DEVICE_FIELD}MEM_COPY_UTIL"
+DCGM_FIELD = "DCGM_FI_"
+"""Beginning of all names of dcgm-exporter."""
+DCGM_UTILIZATION = f"{DCGM_FIELD}DEV_GPU_UTIL"
+DCGM_MEMORY_ACTIVITY = f"{DCGM_FIELD}DEV_MEM_COPY_UTIL"
+"""Names of dcgm-exporter 4.8; 4.9 has others (`dialects/dcgmnames.py`)."""
 DCGM_SHARING = "gpu_sharing_info"
 """Names the pods of a shared GPU, in gpuledger's dcgm dialect."""
 DYNAMO_REQUESTS = "dynamo_component_requests_total"

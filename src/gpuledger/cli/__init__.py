@@ -33,6 +33,7 @@ COMMANDS = {
     "idle": "rank allocated GPUs that are not used, by cost",
     "job": "show what a batch job used: energy, GPU-hours, busy share, idle tail and cost",
     "report": "report energy, GPU-hours and cost by owner, from Prometheus",
+    "translate": "rewrite PromQL in files to the metric names of dcgm-exporter 4.9, or back",
 }
 TOOLS = ("fleet", "idle", "job", "report", "top")
 """Commands with settings of their own."""

@@ -217,7 +217,7 @@ def choices(settings: Config, environment: Mapping[str, str]) -> Choices:
     hostname = settings.kubernetes_node_name or environment.get("NODE_NAME", "") or os.uname().nodename
     optional = tuple(name for name in OPTIONAL if getattr(settings, f"collector_{name}"))
     return Choices(hostname, settings.dcgm_pod_uid, counters, settings.metric_prefix, settings.dcgm_shared,
-                   created=settings.web_openmetrics_created, optional=optional)  # fmt: skip
+                   settings.dcgm_names, created=settings.web_openmetrics_created, optional=optional)  # fmt: skip
 
 
 def _counters(path: str) -> tuple[Counter, ...]:

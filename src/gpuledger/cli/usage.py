@@ -39,6 +39,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gpuledger report --prometheus.url http://prometheus:9090 --since 7d --by namespace",
         "gpuledger report --prometheus.url http://prometheus:9090 --month 2026-10 --by account --output october.html",
     ),
+    "translate": ("gpuledger translate rules.yml dashboard.json", "gpuledger translate --to old --write rules.yml"),
 }
 USUAL = {
     "serve": (

@@ -11,6 +11,7 @@ from gpuledger.config.settings import Option, in_group, options_of
 
 DIALECTS = ("native", "dcgm", "dcgm1", "inference", "process", "jobstats")
 SHARED = ("device", "divide", "copy")
+DCGM_NAMES = ("old", "new", "both")
 LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")
 ENVIRONMENTS = ("auto", "docker", "podman", "containerd", "kubernetes", "slurm", "none")
@@ -208,6 +209,9 @@ class Config:
     dcgm_counters: str = _dcgm("dcgm.counters", "",
         "CSV file in dcgm-exporter's format that selects the metrics of the dcgm dialect.", str, "PATH",
         ("collectors",), {"DCGM_EXPORTER_COLLECTORS": str})
+    dcgm_names: str = _dcgm("dcgm.names", "both",
+        "Names and units in the dcgm dialect: old (up to version 4.8), new (4.9) or both.",
+        parsers.OneOf(*DCGM_NAMES), "NAMES")
     dcgm_pod_uid: bool = _dcgm("dcgm.pod-uid", False, "Add the label pod_uid to the metrics of the dcgm dialect.",
         parsers.switch, aliases=("kubernetes-enable-pod-uid",),
         variables={"DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID": parsers.switch})

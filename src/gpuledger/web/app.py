@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from gpuledger import __version__
 from gpuledger.catalog import GROUPS, groups_with
 from gpuledger.catalog.dialects import DIALECTS, Choices
+from gpuledger.catalog.dialects.dcgmnames import NAMES
 from gpuledger.model import Tick
 from gpuledger.web import scaling
 from gpuledger.web.api import Api
@@ -104,7 +105,9 @@ class App:
         collected, excluded = (request.query.get(key, []) for key in ("collect[]", "exclude[]"))
         if collected or excluded:
             return self._groups(request, collected, excluded, names)
-        return self._render(request, self._bodies.get(names) if names else self._telemetry.get(self._dialects))
+        if names:
+            return self._dialects_of(request, names)
+        return self._dialects_of(request, self._dialects, self._telemetry)
 
     def _groups(self, request: Request, collected: list[str], excluded: list[str], names: list[str]) -> Response:
         """Some groups of metrics, as in node_exporter."""
@@ -118,7 +121,14 @@ class App:
         return self._render(request, self._bodies.get_groups(groups))
 
     def _dialect(self, dialect: str) -> Callable[[Request], Response]:
-        return lambda request: self._render(request, self._bodies.get([dialect]))
+        return lambda request: self._dialects_of(request, [dialect])
+
+    def _dialects_of(self, request: Request, names: Sequence[str], bodies: DialectBodies | None = None) -> Response:
+        """Some dialects; `?names=` selects the names of the dcgm dialect."""
+        dcgm_names = "".join(request.query.get("names", ()))
+        if dcgm_names not in ("", *NAMES):
+            return Response.text(400, f"unknown names {dcgm_names!r}; use {', '.join(NAMES)}")
+        return self._render(request, (bodies or self._bodies).get(names, dcgm_names))
 
     def _render(self, request: Request, bodies: Bodies) -> Response:
         tick = self._latest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -71,11 +72,12 @@ class DialectBodies:
         self._append = append
         self._bodies: dict[tuple[str, ...], Bodies] = {}
 
-    def get(self, dialects: Iterable[str]) -> Bodies:
+    def get(self, dialects: Iterable[str], dcgm_names: str = "") -> Bodies:
         """The bodies of these dialects, in the order of the table whatever the order of the request."""
         requested = set(dialects)
         names = tuple(name for name in DIALECTS if name in requested)
-        return self._cached(names, lambda: families_of(names, self._choices))
+        choices = replace(self._choices, names=dcgm_names or self._choices.names)
+        return self._cached((*names, choices.names), lambda: families_of(names, choices))
 
     def get_groups(self, groups: Collection[str]) -> Bodies:
         """The bodies of some groups of our own metrics."""

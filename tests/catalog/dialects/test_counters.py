@@ -42,6 +42,29 @@ def test_it_selects_and_orders() -> None:
     assert unknown_fields(chosen) == ["DCGM_FI_DEV_RETIRED_SBE", "DCGM_FI_DEV_BRAND"]
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("both", ["DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_USED_BYTES", "DCGM_FI_DEV_GPU_UTIL_RATIO"]),
+        ("old", ["DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL"]),
+        ("new", ["DCGM_FI_DEV_FB_USED_BYTES", "DCGM_FI_DEV_GPU_UTIL_RATIO"]),
+    ],
+)
+def test_a_list_of_either_version_is_accepted(names: str, expected: list[str]) -> None:
+    """As it is spelled, or under the names that are asked for, each once and then with a help of the right unit."""
+    chosen = parse(
+        "DCGM_FI_DEV_FB_USED, gauge, Memory in MiB.\nDCGM_FI_DEV_FB_USED_BYTES, gauge, Memory in bytes.\n"
+        "DCGM_FI_DEV_GPU_UTIL_RATIO, gauge, Busy.\nDCGM_FI_SYSTEM_DRIVER_VERSION, label, Driver\n"
+    )
+    families = families_of(["dcgm"], Choices(counters=chosen, names=names))[:-1]
+
+    assert [family.name for family in families] == expected
+    assert all(("MiB" in family.help) == (family.name == "DCGM_FI_DEV_FB_USED") for family in families)
+    label = "DCGM_FI_DRIVER_VERSION" if names == "old" else "DCGM_FI_SYSTEM_DRIVER_VERSION"
+    assert label in families[0].of.labels
+    assert unknown_fields(chosen) == []
+
+
 def test_of_a_field_that_is_there_twice_the_first_counts() -> None:
     """dcgm-exporter's own list with the names of 1.x has two of them twice."""
     text = "a, gauge, x\nb, gauge, x\na, counter, y\n"

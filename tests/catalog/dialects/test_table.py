@@ -51,6 +51,28 @@ def test_what_a_default_installation_of_dcgm_exporter_has() -> None:
     assert {name for name in expected if families[name] is Type.COUNTER} == COUNTERS
 
 
+NEW_DEFAULTS = """
+SM_CLOCK_HERTZ MEMORY_CLOCK_HERTZ MEMORY_TEMP_CELSIUS GPU_TEMP_CELSIUS BOARD_POWER_WATTS GPU_UTIL_RATIO
+MEMORY_UTIL_RATIO ENC_UTIL_RATIO DEC_UTIL_RATIO XID_ERROR FB_FREE_BYTES FB_USED_BYTES FB_RESERVED_BYTES
+FB_CAPACITY_BYTES VGPU_LICENSE_STATUS ROW_REMAP_FAILED GPU_ENERGY_JOULES_TOTAL PCIE_REPLAY_TOTAL
+ROW_REMAP_UNCORRECTABLE_TOTAL ROW_REMAP_CORRECTABLE_TOTAL NVLINK_THROUGHPUT_BYTES_PER_SECOND
+"""
+NEW_PROFILING = "GR_ENGINE_UTIL_RATIO TENSOR_UTIL_RATIO DRAM_UTIL_RATIO PCIE_TX_BYTES PCIE_RX_BYTES"
+
+
+def test_what_a_default_installation_of_dcgm_exporter_4_9_has() -> None:
+    """The same families under their new names, and the capacity of the memory; units in HELP are the new ones."""
+    families = {family.name: family for family in families_of(["dcgm"], Choices(names="new"))}
+    expected = {f"DCGM_FI_DEV_{name}" for name in NEW_DEFAULTS.split()}
+    expected |= {f"DCGM_FI_PROF_{name}" for name in NEW_PROFILING.split()}
+
+    assert len(expected) == 26
+    assert expected <= set(families)
+    assert families["DCGM_FI_DEV_SM_CLOCK_HERTZ"].help == "SM clock in Hz."
+    in_old_units = [name for name, f in families.items() if re.search("MHz|percent|mJ|MiB|in ns", f.help)]
+    assert in_old_units == ["DCGM_FI_DEV_BOARD_LIMIT_VIOLATION"]  # its new name is not public
+
+
 def test_labels_of_dcgm() -> None:
     """In its order; what has no value is left out."""
     gpu = Device(0, "GPU-1", "NVIDIA H200", "00000000:06:00.0", driver_version="580.1")
@@ -61,7 +83,7 @@ def test_labels_of_dcgm() -> None:
     body = render(Tick(1, Driver(up=True), readings, owners=owners), Choices(hostname="node1"))
 
     first = 'gpu="0",UUID="GPU-1",pci_bus_id="00000000:06:00.0",device="nvidia0",modelName="NVIDIA H200"'
-    host = 'hostname="node1",Hostname="node1",DCGM_FI_DRIVER_VERSION="580.1"'
+    host = 'hostname="node1",Hostname="node1",DCGM_FI_DRIVER_VERSION="580.1",DCGM_FI_SYSTEM_DRIVER_VERSION="580.1"'
     assert f"DCGM_FI_DEV_GPU_TEMP{{{first},{host}}} 40\n" in body
     cut = 'GPU_I_PROFILE="1g.18gb",GPU_I_ID="3"'
     pod = 'container="main",namespace="ml",pod="train"'

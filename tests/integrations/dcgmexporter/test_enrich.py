@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
+from gpuledger.catalog.dialects.dcgmnames import RENAMES
 from gpuledger.integrations.dcgmexporter.enrich import enrich
 from gpuledger.model import Device
 from gpuledger.model.holders import DevicePods, HolderLabels, device_pods
@@ -41,6 +43,21 @@ def test_whole_gpus() -> None:
         ("1", "", "", "", "345"),
     ]
     assert pods(page, "DCGM_FI_CPU_TEMP_CURRENT", "cpu", "pod") == [("0", "", "47")]
+
+
+@pytest.mark.parametrize("file", ["whole", "mig", "timeslicing", "nvlink"])
+def test_names_of_4_9(file: str) -> None:
+    """Names, units and labels of 4.9 change neither which series get a pod nor which pod they get."""
+    holders = tick(*given(GPUS[0], "ml/llama-0/main"), *given(MIGS[0], "ml/a/main"))
+    newer = body(file)
+    for rename in RENAMES:
+        newer = re.sub(rf"\b{rename.old}\b".encode(), rename.new.encode(), newer)
+    newer = newer.replace(b"DCGM_FI_DRIVER_VERSION", b"DCGM_FI_SYSTEM_DRIVER_VERSION")
+    old, new = labelled(body(file), holders), labelled(newer, holders)
+
+    assert newer != body(file)
+    assert (new.with_pod, new.series) == (old.with_pod, old.series)
+    assert text(new).count('pod="llama-0"') == text(old).count('pod="llama-0"')
 
 
 def test_mig_instances() -> None:

@@ -91,6 +91,25 @@ def test_the_unit_follows_the_query() -> None:
     profiling = settings("query=DCGM_FI_PROF_GR_ENGINE_ACTIVE").plan()
     assert (profiling.percent, profiling.queries.memory) == (False, "")
     assert settings("query=my_metric", "unit=percent").plan().percent
+    new = settings("query=max by (UUID) (DCGM_FI_DEV_GPU_UTIL_RATIO{pod!='DCGM_FI_DEV_GPU_UTIL'})").plan()
+    assert (new.percent, new.queries.memory) == (False, "")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DCGM_FI_DEV_GPU_UTIL / 100",
+        "DCGM_FI_DEV_GPU_UTIL or DCGM_FI_DEV_GPU_UTIL_RATIO",
+        "DCGM_FI_DEV_FB_USED",
+        "DCGM_FI_DEV_FB_USED / DCGM_FI_DEV_FB_TOTAL",
+        "DCGM_FI_PROF_PCIE_TX_BYTES",
+    ],
+)
+def test_a_query_of_unknown_unit_is_refused(query: str) -> None:
+    """Taken for percent, a ratio is a hundredth of the truth, and an autoscaler removes replicas."""
+    with pytest.raises(ConfigError, match="do not tell whether its result is in percent; set --unit percent"):
+        settings(f"query={query}").plan()
+    assert not settings(f"query={query}", "unit=ratio").plan().percent
 
 
 @pytest.mark.needs("promtool")

@@ -12,6 +12,7 @@ from importlib import import_module
 
 from gpuledger.catalog import OPTIONAL, families_in, groups_with
 from gpuledger.catalog.dialects.counters import Counter
+from gpuledger.catalog.dialects.dcgmnames import BOTH
 from gpuledger.catalog.family import Family
 
 DEVICE, DIVIDE, COPY = "device", "divide", "copy"
@@ -30,6 +31,8 @@ class Choices:
     prefix: str = "gpu_process"
     shared: str = DEVICE
     """One of SHARED."""
+    names: str = BOTH
+    """One of dcgmnames.NAMES."""
     created: bool = False
     """Whether OpenMetrics has the time at which counters were created."""
     optional: tuple[str, ...] = OPTIONAL
@@ -57,7 +60,7 @@ DIALECTS = {
     dialect.name: dialect
     for dialect in (
         Dialect("native", "", "gpuledger's own names, in docs/metrics.md"),
-        Dialect("dcgm", "/dcgm/metrics", "NVIDIA's dcgm-exporter, 2.0 and newer"),
+        Dialect("dcgm", "/dcgm/metrics", "NVIDIA's dcgm-exporter, 2.0 to 4.9"),
         Dialect("dcgm1", "/gpu/metrics", "the pod exporter of dcgm-exporter 1.x"),
         Dialect("inference", "/inference/metrics", "exporters that infer containers' memory"),
         Dialect("process", "/process/metrics", "exporters of energy by process"),

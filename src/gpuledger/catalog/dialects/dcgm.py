@@ -8,6 +8,8 @@ from typing import Any
 
 from gpuledger.catalog.dialects import COPY, DEVICE, DIALECTS, DIVIDE, Choices
 from gpuledger.catalog.dialects.counters import LABEL, Counter
+from gpuledger.catalog.dialects.dcgmnames import BOTH, BY_NEW, BY_OLD, NEW, OLD, SAME, Unit
+from gpuledger.catalog.dialects.dcgmnames import LABELS as RENAMED_LABELS
 from gpuledger.catalog.dialects.division import ActivePart, Part, divide, divide_activity, undivided, whole_activity
 from gpuledger.catalog.family import C, Family, G, Kind, Series, Thing, Type, Value, at, divided, flag, pcie
 from gpuledger.model import Reading, Tick
@@ -22,7 +24,15 @@ LABELS: dict[str, Callable[[Tick, Reading], str]] = {
     "DCGM_FI_DEV_VBIOS_VERSION": lambda _, gpu: gpu.device.vbios_version,
     "DCGM_FI_DEV_BOARD_PART_NUMBER": lambda _, gpu: gpu.device.board_part_number,
 }
-"""Fields that become labels of all other fields."""
+"""Fields that become labels of all other fields, by their old names."""
+EXACT: dict[str, Callable[[Any], Value | None]] = {
+    "DCGM_FI_DEV_FB_FREE": at("memory_free_bytes"),
+    "DCGM_FI_DEV_FB_USED": at("memory_bytes"),
+    "DCGM_FI_DEV_FB_RESERVED": at("memory_reserved_bytes"),
+    "DCGM_FI_DEV_FB_TOTAL": at("memory_total_bytes"),
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": at("nvlink_bytes_per_s"),
+}
+"""Values in the new unit that the old value does not contain, by old name."""
 HOSTNAMES = ("hostname", "Hostname")
 """dcgm-exporter spells the label in the first way since May 2026; many of its readers know only the second."""
 BY_OWNER = "; on a shared GPU, the part of each owner."
@@ -275,22 +285,53 @@ def sharing_families(kinds: Kinds) -> tuple[Family, ...]:
 
 
 def families(choices: Choices) -> tuple[Family, ...]:
-    """The families of a default installation, or the selected ones."""
-    chosen = choices.counters
-    labels = USUAL_LABELS if chosen is None else tuple(c.field for c in chosen if c.type == LABEL and c.field in LABELS)
-    kinds = kinds_of(choices, labels)
+    """The families of a default installation, or the selected ones, under the chosen names."""
+    chosen, names = choices.counters, choices.names
+    fields = USUAL_LABELS if chosen is None else [c.field for c in chosen if c.type == LABEL]
+    kinds = kinds_of(choices, fields)
+    known = _known(kinds, choices)
     if chosen is None:
-        return (*default_families(kinds), *sharing_families(kinds))
-    known = {family.name: family for family in (*default_families(kinds), *optional_families(kinds), *_older(choices))}
-    selected = tuple(_as_chosen(known[c.field], c) for c in chosen if c.type != LABEL and c.field in known)
-    return (*selected, *sharing_families(kinds))
+        default = [named for family in default_families(kinds) for named in _named(family, names)]
+        more = () if names == OLD else _named(known["DCGM_FI_DEV_FB_TOTAL"], NEW)  # a default since 4.9
+        return (*default, *more, *sharing_families(kinds))
+    selected: dict[str, Family] = {}
+    for counter in chosen:
+        rename = BY_NEW.get(counter.field)
+        if counter.type != LABEL and (family := known.get(rename.old if rename else counter.field)) is not None:
+            # A list can have both names itself.
+            (named,) = _named(family, names if names != BOTH else NEW if rename else OLD)
+            selected.setdefault(named.name, _as_chosen(named, counter))
+    return (*selected.values(), *sharing_families(kinds))
+
+
+def _named(family: Family, names: str) -> tuple[Family, ...]:
+    """The family under its old name, its new one with the new unit, or both."""
+    if (rename := BY_OLD.get(family.name)) is None:
+        return (family,)
+    new = replace(family, name=rename.new, help=family.help.replace(rename.unit.old, rename.unit.new))
+    if family.name in EXACT:
+        new = replace(new, value=EXACT[family.name])
+    elif family.value is not None:
+        new = replace(new, value=_in_unit(family.value, rename.unit))
+    return {OLD: (family,), NEW: (new,)}.get(names, (family, new))
+
+
+def _in_unit(read: Callable[[Any], Value | None], unit: Unit) -> Callable[[Any], Value | None]:
+    if unit is SAME:
+        return read
+    return lambda thing: None if (v := read(thing)) is None else v * unit.times if unit.per == 1 else v / unit.per
 
 
 def unknown_fields(chosen: Iterable[Counter]) -> list[str]:
     """Selected fields that are unknown."""
-    kinds = kinds_of(Choices(), ())
-    known = {family.name for family in (*default_families(kinds), *optional_families(kinds), *_older(Choices()))}
-    return [c.field for c in chosen if c.field not in (LABELS if c.type == LABEL else known)]
+    known = {*_known(kinds_of(Choices(), ()), Choices()), *BY_NEW}
+    labels = {*LABELS, *RENAMED_LABELS.values()}
+    return [c.field for c in chosen if c.field not in (labels if c.type == LABEL else known)]
+
+
+def _known(kinds: Kinds, choices: Choices) -> dict[str, Family]:
+    """All families, by their old names."""
+    return {family.name: family for family in (*default_families(kinds), *optional_families(kinds), *_older(choices))}
 
 
 def _older(choices: Choices) -> tuple[Family, ...]:
@@ -299,14 +340,31 @@ def _older(choices: Choices) -> tuple[Family, ...]:
 
 
 def _as_chosen(family: Family, counter: Counter) -> Family:
-    return replace(family, type=Type(counter.type), help=counter.help or family.help)
+    """The family with the type of a list, and its help if that is of the same name and unit."""
+    own = counter.help if counter.field == family.name else ""
+    return replace(family, type=Type(counter.type), help=own or family.help)
 
 
-def kinds_of(choices: Choices, fields: tuple[str, ...]) -> Kinds:
-    """The kinds with dcgm-exporter's labels; `fields` are labels selected by a list of counters."""
-    names = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", *HOSTNAMES,
-             *fields,
-             "container", "namespace", "pod", "pod_uid")  # fmt: skip
+def _spelled(field: str, old: str, choices: Choices) -> tuple[str, ...]:
+    """The names of a label. A list can have both names itself."""
+    new = RENAMED_LABELS.get(old, old)
+    if choices.names == BOTH:
+        return (field,) if choices.counters is not None else (old, new)
+    return (old,) if choices.names == OLD else (new,)
+
+
+def kinds_of(choices: Choices, fields: Iterable[str]) -> Kinds:
+    """The kinds with dcgm-exporter's labels; `fields` are labels under an old or a new name."""
+    by_new = {new: old for old, new in RENAMED_LABELS.items()}
+    versions = {
+        name: LABELS[old]
+        for field in fields
+        if (old := by_new.get(field, field)) in LABELS
+        for name in _spelled(field, old, choices)
+    }
+    labels = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", *HOSTNAMES,
+              *versions,
+              "container", "namespace", "pod", "pod_uid")  # fmt: skip
 
     def values(tick: Tick, holding: Holding, holder: HolderLabels) -> tuple[str, ...]:
         gpu, instance = holding.gpu.device, holding.reading.device
@@ -316,8 +374,8 @@ def kinds_of(choices: Choices, fields: tuple[str, ...]) -> Kinds:
         index = str(gpu.index)
         return (
             index, gpu.uuid, gpu.pci_bus_id, f"nvidia{index}", gpu.name, *mig, *[choices.hostname] * len(HOSTNAMES),
-            *(LABELS[field](tick, holding.gpu) for field in fields),
+            *(read(tick, holding.gpu) for read in versions.values()),
             holder.container, holder.namespace, holder.pod, holder.pod_uid,
         )  # fmt: skip
 
-    return Kinds(names, values, pod_uid=choices.pod_uid, shared=choices.shared)
+    return Kinds(labels, values, pod_uid=choices.pod_uid, shared=choices.shared)

@@ -28,7 +28,9 @@ class Part:
     holding: Holding
     labels: HolderLabels
     utilization_pct: int | None = None
+    memory_bytes: int | None = None
     memory_mib: int | None = None
+    """Whole mebibytes, which add up to those of the device."""
     power_mw: int | None = None
     energy_mj: int | None = None
 
@@ -52,7 +54,10 @@ def divide(gpu: Holding, instances: Sequence[Holding], *, pod_uid: bool) -> list
             part(0, labels).utilization_pct = pct
         for seat, mw in _power(gpu, devices).items():
             part(*seat).power_mw = mw
-        for seat, mib in _memory(gpu, instances).items():
+        memory = _memory(gpu, instances)
+        for seat, used in memory.items():
+            part(*seat).memory_bytes = used
+        for seat, mib in _in_mib(memory, gpu).items():
             part(*seat).memory_mib = mib
     for seat, mj in _energy(gpu, devices, pod_uid=pod_uid).items():
         part(*seat).energy_mj = mj
@@ -68,7 +73,7 @@ def undivided(gpu: Holding, instances: Sequence[Holding]) -> list[Part]:
     part.utilization_pct, part.power_mw = reading.utilization_pct, reading.power_mw
     parts = [part, *(Part(instance, instance.holder) for instance in instances)]
     for device in parts[1:] or parts:
-        used = device.holding.reading.memory_used_bytes
+        device.memory_bytes = used = device.holding.reading.memory_used_bytes
         device.memory_mib = None if used is None else used // MIB
     return parts
 
@@ -89,13 +94,26 @@ def _utilization(gpu: Holding) -> dict[HolderLabels, int]:
 
 
 def _memory(gpu: Holding, instances: Sequence[Holding]) -> dict[Seat, int]:
-    """MiB of each holder, in proportion to the memory of its listed processes."""
+    """Bytes of each holder: those of its listed processes."""
+    if not instances:
+        return {(0, labels): used for labels, used in _device_memory(gpu).items()}
     parts: dict[Seat, int] = {}
     for number, instance in enumerate(instances, 1):
-        parts |= {(number, labels): mib for labels, mib in _device_memory(instance).items()}
-    if not instances:
-        return {(0, labels): mib for labels, mib in _device_memory(gpu).items()}
+        parts |= {(number, labels): used for labels, used in _device_memory(instance).items()}
     if gpu.reading.memory_used_bytes is not None:
+        parts[0, NO_HOLDER] = max(0, gpu.reading.memory_used_bytes - sum(parts.values()))
+    return parts
+
+
+def _in_mib(memory: Mapping[Seat, int], gpu: Holding) -> dict[Seat, int]:
+    """Mebibytes of each holder, which add up to the whole mebibytes of each device."""
+    parts: dict[Seat, int] = {}
+    instances = sorted({number for number, _ in memory if number})
+    for number in instances or (0,):
+        on_device = {seat: used for seat, used in memory.items() if seat[0] == number}
+        used = sum(on_device.values())
+        parts |= apportion(used // MIB, on_device) if used else on_device
+    if instances and gpu.reading.memory_used_bytes is not None:
         parts[0, NO_HOLDER] = max(0, gpu.reading.memory_used_bytes // MIB - sum(parts.values()))
     return parts
 
@@ -106,18 +124,14 @@ def _device_memory(holding: Holding) -> dict[HolderLabels, int]:
         return {}
     if holding.alone:
         unknown = min(used, holding.memory.unknown_bytes or 0) if holding.memory is not None else 0
-        amounts = {holding.holder: used - unknown}
-        if not unknown:
-            return {holding.holder: used // MIB}
-    else:
-        amounts = {}
-        for labels, uses in holding.uses.items():
-            listed = [use.memory_bytes for use in uses if use.processes]
-            is_waiting = labels in holding.waiting and not any(use.inferred_bytes for use in uses)
-            if None not in listed and (listed or (is_waiting and holding.reading.residents is not None)):
-                amounts[labels] = sum(n for n in listed if n is not None)
-    weights = with_rest(used, amounts, NO_HOLDER)
-    return apportion(used // MIB, weights) if used else weights
+        return {holding.holder: used - unknown, NO_HOLDER: unknown} if unknown else {holding.holder: used}
+    amounts = {}
+    for labels, uses in holding.uses.items():
+        listed = [use.memory_bytes for use in uses if use.processes]
+        is_waiting = labels in holding.waiting and not any(use.inferred_bytes for use in uses)
+        if None not in listed and (listed or (is_waiting and holding.reading.residents is not None)):
+            amounts[labels] = sum(n for n in listed if n is not None)
+    return with_rest(used, amounts, NO_HOLDER)
 
 
 def _power(gpu: Holding, devices: Sequence[Holding]) -> dict[Seat, int]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from gpuledger.catalog.dialects.dcgmnames import BY_NEW, BY_OLD
 from gpuledger.driver import nvml
 from gpuledger.driver.processes import NewSamples, OldSamples
 from gpuledger.errors import ConfigError, JournalError, ListenError, UpstreamError, UsageError
@@ -149,7 +150,17 @@ def upstream(url: str, source: Callable[[], Source]) -> list[Finding]:
         cause = explained(UPSTREAM, error.problem)
         look = f"`ls -l {url}`" if url.startswith(("/", "file://")) else f"`curl -i {redacted(url)}`"
         return [problem(UPSTREAM, cause.text, f"{cause.fix}; see {look}")]
-    return [ok(UPSTREAM, f"responds with {len(families)} metrics")]
+    return [ok(UPSTREAM, f"responds with {len(families)} metrics{_version({f.name.decode() for f in families})}")]
+
+
+def _version(names: set[str]) -> str:
+    """Which of its two name sets a dcgm-exporter uses; both if it is a gpuledger."""
+    has_old, has_new = names & BY_OLD.keys(), names & BY_NEW.keys()
+    if has_old and has_new:
+        return " under the names of both 4.8 and 4.9"
+    if has_new:
+        return " under the names of 4.9; `gpuledger translate` rewrites queries that use those of 4.8"
+    return " under the names of 4.8, which 4.9 will change" if has_old else ""
 
 
 def samples_us(readings: Iterable[Reading]) -> list[int]:

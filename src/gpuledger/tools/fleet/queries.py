@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuledger.catalog import CATALOG, metrics
+from gpuledger.catalog.dialects.dcgmnames import BY_OLD
 from gpuledger.catalog.others import DCGM_MEMORY_ACTIVITY, DCGM_SHARING, DCGM_UTILIZATION
 from gpuledger.config import durations
 from gpuledger.model.in_use import ALLOCATION_PROVIDERS
@@ -73,14 +74,20 @@ def native(groupings: Iterable[Key], window_s: float = 0.0) -> FleetQueries:
 def dcgm(groupings: Iterable[Key]) -> FleetQueries:
     """Queries for dcgm-exporter, which reports no processes and repeats the series of a shared GPU for each pod."""
     labels = ("GPU_I_ID", *_sources(groupings))
-    utilization = series(DCGM_UTILIZATION)
-    allocated = utilization.where("pod", "!=", "").op(">= bool", 0).op("or", series(DCGM_SHARING))
+    utilizations = [series(DCGM_UTILIZATION), series(BY_OLD[DCGM_UTILIZATION].new)]
+    allocated = [name.where("pod", "!=", "").op(">= bool", 0) for name in utilizations]
     return FleetQueries(
-        utilization=_max(labels, utilization, "UUID"),
-        memory=_max(labels, series(DCGM_MEMORY_ACTIVITY), "UUID"),
-        allocated=_max(labels, allocated, "UUID"),
-        newest=_newest(utilization),
+        utilization=_max(labels, _percent(DCGM_UTILIZATION), "UUID"),
+        memory=_max(labels, _percent(DCGM_MEMORY_ACTIVITY), "UUID"),
+        allocated=_max(labels, union([*allocated, series(DCGM_SHARING)]), "UUID"),
+        newest=union(name.call("timestamp") for name in utilizations).aggregate("max").text,
     )
+
+
+def _percent(old: str) -> Expression:
+    """A utilization in percent, from dcgm-exporters of any version: a fleet has both for months."""
+    rename = BY_OLD[old]
+    return series(old).op("or", series(rename.new).op("*", rename.unit.per))
 
 
 def _sources(groupings: Iterable[Key]) -> tuple[str, ...]:

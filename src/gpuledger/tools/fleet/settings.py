@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpuledger.catalog.others import DCGM_DEVICE_FIELD, DCGM_FIELD
+from gpuledger.catalog.dialects.dcgmnames import RATIO, query_unit
+from gpuledger.catalog.others import DCGM_FIELD
 from gpuledger.config import parsers
 from gpuledger.config.exporter import Config
 from gpuledger.config.settings import in_group, redeclared
@@ -53,7 +54,7 @@ class FleetSettings(PrometheusSettings):
     resident_query: str = _in_use("resident-query", "", "PromQL with a value above 0 for each GPU with a process.",
         str, "PROMQL")
     unit: str = _in_use("unit", "auto",
-        f"Unit of the queries: {', '.join(UNITS)}. auto takes {DCGM_DEVICE_FIELD} metrics for percent.",
+        f"Unit of the queries: {', '.join(UNITS)}. auto knows the unit of dcgm-exporter's metrics.",
         parsers.OneOf(*UNITS), "UNIT")
     sd: bool = _in_use("sd", False,
         "Serve the exporters that Prometheus knows as targets for HTTP service discovery, under /sd.", parsers.switch)
@@ -83,8 +84,14 @@ class FleetSettings(PrometheusSettings):
         from_dcgm = self.dcgm or DCGM_FIELD in self.query
         defaults = dcgm(groupings) if from_dcgm else native(groupings, self.window)
         percent = self.unit == "percent"
-        if self.unit == "auto":
-            percent = DCGM_DEVICE_FIELD in (self.query or defaults.utilization)
+        if self.unit == "auto" and self.query:
+            unit = query_unit(self.query)
+            if unit is None:
+                raise ConfigError("--query: the names in it do not tell whether its result is in percent",
+                                  "set --unit percent, or --unit ratio if it is from 0 to 1")  # fmt: skip
+            percent = unit is RATIO
+        elif self.unit == "auto":
+            percent = from_dcgm
         queries = FleetQueries(
             utilization=self.query or defaults.utilization,
             memory=self.memory_query or (defaults.memory if percent == from_dcgm else ""),  # one unit for both
