@@ -89,11 +89,15 @@ def test_everything_that_is_there(host: Host) -> None:
     assert host.asks() == [("docker", DOCKER), ("podman", PODMAN), ("cri", CONTAINERD), ("podresources", KUBELET)]
 
 
-def test_containerd_of_docker_is_left_alone(host: Host) -> None:
-    """Docker brings a containerd with its CRI switched off; on a host without a kubelet it would only be down."""
-    host.listen(DOCKER, CONTAINERD)
+def test_containerd_beside_docker(host: Host) -> None:
+    """The containerd of Docker may have containers of nerdctl. Its CRI is disabled, so it is not used as a CRI."""
+    host.listen(DOCKER, PODMAN, CONTAINERD)
 
-    assert host.asks() == [("docker", DOCKER)]
+    assert host.asks(pod_resources_socket=MISSING) == [
+        ("docker", DOCKER),
+        ("podman", PODMAN),
+        ("containerd", CONTAINERD),
+    ]
 
 
 def test_node_whose_kubelet_is_starting(host: Host) -> None:

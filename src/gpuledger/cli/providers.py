@@ -22,10 +22,9 @@ def providers(settings: Config, environment: Mapping[str, str]) -> list[PolledPr
     is_node = settings.kubernetes_enabled is not False
     if not is_node:
         named.discard("kubernetes")
-    docker = _docker(settings, environment, named, auto=auto)
     chosen: list[Provider] = [
-        *docker,
-        *_containerd(settings, named, auto=auto and not docker),
+        *_docker(settings, environment, named, auto=auto),
+        *_containerd(settings, named, auto=auto),
         *_cri(settings, named, auto=auto and is_node),
         *_kubelet(settings, named, auto=auto and is_node),
         *(_kubernetes(settings, environment) if is_node else ()),
@@ -62,7 +61,7 @@ def _docker(settings: Config, environment: Mapping[str, str], named: set[str], *
 def _containerd(settings: Config, named: set[str], *, auto: bool) -> list[Provider]:
     from gpuledger.owners.providers.containerd import SOCKET, ContainerdProvider, is_usable
 
-    # The containerd of a Docker host is Docker's, and that of a node belongs to the CRI.
+    # Docker's containerd may have containers of nerdctl, too; that of a node belongs to the CRI.
     if "containerd" in named or (auto and is_usable(SOCKET) and not settings.cri_socket and not _is_node(settings)):
         return [ContainerdProvider(settings.cri_socket or SOCKET)]
     return []
