@@ -106,6 +106,24 @@ def test_the_resolver_names_them() -> None:
     assert held() == [(1, "allocation", "renamed", "")]
 
 
+def test_own_container_is_left_out() -> None:
+    """The exporter's own container is neither a holder nor allocated a device; other containers stay."""
+    other = "d" * 64
+    source = Source(containers={i: Container(i, device_ids=("0",), visible_ids=("1",)) for i in (C, other)})
+    clues = [Clue(facts(text, 99), (0,), "0") for text in (DOCKER, DOCKER.replace(C, other))]
+    resolver = Resolver([source], search=Searched(*clues), own=frozenset({C}))  # type: ignore[arg-type]  # as above
+
+    tick = resolver.resolve(tick_of(facts(DOCKER), devices=(GPU, IDLE)))
+
+    assert {allocation.owner.container_id for allocation in tick.owners.allocations} == {other}
+    assert {(holder.owner.container_id, holder.evidence) for holder in tick.owners.holders} == {
+        (other, "allocation"),
+        (other, "environment"),
+        (other, "maps"),
+    }
+    assert tick.owners.by_pid[7].container_id == C, "its processes are still listed"
+
+
 def test_unknown_memory_of_the_last_tick_starts_a_search() -> None:
     """And nothing else does."""
     search = Searched()

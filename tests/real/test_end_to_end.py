@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
+from gpuledger.catalog.dialects import DIALECTS
+from tests import fakedriver
+from tests.checkout import ROOT
+from tests.cli import running
 from tests.cli.running import Running, serving, surroundings
+from tests.components import program
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.owners.providers.kubelet_server import KubeletServer, pod_labels
 from tests.real.containerds import CRI, Containerd
@@ -183,3 +189,36 @@ def test_memory_that_no_listed_process_holds(engine: Engine, exporter: Exporter)
             assert f"\n{line}\n" in body
         assert re.search(r'^container_gpu_detected{container="ollama",.*evidence="environment"} 1$', body, re.MULTILINE)
         assert 'method="nvml"' not in body
+
+
+@pytest.mark.parametrize(("namespace", "uuid"), [("private", IDLE.replace("1", "2")), ("host", IDLE.replace("1", "3"))])
+def test_exporter_in_a_container(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespace: str, uuid: str
+) -> None:
+    """Unlisted memory belongs to the other container alone, also if the exporter has its own cgroup namespace.
+
+    So do the series of the GPU in the dialects. The options are those of the README. The GPU is unknown to containers
+    of tests that run at the same time.
+    """
+    gpus = ("--runtime", "nvidia", "--env", f"NVIDIA_VISIBLE_DEVICES={uuid}")
+    user = engine.sleeper("user-of-gpu", *gpus)
+    scenario = Scenario(gpus=[Gpu(index=0, uuid=uuid, memory_used=3 * GIB)]).write(tmp_path / "scenario")
+    variables = {"PYTHONPATH": f"{ROOT}/src", **fakedriver.environment(scenario)}
+    folders = {"/usr", "/lib", "/lib64", sys.base_prefix, sys.prefix, str(ROOT), str(tmp_path), str(engine.folder)}
+    options = ["--name=gpuledger", *gpus, "--pid=host", "--user=0", "--cap-drop=ALL", "--cap-add=SYS_PTRACE"]
+    options += ["--read-only", "--security-opt=no-new-privileges", "--network=host", f"--cgroupns={namespace}"]
+    options += [f"--volume={folder}:{folder}" for folder in (*folders, fakedriver.build())]
+    options += [f"--env={name}={value}" for name, value in variables.items()]
+    docker = [program("docker"), "--host", f"unix://{engine.socket}", "run", *options, IMAGE]
+    monkeypatch.setattr(running, "COMMAND", [*docker, *running.PROGRAM])
+    try:
+        flags = ("--tick.interval=200ms", "--environment=none", f"--docker.host=unix://{engine.socket}")
+        with serving("serve", *flags, env=surroundings()) as server:
+            line = container_line("user-of-gpu", user, processes=3).replace('"nvml"', '"inference"')
+            body = server.metrics(f"^{re.escape(line.replace(UUID, uuid))}$", within_s=POLLED_S)
+            dcgm = server.get(DIALECTS["dcgm"].path)
+    finally:
+        engine.cli("rm", "--force", "gpuledger", "user-of-gpu")
+    assert f'gpu_inference_candidates{{gpu="0",uuid="{uuid}"}} 1' in body
+    assert 'container="gpuledger"' not in body
+    assert re.search('^DCGM_FI_DEV_FB_USED{.*container="user-of-gpu"', dcgm, re.MULTILINE)

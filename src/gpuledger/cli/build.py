@@ -25,7 +25,7 @@ from gpuledger.ledger.time import BUFFER_NS
 from gpuledger.loop import Bookkeeper, Collector, Loop, ReadFacts
 from gpuledger.model import Health, Tick
 from gpuledger.owners.kernel.access import announce, in_host_pid_namespace, probe
-from gpuledger.owners.kernel.cgroupfs import CgroupTree
+from gpuledger.owners.kernel.cgroupfs import CgroupTree, own_containers
 from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.owners.kernel.search import RunningContainers, Search
 from gpuledger.owners.kernel.slurm import SlurmNumbers
@@ -169,6 +169,7 @@ def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:
         access=access,
         search=Search(procfs, cgroups.parse),
         running=RunningContainers(procfs, cgroups.parse),
+        own=own_containers(root),
     )
 
 

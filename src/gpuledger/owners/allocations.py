@@ -5,7 +5,7 @@ An allocation grants access and does not prove use: memory that the books attrib
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.model import EVIDENCE, NO_INDEX, Allocation, Device, Facts, Holder, Owner
@@ -34,8 +34,8 @@ class Allocations:
         return (*self.to_pods, *self.to_containers, *self.by_environment, *self.to_jobs)
 
 
-def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> Allocations:
-    """The allocations of these devices according to all providers, without duplicates.
+def find_allocations(names: Sequence[Names], inventory: Iterable[Device], own: Collection[str] = ()) -> Allocations:
+    """The allocations of these devices according to all providers, without duplicates; not those of `own` containers.
 
     If there are none, because this machine has no driver, the allocations themselves tell which devices it has.
     """
@@ -57,7 +57,7 @@ def find_allocations(names: Sequence[Names], inventory: Iterable[Device]) -> All
                 to_pods[Allocation(by_uuid[uuid], owner, listed.resource, ref.replica or "")] = None
         # A user's daemon could name the containers of others.
         containers = provider_names.containers.values() if provider_names.uid is None else ()
-        for container in containers:
+        for container in (container for container in containers if container.id not in own):
             owner = Owner(container=container.name, container_id=container.id)
             for ids, allocated in ((container.device_ids, to_containers), (container.visible_ids, by_environment)):
                 for device_id in ids:
@@ -108,14 +108,19 @@ def _running_owner(owner: Owner, running: dict[tuple[str, str, str], Container])
 
 
 def holders_by_clues(
-    clues: Iterable[Clue], inventory: Sequence[Device], owner_of: Callable[[Facts], Owner]
+    clues: Iterable[Clue], inventory: Sequence[Device], owner_of: Callable[[Facts], Owner], own: Collection[str] = ()
 ) -> tuple[Holder, ...]:
-    """Processes with a GPU in their memory map, and containers whose processes' environment names one."""
+    """Processes with a GPU in their memory map, and containers whose processes' environment names one.
+
+    Processes of `own` containers are left out.
+    """
     index = devices.DeviceIndex(inventory)
     by_uuid = {device.uuid: device for device in inventory}
     holders: dict[Holder, None] = {}
     for clue in clues:
         owner = owner_of(clue.facts)
+        if owner.container_id in own:
+            continue
         for device in _mapped(clue.minors, inventory):
             holders[Holder(device, owner, MAPS, clue.facts.pid)] = None
         names = (part.strip() for part in clue.visible.split(","))

@@ -67,6 +67,7 @@ class Resolver:
         access: Access | None = None,
         search: Search | None = None,
         running: RunningContainers | None = None,
+        own: frozenset[str] = frozenset(),
     ) -> None:
         self._sources = tuple(sources)
         self._parse_cgroup = parse_cgroup
@@ -74,6 +75,8 @@ class Resolver:
         self._access = access
         self._search = search
         self._running = running
+        self._own = own
+        """Ids of the exporter's own containers. They read GPUs, so they are no holders and have no allocations."""
         self._names = NamesIndex()
         self._owners: dict[tuple[object, ...], Owner] = {}
         """Owners by cgroup and user."""
@@ -205,7 +208,8 @@ class Resolver:
         """The allocations, computed only when names or devices change: a kubelet may list hundreds."""
         inventory = tuple(reading.device for reading in tick.readings)
         if inventory != self._inventory or self._allocations is None:
-            self._inventory, self._allocations = inventory, find_allocations(self._names.names, inventory)
+            self._inventory = inventory
+            self._allocations = find_allocations(self._names.names, inventory, self._own)
             self._holders = holders_by_allocation(self._allocations, self._names.names, self._names.named)
             self._clues, self._suspected = (), ()
         return self._allocations
@@ -214,7 +218,8 @@ class Resolver:
         """The holders according to the clues, computed after each search and when names change."""
         clues = self._search.clues if self._search is not None else ()
         if clues is not self._clues:
-            self._clues, self._suspected = clues, holders_by_clues(clues, self._inventory, self._owner)
+            self._clues = clues
+            self._suspected = holders_by_clues(clues, self._inventory, self._owner, self._own)
         return self._suspected
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuledger.owners.kernel.cgroup import CgroupRef
-from gpuledger.owners.kernel.cgroupfs import CgroupTree
+from gpuledger.owners.kernel.cgroupfs import CgroupTree, own_containers
 
 pytestmark = pytest.mark.needs("root")
 
@@ -124,3 +124,63 @@ def test_node_that_is_a_container(tree: Tree) -> None:
     assert (ref.container_id, ref.pod_uid) == (B, POD)
     assert tree.parse(f"0::/docker/{B}/docker/{A}\n").container_id == B
     assert tree.parse(f"0::/docker/{A}/system.slice/kubelet.service\n").container_id is None
+
+
+class Own:
+    """A /proc with the exporter's own process and others."""
+
+    def __init__(self, root: Path, cgroup: str, *mounts: str) -> None:
+        self.root = root
+        self.add("self", cgroup)
+        (root / "self" / "mountinfo").write_text(
+            "".join(f"84 67 254:0 {mount} rw - ext4 /dev/vda rw\n" for mount in mounts)
+        )
+
+    def add(self, pid: str, cgroup: str) -> None:
+        """A process."""
+        (self.root / pid).mkdir()
+        (self.root / pid / "cgroup").write_text(cgroup)
+
+
+@pytest.mark.parametrize(
+    "cgroup", [f"0::/system.slice/docker-{A}.scope\n", f"4:memory:/docker/{A}\n0::/docker/{A}\n", f"0::/../{A}/x\n"]
+)
+def test_own_container_by_cgroup(tmp_path: Path, cgroup: str) -> None:
+    """The exporter's own cgroup has the id of its container, with v1 and with the cgroup namespace of the host."""
+    own = Own(tmp_path, cgroup, f"/containers/{A}/hostname /etc/hostname")
+    own.add("7", cgroup)
+
+    assert own_containers(tmp_path) == {A}
+
+
+@pytest.mark.parametrize(
+    "mount",
+    [
+        f"/var/lib/docker/containers/{A}/hostname /etc/hostname",
+        f"/containers/{A}/resolv.conf /etc/resolv.conf",
+        f"/containers/storage/overlay-containers/{A}/userdata/hosts /etc/hosts",
+    ],
+)
+def test_own_container_by_mounts(tmp_path: Path, mount: str) -> None:
+    """In a private cgroup namespace, the files that Docker and Podman mount have the id."""
+    own = Own(tmp_path, "0::/\n", f"/volumes/{B} /data", mount)
+    own.add("7", f"0::/../docker-{B}.scope\n")
+
+    assert own_containers(tmp_path) == {A}
+
+
+def test_mounts_of_another_container(tmp_path: Path) -> None:
+    """With `--network container:NAME` the files are those of that container, whose processes show its id."""
+    own = Own(tmp_path, "0::/\n", f"/containers/{A}/hostname /etc/hostname")
+    own.add("7", f"0::/../docker-{A}.scope\n")
+
+    assert own_containers(tmp_path) == frozenset()
+
+
+def test_no_own_container(tmp_path: Path) -> None:
+    """A service of the host is in no container; neither is an exporter whose process is not visible."""
+    service = tmp_path / "service"
+    service.mkdir()
+    Own(service, "0::/system.slice/gpuledger.service\n", f"/var/lib/docker/containers/{A}/hosts /data/hosts")
+
+    assert own_containers(service) == own_containers(tmp_path) == frozenset()

@@ -10,6 +10,7 @@ Inside a private cgroup namespace, or with another `--path.procfs`, the director
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,9 @@ from gpuledger.owners.kernel.cgroup import Bounds, CgroupRef
 ROOT_UID, OVERFLOW_UID = 0, 65534
 """The kernel shows the overflow uid for users that a user namespace does not map, so it is no particular user."""
 UP = "/.."
+CONTAINER = re.compile(rf"(?<![0-9a-f]){cgroup.ID}(?![0-9a-f])")
+MOUNTED = re.compile(r"^\S+ \S+ \S+ (\S+) /etc/(?:hostname|hosts|resolv\.conf) ", re.MULTILINE)
+"""The sources of these files in /proc/PID/mountinfo: Docker and Podman keep them in a directory of the container."""
 
 
 class CgroupTree:
@@ -78,12 +82,8 @@ def _namespace_owner() -> int:
 
 def _node_of(procfs_root: Path) -> dict[str, tuple[str, ...]]:
     """The path of the container in which the host's init process runs, by controllers: a node of kind or k3d."""
-    try:
-        text = (procfs_root / "1" / "cgroup").read_text("utf-8", "replace")
-    except OSError:
-        return {}
     nodes = {}
-    for controllers, path in cgroup.split_lines(text):
+    for controllers, path in cgroup.split_lines(_text(procfs_root / "1" / "cgroup")):
         names = cgroup.split_path(path)
         start = 0
         for end in range(1, len(names) + 1):
@@ -92,3 +92,24 @@ def _node_of(procfs_root: Path) -> dict[str, tuple[str, ...]]:
         if start:
             nodes[controllers] = tuple(names[:start])
     return nodes
+
+
+def own_containers(procfs_root: Path) -> frozenset[str]:
+    """The ids of the containers in which the exporter itself runs; empty if they are not known.
+
+    In a private cgroup namespace its own path is `/`, and the files that the runtime mounts have the id. They are those
+    of another container after `--network container:NAME`, but then the cgroups of that container show its id.
+    """
+    own = procfs_root / "self"
+    mounted = set(CONTAINER.findall(" ".join(MOUNTED.findall(_text(own / "mountinfo")))))
+    others = procfs_root.glob("[0-9]*/cgroup") if mounted else ()
+    mounted.difference_update(*(CONTAINER.findall(_text(path)) for path in others))
+    return frozenset(mounted.union(CONTAINER.findall(_text(own / "cgroup"))))
+
+
+def _text(path: Path) -> str:
+    """The text of a file; empty if it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
