@@ -795,7 +795,7 @@ def test_links_say_where_they_lead(browser: Browser, host: tuple[Node, Shown]) -
         page = watched.open(host[1].url)
         names, paths = texts(page, "footer li a"), texts(page, "footer li code")
 
-    assert names[:2] == ["Prometheus metrics", "Metric names of NVIDIA's dcgm-exporter, 2.0 and newer"]
+    assert names[:2] == ["Prometheus metrics", "Metric names of NVIDIA's dcgm-exporter, 2.0 to 4.9"]
     assert {"Liveness check", "Readiness check", "JSON API", "OpenAPI description of the JSON API"} <= set(names)
     assert paths[0] == "/metrics"
     assert len(set(names)) == len(names) == len(paths)

@@ -74,12 +74,14 @@ def test_figures_are_those_of_the_docs() -> None:
     """The overhead and the errors of shares in the README are in the pages that it links."""
     overhead, accuracy = ((ROOT / "docs" / name).read_text() for name in ("overhead.md", "accuracy.md"))
     text = " ".join(TEXT.split())
-    tick_ms, cpu = re.findall(r"takes (\d+ ms) and ([\d.]+ %) of a CPU", text)[0]
+    one, three = re.findall(r"takes ([\d.]+) % of a CPU core with one .*? ([\d.]+) % with three", text)[0]
+    memory = re.findall(r"with three, and (\d+ MB)", text)[0]
     held_out, tuned = re.findall(r"is (\d+) percentage points for natural programs .*?, (\d+) for those", text)[0]
     held_out_sm, tuned_sm = re.findall(r"SM time, which other tools use, is off by (\d+), (\d+) and", text)[0]
 
-    assert f"| {tick_ms}, of which" in overhead
-    assert f"| CPU | {cpu} of one core" in overhead
+    cpu = re.findall(r"^\| gpuledger \| [\d.]+ \| ([\d.]+) \| ([\d.]+) \|$", overhead, re.MULTILINE)[0]
+    assert [f"{float(share):.1f}" for share in cpu] == [one, three]
+    assert f"| resident memory | {memory} |" in overhead
     assert points(accuracy, "natural programs, held out") == (held_out_sm, held_out)
     assert points(accuracy, "natural programs") == (tuned_sm, tuned)
 

@@ -139,7 +139,8 @@ class World:
     def _plain(self, name: str, *processes: Process) -> Running:
         scenario = Scenario(gpus=[Gpu(index=0, uuid=f"GPU-{name}", watts=WATTS)], processes=list(processes))
         path = scenario.write(self._folder / name)
-        running = self._stack.enter_context(serving("serve", "--tick.interval=200ms", env=surroundings(path)))
+        flags = ("--tick.interval=200ms", "--driver.energy-interval=0s")
+        running = self._stack.enter_context(serving("serve", *flags, env=surroundings(path)))
         running.metrics("^gpu_energy_joules_total")
         return running
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 OLD, NEW, BOTH = "old", "new", "both"
 NAMES = (OLD, NEW, BOTH)
 """Names that the dcgm dialect writes: those of 4.8, those of 4.9, or both."""
+PREFIX = "DCGM_FI_"
+"""Of every name, in both versions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuledger.catalog.dialects.dcgmnames import LABELS, RENAMES, SAME, Unit
+from gpuledger.catalog.dialects.dcgmnames import LABELS, PREFIX, RENAMES, SAME, Unit
 
 STRING = r"""\\"(?:(?!\\").)*\\"|"(?:[^"\\]|\\.)*"|''(?:(?!'').)*''|'(?:[^'\\]|\\.)*'|`[^`]*`"""
 """Also as escaped in JSON, and in a quoted text of YAML."""
@@ -35,7 +35,7 @@ LINEAR = frozenset({
 """Functions of range vectors whose result has the unit of its samples."""
 BACK = re.compile(r"\(\(((?:[^()]|\([^()]*\))+) (?:/ (\d+)\) \*|\* (\d+)\) /) (?:\2|\3)\)")
 """A selector or call that was divided and is multiplied by the same number, or the other way round."""
-MATCHED_NAME = re.compile(r"__name__\s*(?:=~|!~|!=|=)[^,}]*DCGM_FI_[^,}]*")
+MATCHED_NAME = re.compile(rf"__name__\s*(?:=~|!~|!=|=)[^,}}]*{PREFIX}[^,}}]*")
 
 
 class Translation(NamedTuple):
