@@ -36,7 +36,7 @@ ROOMS = {
     "recording": _room(470, "errors.py model storage"),
     "owners/kernel": _room(1300, "model runtime"),
     "owners/providers": _room(1700, "errors.py model net runtime owners owners/kernel"),
-    "owners": _room(700, "model runtime owners/kernel"),
+    "owners": _room(850, "model runtime owners/kernel"),
     "ledger": _room(2150, "model shares"),
     "shares": _room(1520, "model ledger"),
     "allocations": _room(530, "model ledger"),

@@ -18,6 +18,7 @@ from gpuledger.model import (
     Allocation,
     Device,
     Driver,
+    Entitlement,
     Owner,
     Reading,
     Resident,
@@ -209,6 +210,54 @@ def test_replicas_of_one_container_are_one_allocation() -> None:
     node.allocations = {"allocations": (grant(replica="0"), grant(replica="1"))}
 
     assert node.one().shared_by == 1
+
+
+def test_what_an_owner_uses_of_what_it_asked_for() -> None:
+    """Compute as a part of the GPU, memory as the driver lists it; the parts of others do not count."""
+    node = Node()
+    half, quarter = Entitlement("kai", 0.5, 4 << 30), Entitlement("kai", 0.25, 2 << 30)
+    given = (replace(grant(), entitlement=half), replace(grant(OTHER), entitlement=quarter))
+    node.allocations = {"allocations": given}
+    residents = (Resident(7, "compute", 1 << 30), Resident(8, "compute", 3 << 30))
+    for _ in range(2):
+        tick = node.tick(7, 8, owners={8: OTHER}, work={7: 25, 8: 50}, utilization_pct=75, residents=residents)
+    first, second = tick.allocations
+
+    assert (first.entitlement, second.entitlement) == (half, quarter)
+    assert (first.compute_used_ratio, second.compute_used_ratio) == (0.5, 2.0)
+    assert (first.memory_used_ratio, second.memory_used_ratio) == (0.25, 1.5)
+
+
+def test_what_an_allocation_without_processes_uses() -> None:
+    """Nothing, which is known; and without an answer of the driver, that is not known."""
+    node = Node()
+    node.allocations = {"allocations": (replace(grant(), entitlement=Entitlement("device", 1.0, 1 << 30)),)}
+    use = node.one()
+    assert (use.compute_used_ratio, use.memory_used_ratio) == (0, 0)
+
+    use = node.one(up=False, residents=None)
+    assert (use.compute_used_ratio, use.memory_used_ratio) == (None, None)
+
+
+def test_replicas_of_one_container_add_up() -> None:
+    """Two of ten time slices are a fifth. A whole device that is listed twice is one device."""
+    node = Node()
+    tenth = Entitlement("replica", 0.1, 1 << 30)
+    whole = Entitlement("device", 1.0, 1 << 30)
+    node.allocations = {"allocations": tuple(replace(grant(replica=n), entitlement=tenth) for n in "01")}
+    assert node.one().entitlement == Entitlement("replica", 0.2, 2 << 30)
+
+    node.allocations = {"allocations": (replace(grant(), entitlement=whole), replace(grant(), entitlement=whole))}
+    assert node.one().entitlement == whole
+
+
+def test_a_whole_device_given_to_several_owners_has_no_parts() -> None:
+    """`docker run --gpus all` twice: none of them asked for the GPU of the other."""
+    node = Node()
+    whole = Entitlement("device", 1.0, 1 << 30)
+    node.allocations = {"allocations": (replace(grant(), entitlement=whole), replace(to_docker(), entitlement=whole))}
+
+    assert [use.entitlement for use in node.tick().allocations] == [None, None]
 
 
 def test_a_pod_that_docker_reports_too_counts_once() -> None:

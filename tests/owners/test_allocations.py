@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpuledger.model import Device, Facts, MemoryAccount, Owner
 from gpuledger.owners.allocations import find_allocations, holders_by_allocation, holders_by_clues
 from gpuledger.owners.kernel.search import Clue
-from gpuledger.owners.names import Container, KubeletAllocation, Names
+from gpuledger.owners.names import Container, DeviceShare, KubeletAllocation, Names, Pod
 from gpuledger.owners.resolver import Resolver
 from tests.owners.kernel.processes import DOCKER, GPU, IDLE, KUBE, UID, C, Source, facts, tick_of
 
@@ -43,6 +43,66 @@ def test_pods_by_name_or_by_container() -> None:
 
     assert given(kubelet) == [(0, "allocation", "", "main"), (0, "allocation", "", "main")]
     assert given(kubelet, Names(containers={C: running})) == [(0, "allocation", C, "main")]
+
+
+RESERVATION = "kai-resource-reservation"
+
+
+def to_pods(*names: Names) -> list[tuple[int, str, str, str]]:
+    """Index, namespace, pod and container of every allocation to a pod."""
+    found = find_allocations(names, (GPU, IDLE)).to_pods
+    return sorted((a.device.index, a.owner.namespace, a.owner.pod, a.owner.container) for a in found)
+
+
+def grouped(uid: str, name: str, *groups: str, namespace: str = "ml") -> Pod:
+    """A pod of KAI Scheduler or Run:ai."""
+    return Pod(uid, namespace, name, shares=tuple(DeviceShare("main", group=group) for group in groups))
+
+
+def test_fractional_pods_stand_for_their_reservation_pod() -> None:
+    """Each pod of the group gets the GPU that the reservation pod holds; a pod may be in several groups."""
+    kubelet = Names(
+        allocations=(
+            KubeletAllocation(RESERVATION, "gpu-reservation-a", "reservation", "nvidia.com/gpu", GPU.uuid),
+            KubeletAllocation(RESERVATION, "gpu-reservation-b", "reservation", "nvidia.com/gpu", IDLE.uuid),
+            KubeletAllocation("ml", "whole", "main", "nvidia.com/gpu", IDLE.uuid),
+        )
+    )
+    pods = (
+        grouped("1", "gpu-reservation-a", "a", namespace=RESERVATION),
+        grouped("2", "gpu-reservation-b", "b", namespace=RESERVATION),
+        grouped("3", "half", "a"),
+        grouped("4", "both", "a", "b"),
+        grouped("5", "elsewhere", "c"),
+    )
+    server = Names(pods={pod.uid: pod for pod in pods})
+
+    assert to_pods(kubelet, server) == [
+        (0, "ml", "both", "main"),
+        (0, "ml", "half", "main"),
+        (1, "ml", "both", "main"),
+        (1, "ml", "whole", "main"),
+    ]
+    assert to_pods(kubelet) == [(1, "ml", "whole", "main")], "without the API server, nothing is guessed"
+
+
+def test_a_reservation_pod_holds_no_memory() -> None:
+    """Its process opens the driver, as a monitor does."""
+    clue = Clue(Facts(7, 1, 0), (0,), "all")
+
+    assert holders_by_clues([clue], (GPU, IDLE), lambda _: Owner(container_id=C, namespace=RESERVATION)) == ()
+
+
+def test_the_annotation_of_hami_replaces_what_the_kubelet_lists() -> None:
+    """The slot that the kubelet allocated may be of another GPU."""
+    slot = KubeletAllocation("ml", "a", "main", "nvidia.com/gpu", f"{GPU.uuid}-3")
+    pod = Pod("1", "ml", "a", shares=(DeviceShare("main", IDLE.uuid), DeviceShare("side", GPU.uuid)))
+
+    assert to_pods(Names(allocations=(slot,))) == [(0, "ml", "a", "main")]
+    assert to_pods(Names(allocations=(slot,)), Names(pods={"1": pod})) == [
+        (0, "ml", "a", "side"),
+        (1, "ml", "a", "main"),
+    ]
 
 
 def suspects(clue: Clue, *inventory: Device) -> list[tuple[str, str, int | None]]:

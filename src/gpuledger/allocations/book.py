@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.allocations.inforce import Allocations
+from gpuledger.allocations.states import Activity
 from gpuledger.ledger.ledger import Booked
 from gpuledger.ledger.split import apportion
 from gpuledger.model import (
@@ -22,6 +23,7 @@ from gpuledger.model import (
     AllocationKey,
     AllocationUse,
     Device,
+    Entitlement,
     Labelled,
     Owner,
     allocation_key,
@@ -29,6 +31,7 @@ from gpuledger.model import (
 
 GRACE_NS = 60_000_000_000
 """A pod without a uid that returns after a longer absence is another pod of the same name."""
+NO_ACTIVITY = Activity(UNKNOWN_STATE)
 UNOBSERVED_NS = 300_000_000_000
 """A longer time in an unknown state ends an idle period: the allocation may have been busy."""
 
@@ -96,7 +99,9 @@ class Entry:
     def _end_period(self) -> None:
         self.idle_since_ns, self.period_gpu_ns, self.period_mj = None, 0, 0
 
-    def use(self, time_ns: int, *, has_energy: bool) -> AllocationUse:
+    def use(
+        self, time_ns: int, activity: Activity, entitlement: Entitlement | None, *, has_energy: bool
+    ) -> AllocationUse:
         """The allocation as shown. A moment after `time_ns` was recorded before the clock was set back."""
         is_over = bool(self.missing_ns) or not self.state
         return AllocationUse(
@@ -114,6 +119,9 @@ class Entry:
             energy_mj=_energy(self.energy_mj) if has_energy else (),
             period_gpu_ns=self.period_gpu_ns,
             period_mj=self.period_mj if has_energy else None,
+            entitlement=entitlement,
+            used_pct=activity.used_pct,
+            memory_bytes=activity.memory_bytes,
         )
 
 
@@ -146,7 +154,7 @@ class AllocationBook:
     def book(
         self,
         allocations: Allocations,
-        states: Mapping[AllocationKey, str],
+        states: Mapping[AllocationKey, Activity],
         booked: Iterable[Booked],
         metered: Collection[str],
         *,
@@ -164,7 +172,8 @@ class AllocationBook:
             parts_ns |= {key: elapsed_ns * weight // sum(weights.values()) for key, weight in weights.items()}
         present = allocations.by_key
         for key, allocation in present.items():
-            self._pass_time(key, allocation, states[key], part_ns=parts_ns[key], elapsed_ns=elapsed_ns, time_ns=time_ns)
+            state = states[key].state
+            self._pass_time(key, allocation, state, part_ns=parts_ns[key], elapsed_ns=elapsed_ns, time_ns=time_ns)
             if key in self._entries:
                 self._entries[key].shared_by = len(allocations.by_device[allocation.device.uuid])
         self._age(present, elapsed_ns)
@@ -174,7 +183,13 @@ class AllocationBook:
         for interval in booked:
             self._spend(allocations, absent, interval)
         return tuple(
-            entry.use(time_ns, has_energy=entry.device.gpu_uuid in metered) for entry in self._entries.values()
+            entry.use(
+                time_ns,
+                states.get(key, NO_ACTIVITY),
+                allocations.entitlement(key) if key in present else None,
+                has_energy=entry.device.gpu_uuid in metered,
+            )
+            for key, entry in self._entries.items()
         )
 
     def _pass_time(

@@ -20,6 +20,7 @@ from gpuledger.model import (
     Allocation,
     AllocationKey,
     Device,
+    Entitlement,
     Owner,
     Tick,
     allocation_key,
@@ -30,6 +31,8 @@ from gpuledger.model.holders import allocations
 UNALLOCATED: AllocationKey = ()
 """Stands for the MIG instances without an allocation."""
 SLICES = re.compile("[1-9](?=[cg])")
+WHOLE = ("device", "mig")
+"""Sources of entitlements to a whole device."""
 
 
 def in_force(tick: Tick) -> dict[AllocationKey, Allocation]:
@@ -49,8 +52,23 @@ def in_force(tick: Tick) -> dict[AllocationKey, Allocation]:
                 continue
             owner = replace(owner, pod_uid=running[key].pod_uid)
         if owner.container_id not in in_pods or not owner.container_id:
-            current.setdefault(key, replace(allocation, owner=owner))
+            asked = allocation.entitlement
+            if key in current:
+                asked = _sum(current[key].entitlement, asked)
+            current[key] = replace(allocation, owner=owner, entitlement=asked)
     return current
+
+
+def _sum(first: Entitlement | None, second: Entitlement | None) -> Entitlement | None:
+    """What an owner of several replicas of a device asked for. A device that is listed twice counts once."""
+    if first is None or second is None or first.source in WHOLE or second.source in WHOLE:
+        return first or second
+    ratios, sizes = (first.compute_ratio, second.compute_ratio), (first.memory_bytes, second.memory_bytes)
+    return replace(
+        first,
+        compute_ratio=None if None in ratios else sum(ratio for ratio in ratios if ratio is not None),
+        memory_bytes=None if None in sizes else sum(size for size in sizes if size is not None),
+    )
 
 
 class Allocations:
@@ -90,6 +108,13 @@ class Allocations:
                 if key[-1] and key in self.by_key:
                     return key
         return None
+
+    def entitlement(self, key: AllocationKey) -> Entitlement | None:
+        """What the owner asked for; None if the whole device was given to several owners, with no word of parts."""
+        asked = self.by_key[key].entitlement
+        if asked is not None and asked.source in WHOLE and len(self.by_device[key[0]]) > 1:
+            return None
+        return asked
 
     def weights(self, gpu: str) -> dict[AllocationKey, int]:
         """The parts of a physical GPU that its allocations have; UNALLOCATED has the rest.

@@ -1,10 +1,11 @@
-"""The state of each allocation in a tick: busy, idle for a reason, or unknown.
+"""What each allocation does in a tick: its state (busy, idle for a reason, or unknown) and what it uses.
 
 A state is idle only if the tick proves it. If work on the device may belong to the allocation, the state is unknown.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -47,6 +48,17 @@ class _Device:
     """Whether a listed process works."""
 
 
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the owner of an allocation does on the device."""
+
+    state: str
+    used_pct: float | None = None
+    """Utilization; None if it cannot be told from that of others."""
+    memory_bytes: int | None = None
+    """Memory of its processes, inferred memory included; None if it is not reported."""
+
+
 class Idleness:
     """Finds the states. Work below `low_pct` percent of a device is not busy."""
 
@@ -63,8 +75,8 @@ class Idleness:
         memory: Memory,
         lists: ProcessLists,
         elapsed_ns: int,
-    ) -> dict[AllocationKey, str]:
-        """The state of every allocation. `work` includes processes that came and went between two ticks."""
+    ) -> dict[AllocationKey, Activity]:
+        """What every allocation does. `work` includes processes that came and went between two ticks."""
         readings = {reading.device.uuid: reading for reading in tick.readings}
         devices = {
             uuid: _Device(_busy_pct(readings[uuid], readings.values()))
@@ -72,38 +84,45 @@ class Idleness:
             if uuid in readings and readings[uuid].up and lists.are_known(readings[uuid].device)
         }
         oldest_us = (tick.time_ns - max(elapsed_ns, FRESH_NS)) // 1000
+        holding: Counter[AllocationKey | None] = Counter()
+        unmeasured: set[AllocationKey | None] = set()
         for use in listed:
+            key = allocations.of(use.device, use.owner)
+            holding[key] += use.resident.memory_bytes or 0
+            if use.resident.memory_bytes is None:
+                unmeasured.add(key)
             for uuid in dict.fromkeys((use.device.uuid, use.device.gpu_uuid)):
                 if uuid in devices:
-                    _add(devices[uuid], use, allocations.of(use.device, use.owner), oldest_us)
+                    _add(devices[uuid], use, key, oldest_us)
         brief = _brief_work(allocations, work, elapsed_ns)
-        holding = {allocations.of(inferred.device, inferred.owner) for inferred in memory.inferred}
-        return {
-            key: self._state(
-                devices.get(allocation.device.uuid),
-                key,
-                brief_pct=brief.get(key, 0.0),
-                holds=key in holding,
-                hidden=allocation.device.gpu_uuid in memory.hidden,
-            )
-            for key, allocation in allocations.by_key.items()
-        }
+        inferred: Counter[AllocationKey | None] = Counter()
+        for part in memory.inferred:
+            inferred[allocations.of(part.device, part.owner)] += part.memory_bytes
+        found = {}
+        for key, allocation in allocations.by_key.items():
+            device = devices.get(allocation.device.uuid)
+            if device is None:
+                found[key] = Activity(UNKNOWN_STATE)
+                continue
+            own = device.own.get(key)
+            pct = _pct(device, own) if own else 0.0
+            pct = None if pct is None else max(pct, brief.get(key, 0.0))
+            hidden = allocation.device.gpu_uuid in memory.hidden
+            state = self._state(device, pct, holds=bool(own) or key in inferred, hidden=hidden)
+            found[key] = Activity(state, pct, None if key in unmeasured else holding[key] + inferred[key])
+        return found
 
-    def _state(self, device: _Device | None, key: AllocationKey, *, brief_pct: float, holds: bool, hidden: bool) -> str:
-        """The state of one allocation, which `holds` unlisted memory; a `hidden` process is on its GPU."""
-        if device is None:
-            return UNKNOWN_STATE
-        own = device.own.get(key)
-        pct = _pct(device, own) if own else 0.0
+    def _state(self, device: _Device, pct: float | None, *, holds: bool, hidden: bool) -> str:
+        """The state of one allocation, which `holds` memory or processes; a `hidden` process is on its GPU."""
         if pct is None:
             return UNKNOWN_STATE
-        if (pct := max(pct, brief_pct)) and pct >= self._low_pct:
+        if pct and pct >= self._low_pct:
             return BUSY
         if device.unclear_work or _has_hidden_work(device, hidden=hidden):
             return UNKNOWN_STATE
         if pct:
             return LOW
-        return PARKED if own or holds else NO_PROCESS
+        return PARKED if holds else NO_PROCESS
 
 
 def _has_hidden_work(device: _Device, *, hidden: bool) -> bool:

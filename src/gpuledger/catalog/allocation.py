@@ -10,6 +10,7 @@ from gpuledger.catalog.kinds import ALLOCATION, CURRENT_ALLOCATION
 from gpuledger.model import BUSY, IDLE_REASONS, UNKNOWN_STATE, AllocationUse
 
 BOOKS = "gpuledger's idle ledger: allocations, process lists and utilization"
+REQUESTS = "kubelet, annotations of schedulers, container runtimes, NVML for the size of devices"
 
 
 def _idle_energy(use: AllocationUse) -> Series:
@@ -18,6 +19,17 @@ def _idle_energy(use: AllocationUse) -> Series:
 
 def _energy_while(state: str) -> Callable[[AllocationUse], float | None]:
     return lambda use: next((mj / 1000 for name, mj in use.energy_mj if name == state), None)
+
+
+def _asked(name: str) -> Callable[[AllocationUse], Series]:
+    """The value of an entitlement by its source."""
+    read = at(f"entitlement.{name}")
+
+    def series(use: AllocationUse) -> Series:
+        value = read(use)
+        return () if value is None or use.entitlement is None else (((use.entitlement.source,), value),)
+
+    return series
 
 
 def _period(path: str, scale: float) -> Callable[[AllocationUse], float | None]:
@@ -73,4 +85,19 @@ ALLOCATIONS: tuple[Family, ...] = (
            BOOKS, series=lambda use: (((use.state,), 1),), labels=("state",)),
     Family("gpu_allocation_shared_by", G, CURRENT_ALLOCATION, "Number of allocations of the device.",
            BOOKS, at("shared_by")),
+    Family("gpu_entitlement_compute_ratio", G, CURRENT_ALLOCATION,
+           "Compute that the owner asked for, as a part of the whole GPU: a sum is a number of GPUs. By source: device "
+           "or mig (all of it), replica (of time-slicing or MPS), kai, hami, volcano, dra. Absent if the device was "
+           "given to several owners without parts.",
+           REQUESTS, series=_asked("compute_ratio"), labels=("source",)),
+    Family("gpu_entitlement_memory_bytes", G, CURRENT_ALLOCATION,
+           "Memory of the device that the owner asked for, by source as in gpu_entitlement_compute_ratio.",
+           REQUESTS, series=_asked("memory_bytes"), labels=("source",), unit="bytes"),
+    Family("gpu_entitlement_compute_used_ratio", G, CURRENT_ALLOCATION,
+           "Utilization of the GPU by the owner, over gpu_entitlement_compute_ratio: above 1, it uses more than it "
+           "asked for.",
+           BOOKS, at("compute_used_ratio")),
+    Family("gpu_entitlement_memory_used_ratio", G, CURRENT_ALLOCATION,
+           "Memory of the device that the owner holds, inferred memory included, over gpu_entitlement_memory_bytes.",
+           BOOKS, at("memory_used_ratio")),
 )  # fmt: skip

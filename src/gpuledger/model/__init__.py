@@ -14,6 +14,7 @@ from gpuledger.model.owners import TO_POD as TO_POD
 from gpuledger.model.owners import UNKNOWN_OWNER as UNKNOWN_OWNER
 from gpuledger.model.owners import Allocation as Allocation
 from gpuledger.model.owners import AllocationKey as AllocationKey
+from gpuledger.model.owners import Entitlement as Entitlement
 from gpuledger.model.owners import Facts as Facts
 from gpuledger.model.owners import Holder as Holder
 from gpuledger.model.owners import HostUse as HostUse

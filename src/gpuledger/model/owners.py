@@ -112,6 +112,19 @@ OUTSIDE = "not in a container"
 
 
 @dataclass(frozen=True, slots=True)
+class Entitlement:
+    """What the owner of an allocation asked for of the device."""
+
+    source: str
+    """`device`, `mig`, `replica`, `kai`, `hami`, `volcano` or `dra`."""
+    compute_ratio: float | None = None
+    """Part of the compute of the whole GPU; None if the owner did not ask for a part."""
+    memory_bytes: int | None = None
+    device_ratio: float = 1.0
+    """Part of the compute of the whole GPU that the device has."""
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation:
     """A device allocated to a pod's container, a container or a batch job, whether it is used or not."""
 
@@ -121,6 +134,8 @@ class Allocation:
     resource: str = ""
     """The resource of the kubelet, such as nvidia.com/gpu; empty for containers and jobs."""
     replica: str = ""
+    entitlement: Entitlement | None = None
+    """None if it is not known."""
 
     @property
     def key(self) -> AllocationKey:
@@ -241,6 +256,8 @@ class Owners:
     """Processes on a device that is allocated to another pod, since the start."""
     unknown_device_ids: int = 0
     """Device ids of unknown format in this tick."""
+    malformed: tuple[Problem, ...] = ()
+    """Pods whose annotations do not tell what they asked for."""
     host_pid_namespace: bool | None = None
     readable: Labelled = ()
     """Files of other processes that can be read: 1, else 0."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from gpuledger.model.owners import NO_OWNERS, UNKNOWN_OWNER, Facts, Owner, Owners
+from gpuledger.model.owners import NO_OWNERS, UNKNOWN_OWNER, Entitlement, Facts, Owner, Owners
 from gpuledger.model.problem import Problem
 from gpuledger.model.readings import (
     Account,
@@ -156,11 +156,30 @@ class AllocationUse:
     """The part of `idle_gpu_ns` that belongs to the present idle period."""
     period_mj: int | None = None
     """Energy in the present idle period; None if the GPU reports no energy."""
+    entitlement: Entitlement | None = None
+    used_pct: float | None = None
+    """Utilization of the device by the owner; None if it cannot be told from that of others."""
+    memory_bytes: int | None = None
+    """Memory of the device that the owner's processes hold, inferred memory included."""
 
     @property
     def allocated_ns(self) -> int:
         """Time since the allocation was first seen."""
         return self.busy_ns + sum(ns for _, ns in self.idle_ns) + self.unknown_ns
+
+    @property
+    def compute_used_ratio(self) -> float | None:
+        """Utilization as a part of the compute that the owner asked for."""
+        if self.entitlement is None or self.used_pct is None or not self.entitlement.compute_ratio:
+            return None
+        return self.used_pct / 100 * self.entitlement.device_ratio / self.entitlement.compute_ratio
+
+    @property
+    def memory_used_ratio(self) -> float | None:
+        """Memory in use as a part of the memory that the owner asked for."""
+        if self.entitlement is None or self.memory_bytes is None or not self.entitlement.memory_bytes:
+            return None
+        return self.memory_bytes / self.entitlement.memory_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,13 @@ An allocation grants access and does not prove use: memory that the books attrib
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.model import EVIDENCE, NO_INDEX, Allocation, Device, Facts, Holder, Owner
+from gpuledger.model.problem import Problem
+from gpuledger.owners.entitlements import PLACEHOLDERS, Asked, Fractions
 from gpuledger.owners.kernel import devices
 from gpuledger.owners.kernel.search import Clue
 from gpuledger.owners.names import Container, Names
@@ -28,33 +31,47 @@ class Allocations:
     to_jobs: tuple[Allocation, ...] = ()
     unknown_ids: int = 0
     """Device ids of the kubelet whose format is unknown."""
+    malformed: tuple[Problem, ...] = ()
+    """Pods whose annotations do not tell what they asked for."""
 
     def all(self) -> tuple[Allocation, ...]:
         """Every allocation."""
         return (*self.to_pods, *self.to_containers, *self.by_environment, *self.to_jobs)
 
 
-def find_allocations(names: Sequence[Names], inventory: Iterable[Device], own: Collection[str] = ()) -> Allocations:
+def find_allocations(
+    names: Sequence[Names],
+    inventory: Iterable[Device],
+    own: Collection[str] = (),
+    memory_bytes: Mapping[str, int | None] | None = None,
+) -> Allocations:
     """The allocations of these devices according to all providers, without duplicates; not those of `own` containers.
 
-    If there are none, because this machine has no driver, the allocations themselves tell which devices it has.
+    Instead of a pod that only reserves a GPU, and of what the kubelet lists for a pod of HAMi, the pods count to which
+    a scheduler gave a part of the GPU. `memory_bytes` is the memory of each device.
+
+    If there are no devices, because this machine has no driver, the allocations themselves tell which it has.
     """
     known = tuple(inventory) or _allocated_devices(names)
     index = devices.DeviceIndex(known)
     by_uuid = {device.uuid: device for device in known}
     by_index = {(device.index, device.gpu_instance_id): device for device in known}
+    replicas = Counter(uuid for known in names for i in known.replicas for uuid in index.resolve(devices.parse(i)))
+    asked = Asked(by_uuid, memory_bytes or {}, replicas)
     to_pods: dict[Allocation, None] = {}
     to_containers: dict[Allocation, None] = {}
     by_environment: dict[Allocation, None] = {}
     to_jobs: list[Allocation] = []
     unknown_ids = 0
+    fractions = Fractions(names)
+    for listed, share in fractions.allocations():
+        ref = devices.parse(listed.device_id)
+        unknown_ids += ref.form == "unknown"
+        owner = Owner(namespace=listed.namespace, pod=listed.pod, container=listed.container)
+        for uuid in index.resolve(ref):
+            entitlement = asked.of_share(uuid, share) if share else asked.of_device(uuid, ref)
+            to_pods[Allocation(by_uuid[uuid], owner, listed.resource, ref.replica or "", entitlement)] = None
     for provider_names in names:
-        for listed in provider_names.allocations:
-            ref = devices.parse(listed.device_id)
-            unknown_ids += ref.form == "unknown"
-            owner = Owner(namespace=listed.namespace, pod=listed.pod, container=listed.container)
-            for uuid in index.resolve(ref):
-                to_pods[Allocation(by_uuid[uuid], owner, listed.resource, ref.replica or "")] = None
         # A user's daemon could name the containers of others.
         containers = provider_names.containers.values() if provider_names.uid is None else ()
         for container in (container for container in containers if container.id not in own):
@@ -62,17 +79,23 @@ def find_allocations(names: Sequence[Names], inventory: Iterable[Device], own: C
             for ids, allocated in ((container.device_ids, to_containers), (container.visible_ids, by_environment)):
                 for device_id in ids:
                     for uuid in index.resolve(devices.parse(device_id)):
-                        allocated[Allocation(by_uuid[uuid], owner)] = None
+                        allocated[Allocation(by_uuid[uuid], owner, entitlement=asked.of_device(uuid))] = None
         for place, jobs in provider_names.jobs.items():
             if place in by_index:
-                accounts = provider_names.accounts
-                to_jobs += [Allocation(by_index[place], Owner(job=job, account=accounts.get(job, ""))) for job in jobs]
+                device, accounts = by_index[place], provider_names.accounts
+                to_jobs += [
+                    Allocation(
+                        device, Owner(job=job, account=accounts.get(job, "")), entitlement=asked.of_device(device.uuid)
+                    )
+                    for job in jobs
+                ]
     return Allocations(
         to_pods=tuple(to_pods),
         to_containers=tuple(to_containers),
         by_environment=tuple(by_environment),
         to_jobs=tuple(to_jobs),
         unknown_ids=unknown_ids,
+        malformed=tuple(fractions.problems()),
     )
 
 
@@ -112,14 +135,14 @@ def holders_by_clues(
 ) -> tuple[Holder, ...]:
     """Processes with a GPU in their memory map, and containers whose processes' environment names one.
 
-    Processes of `own` containers are left out.
+    Processes of `own` containers and of pods that only reserve a GPU are left out.
     """
     index = devices.DeviceIndex(inventory)
     by_uuid = {device.uuid: device for device in inventory}
     holders: dict[Holder, None] = {}
     for clue in clues:
         owner = owner_of(clue.facts)
-        if owner.container_id in own:
+        if owner.container_id in own or owner.namespace in PLACEHOLDERS:
             continue
         for device in _mapped(clue.minors, inventory):
             holders[Holder(device, owner, MAPS, clue.facts.pid)] = None

@@ -47,6 +47,22 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """A part of a GPU that a scheduler gave to a container of a pod. The kubelet does not know of it."""
+
+    container: str
+    device_id: str = ""
+    """For `devices.parse`."""
+    group: str = ""
+    """Instead of a device, the group of pods that share the GPU of one reservation pod."""
+    source: str = ""
+    """The scheduler; empty if it is not known how large the part is."""
+    compute: float | None = None
+    """Part of the device's compute; None if it is not limited."""
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A pod of this node."""
 
@@ -61,6 +77,9 @@ class Pod:
     """The uid in the cgroup of a static pod, which differs from the uid in the API."""
     metrics_url: str = ""
     """Where the pod exposes its own metrics, by its annotations."""
+    shares: tuple[DeviceShare, ...] = ()
+    shares_problem: str = ""
+    """Why its annotations do not tell the size of its shares."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,6 +102,8 @@ class Names:
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """By uid."""
     allocations: tuple[KubeletAllocation, ...] = ()
+    replicas: tuple[str, ...] = ()
+    """The ids of all replicas of shared devices, allocated or not."""
     jobs: Mapping[tuple[int, int | None], tuple[str, ...]] = field(default_factory=dict)
     """Batch jobs by GPU index and MIG instance id, or None for the whole GPU."""
     accounts: Mapping[str, str] = field(default_factory=dict)

@@ -84,6 +84,7 @@ class Resolver:
         self._unnamed = _UnnamedIds()
         self._conflicts = _Conflicts()
         self._inventory: tuple[Device, ...] = ()
+        self._memory_bytes: dict[str, int | None] = {}
         self._allocations: Allocations | None = None
         self._holders: tuple[Holder, ...] = ()
         """Containers that may hold memory because a device was allocated to them."""
@@ -119,6 +120,7 @@ class Resolver:
             unresolved=tuple((reason, count) for reason, count in sorted(reasons.items()) if count),
             conflicts=self._conflicts.count(tick, by_pid, allocations.to_pods),
             unknown_device_ids=allocations.unknown_ids,
+            malformed=allocations.malformed,
             host_pid_namespace=self._access.host_pid_namespace if self._access is not None else None,
             readable=self._access.readable if self._access is not None else (),
         )
@@ -207,9 +209,10 @@ class Resolver:
     def _allocated(self, tick: Tick) -> Allocations:
         """The allocations, computed only when names or devices change: a kubelet may list hundreds."""
         inventory = tuple(reading.device for reading in tick.readings)
-        if inventory != self._inventory or self._allocations is None:
-            self._inventory = inventory
-            self._allocations = find_allocations(self._names.names, inventory, self._own)
+        memory_bytes = {reading.device.uuid: reading.memory_total_bytes for reading in tick.readings}
+        if inventory != self._inventory or memory_bytes != self._memory_bytes or self._allocations is None:
+            self._inventory, self._memory_bytes = inventory, memory_bytes
+            self._allocations = find_allocations(self._names.names, inventory, self._own, memory_bytes)
             self._holders = holders_by_allocation(self._allocations, self._names.names, self._names.named)
             self._clues, self._suspected = (), ()
         return self._allocations

@@ -55,6 +55,7 @@ POD_RESOURCES: Any = declare(
     "podresources",
     """
     ListPodResourcesResponse: pod_resources=1 PodResources*
+    AllocatableResourcesResponse: devices=1 ContainerDevices*
     PodResources: name=1 string, namespace=2 string, containers=3 ContainerResources*, cpu_ids=4 int64*
     ContainerResources: name=1 string, devices=2 ContainerDevices*, cpu_ids=3 int64*, memory=4 ContainerMemory*, dynamic_resources=5 DynamicResource*
     ContainerDevices: resource_name=1 string, device_ids=2 string*, topology=3 TopologyInfo
@@ -154,6 +155,13 @@ class KubeletServer(GrpcServer):
     def __init__(self, path: Path, versions: tuple[str, ...] = ("v1", "v1alpha1")) -> None:
         super().__init__(path, {f"/{version}.PodResourcesLister/List": self._list for version in versions})
         self.listed = POD_RESOURCES.ListPodResourcesResponse()
+        self._allocatable = POD_RESOURCES.AllocatableResourcesResponse()
+        method = "/v1.PodResourcesLister/GetAllocatableResources"
+        self.methods[method] = lambda _: bytes(self._allocatable.SerializeToString())
+
+    def allocatable(self, resource: str, *device_ids: str) -> None:
+        """Devices that the node offers, allocated or not."""
+        self._allocatable.devices.add(resource_name=resource, device_ids=device_ids)
 
     def give(self, namespace: str, pod: str, container: str, resource: str, *device_ids: str) -> None:
         """Devices of a device plugin; the topology is there because kubelets send it."""

@@ -83,10 +83,26 @@ def test_only_devices_of_nvidia(kubelet: KubeletServer) -> None:
     """HAMi's amounts are no devices; other vendors only when they are named."""
     for resource in ("gpumem", "gpumem-percentage", "gpucores"):
         kubelet.give("ml", "p", "c", f"nvidia.com/{resource}", "x")
-    kubelet.give("ml", "p", "c", "volcano.sh/vgpu-number", f"{GPU}-3")
+    kubelet.give("ml", "p", "c", "vendor.example/gpu", f"{GPU}-3")
     kubelet.give("ml", "p", "c", "nvidia.com/a100", GPU)
-    assert asked(kubelet) == [("ml", "p", "c", "nvidia.com/a100", GPU)]
-    assert ("ml", "p", "c", "volcano.sh/vgpu-number", f"{GPU}-3") in asked(kubelet, "volcano.sh/vgpu-number")
+    kubelet.give("ml", "q", "c", "volcano.sh/vgpu-number", f"{GPU}-4")
+    own = [("ml", "p", "c", "nvidia.com/a100", GPU), ("ml", "q", "c", "volcano.sh/vgpu-number", f"{GPU}-4")]
+    assert asked(kubelet) == own
+    assert ("ml", "p", "c", "vendor.example/gpu", f"{GPU}-3") in asked(kubelet, "vendor.example/gpu")
+
+
+def test_replicas_are_counted_only_if_one_is_allocated(kubelet: KubeletServer) -> None:
+    """The size of a part follows from all replicas of the device; slots of HAMi are no parts."""
+    kubelet.allocatable("nvidia.com/gpu", f"{GPU}::0", f"{GPU}::1", MIG)
+    kubelet.give("ml", "p", "c", "nvidia.com/gpu", f"{GPU}-3")
+    assert PodResourcesProvider(str(kubelet.path)).fetch().replicas == ()
+
+    kubelet.give("ml", "q", "c", "nvidia.com/gpu", f"{GPU}::1")
+    assert PodResourcesProvider(str(kubelet.path)).fetch().replicas == (f"{GPU}::0", f"{GPU}::1")
+
+    kubelet.methods.pop("/v1.PodResourcesLister/GetAllocatableResources")
+    names = PodResourcesProvider(str(kubelet.path)).fetch()
+    assert (len(names.allocations), names.replicas) == (2, ())
 
 
 def test_a_device_listed_once_per_numa_node_counts_once(kubelet: KubeletServer) -> None:

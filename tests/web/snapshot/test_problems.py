@@ -9,12 +9,16 @@ import pytest
 from gpuledger.books import Books
 from gpuledger.model import (
     Account,
+    Allocation,
+    AllocationUse,
     DcgmHealth,
     Device,
     Driver,
+    Entitlement,
     Health,
     JournalHealth,
     MemoryAccount,
+    Owner,
     Owners,
     ProviderHealth,
     Reading,
@@ -52,6 +56,12 @@ def health(**numbers: object) -> Tick:
     return replace(WELL, health=Health(**numbers))  # type: ignore[arg-type]
 
 
+def entitled(pod: str, compute: float = 0.6) -> AllocationUse:
+    """A pod that asked for this part of the GPU."""
+    tick = Books().book(replace(WELL, owners=Owners(allocations=(Allocation(GPU, Owner(namespace="ml", pod=pod)),))))
+    return replace(tick.allocations[0], entitlement=Entitlement("kai", compute))
+
+
 WRONG = {
     "driver down": (Tick(1, Driver(up=False, problem=Cause("Driver Not Loaded", "`sudo modprobe nvidia`"))),
                     "problem", "driver", "modprobe nvidia"),
@@ -82,6 +92,10 @@ WRONG = {
     "provider down": (owners(providers=(provider("cannot open /x: No such file"),)), "problem", "docker", "log"),
     "unresolved": (owners(unresolved=(("container has no name", 2),)), "warning", "owners", "gpuledger explain"),
     "device ids": (owners(unknown_device_ids=1), "warning", "device ids", "--device-id"),
+    "annotations": (owners(malformed=(Cause("x", "correct it", severity="warning", about="pod a/b"),)),
+                    "warning", "pod a/b", "correct it"),
+    "oversold": (replace(WELL, allocations=(entitled("a"), entitled("b"))), "warning", "GPU 3",
+                 "gpu_entitlement_compute_ratio"),
     "dropped": (replace(WELL, dropped_processes=5), "note", "processes", "--process.max"),
     "stage": (health(stages=(Stage("book", 1, success=False),)), "problem", "exporter", "report"),
     "slow": (health(interval_ns=10**9, duration_ns=2 * 10**9), "warning", "exporter", "--tick.interval"),
@@ -118,6 +132,7 @@ def test_each_problem_has_a_fix(case: str) -> None:
         owners(providers=(provider("not polled yet", fetches=0),)),
         health(interval_ns=10**9, duration_ns=10**8, stages=(Stage("read", 1, success=False),)),
         replace(WELL, journal=JournalHealth(), dcgm=DcgmHealth(up=True)),
+        replace(WELL, allocations=tuple(entitled(pod, 1 / 7) for pod in "abcdefg")),
     ],
 )
 def test_what_is_no_problem(tick: Tick) -> None:

@@ -14,6 +14,7 @@ from gpuledger.errors import AnswerError
 from gpuledger.net.address import parse_url
 from gpuledger.net.answers import ElementsError, load_json
 from gpuledger.owners.names import Container, Names, Pod
+from gpuledger.owners.providers.fractions import device_shares
 from gpuledger.owners.providers.jsonvalues import as_dict, as_dicts, as_line, as_text, as_text_map
 
 MOST_PODS, MOST_CONTAINERS = 10_000, 1000
@@ -144,6 +145,8 @@ def read_pod(item: object, is_allowed: Callable[[str], object]) -> tuple[Pod, tu
     labels, annotations = as_text_map(meta.get("labels")), as_text_map(meta.get("annotations"))
     kind, owner = workload(as_dicts(meta.get("ownerReferences")), labels, name, annotations)
     static_uid = annotations.get(STATIC_UID, "")
+    containers = [as_text(container.get("name")) for container in as_dicts(spec.get("containers"))]
+    shares, shares_problem = device_shares(labels, annotations, containers)
     pod = Pod(
         uid=uid,
         namespace=namespace,
@@ -153,6 +156,8 @@ def read_pod(item: object, is_allowed: Callable[[str], object]) -> tuple[Pod, tu
         labels=tuple(sorted((label, value) for label, value in labels.items() if is_allowed(label))),
         other_uids=(static_uid,) if static_uid and static_uid != uid else (),
         metrics_url=metrics_url(annotations, spec, status),
+        shares=shares,
+        shares_problem=shares_problem,
     )
     return pod, tuple(_containers(pod, spec, status))
 

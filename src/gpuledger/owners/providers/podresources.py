@@ -21,9 +21,12 @@ from gpuledger.runtime.deadline import Deadline
 
 METHODS = ("/v1.PodResourcesLister/List", "/v1alpha1.PodResourcesLister/List")
 """Newest first. The fields read here have the same numbers in both."""
+ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 VENDOR = "nvidia.com/"
 NO_DEVICES = frozenset({"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"})
 """HAMi counts memory and cores as if they were devices."""
+VOLCANO = "volcano.sh/vgpu-number"
+"""Volcano counts the slots of its vGPUs."""
 DRA_DRIVER = "gpu.nvidia.com"
 """NVIDIA's other driver, compute-domain.nvidia.com, allocates no GPUs."""
 SETTLED_S, ALONE_S = 20.0, 300.0
@@ -59,7 +62,17 @@ class PodResourcesProvider(GrpcProvider):
         listed = set(self._listed(pods))
         self._allocations = listed | self._missing(listed, socket, settled_s=SETTLED_S if pods else ALONE_S)
         # Sorted, because the kubelet lists in another order each time.
-        return Names(allocations=tuple(sorted(self._allocations)))
+        return Names(allocations=tuple(sorted(self._allocations)), replicas=self._replicas(deadline))
+
+    def _replicas(self, deadline: Deadline) -> tuple[str, ...]:
+        """The ids of all replicas of shared devices, if any is allocated."""
+        if not any(_is_replica(allocation.device_id) for allocation in self._allocations):
+            return ()
+        try:
+            answer = Message(self._server.call(ALLOCATABLE, b"", deadline))
+        except ProviderError:  # since Kubernetes 1.23; allocations are known without it
+            return ()
+        return tuple(sorted(i for listed in answer.messages(1) for i in listed.texts(2) if _is_replica(i)))
 
     def _missing(
         self, listed: set[KubeletAllocation], socket: tuple[int, int] | None, settled_s: float
@@ -101,13 +114,18 @@ class PodResourcesProvider(GrpcProvider):
     def _devices(self, container: Message) -> Iterator[tuple[str, str]]:
         for allocated in container.messages(2):
             resource = allocated.text(1)
-            if resource in self._extra or (resource.startswith(VENDOR) and resource not in NO_DEVICES):
+            if resource in (VOLCANO, *self._extra) or (resource.startswith(VENDOR) and resource not in NO_DEVICES):
                 yield from ((resource, device_id) for device_id in allocated.texts(2))
         for claim in container.messages(5):
             for claimed in claim.messages(4):
                 driver = claimed.text(2)
                 if driver == DRA_DRIVER or driver in self._extra:
                     yield driver, _claimed_device(claimed)
+
+
+def _is_replica(device_id: str) -> bool:
+    ref = devices.parse(device_id)
+    return ref.replica is not None and ref.form != "hami-slot"
 
 
 def _claimed_device(claimed: Message) -> str:

@@ -225,7 +225,7 @@ def _container(use: ContainerUse, power: _Power) -> ContainerRow:
 
 
 def _allocation(use: AllocationUse) -> AllocationRow:
-    owner = use.owner
+    owner, asked = use.owner, use.entitlement
     return AllocationRow(
         gpu=max(0, use.device.index),
         **_same(use.device, "uuid", "gpu_uuid"),
@@ -243,6 +243,10 @@ def _allocation(use: AllocationUse) -> AllocationRow:
         period_gpu_seconds=use.period_gpu_ns / 1e9,
         joules=_joules(use.energy_mj),
         period_joules=_divided(use.period_mj, 1000),
+        entitlement=asked.source if asked else "",
+        asked_ratio=asked.compute_ratio if asked else None,
+        asked_bytes=asked.memory_bytes if asked else None,
+        **_same(use, "compute_used_ratio", "memory_used_ratio"),
         free_command=free_command(owner.namespace, owner.pod, owner.container, owner.job),
     )
 

@@ -6,9 +6,11 @@ completed here. Problems that show only in the tick as a whole are created here.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpuledger.catalog import metrics
 from gpuledger.model import MemoryAccount, Reading, Tick
 from gpuledger.model.problem import NOTE, PROBLEM, SEVERITIES, WARNING, Problem
 
@@ -37,6 +39,10 @@ RECOVERY_FIXES = {
 FABRIC_FIX = "`nvidia-smi -q -i ID` shows the fabric; check `systemctl status nvidia-fabricmanager`"
 COUNTER_FIX = (
     "the totals stay usable; reset the GPU or update its driver to get the counter back, on a vGPU that of the host"
+)
+OVERSOLD_FIX = (
+    f"compare `{metrics.gpu_entitlement_compute_ratio}` of its pods: a scheduler oversells it, or a pod has "
+    "annotations of its own"
 )
 REPORT_FIX = "please report it, with `gpuledger doctor --bundle FILE`"
 LOG_FIX = "`gpuledger once --log.level debug` logs more"
@@ -151,6 +157,28 @@ def _names(tick: Tick) -> Iterator[Problem]:
         what = f"{owners.unknown_device_ids} device ids from the kubelet or a runtime have an unknown format"
         fix = "`gpuledger explain --device-id ID` shows how an id is parsed; please report it"
         yield Problem(what, fix, "device_id", severity=WARNING, about="device ids")
+    yield from owners.malformed
+    yield from _oversold(tick)
+
+
+def _oversold(tick: Tick) -> Iterator[Problem]:
+    """GPUs of which more was given away than there is."""
+    compute: dict[str, float] = defaultdict(float)
+    memory_bytes: dict[str, int] = defaultdict(int)
+    for use in tick.allocations:
+        if use.entitlement is not None:
+            compute[use.device.gpu_uuid] += use.entitlement.compute_ratio or 0
+            memory_bytes[use.device.gpu_uuid] += use.entitlement.memory_bytes or 0
+    for reading in tick.readings:
+        uuid, total = reading.device.uuid, reading.memory_total_bytes
+        parts = []
+        if compute[uuid] > 1.001:  # 7 x 1/7, rounded
+            parts.append(f"{compute[uuid]:.2f} times its compute")
+        if total and memory_bytes[uuid] > 1.001 * total:
+            parts.append(f"{memory_bytes[uuid] / total:.2f} times its memory")
+        if parts:
+            what = f"the entitlements of pods add up to {' and '.join(parts)}"
+            yield Problem(what, OVERSOLD_FIX, "entitlement", severity=WARNING, about=f"GPU {reading.device.index}")
 
 
 def _books(tick: Tick) -> Iterator[Problem]:

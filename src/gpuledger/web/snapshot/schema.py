@@ -178,6 +178,11 @@ class AllocationRow:
     period_gpu_seconds: Annotated[float, "The part of it since `idle_since`."] = 0.0
     joules: Annotated[Numbers, "Energy by state."] = field(default_factory=dict)
     period_joules: Annotated[float | None, "Energy since `idle_since`."] = None
+    entitlement: Annotated[str, "Source of what the owner asked for; empty if that is not known."] = ""
+    asked_ratio: Annotated[float | None, "Compute it asked for, as a part of the whole GPU."] = None
+    asked_bytes: Annotated[int | None, "Memory it asked for."] = None
+    compute_used_ratio: Annotated[float | None, "Utilization over the compute it asked for."] = None
+    memory_used_ratio: Annotated[float | None, "Memory in use over the memory it asked for."] = None
     free_command: Annotated[str, "Command that would free the device; nothing executes it."] = ""
 
 
