@@ -159,7 +159,7 @@ def _version(names: set[str]) -> str:
     if has_old and has_new:
         return " under the names of both 4.8 and 4.9"
     if has_new:
-        return " under the names of 4.9; `gpuledger translate` rewrites queries that use those of 4.8"
+        return " under the names of 4.9; `gpuledger translate` lists and rewrites queries that use those of 4.8"
     return " under the names of 4.8, which 4.9 will change" if has_old else ""
 
 
