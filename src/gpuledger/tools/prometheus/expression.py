@@ -15,7 +15,7 @@ OWN = 'job="gpuledger"'
 """Selects the series of exporters; the client replaces it with --prometheus.selector. A tenant whose target is scraped,
 too, may expose the same names, but without `honor_labels` it cannot choose its `job`."""
 
-LEVELS = (("or",), ("and", "unless"), ("==", "<", ">= bool"), ("+", "-"), ("*", "/"), ("^",))
+LEVELS = (("or",), ("and", "unless"), ("==", "<", ">=", ">= bool"), ("+", "-"), ("*", "/"), ("^",))
 """Operators by precedence, lowest first. All are left-associative, except `^`, whose right operand is a number here."""
 PRECEDENCE = {operator: level for level, operators in enumerate(LEVELS) for operator in operators}
 SET_OPERATORS = ("and", "or", "unless")
