@@ -21,6 +21,8 @@ Found = list[tuple[dict[str, str], float]]
 """Labels and value of each series."""
 
 NO_EXTRAS: Mapping[str, Mapping[str, Any]] = {}
+OURS: Mapping[str, str] = {"job": "gpuledger"}
+"""The label of targets that the tools and the rules read."""
 ENDED_S = 1.0
 """After this, a scrape has ended; its series have the time of its start."""
 

@@ -91,6 +91,8 @@ def run_report(server: Prometheus, *flags: str) -> CompletedProcess[str]:
 
 
 def column(found: dict[str, Any], key: str, factor: float = 1) -> dict[str, float | None]:
-    """By the name of the group, or by the kind of line."""
+    """By the name of the group, with the namespace of a language model, or by the kind of line."""
     lines, name = [*found["rows"], found["total"]], found["by"].replace("-", "_")
-    return {line.get(name, line["kind"]): None if line[key] is None else line[key] * factor for line in lines}
+    names = [f"{line['namespace']}/{line[name]}" if name == "model" and name in line else line.get(name, line["kind"])
+             for line in lines]  # fmt: skip
+    return {n: None if line[key] is None else line[key] * factor for n, line in zip(names, lines, strict=True)}

@@ -22,7 +22,7 @@ from gpuledger.tools.prometheus.stream import Sink
 from tests.cli.running import serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.real.nodes import Node, host, uuid
-from tests.real.prometheus import Prometheus, prometheus
+from tests.real.prometheus import OURS, Prometheus, prometheus
 from tests.waiting import free_port
 
 pytestmark = pytest.mark.needs("prometheus", "victoria-metrics")
@@ -58,7 +58,8 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Prom
         first.metrics('container_gpu_detected{.*pod="whole-2"')
         targets = {name: (host(one), "/metrics") for name, one in (("a", first), ("b", other), ("c", demo))}
         targets |= {"twice": (host(first), "/metrics"), "dcgm": (host(other), "/dcgm/metrics")}
-        found = {kind: stack.enter_context(prometheus(targets, "1s", kind)) for kind in BACKENDS}
+        labels = {**dict.fromkeys("abc", OURS), "twice": {**OURS, "instance": "twice"}}
+        found = {kind: stack.enter_context(prometheus(targets, "1s", kind, labels=labels)) for kind in BACKENDS}
         for one in found.values():
             one.wait_until_scraped(10)
         yield found
@@ -182,7 +183,10 @@ def test_a_node_that_dies_and_comes_back(tmp_path: Path, backend: str) -> None:
         with (
             serving(*flags, f"--web.listen-address=127.0.0.1:{port}", env=surroundings(first)) as dying,
             prometheus(
-                {"a": (f"127.0.0.1:{port}", "/metrics"), "b": (host(idle), "/metrics")}, "500ms", backend
+                {"a": (f"127.0.0.1:{port}", "/metrics"), "b": (host(idle), "/metrics")},
+                "500ms",
+                backend,
+                labels=dict.fromkeys("ab", OURS),
             ) as server,
         ):
             server.wait_until_scraped(4)
@@ -211,7 +215,8 @@ def test_a_cluster_that_falls_idle_loses_a_node_and_then_its_prometheus(tmp_path
             stack.enter_context(serving("serve", "--tick.interval=200ms", env=surroundings(one)))
             for one in (first, second)
         ]
-        with prometheus({str(n): (host(one), "/metrics") for n, one in enumerate(exporters)}, "500ms") as server:
+        targets = {str(n): (host(one), "/metrics") for n, one in enumerate(exporters)}
+        with prometheus(targets, "500ms", labels=dict.fromkeys(targets, OURS)) as server:
             server.wait_until_scraped(4)
             flags = [f"--prometheus.url={server.url}", "--refresh=1s", "--max-age=3s"]
             fleet = stack.enter_context(serving("fleet", *flags, env=surroundings()))

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.running import Running, gpuledger, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.real.nodes import GIB, EmptyNode, host
-from tests.real.prometheus import prometheus
+from tests.real.prometheus import OURS, prometheus
 from tests.waiting import free_port, wait_until
 
 pytestmark = pytest.mark.needs("prometheus", "victoria-metrics")
@@ -97,7 +97,10 @@ class World:
         exporters = {"forgets": first, "keeps": second, "idle": idle, "dies": dies}
         second.metrics('container_gpu_energy_joules_total.*namespace="kept"')
         targets = {name: (host(one), "/metrics") for name, one in exporters.items()}
-        self.servers = {kind: self._stack.enter_context(prometheus(targets, "500ms", kind)) for kind in BACKENDS}
+        labels = dict.fromkeys(targets, OURS)
+        self.servers = {
+            kind: self._stack.enter_context(prometheus(targets, "500ms", kind, labels=labels)) for kind in BACKENDS
+        }
         for server in self.servers.values():
             server.wait_until_scraped(4)
         wait_until(lambda: all(server.is_fresh(SCRAPE_S) for server in self.servers.values()), 60)

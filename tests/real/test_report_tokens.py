@@ -88,14 +88,15 @@ def test_tokens_and_energy(server: Prometheus) -> None:
     found = report(server, "--by=model")
 
     energy = column(found, "energy_kwh", KWH)
-    assert energy["llama"] == pytest.approx(HOUR * (36_000 + 2000), rel=1e-6)
-    assert energy["qwen"] == pytest.approx(HOUR * 9000, rel=1e-6)
+    assert energy["parked/llama"] == pytest.approx(HOUR * 2000, rel=1e-6)
+    assert energy["chat/llama"] == pytest.approx(HOUR * 36_000, rel=1e-6)
+    assert energy["code/qwen"] == pytest.approx(HOUR * 9000, rel=1e-6)
     assert energy["unknown"] == pytest.approx(30_000, rel=0.05)  # `late` serves no model
-    assert column(found, "parked_kwh", KWH)["llama"] == pytest.approx(HOUR * 10_000, rel=1e-6)
-    assert column(found, "prompt_tokens")["llama"] == pytest.approx(HOUR * 60_000, rel=1e-6)
-    assert column(found, "output_tokens")["llama"] == pytest.approx(HOUR * 3000, rel=1e-6)
-    assert column(found, "joules_per_output_token")["llama"] == pytest.approx(28_000 / 3000, rel=1e-6)
-    assert column(found, "joules_per_token")["llama"] == pytest.approx(28_000 / 63_000, rel=1e-6)
+    assert column(found, "parked_kwh", KWH)["chat/llama"] == pytest.approx(HOUR * 8000, rel=1e-6)
+    assert column(found, "prompt_tokens")["chat/llama"] == pytest.approx(HOUR * 60_000, rel=1e-6)
+    assert column(found, "output_tokens")["chat/llama"] == pytest.approx(HOUR * 3000, rel=1e-6)
+    assert column(found, "joules_per_output_token")["chat/llama"] == pytest.approx(28_000 / 3000, rel=1e-6)
+    assert column(found, "joules_per_token")["chat/llama"] == pytest.approx(28_000 / 63_000, rel=1e-6)
 
 
 def test_tokens_times_joules_and_the_rest_is_the_energy_of_the_gpus(server: Prometheus) -> None:
@@ -103,7 +104,8 @@ def test_tokens_times_joules_and_the_rest_is_the_energy_of_the_gpus(server: Prom
     found = report(server, "--by=model")
     per_token, prompt, output = (column(found, key) for key in ("joules_per_token", "prompt_tokens", "output_tokens"))
     energy, parked = column(found, "energy_kwh", KWH), column(found, "parked_kwh", KWH)
-    served = [(per_token[m] or 0) * ((prompt[m] or 0) + (output[m] or 0)) + (parked[m] or 0) for m in ("llama", "qwen")]
+    models = ("chat/llama", "code/qwen", "parked/llama")
+    served = [(per_token[m] or 0) * ((prompt[m] or 0) + (output[m] or 0)) + (parked[m] or 0) for m in models]
     rest = [
         energy[kind] or 0 for kind in ("idle", "unknown", "unattributed", "outside of containers") if kind in energy
     ]
@@ -117,10 +119,10 @@ def test_prefill_and_decode(server: Prometheus) -> None:
     found = report(server, "--by=model", "--step=5m")
     prefill, decode = column(found, "prompt_j_per_token"), column(found, "output_j_per_token")
 
-    assert prefill["qwen"] == pytest.approx(0.02, rel=0.05)
-    assert decode["qwen"] == pytest.approx(0.5, rel=0.05)
-    assert (prefill["llama"], decode["llama"]) == (None, None)
-    error = column(found, "output_error_j_per_token")["qwen"]
+    assert prefill["code/qwen"] == pytest.approx(0.02, rel=0.05)
+    assert decode["code/qwen"] == pytest.approx(0.5, rel=0.05)
+    assert (prefill["chat/llama"], decode["chat/llama"]) == (None, None)
+    error = column(found, "output_error_j_per_token")["code/qwen"]
     assert error is not None
     assert error < 0.1
 
@@ -130,11 +132,11 @@ def test_prices_per_million_tokens(server: Prometheus) -> None:
     found = report(server, "--by=model", "--price=0.36", "--price-gpu-hour=2", "--carbon=200", "--pue=1.5")
     tokens, work = HOUR * 63_000 / 1e6, HOUR * 28_000 / KWH
 
-    assert column(found, "energy_cost_per_million_tokens")["llama"] == pytest.approx(work * 1.5 * 0.36 / tokens)
-    assert column(found, "carbon_grams_per_million_tokens")["llama"] == pytest.approx(work * 1.5 * 200 / tokens)
-    cost = column(found, "cost")["llama"]
+    assert column(found, "energy_cost_per_million_tokens")["chat/llama"] == pytest.approx(work * 1.5 * 0.36 / tokens)
+    assert column(found, "carbon_grams_per_million_tokens")["chat/llama"] == pytest.approx(work * 1.5 * 200 / tokens)
+    cost = column(found, "cost")["chat/llama"]
     assert cost is not None
-    assert column(found, "cost_per_million_tokens")["llama"] == pytest.approx(cost / tokens)
+    assert column(found, "cost_per_million_tokens")["chat/llama"] == pytest.approx(cost / tokens)
 
 
 def test_carbon_over_time(server: Prometheus) -> None:
@@ -165,9 +167,9 @@ def test_sci_with_its_components(server: Prometheus) -> None:
     by_model = report(server, "--by=model", *flags)
     tokens = 60 * 63_000 / 1e6
     grams = 1000 * (
-        (column(by_model, "carbon_kg")["llama"] or 0) + (column(by_model, "embodied_carbon_kg")["llama"] or 0)
+        (column(by_model, "carbon_kg")["chat/llama"] or 0) + (column(by_model, "embodied_carbon_kg")["chat/llama"] or 0)
     )
-    assert column(by_model, "sci_grams_per_million_tokens")["llama"] == pytest.approx(grams / tokens)
+    assert column(by_model, "sci_grams_per_million_tokens")["chat/llama"] == pytest.approx(grams / tokens)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gpuledger.catalog import CATALOG
 
-_NAMES = frozenset(family.name for family in CATALOG)
+NAMES = frozenset(family.name for family in CATALOG)
 
 
 def __getattr__(name: str) -> str:
-    if name not in _NAMES:
+    if name not in NAMES:
         raise AttributeError(f"the catalog has no metric {name}")
     return name

@@ -27,6 +27,8 @@ BLOCK = re.compile(rb"(?:%b%b%b=%b%b%b(?:,|$))*%b" % (_SPACE, _LABEL, _SPACE, _S
 PAIR = re.compile(rb'(%b)%b=%b"([^"\\]*(?:\\.[^"\\]*)*)"' % (_LABEL, _SPACE, _SPACE))
 TYPES = (b"counter", b"gauge", b"histogram", b"summary", b"untyped")
 SUFFIXES = {b"histogram": (b"_bucket", b"_sum", b"_count"), b"summary": (b"_sum", b"_count")}
+LINES = 4
+"""Lines per series in the limit of lines: HELP, TYPE and comments. A compressed answer can have millions at no cost."""
 
 Series = tuple[bytes, bytes | None, bytes]
 """Name, label block without braces (None if there are no braces), and value with an optional time stamp."""
@@ -103,11 +105,14 @@ class Parser:
         return [family for family in self._families.values() if family.series]
 
     def _parse_lines(self, lines: list[bytes]) -> None:
-        sample, families, blocks, longest = SAMPLE.fullmatch, self._by_sample_name, self._blocks, self._limits.line
+        sample, families, blocks = SAMPLE.fullmatch, self._by_sample_name, self._blocks
+        longest, most = self._limits.line, LINES * self._limits.series
         for line in lines:
             self._line += 1
             if len(line) > longest:
                 raise self._too_long()
+            if self._line > most:
+                raise UpstreamError(f"has more than {most} lines", kind="size")
             match = sample(line)
             if match is None:
                 self._parse_comment(line)

@@ -144,4 +144,4 @@ def test_labels_of_holders_are_queried_on_series_with_holders_only() -> None:
     assert "namespace" not in queries.utilization
     assert queries.residents.startswith("max by (uuid, namespace, pod) (container_gpu_detected")
     assert queries.allocated.startswith("max by (uuid, namespace, pod) (gpu_pod_allocation_info")
-    assert queries.info == "max by (uuid, name) (gpu_info)"
+    assert queries.info == 'max by (uuid, name) (gpu_info{job="gpuledger"})'

@@ -167,6 +167,8 @@ def _server(join: Join, polls: Sequence[ServerPoll], tick: Tick) -> TokenServer:
     target = polls[0].target
     totals: dict[tuple[str, str], list[int]] = {}
     failures: Counter[str] = Counter()
+    urls = {poll.target.url for poll in polls}  # a pod may change its annotation without end
+    join.tokens = {url: tokens for url, tokens in join.tokens.items() if url in urls}
     for poll in polls:
         failures.update(poll.failures)
         if (answer := poll.answer) is None or tick.time_ns / 1e9 - answer[0] > STALE_S:

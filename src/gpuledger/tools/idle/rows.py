@@ -16,10 +16,10 @@ from gpuledger.web.snapshot.build import free_command
 from gpuledger.web.snapshot.schema import Snapshot
 
 QUERIES = {
-    "idle_since": metrics.gpu_allocation_idle_since_timestamp_seconds,
-    "gpu_seconds": metrics.gpu_allocation_idle_period_gpu_seconds,
-    "joules": metrics.gpu_allocation_idle_period_energy_joules,
-    "shared_by": metrics.gpu_allocation_shared_by,
+    "idle_since": series(metrics.gpu_allocation_idle_since_timestamp_seconds).text,
+    "gpu_seconds": series(metrics.gpu_allocation_idle_period_gpu_seconds).text,
+    "joules": series(metrics.gpu_allocation_idle_period_energy_joules).text,
+    "shared_by": series(metrics.gpu_allocation_shared_by).text,
     "state": series(metrics.gpu_allocation_state).where("state", "=~", "|".join(IDLE_REASONS)).op("==", 1).text,
 }
 """PromQL of each value of an idle allocation."""

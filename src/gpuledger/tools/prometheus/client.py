@@ -19,6 +19,7 @@ from gpuledger.net.answers import refused
 from gpuledger.net.http import FORM, Client
 from gpuledger.net.tls import TlsSettings
 from gpuledger.tools.prometheus.answer import Answer, RangeVector, parse, parse_range
+from gpuledger.tools.prometheus.expression import OWN
 from gpuledger.tools.prometheus.stream import Sink, read
 
 LARGEST_ANSWER = 128 << 20
@@ -53,6 +54,8 @@ class Access:
     insecure: bool = False
     headers: tuple[str, ...] = ()
     timeout_s: float = 10.0
+    selector: str = OWN
+    """Matchers of the series of exporters."""
 
     @property
     def tls(self) -> TlsSettings:
@@ -108,6 +111,7 @@ class Prometheus:
         stream: Callable[[Iterable[bytes]], T] | None = None,
     ) -> T:
         """The answer. An error is raised here, because the frames of `_attempt` hold the body of the response."""
+        promql = promql.replace(OWN, self._access.selector)
         timeout = f"{self._access.timeout_s:g}"  # Prometheus rejects 2.5s
         form = urlencode({"query": promql, "timeout": timeout, **parameters}).encode()
         answer = self._attempt(f"{self._prefix}{API}/{target}", form, lambda body: parse(body, promql), stream)

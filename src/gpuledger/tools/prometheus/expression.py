@@ -9,7 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
-LEVELS = (("or",), ("and", "unless"), ("==", "<", ">= bool"), ("+", "-"), ("*", "/"), ("^",))
+from gpuledger.catalog.metrics import NAMES
+
+OWN = 'job="gpuledger"'
+"""Selects the series of exporters; the client replaces it with --prometheus.selector. A tenant whose target is scraped,
+too, may expose the same names, but without `honor_labels` it cannot choose its `job`."""
+
+LEVELS = (("or",), ("and", "unless"), ("==", "<", ">=", ">= bool"), ("+", "-"), ("*", "/"), ("^",))
 """Operators by precedence, lowest first. All are left-associative, except `^`, whose right operand is a number here."""
 PRECEDENCE = {operator: level for level, operators in enumerate(LEVELS) for operator in operators}
 SET_OPERATORS = ("and", "or", "unless")
@@ -101,10 +107,11 @@ class Selector(Expression):
 
 
 def series(*names: str) -> Selector:
-    """All series of these metrics."""
+    """All series of these metrics; of metrics of the catalog, only those of exporters."""
+    own = (OWN,) if NAMES.issuperset(names) else ()
     if len(names) == 1:
-        return _selector(names[0], names[0], ())
-    return _selector(names[0], "", (f'__name__=~"{"|".join(names)}"',))
+        return _selector(names[0], names[0], own)
+    return _selector(names[0], "", (f'__name__=~"{"|".join(names)}"', *own))
 
 
 def _selector(metric: str, name: str, matchers: tuple[str, ...]) -> Selector:

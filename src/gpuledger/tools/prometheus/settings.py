@@ -9,9 +9,12 @@ from gpuledger.config import parsers
 from gpuledger.config.settings import in_group
 from gpuledger.errors import ConfigError
 from gpuledger.tools.prometheus.client import Access, parse_place
+from gpuledger.tools.prometheus.expression import OWN
 
 HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([ -~]+)")
 RESERVED_HEADERS = ("host", "connection", "content-length", "content-type", "transfer-encoding", "accept-encoding")
+MATCHER = r'[A-Za-z_]\w*(?:=|!=|=~|!~)"(?:[^"\\\n]|\\.)*"'
+SELECTOR = re.compile(rf"{MATCHER}(?:, ?{MATCHER})*", re.ASCII)
 
 _prometheus = in_group("Prometheus")
 
@@ -23,6 +26,13 @@ def header(text: str) -> str:
         raise ValueError("is not a header; write it as X-Scope-OrgID: team")
     if match[1].lower() in RESERVED_HEADERS:
         raise ValueError("is set by gpuledger; omit it")
+    return text
+
+
+def selector(text: str) -> str:
+    """Matchers of labels, as in PromQL."""
+    if not SELECTOR.fullmatch(text):
+        raise ValueError('is not a list of matchers; write it as job="gpuledger" or, for all jobs, as job=~".*"')
     return text
 
 
@@ -55,6 +65,9 @@ class PrometheusSettings:
         "Accept any server certificate.", parsers.switch)
     prometheus_header: tuple[str, ...] = _prometheus("prometheus.header", (),
         "HTTP header to send, such as X-Scope-OrgID: team for Mimir. Can be repeated.", header, "HEADER", many=True)
+    prometheus_selector: str = _prometheus("prometheus.selector", OWN,
+        'Matchers of the series of exporters, such as job="gpus"; any other target may expose the same names.',
+        selector, "MATCHERS")
     prometheus_timeout: float = _prometheus("prometheus.timeout", 10.0, "Time limit for one complete answer.",
         parsers.between("100ms", "10m"), "DURATION")
     # fmt: on
@@ -78,4 +91,5 @@ class PrometheusSettings:
             insecure=self.prometheus_insecure_skip_verify,
             headers=self.prometheus_header,
             timeout_s=self.prometheus_timeout,
+            selector=self.prometheus_selector,
         )

@@ -171,7 +171,7 @@ class Gatherer:
                 for piece, answer in self._run(query.promql, chunk):
                     add(query, piece, answer.series)
         if not any(has_data):
-            fix = "check that Prometheus scraped it then"
+            fix = "check that Prometheus scraped it then, and --prometheus.selector"
             raise PrometheusError(f"no metrics of gpuledger from {span.begin} to {span.end}", fix, "empty")
         self._note_gaps(span, has_data)
 

@@ -226,6 +226,8 @@ WORKERS = series(DYNAMO_REQUESTS).where("pod", "!=", "").where("model", "!=", ""
 SERVERS = tuple(engine for engine in ENGINES if not engine.is_frontend)
 FRONTENDS = tuple(engine for engine in ENGINES if engine.is_frontend)
 COUNTERS = series(*(name for engine in SERVERS for name in (engine.prompt, engine.output))).where("pod", "!=", "")
+MOST_TOKENS = 1e15
+"""Tokens of a server in a cell; more are no count."""
 READ_TOKENS = {False: metrics.gpu_server_prompt_tokens_total, True: metrics.gpu_server_output_tokens_total}
 """Tokens that the exporter reads itself, by whether they are output tokens."""
 
@@ -250,13 +252,18 @@ def token_increases(*, output: bool, step: str, models_of_pods: Expression) -> I
         read = term.aggregate("max", without=("job", "instance")).sum_by(*POD)
         parts.append(read.op("unless", has_counters, POD))
     has_energy = ENERGY.over("max_over_time", step).max_by(*POD)
-    by_pod = either(parts, "term").sum_by(*POD).op("and", has_energy, POD)
+    by_pod = _counted(either(parts, "term").sum_by(*POD)).op("and", has_energy, POD)
     yield by_pod.op("*", models_of_pods, POD, copy=("model_name",))
     terms = [term for engine in FRONTENDS for term in _terms(_tokens(engine, output), step)]
     by_model = either([_deduplicated(term).sum_by("namespace", "model") for term in terms], "term")
     counted = COUNTERS.over("last_over_time", step).max_by("namespace", "model_name")
-    fronts = _renamed(by_model.sum_by("namespace", "model"))
+    fronts = _renamed(_counted(by_model.sum_by("namespace", "model")))
     yield fronts.op("unless", counted, ("namespace", "model_name"))
+
+
+def _counted(tokens: Expression) -> Expression:
+    """Without counts that are none: NaN and infinity would end the report, and negative ones lower other rows."""
+    return tokens.op(">=", 0).op("<", MOST_TOKENS)
 
 
 def _terms(metric: str, step: str) -> Iterator[Expression]:

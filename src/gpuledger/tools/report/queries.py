@@ -179,7 +179,7 @@ GROUPINGS: Mapping[str, Grouping] = {
         Grouping("account", "processes", (), _process_info("batch_account"), heads=("account",)),
         Grouping("node", "gpus", ("node", "hostname", "instance"), heads=("node",)),
         Grouping("gpu-model", "gpus", (), _GPU_MODEL, _GPU_MODEL, heads=("gpu_model",)),
-        Grouping(SERVED, "containers", (), _LANGUAGE_MODEL, _LANGUAGE_MODEL, heads=("model",),
+        Grouping(SERVED, "containers", ("namespace",), _LANGUAGE_MODEL, _LANGUAGE_MODEL, heads=("namespace", "model"),
                  needs="Prometheus must scrape servers of language models, with the labels namespace and pod"),
     )
 }  # fmt: skip
