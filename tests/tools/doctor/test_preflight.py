@@ -54,7 +54,7 @@ class Page:
     ("names", "says"),
     [
         (("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_PCIE_TX_BYTES"), "under the names of 4.8, which 4.9 will change"),
-        (("DCGM_FI_DEV_GPU_UTIL_RATIO",), "under the names of 4.9; `gpuledger translate` rewrites queries"),
+        (("DCGM_FI_DEV_GPU_UTIL_RATIO",), "under the names of 4.9; `gpuledger translate` lists and rewrites queries"),
         (("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"), "under the names of both 4.8 and 4.9"),
         (("DCGM_FI_PROF_PCIE_TX_BYTES",), "responds with 1 metrics"),
     ],
