@@ -31,7 +31,7 @@ PRICES = Rates(kwh=0.30, gpu_hour=1.2, hours="share", currency="EUR", grams_per_
 def sample() -> Report:
     """The report of October 2026 by account: five accounts on sixteen GPUs."""
     begin_ms, end_ms = parse_month("2026-10")
-    totals, idle, whole = Totals(DAYS, apportioned=True), [16.0] * DAYS, [0.0] * DAYS
+    totals, idle, whole = Totals(DAYS, charged=Quantity.SHARED), [16.0] * DAYS, [0.0] * DAYS
     hours = [0.0] * DAYS
     for number, (name, (kwh, gpus, phase)) in enumerate(ACCOUNTS.items()):
         use = [max(0.05, 1 + 0.6 * sin(0.9 * day + phase) - 0.7 * (day % 7 in (2, 3))) for day in range(DAYS)]

@@ -759,7 +759,7 @@ complete -c gpuledger -n '__fish_seen_subcommand_from report' -l top -r -d 'Numb
 complete -c gpuledger -n '__fish_seen_subcommand_from report' -l price -r -d 'Price per kWh'
 complete -c gpuledger -n '__fish_seen_subcommand_from report' -l price-gpu-hour -r -d 'Price per GPU-hour, of models without --price-model'
 complete -c gpuledger -n '__fish_seen_subcommand_from report' -l price-model -r -d 'Price per GPU-hour of a model, such as '\''NVIDIA H200=2.50'\''. Can be repeated'
-complete -c gpuledger -n '__fish_seen_subcommand_from report' -l gpu-hours -r -f -a 'allocated resident busy share' -d 'GPU-hours to charge: allocated, resident, busy, share (shared GPUs are apportioned). [allocated]'
+complete -c gpuledger -n '__fish_seen_subcommand_from report' -l gpu-hours -r -f -a 'allocated resident busy share entitlement larger' -d 'GPU-hours to charge: allocated, resident, busy, share, entitlement, larger (of entitlement and busy). share apportions shared GPUs. [allocated]'
 complete -c gpuledger -n '__fish_seen_subcommand_from report' -l idle -r -f -a 'row spread' -d 'Idle and unattributed energy: row, spread (rows of their own, or spread over all other rows in proportion to their use). [row]'
 complete -c gpuledger -n '__fish_seen_subcommand_from report' -l currency -r -d 'Currency to show'
 complete -c gpuledger -n '__fish_seen_subcommand_from report' -l carbon -r -d 'Grams of CO2 equivalent per kWh'

@@ -35,6 +35,12 @@ def job(node: Node, number: str, names: tuple[str, str], allocated: Minutes, use
     node.add("gpu_process_info", lambda _: 1, {**known, "user": user, "batch_account": account}, (used[0] + 1, used[1]))
 
 
+def entitled(node: Node, pod: str, ratio: float, within: Minutes = ALWAYS, **more: str) -> None:
+    """What a pod asked for of the GPU, or of an instance."""
+    labels = {**node.gpu, "namespace": pod, "pod": f"{pod}-0", "container": "main", **more}
+    node.add("gpu_entitlement_compute_ratio", lambda _: ratio, labels, within)
+
+
 def idle(minute: float) -> float:
     """Joules of a GPU without processes since minute 30."""
     return 60 * max(0.0, minute - 29.5)
@@ -50,19 +56,25 @@ def history() -> History:
         owner = {**node.target, "namespace": pod, "pod": f"{pod}-0", "container": "main", "container_id": f"id-{pod}"}
         node.add("gpu_owner_label_info", lambda _: 1, {**owner, "label": "team", "value": team})
         node.add("gpu_owner_label_info", lambda _: 1, {**owner, "label": "tier", "value": "gold"})
+    entitled(node, "red", 0.3, source="kai")
+    entitled(node, "blue", 0.5, source="kai")
     node.books(1e6, lambda _: 0, lambda m: 1e6 + 400 * (m + 30))
     node = Node(world, "b")  # a pod leaves it at 30; idle from then on
     node.container("solo", lambda m: 600 * (m + 30), within=(-30, 30))
+    entitled(node, "solo", 1, (-30, 30), source="device")
     node.books(1e6, idle, lambda m: 1e6 + 600 * (min(m, 29.5) + 30) + idle(m))
     node = Node(world, "c")  # a job on it always, and another one that has it from 20 on and uses it from 30 on
     job(node, "7", ("ada", "physics"), ALWAYS, ALWAYS, watts=1)
     job(node, "8", ("bob", "chemistry"), (20, 90), (30, 90), watts=2)
+    asked = {**node.gpu, "batch_job": "7", "source": "device"}
+    node.add("gpu_entitlement_compute_ratio", lambda _: 0.5, asked)
     node.books(1e6, lambda _: 0, lambda m: 1e6 + 60 * (m + 30) + 120 * max(0.0, m - 30))
     node = Node(world, "m")  # MIG: one of its two instances is used
     for profile, uuid in (("1g.18gb", "MIG-1"), ("2g.35gb", "MIG-2")):
         instance = {**node.gpu, "uuid": uuid, "parent_uuid": "GPU-m", "profile": profile, "name": f"L4 MIG {profile}"}
         node.add("gpu_mig_info", lambda _: 1, instance)
     node.container("mig", lambda m: 200 * (m + 30), uuid="MIG-2")
+    entitled(node, "mig", 0.002, source="mig", uuid="MIG-2")
     node.books(1e6, lambda _: 0, lambda m: 1e6 + 200 * (m + 30))
     return world
 
@@ -115,6 +127,49 @@ def test_every_grouping_adds_up(servers: dict[str, Prometheus], backend: str, by
     assert bill["total"]["energy_kwh"] * 3.6e6 == pytest.approx(
         60 * 400 + 30 * 600 + 30 * 60 + 60 * 60 + 29.5 * 120 + 60 * 200
     )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_entitlements_and_their_difference(servers: dict[str, Prometheus], backend: str) -> None:
+    """Owners pay for what they asked for, or for their busy time if that is longer; the rest of the GPUs is one row."""
+    asked = {"red": 18.0, "blue": 30.0, "solo": 30.0, "mig": 0.12, "outside of containers": 30.0}
+    none = {"idle": None, "unattributed": None}
+    bill = report(servers[backend], "--gpu-hours=entitlement", "--price-gpu-hour=6")
+
+    found = column(bill, "entitled_gpu_hours", 60)
+    assert found == pytest.approx({**asked, **none, "difference": 240 - sum(asked.values()), "total": 240})
+    assert column(bill, "gpu_hours_cost")["red"] == pytest.approx(0.3 * 6)
+    accounts = column(report(servers[backend], "--by=account", "--gpu-hours=entitlement"), "entitled_gpu_hours", 60)
+    assert (accounts["physics"], accounts["difference"]) == pytest.approx((30, 210))
+
+    found = column(report(servers[backend], "--gpu-hours=larger"), "larger_gpu_hours", 60)
+    larger = {**asked, "mig": 0.2}  # it was busy for 0.2 s of each minute
+    assert found == pytest.approx({**larger, **none, "difference": 240 - sum(larger.values()), "total": 240})
+
+
+def test_entitlements_by_model(server: Prometheus) -> None:
+    """Hours of each model have its price, those of the difference too."""
+    bill = report(server, "--gpu-hours=entitlement", "--price-model=H200=3", "--price-model=L4=1")
+
+    cost = column(bill, "gpu_hours_cost")
+    assert cost["solo"] == pytest.approx(0.5 * 3)
+    assert cost["outside of containers"] == pytest.approx(0.5)
+    assert sum(row["gpu_hours_cost"] or 0 for row in bill["rows"]) == pytest.approx(2 * 3 + 2 * 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--by=user", "--gpu-hours=entitlement"), "--gpu-hours entitlement: allocations have no user; use --by job"),
+        (("--gpu-hours=larger", "--price-model=L4=1"), "--gpu-hours larger has no hours by model"),
+    ],
+)
+def test_what_entitlements_cannot_bill(server: Prometheus, flags: tuple[str, ...], reason: str) -> None:
+    """One line says what to do instead."""
+    done = run_report(server, *flags)
+
+    assert done.returncode == 2
+    assert reason in done.stderr
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -36,6 +36,7 @@ def run(_: argparse.Namespace, settings: ReportSettings) -> int:
     """Write the report; exit code 1 and one line if Prometheus does not return what it needs."""
     output_format, span = settings.output_format(), settings.span(time.time_ns() // 1_000_000)
     departments = _departments(settings.map, settings.grouping())
+    settings.check_hours()
     if output_format == "focus":
         settings.check_focus()
     server = Prometheus(settings.access())

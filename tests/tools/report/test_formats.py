@@ -74,9 +74,10 @@ def test_names_of_groups_hide_no_other_column() -> None:
     bill = replace(report(), prices=replace(PRICES, hours="share", embodied=Embodied(150.0, 1e8)))
     served = replace(bill.rows.rows[0], phases=PhaseEnergy(1.0, 0.1, 2.0, 0.2, 9))
     of_models = replace(bill, grouping=GROUPINGS["model"], rows=replace(bill.rows, rows=(served,)))
-    own = [csv.DictReader(io.StringIO(to_csv(made))).fieldnames or () for made in (bill, of_models)]
+    entitled = replace(bill, prices=replace(bill.prices, hours="larger"))
+    own = [csv.DictReader(io.StringIO(to_csv(made))).fieldnames or () for made in (bill, of_models, entitled)]
 
-    assert {*own[0], *own[1]} - {"namespace", "model"} == RESERVED
+    assert {*own[0], *own[1], *own[2]} - {"namespace", "model"} == RESERVED
     assert all(RESERVED.isdisjoint(grouping.heads) for grouping in GROUPINGS.values())
 
 

@@ -23,6 +23,8 @@ QUANTITIES = {
     "busy_gpu_hours": Quantity.BUSY,
     "resident_gpu_hours": Quantity.RESIDENT,
     "allocated_gpu_hours": Quantity.ALLOCATED,
+    "entitled_gpu_hours": Quantity.ENTITLED,
+    "larger_gpu_hours": Quantity.LARGER,
     "memory_gib_hours": Quantity.MEMORY,
 }
 """Columns whose rows may not add up to the total, as those of energy and apportioned hours do."""

@@ -12,7 +12,17 @@ from gpuledger.tools.prometheus.answer import RangeSeries, RangeVector
 from gpuledger.tools.prometheus.expression import Expression, Selector
 from gpuledger.tools.report import promql
 from gpuledger.tools.report.promql import LOOKBACK_S, whole_window
-from gpuledger.tools.report.queries import MODEL_LABEL, SERVED, Grouping, Part, Quantity, Query, Step, queries
+from gpuledger.tools.report.queries import (
+    FOR_LARGER,
+    MODEL_LABEL,
+    SERVED,
+    Grouping,
+    Part,
+    Quantity,
+    Query,
+    Step,
+    queries,
+)
 from gpuledger.tools.report.span import CHUNK, Chunk, Span
 
 RETRIED = ("timeout", "size", "query")
@@ -39,6 +49,10 @@ QueryRange = Callable[[str, float, float, float], RangeVector]
 """Runs a range query: PromQL, first and last time, and step, in seconds."""
 
 
+OUTSIDE: Key = ("", Part.OUTSIDE.value)
+"""Stands for the row outside of containers in `Totals.by_cell`; no group has this key."""
+
+
 class Totals:
     """Sums by part, row and column, and energy over time. A column without data is absent."""
 
@@ -46,7 +60,7 @@ class Totals:
         self,
         cells: int,
         *,
-        apportioned: bool = False,
+        charged: Quantity = Quantity.ALLOCATED,
         intensity: Sequence[float] | None = None,
         by_cell: Iterable[Quantity] = (),
     ) -> None:
@@ -55,8 +69,8 @@ class Totals:
         self.intensity = intensity
         self._kept = frozenset(by_cell)
         self.by_cell: dict[Key, dict[Quantity, array[float]]] = {}
-        self.apportioned = apportioned
-        """Whether the hours of GPUs are divided among their holders."""
+        self.charged = charged
+        """The hours of GPUs that are charged."""
         self.bars = min(cells, MAX_BARS)
         self.amounts: dict[Part, dict[Key, dict[Quantity, float]]] = {part: {} for part in Part}
         self.by_model: dict[Part, dict[Key, dict[str, float]]] = {part: {} for part in Part}
@@ -79,8 +93,8 @@ class Totals:
                 models[model] = models.get(model, 0.0) + amount
             if query.column is Quantity.ENERGY:
                 self._add_energy(query.part, key, chunk, series)
-            if query.part is Part.GROUP and query.column in self._kept:
-                self._keep(query.column, key, chunk, series)
+            if query.part in (Part.GROUP, Part.OUTSIDE) and query.column in self._kept:
+                self._keep(query.column, key if query.part is Part.GROUP else OUTSIDE, chunk, series)
 
     def bar_of(self, cell: int) -> int:
         """The bar that a cell belongs to."""
@@ -135,8 +149,8 @@ class Gatherer:
         intensity: Sequence[float] | None = None,
     ) -> Totals:
         """Run all queries. Raises PrometheusError if one fails, or if there are no data in the whole span."""
-        kept = FITTED if grouping.name == SERVED else ()
-        totals = Totals(span.cells, apportioned=charged is Quantity.SHARED, intensity=intensity, by_cell=kept)
+        kept = {*(FITTED if grouping.name == SERVED else ()), *(FOR_LARGER if charged is Quantity.LARGER else ())}
+        totals = Totals(span.cells, charged=charged, intensity=intensity, by_cell=kept)
 
         def needed(step: Step) -> Iterable[Query]:
             return queries(grouping, step, charged, by_model=by_model)

@@ -41,7 +41,8 @@ def to_html(report: Report) -> str:
 
 def _tiles(report: Report) -> Iterator[str]:
     """The totals of a bill: costs, energy, GPU-hours and emissions."""
-    charged = f"{'apportioned' if report.prices.hours == 'share' else report.prices.hours}_gpu_hours"
+    words = {"share": "apportioned", "entitlement": "entitled"}
+    charged = f"{words.get(report.prices.hours, report.prices.hours)}_gpu_hours"
     keys = ("cost", "energy_cost", "gpu_hours_cost", "energy_kwh", charged, "carbon_kg")
     shown = {column.key: column for column in columns(report)}
     yield '<div class="tiles">'

@@ -178,6 +178,13 @@ def apportioned(holders: Expression, all_holders: Expression, group: tuple[str, 
     return by_gpu.op("*", observed_seconds(step_ms), UUID)
 
 
+def entitled(entitlements: Expression, group: tuple[str, ...], step_ms: int) -> Expression:
+    """GPU-seconds that owners asked for, by GPU: entitlements to a MIG instance are parts of its GPU already."""
+    gpu_uuid = _parts_of_gpus(f"{step_ms}ms").op("^", 0)
+    by_gpu = entitlements.op("*", gpu_uuid, UUID, copy=("gpu_uuid",)).sum_by("gpu_uuid", *group)
+    return by_gpu.relabelled("uuid", "$1", "gpu_uuid", "(.+)")
+
+
 def _parts_of_gpus(window: str) -> Expression:
     """The part of its GPU that each device is: 1 for a GPU, and for a MIG instance its part of the slices."""
 

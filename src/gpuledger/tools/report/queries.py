@@ -47,6 +47,10 @@ ALLOCATIONS = Gauge(
 CONTAINER_ALLOCATIONS = Gauge(
     series(metrics.gpu_pod_allocation_info, metrics.gpu_container_allocation_info), ALLOCATION
 )
+ENTITLEMENTS = Gauge(
+    series(metrics.gpu_entitlement_compute_ratio),
+    ("uuid", "namespace", "pod", "container", "container_id", "batch_job", "source"),
+)
 OWN_ALLOCATIONS = {"containers": CONTAINER_ALLOCATIONS, "processes": JOB_ALLOCATIONS, "gpus": ALLOCATIONS}
 """The allocations that can be in a group, by what is grouped."""
 
@@ -62,12 +66,21 @@ class Quantity(Enum):
     OBSERVED = "observed seconds"
     SHARED = "apportioned seconds"
     """Seconds of GPUs that are divided among their holders."""
+    ENTITLED = "entitled seconds"
+    """Parts of GPUs that owners asked for, times seconds."""
+    LARGER = "entitled or busy seconds"
+    """The larger of both, in each cell."""
     PARKED = "parked joules"
     WORK = "joules above parked power"
     """Energy minus parked energy, of groups with tokens."""
     PROMPT = "prompt tokens"
     OUTPUT = "output tokens"
     CARBON = "joules x grams per kWh"
+
+
+OF_ALL_GPUS = (Quantity.SHARED, Quantity.ENTITLED, Quantity.LARGER)
+"""Charged hours whose rows add up to the hours of all GPUs."""
+FOR_LARGER = (Quantity.ENTITLED, Quantity.BUSY)
 
 
 class Part(Enum):
@@ -242,13 +255,13 @@ def queries(
     grouping: Grouping, step: Step, charged: Quantity = Quantity.ALLOCATED, *, by_model: bool = False
 ) -> Iterator[Query]:
     """All queries of a report; those of the charged hours by GPU model if each model has its own price."""
-    whole = Quantity.OBSERVED if charged is Quantity.SHARED else charged
-    for query in _queries(grouping, step, apportioned=charged is Quantity.SHARED):
+    whole = Quantity.OBSERVED if charged in OF_ALL_GPUS else charged
+    for query in _queries(grouping, step, charged):
         is_charged = query.column is (whole if query.part is Part.WHOLE else charged)
         yield _with_models(query, step) if by_model and is_charged else query
 
 
-def _queries(grouping: Grouping, step: Step, *, apportioned: bool) -> Iterator[Query]:
+def _queries(grouping: Grouping, step: Step, charged: Quantity) -> Iterator[Query]:
     for column, part, rows, counter in _counters(grouping):
         for vector in counter.increases(step.text, step.gap):
             yield _sum(column, part, rows, vector, step)
@@ -266,8 +279,8 @@ def _queries(grouping: Grouping, step: Step, *, apportioned: bool) -> Iterator[Q
     yield Query(Quantity.OBSERVED, Part.WHOLE, WHOLE, promql.observed_seconds(step.milliseconds))
     for part, rows, gauge in _memory(grouping):
         yield _sum(Quantity.MEMORY, part, rows, promql.integral(gauge, step.milliseconds), step)
-    if apportioned:
-        yield from _apportioned(grouping, step)
+    if charged in OF_ALL_GPUS:
+        yield from (_apportioned if charged is Quantity.SHARED else _entitled)(grouping, step)
 
 
 def _counters(grouping: Grouping) -> Iterator[tuple[Quantity, Part, Grouping, Counter]]:
@@ -313,6 +326,22 @@ def _memory(grouping: Grouping) -> Iterator[tuple[Part, Grouping, Gauge]]:
     yield Part.GROUP, grouping, own[grouping.of]
     if grouping.of == "containers":
         yield Part.OUTSIDE, WHOLE, promql.outside(PROCESS_MEMORY)
+
+
+def _entitled(grouping: Grouping, step: Step) -> Iterator[Query]:
+    """What owners asked for, as seconds of whole GPUs."""
+    of_jobs = replace(ENTITLEMENTS, series=ENTITLEMENTS.series.where("batch_job", "!=", ""))
+    of_containers = replace(ENTITLEMENTS, series=ENTITLEMENTS.series.where("batch_job", "=", ""))
+    own = {"containers": of_containers, "processes": of_jobs, "gpus": ENTITLEMENTS}
+    seconds = promql.integral(own[grouping.of], step.milliseconds)
+    if "batch_account" in grouping.by:
+        seconds = Join(JOB_ALLOCATIONS.series, ("batch_job",), ("batch_account",)).apply(seconds, step.text)
+    elif grouping.allocation_join:
+        seconds = grouping.allocation_join.apply(seconds, step.text)
+    yield Query(Quantity.ENTITLED, Part.GROUP, grouping, promql.entitled(seconds, grouping.by, step.milliseconds))
+    if grouping.of == "containers":
+        outside = promql.entitled(promql.integral(of_jobs, step.milliseconds), (), step.milliseconds)
+        yield Query(Quantity.ENTITLED, Part.OUTSIDE, WHOLE, outside)
 
 
 def _apportioned(grouping: Grouping, step: Step) -> Iterator[Query]:

@@ -19,6 +19,8 @@ GPU_HOURS = {
     "resident": Quantity.RESIDENT,
     "busy": Quantity.BUSY,
     "share": Quantity.SHARED,
+    "entitlement": Quantity.ENTITLED,
+    "larger": Quantity.LARGER,
 }
 
 

@@ -8,8 +8,8 @@ from enum import Enum
 
 from gpuledger.integrations.tokens.phases import Window, fit
 from gpuledger.model import PhaseEnergy
-from gpuledger.tools.report.gather import FITTED, Key, Totals
-from gpuledger.tools.report.queries import SERVED, Grouping, Part, Quantity
+from gpuledger.tools.report.gather import FITTED, OUTSIDE, Key, Totals
+from gpuledger.tools.report.queries import FOR_LARGER, OF_ALL_GPUS, SERVED, Grouping, Part, Quantity
 
 UNRECORDED = "unrecorded"
 """The reason for energy that is in the GPUs' counters but in no book: an exporter was down and had no journal, or does
@@ -33,6 +33,8 @@ class Kind(Enum):
     OUTSIDE = "outside of containers"
     IDLE = "idle"
     UNATTRIBUTED = "unattributed"
+    DIFFERENCE = "difference"
+    """Hours of GPUs minus the charged hours, if owners are charged for what they asked for."""
     TOTAL = "total"
 
 
@@ -81,6 +83,7 @@ def create_rows(
     rows = [*top_groups, *_merged(rest, Kind.REST), *_merged(unmapped, Kind.UNMAPPED), *unknown]
     if outside := _whole(totals, Part.OUTSIDE):  # a waiting process holds memory but may have no energy
         hours = totals.by_model[Part.OUTSIDE].get((), {})
+        outside |= _larger(totals, OUTSIDE)
         rows.append(ReportRow(Kind.OUTSIDE, amounts=outside, bars=_bars(totals, Part.OUTSIDE), by_model=hours))
     total = _total(totals)
     has_energy = Part.WHOLE in totals.energy_by_cell
@@ -99,6 +102,8 @@ def create_rows(
         unattributed[Quantity.MEMORY] = max(0.0, memory - _sum_of(rows, Quantity.MEMORY))
     bars = _sum(_bars(totals, Part.UNATTRIBUTED), _to_bars(totals, [max(0.0, joules) for joules in unrecorded]))
     rows.append(ReportRow(Kind.UNATTRIBUTED, amounts=unattributed, bars=bars))
+    if totals.charged in (Quantity.ENTITLED, Quantity.LARGER) and totals.charged in total.amounts:
+        rows.append(_difference(totals.charged, rows, total))
     summed = (Quantity.ENERGY, Quantity.CARBON) if totals.intensity is not None else (Quantity.ENERGY,)
     if has_energy:
         total = replace(total, amounts={**total.amounts, **{column: _sum_of(rows, column) for column in summed}})
@@ -167,8 +172,8 @@ def _with_models(own: list[ReportRow], weights: Sequence[float], rest: Sequence[
 
 def _total(totals: Totals) -> ReportRow:
     amounts = _whole(totals, Part.WHOLE)
-    if totals.apportioned and Quantity.OBSERVED in amounts:
-        amounts[Quantity.SHARED] = amounts[Quantity.OBSERVED]
+    if totals.charged in OF_ALL_GPUS and Quantity.OBSERVED in amounts:
+        amounts[totals.charged] = amounts[Quantity.OBSERVED]
     return ReportRow(Kind.TOTAL, amounts=amounts, by_model=totals.by_model[Part.WHOLE].get((), {}))
 
 
@@ -191,6 +196,25 @@ def _idle(totals: Totals, rows: Sequence[ReportRow], total: ReportRow) -> Report
     return ReportRow(Kind.IDLE, amounts=amounts, bars=_bars(totals, Part.IDLE), by_model=by_model)
 
 
+def _difference(charged: Quantity, rows: Sequence[ReportRow], total: ReportRow) -> ReportRow:
+    """Hours of GPUs that nothing was charged for; negative if more was charged than there is."""
+    by_model = {
+        model: seconds - sum([row.by_model.get(model, 0.0) for row in rows])
+        for model, seconds in total.by_model.items()
+    }
+    return ReportRow(
+        Kind.DIFFERENCE, amounts={charged: total.amounts[charged] - _sum_of(rows, charged)}, by_model=by_model
+    )
+
+
+def _larger(totals: Totals, key: Key) -> dict[Quantity, float]:
+    """The larger of entitled and busy time in each cell, if that is charged."""
+    cells = [cells for column in FOR_LARGER if (cells := totals.by_cell.get(key, {}).get(column))]
+    if totals.charged is not Quantity.LARGER or not cells:
+        return {}
+    return {Quantity.LARGER: sum(map(max, zip(*cells, strict=True)))}
+
+
 def _unrecorded(totals: Totals, grouping: Grouping) -> list[float]:
     """By cell: the GPUs' energy minus all booked energy. Negative if energy was booked in a later cell."""
     groups = Part.ALL_GROUPS if grouping.join else Part.GROUP
@@ -204,8 +228,8 @@ def _unrecorded(totals: Totals, grouping: Grouping) -> list[float]:
 def _groups(totals: Totals, grouping: Grouping) -> tuple[list[ReportRow], list[ReportRow]]:
     """The rows of groups, and at most one row for owners whose group is unknown."""
     named, unknown, unknown_hours = [], dict[Quantity, float](), dict[str, float]()
-    for key, amounts in totals.amounts[Part.GROUP].items():
-        hours = totals.by_model[Part.GROUP].get(key, {})
+    for key, found in totals.amounts[Part.GROUP].items():
+        hours, amounts = totals.by_model[Part.GROUP].get(key, {}), {**found, **_larger(totals, key)}
         if grouping.join and not any(key):
             unknown, unknown_hours = dict(amounts), hours
         else:

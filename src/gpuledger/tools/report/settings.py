@@ -101,7 +101,8 @@ class ReportSettings(PrometheusSettings):
         "Price per GPU-hour of a model, such as 'NVIDIA H200=2.50'. Can be repeated.", model_price, "MODEL=AMOUNT",
         many=True)
     gpu_hours: str = _prices("gpu-hours", "allocated",
-        f"GPU-hours to charge: {', '.join(GPU_HOURS)} (shared GPUs are apportioned).", parsers.OneOf(*GPU_HOURS),
+        f"GPU-hours to charge: {', '.join(GPU_HOURS)} (of entitlement and busy). share apportions shared GPUs.",
+        parsers.OneOf(*GPU_HOURS),
         "KIND")
     idle: str = _prices("idle", "row",
         f"Idle and unattributed energy: {', '.join(IDLE)} (rows of their own, or spread over all "
@@ -197,6 +198,13 @@ class ReportSettings(PrometheusSettings):
             carbon_query=self.carbon_query,
             embodied=embodied,
         )
+
+    def check_hours(self) -> None:
+        """Check the hours to charge. Raises ConfigError."""
+        if self.gpu_hours in ("entitlement", "larger") and not find_grouping(self.by).has_allocations:
+            raise ConfigError(f"--gpu-hours {self.gpu_hours}: allocations have no {self.by}", "use --by job or account")
+        if self.gpu_hours == "larger" and self.price_model:
+            raise ConfigError("--gpu-hours larger has no hours by model", "use --price-gpu-hour")
 
     def check_focus(self) -> None:
         """Check the settings of `--format focus`. Raises ConfigError."""
