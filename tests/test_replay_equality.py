@@ -60,9 +60,9 @@ def digest(tick: Tick) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON: records as the values of their fields."""
+    """A value as JSON: records as the values of their fields. No recording has containers inside others."""
     if is_dataclass(value):
-        return [plain(getattr(value, field.name)) for field in fields(value)]
+        return [plain(getattr(value, field.name)) for field in fields(value) if field.name != "outer"]
     if isinstance(value, Mapping):
         return sorted((str(key), plain(item)) for key, item in value.items())
     if isinstance(value, (tuple, list)):

@@ -175,13 +175,18 @@ def test_clients_of_mps_share_their_servers_work() -> None:
     ("owner", "allocations"),
     [
         (DOCKER, {"allocations": (to_docker(),)}),
+        (replace(OTHER, outer=DOCKER), {"allocations": (to_docker(),)}),
+        (replace(JOB, outer=POD), {"holders": (running(),)}),
         (JOB, {"allocations": (Allocation(GPU, Owner(job="211", account="phys")),)}),
         (replace(POD, container=""), {}),
         (Owner(container_id="c1", pod_uid="u1", reason="pod has no name yet"), {"holders": (running(),)}),
     ],
 )
 def test_containers_and_jobs_are_owners_too(owner: Owner, allocations: dict[str, Any]) -> None:
-    """A container by its id, a job by its number, a pod's container without a name by its pod or the pod's uid."""
+    """A container by its id, a job by its number, a pod's container without a name by its pod or the pod's uid.
+
+    A pod in a node of kind, or a job in a pod, by the container around it.
+    """
     node = Node()
 
     assert node.one(7, owners={7: owner}, allocations=allocations, work={7: 50}, utilization_pct=50).state == "busy"

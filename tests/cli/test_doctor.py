@@ -311,14 +311,28 @@ def test_a_container_without_a_name(tmp_path: Path) -> None:
     assert "gpuledger explain PID" in only(faults)[3]
 
 
-def put_proc(root: Path) -> Path:
-    """A /proc in which this process is in a container of Docker."""
+def test_a_node_of_minikube(tmp_path: Path) -> None:
+    """A process on a GPU in a pod of minikube, which is a container of Docker: the flag makes the pod the owner."""
+    inside = f"/kubepods.slice/kubepods-pod{C[:32]}.slice/docker-{C[::-1]}.scope"
+    flags = [f"--path.procfs={put_proc(tmp_path / 'proc', inside)}"]
+    (tmp_path / "proc" / str(os.getpid()) / "root").mkdir()
+
+    _, by_default = examined(healthy(), tmp_path, *flags)
+    _, inner = examined(healthy(), tmp_path, *flags, "--owners.nested=inner")
+
+    assert by_default["nested"][1] == f"container {C[:12]} is a node of Kubernetes: it owns the processes of its pods"
+    assert "--owners.nested=inner" in by_default["nested"][2]
+    assert only(inner)[:3] == ("owners", "warning", "1 process: pod has no name yet")
+
+
+def put_proc(root: Path, inside: str = "") -> Path:
+    """A /proc in which this process is in a container of Docker, or `inside` it."""
     for pid in (1, os.getpid()):
         place = root / str(pid)
         place.mkdir(parents=True)
         (place / "stat").write_text(f"{pid} (train.py) S {' '.join(['0'] * 18)} 500 0 0\n")
         (place / "status").write_text("Name:\ttrain.py\nUid:\t0\t0\t0\t0\n")
-        (place / "cgroup").write_text(f"0::/system.slice/docker-{C}.scope\n" if pid > 1 else "0::/init.scope\n")
+        (place / "cgroup").write_text(f"0::/system.slice/docker-{C}.scope{inside}\n" if pid > 1 else "0::/init.scope\n")
         (place / "cmdline").write_text("train.py\0--password\0on-the-command-line\0")
         (place / "environ").write_text("NVIDIA_VISIBLE_DEVICES=all\0KEY=in-the-environment\0")
     (root / "stat").write_text("btime 1700000000\n")

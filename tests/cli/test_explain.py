@@ -117,6 +117,37 @@ def test_process_in_a_container(env: dict[str, str], tmp_path: Path, docker: Fak
     assert docker.count("/events") == 0
 
 
+def test_container_inside_another(env: dict[str, str], tmp_path: Path, docker: FakeDocker) -> None:
+    """With --owners.nested=inner the innermost container is the owner, and the one around it is shown."""
+    inside = "7" * 64
+    root = put_process(tmp_path / "proc", f"0::/system.slice/docker-{C}.scope/docker/{inside}\n")
+    flags = [f"--path.procfs={root}", NOBODY, f"--docker.host={docker.path}"]
+
+    by_default = gpuledger("explain", str(PID), *flags, env=env)
+    done = gpuledger("explain", str(PID), *flags, "--owners.nested=inner", env=env)
+    said = json.loads(gpuledger("explain", str(PID), "--json", *flags, "--owners.nested=inner", env=env).stdout)
+
+    assert steps(by_default.stdout)["6"] == "ollama"
+    assert steps(done.stdout)["6"] == inside[:12]
+    assert "   outer          ollama\n" in done.stdout
+    assert (said["cgroup"]["container_id"], said["cgroup"]["outer"]) == (inside, [C])
+    assert said["owner"]["outer"]["container"] == "ollama"
+
+
+def test_cgroup_of_a_container_inside_another(tmp_path: Path) -> None:
+    """`--cgroup FILE` shows the outermost container, or the innermost with the ids around it."""
+    file = tmp_path / "cgroup"
+    file.write_text(f"0::/docker/{'5' * 64}/docker/{'6' * 64}/docker/{C}\n")
+
+    outer, inner = (
+        json.loads(gpuledger("explain", "--cgroup", str(file), "--json", f"--owners.nested={level}").stdout)
+        for level in ("outer", "inner")
+    )
+
+    assert (outer["container_id"], outer["outer"]) == ("5" * 64, [])
+    assert (inner["container_id"], inner["outer"]) == (C, ["5" * 64, "6" * 64])
+
+
 def test_an_unknown_container(env: dict[str, str], tmp_path: Path, docker: FakeDocker) -> None:
     """A provider without the container and a provider that is down are told apart; what is missing is shown."""
     root = put_process(tmp_path / "proc", f"0::/system.slice/docker-{'0' * 64}.scope\n")

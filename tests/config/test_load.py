@@ -69,6 +69,7 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "tokens.interval": ("2s", "3s", "1m"),
     "tokens.timeout": ("1s", "3s", "500ms"),
     "energy.method": ("sm_time", "fingerprint", "sm_time"),
+    "owners.nested": ("inner", "outer", "inner"),
     "web.metrics": ("false", "off", "no"),
     "web.openmetrics-created": ("true", "on", "yes"),
     "otlp.endpoint": ("http://a:1", "https://b/x", "http://c"),

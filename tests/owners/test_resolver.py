@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from gpuledger.model import OUTSIDE, Owner
+from gpuledger.owners.kernel.cgroup import parse
 from gpuledger.owners.names import Container, KubeletAllocation, Names, Pod
-from gpuledger.owners.resolver import GONE, NO_NAME, NO_POD, Resolver
+from gpuledger.owners.resolver import GONE, NO_NAME, NO_POD, UNCONFIRMED, Resolver
 from tests.owners.kernel.processes import DOCKER, GPU, IDLE, KUBE, UID, C, Source, facts, tick_of
 
 
@@ -171,3 +173,76 @@ def test_conflicts_are_counted_once() -> None:
     entitled = replace(source.names, allocations=(_allocation("llama-0", GPU.uuid),))
     source.names = entitled
     assert resolver.resolve(tick).owners.conflicts == 1
+
+
+NODE = "560e" * 16
+IN_KIND = (
+    f"0::/system.slice/docker-{NODE}.scope/kubelet.slice/kubelet-kubepods.slice/"
+    f"kubelet-kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{C}.scope\n"
+)
+KIND = Container(NODE, "kind-worker", "kindest/node:v1.33.1")
+ROOTLESS = f"0::/user.slice/user-7.slice/user@7.service/user.slice/libpod-{NODE}.scope/container/docker/{C}\n"
+
+
+def nested(cgroup: str, *sources: Source) -> Owner:
+    """The owner of one process with --owners.nested=inner."""
+    resolver = Resolver(sources, parse_cgroup=partial(parse, nested=True))
+    return resolver.resolve(tick_of(facts(cgroup))).owners.by_pid[7]
+
+
+def test_pod_in_a_node_of_kind() -> None:
+    """By default the node is the owner; with the flag the pod is, also without a name, and the node is around it."""
+    docker = Source(containers={NODE: KIND})
+    runtime = Source(containers={C: Container(C, "main", "vllm:1", "ml", "llama-0", UID)})
+
+    assert owner_of(IN_KIND, docker, runtime).display_name == "kind-worker"
+    unnamed, named = nested(IN_KIND, docker), nested(IN_KIND, docker, runtime)
+    assert (unnamed.display_name, unnamed.reason) == (f"pod {UID}/{C[:12]}", NO_POD)
+    assert named.display_name == "ml/llama-0/main"
+    for owner in (unnamed, named):
+        assert owner.outer is not None
+        assert (owner.outer.display_name, owner.outer.image) == ("kind-worker", KIND.image)
+
+
+def test_job_in_a_pod() -> None:
+    """The job is the owner, and the pod of its slurmd is around it."""
+    owner = nested(
+        f"{KUBE.strip()}/system.slice/slurmstepd.scope/job_12/step_0/user/task_0\n",
+        Source(containers={C: Container(C, "slurmd", "slurmd:1", "slurm", "worker-0", UID)}),
+    )
+
+    assert (owner.job, owner.step, owner.container_id, owner.pod, owner.reason) == ("slurm/12", "0", "", "", "")
+    assert owner.outer is not None
+    assert owner.outer.display_name == "slurm/worker-0/slurmd"
+
+
+def test_three_levels() -> None:
+    """The outermost container is shown, which is the owner by default."""
+    owner = nested(f"0::/docker/{NODE}/docker/{'7' * 64}/docker/{C}\n", Source(containers={NODE: KIND}))
+
+    assert owner.container_id == C
+    assert owner.outer is not None
+    assert (owner.outer.container, owner.outer.outer) == ("kind-worker", None)
+
+
+def test_container_in_another_pod() -> None:
+    """A process that names the container of another pod in its cgroup belongs to the outer container."""
+    docker = Source(containers={NODE: KIND})
+    other = Source(containers={C: Container(C, "main", "vllm:1", "ml", "llama-0", "another-uid")})
+    static = Source(
+        containers={C: Container(C, "main", "vllm:1", "ml", "llama-0", "another-uid")},
+        pods={u: Pod("another-uid", "ml", "llama-0", other_uids=(UID,)) for u in (UID, "another-uid")},
+    )
+
+    assert nested(IN_KIND, docker, other).display_name == "kind-worker"
+    assert nested(IN_KIND, docker, static).display_name == "ml/llama-0/main"
+
+
+def test_container_in_one_of_a_user() -> None:
+    """A container that no daemon of the user lists is not known; the one around it is, if a daemon lists that."""
+    daemon = Source(containers={NODE: KIND}, uid=7)
+    both = Source(containers={NODE: KIND, C: Container(C, "inner")}, uid=7)
+
+    assert nested(ROOTLESS, daemon).display_name == "7/kind-worker"
+    assert nested(ROOTLESS, both).display_name == "7/inner"
+    assert nested(ROOTLESS, Source(containers={C: Container(C, "of root")})).reason == UNCONFIRMED

@@ -23,7 +23,7 @@ def _of(hint: Any) -> st.SearchStrategy[Any]:
     if inner:
         return st.none() | _of(inner[0])
     if hasattr(hint, "__dataclass_fields__"):
-        return records(hint)
+        return st.deferred(lambda: records(hint))  # an owner may have an outer owner
     return {
         bool: st.booleans(),
         int: WHOLE,

@@ -263,6 +263,7 @@ def test_a_file_that_cannot_be_read_is_named(path: str, reason: str, tmp_path: P
 
 
 ROW = json.loads(Encoder().line(TICKS[0]))
+DEEP = json.loads('{"outer":' * 400 + "{}" + "}" * 400)
 NO_RECORDING = "not a gpuledger recording; make one with `gpuledger record FILE`"
 
 
@@ -289,6 +290,7 @@ NO_RECORDING = "not a gpuledger recording; make one with `gpuledger record FILE`
         (pack("{"), "line 2: not JSON; record it again"),
         (pack("[]"), "line 2: the line is not an object; record it again"),
         (pack("[" * 100_000), "line 2: nested too deeply; record it again"),
+        (pack({**ROW, "owners": [DEEP]}), "line 2: nested too deeply; record it again"),
         (pack(ROW, ROW), "line 3: not later than the line before; record it again"),
         (pack({**ROW, "t": -5}), "line 2: not later than the line before; record it again"),
         (pack({**ROW, "t": "now"}), "line 2: t is not of type int; record it again"),

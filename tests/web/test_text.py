@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from unittest.mock import patch
@@ -13,8 +14,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from gpuledger.catalog import CATALOG, Family, Type, kinds
-from gpuledger.model import Account, Tick
+from gpuledger.model import Account, ContainerUse, Owner, Tick
 from gpuledger.web import text
+from gpuledger.web.json import tick_json
 from gpuledger.web.negotiate import Format
 from gpuledger.web.text import LONGEST_VALUE, LabelBlocks, Renderer, escape
 from tests.builders import H200, booked_tick, process_use
@@ -39,6 +41,26 @@ def samples(body: str, fmt: Format) -> dict[tuple[str, tuple[tuple[str, str], ..
             assert key not in found, key
             found[key] = sample.value
     return found
+
+
+@pytest.mark.parametrize("fmt", Format)
+def test_the_container_around_an_owner_is_a_label(fmt: Format) -> None:
+    """A pod inside a container, and a job inside a pod, have the label; all others lack it, in every format."""
+    node, slurmd = Owner(container="kind-worker"), Owner(namespace="slurm", pod="w-0", container="slurmd")
+    pod = Owner(container="main", container_id="c1", namespace="ml", pod="a", runtime="containerd", outer=node)
+    owners = [pod, Owner(job="slurm/12", outer=slurmd), Owner(container="web", container_id="c2", runtime="docker")]
+    uses = [process_use(pid, owner=owner) for pid, owner in enumerate(owners, 7)]
+    containers = tuple(ContainerUse(use.device, use.owner, 1, None, None) for use in uses if use.owner.container_id)
+    tick = replace(booked_tick(*uses), containers=containers)
+
+    around: dict[str, list[str]] = {"gpu_process_info": [], "gpu_owner_info": []}
+    for name, labels in samples(render(tick, fmt), fmt):
+        if name in around:
+            around[name].append(dict(labels).get("outer_container", "-"))
+    shown = json.loads(tick_json(tick))["metrics"]
+    of_json = [one["labels"].get("outer_container", "-") for one in shown["gpu_process_info"]["series"]]
+    assert around["gpu_process_info"] == of_json == ["kind-worker", "slurm/w-0/slurmd", "-"]
+    assert around["gpu_owner_info"] == ["kind-worker", "-"]
 
 
 @pytest.mark.parametrize("fmt", Format)

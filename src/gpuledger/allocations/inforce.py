@@ -93,7 +93,10 @@ class Allocations:
                 self._slices.setdefault(device.parent_uuid, Counter())[device.uuid] = _slices(device)
 
     def of(self, device: Device, owner: Owner) -> AllocationKey | None:
-        """The allocation that a process belongs to: of its MIG instance or else of the GPU; of its pod first."""
+        """The allocation that a process belongs to: of its MIG instance or else of the GPU; of its pod first.
+
+        A GPU that is allocated to a node of kind belongs to the pods inside it.
+        """
         for uuid in dict.fromkeys((device.uuid, device.gpu_uuid)):
             if not owner.container or not owner.pod:  # not named yet
                 names = (owner.namespace, owner.pod) if owner.pod else (owner.pod_uid,)
@@ -107,7 +110,7 @@ class Allocations:
             ):
                 if key[-1] and key in self.by_key:
                     return key
-        return None
+        return self.of(device, owner.outer) if owner.outer is not None else None
 
     def entitlement(self, key: AllocationKey) -> Entitlement | None:
         """What the owner asked for; None if the whole device was given to several owners, with no word of parts."""

@@ -52,6 +52,7 @@ class Family:
     value: Callable[[Any], Value | None] | None = None
     series: Callable[[Any], Series] | None = None
     labels: tuple[str, ...] = ()
+    """The additional labels; a series may lack the last ones."""
     unit: str = ""
     needs: str = ""
     """The field of a tick without which the family is empty, so that a disabled feature costs nothing."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
-from gpuledger.catalog.family import C, Family, G, I, Kind, Series, at, divided, flag, info, named
+from gpuledger.catalog.family import C, Family, G, I, Kind, Series, at, divided, flag, named
 from gpuledger.catalog.gpu import GPM, GRAPHICS, LEDGER, LISTS, MEMORY, OWNED
 from gpuledger.catalog.kinds import (
     ACCESS,
@@ -17,7 +17,7 @@ from gpuledger.catalog.kinds import (
     POD_ALLOCATION,
     PROCESS,
 )
-from gpuledger.model import ActivityPart, ContainerUse, ProcessUse
+from gpuledger.model import ActivityPart, ContainerUse, Owner, ProcessUse
 
 SAMPLES = "nvmlDeviceGetProcessesUtilizationInfo, or nvmlDeviceGetProcessUtilization on older drivers"
 RUNTIME = "Docker, Podman, CRI or the Kubernetes API"
@@ -34,7 +34,15 @@ def _about(use: ProcessUse) -> Series:
     uid = "" if use.facts is None or use.facts.uid is None else str(use.facts.uid)
     owner = use.owner
     values = (use.resident.kind, uid, owner.user, owner.unit, owner.job, owner.step, owner.task, owner.account)
-    return ((values, 1),)
+    return (((*values, *_outer(owner)), 1),)
+
+
+def _properties(owner: Owner) -> Series:
+    return (((owner.runtime, owner.image, owner.workload_kind, owner.workload_name, *_outer(owner)), 1),)
+
+
+def _outer(owner: Owner) -> tuple[str, ...]:
+    return () if owner.outer is None else (owner.outer.display_name,)
 
 
 def _memory(use: ContainerUse) -> Series:
@@ -71,7 +79,7 @@ PROCESSES: tuple[Family, ...] = (
            "Type of GPU use, user, and systemd unit or batch job of the process.",
            f"{LISTS}; /proc/PID/status",
            series=_about, labels=("kind", "uid", "user", "unit", "batch_job", "batch_step", "batch_task",
-                                  "batch_account")),
+                                  "batch_account", "outer_container")),
     Family("gpu_process_active", G, PROCESS,
            "1 while the process is on the GPU, 0 after it has left; absent while the driver lists no processes.",
            LISTS, flag("active")),
@@ -152,8 +160,8 @@ CONTAINERS: tuple[Family, ...] = (
            "Time in which processes of the container used the compute engine, including exited ones.",
            SAMPLES, at("busy_ns", 1e9), unit="seconds"),
     Family("gpu_owner_info", I, OWNER, "Properties of a container on a GPU; join on container_id.",
-           RUNTIME, series=info("runtime", "image", "workload_kind", "workload_name"),
-           labels=("runtime", "image", "workload_kind", "workload_name")),
+           RUNTIME, series=_properties,
+           labels=("runtime", "image", "workload_kind", "workload_name", "outer_container")),
     Family("gpu_owner_label_info", I, OWNER,
            "Pod labels selected by --kubernetes.pod-labels, and Compose labels of a container; one series per label.",
            RUNTIME, series=lambda owner: [(pair, 1) for pair in owner.labels], labels=("label", "value")),

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,13 +163,14 @@ def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:
     access = probe(root)
     announce(access, root)
     cgroups = CgroupTree(root)
+    parse_cgroup = partial(cgroups.parse, nested=settings.owners_nested == "inner")
     return Resolver(
         name_providers,
-        parse_cgroup=cgroups.parse,
+        parse_cgroup=parse_cgroup,
         slurm=SlurmNumbers(cgroups, root) if {"auto", "slurm"} & set(settings.environment) else None,
         access=access,
         search=Search(procfs, cgroups.parse),
-        running=RunningContainers(procfs, cgroups.parse),
+        running=RunningContainers(procfs, parse_cgroup),
         own=own_containers(root),
     )
 

@@ -23,6 +23,7 @@ from gpuledger.model import Driver, Tick
 from gpuledger.model.plaintext import escaped
 from gpuledger.model.problem import HANG_FIX
 from gpuledger.owners.kernel.access import probe
+from gpuledger.owners.kernel.cgroupfs import nodes_in_containers
 from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.tools.doctor import bundle, checks, preflight
@@ -144,6 +145,7 @@ def _read(settings: Config) -> tuple[list[Finding], Tick | None]:
         *findings,
         *checks.of_ticks(first, before, last, probe(root), settings),
         *checks.cgroups(Procfs(root).cgroup(1)),
+        *checks.nested(nodes_in_containers(root), last, settings.owners_nested),
         *checks.clock(last.time_ns, wall_ns, steady_ns, sample_us),
     ], last
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +55,15 @@ def run(arguments: argparse.Namespace, settings: Config) -> int:
     subjects = [arguments.pid, arguments.cgroup, arguments.device_id]
     if sum(subject is not None for subject in subjects) != 1:
         raise ConfigError("explain takes exactly one of PID, --cgroup FILE or --device-id ID")
+    nested = settings.owners_nested == "inner"
     if arguments.cgroup is not None:
-        return _show(cgroup.parse(_read(arguments.cgroup)).to_dict(), as_json=arguments.json)
+        return _show(cgroup.parse(_read(arguments.cgroup), nested=nested).to_dict(), as_json=arguments.json)
     if arguments.device_id is not None:
         return _show(devices.parse(arguments.device_id).to_dict(), as_json=arguments.json)
     if not arguments.pid.isascii() or not arguments.pid.isdecimal() or len(arguments.pid) > MAX_PID_DIGITS:
         raise ConfigError(f"{arguments.pid[:60]!r} is not a pid", "pass a number, or --cgroup FILE")
     logs.set_up("error", settings.log_format)
-    return _process(int(arguments.pid), settings, as_json=arguments.json)
+    return _process(int(arguments.pid), settings, nested=nested, as_json=arguments.json)
 
 
 def _read(name: str) -> str:
@@ -84,7 +86,7 @@ def _show(parsed: dict[str, object], *, as_json: bool) -> int:
     return 0
 
 
-def _process(pid: int, settings: Config, *, as_json: bool) -> int:
+def _process(pid: int, settings: Config, *, nested: bool, as_json: bool) -> int:
     root = Path(settings.path_procfs)
     procfs = Procfs(root)
     facts = procfs.look(pid, timeout_s=LOOKUP_S)
@@ -95,7 +97,8 @@ def _process(pid: int, settings: Config, *, as_json: bool) -> int:
     for provider in name_providers:
         provider.once()
     cgroups = CgroupTree(root)
-    resolver = Resolver(name_providers, parse_cgroup=cgroups.parse, slurm=SlurmNumbers(cgroups, root))
+    parse_cgroup = partial(cgroups.parse, nested=nested)
+    resolver = Resolver(name_providers, parse_cgroup=parse_cgroup, slurm=SlurmNumbers(cgroups, root))
     tick = _read_driver(settings)
     tick = replace(tick, facts=procfs.facts(tick.resident_pids()) | {pid: facts})
     ref, tick = resolver.explain(tick, pid)
@@ -187,6 +190,7 @@ def _knowledge(names: Names, owner: Owner) -> str:
 def _owner(owner: Owner, pod_certainty: str) -> Iterator[str]:
     yield f"6. its owner      {owner.display_name}"
     shown = {name: value for name, value in asdict(owner).items() if name not in ("reason", "labels", "pod_match")}
+    shown["outer"] = owner.outer and owner.outer.display_name
     for name, value in {**shown, "pod name": pod_certainty, "missing": owner.reason}.items():
         if value:
             yield f"   {name:14} {value}"

@@ -18,6 +18,7 @@ ENVIRONMENTS = ("auto", "docker", "podman", "containerd", "kubernetes", "slurm",
 SHOWN = ("all", "containers", "pods")
 PARKED = ("equal", "separate")
 METHODS = ("fingerprint", "sm_time")
+NESTED = ("outer", "inner")
 
 _web = in_group("web")
 _readings = in_group("readings")
@@ -119,6 +120,10 @@ class Config:
     cri_socket: str = _owners("cri.socket", "", "Socket of containerd or CRI-O; searched for if not set.", str, "PATH")
     pod_resources_socket: str = _owners("pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock",
         "Socket of the kubelet's pod-resources API.", parsers.path, "PATH", ("pod-resources-kubelet-socket",))
+    owners_nested: str = _owners("owners.nested", "outer",
+        "Owner of a process in a container inside another container: outer, or inner (the innermost container, pod or "
+        "job), which every process that can create cgroups in the outer one can choose.",
+        parsers.OneOf(*NESTED), "LEVEL")
     kubernetes_enabled: bool | None = _owners("kubernetes-enabled", None,
         "true adds kubernetes to the environment; false uses neither the kubelet nor the API server.", parsers.switch)
     kubernetes_resource_names: tuple[str, ...] = _owners("kubernetes.resource-names", (),

@@ -120,7 +120,8 @@ def holdings(tick: Tick, *, pod_uid: bool) -> list[Holding]:
     allocated = _allocated_labels(tick, by_device)
     for holding in result.values():
         uuid = holding.reading.device.uuid
-        claims = allocated.get(uuid, [])
+        outer = {holder_labels(use.owner.outer, pod_uid=False) for use in uses.get(uuid, []) if use.owner.outer}
+        claims = [labels for labels in allocated.get(uuid, []) if labels not in outer]
         for use in uses.get(uuid, []):
             holding.has_unnamed |= _is_unnamed(use.owner) and use.processes > 0
             holding.uses.setdefault(holder_labels(use.owner, pod_uid=pod_uid), []).append(use)
@@ -162,7 +163,9 @@ def _find_holder(holding: Holding, claims: Iterable[HolderLabels], *, unknown: b
 
 def _is_outside(owner: Owner | None) -> bool:
     """Whether a process is known to be in no container; an unknown process may belong to the holder."""
-    return owner is not None and (bool(owner.unit or owner.job) or owner.reason == OUTSIDE) and not owner.pod_uid
+    if owner is None or owner.pod_uid or owner.outer is not None:
+        return False
+    return bool(owner.unit or owner.job) or owner.reason == OUTSIDE
 
 
 def _is_unnamed(owner: Owner) -> bool:

@@ -87,6 +87,8 @@ class Owner:
     """Where the pod exposes its own metrics, by its annotations `prometheus.io/...`."""
     reason: str = ""
     """Why the owner is incomplete; OUTSIDE for a process of the host; empty if it is complete."""
+    outer: Owner | None = None
+    """The outermost container around the owner, with --owners.nested=inner."""
 
     @property
     def display_name(self) -> str:

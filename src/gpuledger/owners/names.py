@@ -171,6 +171,12 @@ class NamesIndex:
             best = replace(best, **{name: getattr(best, name) or getattr(other, name) for name in NAMES})
         return best
 
+    def is_in_pod(self, owner: Owner) -> bool:
+        """Whether a container is in the pod of its cgroup; a static pod has another uid there than in the API."""
+        container = self.container(owner.container_id)
+        uid, pod = container.pod_uid if container else "", self._pod(owner.pod_uid)
+        return not (uid and owner.pod_uid) or owner.pod_uid == uid or (pod is not None and pod.uid == uid)
+
     def _pod(self, uid: str) -> Pod | None:
         if not uid:
             return None

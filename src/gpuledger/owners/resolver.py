@@ -163,11 +163,25 @@ class Resolver:
         owner = self._owners.get(key)
         if owner is None:
             ref = self._parse_cgroup(facts.cgroup)
-            owner = self._resolve_owner(facts, ref)
+            owner = self._innermost_owner(facts, ref)
             if len(self._owners) >= MOST_OWNERS:
                 self._owners.clear()
             self._owners[key] = owner
         return owner
+
+    def _innermost_owner(self, facts: Facts, ref: CgroupRef) -> Owner:
+        """The owner of the innermost level that is known, with that of the outermost one.
+
+        A level is not known if no daemon of its user lists it, or if its container is in another pod.
+        """
+        owner = self._resolve_owner(facts, ref)
+        if ref.outer is None:
+            return owner
+        outer = self._innermost_owner(facts, ref.outer)
+        listed = replace(owner, pod_uid=ref.pod_uid or "")
+        if owner.reason == UNCONFIRMED or not self._names.is_in_pod(listed):
+            return outer
+        return replace(owner, outer=outer.outer or outer)
 
     def _resolve_owner(self, facts: Facts, ref: CgroupRef) -> Owner:
         if ref.candidate and self._names.container(ref.candidate) is not None:

@@ -90,7 +90,10 @@ def fields_of(data: Any, name: str) -> dict[str, Any]:
 
 def records(kind: type[T], data: Any, name: str, numbered: Numbered | None = None) -> tuple[T, ...]:
     """Records from a JSON list; errors as those of `record`."""
-    return tuple(record(kind, item, numbered) for item in _items(data, name))
+    try:
+        return tuple(record(kind, item, numbered) for item in _items(data, name))
+    except RecursionError:  # an owner may have an outer owner
+        raise ValueError("nested too deeply") from None
 
 
 def record(kind: type[T], data: Any, numbered: Numbered | None = None) -> T:

@@ -16,7 +16,7 @@ def tick_json(tick: Tick) -> bytes:
     for family, things in with_things(CATALOG, tick):
         names = (*family.of.labels, *family.labels)
         series = [
-            {"labels": dict(zip(names, (*values, *extra), strict=True)), "value": value}
+            {"labels": dict(zip(names, (*values, *extra), strict=False)), "value": value}
             for values, thing in things
             for extra, value in family.samples(thing)
         ]

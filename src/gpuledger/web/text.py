@@ -136,7 +136,7 @@ class FamilyRenderer:
             ])  # fmt: skip
         comma = "" if bare else ","
         return "".join([
-            f"{name}{{{block}{comma}{cached_pairs(labels, extra)}}} {v}\n"
+            f"{name}{{{block}{comma}{cached_pairs(labels[: len(extra)], extra)}}} {v}\n"
             for block, series in zip(blocks, values, strict=True)
             for extra, v in series
         ])  # fmt: skip

@@ -237,10 +237,13 @@ def test_unknown_values_are_absent_and_not_zero() -> None:
         ({}, ["train-a", "train-b"], NO_HOLDER, False),
         ({1: A}, ["train-a", "train-b"], NO_HOLDER, False),
         ({1: A, 2: replace(A, container="side", container_id="c" * 64)}, [], OF_A._replace(container=""), False),
+        ({1: replace(B, outer=A)}, ["train-a"], OF_B, True),
+        ({1: Owner(job="slurm/7", outer=A)}, ["train-a"], OF_A, True),
     ],
     ids=["a pod", "a pod and a host process", "two pods", "allocated", "allocated, and a process nobody knows",
          "allocated, and a host process", "and a service", "and a batch job", "and somebody in a pod",
-         "allocated to two", "one of two works", "two containers of a pod"],
+         "allocated to two", "one of two works", "two containers of a pod", "allocated to the container around it",
+         "and a batch job inside it"],
 )  # fmt: skip
 def test_the_holder_of_a_gpu(owners: dict[int, Owner], given: list[str], holder: HolderLabels, alone: bool) -> None:
     """The only pod with a process or an allocation, or none."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,15 @@ def test_a_container_runs_while_it_has_a_process(tmp_path: Path) -> None:
     running.among(frozenset({C}))
     running.wait(10)
     assert running.among(frozenset({C, B})) == {B}
+
+
+def test_a_container_around_another_is_running(tmp_path: Path) -> None:
+    """A container whose only processes are in a container inside it has not ended, nor has the inner one."""
+    proc = Proc(tmp_path)
+    proc.add(7, cgroup=f"{DOCKER.strip()}/docker/{B}\n")
+    running = RunningContainers(Procfs(tmp_path), partial(cgroup.parse, nested=True))
+
+    running.among(frozenset({C, B, "0" * 64}))
+    running.wait(10)
+
+    assert running.among(frozenset({C, B, "0" * 64})) == {C, B}

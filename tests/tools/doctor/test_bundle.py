@@ -20,7 +20,7 @@ C = "a42d519714d616e9411dbceec4b52808bd6b1ee53e6f6497a281d655357d8b71"
 NAMING = {
     "uuid", "parent_uuid", "serial", "container", "container_id", "namespace", "pod", "pod_uid", "image", "user",
     "workload_name", "process_name", "unit", "label", "value", "replica", "library", "batch_job", "batch_step",
-    "batch_task", "batch_account", "fabric_uuid", "server", "model_name",
+    "batch_task", "batch_account", "fabric_uuid", "server", "model_name", "outer_container",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuledger.config import load as config
-from gpuledger.model import Device, Driver, MemoryAccount, Owners, ProviderHealth, Reading, Tick
+from gpuledger.model import Device, Driver, MemoryAccount, Owner, Owners, ProviderHealth, Reading, Tick
 from gpuledger.model.problem import Problem
 from gpuledger.owners.kernel.access import Access
 from gpuledger.owners.resolver import GONE, NO_NAME
@@ -145,6 +145,21 @@ def test_effects_of_a_reported_cause_are_left_out() -> None:
     assert [finding.name for finding in checks.tick_problems(tick, ALL)] == ["gpu 0", "owners"]
     assert [finding.name for finding in checks.tick_problems(tick, replace(ALL, cgroup=False))] == ["gpu 0"]
     assert checks.tick_problems(tick, replace(ALL, host_pid_namespace=False)) == []
+
+
+def test_nodes_in_containers() -> None:
+    """A node of kind that owns GPU processes is a warning with the flag to set; with it, or without use, it is none."""
+    node = "560e" * 16
+    used = replace(WELL, owners=Owners(by_pid={7: Owner(container_id=node)}))
+
+    (fault,) = checks.nested({node: "kind"}, used, "outer")
+    findings = [*checks.nested({node: "minikube"}, WELL, "outer"), *checks.nested({node: ""}, used, "inner")]
+
+    assert (fault.level, "--owners.nested=inner" in fault.fix) == ("warning", True)
+    assert fault.text == "container 560e560e560e is a node of kind: it owns the processes of its pods"
+    assert [finding.level for finding in findings] == ["ok", "ok"]
+    assert "minikube: --owners.nested=inner would" in findings[0].text
+    assert checks.nested({}, used, "outer") == []
 
 
 def test_a_slow_start_is_reported() -> None:

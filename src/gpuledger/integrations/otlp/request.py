@@ -114,7 +114,7 @@ class _Names:
 
     def _attributes(self, texts: tuple[str, ...], models: dict[str, str]) -> Attributes:
         pairs: list[Attribute] = []
-        for number, (key, text) in enumerate(zip(self._keys, texts, strict=True)):
+        for number, (key, text) in enumerate(zip(self._keys, texts, strict=False)):
             if not text:
                 continue
             if number == self._container:

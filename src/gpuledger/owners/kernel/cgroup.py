@@ -5,8 +5,8 @@ a name by its shape, `UNDER` by its parent directory. No pattern starts at the r
 namespace the path lacks its first part (`/../../cri-containerd-….scope`).
 
 A user can name a cgroup like the container of another user. Two rules prevent that such a name counts: reading ends at
-the first container, because its processes choose the names below; and below a directory that a user owns (`Bounds`)
-only units and containers are read, as claims of that user.
+the first container, because its processes choose the names below, unless `nested` is set; and below a directory that a
+user owns (`Bounds`) only units and containers are read, as claims of that user.
 """
 
 from __future__ import annotations
@@ -67,15 +67,24 @@ class CgroupRef:
     task: str | None = None
     monitor: bool = False
     """Whether the process is a helper of a container (conmon, lxc.monitor, a mount), not the workload."""
+    outer: CgroupRef | None = None
+    """The container or pod around this container, pod or job, if `nested` is set."""
 
     @property
     def container_key(self) -> str | None:
         """The id of the container; with the user that could choose it, so that it is no other user's container."""
         return self.container_id if self.claimed_by is None else f"{self.claimed_by}/{self.container_id}"
 
+    def levels(self) -> Iterator[CgroupRef]:
+        """The container, pod or job, and those around it, innermost first."""
+        yield self
+        if self.outer is not None:
+            yield from self.outer.levels()
+
     def to_dict(self) -> dict[str, object]:
-        """As JSON: tuples become lists."""
-        return asdict(self) | {"job": None if self.job is None else list(self.job)}
+        """As JSON: tuples become lists, and `outer` the ids of all containers around this one, outermost first."""
+        outer = [level.container_id or level.pod_uid for level in self.levels()][:0:-1]
+        return asdict(self) | {"job": None if self.job is None else list(self.job), "outer": outer}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +107,17 @@ def bounds_by_name(_controllers: str, _path: str, names: Sequence[str]) -> Bound
     return Bounds()
 
 
-def parse(text: str, bounds: Callable[[str, str, Sequence[str]], Bounds] = bounds_by_name) -> CgroupRef:
+def parse(
+    text: str, bounds: Callable[[str, str, Sequence[str]], Bounds] = bounds_by_name, *, nested: bool = False
+) -> CgroupRef:
     """Parse the most specific of all lines: on hybrid hosts the v2 line may name only the runtime's own service.
 
-    `bounds` takes the controllers of a line, which are empty for v2, its path, and the directory names of the path.
+    With `nested`, the innermost container, pod or job counts instead of the outermost container. `bounds`
+    takes the controllers of a line, which are empty for v2, its path, and the directory names of the path.
     """
     # A set, because the dozen lines of v1 mostly have one path.
     paths = {(path, bounds(controllers, path, split_path(path))) for controllers, path in split_lines(text)}
-    refs = (_specificity(path, parse_path(path, limits)) for path, limits in paths)
+    refs = (_specificity(path, parse_path(path, limits, nested=nested)) for path, limits in paths)
     return max(refs, key=lambda pair: pair[0], default=((), CgroupRef()))[1]
 
 
@@ -130,15 +142,15 @@ def split_path(path: str) -> list[str]:
 
 
 def _specificity(path: str, ref: CgroupRef) -> tuple[tuple[object, ...], CgroupRef]:
-    is_claimed = ref.claimed_by is not None
+    *inner, outermost = ref.levels()
     parts = (ref.pod_uid, ref.job, ref.step, ref.task, ref.container_id, ref.unit, ref.qos, ref.candidate)
-    is_proven = ref.container_id is not None and not is_claimed
+    is_proven = outermost.container_id is not None and outermost.claimed_by is None
     # The path is the last criterion, so that the result does not depend on the order of lines.
-    return (is_proven, *(value is not None for value in parts), ref.monitor, path.count("/"), path), ref
+    return (is_proven, len(inner), *(value is not None for value in parts), ref.monitor, path.count("/"), path), ref
 
 
-def parse_path(path: str, bounds: Bounds | None = None) -> CgroupRef:
-    """Parse one path."""
+def parse_path(path: str, bounds: Bounds | None = None, *, nested: bool = False) -> CgroupRef:
+    """Parse one path; see `parse`."""
     raw = split_path(path)
     bounds = bounds or bounds_by_name("", path, raw)
     names: list[str] = []
@@ -146,7 +158,8 @@ def parse_path(path: str, bounds: Bounds | None = None) -> CgroupRef:
     for index, name in enumerate(raw[bounds.start :], bounds.start):
         names += COLON.sub(r"\1/\2-\3.scope", name).lstrip("/").split("/")
         proven = len(names) if index < bounds.end else proven
-    ref = _Walk(names, proven, bounds.uid).read()
+    walk = _Walk(names, proven, bounds.uid)
+    ref = walk.read_nested() if nested else walk.read()
     is_unknown = ref == CgroupRef() and len(raw) <= bounds.end
     place = "/".join(raw[bounds.start :])
     return CgroupRef(candidate=place) if is_unknown and CTR_PLACE.fullmatch(place) else ref
@@ -161,11 +174,37 @@ class _Walk:
         """From which name on a user could choose the names, and that user."""
         self.at = 2
         self.parent = self.child = ""
+        self._start()
+
+    def _start(self) -> None:
+        """Start at the root, or inside a container."""
         self.ref = CgroupRef()
-        self.pod_at = 0
+        self.pod_at = self.job_at = 0
         self.is_slurm = False
         self._user_unit = ""
         """The innermost unit among the names that a user could choose."""
+
+    def read_nested(self) -> CgroupRef:
+        """Read all names. Owners of directories matter up to the first container that root created, not inside it."""
+        ref = self._divided(self.read())
+        while self.ref.container_id is not None:
+            if self.at <= self._end:
+                inside = bounds_by_name("", "", self.names[self.at :])
+                self._end, self._uid = self.at + inside.end, inside.uid
+            self._start()
+            inner = self.read()
+            is_known = inner.container_id or inner.pod_uid or inner.job
+            # A container that sees the cgroups of the host can have its own path twice.
+            if is_known and inner.container_id != ref.container_id:
+                ref = self._divided(inner, ref)
+        return ref
+
+    def _divided(self, ref: CgroupRef, outer: CgroupRef | None = None) -> CgroupRef:
+        """The level inside `outer`; a job whose slurmd runs in a pod is a level inside that pod."""
+        if ref.container_id is None and 0 < self.pod_at < self.job_at:
+            outer = CgroupRef(pod_uid=ref.pod_uid, qos=ref.qos, outer=outer)
+            ref = replace(ref, pod_uid=None, qos=None)
+        return replace(ref, outer=outer)
 
     def read(self) -> CgroupRef:
         """Read names until the first container or helper."""
@@ -216,6 +255,7 @@ class _Walk:
     def work(self, kind: str, job_id: str) -> None:
         if not self._is_claim:
             self.put(job=(kind, job_id), step=None, task=None)
+            self.job_at = self.at
 
 
 Match = re.Match[str]

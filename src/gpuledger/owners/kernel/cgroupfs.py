@@ -25,6 +25,9 @@ CONTAINER = re.compile(rf"(?<![0-9a-f]){cgroup.ID}(?![0-9a-f])")
 MOUNTED = re.compile(r"^\S+ \S+ \S+ (\S+) /etc/(?:hostname|hosts|resolv\.conf) ", re.MULTILINE)
 """The sources of these files in /proc/PID/mountinfo: Docker and Podman keep them in a directory of the container."""
 
+NODE_FILES = {"kic.txt": "minikube", "kind": "kind", "bin/k3d-entrypoint.sh": "k3d"}
+"""Files in nodes that are containers, by the tool that creates such nodes; minikube has those of kind, too."""
+
 
 class CgroupTree:
     """The cgroup file system of this host."""
@@ -37,9 +40,9 @@ class CgroupTree:
         """Root, and the user that runs the exporter."""
         self._node = _node_of(procfs_root)
 
-    def parse(self, text: str) -> CgroupRef:
-        """The parts of a /proc/PID/cgroup."""
-        return cgroup.parse(text, self.bounds)
+    def parse(self, text: str, *, nested: bool = False) -> CgroupRef:
+        """The parts of a /proc/PID/cgroup; see `cgroup.parse`."""
+        return cgroup.parse(text, self.bounds, nested=nested)
 
     def directories(self, controllers: str) -> Iterator[Path]:
         """The possible mount points of a hierarchy: one of v1, or v2 alone or in a hybrid tree."""
@@ -91,6 +94,19 @@ def _node_of(procfs_root: Path) -> dict[str, tuple[str, ...]]:
                 start = end
         if start:
             nodes[controllers] = tuple(names[:start])
+    return nodes
+
+
+def nodes_in_containers(procfs_root: Path) -> dict[str, str]:
+    """The ids of containers that are nodes of Kubernetes, and the tool that creates such nodes; empty if not known."""
+    tree = CgroupTree(procfs_root)
+    refs = {path.parent: tree.parse(_text(path), nested=True) for path in procfs_root.glob("[0-9]*/cgroup")}
+    inside = [list(ref.levels())[-1] for ref in refs.values() if ref.outer is not None and ref.pod_uid]
+    nodes = {outermost.container_id: "" for outermost in inside if outermost.container_id}
+    for folder, ref in refs.items():
+        if ref.container_id in nodes:
+            tools = [tool for name, tool in NODE_FILES.items() if os.path.lexists(folder / "root" / name)]
+            nodes[ref.container_id] = tools[0] if tools else nodes[ref.container_id]
     return nodes
 
 

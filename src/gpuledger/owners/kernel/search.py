@@ -192,7 +192,10 @@ class RunningContainers:
         started_s = time.thread_time()
         try:
             texts = {self._procfs.cgroup(pid) for pid in self._procfs.pids()}
-            self._result = container_ids, frozenset(self._parse_cgroup(text).container_key or "" for text in texts)
+            self._result = (
+                container_ids,
+                frozenset(level.container_key or "" for text in texts for level in self._parse_cgroup(text).levels()),
+            )
         except Exception:  # the last result stays valid, and containers not in it do not age
             log.debug("scan", exc_info=True)
         self._due_s = self._monotonic() + max(SCAN_APART_S, (time.thread_time() - started_s) / LARGEST_SHARE)

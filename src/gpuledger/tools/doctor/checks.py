@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpuledger import __version__
 from gpuledger.config.exporter import Config
-from gpuledger.model import DcgmHealth, Driver, Owners, Reading, Tick
+from gpuledger.model import SHORT_ID, DcgmHealth, Driver, Owners, Reading, Tick
 from gpuledger.model.owners import PROVIDERS
 from gpuledger.owners.kernel.access import Access
 from gpuledger.tools.doctor.finding import Finding, of_tick, ok, problem, unused, warning
@@ -30,6 +30,9 @@ CLOCK_FIX = (
 MIG_FIX = (
     "run as root; in a container `docker run --cap-add SYS_ADMIN -e NVIDIA_MIG_MONITOR_DEVICES=all`, "
     "on Kubernetes `privileged: true`"
+)
+NESTED_FIX = (
+    "--owners.nested=inner makes the pods owners, if you trust everyone who can create cgroups in the container"
 )
 PROC_FIX = "mount the host's /proc: `-v /proc:/host/proc:ro` and `--path.procfs=/host/proc`"
 
@@ -243,6 +246,21 @@ def cgroups(text: str) -> list[Finding]:
     if all(unified):
         return [ok("cgroups", "version 2")]
     return [ok("cgroups", "versions 1 and 2 (hybrid)" if any(unified) else "version 1")]
+
+
+def nested(nodes: Mapping[str, str], tick: Tick, setting: str) -> list[Finding]:
+    """Containers that are nodes of Kubernetes, and whether their pods are owners."""
+    used = {owner.container_id for owner in tick.owners.by_pid.values()}
+    findings = []
+    for container_id, tool in nodes.items():
+        text = f"container {container_id[:SHORT_ID]} is a node of {tool or 'Kubernetes'}: "
+        if setting == "inner":
+            findings.append(ok("nested", f"{text}its pods are owners"))
+        elif container_id in used:
+            findings.append(warning("nested", f"{text}it owns the processes of its pods", NESTED_FIX))
+        else:
+            findings.append(ok("nested", f"{text}--owners.nested=inner would make its pods owners"))
+    return findings
 
 
 def providers(owners: Owners, settings: Config) -> list[Finding]:
