@@ -26,6 +26,25 @@ def env(tmp_path: Path) -> dict[str, str]:
     return surroundings(Scenario(gpus, processes).write(tmp_path / "scenario"))
 
 
+def test_a_gpu_that_shares_the_memory_of_the_system(tmp_path: Path) -> None:
+    """A GB10: total and used memory are the system's, marked; what only the driver knows is absent, never 0."""
+    gpu = Gpu(0, uuid="GPU-a", name="NVIDIA GB10", extra={"memory_total": "none", "memory_reserved": "none"})
+    env = surroundings(Scenario([gpu], [Process(0, os.getpid(), memory="na", sm=40)]).write(tmp_path / "scenario"))
+
+    done = gpuledger("once", FAST, env=env)
+    dcgm = gpuledger("once", FAST, "--web.dialect=dcgm", env=env)
+
+    families = {family.name: family for family in text_families(done.stdout)}
+    memory = {name for name in families if name.startswith("gpu_") and "memory" in name and name.endswith("_bytes")}
+    (total,), (used,) = (families[f"gpu_memory_{part}_bytes"].samples for part in ("total", "used"))
+    assert total.value == int(Path("/proc/meminfo").read_text().split()[1]) << 10
+    assert 0 < used.value < total.value
+    assert [sample.labels["source"] for sample in families["gpu_memory_source_info"].samples] == ["system"]
+    assert memory == {"gpu_memory_total_bytes", "gpu_memory_used_bytes", "gpu_memory_known_bytes"}
+    assert "gpu_inference_active" not in families
+    assert "_FB_" not in dcgm.stdout
+
+
 def test_text_is_what_prometheus_reads(env: dict[str, str]) -> None:
     """Exit code 0, nothing on standard error but the log, and every line parses."""
     done = gpuledger("once", FAST, env=env)

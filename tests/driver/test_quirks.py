@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
+from gpuledger.driver.values import system_memory
 from gpuledger.model import Reading
 from tests.driver.conftest import Bench, process
 from tests.fakedriver import Gpu, Mig
@@ -25,12 +27,45 @@ def test_every_reading_of_a_gpu(bench: Bench) -> None:
     without = {"fans_pct", "accounting", "xids", "last_xid", "pcie_transmit_bytes_per_s", "pcie_receive_bytes_per_s"}
     without |= {name for name in Reading.__slots__ if name.startswith(("c2c_", "fabric_"))} - {"fabric_cluster"}
     without |= {"power_module_mw", "power_smoothing_enabled"}
+    without |= {"system_memory_total_bytes", "system_memory_used_bytes"}
     assert hollow == {
         *without,
         "problem",
         "nvlink_bytes_per_s",
         "slots",
     }  # a rate, known from the eleventh tick on
+
+
+@pytest.mark.parametrize(("total", "reserved"), [("none", None), (0, 0)])
+def test_gpu_without_memory_of_its_own(bench: Bench, total: int | str, reserved: int | None) -> None:
+    """A GPU that shares the memory of the system, like a GB10, has that memory, marked as the system's."""
+    gpu = bench.scenario.gpus[0]
+    gpu.memory_total, gpu.memory_reserved, gpu.memory_used = total, reserved, 0 if reserved == 0 else None
+    bench.scenario.processes = [process(7, memory="na")]
+    bench.write()
+
+    reading = bench.reading(ticks=2)
+
+    total_kib = int(Path("/proc/meminfo").read_text().split()[1])
+    assert reading.system_memory_total_bytes == total_kib << 10
+    assert 0 < (reading.system_memory_used_bytes or 0) < reading.system_memory_total_bytes
+    assert (reading.memory_total_bytes, reading.memory_used_bytes, reading.memory_free_bytes) == (None, None, None)
+    assert [resident.memory_bytes for resident in reading.residents or ()] == [None]
+
+
+@pytest.mark.parametrize("code", [4, 999])
+def test_memory_that_cannot_be_read(bench: Bench, code: int) -> None:
+    """Without the permission to read the memory of a GPU, and after an error, there is no system memory instead."""
+    bench.write(f"error nvmlDeviceGetMemoryInfo_v2 code={code}", f"error nvmlDeviceGetMemoryInfo code={code}")
+
+    assert bench.reading().system_memory_total_bytes is None
+
+
+def test_memory_of_the_system_that_cannot_be_read(tmp_path: Path) -> None:
+    """Without the file, or with one that lacks a number, the values are absent."""
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemFree: 5 kB\n")
+
+    assert system_memory(f"{tmp_path}/meminfo") == system_memory(f"{tmp_path}/none") == {}
 
 
 def test_memory_falls_back_to_v1(bench: Bench) -> None:

@@ -165,6 +165,23 @@ def test_faults_that_are_configured(tmp_path: Path) -> None:
     assert any(what.startswith("GPU 0: slowed down by heat") for what in told)
 
 
+def test_gpus_without_memory_of_their_own(tmp_path: Path) -> None:
+    """The mock reports 0 bytes then: total and used memory are those of the system, and no process holds the rest."""
+
+    def change(config: dict[str, Any]) -> None:
+        config["device_defaults"]["memory"] = {"total_bytes": 0, "used_bytes": 0, "free_bytes": 0, "reserved_bytes": 0}
+
+    with mocked("gb200", tmp_path, change) as server:
+        body = server.metrics('^gpu_memory_source_info{gpu="0".*source="system"} 1$')
+        told = [what for what in problems(server) if "memory" in what]
+
+    total = re.search(r'^gpu_memory_total_bytes{gpu="0".*} (\d+)$', body, re.MULTILINE)
+    assert total is not None
+    assert int(total[1]) == int(Path("/proc/meminfo").read_text().split()[1]) << 10
+    assert not re.search("^gpu_memory_(free|reserved|unknown|overhead)_bytes", body, re.MULTILINE)
+    assert told == []
+
+
 def test_a_gpu_that_is_lost_and_returns(tmp_path: Path) -> None:
     """While the exporter runs; no total is smaller afterwards."""
     overrides = tmp_path / "overrides.yaml"

@@ -542,6 +542,20 @@ def test_a_container_inferred_on_two_instances_of_a_gpu(browser: Browser) -> Non
         assert "unknown" not in label
 
 
+def test_memory_that_is_shared_with_the_system(browser: Browser) -> None:
+    """It is named as such, and what others than GPU processes use is neither free nor unknown."""
+    memory: dict[str, Any] = {"system_memory_total_bytes": 128 << 30, "system_memory_used_bytes": 32 << 30}
+    tick = World().tick(7, memory_total_bytes=None, memory_used_bytes=None, **memory)
+    with shown(Books().book(tick)) as exporter, page_of(browser) as watched:
+        page = watched.open(exporter.url)
+        shared = page.locator(".card .memory").first
+        label = shared.locator(".bar").get_attribute("aria-label") or ""
+        expect(shared.locator(".line")).to_contain_text("Memory of the system")
+        assert "rest of the system: 32.0 GiB" in label
+        assert label.endswith("; free: 96.0 GiB")
+        assert "unknown" not in label
+
+
 def test_charts_go_on_from_the_history(browser: Browser, host: tuple[Node, Shown]) -> None:
     """What was before the page was opened is there, and each tick adds to it; words say it too."""
     made, exporter = host

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gpuledger.catalog.family import (
     C,
@@ -29,7 +29,7 @@ from gpuledger.catalog.kinds import (
     MIG_MEMORY,
     MIG_UNATTRIBUTED,
 )
-from gpuledger.model import Account, MemoryAccount, Percentages
+from gpuledger.model import Account, MemoryAccount, Percentages, Reading
 
 GPM = "NVML GPM (Hopper and newer), averaged since the previous reading"
 GRAPHICS = "nvmlDeviceGetProcessUtilization on GPUs with NVML GPM, summed over processes; NVML GPM for MIG instances"
@@ -93,7 +93,7 @@ def _memory(prefix: str, of: Kind, account: Kind) -> list[Family]:
     }
     return [
         *(
-            Family(f"{prefix}_memory_{part}_bytes", G, of, text, call, at(f"memory_{part}_bytes"), unit="bytes")
+            Family(f"{prefix}_memory_{part}_bytes", G, of, text, call, _bytes(part), unit="bytes")
             for part, text in texts.items()
         ),
         *(
@@ -107,6 +107,14 @@ def _memory(prefix: str, of: Kind, account: Kind) -> list[Family]:
                "Owners with the best evidence for holding the unknown memory, which is split equally among them.",
                MEMORY, at("candidates")),
     ]  # fmt: skip
+
+
+def _bytes(part: str) -> Callable[[Reading], Value | None]:
+    own = at(f"memory_{part}_bytes")
+    if part not in ("total", "used"):
+        return own
+    system = at(f"system_memory_{part}_bytes")
+    return lambda reading: system(reading) if (v := own(reading)) is None else v
 
 
 def has_unknown_memory(memory: MemoryAccount) -> Value | None:
@@ -131,6 +139,10 @@ GPUS: tuple[Family, ...] = (
            labels=("name", "pci_bus_id", "minor", "serial", "vbios_version", "board_part_number", "architecture",
             "compute_capability", "driver_version")),
     *_memory("gpu", GPU, GPU_MEMORY),
+    Family("gpu_memory_source_info", I, GPU,
+           "Source of total and used memory, if it is not the driver: system, of which GPU and CPU share the memory.",
+           "/proc/meminfo", series=lambda r: () if r.system_memory_total_bytes is None else [(("system",), 1)],
+           labels=("source",)),
     # -- utilization
     Family("gpu_utilization_ratio", G, GPU,
            "Share of the driver's last sample period in which at least one kernel ran.",

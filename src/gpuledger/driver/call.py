@@ -98,7 +98,8 @@ class Calls:
     def __init__(self, failures: Failures, gpu: int) -> None:
         self._failures = failures
         self._gpu = gpu
-        self._unsupported: set[tuple[Any, ...]] = set()
+        self._unsupported: dict[tuple[Any, ...], int] = {}
+        """Calls that the GPU does not support, with the error."""
         self._supported: set[tuple[Any, ...]] = set()
         self.about = ""
         """uuid of the MIG instance being read, empty for the GPU: they support different calls."""
@@ -117,7 +118,7 @@ class Calls:
             result = self.require(function, handle, *arguments)
         except NvmlError as error:
             if error.code in UNSUPPORTED and call not in self._supported:
-                self._unsupported.add(call)
+                self._unsupported[call] = error.code
             else:
                 self.failed(function.__name__, error)
             return None
@@ -128,9 +129,14 @@ class Calls:
         """Whether the GPU does not support this call; False if the call only failed."""
         return (self.about, function, *arguments) in self._unsupported
 
+    def has_none(self, function: Callable[..., Any]) -> bool:
+        """Whether the GPU itself, not a missing permission or an old driver, is the reason."""
+        return self._unsupported.get((self.about, function)) == nvml.NOT_SUPPORTED
+
     def skip(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Do not make this call again: its answer is that the GPU does not support what was asked for."""
-        self._unsupported.add((self.about, function, *arguments))
+        call = (self.about, function, *arguments)
+        self._unsupported[call] = nvml.NOT_SUPPORTED
 
     def require(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The result of a call. GpuLostError or DriverGoneError if nothing can be read; NVMLError otherwise."""

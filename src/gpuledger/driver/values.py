@@ -6,6 +6,7 @@ line of a table, made by `one` or `each`.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from struct import Struct
@@ -43,6 +44,7 @@ VALUES = {
     5: Struct("=i"),
 }
 """By type of value; unsigned numbers of 64 bits otherwise."""
+MEMINFO = re.compile(rb"^(MemTotal|MemAvailable): +(\d{1,15}) kB$", re.MULTILINE)
 GPU_SENSOR = 0
 MODULE, MEMORY = 1, 2
 """Scopes of the fields of power; scope 0 is the GPU."""
@@ -137,7 +139,21 @@ def memory(calls: Calls, handle: Handle) -> Fields:
     if info is None and calls.is_unsupported(nvml.MEMORY):
         names = names[0], names[2], names[3]
         info = calls.get(nvml.MEMORY_V1, handle)
+    is_shared = calls.has_none(nvml.MEMORY_V1) if info is None else not info[0]
+    if is_shared:
+        return {} if calls.about else system_memory()
     return {} if info is None else dict(zip(names, info, strict=True))
+
+
+def system_memory(path: str = "/proc/meminfo") -> Fields:
+    """Total and used memory of the system, which a GPU without memory of its own uses, such as a GB10."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a third of the cost of pathlib
+            kib = {name: int(size) for name, size in MEMINFO.findall(file.read())}
+        total, available = kib[b"MemTotal"], kib[b"MemAvailable"]
+    except (OSError, KeyError):
+        return {}
+    return {"system_memory_total_bytes": total << 10, "system_memory_used_bytes": max(0, total - available) << 10}
 
 
 class PowerAndHeat:

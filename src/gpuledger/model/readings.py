@@ -206,6 +206,9 @@ class Reading:
     memory_used_bytes: int | None = None
     memory_free_bytes: int | None = None
     memory_reserved_bytes: int | None = None
+    system_memory_total_bytes: int | None = None
+    """Memory that the GPU shares with the CPU; None if the GPU has memory of its own."""
+    system_memory_used_bytes: int | None = None
     utilization_pct: int | None = None
     memory_utilization_pct: int | None = None
     encoder_pct: int | None = None

@@ -147,6 +147,15 @@ def test_effects_of_a_reported_cause_are_left_out() -> None:
     assert checks.tick_problems(tick, replace(ALL, host_pid_namespace=False)) == []
 
 
+def test_a_gpu_that_shares_the_memory_of_the_system() -> None:
+    """Nothing is said about what holds its used memory: the CPU uses it, too."""
+    shared = Reading(Device(0, "GPU-0"), system_memory_total_bytes=9, system_memory_used_bytes=5, residents=())
+
+    (finding,) = checks.memory(replace(WELL, readings=(shared,)), ALL)
+
+    assert (finding.level, finding.text.partition(":")[0]) == ("ok", "cannot be compared")
+
+
 def test_nodes_in_containers() -> None:
     """A node of kind that owns GPU processes is a warning with the flag to set; with it, or without use, it is none."""
     node = "560e" * 16

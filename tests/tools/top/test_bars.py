@@ -44,6 +44,13 @@ def test_memory_is_split_by_owner() -> None:
     assert drawn(shown) == "####==%%???:...."
 
 
+def test_memory_that_is_shared_with_the_system() -> None:
+    """What others than GPU processes use is not free."""
+    one = gpu(memory={"total_bytes": 160 * GIB, "used_bytes": 120 * GIB, "system_bytes": 80 * GIB})
+
+    assert drawn(shown_as(picture(one, processes=[process(1, memory_bytes=40 * GIB)]))) == "####========...."
+
+
 def test_parts_are_those_of_the_picture() -> None:
     """All of what is used, and what the driver keeps for itself."""
     shown = demo()

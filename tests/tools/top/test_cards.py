@@ -25,6 +25,14 @@ def test_a_card() -> None:
     ]
 
 
+def test_memory_that_is_shared_with_the_system() -> None:
+    """The card says that the memory is the system's."""
+    (_, memory, *_) = cards(shown_as(picture(gpu(memory={"total_bytes": 128 << 30, "used_bytes": 32 << 30,
+                                                         "system_bytes": 32 << 30}))))  # fmt: skip
+
+    assert memory.endswith("  32.0 / 128.0 GiB of the system")
+
+
 def test_many_gpus_are_a_line_each() -> None:
     """Eight fit above the table of a small screen."""
     lines = cards(shown_as(picture(*(gpu(n) for n in range(8)))))

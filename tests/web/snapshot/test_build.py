@@ -98,6 +98,20 @@ def test_unknown_is_null() -> None:
     assert (process.memory_bytes, process.sm_ratio) == (None, None)
 
 
+def test_memory_that_is_shared_with_the_system() -> None:
+    """Used memory is that of GPU processes and of the rest of the system; nothing is unknown or inferred."""
+    world = World()
+    tick = world.tick(7, memory_used_bytes=None, memory_total_bytes=None,
+                      system_memory_total_bytes=900, system_memory_used_bytes=500)  # fmt: skip
+
+    (gpu,) = snapshot(Books().book(tick), None).gpus
+
+    memory = gpu.memory
+    assert (memory.total_bytes, memory.used_bytes, memory.free_bytes) == (900, 500, 400)
+    assert memory.system_bytes == 500 - (memory.known_bytes or 0)
+    assert (memory.unknown_bytes, memory.overhead_bytes) == (None, None)
+
+
 def test_owners_and_problems_have_display_names() -> None:
     """A service is an owner; memory of an unlisted process is inferred for a container, and is a warning."""
     shown = demo(30)

@@ -183,6 +183,8 @@ def memory(tick: Tick, access: Access) -> list[Finding]:
         return [ok("memory", "cannot be compared: the process list is empty")]
     if any(account.unknown_bytes for account in tick.memory.values()):
         return []
+    if any(reading.system_memory_total_bytes is not None for reading in tick.readings):
+        return [ok("memory", "cannot be compared: the GPU has no memory of its own, and shares that of the system")]
     unknown = sorted({r.pid for reading in tick.readings for r in reading.residents or () if r.memory_bytes is None})
     if unknown:
         text = f"the driver does not report the memory of {len(unknown)} processes, such as {unknown[0]}"

@@ -32,6 +32,7 @@ def memory_parts(snapshot: Snapshot, gpu: Gpu) -> list[tuple[str, str, float]]:
     return [
         *(("known", owner, size) for owner, size in known.items()),
         *([("others", "processes without a row", others)] if others else []),
+        *([("others", "rest of the system", memory.system_bytes)] if memory.system_bytes else []),
         *(("inferred", owner, size) for owner, size in inferred.items()),
         ("unknown", "unknown", unknown),
         ("driver", "driver", (memory.reserved_bytes or 0) + (memory.overhead_bytes or 0)),

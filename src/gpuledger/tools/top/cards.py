@@ -154,7 +154,8 @@ def _card(
     if not gpu.up:
         return [*screen.lines(name, 2), *screen.lines(styled(f"  {gpu.reason or 'is down'}", BAD), 2), ()]
     used, size = gib(gpu.memory.used_bytes, glyphs.none), gib(gpu.memory.total_bytes, glyphs.none)
-    numbers = joined([styled(f"{used} / {size} GiB"), *_unlisted(gpu, glyphs)])
+    of_system = " of the system" if gpu.memory.system_bytes is not None else ""
+    numbers = joined([styled(f"{used} / {size} GiB{of_system}"), *_unlisted(gpu, glyphs)])
     memory = memory_bar(snapshot, gpu, styles, max(0, columns - 10 - width(numbers)), glyphs)
     spark = ""
     if history is not None and columns >= CHART_WIDTH:

@@ -34,11 +34,13 @@ function partsOf(device, snapshot) {
   const listed = isListed(snapshot) ? snapshot.processes.filter((process) => process.active !== false) : snapshot.containers;
   const known = byOwner(listed, device, "memory_bytes");
   const inferred = byOwner(snapshot.containers, device, "inferred_bytes");
-  const { known_bytes: all, unknown_bytes: unknown, overhead_bytes: overhead, reserved_bytes: reserved } = device.memory;
+  const { known_bytes: all, unknown_bytes: unknown, overhead_bytes: overhead, reserved_bytes: reserved, system_bytes: system } =
+    device.memory;
   return [
     ...greatest("known", known),
     ...greatest("inferred", inferred),
     { kind: "others", owner: "processes without a row", size: (all ?? 0) - sizeOf(known) },
+    { kind: "system", owner: "rest of the system", size: system },
     { kind: "overhead", owner: "contexts", size: overhead },
     { kind: "unknown", owner: "unknown", size: (unknown ?? 0) - sizeOf(inferred) },
     { kind: "reserved", owner: "reserved", size: reserved },
@@ -79,6 +81,7 @@ class MemoryBar {
   update(device, snapshot) {
     const { total_bytes: all, used_bytes: used, free_bytes: free } = device.memory;
     tell(this.size, used, bytesOf(used, all));
+    if (device.memory.system_bytes !== null) say(this.title, "Memory of the system");
     const parts = partsOf(device, snapshot);
     const names = parts.map((part) => `${part.owner}${part.kind === "inferred" ? ", inferred" : ""}: ${bytes(part.size)}`);
     mark(this.bar, "aria-label", `Memory: ${names.join("; ") || "empty"}; free: ${bytes(free)}`);

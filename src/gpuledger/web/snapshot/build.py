@@ -180,6 +180,10 @@ def _gpu(reading: Reading, tick: Tick, allocated_to: set[str]) -> Gpu:
 
 def _memory(reading: Reading, account: MemoryAccount | None) -> Memory:
     read = {f"{part}_bytes": getattr(reading, f"memory_{part}_bytes") for part in ("total", "used", "free", "reserved")}
+    total, used = reading.system_memory_total_bytes, reading.system_memory_used_bytes
+    if total is not None and used is not None:
+        system = max(0, used - (account.known_bytes if account is not None else 0))
+        read |= {"total_bytes": total, "used_bytes": used, "free_bytes": total - used, "system_bytes": system}
     booked = ("known_bytes", "overhead_bytes", "unknown_bytes", "inferred_bytes", "candidates")
     return Memory(**read, **(_same(account, *booked) if account is not None else {}))
 

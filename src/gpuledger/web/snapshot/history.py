@@ -33,7 +33,7 @@ StepSeconds = Annotated[float, "Time between two points of the last ten minutes.
 Times = Annotated[tuple[float, ...], "Unix times; further apart before the last ten minutes."]
 GPU_COLUMNS: dict[str, Callable[[Reading], float | None]] = {
     "utilization_ratio": lambda r: None if r.utilization_pct is None else r.utilization_pct / 100,
-    "memory_used_bytes": lambda r: r.memory_used_bytes,
+    "memory_used_bytes": lambda r: r.system_memory_used_bytes if r.memory_used_bytes is None else r.memory_used_bytes,
     "power_watts": lambda r: None if r.power_mw is None else r.power_mw / 1000,
     "temperature_celsius": lambda r: dict(r.temperatures_c).get("gpu"),
 }

@@ -39,7 +39,7 @@ class DriverState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """used = known + overhead + unknown. inferred is part of unknown; reserved is separate."""
+    """used = known + overhead + unknown + system. inferred is part of unknown; reserved is separate."""
 
     total_bytes: int | None = None
     used_bytes: int | None = None
@@ -50,6 +50,9 @@ class Memory:
     unknown_bytes: Annotated[int | None, "Held by processes that the driver does not list."] = None
     inferred_bytes: Annotated[int | None, "Part of unknown that is inferred to be held by containers."] = None
     candidates: Annotated[int | None, "Containers that may hold the unknown memory."] = None
+    system_bytes: Annotated[
+        int | None, "Used by others than GPU processes, if GPU and CPU share the memory of the system; else null."
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
