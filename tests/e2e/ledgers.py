@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tests.cli.running import Running, serving, surroundings
 from tests.e2e.nodes import GIB, Container, Node, place
@@ -45,8 +47,21 @@ class Ledger:
             body[0] = self._server.get("/metrics")
             return set(lines) <= set(body[0].splitlines())
 
-        self._node.wait(shown, "the metrics show " + " and ".join(lines), ANSWERED_S)
+        try:
+            self._node.wait(shown, "the metrics show " + " and ".join(lines), ANSWERED_S)
+        except AssertionError as error:
+            names = tuple(line.partition("{")[0] for line in lines)
+            like = [line for line in body[0].splitlines() if line.startswith(names)]
+            raise AssertionError("\n".join(["shown:", *like, str(error)])) from None
         return body[0]
+
+    def text(self) -> str:
+        """The metrics."""
+        return str(self._server.get("/metrics"))
+
+    def snapshot(self) -> dict[str, Any]:
+        """The snapshot of the JSON API."""
+        return dict(json.loads(self._server.get("/api/v1/snapshot")))
 
     def log(self) -> str:
         """Log output so far."""

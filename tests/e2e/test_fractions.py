@@ -1,0 +1,142 @@
+"""Pods of schedulers of fractions on a real API server and a real kubelet: who has the GPU, and how much of it.
+
+The objects are written as the schedulers document them; the schedulers themselves do not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.clusters import Cluster, Json, a_cluster
+from tests.e2e.kubelets import NODE, pod_spec
+from tests.e2e.ledgers import Ledger
+from tests.e2e.nodes import SHARED, WHOLE, Container, Node, a_node, process
+from tests.e2e.test_cluster import RIGHTS, account, exporter
+
+RESERVATION = "kai-resource-reservation"
+NAMESPACE = "ml"
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Cluster with the namespaces of all pods."""
+    with a_cluster() as cluster:
+        for namespace in (NAMESPACE, RESERVATION):
+            cluster.ensure_namespace(namespace)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster) -> Iterator[Node]:
+    """The only node of the cluster."""
+    with a_node(cluster.kubeconfig()) as node:
+        node.log_paths.append(cluster.log)
+        yield node
+
+
+@pytest.fixture(scope="module")
+def shown(cluster: Cluster, node: Node) -> Iterator[Ledger]:
+    """An exporter with the kubelet's socket and the rights of the docs."""
+    with exporter(cluster, node, account(cluster, "as-in-the-docs", RIGHTS)) as shown:
+        yield shown
+
+
+def create(cluster: Cluster, namespace: str, name: str, resources: dict[str, int], **metadata: Json) -> None:
+    """A pod with one container, which a scheduler has placed on the node."""
+    cluster.create({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, **metadata},
+        "spec": pod_spec({"main": resources}) | {"nodeName": NODE},
+    })  # fmt: skip
+
+
+def end(cluster: Cluster, node: Node, *pods: tuple[str, str]) -> None:
+    """Delete pods, and wait until the node has none."""
+    for namespace, name in pods:
+        cluster.ask("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}")
+    node.runs({})
+    node.list_on_gpus()
+
+
+def owner(container: Container, device: str) -> str:
+    """The first labels of an allocation."""
+    gpu = (WHOLE, SHARED).index(device)
+    labels = f'gpu="{gpu}",uuid="{device}",namespace="{container.namespace}",pod="{container.pod}"'
+    return f'{labels},container="{container.name}"'
+
+
+def entitled(container: Container, device: str, source: str, compute: float, memory_bytes: float) -> tuple[str, str]:
+    """Both lines of an entitlement."""
+    labels = f'{owner(container, device)},container_id="",batch_job="",source="{source}"'
+    return (
+        f"gpu_entitlement_compute_ratio{{{labels}}} {compute!r}",
+        f"gpu_entitlement_memory_bytes{{{labels}}} {memory_bytes:.0f}",
+    )
+
+
+def memory_of(shown: Ledger, device: str) -> float:
+    """Memory of a GPU."""
+    line = next(line for line in shown.text().splitlines()
+                if line.startswith("gpu_memory_total_bytes{") and device in line)  # fmt: skip
+    return float(line.rpartition(" ")[2])
+
+
+def problems(shown: Ledger) -> list[tuple[str, str]]:
+    """What they are about, and what is wrong."""
+    return [(problem["about"], problem["what"]) for problem in shown.snapshot()["problems"]]
+
+
+def test_fractions_of_kai(cluster: Cluster, node: Node, shown: Ledger) -> None:
+    """Two pods share the GPU that a pod of the scheduler holds, which appears nowhere as an owner."""
+    group = {"labels": {"runai-gpu-group": "g1"}}
+    create(cluster, RESERVATION, "gpu-reservation-1", {"nvidia.com/gpu": 1}, **group)
+    create(cluster, NAMESPACE, "half", {}, **group, annotations={"gpu-fraction": "0.5"})
+    create(cluster, NAMESPACE, "small", {}, **group, annotations={"gpu-memory": "1024"})
+    keys = {
+        (RESERVATION, "gpu-reservation-1", "main"): 1,
+        (NAMESPACE, "half", "main"): 0,
+        (NAMESPACE, "small", "main"): 0,
+    }
+    running = node.runs(keys)
+    half, small = running[NAMESPACE, "half", "main"], running[NAMESPACE, "small", "main"]
+    node.list_on_gpus(also=(process(half, WHOLE), process(small, WHOLE)))
+
+    total = memory_of(shown, WHOLE)
+    body = shown.shows_lines(
+        *entitled(half, WHOLE, "kai", 0.5, total / 2),
+        *entitled(small, WHOLE, "kai", GIB / total, GIB),
+    )
+    assert RESERVATION not in "".join(line for line in body.splitlines() if not line.startswith("gpuledger_"))
+    assert f"gpu_allocation_shared_by{{{owner(half, WHOLE)}" in body
+    end(cluster, node, *(key[:2] for key in keys))
+
+
+def test_a_part_of_hami(cluster: Cluster, node: Node, shown: Ledger) -> None:
+    """The annotation names another GPU than the slot that the kubelet allocated, and how much of it."""
+    annotations = {"hami.io/vgpu-devices-allocated": f"{WHOLE},NVIDIA,2048,30:;"}
+    create(cluster, NAMESPACE, "vgpu", {"nvidia.com/gpu.shared": 1}, annotations=annotations)
+    (vgpu,) = node.runs({(NAMESPACE, "vgpu", "main"): 1}).values()
+    node.list_on_gpus(also=(process(vgpu, WHOLE),))
+
+    body = shown.shows_lines(*entitled(vgpu, WHOLE, "hami", 0.3, 2 * GIB))
+    assert f"gpu_allocation_state{{{owner(vgpu, SHARED)}" not in body
+    end(cluster, node, (NAMESPACE, "vgpu"))
+
+
+def test_a_replica_and_a_malformed_annotation(cluster: Cluster, node: Node, shown: Ledger) -> None:
+    """One of the two replicas that the device plugin offers; a pod without a group asks for nothing."""
+    create(cluster, NAMESPACE, "sliced", {"nvidia.com/gpu.shared": 1}, annotations={"gpu-fraction": "7"})
+    create(cluster, NAMESPACE, "wrong", {}, labels={"runai-gpu-group": "g2"}, annotations={"gpu-fraction": "7"})
+    running = node.runs({(NAMESPACE, "sliced", "main"): 1, (NAMESPACE, "wrong", "main"): 0})
+    sliced = running[NAMESPACE, "sliced", "main"]
+    node.list_on_gpus(sliced)
+
+    body = shown.shows_lines(*entitled(sliced, SHARED, "replica", 0.5, memory_of(shown, SHARED) / 2))
+    assert 'pod="wrong"' not in body
+    malformed = "pod ml/wrong", "has gpu-fraction '7', which is no number above 0 and at most 1"
+    node.wait(lambda: malformed in problems(shown), f"a problem: {malformed}")
+    end(cluster, node, (NAMESPACE, "sliced"), (NAMESPACE, "wrong"))
