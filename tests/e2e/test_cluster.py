@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
@@ -13,12 +12,9 @@ from tests.e2e import dra
 from tests.e2e.clusters import Cluster, Json, a_cluster
 from tests.e2e.dra import DraDriver
 from tests.e2e.kubelets import NODE, pod_spec
-from tests.e2e.ledgers import Ledger, has, ledger, uses
+from tests.e2e.ledgers import has, uses
 from tests.e2e.nodes import WHOLE, Node, a_node, process
-
-NAMESPACE = "ml"
-RIGHTS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
-"""Permissions of the ClusterRole in the docs."""
+from tests.e2e.objects import NAMESPACE, RIGHTS, account, claiming_pod, exporter
 
 
 @pytest.fixture(scope="module")
@@ -35,32 +31,6 @@ def node(cluster: Cluster) -> Iterator[Node]:
     with a_node(cluster.kubeconfig()) as node:
         node.log_paths.append(cluster.log)
         yield node
-
-
-def account(cluster: Cluster, name: str, rules: list[Json]) -> str:
-    """Token of a new service account with these permissions."""
-    rbac, subject = "rbac.authorization.k8s.io", {"name": name, "namespace": NAMESPACE}
-    role = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
-    for item in (
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": subject},
-        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules},
-        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name}, "roleRef": role,
-         "subjects": [{"kind": "ServiceAccount", **subject}]},
-    ):  # fmt: skip
-        cluster.create(item)
-    return cluster.token_of(NAMESPACE, name)
-
-
-def exporter(cluster: Cluster, node: Node, token: str) -> AbstractContextManager[Ledger]:
-    """Exporter with the kubelet's socket and a service account, but without a runtime socket."""
-    return ledger(
-        node,
-        f"--pod-resources-socket={node.kubelet.pod_resources}",
-        "--kubernetes.api",
-        f"--kubernetes.kubeconfig={cluster.kubeconfig(token)}",
-        f"--kubernetes.node-name={NODE}",
-        "--kubernetes.pod-labels=app",
-    )
 
 
 def pod_of_deployment(name: str, resource: str) -> Json:
@@ -125,30 +95,7 @@ def test_a_claimed_device(cluster: Cluster, node: Node) -> None:
     """A device of a ResourceClaim is exposed with its pod, under the driver's uuid."""
     driver = DraDriver(node.kubelet.plugins, pool=NODE, device="gpu-0", request="one")
     with driver, exporter(cluster, node, account(cluster, "with-claims", RIGHTS)) as shown:
-        wanted = {"requests": [{"name": "one", "exactly": {"deviceClassName": dra.NAME}}]}
-        named = {"name": "train", "namespace": NAMESPACE}
-        claim = cluster.create(
-            {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceClaim",
-                "metadata": named,
-                "spec": {"devices": wanted},
-            }
-        )
-        spec = pod_spec({"main": {}}) | {"resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}]}
-        spec["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-        pod = cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec})["metadata"]
-
-        # Like the scheduler.
-        given = {"request": "one", "driver": dra.NAME, "pool": NODE, "device": "gpu-0"}
-        claim["status"] = {
-            "allocation": {"devices": {"results": [given]}},
-            "reservedFor": [{"resource": "pods", "name": pod["name"], "uid": pod["uid"]}],
-        }
-        cluster.ask("PUT", f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims/train/status", claim)
-        place = {"apiVersion": "v1", "kind": "Binding", "metadata": named, "target": {"kind": "Node", "name": NODE}}
-        cluster.ask("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/train/binding", place)
-
+        pod = claiming_pod(cluster)
         (main,) = node.runs({(NAMESPACE, "train", "main"): 0}).values()
         node.list_on_gpus(also=(process(main, WHOLE),))
         shown.shows_lines(*uses(main, WHOLE), has(main, WHOLE, dra.NAME))

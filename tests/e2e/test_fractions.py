@@ -5,25 +5,27 @@ The objects are written as the schedulers document them; the schedulers themselv
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.e2e.clusters import Cluster, Json, a_cluster
+from tests.e2e.dra import DraDriver
 from tests.e2e.kubelets import NODE, pod_spec
 from tests.e2e.ledgers import Ledger
 from tests.e2e.nodes import SHARED, WHOLE, Container, Node, a_node, process
-from tests.e2e.test_cluster import RIGHTS, account, exporter
+from tests.e2e.objects import NAMESPACE, RIGHTS, account, claiming_pod, exporter
 
 RESERVATION = "kai-resource-reservation"
-NAMESPACE = "ml"
 GIB = 1 << 30
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Cluster with the namespaces of all pods."""
-    with a_cluster() as cluster:
+    with a_cluster("--feature-gates=DRAConsumableCapacity=true") as cluster:
         for namespace in (NAMESPACE, RESERVATION):
             cluster.ensure_namespace(namespace)
         yield cluster
@@ -125,6 +127,18 @@ def test_a_part_of_hami(cluster: Cluster, node: Node, shown: Ledger) -> None:
     body = shown.shows_lines(*entitled(vgpu, WHOLE, "hami", 0.3, 2 * GIB))
     assert f"gpu_allocation_state{{{owner(vgpu, SHARED)}" not in body
     end(cluster, node, (NAMESPACE, "vgpu"))
+
+
+def test_capacity_of_a_claim(cluster: Cluster, node: Node, shown: Ledger) -> None:
+    """The memory and the cores that the scheduler wrote into the claim."""
+    shared: dict[str, Any] = {"shareID": str(uuid.uuid4()), "consumedCapacity": {"memory": "10Gi", "cores": "25"}}
+    with DraDriver(node.kubelet.plugins, pool=NODE, device="gpu-0", request="one"):
+        pod = claiming_pod(cluster, **shared)
+        (main,) = node.runs({(NAMESPACE, "train", "main"): 0}).values()
+        node.list_on_gpus(also=(process(main, WHOLE),))
+
+        shown.shows_lines(*entitled(main, WHOLE, "dra", 0.25, 10 * GIB))
+        end(cluster, node, (NAMESPACE, pod["name"]))
 
 
 def test_a_replica_and_a_malformed_annotation(cluster: Cluster, node: Node, shown: Ledger) -> None:

@@ -22,6 +22,7 @@ class Fractions:
     """The allocations of the kubelet, with those of fractional pods as their schedulers know them."""
 
     def __init__(self, names: Sequence[Names]) -> None:
+        self._capacities = {claim: share for known in names for claim, share in known.capacities.items()}
         self._listed = [allocation for known in names for allocation in known.allocations]
         self._pods = {pod.uid: pod for known in names for pod in known.pods.values()}.values()
         shares = [(pod, share) for pod in self._pods for share in pod.shares]
@@ -50,7 +51,7 @@ class Fractions:
                     if share.group in self._groups.get(place, ()):
                         yield replace(listed, namespace=pod.namespace, pod=pod.name, container=share.container), share
             elif place not in of_scheduler:
-                yield listed, None
+                yield listed, self._capacities.get(listed.claim)
 
     def problems(self) -> list[Problem]:
         """Pods whose annotations are malformed, or whose group has no GPU."""

@@ -77,6 +77,8 @@ class Pod:
     """The uid in the cgroup of a static pod, which differs from the uid in the API."""
     metrics_url: str = ""
     """Where the pod exposes its own metrics, by its annotations."""
+    claims: tuple[str, ...] = ()
+    """Names of its ResourceClaims."""
     shares: tuple[DeviceShare, ...] = ()
     shares_problem: str = ""
     """Why its annotations do not tell the size of its shares."""
@@ -91,6 +93,8 @@ class KubeletAllocation:
     container: str
     resource: str
     device_id: str
+    claim: tuple[str, str, str] = ("", "", "")
+    """Namespace and name of the ResourceClaim, and the device of its driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,8 @@ class Names:
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """By uid."""
     allocations: tuple[KubeletAllocation, ...] = ()
+    capacities: Mapping[tuple[str, str, str], DeviceShare] = field(default_factory=dict)
+    """What claims consume of shared devices."""
     replicas: tuple[str, ...] = ()
     """The ids of all replicas of shared devices, allocated or not."""
     jobs: Mapping[tuple[int, int | None], tuple[str, ...]] = field(default_factory=dict)

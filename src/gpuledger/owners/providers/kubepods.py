@@ -6,7 +6,7 @@ Pure. Malformed JSON raises AnswerError and nothing else.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -156,10 +156,17 @@ def read_pod(item: object, is_allowed: Callable[[str], object]) -> tuple[Pod, tu
         labels=tuple(sorted((label, value) for label, value in labels.items() if is_allowed(label))),
         other_uids=(static_uid,) if static_uid and static_uid != uid else (),
         metrics_url=metrics_url(annotations, spec, status),
+        claims=tuple(_claims(spec, status)),
         shares=shares,
         shares_problem=shares_problem,
     )
     return pod, tuple(_containers(pod, spec, status))
+
+
+def _claims(spec: Mapping[str, object], status: Mapping[str, object]) -> Iterator[str]:
+    """The names of the pod's ResourceClaims, those that were created for it included."""
+    for entries in (as_dicts(spec.get("resourceClaims")), as_dicts(status.get("resourceClaimStatuses"))):
+        yield from (name for entry in entries if (name := as_text(entry.get("resourceClaimName"))))
 
 
 def metrics_url(annotations: Mapping[str, str], spec: Mapping[str, object], status: Mapping[str, object]) -> str:

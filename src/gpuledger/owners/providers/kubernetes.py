@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuledger.errors import AnswerError, ConfigError, HttpError, ProviderError
 from gpuledger.net.address import quoted
 from gpuledger.net.answers import with_fix
 from gpuledger.net.http import Response
 from gpuledger.owners.names import Names
+from gpuledger.owners.providers.claims import Claims
 from gpuledger.owners.providers.jsonvalues import as_line
 from gpuledger.owners.providers.kubeapi import ApiAccess
 from gpuledger.owners.providers.kubepods import EXPIRED, Pods, read_json
@@ -78,6 +79,9 @@ class KubernetesProvider(Provider):
         """The error that broke the watch; cleared by the next list."""
         self._has_failed = False
         self._backoff = Backoff(monotonic, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
+        self._claims = Claims(self._read)
+        self._names = self._bare = Names()
+        """The last names, with capacities and without."""
         self._closed = threading.Event()
 
     def fetch(self) -> Names:
@@ -102,7 +106,24 @@ class KubernetesProvider(Provider):
                 self._has_expired = True  # the version in the server's cache is too old to watch from
                 self._list()
                 self._open_watch()
-            return self._pods.names
+            return self._with_capacities(self._pods.names)
+
+    def _with_capacities(self, names: Names) -> Names:
+        """The names with what claims consume; the same object until one of both changes."""
+        claims = {(pod.namespace, claim) for pod in names.pods.values() for claim in pod.claims}
+        capacities = self._claims.of(claims) if claims else {}
+        if names is not self._bare or capacities != self._names.capacities:
+            self._bare, self._names = names, replace(names, capacities=capacities) if capacities else names
+        return self._names
+
+    def _read(self, path: str) -> bytes:
+        """The answer to one request."""
+        with self._errors():
+            response = self._open(f"{self._api.path}{path}", Deadline(self._timeout_s), REFUSAL_LIMIT)
+            try:
+                return response.body()
+            finally:
+                response.close()
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         """Wait until a pod changes, or the watch breaks so that a list is needed."""
@@ -136,7 +157,7 @@ class KubernetesProvider(Provider):
         pods, more = self._pods.empty(), "" if self._has_expired else "&resourceVersion=0"
         for _ in range(MOST_PAGES):
             with self._errors():
-                response = self._open(f"limit={PAGE}{more}", deadline, RESPONSE_LIMIT)
+                response = self._open(f"{self._target}&limit={PAGE}{more}", deadline, RESPONSE_LIMIT)
                 try:
                     token = pods.put_page(response.body())
                 finally:
@@ -155,7 +176,7 @@ class KubernetesProvider(Provider):
         query = f"watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"
         query += f"&resourceVersion={quoted(self._pods.version)}"
         with self._errors():
-            self._watch = _Watch(self._open(query, Deadline(self._timeout_s), None), self._now())
+            self._watch = _Watch(self._open(f"{self._target}&{query}", Deadline(self._timeout_s), None), self._now())
 
     def _follow(self, timeout_s: float) -> bool:
         """Apply the events that arrive within this time; whether any did. `fetch` raises the error, if any."""
@@ -195,9 +216,9 @@ class KubernetesProvider(Provider):
             self._watch.response.close()
             self._watch = None
 
-    def _open(self, query: str, deadline: Deadline, limit: int | None) -> Response:
+    def _open(self, target: str, deadline: Deadline, limit: int | None) -> Response:
         """A response with status 200."""
-        response = self._client.open(f"{self._target}&{query}", deadline, limit, *self._api.headers())
+        response = self._client.open(target, deadline, limit, *self._api.headers())
         try:
             response.read_head()
             if response.status != 200:

@@ -108,19 +108,19 @@ class PodResourcesProvider(GrpcProvider):
         for pod in pods:
             name, namespace = pod.text(1), pod.text(2)
             for container in pod.messages(3):
-                for resource, device_id in self._devices(container):
-                    yield KubeletAllocation(namespace, name, container.text(1), resource, device_id)
+                for resource, device_id, claim in self._devices(container):
+                    yield KubeletAllocation(namespace, name, container.text(1), resource, device_id, claim)
 
-    def _devices(self, container: Message) -> Iterator[tuple[str, str]]:
+    def _devices(self, container: Message) -> Iterator[tuple[str, str, tuple[str, str, str]]]:
         for allocated in container.messages(2):
             resource = allocated.text(1)
             if resource in (VOLCANO, *self._extra) or (resource.startswith(VENDOR) and resource not in NO_DEVICES):
-                yield from ((resource, device_id) for device_id in allocated.texts(2))
+                yield from ((resource, device_id, ("", "", "")) for device_id in allocated.texts(2))
         for claim in container.messages(5):
             for claimed in claim.messages(4):
                 driver = claimed.text(2)
                 if driver == DRA_DRIVER or driver in self._extra:
-                    yield driver, _claimed_device(claimed)
+                    yield driver, _claimed_device(claimed), (claim.text(3), claim.text(2), claimed.text(4))
 
 
 def _is_replica(device_id: str) -> bool:
