@@ -17,7 +17,7 @@ from tests.e2e.ledgers import Ledger, has, ledger, uses
 from tests.e2e.nodes import WHOLE, Node, a_node, process
 
 NAMESPACE = "ml"
-RIGHTS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+RIGHTS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
 """Permissions of the ClusterRole in the docs."""
 
 
