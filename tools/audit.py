@@ -1,6 +1,7 @@
 """Check the installed dependencies of gpuledger and its extras for known vulnerabilities, with PyPI.
 
-Exits with 1 if there is a vulnerability. With --strict, also exits with 1 if PyPI did not answer for a package.
+Exits with 1 if there is a vulnerability, or if PyPI answered for no package. With --strict, also exits with 1 if PyPI
+did not answer for one package.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ def audit(read: Read) -> tuple[list[str], list[str]]:
     return vulnerabilities, unchecked
 
 
+def is_failure(vulnerabilities: list[str], unchecked: list[str], *, strict: bool) -> bool:
+    """Whether the audit failed: there is a vulnerability, or nothing is known of the packages."""
+    return bool(vulnerabilities) or len(unchecked) >= (1 if strict else len(needed(OURS, *EXTRAS)) - 1)
+
+
 def _vulnerabilities(project: dict[str, Any]) -> Iterator[str]:
     for entry in project.get("vulnerabilities", ()):
         if not entry.get("withdrawn"):
@@ -55,4 +61,4 @@ if __name__ == "__main__":
     for line in unknown:
         print(f"not checked: {line}")
     print(f"{len(vulnerable)} known vulnerabilities in dependencies; {len(unknown)} packages could not be checked")
-    sys.exit(bool(vulnerable) or ("--strict" in sys.argv and bool(unknown)))
+    sys.exit(is_failure(vulnerable, unknown, strict="--strict" in sys.argv))

@@ -100,6 +100,10 @@ class Books:
             processes=uses.processes,
             dropped_processes=uses.dropped,
             containers=uses.containers,
+            users={
+                uuid: tuple([(uid, *user) for uid, user in sorted(ledger.users_mj.items())])
+                for uuid, ledger in self._energy.ledgers.items()
+            },
             accounts=accounts,
             memory=memory.accounts,
             allocations=allocation_uses,

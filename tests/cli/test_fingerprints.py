@@ -45,7 +45,7 @@ def run(journal: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 def workload(name: str, seconds: float) -> WorkloadState:
     """A workload that was observed for this time."""
     labels: Workload = (("gpu_model", "NVIDIA H200"), ("process_name", name))
-    fingerprint = Fingerprint(alone_s=seconds, seconds=seconds, duty_s=seconds, duty2_s=seconds)
+    fingerprint = Fingerprint(seconds=seconds, duty_s=seconds, duty2_s=seconds)
     fingerprint.learn(1.0, GPM.deviations([0.5] * 7, 0.8, 1.0), seconds, is_alone=True)
     return pack([(labels, fingerprint)])[0]
 

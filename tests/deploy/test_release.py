@@ -135,3 +135,22 @@ def test_known_vulnerabilities_are_reported() -> None:
     assert sorted(line.partition(" ")[0] for line in vulnerable) == ["bcrypt", "h2"]
     assert all(line.endswith("PYSEC-1, fixed in 9.9: bad") for line in vulnerable)
     assert [line.partition(" ")[0] for line in unchecked] == ["hpack"]
+
+
+def test_an_audit_of_nothing_fails() -> None:
+    """Without an answer for any package, nothing was audited; without one for a single package, only with --strict."""
+    silent = {"/"}
+
+    def read(url: str) -> bytes:
+        if any(part in url for part in silent):
+            raise TimeoutError("no answer")
+        return b'{"vulnerabilities": []}'
+
+    nothing = audit.audit(read)
+    silent.remove("/")
+    silent.add("/hpack/")
+    most = audit.audit(read)
+
+    assert audit.is_failure(*nothing, strict=False)
+    assert not audit.is_failure(*most, strict=False)
+    assert audit.is_failure(*most, strict=True)

@@ -13,7 +13,7 @@ from tests.e2e.nodes import Node
 
 NAMESPACE = "ml"
 RIGHTS = [
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
 ]
 """Permissions of the ClusterRole in the docs."""

@@ -76,7 +76,7 @@ def test_default_permissions() -> None:
         "/run/gpuledger",
     }
     assert only(objects, "ClusterRole")["rules"] == [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
     ]
 
 

@@ -12,6 +12,7 @@ from gpuledger.books import Books
 from gpuledger.ledger.split import Policy
 from gpuledger.model import Activity, Device, Driver, Facts, Owner, Owners, Reading, Resident, Sample, Tick
 from gpuledger.storage.journal import decode, encode
+from tests.seeds import seeds
 
 TICKS = 150
 S = 10**9
@@ -181,7 +182,7 @@ def check_balance(tick: Tick) -> None:
     assert min(totals_mj.values(), default=0) >= 0  # a container has what its processes have
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_the_books_hold_in_every_history(seed: int) -> None:
     """Processes, GPUs, clocks and counters do what they like, and books come from a journal: they always balance."""
     random = Random(seed)

@@ -73,3 +73,11 @@ def test_a_fleet_that_is_taken_over() -> None:
     assert not allows(egress, "kube-system", 6443)
     for namespace in ("", "ml", "default"):
         assert not any(allows(egress, namespace, port) for port in (53, 80, 443, 6443, 9090))
+
+
+def test_the_token_of_the_exporter() -> None:
+    """An exporter is taken over and uses its token: it can list and watch pods, and nothing else."""
+    items = list(yaml.safe_load_all((KUBERNETES / "gpuledger.yaml").read_text()))
+    (role,) = [item for item in items if item and item["kind"] in ("ClusterRole", "Role")]
+
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]

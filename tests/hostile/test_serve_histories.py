@@ -13,6 +13,7 @@ import pytest
 from tests.cli.running import Running, serving, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.owners.kernel.fakeproc import Proc
+from tests.seeds import seeds
 
 LIVES, CHANGES = 3, 5
 """Lives of the exporter, and changes of the node in each of them."""
@@ -93,7 +94,7 @@ def check_balance(found: Scrape) -> None:
     assert {value for name, value in found.items() if name.startswith("gpuledger_ledger_residual_joules{")} <= {0.0}
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_the_totals_of_a_server_hold_in_every_history(tmp_path: Path, seed: int) -> None:
     """Processes, GPUs and the driver do what they like, and a server is killed: totals balance and never decrease."""
     random = Random(seed)

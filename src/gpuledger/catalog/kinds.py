@@ -88,6 +88,8 @@ GPU_ACCOUNT = Kind(DEVICE, lambda tick: _booked(_gpus(tick), tick.accounts, _dev
 """The ledger of each GPU."""
 GPU_MEMORY = Kind(DEVICE, lambda tick: _booked(_gpus(tick), tick.memory, _device))
 """The memory account of each GPU."""
+GPU_USERS = Kind(DEVICE, lambda tick: _booked(_gpus(tick), tick.users, _device))
+"""The users of each GPU."""
 GPU_UNATTRIBUTED = Kind(DEVICE, lambda tick: _booked(_gpus(tick), tick.unattributed_activity, _device))
 """The activity of each GPU that belongs to no process."""
 MIG = Kind(MIG_DEVICE, lambda tick: [(_mig_device(r.device), r) for r in _instances(tick)])

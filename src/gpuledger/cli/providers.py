@@ -44,7 +44,14 @@ def _numbered(chosen: list[Provider]) -> list[Provider]:
 
 
 def _docker(settings: Config, environment: Mapping[str, str], named: set[str], *, auto: bool) -> list[Provider]:
-    from gpuledger.owners.providers.docker import DockerProvider, Endpoint, default_urls, endpoint
+    from gpuledger.owners.providers.docker import (
+        USERS_PART,
+        DockerProvider,
+        Endpoint,
+        default_urls,
+        endpoint,
+        is_of_user,
+    )
 
     chosen = [daemon for daemon in default_urls(environment, os.getuid()) if auto or daemon.name in named]
     if settings.docker_host:
@@ -52,9 +59,11 @@ def _docker(settings: Config, environment: Mapping[str, str], named: set[str], *
     for name, url in (("docker", "/var/run/docker.sock"), ("podman", "/run/podman/podman.sock")):
         if name in named and not any(daemon.name == name for daemon in chosen):
             chosen.append(Endpoint(name, url))
+    of_users = [is_of_user(daemon.url) for daemon in chosen]
+    parts = [USERS_PART * sum(of_users) if is_user else 1 for is_user in of_users]
     return [
-        DockerProvider(daemon.url, name=daemon.name, ca=daemon.ca, cert=daemon.cert, key=daemon.key)
-        for daemon in chosen
+        DockerProvider(daemon.url, name=daemon.name, ca=daemon.ca, cert=daemon.cert, key=daemon.key, part=part)
+        for daemon, part in zip(chosen, parts, strict=True)
     ]
 
 

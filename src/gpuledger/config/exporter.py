@@ -101,7 +101,7 @@ class Config:
         f"Processes to expose, by their owners: {', '.join(SHOWN)}. Containers are summed either way.",
         parsers.OneOf(*SHOWN), "OWNERS")
     process_max: int = _series("process.max", 1000,
-        "Maximum number of processes to expose; those with the most memory are chosen.", parsers.count, "N")
+        "Maximum number of processes to expose; those that used the most energy are chosen.", parsers.count, "N")
     container_max: int = _series("container.max", 1000,
         "Maximum number of containers to expose, counted on each device; the others are summed as one.", parsers.count,
         "N")

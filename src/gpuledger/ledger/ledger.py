@@ -49,6 +49,10 @@ class Booked:
     """The parked part of the energy, by process."""
 
 
+MOST_USERS, OTHER_USERS = 1000, "other"
+"""Users with an own total; a tenant may have 65,536 uids."""
+
+
 @dataclass(slots=True)
 class LedgerState:
     """The accounts of one GPU, as in the journal."""
@@ -92,6 +96,8 @@ class Ledger:
         """Energy of the last booked interval."""
         self.booked_rows: dict[Row, int] = {}
         """Energy of the last booked interval by process."""
+        self.users_mj: dict[str, tuple[str, int]] = {}
+        """Name and energy of each user outside of containers, by uid."""
 
     def state(self, numbers: Mapping[Row, int]) -> LedgerState | None:
         """A snapshot for the journal; None before the first reading of energy."""
@@ -243,12 +249,21 @@ class Ledger:
         spent_mj: dict[Row, int] = {}
         for row, method, mj in accounts.entries:
             spent_mj[row] = spent_mj.get(row, 0) + mj
+            if not row.owner.container_id:
+                self._add_user(row, mj)
             if row.retired:
                 state.retired_mj += mj
             else:
                 entries.append((row, method, mj))
                 self.booked_rows[row] = self.booked_rows.get(row, 0) + mj
         return Booked(entries=tuple(entries), idle_mj=accounts.idle_mj, spent_mj=spent_mj, parked_mj=accounts.parked_mj)
+
+    def _add_user(self, row: Row, mj: int) -> None:
+        uid = "" if row.facts is None or row.facts.uid is None else str(row.facts.uid)
+        if uid not in self.users_mj and len(self.users_mj) >= MOST_USERS:
+            uid = OTHER_USERS
+        user, before_mj = self.users_mj.get(uid, ("", 0))
+        self.users_mj[uid] = row.owner.user or user if uid != OTHER_USERS else "", before_mj + mj
 
     def settle(self, retired_mj: int, gone_mj: int, containers_mj: int) -> None:
         """Book the energy of retired processes and gone containers; `containers_mj` is that of shown containers.

@@ -112,7 +112,7 @@ class UseBook:
         totals: Mapping[Place, Total] | None = None,
         inferred: Iterable[Inferred] = (),
     ) -> Uses:
-        """The rows of the tick. `exited` processes are included if the limit allows."""
+        """The rows of the tick, with those of `exited` processes."""
         now_us = tick.time_ns // 1000
         partitioned = partitioned_gpus(tick)
         uses: list[ProcessUse] = []
@@ -131,10 +131,9 @@ class UseBook:
         listed = tuple(uses)
         uses = [use for use in uses if self._is_shown(use.owner)]
         exited = [row for row in exited if self._is_shown(row.owner)]
-        largest = self._largest(uses)
-        self._dropped += len(uses) - len(largest)
-        room = len(exited) if self._max_processes is None else max(0, self._max_processes - len(largest))
-        processes = (*largest, *self._exited_uses(exited[:room]))
+        ended = self._exited_uses(exited)
+        processes = tuple(self._most_used(uses, ended))
+        self._dropped += len(uses) + len(ended) - len(processes)
         return Uses(
             processes=processes,
             containers=containers,
@@ -182,12 +181,15 @@ class UseBook:
             self._exited[row] = last if last is not None and last[0] == values else (values, _exited(row))
         return [use for _, use in self._exited.values()]
 
-    def _largest(self, uses: list[ProcessUse]) -> list[ProcessUse]:
-        """The processes with the most memory; the pid breaks ties, so that the choice is stable between ticks."""
-        if self._max_processes is None or len(uses) <= self._max_processes:
-            return uses
-        order = sorted(uses, key=lambda use: (-(use.resident.memory_bytes or 0), use.resident.pid, use.device.uuid))
-        return order[: self._max_processes]
+    def _most_used(self, uses: list[ProcessUse], ended: list[ProcessUse]) -> list[ProcessUse]:
+        """The processes with the most energy above parked power, then memory, then the lowest pids.
+
+        Memory is free: a thousand idle processes could hide one that works. To hide energy, each must use more of it.
+        """
+        if self._max_processes is None or len(uses) + len(ended) <= self._max_processes:
+            return [*uses, *ended]
+        stable = sorted(uses, key=lambda use: (use.resident.pid, use.device.uuid))
+        return sorted([*stable, *ended], key=_rank)[: self._max_processes]
 
     def _device_uses(
         self, tick: Tick, reading: Reading, rows: Rows, whole: Percentages | None, now_us: int, *, has_migs: bool
@@ -212,6 +214,11 @@ class UseBook:
                 created_ns=None if row is None else row.created_ns,
                 activity=activity_part(whole, None if row is None else row.activity),
             )
+
+
+def _rank(use: ProcessUse) -> tuple[int, int, int]:
+    work_mj = sum([mj for _, mj in use.energy_mj]) - use.parked_mj
+    return -work_mj, -(use.busy_ns or 0), -(use.resident.memory_bytes or 0)
 
 
 def _exited(row: Row) -> ProcessUse:

@@ -305,6 +305,8 @@ class Tick:
     dropped_processes: int = 0
     """Process rows dropped by the limit since the start."""
     containers: tuple[ContainerUse, ...] = ()
+    users: Mapping[str, tuple[tuple[str, str, int], ...]] = field(default_factory=dict)
+    """Uid, name and energy of each user outside of containers since the start of the exporter, by uuid of the GPU."""
     allocations: tuple[AllocationUse, ...] = ()
     """Allocations that are or were recently in force, after the book stage."""
     dropped_allocations: int = 0

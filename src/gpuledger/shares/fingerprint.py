@@ -235,15 +235,14 @@ def workload_of(device: Device, facts: Facts | None, owner: Owner, signals: str 
     The program is the executable with its script or module; without it, all Python programs of a user would be one.
     None if the program is unknown, or only the id of its container is known: other tenants may have containers like it.
     """
-    name = facts.name if facts is not None else ""
-    program = facts.program if facts is not None else ""
+    name, program, uid = ("", "", None) if facts is None else (facts.name, facts.program, facts.uid)
+    user = "" if uid is None or owner.namespace else str(uid)  # the daemons of two users may use equal names
     labels = [("gpu_model", device.name), ("process_name", name), ("program", program)]
     if owner.image or owner.workload_name:
         labels += [("container", owner.container), ("image", owner.image), ("namespace", owner.namespace)]
-        labels += [("workload_kind", owner.workload_kind), ("workload_name", owner.workload_name)]
+        labels += [("workload_kind", owner.workload_kind), ("workload_name", owner.workload_name), ("uid", user)]
     elif program and not owner.container_id and not owner.pod_uid:
-        uid = None if facts is None else facts.uid
-        labels += [("unit", owner.unit), ("uid", "" if uid is None else str(uid))]
+        labels += [("unit", owner.unit), ("uid", user)]
     else:
         return None
     labels += [("job", owner.job), ("signals", signals)]

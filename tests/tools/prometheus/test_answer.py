@@ -99,7 +99,7 @@ def test_a_malformed_response_is_one_line(body: bytes, reason: str, says: str) -
 
 @given(st.lists(st.tuples(labels, st.lists(values, max_size=4)), max_size=5))
 def test_finite_values_of_a_range_are_returned(series: list[tuple[dict[str, str], list[float]]]) -> None:
-    """Each value has its time; values that are not finite are dropped and counted."""
+    """Each value has its time; values that are not finite, or too large to add up, are dropped and counted."""
     result = [
         {"metric": names, "values": [[1700000000 + n, _text(value)] for n, value in enumerate(numbers)]}
         for names, numbers in series
@@ -107,7 +107,7 @@ def test_finite_values_of_a_range_are_returned(series: list[tuple[dict[str, str]
     body = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode()
     answer = parse_range(body, "q")
 
-    good = [[(1700000000.0 + n, v) for n, v in enumerate(numbers) if math.isfinite(v)] for _, numbers in series]
+    good = [[(1700000000.0 + n, v) for n, v in enumerate(numbers) if abs(v) <= 1e24] for _, numbers in series]
     assert [(course.labels, course.points) for course in answer.series] == [
         (names, points) for (names, _), points in zip(series, good, strict=True)
     ]

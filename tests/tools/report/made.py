@@ -11,6 +11,8 @@ from gpuledger.tools.text import GIB
 
 KWH = 3.6e6
 BAD = '=HYPERLINK("x")<script>alert(1)</script>\x1b[2J'
+SHOWN = BAD.replace("\x1b", "\ufffd")
+"""The same name in CSV and HTML."""
 PRICES = Rates(kwh=0.30, gpu_hour=2.0, currency="EUR", grams_per_kwh=250, pue=1.3)
 
 

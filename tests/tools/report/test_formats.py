@@ -19,7 +19,7 @@ from gpuledger.tools.report.rates import Embodied, Rates
 from gpuledger.tools.report.rows import Kind, ReportRow, ReportRows
 from gpuledger.tools.report.span import Span
 from gpuledger.tools.text import grouped
-from tests.tools.report.made import BAD, KWH, PRICES, report
+from tests.tools.report.made import BAD, KWH, PRICES, SHOWN, report
 
 TABLE = """\
 2026-11-01T00:00:00Z to 2026-11-03T00:00:00Z
@@ -63,7 +63,7 @@ def test_csv() -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(report()))))
 
     assert [row["kind"] for row in rows] == ["group", "other", "idle", "unattributed", "total"]
-    assert rows[0]["namespace"] == "'" + BAD
+    assert rows[0]["namespace"] == "'" + SHOWN
     assert (rows[0]["from"], rows[0]["energy_kwh"], rows[0]["energy_cost"]) == ("2026-11-01T00:00:00Z", "6", "2.34")
     assert (rows[2]["busy_gpu_hours"], rows[2]["namespace"]) == ("", "")
     assert sum(float(row["energy_kwh"]) for row in rows[:-1]) == float(rows[-1]["energy_kwh"])
@@ -124,7 +124,7 @@ def test_html_needs_nothing_else_and_escapes_names() -> None:
     assert {"link", "img", "iframe"}.isdisjoint(elements.tags)
     assert not [name for name, _ in elements.attributes if name in ("src", "href") or name.startswith("on")]
     assert "http" not in to_html(report()).replace("http-equiv", "")
-    assert BAD in elements.text
+    assert SHOWN in elements.text
     for shown in ("6.00", "10.00", "(3 more)", "(idle)", "gap 0.750 kWh", "2026-11-01 00:00 to 2026-11-03 00:00 (UTC)"):
         assert shown in elements.text
 

@@ -23,7 +23,7 @@ from gpuledger import __version__
 from gpuledger.catalog import CATALOG, Family
 from gpuledger.config.exporter import Config
 from gpuledger.errors import ConfigError, HttpError
-from gpuledger.integrations.otlp.request import Attributes, Points, encode, rejected
+from gpuledger.integrations.otlp.request import Attributes, Metric, Points, encode, parts, rejected
 from gpuledger.model import OtlpHealth, Tick
 from gpuledger.model.plaintext import one_line, plain
 from gpuledger.model.problem import Problem
@@ -145,7 +145,12 @@ class Push:
         """Encode the new tick, if there is one, and send what is waiting, unless a backoff lasts."""
         tick, self._tick = self._tick, None
         if tick is not None:
-            self._enqueue(tick)
+            for metrics in parts(self._points.collect(tick)):
+                self._enqueue(metrics, tick.time_ns)
+                self._send_all()
+        self._send_all()
+
+    def _send_all(self) -> None:
         while self._queue and self._backoff.due():
             if not self._send(self._queue[0]):
                 self._backoff.failed()
@@ -153,9 +158,9 @@ class Push:
             self._backoff.reset()
             self._queue.popleft()
 
-    def _enqueue(self, tick: Tick) -> None:
-        target, metrics = self._target, self._points.collect(tick)
-        body = encode(metrics, target.resource, __version__, tick.time_ns)
+    def _enqueue(self, metrics: Sequence[Metric], time_ns: int) -> None:
+        target = self._target
+        body = encode(metrics, target.resource, __version__, time_ns)
         if target.compressed:
             body = gzip.compress(body, 1, mtime=0)
         self._queue.append(_Request(body, sum(len(metric.points) for metric in metrics)))

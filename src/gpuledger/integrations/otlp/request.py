@@ -8,8 +8,8 @@ starts at the collection before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpuledger.catalog import CATALOG, Family, Type
@@ -29,6 +29,8 @@ CUMULATIVE = 2
 """AGGREGATION_TEMPORALITY_CUMULATIVE."""
 SCOPE = "gpuledger"
 LARGEST_INT = 1 << 63
+MOST_POINTS = 5000
+"""Of one request, which then has about 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,22 @@ class _Names:
         return (*self._constant, *pairs)
 
 
+def parts(metrics: Iterable[Metric]) -> Iterator[list[Metric]]:
+    """The metrics in parts for one request each: collectors and the queue limit the size of a request."""
+    part: list[Metric] = []
+    room = MOST_POINTS
+    for metric in metrics:
+        points = metric.points
+        while points:
+            part.append(replace(metric, points=points[:room]))
+            points, room = points[room:], room - len(part[-1].points)
+            if not room:
+                yield part
+                part, room = [], MOST_POINTS
+    if part:
+        yield part
+
+
 def encode(metrics: Iterable[Metric], resource: Attributes, version: str, time_ns: int) -> bytes:
     """The body of a request."""
     scope = bytes_field(1, text_field(1, SCOPE) + text_field(2, version))
@@ -170,4 +188,5 @@ def _attribute(pair: Attribute) -> bytes:
 def rejected(body: bytes) -> tuple[int, str]:
     """How many points a collector rejected (partial success), and why. Raises ValueError if the answer is malformed."""
     message = Message(body).message(1)
-    return message.number(1), message.text(2)
+    count = message.number(1)
+    return count if count < LARGEST_INT else 0, message.text(2)  # larger numbers are negative

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 LIST_LIMIT, INSPECT_LIMIT, VERSION_LIMIT = 16 << 20, 4 << 20, 1 << 20
 """Bytes. A container has about 2 kB in the list; parsed JSON can take twenty times its size."""
 MOST_CONTAINERS = 10_000
+USERS_PART = 4
+"""All daemons of users have a quarter of these limits together: any user may start one."""
 STREAMED_S, POLLED_S = 60.0, 15.0
 """Seconds between polls, with and without the event stream."""
 SLICE_S = 0.25
@@ -77,9 +79,19 @@ class DockerProvider(Provider):
     """The containers of one daemon."""
 
     def __init__(
-        self, url: str, *, name: str = "docker", timeout_s: float = 2.0, ca: str = "", cert: str = "", key: str = ""
+        self,
+        url: str,
+        *,
+        name: str = "docker",
+        timeout_s: float = 2.0,
+        ca: str = "",
+        cert: str = "",
+        key: str = "",
+        part: int = 1,
     ) -> None:
+        """The daemon has one `part`-th of the limits."""
         self.name = name
+        self._part = part
         self.interval_s = POLLED_S
         address = parse_address(url)
         self._client = Client(address, name=f"{name} at {address}", tls=TlsSettings(ca, cert, key))
@@ -107,9 +119,9 @@ class DockerProvider(Provider):
             raise
         if not isinstance(listed, list):
             raise self._format_error("did not return a list of containers")
-        if len(listed) > MOST_CONTAINERS:
+        if len(listed) > (most := MOST_CONTAINERS // self._part):
             what = f"{self._client.name} lists {len(listed)} containers"
-            raise ProviderError(what, f"more than {MOST_CONTAINERS} are not read", "size")
+            raise ProviderError(what, f"more than {most} are not read", "size")
         entries = read_list(listed)
         gone = self._inspect(entries.keys())
         self._listed_at_s = listed_at_s
@@ -169,7 +181,7 @@ class DockerProvider(Provider):
     def _get(self, target: str, timeout_s: float, limit: int) -> Any:
         name = self._client.name
         try:
-            status, body = self._client.get(target, timeout_s, limit)
+            status, body = self._client.get(target, timeout_s, limit // self._part)
         except HttpError as error:
             raise with_fix(ProviderError, error, self._fixes, OTHER_API) from error
         try:
@@ -285,6 +297,11 @@ def controlling_uid(path: str) -> int | None:
     except OSError:  # removed meanwhile
         return NO_UID
     return None
+
+
+def is_of_user(url: str) -> bool:
+    """Whether the daemon is that of another user, who is not root."""
+    return controlling_uid(parse_address(url).path) is not None
 
 
 def default_urls(environment: Mapping[str, str], uid: int, root: Path = Path("/")) -> list[Endpoint]:

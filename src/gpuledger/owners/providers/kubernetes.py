@@ -40,7 +40,7 @@ SLICE_S, NOW_S = 0.25, 0.001
 
 NODE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 RIGHTS_FIX = (
-    "grant a ClusterRole with get, list and watch of pods; `kubectl auth can-i watch pods --all-namespaces "
+    "grant a ClusterRole with list and watch of pods; `kubectl auth can-i watch pods --all-namespaces "
     "--as=system:serviceaccount:NAMESPACE:ACCOUNT` must print yes"
 )
 OTHER_SERVER = "check whether it is a healthy Kubernetes API server"

@@ -13,6 +13,8 @@ from gpuledger.net.answers import ElementsError, load_json
 
 LONGEST_QUOTE = 300
 """Characters of a query that an error quotes."""
+LARGEST_VALUE = 1e24
+"""Of a range query. A thousand times the byte-seconds of the memory of 10,000 GPUs in a day; sums of it stay finite."""
 PARTIAL = "the response is partial: some storage nodes did not respond"
 
 
@@ -47,7 +49,7 @@ class RangeSeries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RangeVector:
-    """The result of a range query, without values that are not finite numbers."""
+    """The result of a range query, without values that are NaN, infinite or beyond LARGEST_VALUE."""
 
     series: tuple[RangeSeries, ...]
     dropped: int = 0
@@ -65,7 +67,7 @@ def parse_range(body: bytes, query: str) -> RangeVector:
         if type(series) is not RangeSeries:
             raise format_error(query)
         count = len(series.points)
-        series.points[:] = [point for point in series.points if isfinite(point[1])]
+        series.points[:] = [point for point in series.points if abs(point[1]) <= LARGEST_VALUE]  # not NaN either
         dropped += count - len(series.points)
     return RangeVector(tuple(result), dropped, warnings)
 

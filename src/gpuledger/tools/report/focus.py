@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from decimal import ROUND_DOWN, Decimal
+from decimal import ROUND_DOWN, Decimal, localcontext
 from itertools import accumulate
 
 from gpuledger import __version__
@@ -36,6 +36,8 @@ METHOD = "gpuledger-energy-ledger"
 """AllocatedMethodId; docs/attribution.md documents the method."""
 SERVICE = "GPU"
 DECIMALS = Decimal("0.0000000001")
+DIGITS = 60
+"""Of the arithmetic: enough for the largest value of a query, with DECIMALS."""
 """Unit of costs, quantities and ratios."""
 COLUMNS = (
     "AllocatedMethodDetails", "AllocatedMethodId", "AllocatedResourceId", "AllocatedResourceName", "AllocatedTags",
@@ -105,7 +107,7 @@ def whole_hours(span: Span) -> Span:
 def gather_hours(gatherer: Gatherer, grouping: Grouping, span: Span, gap_ms: int) -> Iterator[GpuHour]:
     """All hours of all GPUs, in order of time. Their energy is the increase of the GPUs' energy counters."""
     instances = gatherer.label_sets(series(metrics.gpu_mig_info), ("uuid", "parent_uuid"), span)
-    parents = {labels["uuid"]: labels["parent_uuid"] for labels in instances}
+    parents = {labels.get("uuid", ""): labels["parent_uuid"] for labels in instances if "parent_uuid" in labels}
     gpus = gatherer.label_sets(series(metrics.gpu_info), ("uuid", "name", "node", "hostname", "instance"), span)
     infos = {labels.get("uuid", ""): labels for labels in gpus}
     hours = _Hours(parents)
@@ -233,9 +235,11 @@ def to_focus(gpu_hours: Iterable[GpuHour], prices: Rates, heads: Sequence[str], 
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for gpu_hour in gpu_hours:
-        for row in rows_of(gpu_hour, prices, heads, issuer):
-            writer.writerow(row)
+    with localcontext() as context:
+        context.prec = DIGITS
+        for gpu_hour in gpu_hours:
+            for row in rows_of(gpu_hour, prices, heads, issuer):
+                writer.writerow(row)
     return out.getvalue()
 
 
@@ -292,7 +296,7 @@ def _origin(gpu_hour: GpuHour, prices: Rates, issuer: Issuer, shares: Sequence[_
         "PricingUnit": "Hours",
         "ProviderName": issuer.provider,
         "PublisherName": issuer.provider,
-        "ResourceId": gpu_hour.uuid,
+        "ResourceId": escape_formula(gpu_hour.uuid),
         "ResourceName": escape_formula(f"{gpu_hour.node} {gpu_hour.model}".strip()),
         "ResourceType": "GPU",
         "ServiceCategory": "Compute",
@@ -364,7 +368,7 @@ def _json(value: Mapping[str, object]) -> str:
     """JSON with exact numbers; empty for an empty object."""
     if not value:
         return ""
-    return json.dumps(value, default=float, ensure_ascii=False)
+    return json.dumps(value, default=float)
 
 
 def _moment(moment: datetime) -> str:

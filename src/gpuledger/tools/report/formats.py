@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
+from unicodedata import normalize
 
 from gpuledger.config import durations
 from gpuledger.model.plaintext import plain
@@ -17,7 +18,7 @@ from gpuledger.tools.report.rows import UNRECORDED, Kind, ReportRow
 from gpuledger.tools.report.span import MAX_POINTS
 from gpuledger.tools.text import BOLD, FAINT, JOULES_PER_KWH, adds_up, aligned, decimals_of, grouped, short_name
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = ("=", "+", "-", "@", "\u2212")
 """Characters that a spreadsheet takes for the start of a formula."""
 QUANTITIES = {
     "busy_gpu_hours": Quantity.BUSY,
@@ -61,8 +62,12 @@ def to_csv(report: Report) -> str:
 
 
 def escape_formula(text: str) -> str:
-    """A leading quote turns a formula into text: anyone who may start a pod chooses its name."""
-    return f"'{text}" if text.startswith(FORMULA) else text
+    """A leading quote turns a formula into text: anyone who may start a pod chooses its name.
+
+    Spreadsheets ignore spaces, take full-width characters for others, and may begin a cell after a line break.
+    """
+    text = plain(text)
+    return f"'{text}" if normalize("NFKC", text).lstrip().startswith(FORMULA) else text
 
 
 def to_json(report: Report) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.errors import PrometheusError
-from gpuledger.tools.prometheus.answer import RangeSeries, RangeVector
+from gpuledger.tools.prometheus.answer import LARGEST_VALUE, RangeSeries, RangeVector
 from gpuledger.tools.prometheus.expression import Expression, Selector
 from gpuledger.tools.report import promql
 from gpuledger.tools.report.promql import LOOKBACK_S, whole_window
@@ -247,7 +247,7 @@ class Gatherer:
     def _check_answer(self, answer: RangeVector, query: Expression) -> None:
         doubts = [f"Prometheus warns: {warning}" for warning in answer.warnings]
         if answer.dropped:
-            doubts.append(f"{answer.dropped} values of {query.metric} are NaN or infinite")
+            doubts.append(f"{answer.dropped} values of {query.metric} are NaN, infinite or above {LARGEST_VALUE:g}")
         self._report_doubts(doubts)
 
     def _check_labels(self, query: Expression, chunk: Chunk) -> None:

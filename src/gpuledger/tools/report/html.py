@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from gpuledger import __version__
 from gpuledger.config import durations
+from gpuledger.model.plaintext import plain
 from gpuledger.tools.report.formats import facts
 from gpuledger.tools.report.report import Report, ReportColumn, cells, columns, row_name
 from gpuledger.tools.report.rows import Kind
@@ -22,6 +23,11 @@ STYLE = "\n" + Path(__file__).with_name("report.css").read_text(encoding="utf-8"
 COLOUR_STYLE = "".join(
     f".{name} {{ fill: var(--{name}); }}\n" for name in (*(f"c{n}" for n in range(COLOURS)), "rest", "idle", "nobody")
 )
+
+
+def escape(text: str) -> str:
+    """Text for the page, without markup and control characters."""
+    return html.escape(plain(text))
 
 
 def to_html(report: Report) -> str:
