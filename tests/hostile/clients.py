@@ -18,10 +18,10 @@ SCRAPE_S = 10.0
 
 
 @contextmanager
-def busy_exporter(folder: Path, gpus: int = 8, processes: int = 256) -> Iterator[Running]:
+def busy_exporter(folder: Path, gpus: int = 8, processes: int = 256, flags: tuple[str, ...] = ()) -> Iterator[Running]:
     """An exporter with a page of several hundred kilobytes."""
     scenario = fakedriver.h200_node(gpus=gpus, processes=processes).write(folder / "scenario")
-    with serving("serve", env=surroundings(scenario)) as exporter:
+    with serving("serve", *flags, env=surroundings(scenario)) as exporter:
         body = exporter.metrics("^gpu_process_energy_joules_total")
         assert len(body) > 150_000
         yield exporter
