@@ -96,6 +96,7 @@ def child(url: str) -> None:
     from gpuledger.net.address import parse_place
     from gpuledger.web.bodies import UpstreamBodies
     from gpuledger.web.http import parse_head
+    from gpuledger.web.parts import Parts
 
     gpus = [Device(gpu, _uuid(gpu)) for gpu in range(GPUS)]
     instances = [
@@ -112,7 +113,7 @@ def child(url: str) -> None:
 
     now_s, held = [0.0], [tick(0)]
     poll = Poll(Page(parse_place(url), 60.0), lambda: held[0], Polling(1.0, 1000.0), monotonic=lambda: now_s[0])
-    bodies = UpstreamBodies(lambda: poll.served.families if poll.served else None)
+    bodies = UpstreamBodies(lambda: poll.served.families if poll.served else None, Parts())
     before_mb = memory_mb(os.getpid())
     read: list[float] = []
     label: list[float] = []

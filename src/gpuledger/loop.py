@@ -75,8 +75,10 @@ class Loop:
         collectors: Sequence[Collector] = (),
         health: ReadHealth = lambda health: health,
         published: Callable[[Tick], None] = lambda _: None,
+        between_ticks: threading.Event | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`between_ticks` is set while no tick is made."""
         self._source = source
         self._facts = facts
         self._interval_s = interval_s
@@ -87,6 +89,7 @@ class Loop:
         self._books: Bookkeeper = books or Books()
         self._collectors = collectors
         self._state_log = StateLog(log)
+        self._between_ticks = between_ticks or threading.Event()
         self._stop = threading.Event()
         self._ticks = 0
         self._missed = 0
@@ -125,11 +128,13 @@ class Loop:
         due = self._monotonic()
         while not self._stop.is_set():
             reason = ""
+            self._between_ticks.clear()
             try:
                 self.once()
             except Exception as error:  # a bug must not stop the exporter
                 reason = f"{type(error).__name__}: {error}"
                 log.debug("tick", exc_info=True)
+            self._between_ticks.set()
             self._state_log.change("tick", reason, f"tick failed: {reason}", "ticks succeed again")
             due += self._interval_s
             late = math.ceil((self._monotonic() - due) / self._interval_s)

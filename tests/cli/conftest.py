@@ -14,7 +14,7 @@ def _logging_and_signals_as_they_were() -> Iterator[None]:
     """Commands send the log to standard error, which after the test is another one, and take the signals."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     caught = [signal.getsignal(number) for number in numbers]
     yield
     signal.set_wakeup_fd(-1)

@@ -120,3 +120,23 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """Name and version come first, then where it is from and what it runs on."""
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith(f"gpuledger {__version__} (from a source tree)\nPython 3.")
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("serve --otlp.headers=api-key=hunter2,x=hunter2", "api-key=***,x=***"),
+        ("serve --dcgm-exporter.url=http://gpu:9400/metrics?token=hunter2", "http://gpu:9400/metrics?token=***"),
+        ("serve --tokens.scrape=ml/vllm-0=http://10.0.0.7:8000/metrics?key=hunter2&a=b",
+         "ml/vllm-0=http://10.0.0.7:8000/metrics?key=***&a=***"),
+        ("serve --otlp.endpoint=https://otlp:4318/v1/metrics?key=hunter2", "https://otlp:4318/v1/metrics?key=***"),
+        ("report --prometheus.header=Authorization:\u00a0hunter2", "Authorization:"),
+    ],
+)  # fmt: skip
+def test_a_printed_configuration_has_no_secrets(words: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends up in tickets and logs: headers and the values in the query of a URL are not in it."""
+    assert main([*(word.replace("\u00a0", " ") for word in words.split(" ")), "--print-config"]) == 0
+    printed = capsys.readouterr().out
+
+    assert "hunter2" not in printed
+    assert shown in printed

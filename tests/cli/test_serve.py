@@ -37,6 +37,17 @@ def test_it_serves_what_the_driver_says(scenario: Scenario, tmp_path: Path) -> N
     assert [line.rpartition("msg=")[2] for line in errors.splitlines()][-1] == "stopping"
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2], ids=str)
+def test_signals_that_mean_reload_elsewhere(number: signal.Signals) -> None:
+    """They do not end the exporter: files are reloaded when they change."""
+    with serving("demo", env=surroundings()) as exporter:
+        exporter.process.send_signal(number)
+        time.sleep(0.3)
+        exporter.metrics("^gpuledger_up 1")
+
+        assert exporter.process.poll() is None
+
+
 @pytest.mark.parametrize(
     "numbers", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGINT, signal.SIGTERM], [signal.SIGTERM] * 20], ids=str
 )

@@ -142,7 +142,7 @@ def _said(data: bytes) -> Iterator[socket.socket]:
 def _converse(data: bytes) -> None:
     with _said(data) as ours:
         connection = Connection(ours, http.DEFAULT_LIMITS, time.monotonic())
-        while connection.read_request(fresh=False) is not None:
+        while connection.read_request() is not None:
             pass
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
 import os
@@ -11,50 +10,22 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import bcrypt
 import pytest
 
 from tests import fakedriver
 from tests.cli.running import Running, serving, surroundings
+from tests.hostile.clients import PROBE_S, SCRAPE_S, busy_exporter, port, status
 from tests.hostile.slow import slow_readers
 from tests.web.logins import basic
-
-PROBE_S = 5.0
-"""The default timeout of a probe in Kubernetes is 1 s; the rest is for machines that run other tests meanwhile."""
-SCRAPE_S = 10.0
-"""The default timeout of a scrape in Prometheus."""
 
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[Running]:
-    """An exporter with a page of several hundred kilobytes."""
-    scenario = fakedriver.h200_node(gpus=8, processes=256).write(tmp_path / "scenario")
-    with serving("serve", env=surroundings(scenario)) as exporter:
-        body = exporter.metrics("^gpu_process_energy_joules_total")
-        assert len(body) > 150_000
+    """An exporter with a large page."""
+    with busy_exporter(tmp_path) as exporter:
         yield exporter
-
-
-def port(exporter: Running) -> int:
-    """Of the listener."""
-    return urlsplit(exporter.url).port or 0
-
-
-def status(exporter: Running, path: str, timeout_s: float, source: str = "127.0.0.1", **headers: str) -> int:
-    """Status of a complete response on a new connection: 0 if there is none."""
-    client = http.client.HTTPConnection("127.0.0.1", port(exporter), timeout=timeout_s, source_address=(source, 0))
-    try:
-        client.request("GET", path, headers=headers)
-        response = client.getresponse()
-        response.read()
-    except (OSError, http.client.HTTPException):
-        return 0
-    else:
-        return response.status
-    finally:
-        client.close()
 
 
 @pytest.mark.parametrize(

@@ -181,13 +181,30 @@ def test_a_counter_that_falls_adds() -> None:
     assert energy(last) == {1: {"exclusive": 50}}
 
 
-@pytest.mark.parametrize(("after_s", "reason"), [(11, "gap"), (3600, "gap"), (-5, "gap")])
-def test_a_gap_is_unattributed(after_s: float, reason: str) -> None:
-    """Also if the same process is there on both sides; without a monotonic clock, a clock that was set is a gap."""
-    last = run({"pids": [1]}, {"pids": [1], "mj": 100, "after_s": after_s}, {"pids": [1], "mj": 7})
+@pytest.mark.parametrize(("after_s", "pids"), [(11, [2]), (3600, []), (-5, [1])])
+def test_a_gap_is_unattributed(after_s: float, pids: list[int]) -> None:
+    """If no process was there on both sides; without a monotonic clock, a clock that was set is a gap."""
+    last = run({"pids": [1]}, {"pids": pids, "mj": 100, "after_s": after_s}, {"pids": pids, "mj": 7})
 
-    assert unattributed(last) == {reason: 100}
-    assert energy(last) == {1: {"exclusive": 7}}
+    assert unattributed(last) == {"gap": 100}
+
+
+@pytest.mark.parametrize("after_s", [11, 60])
+def test_energy_of_a_late_tick_is_for_processes_at_both_ends(after_s: float) -> None:
+    """By work as far as samples reach back, none for one that came meanwhile; with --energy.strict, a gap."""
+    for policy in (Policy(), Policy(strict=True)):
+        books, world = Books(policy=policy), World()
+        books.book(world.tick(1))
+        alone = books.book(world.tick(1, mj=100, after_s=after_s))
+        books, world = Books(policy=policy), World()
+        books.book(world.tick(1, 2))
+        shared = books.book(world.tick(1, 2, 3, mj=100, after_s=after_s, work={1: 60, 2: 20, 3: 20}))
+
+        assert energy(alone) == {1: {} if policy.strict else {"edge": 100}}
+        by_work = {1: {"sm_time": 75}, 2: {"sm_time": 25}, 3: {}}
+        assert energy(shared) == ({1: {}, 2: {}, 3: {}} if policy.strict else by_work)
+        for last in (alone, shared):
+            assert unattributed(last) == ({"gap": 100} if policy.strict else {})
 
 
 def test_a_gap_with_a_failure_in_it_is_an_error() -> None:

@@ -240,3 +240,12 @@ def test_a_stuck_counter_without_power() -> None:
     assert meter.read(reading(7000, None), START_NS + 4 * S) is None
     assert meter.read(reading(None, 145_000), START_NS + 5 * S) == Rise(290_000)
     assert meter.stuck_mj == 5 * 145_000
+
+
+def test_a_counter_that_stays_lower_is_not_booked_again() -> None:
+    """It has not started from 0: within 3 s, a GPU of 700 W cannot use 900 kJ. What it used is power times time."""
+    meter = Meter()
+    meter.read(reading(10**9, 145_000, 700_000), START_NS)
+    rises = [meter.read(reading(9 * 10**8 + 145_000 * n, 145_000, 700_000), START_NS + n * S) for n in range(1, 5)]
+
+    assert rises == [None, None, Rise(435_000, "reset"), Rise(145_000)]

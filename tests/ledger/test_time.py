@@ -61,14 +61,14 @@ def test_a_row_counts_at_most_the_time_between_two_ticks_and_a_sample() -> None:
     assert booked.processes[0].busy_ns == S + SAMPLE_US * 1000
 
 
-def test_a_gap_counts_nothing() -> None:
+def test_of_a_late_tick_the_last_seconds_count() -> None:
     """The driver keeps samples for 10 s; what came before them is not known."""
     books, world = Books(), World()
     books.book(world.tick(1, work={1: 0}))
     booked = books.book(world.tick(1, after_s=11, work={1: 100}, utilization_pct=100))
 
-    assert booked.processes[0].busy_ns == 0
-    assert (account(booked).busy_ns, account(booked).in_use_ns) == (0, 0)
+    assert booked.processes[0].busy_ns == 10 * S
+    assert (account(booked).busy_ns, account(booked).in_use_ns) == (10 * S, 10 * S)
 
 
 def test_a_row_above_all_counts_as_all() -> None:

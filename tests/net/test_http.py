@@ -126,6 +126,14 @@ def test_interim_responses_are_skipped() -> None:
     assert (parser.status, parser.done) == (204, True)
 
 
+def test_endless_interim_responses() -> None:
+    """A server that sends nothing but 100 Continue is given up after ten of them."""
+    parser = ResponseParser(None)
+
+    with pytest.raises(HttpError, match="sent no final response"):
+        parser.feed(b"HTTP/1.1 100 Continue\r\n\r\n" * 11)
+
+
 def test_polling_a_stream() -> None:
     """Nothing is None, the head is empty bytes, and body bytes that came with the head are not lost."""
     ours, theirs = socket.socketpair()

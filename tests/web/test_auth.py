@@ -210,6 +210,17 @@ def test_addresses_with_wrong_passwords_come_last() -> None:
     assert answers.count(UNAUTHORIZED) == QUEUE_SIZE
 
 
+def test_the_addresses_of_an_ipv6_network_count_as_one() -> None:
+    """A host that guesses from many addresses of its network comes last with each of them."""
+    logins = Logins(Compared())
+    auth = BasicAuth(lambda _: PAGE, lambda: WebConfig(users=USERS), logins)
+    for number in range(5):
+        headers = {"authorization": basic("alice", str(number))}
+        auth(Request("GET", "/", {}, headers, "HTTP/1.1", keep_alive=True, address=f"2001:db8::{number}"))
+
+    assert logins._failures == {"2001:db8::": 5}
+
+
 def test_the_counted_addresses_are_bounded() -> None:
     """However many addresses guess."""
     logins = Logins(Compared())

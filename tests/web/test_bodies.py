@@ -1,22 +1,24 @@
-"""Bodies: rendered once per tick, compressed, streamed if they are large; metrics of another exporter after ours."""
+"""Bodies: rendered once per tick, whatever is requested; metrics of another exporter after ours."""
 
 from __future__ import annotations
 
 import gzip
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
+from gpuledger.catalog import GROUPS
 from gpuledger.catalog.dialects import DIALECTS
 from gpuledger.model import Health, Tick, Upstream
 from gpuledger.model.problem import Problem
-from gpuledger.web import bodies
 from gpuledger.web.app import App
-from gpuledger.web.bodies import Bodies, Families, UpstreamBodies
+from gpuledger.web.bodies import Families, Section, UpstreamBodies, response
 from gpuledger.web.http import Request, Response, parse_head
 from gpuledger.web.negotiate import Format
+from gpuledger.web.parts import Part, Parts
 from gpuledger.web.text import Renderer
 from tests.builders import DRIVER, booked_tick, process_use
 from tests.web.clients import PROMETHEUS
@@ -27,40 +29,56 @@ class Counting(Renderer):
 
     calls = 0
 
-    def chunks(self, *arguments):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN201 - as in Renderer
+    def families(self, *arguments):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN201 - as in Renderer
         """As the real one."""
         self.calls += 1
-        return super().chunks(*arguments)
+        return super().families(*arguments)
 
 
-def test_one_rendering_a_tick_format_and_encoding() -> None:
-    """Two Prometheis cost one rendering; a new tick, another format or encoding costs another."""
+def test_one_rendering_a_tick_and_format() -> None:
+    """Two Prometheis cost one rendering, with gzip or without; a new tick or another format costs another."""
     renderer = Counting()
-    cached = Bodies(renderer)
+    parts = Parts()
+    section = Section(renderer, parts)
     tick = booked_tick(process_use(7))
 
-    plain = {cached.get(tick, Format.TEXT, "identity") for _ in range(3)}
-    packed = cached.get(tick, Format.TEXT, "gzip")
-    cached.get(tick, Format.OPENMETRICS, "gzip")
-    cached.get(replace(tick, time_ns=5), Format.TEXT, "identity")
+    def get(moment: Tick, **headers: str) -> bytes:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = Request("GET", "/", {}, named, "HTTP/1.1", keep_alive=True)
+        return whole(response(request, moment, [section], parts).body)
 
-    assert renderer.calls == 4
-    assert isinstance(packed, bytes)
-    assert {gzip.decompress(packed)} == plain
+    plain = {get(tick) for _ in range(3)}
+    packed = get(tick, accept_encoding="gzip")
+    get(tick, accept=PROMETHEUS)
+    get(replace(tick, time_ns=5))
+
+    assert renderer.calls == 3
+    assert {gzip.decompress(packed)} == plain == {b"".join(Renderer().chunks(tick, Format.TEXT))}
 
 
-def test_large_bodies_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past the limit a plain body is handed on in chunks and not kept, and is the same text."""
-    tick = booked_tick(*(process_use(pid) for pid in range(200)))
-    whole = Bodies(Renderer()).get(tick, Format.TEXT, "identity")
-    monkeypatch.setattr(bodies, "LARGEST_CACHED_BYTES", 10_000)
-    cached = Bodies(Renderer())
+@pytest.mark.parametrize("key", ["collect[]", "exclude[]", "dialect"])
+def test_combinations_cost_no_renderings(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever combinations of groups and dialects clients request, a tick is rendered once per group and dialect."""
+    created: list[Part] = []
+    real = Parts.create
 
-    streamed = cached.get(tick, Format.TEXT, "identity")
+    def create(parts: Parts, chunks: Iterable[bytes]) -> Part:
+        created.append(real(parts, chunks))
+        return created[-1]
 
-    assert not isinstance(streamed, bytes)
-    assert b"".join(streamed) == whole
-    assert cached._cache == {}
+    monkeypatch.setattr(Parts, "create", create)
+    tick = booked_tick(process_use(7), power_mw=5000)
+    app = App(lambda: tick, lambda: 0.1, interval_s=1.0)
+    names = list(DIALECTS if key == "dialect" else GROUPS)
+    for count in range(1, 4):
+        for chosen in itertools.combinations(names, count):
+            for accept in ({}, {"accept": PROMETHEUS}):
+                answer = app(Request("GET", "/metrics", {key: list(chosen)}, accept, "HTTP/1.1", keep_alive=True))
+                types = re.findall(rb"^# TYPE (\S+)", whole(answer.body), re.MULTILINE)
+                assert answer.status == 200
+                assert len(types) == len(set(types))
+
+    assert len(created) <= 2 * (len(GROUPS) + 2 * len(DIALECTS))
 
 
 THEIRS: Families = ((b"DCGM_A", b"# TYPE DCGM_A gauge\nDCGM_A 1\n"), (b"gpuledger_up", b"gpuledger_up 7\n"))
@@ -177,13 +195,12 @@ def test_the_landing_page_names_it() -> None:
 def test_compressed_once_an_answer() -> None:
     """Not once a scrape; a new answer is compressed anew."""
     held: list[Families | None] = [THEIRS]
-    bodies_ = UpstreamBodies(lambda: held[0])
+    bodies_ = UpstreamBodies(lambda: held[0], Parts())
     request = parse_head(b"GET / HTTP/1.0\r\nAccept-Encoding: gzip\r\n\r\n")
-    first, again = bodies_.response(request), bodies_.response(request)
+    assert bodies_.response(request) is not None
+    first, again = bodies_.without(()), bodies_.without(())
 
-    assert first is not None
-    assert again is not None
-    assert again.body is first.body
+    assert again[0] is first[0]
     held[0] = ((b"b", b"b 2\n"),)
     changed = bodies_.response(request)
     assert changed is not None

@@ -1,4 +1,4 @@
-"""Which connection is evicted."""
+"""Which connection gets a place, and which one is evicted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuledger.web.connection import SLOW_S, Connection, choose_victim
+from gpuledger.web.connection import SLOW_S, Connection
 from gpuledger.web.http import Limits
+from gpuledger.web.places import Places, choose_victim
 
 NOW = 1000.0
 SLOW = NOW - 8 * SLOW_S
@@ -47,7 +48,7 @@ class Clients:
 
 
 def test_order_within_an_address(sock: socket.socket) -> None:
-    """First the client without a request, then the slow reader, then the idle client with the fewest requests."""
+    """First the client without a complete request, then the slow reader."""
     clients = Clients(sock)
     busy = clients.busy("a")
     order = [
@@ -55,8 +56,6 @@ def test_order_within_an_address(sock: socket.socket) -> None:
         clients.waiting("a", SLOW),
         clients.busy("a", SLOW - 1),
         clients.busy("a", SLOW),
-        clients.waiting("a", SLOW, requests=1),
-        clients.waiting("a", SLOW - 100, requests=500),
     ]
 
     for expected in order:
@@ -90,3 +89,36 @@ def test_the_address_with_the_most_connections_loses(sock: socket.socket) -> Non
     assert clients.victim("b") is crowd[-1]
     del clients.all[1:]
     assert clients.victim("b") is slow
+
+
+def test_a_place_is_kept_for_a_client_that_was_served(sock: socket.socket) -> None:
+    """A quarter of the places is for the first clients that were served, one each, however many others come."""
+    places = Places(8)
+    for address in ("scraper", "kubelet", "late"):
+        client = Connection(sock, Limits(), NOW, address)
+        assert places.admit(client)
+        client.succeeded = True
+        places.leave(client)
+    admitted = [places.admit(Connection(sock, Limits(), NOW, f"other{number}")) for number in range(8)]
+
+    assert admitted == [True] * 6 + [False] * 2
+    assert not places.admit(Connection(sock, Limits(), NOW, "late"))
+    assert places.admit(Connection(sock, Limits(), NOW, "scraper"))
+    assert not places.admit(Connection(sock, Limits(), NOW, "scraper"))
+    assert places.admit(Connection(sock, Limits(), NOW, "kubelet"))
+
+
+@pytest.mark.parametrize(
+    ("address", "group"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("::ffff:10.0.0.7", "10.0.0.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("2001:db8:1:2:ffff::1", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("::1", "::"),
+    ],
+)
+def test_one_ipv6_network_is_one_client(sock: socket.socket, address: str, group: str) -> None:
+    """A host that may use any address of its network of 64 bits gets no more than one with a single address."""
+    assert Connection(sock, Limits(), NOW, address).group == group

@@ -18,6 +18,7 @@ import pytest
 
 from gpuledger.errors import ConfigError
 from gpuledger.web import tls
+from gpuledger.web.connection import Connection
 from gpuledger.web.http import Limits
 from gpuledger.web.server import Server
 from gpuledger.web.tls import Tls, create_context, subject_names
@@ -371,7 +372,7 @@ def test_refused_connections_get_no_clear_text(folder: Path) -> None:
     """Where all places are taken, a TLS client sees the end of the connection, nothing it would take for an attack."""
     with tls_server(folder, PAIR) as server:
         ours, theirs = socket.socketpair()
-        server._reject(ours)
+        server._reject(Connection(ours, Limits(), 0.0))
 
         assert theirs.recv(100) == b""
         theirs.close()

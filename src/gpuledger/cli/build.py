@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -36,6 +37,7 @@ from gpuledger.runtime.deadline import Deadline
 from gpuledger.storage.journalfile import JournaledBooks
 from gpuledger.web.api import Api
 from gpuledger.web.app import App
+from gpuledger.web.parts import Parts
 from gpuledger.web.snapshot.history import History
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ def loop(
     books: Bookkeeper | None = None,
     health: Callable[[Health], Health] = selfstats.measure,
     published: Callable[[Tick], None] = lambda _: None,
+    between_ticks: threading.Event | None = None,
 ) -> Loop:
     """The loop over the configured source, with name providers started in the background."""
     books = books or _books(settings)
@@ -65,7 +68,8 @@ def loop(
         if settings.collector_dcgm:
             log.warning("collector.dcgm has no effect on a recording")
         replay = Replay(Path(settings.source.removeprefix("replay:")), looped=True)
-        return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health, published=published)
+        return Loop(replay, None, interval_s=settings.tick_interval, books=books, health=health, published=published,
+                    between_ticks=between_ticks)  # fmt: skip
     from gpuledger.driver.source import NvmlSource
 
     root = proc_root(settings)
@@ -83,6 +87,7 @@ def loop(
         collectors=_collectors(settings),
         health=health,
         published=published,
+        between_ticks=between_ticks,
     )
 
 
@@ -252,11 +257,17 @@ class Exporter:
         chosen = choices(settings, os.environ)
         self._upstream = _upstream(settings, self._latest)
         self._journal = _journal(settings)
+        between_ticks = threading.Event()
+        parts = Parts(between_ticks)
         self._api = Api(
-            History(settings.tick_interval), node=chosen.hostname, max_connections=settings.web_max_connections
+            History(settings.tick_interval),
+            node=chosen.hostname,
+            max_connections=settings.web_max_connections,
+            parts=parts,
         )
         self._push = _push(settings, chosen)
-        self._loop = loop(settings, books=self._journal, health=self._health, published=self._publish)
+        self._loop = loop(settings, books=self._journal, health=self._health, published=self._publish,
+                          between_ticks=between_ticks)  # fmt: skip
         app = App(
             self._latest,
             self._loop.age_s,
@@ -269,6 +280,7 @@ class Exporter:
             upstream_in_metrics=settings.dcgm_exporter_in_metrics,
             has_metrics=settings.web_metrics,
             api=self._api,
+            parts=parts,
         )
         try:
             self.server = web.create_server(settings, app)

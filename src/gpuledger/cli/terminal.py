@@ -15,6 +15,8 @@ from gpuledger.model.plaintext import escaped
 PROGRESS_AFTER_S = 1.0
 PROGRESS_WIDTH = 30
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Others may send them to make a server reload; by default, they would end it."""
 
 
 def write(data: bytes) -> None:
@@ -77,7 +79,7 @@ class Progress:
 
 
 class StopSignal:
-    """Waits for SIGTERM or SIGINT, which have no other effect any more.
+    """Waits for SIGTERM or SIGINT, which have no other effect any more. Signals that mean "reload" elsewhere have none.
 
     A pipe instead of an Event: the kernel may deliver two simultaneous signals to another thread, and the main thread,
     asleep on a lock, would never run the handlers. A byte in a pipe wakes it whichever thread got the signal.
@@ -87,6 +89,8 @@ class StopSignal:
         self._pipe, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_IGN)
         for number in SIGNALS:
             signal.signal(number, lambda *_: None)
 

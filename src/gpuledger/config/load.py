@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpuledger.config.yamlfile import Node
 
 T = TypeVar("T")
+URL = re.compile(r"\b(?:https?|tcp)://\S+")
 LARGEST_FILE = 100_000
 """Characters. All settings together need a hundredth of this; a larger file would take seconds to parse."""
 
@@ -122,7 +123,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def dump(config: object) -> str:
-    """The configuration as a YAML file that loads to the same configuration."""
+    """The configuration as a YAML file that loads to the same configuration, but for secrets, which are `***`."""
     import yaml
 
     tree: dict[str, Any] = {}
@@ -133,10 +134,18 @@ def dump(config: object) -> str:
         if isinstance(value, float):
             value = durations.show(value)
         elif isinstance(value, tuple):
-            value = list(value)
+            value = [_without_secrets(option.key, text) for text in value]
+        elif isinstance(value, str):
+            value = _without_secrets(option.key, value)
         *groups, name = option.key.split(".")
         branch = tree
         for group in groups:
             branch = branch.setdefault(group, {})
         branch[name] = value
     return str(yaml.safe_dump(tree, sort_keys=False))
+
+
+def _without_secrets(key: str, text: str) -> str:
+    if key.endswith((".header", ".headers")) and not text.lower().startswith("x-scope-orgid:"):  # a tenant's name
+        return re.sub(r"([=:]\s*)[^,]+", r"\1***", text)
+    return URL.sub(lambda url: redacted(url[0]), text)

@@ -96,8 +96,11 @@ class Meter:
             self.suspect_mj, self.confirmations = None, 0
             return self._stand_still(elapsed_ns, mw_ns) if has_power or self.stuck_mj is None else None
         elif mj < 0:
-            by_power_mj = 0 if self.stuck_mj is None else mw_ns // (2 * NS_MW_PER_MJ)
-            rise = Rise(max(counter_mj, by_power_mj), "reset")
+            by_power_mj = mw_ns // (2 * NS_MW_PER_MJ)
+            if self._is_jump(counter_mj, elapsed_ns):  # too much for a counter that has started from 0 meanwhile
+                rise = Rise(by_power_mj, "reset")
+            else:
+                rise = Rise(counter_mj if self.stuck_mj is None else max(counter_mj, by_power_mj), "reset")
         else:
             mj = self._beyond_power(mj, mw_ns)
             rise = Rise(mj, "jump") if self._is_jump(mj, elapsed_ns) else Rise(mj)

@@ -130,7 +130,8 @@ def split(
         else:
             result.leave(energy_mj, "gap")
     elif not 0 < elapsed_ns <= longest_ns:
-        result.leave(energy_mj, "error" if interval.failed else "gap")
+        at_both = (at_start or frozenset()) & (at_end or frozenset()) if elapsed_ns > 0 else frozenset()
+        _split_late(result, interval, at_both, _energy_at(parked_mw, elapsed_ns, energy_mj), policy)
     elif at_start is None or at_end is None or (interval.failed and not alone):
         result.leave(energy_mj, "error")
     elif not rows and interval.hidden:
@@ -151,6 +152,17 @@ def split(
 
 def _energy_at(power_mw: int | None, elapsed_ns: int, most_mj: int) -> int:
     return min(most_mj, (power_mw or 0) * elapsed_ns // NS_MW_PER_MJ)
+
+
+def _split_late(result: Split, interval: Interval, at_both: frozenset[Row], parked_mj: int, policy: Policy) -> None:
+    """Samples do not cover the interval: its energy is for the processes that were there at both ends."""
+    if interval.failed or not at_both or policy.strict or interval.hidden:
+        result.leave(interval.energy_mj, "error" if interval.failed else "gap")
+    elif interval.rows == at_both and len(at_both) == 1:
+        result.attribute(dict.fromkeys(at_both, interval.energy_mj), "edge")
+    else:
+        interval.rows = set(at_both)
+        _split_shared(result, interval, parked_mj, policy, None)
 
 
 def _split_partial(result: Split, interval: Interval, idle_mj: int, above_idle_mw: int, elapsed_ns: int) -> None:

@@ -55,8 +55,7 @@ class TimeBook:
 
     def book(self, tick: Tick, in_use: Mapping[str, bool | None], elapsed_ns: int) -> dict[str, Busy | None]:
         """Busy time by GPU in this tick; None if the driver does not report utilization by process."""
-        if elapsed_ns > self._longest_ns:
-            elapsed_ns = 0
+        elapsed_ns = min(elapsed_ns, self._longest_ns)
         busy: dict[str, Busy | None] = {}
         for reading in tick.readings:
             if not reading.device.parent_uuid:

@@ -19,6 +19,7 @@ from gpuledger.net.tls import ClientTls, TlsSettings
 from gpuledger.runtime.deadline import Deadline
 
 HEAD_LIMIT = 64 << 10
+MOST_HEADS = 10
 READ_SIZE = 256 << 10
 PROTOCOL = b"HTTP/1."
 NO_HTTP = "did not answer in HTTP"
@@ -228,9 +229,12 @@ class ResponseParser:
 
     def _parse(self) -> Generator[bool, None, None]:
         """Yield False whenever more bytes are needed."""
-        status, headers = 100, self.headers
-        while status < 200:  # 100 Continue and the like come before the response
+        for _ in range(MOST_HEADS):  # 100 Continue and the like come before the response
             status, headers = parse_head((yield from self._head()))
+            if status >= 200:
+                break
+        else:
+            raise HttpError("sent no final response", kind="http")
         self.status, self.headers = status, headers
         length = headers.get("content-length")
         if "chunked" in headers.get("transfer-encoding", ""):

@@ -12,7 +12,8 @@ from gpuledger import __version__
 from gpuledger.model import Tick
 from gpuledger.web.http import Request, Response
 from gpuledger.web.negotiate import choose_encoding
-from gpuledger.web.responses import MANY_STREAMS, NOT_READY, Files, compress, encoded
+from gpuledger.web.parts import Part, Parts
+from gpuledger.web.responses import MANY_STREAMS, NOT_READY, Files, encoded
 from gpuledger.web.snapshot.build import snapshot
 from gpuledger.web.snapshot.codec import encode, schemas
 from gpuledger.web.snapshot.history import History, Past
@@ -34,13 +35,15 @@ class Api:
     Streams take a quarter of the connections at most, so that browsers cannot lock out a scraper.
     """
 
-    def __init__(self, history: History, *, node: str = "", max_connections: int = 64) -> None:
-        self._history, self._node = history, node
+    def __init__(
+        self, history: History, *, node: str = "", max_connections: int = 64, parts: Parts | None = None
+    ) -> None:
+        self._history, self._node, self._parts = history, node, parts or Parts()
         self._tick: Tick | None = None
         self._event: Event | None = None
         self._lock = threading.Lock()
-        self._past_body: tuple[Tick | None, bytes] | None = None
-        self._past_lock = threading.Lock()
+        self._pages_lock = threading.Lock()
+        self._cached: dict[str, tuple[object, Part]] = {}
         self._files = Files(Path(__file__).parent, describe)
         self.streams = Streams(self._newest, min(MAX_STREAMS, max_connections // 4))
         self.pages: dict[str, Callable[[Request], Response]] = {
@@ -55,7 +58,7 @@ class Api:
         """Serve a finished tick from now on."""
         self._history.add(tick)
         with self._lock:
-            self._tick, self._event, self._past_body = tick, None, None
+            self._tick, self._event = tick, None
         self.streams.wake()
 
     def close(self) -> None:
@@ -74,15 +77,18 @@ class Api:
         event = self._newest()
         if event is None:
             return NOT_READY
-        return _response(request, event.plain[len(BEGIN) : -len(END)])
+        return self._response(request, event, lambda: event.plain[len(BEGIN) : -len(END)])
 
     def _past(self, request: Request) -> Response:
-        """Encoded once per tick, because many pages may open at once."""
-        with self._past_lock:
-            tick, cached = self._tick, self._past_body
-            if cached is None or cached[0] is not tick:
-                cached = self._past_body = (tick, encode(self._history.past()))
-        return _response(request, cached[1])
+        return self._response(request, self._tick, lambda: encode(self._history.past()))
+
+    def _response(self, request: Request, of: object, body: Callable[[], bytes]) -> Response:
+        """A page that is encoded once, as long as it is `of` the same tick, because many clients may open it."""
+        with self._pages_lock:
+            cached = self._cached.get(request.path)
+            if cached is None or cached[0] is not of or cached[1].deflated is None:
+                cached = self._cached[request.path] = of, self._parts.create([body()])
+        return self._parts.response(request, "application/json", [cached[1]], NO_STORE, vary="Accept-Encoding")
 
     def _events(self, request: Request) -> Response:
         if request.method == "HEAD":
@@ -96,15 +102,8 @@ class Api:
     def _index(self, request: Request) -> Response:
         description: dict[str, Any] = json.loads(self._files.text(DESCRIPTION))
         resources = [{"path": path, "about": item["get"]["summary"]} for path, item in description["paths"].items()]
-        return _response(request, encode({"version": VERSION, "gpuledger": __version__, "resources": resources}))
-
-
-def _response(request: Request, body: bytes) -> Response:
-    return encoded(request, "application/json", lambda encoding: _packed(body, encoding), NO_STORE)
-
-
-def _packed(body: bytes, encoding: str) -> bytes:
-    return b"".join(compress([body])) if encoding == "gzip" else body
+        index = {"version": VERSION, "gpuledger": __version__, "resources": resources}
+        return self._response(request, self._files, lambda: encode(index))
 
 
 def describe(name: str, text: str) -> str:

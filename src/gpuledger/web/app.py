@@ -13,9 +13,10 @@ from gpuledger.catalog.dialects.dcgmnames import NAMES
 from gpuledger.model import Tick
 from gpuledger.web import scaling
 from gpuledger.web.api import Api
-from gpuledger.web.bodies import Bodies, DialectBodies, Families, UpstreamBodies
+from gpuledger.web.bodies import Families, Section, Sections, UpstreamBodies, response
 from gpuledger.web.http import Request, Response
 from gpuledger.web.json import learned_json
+from gpuledger.web.parts import Part, Parts
 from gpuledger.web.responses import FOLDER, NOT_READY, TYPES, Files, not_found
 from gpuledger.web.snapshot.history import History
 
@@ -55,6 +56,7 @@ class App:
         upstream_in_metrics: bool = False,
         has_metrics: bool = True,
         api: Api | None = None,
+        parts: Parts | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._latest = latest
@@ -64,11 +66,10 @@ class App:
         self._started = monotonic()
         self._dialects = tuple(dialects)
         self._groups_by_default = groups_with(choices.optional)
-        self._upstream_bodies = UpstreamBodies(upstream or (lambda: None))
-        self._bodies = DialectBodies(choices)
-        self._telemetry = self._bodies
-        if upstream and upstream_in_metrics:
-            self._telemetry = DialectBodies(choices, self._upstream_bodies.without)
+        self._parts = parts or Parts()
+        self._sections = Sections(choices, self._parts)
+        self._upstream_bodies = UpstreamBodies(upstream or (lambda: None), self._parts)
+        self._has_upstream_in_metrics = upstream is not None and upstream_in_metrics
         self._files = Files(transform=self._with_links)
         telemetry = {telemetry_path: (self._metrics, "Prometheus metrics")}
         metrics = telemetry | {
@@ -107,7 +108,7 @@ class App:
             return self._groups(request, collected, excluded, names)
         if names:
             return self._dialects_of(request, names)
-        return self._dialects_of(request, self._dialects, self._telemetry)
+        return self._dialects_of(request, self._dialects, has_upstream=self._has_upstream_in_metrics)
 
     def _groups(self, request: Request, collected: list[str], excluded: list[str], names: list[str]) -> Response:
         """Some groups of metrics, as in node_exporter."""
@@ -118,29 +119,29 @@ class App:
         if unknown := [name for name in (*collected, *excluded) if name not in GROUPS]:
             return Response.text(400, f"unknown group {unknown[0]!r}; use {', '.join(GROUPS)}")
         groups = set(collected) if collected else set(self._groups_by_default) - set(excluded)
-        return self._render(request, self._bodies.get_groups(groups))
+        return self._render(request, self._sections.of_groups(groups))
 
     def _dialect(self, dialect: str) -> Callable[[Request], Response]:
         return lambda request: self._dialects_of(request, [dialect])
 
-    def _dialects_of(self, request: Request, names: Sequence[str], bodies: DialectBodies | None = None) -> Response:
+    def _dialects_of(self, request: Request, names: Sequence[str], *, has_upstream: bool = False) -> Response:
         """Some dialects; `?names=` selects the names of the dcgm dialect."""
         dcgm_names = "".join(request.query.get("names", ()))
         if dcgm_names not in ("", *NAMES):
             return Response.text(400, f"unknown names {dcgm_names!r}; use {', '.join(NAMES)}")
-        return self._render(request, (bodies or self._bodies).get(names, dcgm_names))
+        sections, families = self._sections.of_dialects(names, dcgm_names)
+        return self._render(request, sections, self._upstream_bodies.without(families) if has_upstream else None)
 
-    def _render(self, request: Request, bodies: Bodies) -> Response:
+    def _render(self, request: Request, sections: Sequence[Section], more: Sequence[Part] | None = None) -> Response:
         tick = self._latest()
-        return NOT_READY if tick is None else bodies.response(request, tick)
+        return NOT_READY if tick is None else response(request, tick, sections, self._parts, more)
 
     def _upstream(self, request: Request) -> Response:
-        response = self._upstream_bodies.response(request)
-        if response is None:
-            tick = self._latest()
-            upstream = tick.health.upstream if tick else None
-            return Response.text(503, f"no metrics to pass on: {upstream.reason if upstream else 'not read yet'}")
-        return response
+        if metrics := self._upstream_bodies.response(request):
+            return metrics
+        tick = self._latest()
+        upstream = tick.health.upstream if tick else None
+        return Response.text(503, f"no metrics to pass on: {upstream.reason if upstream else 'not read yet'}")
 
     def _fingerprints(self, _: Request) -> Response:
         tick = self._latest()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from gpuledger.web.connection import Handler
+from gpuledger.web.connection import Handler, group_of
 from gpuledger.web.http import Request, Response
 from gpuledger.web.responses import MANY_LOGINS, UNAUTHORIZED
 from gpuledger.web.webconfig import WebConfig
@@ -47,7 +47,7 @@ class BasicAuth:
         """The page, or 401 or 503."""
         users = self._config().users
         if users:
-            refusal = self._logins.refusal(users, request.headers.get("authorization"), request.address)
+            refusal = self._logins.refusal(users, request.headers.get("authorization"), group_of(request.address))
             if refusal is not None:
                 return refusal
         response = self._pages(request)

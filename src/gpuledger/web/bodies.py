@@ -1,100 +1,98 @@
-"""Response bodies with metrics, cached until the next tick: a second Prometheus costs no second rendering."""
+"""Response bodies with metrics, rendered once per tick, format, and group of metrics or dialect.
+
+A request selects sections: groups of our own metrics, or dialects. There are few of them, whatever clients request, and
+a second Prometheus costs no second rendering.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import chain
 
-from gpuledger.catalog import GROUPS, Family, Moment, families_in
-from gpuledger.catalog.dialects import DIALECTS, Choices, families_of
+from gpuledger.catalog import GROUPS, Family, Moment, groups_with
+from gpuledger.catalog.dialects import DIALECTS, Choices
 from gpuledger.web.http import Request, Response
 from gpuledger.web.negotiate import Format, choose_format
-from gpuledger.web.responses import compress, encoded
-from gpuledger.web.text import Renderer
+from gpuledger.web.parts import Part, Parts
+from gpuledger.web.text import END, LabelBlocks, Renderer
 
-LARGEST_CACHED_BYTES = 4 << 20
-"""A larger body is streamed instead of cached: 100,000 series are 23 MB as text, 3 MB compressed."""
-CACHED_DIALECTS = 8
-"""Combinations of dialects or groups that are cached; clients choose which, but not how many."""
-
-VARY = "Accept, Accept-Encoding"
-
+LAST_LINE = Part([END])
 Families = Sequence[tuple[bytes, bytes]]
 """Name and lines of each family of another exporter."""
 
 
-class Bodies:
-    """The bodies of the newest tick by format and encoding. Thread-safe.
+class Section:
+    """Some metrics of the newest tick, by format. Thread-safe."""
 
-    `append` returns text to put after our own metrics.
-    """
-
-    def __init__(self, renderer: Renderer, append: Callable[[], Iterable[bytes]] | None = None) -> None:
-        self._renderer = renderer
-        self._append = append or tuple
-        self.openmetrics = renderer.openmetrics and append is None
-        """Counters of other exporters do not have the names that OpenMetrics requires."""
+    def __init__(self, renderer: Renderer, parts: Parts) -> None:
+        self._renderer, self._parts = renderer, parts
+        self.openmetrics = renderer.openmetrics
         self._lock = threading.Lock()
         self._tick: Moment = None
-        self._cache: dict[tuple[Format, str], bytes] = {}
+        self._cache: dict[Format, Part] = {}
 
-    def response(self, request: Request, tick: Moment) -> Response:
-        """The metrics in the format and encoding that the client prefers."""
-        fmt = choose_format(request.headers.get("accept")) if self.openmetrics else Format.TEXT
-        return encoded(request, fmt.content_type, lambda encoding: self.get(tick, fmt, encoding), vary=VARY)
-
-    def get(self, tick: Moment, fmt: Format, encoding: str) -> bytes | Iterable[bytes]:
-        """The whole body, or chunks if it is too large to cache."""
+    def get(self, tick: Moment, fmt: Format) -> Part:
+        """The rendered metrics of this tick."""
         with self._lock:
             if tick is not self._tick:
                 self._tick, self._cache = tick, {}
-            key = (fmt, encoding)
-            if key in self._cache:
-                return self._cache[key]
-            chunks = chain(self._renderer.chunks(tick, fmt), self._append())
-            body = b"".join(compress(chunks)) if encoding == "gzip" else join_small(chunks)
-            if isinstance(body, bytes):
-                self._cache[key] = body
-            return body
+            part = self._cache.get(fmt)
+            if part is None or part.deflated is None:
+                part = self._cache[fmt] = self._parts.create(self._renderer.families(tick, fmt))
+            return part
 
 
-class DialectBodies:
-    """Bodies by dialect, or by several dialects together. Created on first use: an unused dialect costs nothing.
+def response(
+    request: Request, tick: Moment, sections: Sequence[Section], parts: Parts, more: Sequence[Part] | None = None
+) -> Response:
+    """The metrics of these sections in the format that the client prefers. `more` are metrics of another exporter.
 
-    `append` returns text to put after families of these names.
+    Counters of other exporters do not have the names that OpenMetrics requires.
     """
+    openmetrics = more is None and all(section.openmetrics for section in sections)
+    fmt = choose_format(request.headers.get("accept")) if openmetrics else Format.TEXT
+    body = [section.get(tick, fmt) for section in sections]
+    body += [LAST_LINE] if fmt is Format.OPENMETRICS else (more or ())
+    return parts.response(request, fmt.content_type, body)
 
-    def __init__(self, choices: Choices, append: Callable[[Collection[str]], Iterable[bytes]] | None = None) -> None:
-        self._choices = choices
-        self._append = append
-        self._bodies: dict[tuple[str, ...], Bodies] = {}
 
-    def get(self, dialects: Iterable[str], dcgm_names: str = "") -> Bodies:
-        """The bodies of these dialects, in the order of the table whatever the order of the request."""
-        requested = set(dialects)
-        names = tuple(name for name in DIALECTS if name in requested)
+class Sections:
+    """The groups of our own metrics, and dialects. Created on first use: an unused dialect costs nothing."""
+
+    def __init__(self, choices: Choices, parts: Parts) -> None:
+        self._choices, self._parts = choices, parts
+        self._sections: dict[tuple[str, ...], Section] = {}
+        self._blocks = LabelBlocks()
+
+    def of_dialects(self, dialects: Iterable[str], dcgm_names: str = "") -> tuple[list[Section], set[str]]:
+        """The sections of these dialects in the order of the table, and the names of their metrics.
+
+        Of two families with the same name, only the first is in a section.
+        """
         choices = replace(self._choices, names=dcgm_names or self._choices.names)
-        return self._cached((*names, choices.names), lambda: families_of(names, choices))
+        sections: list[Section] = []
+        seen: set[str] = set()
+        for name in (name for name in DIALECTS if name in set(dialects)):
+            families = DIALECTS[name].families(choices)
+            if name == "native":
+                sections += self.of_groups(groups_with(choices.optional))
+            else:
+                new = [family for family in families if family.name not in seen]
+                dropped = (family.name for family in families if family.name in seen)
+                sections.append(self._section((name, choices.names, *dropped), new))
+            seen.update(family.name for family in families)
+        return sections, seen
 
-    def get_groups(self, groups: Collection[str]) -> Bodies:
-        """The bodies of some groups of our own metrics."""
-        names = tuple(name for name in GROUPS if name in groups)
-        return self._cached(("native", *names), lambda: families_in(names))
+    def of_groups(self, groups: Collection[str]) -> list[Section]:
+        """The sections of some groups of our own metrics."""
+        return [self._section((name,), families) for name, families in GROUPS.items() if name in groups]
 
-    def _cached(self, key: tuple[str, ...], families: Callable[[], tuple[Family, ...]]) -> Bodies:
-        bodies = self._bodies.get(key)
-        if bodies is None:
-            if len(self._bodies) >= CACHED_DIALECTS:
-                self._bodies = {}  # another thread may still read the old dictionary
-            bodies = self._bodies.setdefault(key, self._create(families()))
-        return bodies
-
-    def _create(self, families: tuple[Family, ...]) -> Bodies:
-        append = None if self._append is None else partial(self._append, {family.name for family in families})
-        return Bodies(Renderer(families, created=self._choices.created), append)
+    def _section(self, key: tuple[str, ...], families: Sequence[Family]) -> Section:
+        if key not in self._sections:
+            renderer = Renderer(families, created=self._choices.created, blocks=self._blocks)
+            self._sections.setdefault(key, Section(renderer, self._parts))
+        return self._sections[key]
 
 
 class UpstreamBodies:
@@ -103,39 +101,29 @@ class UpstreamBodies:
     `latest` returns its families, or None if there are none to pass on.
     """
 
-    def __init__(self, latest: Callable[[], Families | None]) -> None:
-        self._latest = latest
+    def __init__(self, latest: Callable[[], Families | None], parts: Parts) -> None:
+        self._latest, self._parts = latest, parts
         self._lock = threading.Lock()
-        self._compressed: tuple[Families | None, bytes] = (None, b"")
+        self._families: Families | None = None
+        self._cache: dict[frozenset[str], Part] = {}
 
     def response(self, request: Request) -> Response | None:
         """The metrics; None if there are none to pass on."""
+        parts = self.without(())
+        return self._parts.response(request, Format.TEXT.content_type, parts) if parts else None
+
+    def without(self, names: Collection[str]) -> list[Part]:
+        """The families that can follow metrics of these names: no family may appear twice."""
         families = self._latest()
         if families is None:
-            return None
-        return encoded(request, Format.TEXT.content_type, lambda encoding: self._get(families, encoding), vary=VARY)
-
-    def _get(self, families: Families, encoding: str) -> bytes | Iterable[bytes]:
-        texts = (text for _, text in families)
-        if encoding != "gzip":
-            return join_small(texts)
+            return []
         with self._lock:
-            if self._compressed[0] is not families:
-                self._compressed = (families, b"".join(compress(texts)))
-            return self._compressed[1]
-
-    def without(self, names: Collection[str]) -> Iterator[bytes]:
-        """The families that can follow metrics of these names: no family may appear twice."""
-        return (text for name, text in self._latest() or () if name.decode() not in names)
-
-
-def join_small(chunks: Iterator[bytes]) -> bytes | Iterable[bytes]:
-    """The chunks as one body, or still as chunks if they are too large to cache."""
-    head: list[bytes] = []
-    size = 0
-    for chunk in chunks:
-        head.append(chunk)
-        size += len(chunk)
-        if size > LARGEST_CACHED_BYTES:
-            return chain(head, chunks)
-    return b"".join(head)
+            if self._families is not families:
+                self._families, self._cache = families, {}
+            own = {name.decode() for name, _ in families}
+            key = frozenset(own.intersection(names))
+            part = self._cache.get(key)
+            if part is None or part.deflated is None:
+                texts = (text for name, text in families if name.decode() not in key)
+                part = self._cache[key] = self._parts.create(texts)
+            return [part]

@@ -7,8 +7,7 @@ import socket
 import struct
 import sys
 import termios
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 
 from gpuledger.runtime.deadline import Deadline
@@ -22,42 +21,77 @@ log = logging.getLogger(__name__)
 
 LINGER_S = 0.5  # closing with unread bytes resets the connection, and the client loses the response
 SLOW_S = 0.25  # a client that sends or takes no bytes for this long may be evicted
-_IDLE = 4  # an idle client may be evicted after this many times SLOW_S
+_RATE = 1 << 20  # bytes per second; a client that takes fewer counts as waiting for the rest of the time
 _READ_BYTES = 4096
-_PEEK_BYTES = 64
+_FIRST_BYTES = 64
 _SEND_BYTES = 256 * 1024  # the deadline is checked after this many bytes, also if a send blocks (TLS)
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, and drop what the client has not read
 
 
-class Connection:
-    """One client, served by its own thread.
+def group_of(address: str) -> str:
+    """The clients that count as one: those of an IPv4 address or an IPv6 network. One host can have 2^64 addresses."""
+    if ":" not in address:
+        return address
+    packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    return socket.inet_ntop(socket.AF_INET6, packed[:8] + bytes(8))
 
-    `waiting_since` is None while a request is being handled. `sending_since` is the start of a send that the client
-    has not taken yet. `requests` counts the requests that were read.
+
+class Connection:
+    """One client. A thread serves it while a request is handled, and while a TLS client sends one.
+
+    `deadline` is when its request must be complete. `waiting_since` is None while a request is being handled.
+    `sending_since` is the start of a send that the client has not taken yet, less the time that it wasted before.
+    `requests` counts the requests that were read; `succeeded` tells whether the last response was sent, with status
+    200.
     """
 
-    __slots__ = ("address", "buffer", "evicted", "limits", "requests", "sending_since", "sock", "waiting_since")
+    __slots__ = (
+        "address", "buffer", "deadline", "evicted", "group", "limits", "requests", "sending_since", "sock",
+        "succeeded", "waiting_since", "wasted_s",
+    )  # fmt: skip
 
     def __init__(self, sock: socket.socket, limits: Limits, now: float, address: str = "") -> None:
         self.sock = sock
-        self.address = address
+        self.address = address.removeprefix("::ffff:")
+        self.group = group_of(self.address)
         self.limits = limits
+        self.deadline = now + limits.head_s
         self.waiting_since: float | None = now
         self.sending_since: float | None = None
-        self.evicted = False
+        self.wasted_s = 0.0
+        self.evicted = self.succeeded = False
         self.requests = 0
         self.buffer = bytearray()
 
-    def read_request(self, *, fresh: bool) -> Request | None:
-        """The next request; None if the client disconnected or was idle for too long."""
-        started = fresh or bool(self.buffer)
+    def receive(self) -> bool:
+        """Take bytes that have arrived, on a socket that does not block; False if the client disconnected."""
+        try:
+            data = self.sock.recv(_READ_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if not self.buffer:
+            self.deadline = monotonic() + self.limits.head_s
+        self.buffer += data
+        return bool(data)
+
+    def has_request(self) -> bool:
+        """Whether a request, or the start of an invalid one, has arrived."""
+        while self.buffer.startswith((b"\r", b"\n")):  # RFC 9112 2.2: empty lines before a request are ignored
+            del self.buffer[0]
+        try:
+            return http.head_end(self.buffer, self.limits) > 0
+        except BadRequest:
+            return True
+
+    def read_request(self) -> Request | None:
+        """The next request; None if the client disconnected or sent nothing."""
         waited_s = 0.0 if self.waiting_since is None else monotonic() - self.waiting_since  # includes a TLS handshake
-        deadline = Deadline((self.limits.head_s if started else self.limits.idle_s) - waited_s)
+        deadline = Deadline(self.limits.head_s - waited_s)
         while True:
-            while self.buffer.startswith((b"\r", b"\n")):  # RFC 9112 2.2: empty lines before a request are ignored
-                del self.buffer[0]
-            end = http.head_end(self.buffer, self.limits)
-            if end:
+            if self.has_request():
+                end = http.head_end(self.buffer, self.limits)
                 head = bytes(self.buffer[:end])
                 del self.buffer[:end]
                 self.requests += 1
@@ -68,22 +102,19 @@ class Connection:
             except TimeoutError:
                 if not self.buffer:
                     return None
-                raise BadRequest(408, f"the request took too long; send it within {self.limits.head_s:g} s") from None
+                raise self.late() from None
             if not data:
                 return None
-            if not started:
-                started, deadline = True, Deadline(self.limits.head_s)
             self.buffer += data
+
+    def late(self) -> BadRequest:
+        """The error of a request that is not complete in time."""
+        return BadRequest(408, f"the request took too long; send it within {self.limits.head_s:g} s")
 
     def answer(self, request: Request, handler: Handler, *, keep_alive: bool) -> bool:
         """Call the handler and send its response; return whether the connection can be reused."""
-        try:
-            response = handler(request)
-            pieces, keep = http.frame(response, request, keep_alive=keep_alive and refusal(request) is None)
-        except BaseException as error:  # noqa: BLE001  # even SystemExit has nowhere to go in this thread
-            _log_failure(request, error)
-            response = NOT_RENDERED
-            pieces, keep = http.frame(response, request, keep_alive=False)
+        response, pieces, keep = _call(request, handler, keep_alive=keep_alive)
+        self.wasted_s, self.succeeded = 0.0, False
         deadline = Deadline(self.limits.write_s)
         try:
             for piece in _until_failure(pieces, request):
@@ -94,7 +125,14 @@ class Connection:
             raise
         finally:
             response.close()
+        self.succeeded = response.status == 200
         return keep
+
+    def answer_now(self, request: Request, handler: Handler, *, keep_alive: bool) -> bool:
+        """Like `answer`, for a small response; a client that does not take it at once loses its connection."""
+        _, pieces, keep = _call(request, handler, keep_alive=keep_alive)
+        data = b"".join(pieces)
+        return self.sock.send(data) == len(data) and keep
 
     def send_error(self, error: BadRequest) -> None:
         """Send the reason why the request is rejected."""
@@ -107,8 +145,10 @@ class Connection:
         try:
             while unsent:
                 self.sock.settimeout(deadline.left_s())
-                self.sending_since = monotonic()
-                unsent = unsent[self.sock.send(unsent[:_SEND_BYTES]) :]
+                self.sending_since = monotonic() - self.wasted_s
+                size = self.sock.send(unsent[:_SEND_BYTES])
+                self.wasted_s = max(0.0, monotonic() - self.sending_since - size / _RATE)
+                unsent = unsent[size:]
         finally:
             self.sending_since = None
 
@@ -125,29 +165,23 @@ class Connection:
             self.sock.settimeout(deadline.left_s())
 
     def is_probe(self) -> bool:
-        """Whether the bytes received so far are the start of a health check."""
-        try:
-            words = self.sock.recv(_PEEK_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT).split(b" ", 2)
-        except OSError:
-            return False
+        """Whether the next request is a health check."""
+        words = bytes(self.buffer[:_FIRST_BYTES]).split(b" ", 2)
         return len(words) == 3 and words[1].partition(b"?")[0].decode("latin-1") in http.PROBES
 
-    def eviction_key(self, now: float, slow_s: float) -> tuple[int, int, float] | None:
-        """Sort key for eviction, smallest first; None if the client has not been slow for `slow_s`, or idle for longer.
+    def eviction_key(self, now: float, slow_s: float) -> tuple[int, float] | None:
+        """Sort key for eviction, smallest first; None if the client has not been slow for `slow_s`.
 
-        Clients without a complete request come first, then clients that do not read their response, then idle clients:
-        those with the fewest requests, so that a scraper stays connected.
+        Clients without a complete request come first, then clients that do not read their response.
         """
         waiting_since, sending_since = self.waiting_since, self.sending_since
         if waiting_since is not None:
-            key, patience_s = (0, 0, waiting_since), slow_s
-            if self.requests:
-                key, patience_s = (2, self.requests, waiting_since), _IDLE * slow_s
+            key = 0, waiting_since
         elif sending_since is not None:
-            key, patience_s = (1, 0, sending_since), slow_s
+            key = 1, sending_since
         else:
             return None
-        return key if now - key[-1] >= patience_s else None
+        return key if now - key[-1] >= slow_s else None
 
     def cut(self) -> None:
         """Shut the socket down, which ends its thread. Called with the server's lock held, so that it is open."""
@@ -163,20 +197,15 @@ class Connection:
         return int.from_bytes(size, sys.byteorder)
 
 
-def choose_victim(connections: Collection[Connection], address: str, now: float) -> Connection | None:
-    """The connection to evict for a client with this address: one of the address with the most connections.
-
-    An address with fewer connections than the client's loses none. An address with at least two more may lose one at
-    any time, other addresses only one that is slow.
-    """
-    counts = Counter(connection.address for connection in connections)
-    keys: dict[Connection, tuple[int, int, int, float]] = {}
-    for connection in connections:
-        count = counts[connection.address]
-        key = connection.eviction_key(now, 0.0 if count > counts[address] + 1 else SLOW_S)
-        if key is not None and count >= counts[address]:
-            keys[connection] = -count, *key
-    return min(keys, key=keys.__getitem__, default=None)
+def _call(request: Request, handler: Handler, *, keep_alive: bool) -> tuple[Response, Iterable[bytes], bool]:
+    """The response of the handler, what to send of it, and whether the connection can be reused."""
+    keep = keep_alive and request.keep_alive and refusal(request) is None
+    try:
+        response = handler(request)
+        return response, *http.frame(response, request, keep_alive=keep)
+    except BaseException as error:  # noqa: BLE001  # even SystemExit has nowhere to go in this thread
+        _log_failure(request, error)
+        return NOT_RENDERED, *http.frame(NOT_RENDERED, request, keep_alive=False)
 
 
 def _until_failure(pieces: Iterable[bytes], request: Request) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,15 +63,6 @@ def encoded(
     return Response(200, [("Content-Type", content_type), *headers, ("Vary", vary), *gzip], body(encoding), live)
 
 
-def compress(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Gzip at level 1: a tenth of the size in a third of the time of level 6."""
-    stream = zlib.compressobj(1, zlib.DEFLATED, GZIP)
-    for chunk in chunks:
-        if data := stream.compress(chunk):
-            yield data
-    yield stream.flush()
-
-
 @dataclass(frozen=True, slots=True)
 class File:
     """A static file in memory, read on the first request."""
@@ -115,4 +106,5 @@ class Files:
 
     def _read(self, name: str) -> File:
         plain = self._transform(name, (self._folder / name).read_text(encoding="utf-8")).encode()
-        return File(plain, b"".join(compress([plain])), f'"{zlib.crc32(plain):08x}-{len(plain)}"')
+        stream = zlib.compressobj(1, zlib.DEFLATED, GZIP)
+        return File(plain, stream.compress(plain) + stream.flush(), f'"{zlib.crc32(plain):08x}-{len(plain)}"')

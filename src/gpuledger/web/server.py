@@ -1,12 +1,10 @@
 """A small threaded HTTP server that slow clients cannot starve.
 
-One thread accepts connections. With its first bytes, a client gets a thread that reads requests, calls the handler and
-writes responses. There are at most `max_connections` threads; a quarter of them is reserved for clients whose first
-request is a health check.
+One thread accepts connections, reads requests and answers health checks. Any other request gets a thread, which calls
+the handler and writes the response; there are at most `max_connections` of them. With TLS or a middleware, such as a
+login, a request gets a thread with its first bytes, and health checks get one, too.
 
-When no thread is free, a client evicts a client of the address with the most threads: one that does not complete its
-request, does not read its response, or is idle. If none can be evicted, it waits. Clients of the address with the
-fewest threads come first.
+`places.py` decides which clients have a thread. The addresses of an IPv6 network of 64 bits count as one.
 """
 
 import contextlib
@@ -19,15 +17,15 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from gpuledger.errors import ListenError
 from gpuledger.web import http
-from gpuledger.web.connection import LINGER_S, Connection, Handler, choose_victim
-from gpuledger.web.http import BadRequest, Limits
+from gpuledger.web.connection import LINGER_S, Connection, Handler
+from gpuledger.web.http import BadRequest, Limits, Response
 from gpuledger.web.listen import check_address, listen
+from gpuledger.web.places import Places
 from gpuledger.web.responses import MANY_CONNECTIONS, refusal
 
 if TYPE_CHECKING:
@@ -40,7 +38,6 @@ log = logging.getLogger(__name__)
 
 _LINGERING = 16  # rejected connections that are kept open for LINGER_S
 _PENDING = 512  # connections without a thread
-_ENDING = 4  # threads of evicted clients
 _POLL_S = 0.05  # while clients wait for a thread: another one may have become slow
 _SEND_BUFFER = 256 * 1024  # kernel memory of a client that does not read; the kernel's own limit is 4 MB
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -81,19 +78,19 @@ class Server:
         self._addresses = list(addresses)
         served: Handler = lambda request: refusal(request) or handler(request)  # noqa: E731
         self._handler = served if middleware is None else middleware(served)
-        self._wrap, self._limits, self._max_connections = wrap, limits, max_connections
-        self._reserved = max_connections // 4 if wrap is None else 0  # with TLS, health checks cannot be recognized
+        self._wrap, self._limits = wrap, limits
+        self._answers_probes = wrap is None and middleware is None  # a login may take long
         self._listeners = list(sockets)
         self._stopping = threading.Event()
-        self._changed = threading.Condition()  # guards the connections, their states and the count
-        self._connections: set[Connection] = set()  # with a thread
-        self._ending: set[Connection] = set()  # evicted
-        self._accepted = self._evicted = self._rejected = 0
+        self._places = Places(max_connections)
+        self._changed = self._places.changed
+        self._accepted = self._rejected = 0
+        self._returned: deque[Connection] = deque()  # by their threads, after a request
         # The following belong to the accept thread.
         self._selector: selectors.BaseSelector
-        # Clients that have sent nothing, and clients that wait for a thread: whether for a health check. Oldest first.
-        self._silent: dict[Connection, None] = {}
-        self._ready: dict[Connection, bool] = {}
+        # Clients without a complete request, and clients that wait for a thread. Oldest first.
+        self._idle: dict[Connection, None] = {}
+        self._ready: dict[Connection, None] = {}
         self._lingering: deque[tuple[float, socket.socket]] = deque()
         self._exhausted = False
         self._thread: threading.Thread | None = None
@@ -113,8 +110,8 @@ class Server:
     def statistics(self) -> Statistics:
         """Counts for the exporter's own metrics."""
         with self._changed:
-            pending = len(self._silent) + len(self._ready)
-            return Statistics(len(self._connections) + pending, self._accepted, self._evicted, self._rejected)
+            count = len(self._idle) + len(self._ready) + len(self._places.taken)
+            return Statistics(count, self._accepted, self._places.evicted, self._rejected)
 
     def bind(self) -> None:
         """Open all listeners, or none. Raises ListenError."""
@@ -139,7 +136,7 @@ class Server:
         """Stop accepting, let responses finish for up to `grace_s`, then close all connections."""
         self._stopping.set()
         with self._changed:
-            for connection in self._connections:
+            for connection in self._places.taken:
                 if connection.waiting_since is not None:
                     connection.cut()
             self._changed.notify_all()
@@ -149,8 +146,8 @@ class Server:
         while self._listeners:
             self._listeners.pop().close()
         with self._changed:
-            self._changed.wait_for(lambda: not self._connections, grace_s)
-            for connection in self._connections:
+            self._changed.wait_for(lambda: not self._places.taken, grace_s)
+            for connection in self._places.taken:
                 connection.cut()
 
     def _accept_all(self, woken: socket.socket) -> None:
@@ -169,17 +166,22 @@ class Server:
                         self._receive(key.data)
                     else:
                         self._accept(key.data)
+                while self._returned:
+                    self._continue(self._returned.popleft())
                 self._serve_ready()
                 self._expire(monotonic())
-            for pending in (self._silent, self._ready):
-                while pending:
-                    pending.popitem()[0].sock.close()
+            with self._changed:
+                for connection in (*self._idle, *self._ready, *self._returned):
+                    connection.sock.close()
+                self._idle, self._ready = {}, {}
+                self._returned.clear()
         self._close_lingering(float("inf"))
 
     def _pause_s(self) -> float | None:
         if self._ready:
             return _POLL_S
-        return min(LINGER_S, self._limits.head_s) if self._lingering or self._silent else None
+        times = [connection.deadline for connection in self._idle] + [time for time, _ in self._lingering]
+        return max(0.0, min(times) - monotonic()) if times else None
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -192,113 +194,131 @@ class Server:
             self._exhausted = True
             if not self._drop_pending():
                 with self._changed:
-                    self._evict("", float("inf"))  # any client that is not being served
+                    self._places.evict("", float("inf"))  # any client that is not being served
             self._stopping.wait(0.1)  # the listener stays readable, so that without a pause this would spin
             return
         self._exhausted = False
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        if len(self._silent) + len(self._ready) >= _PENDING:
+        if len(self._idle) + len(self._ready) >= _PENDING:
             self._drop_pending()
-        connection = Connection(sock, self._limits, monotonic(), address)
-        self._silent[connection] = None
-        self._selector.register(sock, selectors.EVENT_READ, connection)
+        self._accepted += 1
+        self._await_request(Connection(sock, self._limits, monotonic(), address))
+
+    def _await_request(self, connection: Connection) -> None:
+        connection.sock.setblocking(False)
+        self._idle[connection] = None
+        self._selector.register(connection.sock, selectors.EVENT_READ, connection)
 
     def _receive(self, connection: Connection) -> None:
-        """Note that a client has sent its first bytes, or has disconnected."""
-        if connection not in self._silent:  # dropped since the call of select
+        """Take the bytes of a client; with a complete request, it waits for a thread, or is answered at once."""
+        if connection not in self._idle:  # dropped since the call of select
             return
-        self._forget_silent(connection)
-        connection.waiting_since = monotonic()
-        self._ready[connection] = connection.is_probe()
+        if self._wrap is None:
+            if not connection.receive():
+                self._forget_idle(connection)
+                connection.sock.close()
+                return
+            if not connection.has_request():
+                return
+        self._forget_idle(connection)
+        if self._answers_probes and connection.is_probe():
+            self._answer_probe(connection)
+        else:
+            self._await_thread(connection)
 
-    def _forget_silent(self, connection: Connection) -> None:
-        del self._silent[connection]
+    def _await_thread(self, connection: Connection) -> None:
+        connection.waiting_since = monotonic()
+        self._ready[connection] = None
+
+    def _answer_probe(self, connection: Connection) -> None:
+        try:
+            request, keep = connection.read_request(), self._keeps(connection)
+            if request is not None and connection.answer_now(request, self._handler, keep_alive=keep):
+                self._continue(connection)
+            else:
+                self._dismiss(connection.sock)
+        except BadRequest as error:
+            self._dismiss(connection.sock, Response.text(error.status, error.message))
+        except OSError:
+            connection.sock.close()
+
+    def _keeps(self, connection: Connection) -> bool:
+        return connection.requests < self._limits.requests and not self._stopping.is_set()
+
+    def _continue(self, connection: Connection) -> None:
+        """Wait for the next request of a client that was answered."""
+        pending = getattr(connection.sock, "pending", int)  # bytes that TLS has decrypted
+        if connection.has_request() or pending():
+            self._await_thread(connection)
+        else:
+            connection.deadline = monotonic() + (self._limits.head_s if connection.buffer else self._limits.idle_s)
+            self._await_request(connection)
+
+    def _forget_idle(self, connection: Connection) -> None:
+        del self._idle[connection]
         self._selector.unregister(connection.sock)
 
     def _drop_pending(self) -> bool:
         """Drop the oldest pending client of the address with the most; False if there is none."""
-        pending = (*self._silent, *self._ready)
-        counts = Counter(connection.address for connection in pending)
-        dropped = max(pending, key=lambda connection: counts[connection.address], default=None)
+        pending = (*self._idle, *self._ready)
+        counts = Counter(connection.group for connection in pending)
+        regulars = self._places.regulars
+        dropped = max(pending, key=lambda c: (c.address not in regulars, counts[c.group]), default=None)
         if dropped is None:
             return False
-        if dropped in self._silent:
-            self._forget_silent(dropped)
+        if dropped in self._idle:
+            self._forget_idle(dropped)
         else:
             del self._ready[dropped]
-        self._reject(dropped.sock)
+        self._reject(dropped)
         return True
 
     def _expire(self, now: float) -> None:
         self._close_lingering(now)
-        for connection in list(takewhile(lambda c: _waited_s(c, now) >= self._limits.head_s, self._silent)):
-            self._forget_silent(connection)
-            connection.sock.close()
-        for connection in list(takewhile(lambda c: _waited_s(c, now) >= self._limits.queue_s, self._ready)):
+        for connection in [c for c in self._idle if c.deadline <= now]:
+            self._forget_idle(connection)
+            if connection.buffer:
+                error = connection.late()
+                self._dismiss(connection.sock, Response.text(error.status, error.message))
+            else:
+                connection.sock.close()
+        for connection in [c for c in self._ready if now - (c.waiting_since or now) >= self._limits.queue_s]:
             del self._ready[connection]
-            self._reject(connection.sock)
+            self._reject(connection)
 
     def _serve_ready(self) -> None:
-        """Start the threads of clients that have sent bytes, as long as threads are free or can be freed."""
+        """Start the threads of clients that have sent a request, as long as threads are free or can be freed."""
         if not self._ready:
             return
-        with self._changed:
-            counts = Counter(connection.address for connection in self._connections)
-        refused: set[tuple[str, bool]] = set()
-        for connection in sorted(self._ready, key=lambda c: (not self._ready[c], counts[c.address])):
-            kind = connection.address, self._ready[connection]
+        refused: set[tuple[str, str]] = set()
+        for connection in self._places.in_order(self._ready):
+            kind = connection.group, connection.address if connection.address in self._places.regulars else ""
             if kind in refused:
                 continue
-            if not self._admit(connection, is_probe=self._ready[connection]):
+            if not self._places.admit(connection):
                 refused.add(kind)
                 continue
             del self._ready[connection]
             try:
                 threading.Thread(target=self._serve, args=(connection,), name="http", daemon=True).start()
             except RuntimeError:  # the host refused another thread
-                with self._changed:
-                    self._connections.discard(connection)
-                    self._accepted -= 1
-                self._reject(connection.sock)
+                self._places.leave(connection)
+                self._reject(connection)
 
-    def _admit(self, connection: Connection, *, is_probe: bool) -> bool:
-        """Whether the client may have a thread, after evicting another client if needed."""
-        with self._changed:
-            free = self._max_connections - len(self._connections) - (0 if is_probe else self._reserved)
-            if free <= 0 and not self._evict(connection.address, monotonic()):
-                return False
-            connection.waiting_since = monotonic()
-            self._connections.add(connection)
-            self._accepted += 1
-            return True
+    def _reject(self, connection: Connection) -> None:
+        self._rejected += 1
+        has_request = connection.buffer or not connection.requests
+        self._dismiss(connection.sock, MANY_CONNECTIONS if has_request else None)
 
-    def _evict(self, address: str, now: float) -> bool:
-        """Evict a client for another one with this address, if possible. The caller holds the lock."""
-        victim = None
-        if len(self._ending) < _ENDING:
-            victim = choose_victim(self._connections, address, now)
-        if victim is None:
-            return False
-        victim.cut()
-        self._connections.discard(victim)
-        self._ending.add(victim)
-        self._evicted += 1
-        return True
-
-    def _reject(self, sock: socket.socket) -> None:
-        if self._stopping.is_set():
-            sock.close()
-            return
-        with self._changed:
-            self._rejected += 1
-        pieces, _ = http.frame(MANY_CONNECTIONS, None, keep_alive=False)
+    def _dismiss(self, sock: socket.socket, response: Response | None = None) -> None:
+        """Close a connection, after a last response, as far as the client takes it at once."""
         with contextlib.suppress(OSError):
             sock.setblocking(False)
-            if self._wrap is None:  # TLS clients could not read it
-                sock.send(b"".join(pieces))
-            sock.shutdown(socket.SHUT_WR)
+            if response is not None and self._wrap is None:  # TLS clients could not read it
+                sock.send(b"".join(http.frame(response, None, keep_alive=False)[0]))
+            socket.socket.shutdown(sock, socket.SHUT_WR)
         self._lingering.append((monotonic() + LINGER_S, sock))
         if len(self._lingering) > _LINGERING:
             self._lingering.popleft()[1].close()
@@ -308,34 +328,46 @@ class Server:
             self._lingering.popleft()[1].close()
 
     def _serve(self, connection: Connection) -> None:
+        keep = False
         try:
-            connection.sock.settimeout(self._limits.head_s)
-            if self._wrap is not None:
-                connection.sock = self._wrap(connection.sock)
-                if connection.evicted:  # while its socket was being wrapped
-                    return
-            if self._handshake(connection):
-                self._handle_requests(connection)
-            if self._wait(connection):
+            keep = self._handle_request(connection)
+            if not keep and self._wait(connection):
                 connection.linger()
         except OSError:  # the client disconnected, was too slow, or was evicted
-            pass
+            keep = False
         except Exception as error:  # noqa: BLE001  # a bug must cost one connection, not the server
             log.error("connection dropped: %s: %s", type(error).__name__, error)  # noqa: TRY400  # one line
         finally:
             with self._changed:
-                self._connections.discard(connection)
-                self._ending.discard(connection)
-                self._changed.notify_all()
-            connection.sock.close()
-            if self._ready and self._wake is not None:
+                keep = self._places.leave(connection) and keep and not self._stopping.is_set()
+                if keep:
+                    self._returned.append(connection)
+            if not keep:
+                connection.sock.close()
+            if (keep or self._ready) and self._wake is not None:
                 with contextlib.suppress(OSError):  # the server stops
                     self._wake.send(b"\0")
 
+    def _handle_request(self, connection: Connection) -> bool:
+        """Handle one request; whether the client may send another one."""
+        connection.sock.settimeout(self._limits.head_s)
+        if self._wrap is not None and not connection.requests:
+            connection.sock = self._wrap(connection.sock)
+            if connection.evicted:  # while its socket was being wrapped
+                raise ConnectionAbortedError
+            if not self._handshake(connection):
+                return False
+        try:
+            request = connection.read_request()
+        except BadRequest as error:
+            connection.send_error(error)
+            return False
+        if request is None or not self._begin(connection):
+            return False
+        return connection.answer(request, self._handler, keep_alive=self._keeps(connection))
+
     def _handshake(self, connection: Connection) -> bool:
-        """Perform the TLS handshake, if any; False if it failed. The client may still read the reason."""
-        if self._wrap is None:
-            return True
+        """Perform the TLS handshake; False if it failed. The client may still read the reason."""
         try:
             cast("SSLSocket", connection.sock).do_handshake()
         except BadRequest as error:
@@ -346,20 +378,6 @@ class Server:
         except OSError:
             return False
         return True
-
-    def _handle_requests(self, connection: Connection) -> None:
-        """Handle requests until one side closes."""
-        for served in range(1, self._limits.requests + 1):
-            try:
-                request = connection.read_request(fresh=served == 1)
-            except BadRequest as error:
-                connection.send_error(error)
-                return
-            if request is None or not self._begin(connection):
-                return
-            keep_alive = request.keep_alive and served < self._limits.requests and not self._stopping.is_set()
-            if not connection.answer(request, self._handler, keep_alive=keep_alive) or not self._wait(connection):
-                return
 
     def _begin(self, connection: Connection) -> bool:
         """Mark the connection as busy; False if it was evicted meanwhile."""
@@ -372,7 +390,3 @@ class Server:
         with self._changed:
             connection.waiting_since = monotonic()
             return not self._stopping.is_set()
-
-
-def _waited_s(connection: Connection, now: float) -> float:
-    return now - (connection.waiting_since or now)

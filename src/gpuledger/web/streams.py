@@ -8,10 +8,10 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpuledger.web.parts import GZIP_HEAD, LAST_BLOCK, Part
+
 BEAT_S = 15.0
 """Seconds between comments that keep the connection alive while no tick arrives."""
-_GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-_LAST_BLOCK = b"\x03\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,8 @@ class Event:
 
     @classmethod
     def of(cls, plain: bytes) -> Event:
-        """Compress at level 1, as `responses.compress` does."""
-        stream = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
-        return cls(plain, stream.compress(plain) + stream.flush(zlib.Z_FULL_FLUSH))
+        """Compress a text."""
+        return cls(plain, Part([plain]).deflated or b"")
 
 
 RETRY = Event.of(b"retry: 2000\n\n")
@@ -99,14 +98,14 @@ class Stream:
             raise StopIteration
         if not self._started:
             self._started = True
-            return (_GZIP_HEAD if self._gzip else b"") + self._pack(RETRY)
+            return (GZIP_HEAD if self._gzip else b"") + self._pack(RETRY)
         self._sent, event = self._streams.after(self._sent)
         if event is not None:
             return self._pack(event)
         self._ended = True
         if not self._gzip:
             raise StopIteration
-        return _LAST_BLOCK + struct.pack("<II", self._check, self._size & 0xFFFFFFFF)
+        return LAST_BLOCK + struct.pack("<II", self._check, self._size & 0xFFFFFFFF)
 
     def close(self) -> None:
         """Count this stream as closed, even if nothing was sent."""

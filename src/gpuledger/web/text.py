@@ -25,6 +25,9 @@ CACHED_BLOCKS = 20_000
 SUFFIX = {Type.COUNTER: "_total", Type.INFO: "_info", Type.GAUGE: ""}
 """The ending that OpenMetrics requires."""
 
+END = b"# EOF\n"
+"""The last line of OpenMetrics."""
+
 LabelledThing = tuple[str, Any]
 """A label block, and the thing that has these labels."""
 
@@ -32,16 +35,27 @@ LabelledThing = tuple[str, Any]
 class Renderer:
     """Renders ticks in both formats. Bodies must be started one at a time; several may be read concurrently."""
 
-    def __init__(self, catalog: Sequence[Family] = CATALOG, *, created: bool = False) -> None:
-        """With `created`, OpenMetrics has the time at which each counter was 0, where it is known."""
+    def __init__(
+        self, catalog: Sequence[Family] = CATALOG, *, created: bool = False, blocks: LabelBlocks | None = None
+    ) -> None:
+        """With `created`, OpenMetrics has the time at which each counter was 0, where it is known.
+
+        `blocks` can be shared by renderers that run one at a time.
+        """
         self._catalog, self._created = catalog, created
         self._renderers = {family.name: FamilyRenderer(family) for family in catalog}
-        self._blocks = LabelBlocks()
+        self._blocks = blocks or LabelBlocks()
         self.openmetrics = all(family.name.endswith(SUFFIX[family.type]) for family in catalog)
         """Whether all names are valid in OpenMetrics; those of other exporters often are not."""
 
     def chunks(self, tick: Moment, fmt: Format) -> Iterator[bytes]:
-        """The body in chunks of at most one family. Families without a value are omitted."""
+        """The body in chunks of at most one family."""
+        yield from self.families(tick, fmt)
+        if fmt is Format.OPENMETRICS:
+            yield END
+
+    def families(self, tick: Moment, fmt: Format) -> Iterator[bytes]:
+        """The same without the end. Families without a value are omitted."""
         with_created = self._created and fmt is Format.OPENMETRICS
         for family, rows in with_things(self._catalog, tick, self._blocks.label):
             renderer = self._renderers[family.name]
@@ -50,8 +64,6 @@ class Renderer:
                 if text:
                     yield (prefix + text).encode()
                     prefix = ""
-        if fmt is Format.OPENMETRICS:
-            yield b"# EOF\n"
 
 
 def help_text(family: Family) -> str:

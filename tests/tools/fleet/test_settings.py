@@ -32,7 +32,7 @@ def test_flag_before_variable_before_file_before_default(tmp_path: Path) -> None
 
 def test_a_printed_configuration_gives_the_same_one_again(tmp_path: Path) -> None:
     """For every setting."""
-    chosen = settings("by=namespace+pod", "window=5m", "prometheus.header=X-A: 1", "max-age=2m")
+    chosen = settings("by=namespace+pod", "window=5m", "prometheus.header=X-Scope-OrgID: 1", "max-age=2m")
     path = tmp_path / "fleet.yml"
     path.write_text(config.dump(chosen))
 

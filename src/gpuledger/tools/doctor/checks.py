@@ -13,7 +13,7 @@ from gpuledger.model import SHORT_ID, DcgmHealth, Driver, Owners, Reading, Tick
 from gpuledger.model.owners import PROVIDERS
 from gpuledger.owners.kernel.access import Access
 from gpuledger.tools.doctor.finding import Finding, of_tick, ok, problem, unused, warning
-from gpuledger.web.snapshot.problems import SLOW, UNKNOWN_MEMORY, UNRESOLVED, problems
+from gpuledger.web.snapshot.problems import HIDDEN, SLOW, UNKNOWN_MEMORY, UNRESOLVED, problems
 
 MIN_DRIVER = 510
 """The first driver branch that reports reserved memory separately from used memory."""
@@ -66,7 +66,7 @@ def tick_problems(tick: Tick, access: Access) -> list[Finding]:
     if not access.host_pid_namespace:
         explained |= {UNRESOLVED, UNKNOWN_MEMORY}
     elif not access.cgroup:
-        explained.add(UNRESOLVED)
+        explained |= {UNRESOLVED, HIDDEN}
     return [of_tick(cause) for cause in problems(tick) if cause.kind not in explained]
 
 

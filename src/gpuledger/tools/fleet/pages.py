@@ -11,8 +11,9 @@ from gpuledger.catalog.exporter import FAMILIES as EXPORTER_FAMILIES
 from gpuledger.catalog.family import C, G, Thing, at, flag
 from gpuledger.catalog.kinds import EXPORTER
 from gpuledger.tools.fleet.usage import Key, Usage
-from gpuledger.web.bodies import Bodies
+from gpuledger.web.bodies import Section, response
 from gpuledger.web.http import Request, Response
+from gpuledger.web.parts import Parts
 from gpuledger.web.responses import not_found
 from gpuledger.web.text import Renderer
 
@@ -134,7 +135,8 @@ class Pages:
     ) -> None:
         """`more` are other pages, by path."""
         self._state, self._since_refresh_s, self._longest_s = state, since_refresh_s, longest_s
-        self._bodies = Bodies(Renderer(families(groupings)))
+        self._parts = Parts()
+        self._section = Section(Renderer(families(groupings)), self._parts)
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
@@ -148,7 +150,7 @@ class Pages:
         return page(request) if page is not None else not_found(request.path, sorted(self._pages))
 
     def _metrics(self, request: Request) -> Response:
-        return self._bodies.response(request, self._state())
+        return response(request, self._state(), [self._section], self._parts)
 
     def _healthz(self, _: Request) -> Response:
         """Whether refreshes continue. A Prometheus that is down is no reason to restart the service."""

@@ -19,12 +19,13 @@ HEAT = {"sw_thermal_slowdown", "hw_thermal_slowdown"}
 POWER = {"hw_slowdown", "hw_power_brake_slowdown"}
 SHORT_LIVED = {"process is gone"}
 """Reasons for an unknown owner that pass without action."""
-UNRESOLVED, UNKNOWN_MEMORY, SLOW = "unresolved", "unknown_memory", "slow"
+UNRESOLVED, UNKNOWN_MEMORY, SLOW, HIDDEN = "unresolved", "unknown_memory", "slow", "hidden"
 """Kinds of problems that `doctor` leaves out if it reports their cause."""
 
 DRIVER_FIX = "see what `nvidia-smi` reports; `sudo dmesg | grep -i -e nvrm -e xid` may show the cause"
 NO_GPU_FIX = "`nvidia-smi -L` lists the GPUs the driver sees; in a container, pass them: `docker run --gpus all`"
 NAMESPACE_FIX = "`docker run --pid=host` or `podman run --pid=host`; on Kubernetes `hostPID: true`"
+PROC_FIX = "mount the host's /proc without hidepid=, or run the exporter as root with the capability SYS_PTRACE"
 MEMORY_FIX = (
     "`sudo fuser -v /dev/nvidia*` lists the processes that have the device open: in a VM, in another container, or dead"
 )
@@ -143,6 +144,8 @@ def _names(tick: Tick) -> Iterator[Problem]:
     if owners.host_pid_namespace is False:
         what = "the exporter runs in its own PID namespace: the driver lists no processes of the host"
         yield Problem(what, NAMESPACE_FIX, "pid_namespace", severity=PROBLEM, about="PID namespace")
+    if dict(owners.readable).get("cgroup") == 0:
+        yield Problem("processes of others are hidden, so they have no owner", PROC_FIX, HIDDEN, about="processes")
     down = [health for health in owners.providers if not health.up]
     for health in down:
         if health.fetches:
