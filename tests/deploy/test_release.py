@@ -151,6 +151,7 @@ def test_an_audit_of_nothing_fails() -> None:
     silent.add("/hpack/")
     most = audit.audit(read)
 
-    assert audit.is_failure(*nothing, strict=False)
-    assert not audit.is_failure(*most, strict=False)
-    assert audit.is_failure(*most, strict=True)
+    assert audit.exit_code(*nothing, strict=False) == 2
+    assert audit.exit_code(*most, strict=False) == 0
+    assert audit.exit_code(*most, strict=True) == 2
+    assert audit.exit_code(["x"], nothing[1], strict=False) == 1
