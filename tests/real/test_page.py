@@ -955,18 +955,22 @@ def test_without_scripts(browser: Browser, host: tuple[Node, Shown]) -> None:
     assert "This page needs JavaScript" in (says or "")
 
 
-def test_an_idle_allocation_is_shown_with_its_command(browser: Browser) -> None:
-    """The demo's unused GPU: for how long it is not used, on its row; its owner and the command, once it is opened."""
-    with serving("demo", env=surroundings()) as server, page_of(browser) as watched:
-        server.metrics(r'^gpu_allocation_idle_period_gpu_seconds\{.*pod="notebook-dana-0".*\} [1-9]')
-        page = watched.open(server.url)
+def test_an_idle_allocation_is_shown_with_its_command(browser: Browser, recorded: Shown) -> None:
+    """The demo's unused GPU: its badge, its owner once it is opened, and the command after an hour, not before."""
+    tick = recorded.tick
+    assert tick is not None
+    with page_of(browser) as watched:
+        page = watched.open(recorded.url)
         card = page.get_by_role("article", name=re.compile("^GPU 2 "))
-        expect(card.locator(".badge").first).to_have_text(re.compile(r"^allocated, not used for \d+ (s|min)$"))
+        expect(card.locator(".badge").first).to_have_text(re.compile(r"^allocated, not used for \d+ s$"))
         card.get_by_role("button", name="Show details of GPU 2").click()
-
         expect(card.locator(".wasted li")).to_contain_text(
             re.compile(
                 r"^research/notebook-dana-0/notebook: idle for .* \(no process on the GPU\) since .* GPU hours, \d+"
             )
         )
+        expect(card.locator(".wasted")).not_to_contain_text("to free it")
+        hour_ago_ns = tick.time_ns - 3600 * 10**9
+        recorded.show(replace(tick, allocations=tuple(replace(u, idle_since_ns=hour_ago_ns) for u in tick.allocations)))
+
         expect(card.locator(".wasted code")).to_have_text("kubectl delete pod -n research notebook-dana-0")
