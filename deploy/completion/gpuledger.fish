@@ -254,7 +254,7 @@ complete -c gpuledger -n '__fish_seen_subcommand_from top' -l once -d 'print one
 complete -c gpuledger -n '__fish_seen_subcommand_from top' -l json -d 'print one snapshot as JSON, as /api/v1/snapshot does, and exit'
 complete -c gpuledger -n '__fish_seen_subcommand_from top' -l demo -d 'show the bundled recording; needs no GPU'
 complete -c gpuledger -n '__fish_seen_subcommand_from top' -l group -r -f -a 'process container pod namespace user tree' -d 'group rows by'
-complete -c gpuledger -n '__fish_seen_subcommand_from top' -l sort -r -f -a 'gpu pid count owner process user workload image time cpu host mem sm watts energy how' -d 'column to sort by'
+complete -c gpuledger -n '__fish_seen_subcommand_from top' -l sort -r -f -a 'gpu pid count owner process user workload image time cpu host mem sm watts energy asked how' -d 'column to sort by'
 complete -c gpuledger -n '__fish_seen_subcommand_from top' -l filter -r -d 'show only rows that contain all of these words'
 complete -c gpuledger -n '__fish_seen_subcommand_from demo' -s h -l help -d 'show this help message and exit'
 complete -c gpuledger -n '__fish_seen_subcommand_from demo' -l help-all -d 'show this help with all settings and exit'

@@ -33,6 +33,8 @@ from gpuledger.model import (
 )
 from gpuledger.model.problem import Problem
 from gpuledger.recording.replay import Replay
+from gpuledger.tools.top.rows import owner_styles
+from gpuledger.tools.top.text import OWNER_STYLES
 from gpuledger.web.snapshot.build import snapshot
 from gpuledger.web.snapshot.codec import encode
 from tests.builders import CUT, MIGS, World
@@ -294,6 +296,44 @@ def test_colours_are_the_same_from_load_to_load(browser: Browser, recorded: Show
         watched.page.goto("about:blank")
 
         assert watched.open(recorded.url + "#sort=name").evaluate(SWATCHES) == first
+
+
+def test_colours_are_those_of_top(browser: Browser, recorded: Shown) -> None:
+    """The page and `gpuledger top` choose by the same rule, so that an owner has the same place in both palettes."""
+    assert recorded.tick is not None
+    styles = owner_styles(snapshot(recorded.tick))
+    with page_of(browser) as watched:
+        swatches = (
+            watched.open(recorded.url)
+            .locator("#table tbody .swatch")
+            .evaluate_all(
+                "all => all.map((one) => [one.closest('tr').querySelector('.name').textContent, one.className])"
+            )
+        )
+    colours = {owner: int(re.findall(r"\bc(\d)", look)[0]) for owner, look in swatches}
+
+    assert colours == {owner: OWNER_STYLES.index(style) for owner, style in styles.items()}
+
+
+def test_what_owners_asked_for(browser: Browser, recorded: Shown) -> None:
+    """Pods with a part of a GPU have it beside what they use of it, in the table, in its sum and in the details."""
+    with page_of(browser) as watched:
+        page = watched.open(recorded.url)
+        expect(page.get_by_role("columnheader", name="Used / asked")).to_be_visible()
+        cells = dict(zip(texts(page, "#table tbody .name"), texts(page, "#table tbody td.asked"), strict=True))
+        assert {name: cell[-7:] for name, cell in cells.items() if cell != NONE} == {
+            "ml/llama-finetune-0/trainer": " / 0.50",
+            "serving/chat-7c9d8f6b5d-x2x4z/vllm": " / 0.50",
+        }
+        expect(page.locator(".total td.asked")).to_have_text(re.compile(r"^[01]\.\d\d / 1\.00$"))
+        page.locator("#table tbody tr", has_text="ml/llama-finetune-0").click()
+
+        details = page.locator("tr.details")
+        expect(details).to_contain_text("0.50 of the GPU, 70.2 GiB (kai)")
+        expect(details).to_contain_text(re.compile(r"Used of it\d+ % of the compute, \d+ % of the memory"))
+    with shown(*ticks_of()) as whole, page_of(browser) as watched:
+        page = watched.open(whole.url)
+        expect(page.locator("th.asked")).to_be_hidden()
 
 
 # -- the table
