@@ -47,7 +47,7 @@ def test_more_gpus_than_rows_are_counted() -> None:
     lines = cards(shown_as(picture(*(gpu(n) for n in range(16)))))
 
     assert len(lines) == 8
-    assert lines[-1] == "9 more GPUs and instances; choose one with [ and ]"
+    assert lines[-1] == "9 more; choose a GPU with [ and ]"
 
 
 def test_cards_give_way_on_request_and_on_narrow_screens() -> None:

@@ -105,7 +105,7 @@ def gpu_lines(
     fitting = gpus if len(gpus) <= rows else gpus[: max(1, rows - 1)]
     lines = [line for gpu in fitting for line in screen.lines(_one_line(snapshot, gpu, styles, screen), 4)]
     if len(fitting) < len(gpus):
-        text = f"{len(gpus) - len(fitting)} more GPUs and instances; choose one with [ and ]"
+        text = f"{len(gpus) - len(fitting)} more; choose a GPU with [ and ]"
         lines.append(cropped(styled(text, "dim"), screen.columns))
     return lines
 
