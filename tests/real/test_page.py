@@ -230,6 +230,7 @@ def test_a_badge_does_not_cover_the_name_of_its_gpu(browser: Browser, recorded: 
             expect(page.locator(".badge", has_text="allocated, not used for")).to_be_visible()
 
             assert page.evaluate(OVERLAPS) == []
+            assert page.evaluate(INNER_SCROLLERS) == []
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 

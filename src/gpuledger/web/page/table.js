@@ -13,12 +13,11 @@ const COLUMNS = [
   { id: "sm", title: "SM", number: true, small: true, about: "Share of the SM (compute engine) time" },
   { id: "watts", title: "Power", number: true },
   { id: "joules", title: "Energy", number: true, about: "Since the start of the process or of the exporter" },
-  { id: "asked", title: "Used / asked", number: true, small: true, asked: true, about: "GPUs used and asked for, of owners that asked for a part of a GPU" },
-  { id: "how", title: "How known", small: true, about: "Whether the energy is measured or estimated; memory is measured unless it is inferred" },
+  { id: "asked", title: "Used / asked", number: true, wide: "asked", about: "GPUs used and asked for, of owners that asked for a part of a GPU" },
+  { id: "how", title: "How known", wide: "how", about: "Whether the energy is measured or estimated; memory is measured unless it is inferred" },
 ];
 const NARROW = matchMedia("(max-width: 640px)");
-const columns = () => COLUMNS.filter((column) => !(NARROW.matches && column.small)
-  && (!column.asked || find("table").classList.contains("with-asked"))).length;
+const columns = () => [...find("table").tHead.rows[0].cells].filter((cell) => cell.offsetWidth).length;
 const FEW = 100;
 const FEWER = 20; // on a phone, where the GPUs are below the table
 const MORE = 400;
@@ -42,8 +41,8 @@ class Row {
       el("td", { class: "number small" }, this.sm),
       el("td", { class: "number" }, this.watts),
       el("td", { class: "number" }, this.joules),
-      el("td", { class: "number small asked" }, this.asked),
-      el("td", { class: "small" }, this.badge));
+      el("td", { class: "number asked" }, this.asked),
+      el("td", { class: "how" }, this.badge));
   }
 
   numbers(row, units) {
@@ -96,9 +95,9 @@ export class Table {
     const [head, body] = find("table").children;
     this.body = body;
     this.heads = COLUMNS.map((column) => {
-      const { title, about, number, small, asked } = column;
+      const { title, about, number, small, wide } = column;
       const button = el("button", { type: "button", text: title, title: about ?? null, onclick: () => this.sort(column) });
-      return el("th", { scope: "col", class: [number && "number", small && "small", asked && "asked"].filter(Boolean).join(" ") }, button);
+      return el("th", { scope: "col", class: [number && "number", small && "small", wide].filter(Boolean).join(" ") }, button);
     });
     this.total = new Row(this, "");
     this.total.toggle.hidden = true;
