@@ -40,6 +40,7 @@ from gpuledger.web.snapshot.codec import encode
 from tests.builders import CUT, MIGS, World
 from tests.cli.running import Running, serving, surroundings
 from tests.real.browsers import Shown, chromium, page_of, shown
+from tests.waiting import wait_until
 from tests.web.snapshot.nodes import HOSTILE, Node
 
 pytestmark = pytest.mark.needs("chromium")
@@ -879,7 +880,7 @@ def test_on_a_phone_the_table_comes_first(browser: Browser, host: tuple[Node, Sh
         assert owners < gpus
         assert page.evaluate(is_first)
         page.set_viewport_size({"width": 900, "height": 390})
-        page.wait_for_function(f"!({is_first})")
+        wait_until(lambda: not page.evaluate(is_first), 10)  # not wait_for_function, which the page's CSP may refuse
 
 
 def test_the_energy_of_a_gpu_adds_up_as_written(browser: Browser) -> None:
