@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Prometheus and promtool spend a third of their time on garbage.
 export GOGC := 400
 
-.PHONY: demo serve test compiled quick e2e mock conformance lint bench docs dashboards manifests dist image-test audit clean python zig
+.PHONY: demo serve test compiled quick e2e mock conformance lint bench docs dashboards manifests dist packages image-test audit clean python zig
 
 demo: python  ## replay a node with four GPUs on port 9400; installs nothing
 	PYTHONPATH=src $(PYTHON) -m gpuledger demo
@@ -67,9 +67,13 @@ docs: $(READY) dashboards  ## generated pages, and the documentation in site/; f
 manifests: $(READY)  ## render deploy/kubernetes from the chart; needs helm
 	PATH=.e2e:$$PATH $(BIN)/python tools/manifests.py
 
-dist: $(READY)  ## reproducible wheel and sdist, and a bill of materials
+dist: $(READY)  ## reproducible wheel and sdist, a bill of materials, and dashboards for grafana.com
 	$(BIN)/python -m hatchling build -d dist
 	$(BIN)/python tools/sbom.py > dist/sbom.cdx.json
+	$(BIN)/python -m tools.dashboards dist
+
+packages: dist  ## Debian and RPM packages in dist/; needs dpkg-deb and rpmbuild
+	$(BIN)/python tools/packages.py
 
 image-test: $(READY)  ## build and start the image and the systemd unit on a clean Debian; needs root
 	IMAGE=1 $(BIN)/python -m pytest tests/image -rA
