@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BROWSER := $(VENV)/.browser
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS := 6
 PARALLEL := -n $(WORKERS) --dist loadfile
 SLOW := $(addprefix --ignore=tests/,real hostile h200scripts fuzz cli deploy mixin test_docs.py test_work.py tools/top tools/report/test_promql.py \
@@ -15,7 +17,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Prometheus and promtool spend a third of their time on garbage.
 export GOGC := 400
 
-.PHONY: demo serve test compiled quick e2e mock conformance lint bench docs dashboards screenshots manifests dist image-test audit clean python
+.PHONY: demo serve test compiled quick e2e mock conformance lint bench docs dashboards screenshots manifests dist packages image-test \
+	audit clean python zig
 
 demo: python  ## replay a node with four GPUs on port 9400; installs nothing
 	PYTHONPATH=src $(PYTHON) -m gpuledger demo
@@ -25,8 +28,9 @@ serve: $(READY)  ## expose this host's GPUs on port 9400
 
 test: python  ## all tests; leaves out what this machine lacks and names it; STRICT=1 makes that a failure
 	@$(PYTHON) tests/components.py
+	@$(MAKE) --no-print-directory $(READY) $(if $(wildcard /usr/bin/chromium),$(BROWSER))
 	@$(MAKE) --no-print-directory -j 2 lint compiled
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL); status=$$?; $(PYTHON) tests/components.py --summary; exit $$status
 
 compiled: $(READY)  # the tests, once: otherwise each worker compiles them
 	@$(BIN)/python -m pytest --collect-only > /dev/null || true  # errors are shown by the tests
@@ -67,9 +71,13 @@ screenshots: $(READY)  ## take the pictures of README and of the documentation a
 manifests: $(READY)  ## render deploy/kubernetes from the chart; needs helm
 	PATH=.e2e:$$PATH $(BIN)/python tools/manifests.py
 
-dist: $(READY)  ## reproducible wheel and sdist, and a bill of materials
+dist: $(READY)  ## reproducible wheel and sdist, a bill of materials, and dashboards for grafana.com
 	$(BIN)/python -m hatchling build -d dist
 	$(BIN)/python tools/sbom.py > dist/sbom.cdx.json
+	$(BIN)/python -m tools.dashboards dist
+
+packages: dist  ## Debian and RPM packages in dist/; needs dpkg-deb and rpmbuild
+	$(BIN)/python tools/packages.py
 
 image-test: $(READY)  ## build and start the image and the systemd unit on a clean Debian; needs root
 	IMAGE=1 $(BIN)/python -m pytest tests/image -rA
@@ -88,9 +96,18 @@ python:
 
 $(READY): pyproject.toml constraints.txt | python
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "venv is missing; on Debian: apt install python3-venv" >&2; exit 1; }
+	@echo "Downloading the packages of the tests: 70 MB, 310 MB in $(VENV)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e '.[auth,top]' grpcio hatchling hypothesis jsonschema mkdocs-material mypy nvidia-ml-py opentelemetry-proto playwright prometheus-client protobuf pytest \
-	  pytest-xdist ruff types-PyYAML types-grpcio types-jsonschema types-protobuf \
-	  $$(command -v $${CC:-cc} >/dev/null || echo ziglang)
+	$(PIP) \
+	  -e '.[auth,top]' grpcio hatchling hypothesis jsonschema mkdocs-material mypy nvidia-ml-py opentelemetry-proto prometheus-client protobuf pytest \
+	  pytest-xdist ruff types-PyYAML types-grpcio types-jsonschema types-protobuf
 	touch $@
+
+$(BROWSER): $(READY)
+	@echo "Downloading Playwright, because this machine has Chromium: 55 MB, 170 MB in $(VENV)"
+	$(PIP) playwright
+	touch $@
+
+zig: $(READY)  ## a C compiler for the tests, for a machine that has none
+	@echo "Downloading Zig: 100 MB"
+	$(PIP) ziglang

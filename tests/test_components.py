@@ -14,7 +14,7 @@ from tests import components
 from tests.checkout import ROOT
 from tests.components import CHECKS, INDEX, NETWORK, PACKAGES, SEPARATE, TESTS, files_by_component, index_url, proxy_of
 
-ESSENTIAL = {"bash", "util-linux"}
+ESSENTIAL = {"bash", "dpkg", "util-linux"}
 """Packages that every Debian has."""
 
 
@@ -69,6 +69,38 @@ def test_the_list_comes_before_the_network(monkeypatch: pytest.MonkeyPatch, caps
     assert "are left out:\n" in printed[0]
     assert "  openssl (apt install openssl): " in printed[0]
     assert capsys.readouterr().out.startswith("  a connection to pip's package index: tests/real/")
+
+
+def test_the_summary_has_one_line_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All packages of the components that are missing, once each, and what no package provides."""
+    nothing_here(monkeypatch)
+
+    left_out, packages, others = components.summary().splitlines()
+
+    assert left_out.startswith("Tests were left out, because this machine lacks: cc, ")
+    assert packages.startswith("Install with: apt install bash busybox-static chromium containerd curl docker.io dpkg ")
+    assert len(packages.split()) == len(set(packages.split()))
+    assert "root (with CAP_SYS_ADMIN)" in others
+
+
+def test_without_a_compiler_tests_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not failed, and Zig is not downloaded."""
+    monkeypatch.setenv("CC", "no-compiler")
+    monkeypatch.setattr(components, "_has_compiler", lambda: False)
+    monkeypatch.delenv("STRICT", raising=False)
+
+    with pytest.raises(pytest.skip.Exception, match=r"cc \(apt install gcc or make zig\) is missing"):
+        components.compiler()
+
+
+def test_downloads_are_announced_with_their_size() -> None:
+    """Before each step of make that downloads; the browser and the compiler are steps of their own."""
+    makefile = (ROOT / "Makefile").read_text()
+    steps = re.findall(r'@echo "(Downloading .*)"\n(?:\t.*venv.*\n)?\t\$\(PIP\) (.*(?:\\\n.*)*)', makefile)
+
+    assert [bool(re.search(r"\d+ MB", announced)) for announced, _ in steps] == [True] * makefile.count("\t$(PIP) ")
+    assert [words for _, words in steps][1:] == ["playwright", "ziglang"]
+    assert not {"playwright", "ziglang"} & set(steps[0][1].split())
 
 
 def test_a_missing_component_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,8 +59,8 @@ SERVER = TokenServer(
 
 # What differs from run to run: times, versions of this machine, and how much the exporter itself uses.
 VARIABLE = re.compile(
-    r"^(gpuledger_(?:tick_duration|stage_duration|driver|cpu|start_time)_seconds(?:_total)?"
-    r"|gpuledger_(?:resident_memory_bytes|open_fds|threads))(\{.*\})? .*$",
+    r"^(gpuledger_(?:tick_duration|stage_duration|driver)_seconds(?:_total)?|process_(?:cpu|start_time)_seconds(?:_total)?"
+    r"|(?:process_resident_memory_bytes|process_open_fds|gpuledger_threads))(\{.*\})? .*$",
     re.MULTILINE,
 )
 PYTHON = re.compile(r'python_version="[^"]*"')

@@ -17,7 +17,7 @@ TAKEN = {"job", "instance", "type", "cluster", "service", "env", "region", "zone
 def test_family_is_well_declared(family: Family) -> None:
     """Name, type, unit, labels and help follow the conventions, and the value comes from one place."""
     suffix = {Type.COUNTER: "_total", Type.INFO: "_info", Type.GAUGE: ""}[family.type]
-    assert re.fullmatch(r"(gpu|gpuledger|container_gpu)_[a-z0-9_]+", family.name)
+    assert re.fullmatch(r"(gpu|gpuledger|container_gpu|process)_[a-z0-9_]+", family.name)
     assert family.name.endswith(suffix)
     assert family.type is not Type.GAUGE or not family.name.endswith(("_total", "_info"))
     assert family.unit in BASE_UNITS

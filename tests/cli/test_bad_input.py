@@ -86,6 +86,8 @@ LINES = [
     ("--metrics-path /", "--web.telemetry-path: '/' is not a path; write it as /metrics"),
     ("--metrics-path /healthz",
      "--web.telemetry-path: '/healthz' is already in use; choose another path, such as /metrics"),
+    ("--metrics-path /-/ready",
+     "--web.telemetry-path: '/-/ready' is already in use; choose another path, such as /metrics"),
     ("--web.max-connections 0", "--web.max-connections: '0' is not a number from 1 to 10000"),
     ("--web.max-connections " + "9" * 5000,
      "--web.max-connections: '" + "9" * 5000 + "' is not a number from 1 to 10000"),

@@ -37,9 +37,9 @@ def test_it_starts_when_it_starts(tmp_path: Path) -> None:
     """Not when its modules were loaded, and with its own process id; a signal ends it."""
     scenario = Scenario(gpus=[Gpu(index=0)]).write(tmp_path / "scenario")
     with tempfile.NamedTemporaryFile() as before, serving("serve", env=surroundings(scenario)) as server:
-        body = server.metrics("^gpuledger_start_time_seconds")
+        body = server.metrics("^process_start_time_seconds")
         began = Path(before.name).stat().st_mtime
-        (started,) = [float(line.split()[1]) for line in body.splitlines() if line.startswith("gpuledger_start_time_s")]
+        (started,) = [float(line.split()[1]) for line in body.splitlines() if line.startswith("process_start_time_s")]
         server.process.kill()
 
         assert started >= began - 0.01

@@ -326,7 +326,7 @@ def test_terrible_daemon(answer: Answer, tmp_path: Path, daemon: Daemon) -> None
     assert slowest_s < PROMPT_S
     assert one(found, "gpuledger_provider_up") == 0
     assert one(found, "gpuledger_tick_duration_seconds") < PROMPT_S
-    assert one(found, "gpuledger_resident_memory_bytes") < 150 * MIB
+    assert one(found, "process_resident_memory_bytes") < 150 * MIB
     (container,) = found["container_gpu_processes"]
     assert (container.labels["container_id"], container.labels["container"]) == (CONTAINERS[0], "")
     (line,) = [line for line in log.splitlines() if "source=owners.provider" in line]

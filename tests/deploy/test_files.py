@@ -50,6 +50,26 @@ def test_the_chart_has_the_mixin_and_the_version() -> None:
     assert (manifests.OUT / "prometheus-rules.yaml").read_text() == manifests.rules(), "run `make manifests`"
 
 
+def test_the_readme_of_the_chart_lists_all_values() -> None:
+    """The table is up to date, and each value of a group is in it, with its default."""
+    source, page = ((chart.CHART / name).read_text() for name in ("values.yaml", "README.md"))
+    rows = chart.values(source)
+
+    assert page == chart.readme(page, rows), "run `make docs`"
+    paths = {path for path, _, _ in rows}
+    for name, value in yaml.safe_load(source).items():
+        groups = [name] if not isinstance(value, dict) or not value else [f"{name}.{key}" for key in value]
+        assert all(any(f"{path}.".startswith(f"{group}.") for path in paths) for group in groups), name
+
+
+def test_the_chart_can_be_published() -> None:
+    """Artifact Hub shows a category and a licence."""
+    annotations = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())["annotations"]
+
+    assert annotations["artifacthub.io/license"] == "Apache-2.0"
+    assert annotations["artifacthub.io/category"] == "monitoring-logging"
+
+
 def test_the_rules_for_the_operator_are_those_of_the_mixin() -> None:
     """Those rendered to monitors.yaml; `make e2e` compares the whole file with what Helm renders."""
     rendered = [item["spec"] for item in objects(manifests.OUT / "monitors.yaml") if item["kind"] == "PrometheusRule"]

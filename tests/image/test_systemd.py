@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakedriver import Gpu, Process, Scenario, build
-from tests.image.conftest import BASE, docker
+from tests.image.conftest import BASE
+from tests.image.hosts import Host, booted
 from tests.real.dockers import Engine
-from tests.waiting import wait_until
 
 STEPS = f"""
 FROM {BASE}
@@ -27,39 +27,8 @@ RUN python3 -m venv /opt/gpuledger \\
  && cp /release/gpuledger.service /release/gpuledger.socket /etc/systemd/system/ \\
  && cp /release/default /etc/default/gpuledger && cp -r /release/driver /usr/local/lib/driver \\
  && systemctl enable gpuledger.service gpuledger.socket
-CMD mount -o remount,rw /sys/fs/cgroup; mount -o remount,rw /sys/fs/cgroup/systemd; exec /lib/systemd/systemd
 """
 SYS_PTRACE = 1 << 19
-URL = "http://localhost:9400"
-
-
-class Host:
-    """A container with systemd."""
-
-    def __init__(self, engine: Engine, name: str) -> None:
-        self._engine, self._name = engine, name
-
-    def run(self, *words: str) -> str:
-        """Output of a command in the container; empty if it fails."""
-        try:
-            return docker(self._engine, "exec", self._name, *words)
-        except AssertionError:
-            return ""
-
-    def ask(self, path: str) -> str:
-        """One HTTP request through systemd's socket."""
-        return self.run(
-            "python3", "-c", f"from urllib.request import urlopen as u; print(u('{URL}{path}').read().decode())"
-        )
-
-    def metrics(self) -> str:
-        """One scrape."""
-        return self.ask("/metrics")
-
-    def shows(self, line: str) -> str:
-        """Wait for a line of the metrics."""
-        wait_until(lambda: re.search(line, self.metrics(), re.MULTILINE) is not None, 60)
-        return self.metrics()
 
 
 @pytest.fixture(scope="module")
@@ -77,18 +46,8 @@ def host(clean_debian: Engine, sources: Path, tmp_path_factory: pytest.TempPathF
     scenario.write(release / "driver" / "scenario")
     at = "/usr/local/lib/driver"
     (release / "default").write_text(f"LD_LIBRARY_PATH={at}\nFAKE_NVML_SCENARIO={at}/scenario\n")
-    (release / "Dockerfile").write_text(STEPS)
-    docker(clean_debian, "build", "--network", "host", "--tag", "gpuledger:systemd", str(release))
-    # Without --privileged, which needs all capabilities; a virtual machine may lack one.
-    name = docker(clean_debian, "run", "--detach", "--network", "none", "--cgroupns", "private", "--tmpfs", "/run",
-                  "--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined",
-                  "--security-opt", "apparmor=unconfined", "--security-opt", "systempaths=unconfined",
-                  "--env", "container=docker", "gpuledger:systemd")  # fmt: skip
-    try:
-        yield Host(clean_debian, name)
-    finally:
-        print(Host(clean_debian, name).run("journalctl", "--no-pager", "-n", "40"))
-        docker(clean_debian, "rm", "--force", name)
+    with booted(clean_debian, release, STEPS) as host:
+        yield host
 
 
 def test_the_unit_starts_and_reads_the_driver(host: Host) -> None:

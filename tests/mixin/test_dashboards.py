@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import combinations
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.dashboards.__main__ import DASHBOARDS, FOLDER, render
+from tools.dashboards.__main__ import DASHBOARDS, FOLDER, render, render_import
 
 from gpuledger.catalog import CATALOG, OPTIONAL, families_in
 from tests.mixin.dashboards import FILES, PLACED_QUERIES, QUERIES, PanelQuery, panels, variables
@@ -36,6 +37,23 @@ UNITS = {
 def test_committed_files_are_fresh(name: str) -> None:
     """The files are identical to the output of `make dashboards`."""
     assert (FOLDER / name).read_text() == render(DASHBOARDS[name]), "run `make dashboards`"
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_an_import_asks_for_the_data_source(name: str) -> None:
+    """The files for grafana.com differ in their inputs and in the data source that is chosen at first."""
+    text = render_import(DASHBOARDS[name])
+    imported, provisioned = json.loads(text), json.loads(render(DASHBOARDS[name]))
+
+    (given,) = imported.pop("__inputs")
+    assert (given["type"], given["pluginId"]) == ("datasource", "prometheus")
+    assert text.count(f"${{{given['name']}}}") == 1
+    assert {required["id"] for required in imported.pop("__requires")} == {"grafana", "prometheus"}
+    for dashboard in (imported, provisioned):
+        for variable in dashboard["templating"]["list"]:
+            if variable["type"] == "datasource":
+                del variable["current"]
+    assert imported == provisioned
 
 
 def test_no_file_is_left_over() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -48,9 +49,9 @@ class Watched:
 
 
 @contextmanager
-def page_of(browser: Browser, width: int = 1280, **context: object) -> Iterator[Watched]:
+def page_of(browser: Browser, width: int = 1280, **context: Any) -> Iterator[Watched]:
     """A fresh page; that it complains of anything is an error, unless the test excuses it."""
-    with browser.new_context(viewport={"width": width, "height": 900}, **context) as made:  # type: ignore[arg-type]
+    with browser.new_context(viewport={"width": width, "height": 900}, **context) as made:
         watched = Watched(made.new_page())
         watched.page.on("console", lambda said: watched.complaints.append(f"{said.type}: {said.text}"))
         watched.page.on("pageerror", lambda error: watched.complaints.append(str(error)))

@@ -109,7 +109,8 @@ def column(page: Page, number: int) -> list[float]:
 
 def texts(page: Page, selector: str) -> list[str]:
     """What stands in all of these."""
-    return page.locator(selector).all_text_contents()
+    contents: list[str] = page.locator(selector).all_text_contents()
+    return contents
 
 
 # -- the demo

@@ -96,7 +96,8 @@ def test_health(tick: Tick | None, age_s: float | None, healthz: int, readyz: in
     """Healthy while the loop ticks, whatever the driver does; ready from the first tick on."""
     pages = Pages(tick, age_s)
 
-    assert (pages.get("/healthz").status, pages.get("/readyz").status) == (healthz, readyz)
+    assert [pages.get(path).status for path in ("/healthz", "/-/healthy")] == [healthz] * 2
+    assert [pages.get(path).status for path in ("/readyz", "/-/ready")] == [readyz] * 2
     assert pages.get("/metrics").status == (503 if tick is None else 200)
 
 

@@ -472,6 +472,21 @@ def again(abuse: Callable[[Server, threading.Event], None], server: Server, stop
             abuse(server, stop)
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/-/healthy", "/-/ready"])
+def test_health_checks_need_no_thread(path: str) -> None:
+    """The accept thread answers them, because all other threads may be busy."""
+    names: list[str] = []
+
+    def handler(_: Request) -> Response:
+        names.append(threading.current_thread().name)
+        return Response.text(200, "ok")
+
+    with serving(handler) as server:
+        assert fetch(server.addresses[0], path)[0] == 200
+
+    assert names == ["http-accept"]
+
+
 def test_abuse() -> None:
     """200 half-open clients, dribblers, huge heads and early leavers together do not delay the health check."""
     most, threads, stop = 32, threading.active_count(), threading.Event()

@@ -191,9 +191,9 @@ EXPORTER = Row("Exporter", (
                Query(per_second(select("gpuledger_ticks_missed_total")), "{{instance}} missed ticks"),
                Query(per_second(select("gpuledger_driver_errors_total")), "{{instance}} {{call}} {{error}}")),
     timeseries("Memory of the exporter", "Resident memory.", "bytes",
-               Query(select("gpuledger_resident_memory_bytes"), "{{instance}}")),
+               Query(select("process_resident_memory_bytes"), "{{instance}}")),
     timeseries("CPU of the exporter", "Number of CPU cores in use, user and system time.", "short",
-               Query(per_second(select("gpuledger_cpu_seconds_total")), "{{instance}}")),
+               Query(per_second(select("process_cpu_seconds_total")), "{{instance}}")),
 ))  # fmt: skip
 
 NODE = Dashboard(

@@ -126,8 +126,8 @@ def parse(body: str, time_s: float) -> Scrape:
         busy_s=by_pid("gpu_process_busy_seconds_total"),
         tick_duration_s=single("gpuledger_tick_duration_seconds"),
         driver_s=single("gpuledger_driver_seconds"),
-        cpu_s=single("gpuledger_cpu_seconds_total"),
-        resident_bytes=single("gpuledger_resident_memory_bytes"),
+        cpu_s=single("process_cpu_seconds_total"),
+        resident_bytes=single("process_resident_memory_bytes"),
         missed_ticks=single("gpuledger_ticks_missed_total"),
     )
 

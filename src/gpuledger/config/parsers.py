@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gpuledger.config import durations
 from gpuledger.net.address import has_credentials, parse_address, parse_listen_address, parse_place, parse_url
 
-USED_PATHS = re.compile("/(healthz|readyz|sd)|/(api|page)/.*|/(dcgm|gpu|inference|process|jobstats)/metrics")
+USED_PATHS = re.compile("/(healthz|readyz|sd)|/(api|page|-)/.*|/(dcgm|gpu|inference|process|jobstats)/metrics")
 """Paths of other pages, of the exporter and of `fleet`."""
 ANNOTATIONS = "annotations"
 """The value of --tokens.scrape for annotated pods."""

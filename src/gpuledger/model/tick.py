@@ -261,8 +261,10 @@ class Health:
     driver_problems: tuple[Problem, ...] = ()
     """Unexpected failures of driver calls as problems, with their fixes."""
     resident_memory_bytes: int | None = None
+    virtual_memory_bytes: int | None = None
     cpu_ms: int | None = None
     open_fds: int | None = None
+    max_fds: int | None = None
     threads: int | None = None
     start_time_ms: int = 0
     http_connections: int = 0

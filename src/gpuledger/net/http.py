@@ -71,7 +71,9 @@ class Client:
                     connection.settimeout(deadline.left_s())
                     connection = self._tls.wrap(connection, self.address.host)
                 connection.settimeout(deadline.left_s())
-                connection.sendall("\r\n".join(lines).encode() + (body or b""))
+                # A server that refuses a client certificate closes before it reads the request; its alert tells why.
+                with suppress(ConnectionError):
+                    connection.sendall("\r\n".join(lines).encode() + (body or b""))
             except BaseException:
                 connection.close()
                 raise

@@ -19,15 +19,17 @@ START_TIME_MS = time.time_ns() // 1_000_000
 def measure(health: Health) -> Health:
     """`health` with memory, CPU time, file descriptors and threads."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    resident = fds = None
+    resident = virtual = fds = None
     with suppress(OSError, ValueError, IndexError):
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+        virtual, resident = (int(pages) * PAGE_BYTES for pages in Path("/proc/self/statm").read_text().split()[:2])
         fds = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
     return replace(
         health,
         resident_memory_bytes=resident,
+        virtual_memory_bytes=virtual,
         cpu_ms=int((usage.ru_utime + usage.ru_stime) * 1000),
         open_fds=fds,
+        max_fds=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         threads=threading.active_count(),
         start_time_ms=START_TIME_MS,
     )

@@ -14,7 +14,7 @@ from gpuledger.model import Tick
 from gpuledger.web import scaling
 from gpuledger.web.api import Api
 from gpuledger.web.bodies import Families, Section, Sections, UpstreamBodies, response
-from gpuledger.web.http import Request, Response
+from gpuledger.web.http import LIVENESS, READINESS, Request, Response
 from gpuledger.web.json import learned_json
 from gpuledger.web.parts import Part, Parts
 from gpuledger.web.responses import FOLDER, NOT_READY, TYPES, Files, not_found
@@ -79,8 +79,8 @@ class App:
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/": self._file(INDEX),
             **{f"{FILES_PATH}{name}": self._file(name) for name in FILES},
-            "/healthz": self._healthz,
-            "/readyz": self._readyz,
+            **dict.fromkeys(LIVENESS, self._healthz),
+            **dict.fromkeys(READINESS, self._readyz),
             **(api or Api(History(interval_s))).pages,
             "/api/v1/fingerprints": self._fingerprints,
             scaling.PATH: self._scaling,

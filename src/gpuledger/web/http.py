@@ -25,8 +25,9 @@ REASONS = {
     505: "HTTP Version Not Supported",
 }
 
-PROBES = ("/healthz", "/readyz")
-"""Paths of health checks."""
+LIVENESS, READINESS = ("/healthz", "/-/healthy"), ("/readyz", "/-/ready")
+"""Paths of health checks: those of Kubernetes, and those of Prometheus."""
+PROBES = LIVENESS + READINESS
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VISIBLE = re.compile(r"[!-~]+")

@@ -106,8 +106,9 @@ def test_old_values_expire() -> None:
     gone = made.metrics()
     assert (gone["gpu_fleet_up"], gone["gpu_fleet_refresh_failures_total{reason=unreachable}"]) == (0, 1)
     assert [name for name in gone if "util" in name or "gpus" in name or "timestamp" in name] == []
-    assert made.get("/readyz") == (503, "no recent result: cannot reach it\n")
-    assert made.get("/healthz") == (200, "ok\n")
+    for healthz, readyz in (("/healthz", "/readyz"), ("/-/healthy", "/-/ready")):
+        assert made.get(readyz) == (503, "no recent result: cannot reach it\n")
+        assert made.get(healthz) == (200, "ok\n")
 
     made.answers = world().answers
     made.refresh.step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import socket
 import ssl
+import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,6 +241,32 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(tmp_path: Path) -> No
 
     assert (failed.kind, "requires a client certificate" in str(failed)) == ("tls", True)
     assert shown.series
+
+
+def test_a_certificate_is_refused_before_the_request_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In TLS 1.3, the client sends before the server has verified its certificate; the alert has the reason."""
+    certificate, key = copy_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    context.load_verify_locations(certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection, pytest.raises(ssl.SSLError):
+                context.wrap_socket(connection, server_side=True)
+
+        def send_late(*_: object) -> None:
+            thread.join()
+            raise ConnectionResetError(104, "Connection reset by peer")  # with OpenSSL 3.0 an SSLEOFError
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        monkeypatch.setattr(ssl.SSLSocket, "sendall", send_late)
+        failed = failure(Access(f"https://127.0.0.1:{listener.getsockname()[1]}", ca_file=str(certificate)))
+
+    assert (failed.kind, "requires a client certificate" in str(failed)) == ("tls", True)
 
 
 def test_https_where_there_is_none(server: Upstream) -> None:

@@ -194,7 +194,7 @@ def _own_address(spec: Mapping[str, object], status: Mapping[str, object]) -> st
     except ValueError:
         return ""
     is_own = not (ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified)
-    is_own &= not (ip.version == 6 and ip.is_reserved)  # such as ::ffff:127.0.0.1
+    is_own &= not (ip.version == 6 and (ip.is_reserved or ip.ipv4_mapped))  # such as ::ffff:127.0.0.1
     is_own &= spec.get("hostNetwork") is not True and address != status.get("hostIP")
     return address if is_own else ""
 

@@ -12,7 +12,7 @@ from gpuledger.catalog.family import C, G, Thing, at, flag
 from gpuledger.catalog.kinds import EXPORTER
 from gpuledger.tools.fleet.usage import Key, Usage
 from gpuledger.web.bodies import Section, response
-from gpuledger.web.http import Request, Response
+from gpuledger.web.http import LIVENESS, READINESS, Request, Response
 from gpuledger.web.parts import Parts
 from gpuledger.web.responses import not_found
 from gpuledger.web.text import Renderer
@@ -138,8 +138,8 @@ class Pages:
         self._parts = Parts()
         self._section = Section(Renderer(families(groupings)), self._parts)
         self._pages: dict[str, Callable[[Request], Response]] = {
-            "/healthz": self._healthz,
-            "/readyz": self._readyz,
+            **dict.fromkeys(LIVENESS, self._healthz),
+            **dict.fromkeys(READINESS, self._readyz),
             telemetry_path: self._metrics,
             **(more or {}),
         }
