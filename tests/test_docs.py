@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -97,6 +98,26 @@ def test_every_row_about_owners_is_held_by_a_test() -> None:
         assert (ROOT / "tests" / name).exists(), name
 
 
+def _docker_lines(name: str) -> list[list[str]]:
+    """The `docker run` commands of a page, without its port, its settings and the words after the image."""
+    text = (ROOT / name).read_text().replace("\\\n", "")
+    lines = [shlex.split(line) for line in re.findall(r"^docker run .*$", text, re.MULTILINE)]
+    return [line[: line.index("gpuledger", line.index("gpuledger") + 1) + 1] for line in lines]
+
+
+def test_there_is_one_docker_command() -> None:
+    """README, docs/docker.md and docs/migrating.md start the same container, but for a port, a file and arguments."""
+    ((readme,), (docker,)) = _docker_lines("README.md"), _docker_lines("docs/docker.md")
+    adapted = _docker_lines("docs/migrating.md")
+
+    assert docker == readme
+    assert len(adapted) == 3
+    for line in adapted:
+        assert {word for word in readme if ":9400" not in word} <= set(line)
+        others = set(line) - set(readme)
+        assert all(re.match(r"\d+:\d+$|EXPORTER_PORT=|\$PWD/", word) for word in others), others
+
+
 WRITERS = ("attribute", "attribute_single", "Shares", "_mixed")
 """Functions and records of the books that take a method."""
 
@@ -159,7 +180,7 @@ def test_the_way_from_other_exporters_leads_somewhere() -> None:
     named = {flag for code in ours for flag in re.findall(r"--([\w.-]+)", code)}
     paths = {code for code in ours if re.fullmatch(r"/[\w/-]+", code)}
     assert metrics - families - {"my_gpu_process"} == set()
-    assert named - flags == set()
+    assert named - flags - {"privileged", "user", "pid"} == set()  # of Docker
     assert paths - set(pages) == set()
     assert min(len(metrics) - 30, len(named) - 20, len(paths) - 4) > 0
 

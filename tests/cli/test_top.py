@@ -130,7 +130,7 @@ def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
         (["--once", "--sort=pid", "--group=pod"], "--sort pid: --group pod has no such column"),
         (["--once", "--connect=n1", "--exporter.user=x"], "--exporter.user and --exporter.password-file belong"),
         (["--interval=1h", "--once"], "'1h' is out of range"),
-        ([], "top needs a terminal; use top --once or top --json in scripts"),
+        ([], "top needs a terminal; with docker or kubectl, `exec -it`; in scripts, use top --once or top --json"),
     ],
 )
 def test_invalid_flags_are_exit_code_2(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace, settings: TopSettings) -> int:
         return _once(arguments, settings, view)
     streams = (sys.stdin, sys.stdout, sys.stderr)  # textual draws on standard error
     if not all(stream and stream.isatty() for stream in streams):
-        raise UsageError("top needs a terminal", "use top --once or top --json in scripts")
+        fix = "with docker or kubectl, `exec -it`; in scripts, use top --once or top --json"
+        raise UsageError("top needs a terminal", fix)
     try:
         from gpuledger.tools.top.app import Top
     except ModuleNotFoundError as error:
