@@ -44,10 +44,11 @@ def test_generated_pages_are_fresh(name: str) -> None:
 
 
 def test_every_attack_has_an_outcome() -> None:
-    """The docstrings of tests/hostile are rows of docs/security.md: `attack: outcome.`."""
-    page = docs.security((ROOT / "docs" / "security.md").read_text())
+    """The docstrings of tests/hostile are rows of its README: `attack: outcome.`."""
+    page = docs.attacks()
 
     assert "|  |" not in page
+    assert page == docs.ATTACKS.read_text(), "run `make docs`"
 
 
 def test_every_kind_of_exporter_is_in_the_table_of_rights() -> None:
