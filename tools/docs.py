@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 from textwrap import wrap
 
@@ -139,13 +140,14 @@ def dialects(page: str) -> str:
     page = _between(page, DIALECTS_BEGIN, rows, DIALECTS_END)
     older = {theirs: name for name, theirs in dcgm1.NAMES.items()}
     usual = dcgm.families(Choices(names=OLD))
-    rows = ["| name | in 4.9, if another | type | description | derived from | in dcgm1 |", "|---|---|---|---|---|---|"]
+    rows = ["| name | in 4.9, if another | type | unit | derived from | in dcgm1 |", "|---|---|---|---|---|---|"]
     for family in (*usual, *dcgm.optional_families(dcgm.kinds_of(Choices(), ()))):
         mark = "" if family in usual else " (only if selected)"
         was = f"`{older[family.name]}`" if family.name in older else ""
         new = BY_OLD.get(family.name)
         now = "" if new is None else f"`{new.new}`{f', {new.unit.new}' if new.unit.new else ''}"
-        cells = (f"`{family.name}`{mark}", now, family.type.value, family.help, f"`{family.origin}`", was)
+        unit = UNIT.search(family.help)
+        cells = (f"`{family.name}`{mark}", now, family.type.value, unit[1] if unit else "", f"`{family.origin}`", was)
         rows.append(f"| {' | '.join(cells)} |")
     return _between(page, NAMES_BEGIN, rows, NAMES_END)
 
@@ -279,6 +281,7 @@ def otlp(page: str) -> str:
     return _between(page, CONVENTIONS_BEGIN, rows, CONVENTIONS_END)
 
 
+UNIT = re.compile(r" in (MHz|W|mJ|ns|MiB|percent|degrees Celsius|units of 1000 KiB per second|bytes per second)\b")
 SAMPLE = ROOT / "deploy" / "gpuledger.yml"
 ATTACKS = ROOT / "tests" / "hostile" / "README.md"
 
