@@ -41,23 +41,16 @@ DOCS = ROOT / "docs"
 BEGIN, END = "<!-- settings: written by `make docs` -->", "<!-- end of settings -->"
 DIALECTS_BEGIN, DIALECTS_END = "<!-- dialects: written by `make docs` -->", "<!-- end of dialects -->"
 NAMES_BEGIN, NAMES_END = "<!-- names: written by `make docs` -->", "<!-- end of names -->"
-FLEET_METRICS_BEGIN, FLEET_METRICS_END = (
-    "<!-- fleet metrics: written by `make docs` -->",
-    "<!-- end of fleet metrics -->",
-)
-FLEET_BEGIN, FLEET_END = "<!-- fleet settings: written by `make docs` -->", "<!-- end of fleet settings -->"
-REPORT_BEGIN, REPORT_END = "<!-- report settings: written by `make docs` -->", "<!-- end of report settings -->"
 IDLE_BEGIN, IDLE_END = "<!-- idle settings: written by `make docs` -->", "<!-- end of idle settings -->"
-JOB_BEGIN, JOB_END = "<!-- job settings: written by `make docs` -->", "<!-- end of job settings -->"
 JOB_SAMPLE_BEGIN, JOB_SAMPLE_END = "<!-- job example: written by `make docs` -->", "<!-- end of job example -->"
 IDLE_SAMPLE_BEGIN, IDLE_SAMPLE_END = "<!-- idle example: written by `make docs` -->", "<!-- end of idle example -->"
 TOP_BEGIN, TOP_END = "<!-- top settings: written by `make docs` -->", "<!-- end of top settings -->"
 KEYS_BEGIN, KEYS_END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
 COLUMNS_BEGIN, COLUMNS_END = "<!-- columns: written by `make docs` -->", "<!-- end of columns -->"
-SHARED_BEGIN, SHARED_END = "<!-- shared settings: written by `make docs` -->", "<!-- end of shared settings -->"
+TOOLS_BEGIN, TOOLS_END = "<!-- settings of tools: written by `make docs` -->", "<!-- end of settings of tools -->"
 CONVENTIONS_BEGIN, CONVENTIONS_END = "<!-- conventions: written by `make docs` -->", "<!-- end of conventions -->"
 SCREEN_BEGIN, SCREEN_END = "<!-- screen: written by `make docs` -->", "<!-- end of screen -->"
-TOOLS = (FleetSettings, ReportSettings, IdleSettings, JobSettings)
+TOOLS = (FleetSettings, ReportSettings, JobSettings, IdleSettings)
 KINDS = {
     kinds.EXPORTER: ("Exporter", "One series per exporter, except for metrics with additional labels."),
     kinds.GPU: ("GPUs", "One series per GPU."),
@@ -111,12 +104,16 @@ def metrics() -> str:
                 more = ", ".join(f"`{label}`" for label in family.labels)
                 name = f'<a id="{family.name}"></a>`{family.name}`'
                 parts.append(f"| {name} | {family.type.value} | {more} | {family.help}{only} | {family.origin} |")
-    return "\n".join(parts) + "\n"
+    about = "Of the service [`gpuledger fleet`](fleet.md), not of the exporter."
+    return "\n".join([*parts, "", "## Fleet", "", about, "", *_fleet_metrics()]) + "\n"
 
 
 def configuration(page: str) -> str:
-    """The page with the current tables of settings, of the exporter and of all tools."""
-    return _between(_between(page, BEGIN, _settings(Config), END), SHARED_BEGIN, _shared_settings(), SHARED_END)
+    """The page with the current tables of settings, of the exporter and of the tools."""
+    rows = [*_shared_settings()]
+    for name, kind in (("fleet", FleetSettings), ("report", ReportSettings), ("job", JobSettings)):
+        rows += ["", f"### {name}", "", *_own_settings(kind)]
+    return _between(_between(page, BEGIN, _settings(Config), END), TOOLS_BEGIN, rows, TOOLS_END)
 
 
 def _shared_settings() -> list[str]:
@@ -126,7 +123,7 @@ def _shared_settings() -> list[str]:
 
 
 def _own_settings(kind: type) -> list[str]:
-    """The table of a tool, without the settings that docs/configuration.md has."""
+    """The table of a tool, without the settings that all tools or the exporter have."""
     known = {*_shared_settings()[2:], *(row for row in _settings(Config) if row.startswith(("| `--web.", "| `--log.")))}
     return [row for row in _settings(kind) if row not in known]
 
@@ -152,8 +149,8 @@ def dialects(page: str) -> str:
     return _between(page, NAMES_BEGIN, rows, NAMES_END)
 
 
-def fleet(page: str) -> str:
-    """The page with the current tables of metrics and settings."""
+def _fleet_metrics() -> list[str]:
+    """The table of the metrics of `gpuledger fleet`."""
     rows = ["| metric | type | labels | description |", "|---|---|---|---|"]
     for family in fleet_families(()):
         labels = [
@@ -161,13 +158,7 @@ def fleet(page: str) -> str:
             *(["labels of `by`"] if family.of.labels else []),
         ]
         rows.append(f"| `{family.name}` | {family.type.value} | {', '.join(labels)} | {family.help} |")
-    page = _between(page, FLEET_METRICS_BEGIN, rows, FLEET_METRICS_END)
-    return _between(page, FLEET_BEGIN, _own_settings(FleetSettings), FLEET_END)
-
-
-def report(page: str) -> str:
-    """The page with the current table of settings."""
-    return _between(page, REPORT_BEGIN, _own_settings(ReportSettings), REPORT_END)
+    return rows
 
 
 SAMPLE_IDLE = (
@@ -212,9 +203,8 @@ def _sample_job() -> list[str]:
 
 
 def slurm(page: str) -> str:
-    """The page with an example of a job and the settings of `gpuledger job`."""
-    page = _between(page, JOB_SAMPLE_BEGIN, _sample_job(), JOB_SAMPLE_END)
-    return _between(page, JOB_BEGIN, _own_settings(JobSettings), JOB_END)
+    """The page with an example of a job."""
+    return _between(page, JOB_SAMPLE_BEGIN, _sample_job(), JOB_SAMPLE_END)
 
 
 def top(page: str) -> str:
@@ -309,11 +299,9 @@ PAGES = {
     "metrics.md": lambda _: metrics(),
     "configuration.md": configuration,
     "dialects.md": dialects,
-    "fleet.md": fleet,
     "otlp.md": otlp,
     "idle.md": idle,
     "slurm.md": slurm,
-    "report.md": report,
     "top.md": top,
 }
 
