@@ -16,14 +16,15 @@ COPY constraints.txt pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
 COPY src src
 COPY deploy/man deploy/man
 COPY deploy/completion deploy/completion
-COPY constraints.txt deploy/wheels* wheels/
+COPY constraints.txt deploy/requirements.txt deploy/wheels* wheels/
 # Build the wheel as a release does. Only the wheel and its dependencies are copied to the final image.
 RUN python3 -m venv /opt/tools \
  && SOURCE_COMMIT="${COMMIT}" /opt/tools/bin/pip wheel -q --no-cache-dir --no-deps ${WHEELS} --find-links wheels \
       -c constraints.txt -w /dist . \
  && python3 -m venv --without-pip /opt/gpuledger \
  && /opt/tools/bin/pip --python /opt/gpuledger/bin/python install -q --no-cache-dir --no-compile ${WHEELS} \
-      --find-links wheels -c constraints.txt "$(echo /dist/*.whl)[auth,top]" \
+      --find-links wheels --require-hashes -r wheels/requirements.txt \
+ && /opt/tools/bin/pip --python /opt/gpuledger/bin/python install -q --no-cache-dir --no-compile --no-deps /dist/*.whl \
  && /opt/gpuledger/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/gpuledger/lib
 
 FROM ${BASE}

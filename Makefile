@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Prometheus and promtool spend a third of their time on garbage.
 export GOGC := 400
 
-.PHONY: demo serve test compiled quick e2e mock conformance lint bench docs docs-serve dashboards manifests dist image-test audit clean python
+.PHONY: demo serve test compiled quick e2e mock conformance lint bench docs docs-serve dashboards screenshots manifests dist image-test audit clean python
 
 demo: python  ## replay a node with four GPUs on port 9400; installs nothing
 	PYTHONPATH=src $(PYTHON) -m gpuledger demo
@@ -63,6 +63,9 @@ docs: $(READY) dashboards  ## generated pages, and the documentation in site/; f
 
 docs-serve: $(READY)  ## the documentation on http://localhost:8000, with search
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr localhost:8000
+
+screenshots: $(READY)  ## take the pictures of README and of the documentation anew; needs Chromium
+	$(BIN)/python -m tools.screenshot
 
 manifests: $(READY)  ## render deploy/kubernetes from the chart; needs helm
 	PATH=.e2e:$$PATH $(BIN)/python tools/manifests.py

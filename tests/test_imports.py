@@ -38,7 +38,7 @@ ROOMS = {
     "owners/providers": _room(1700, "errors.py model net runtime owners owners/kernel"),
     "owners": _room(850, "model runtime owners/kernel"),
     "ledger": _room(2150, "model shares"),
-    "shares": _room(1520, "model ledger"),
+    "shares": _room(1620, "model ledger"),
     "allocations": _room(530, "model ledger"),
     "books.py": _room(175, "model ledger shares allocations"),
     "storage": _room(1150, "errors.py model runtime ledger shares books.py"),

@@ -1,7 +1,6 @@
 """Check the installed dependencies of gpuledger and its extras for known vulnerabilities, with PyPI.
 
-Exits with 1 if there is a vulnerability, or if PyPI answered for no package. With --strict, also exits with 1 if PyPI
-did not answer for one package.
+Exits with 1 if there is a vulnerability, and with 2 if PyPI answered for no package, or with --strict, not for all.
 """
 
 from __future__ import annotations
@@ -37,9 +36,11 @@ def audit(read: Read) -> tuple[list[str], list[str]]:
     return vulnerabilities, unchecked
 
 
-def is_failure(vulnerabilities: list[str], unchecked: list[str], *, strict: bool) -> bool:
-    """Whether the audit failed: there is a vulnerability, or nothing is known of the packages."""
-    return bool(vulnerabilities) or len(unchecked) >= (1 if strict else len(needed(OURS, *EXTRAS)) - 1)
+def exit_code(vulnerabilities: list[str], unchecked: list[str], *, strict: bool) -> int:
+    """1 if there is a vulnerability, 2 if nothing is known of the packages."""
+    if vulnerabilities:
+        return 1
+    return 2 if len(unchecked) >= (1 if strict else len(needed(OURS, *EXTRAS)) - 1) else 0
 
 
 def _vulnerabilities(project: dict[str, Any]) -> Iterator[str]:
@@ -61,4 +62,4 @@ if __name__ == "__main__":
     for line in unknown:
         print(f"not checked: {line}")
     print(f"{len(vulnerable)} known vulnerabilities in dependencies; {len(unknown)} packages could not be checked")
-    sys.exit(is_failure(vulnerable, unknown, strict="--strict" in sys.argv))
+    sys.exit(exit_code(vulnerable, unknown, strict="--strict" in sys.argv))

@@ -1,7 +1,7 @@
-"""`python -m tools.screenshot [FOLDER]`: write screenshots of the page and of a report to docs/. Needs Chromium.
+"""`make screenshots`: write screenshots of the page and of a report to docs/. Needs Chromium.
 
-The page shows the demo. With a folder, write the page with one and with eight GPUs, on a screen and on a phone, in both
-themes to it instead.
+The page shows the demo. `python -m tools.screenshot FOLDER` writes the page with one and with eight GPUs, on a screen
+and on a phone, in both themes, to that folder instead.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gpuledger.recording.replay import Replay
 from gpuledger.tools.report.html import to_html
 
 DOCS = Path(__file__).parents[1] / "docs"
-TICKS = 40
-"""Number of replayed ticks: a process has exited, and one that is not listed holds memory."""
+TICKS = 45
+"""Number of replayed ticks: a process has exited, one that is not listed holds memory, and two pods share a GPU."""
 PICTURES = {"page.png": "light", "page-dark.png": "dark"}
 WIDTH, REPORT_WIDTH, SCALE = 1280, 1240, 1.5
 SCREEN, PHONE = 1400, 390

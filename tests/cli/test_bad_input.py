@@ -218,7 +218,7 @@ def test_a_name_that_is_not_utf8_is_one_line() -> None:
     assert done.stderr.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("words", [["--print-config"], ["--help"], ["once", "--help"], ["--version"]])
+@pytest.mark.parametrize("words", [["--print-config"], ["--help"], ["once", "--help"], ["--version"], ["version"]])
 def test_a_full_disk_or_a_reader_that_left_is_no_traceback(words: list[str]) -> None:
     """`gpuledger ... > /dev/full` says why; `gpuledger ... | true` says nothing."""
     with open("/dev/full", "w") as full:  # noqa: PTH123

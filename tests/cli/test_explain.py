@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpuledger.cli import main
+from gpuledger.cli.demo import RECORDING
 from tests.cli.running import COMMAND, gpuledger, surroundings
 from tests.fakedriver import Gpu, Process, Scenario
 from tests.owners.providers.docker_server import FakeDocker, http, listed
@@ -115,6 +116,23 @@ def test_process_in_a_container(env: dict[str, str], tmp_path: Path, docker: Fak
     assert (said["owner"]["container"], said["owner"]["image"], said["owner"]["reason"]) == ("ollama", "nginx:1", "")
     assert [(one["name"], one["up"]) for one in said["providers"]] == [("docker", True)]
     assert docker.count("/events") == 0
+
+
+def test_process_of_a_recording() -> None:
+    """Its owner, cgroup and GPU are those of the recording, also if this host has a process with the same number."""
+    source = f"--source=replay:{RECORDING}"
+    shown, missing = gpuledger("explain", "447", source), gpuledger("explain", "1", source)
+    found = json.loads(gpuledger("explain", "447", source, "--json").stdout)
+
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "1. the process    447 'python3'" in shown.stdout
+    assert "2. the driver     GPU 0 (GPU-0" in shown.stdout
+    assert "its memory map is not in a recording" in shown.stdout
+    assert "5. providers      none: the names are in the recording" in shown.stdout
+    assert "6. its owner      ml/llama-finetune-0/trainer" in shown.stdout
+    assert found["owner"]["workload_name"] == "llama-finetune"
+    assert len(found["gpus"]) == 1
+    assert (missing.returncode, missing.stderr) == (1, f"gpuledger: there is no process 1 in {RECORDING}\n")
 
 
 def test_container_inside_another(env: dict[str, str], tmp_path: Path, docker: FakeDocker) -> None:

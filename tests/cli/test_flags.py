@@ -58,7 +58,7 @@ def test_flags_and_those_of_older_tools(
     ("given", "expected"),
     [
         ("EXPORTER_PORT=9835", {"web": {"listen-address": [":9835"]}}),
-        ("SCRAPE_INTERVAL=15", {"tick": {"interval": "15s"}}),
+        ("SCRAPE_INTERVAL=3", {"tick": {"interval": "3s"}}),
         ("GPULEDGER_WEB_LISTEN_ADDRESS=:1, :2", {"web": {"listen-address": [":1", ":2"]}}),
         ("GPULEDGER_COLLECTOR_PCIE_THROUGHPUT=1", {"collector": {"pcie-throughput": True}}),
     ],

@@ -145,6 +145,13 @@ def test_every_option_has_a_field_and_a_default_that_passes_its_own_check() -> N
         assert value(settings, option) == option.default
 
 
+def test_an_empty_variable_of_an_older_tool_is_not_set() -> None:
+    """Manifests and Compose files set variables to nothing; ours, which may be meant, are not ignored."""
+    assert config.load({}, {"EXPORTER_PORT": "", "SCRAPE_INTERVAL": ""}) == config.load({}, {})
+    with pytest.raises(ConfigError):
+        config.load({}, {"GPULEDGER_TICK_INTERVAL": ""})
+
+
 @pytest.mark.parametrize(
     ("variable", "text", "name", "expected"),
     [
@@ -152,6 +159,7 @@ def test_every_option_has_a_field_and_a_default_that_passes_its_own_check() -> N
         ("SCRAPE_INTERVAL", "5", "tick_interval", 5.0),
         ("SCRAPE_INTERVAL", "0.5", "tick_interval", 0.5),
         ("SCRAPE_INTERVAL", "500ms", "tick_interval", 0.5),
+        ("SCRAPE_INTERVAL", "15", "tick_interval", 5.0),
     ],
 )
 def test_the_variables_of_older_tools(variable: str, text: str, name: str, expected: object, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from gpuledger.config.exporter import OPTIONS
 from gpuledger.config.settings import options_of
 from gpuledger.tools.fleet.settings import FleetSettings
 from tests import checkout
-from tools import audit, man, sbom
+from tools import audit, hashes, man, sbom
 
 ROOT = Path(__file__).parents[2]
 
@@ -151,6 +151,19 @@ def test_an_audit_of_nothing_fails() -> None:
     silent.add("/hpack/")
     most = audit.audit(read)
 
-    assert audit.is_failure(*nothing, strict=False)
-    assert not audit.is_failure(*most, strict=False)
-    assert audit.is_failure(*most, strict=True)
+    assert audit.exit_code(*nothing, strict=False) == 2
+    assert audit.exit_code(*most, strict=False) == 0
+    assert audit.exit_code(*most, strict=True) == 2
+    assert audit.exit_code(["x"], nothing[1], strict=False) == 1
+
+
+def test_packages_of_the_image_have_hashes() -> None:
+    """All packages that `gpuledger[auth]` needs, in the versions of constraints.txt, with wheels for both machines."""
+    lines = hashes.OUT.read_text().replace("\\\n", "").splitlines()[1:]
+    listed = dict(line.split()[0].split("==") for line in lines)
+
+    assert listed == hashes.versions()
+    assert {name.lower() for name in listed} == {name.lower() for name in sbom.needed("gpuledger", "auth")} - {
+        "gpuledger"
+    }
+    assert all(line.count("--hash=sha256:") >= (2 if "bcrypt" in line or "PyYAML" in line else 1) for line in lines)

@@ -41,7 +41,8 @@ def test_no_driver_then_a_driver(bench: Bench, caplog: pytest.LogCaptureFixture)
     bench.later(2)
 
     assert bench.read().driver.up
-    assert len(_lines(caplog, "is up with 1 GPUs")) == 1
+    assert len(_lines(caplog, "is up with 1 GPU")) == 1
+    assert not _lines(caplog, "1 GPUs")
 
 
 @pytest.mark.parametrize(

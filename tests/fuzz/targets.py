@@ -108,7 +108,7 @@ def _read_journal(data: bytes) -> None:
 
 
 def _workloads() -> list[fingerprints.WorkloadState]:
-    fingerprint = Fingerprint(alone_s=20.0, deviations=[0.5] * 8, seconds=50.0, duty_s=30.0, duty2_s=15.0)
+    fingerprint = Fingerprint(weight=20.0, alone_s=20.0, deviations=[0.5] * 8, seconds=50.0, duty_s=30.0, duty2_s=15.0)
     program = GPM.deviations([0.1 * number for number in range(len(UNITS))], 0.7, 1.0)
     fingerprint.learn(1.0, program, 60.0, is_alone=True)
     labels = (("gpu_model", "NVIDIA H200"), ("process_name", "train"), ("image", "train:v1"))

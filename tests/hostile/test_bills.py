@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -53,8 +54,11 @@ def test_metrics_of_a_tenant_make_no_target() -> None:
         pages = list[bytes]()
 
         def answers() -> bool:
-            with urlopen(f"{fleet.url}/sd", timeout=5) as response:
-                pages.append(response.read())
+            try:
+                with urlopen(f"{fleet.url}/sd", timeout=5) as response:
+                    pages.append(response.read())
+            except HTTPError:  # nothing was read from Prometheus yet
+                return False
             return True
 
         wait_until(answers, 15)

@@ -76,8 +76,11 @@ def test_a_fleet_that_is_taken_over() -> None:
 
 
 def test_the_token_of_the_exporter() -> None:
-    """An exporter is taken over and uses its token: it can list and watch pods, and nothing else."""
+    """An exporter is taken over and uses its token: it can list and watch pods, get their claims, and nothing else."""
     items = list(yaml.safe_load_all((KUBERNETES / "gpuledger.yaml").read_text()))
     (role,) = [item for item in items if item and item["kind"] in ("ClusterRole", "Role")]
 
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
+    ]

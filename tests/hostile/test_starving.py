@@ -132,4 +132,4 @@ def test_many_readers(tmp_path: Path, groups: str) -> None:
         subprocess.run(words, check=True, timeout=120)
         made, missed = (now - then for now, then in zip(ticks(exporter), before, strict=True))
 
-    assert missed <= made / 3, "a machine with other work may miss some; if rendering comes first, half are missed"
+    assert made > missed, f"{missed:g} of {made + missed:g} ticks were missed"

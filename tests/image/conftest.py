@@ -54,7 +54,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkout.copy_to(tree)
     download = (sys.executable, "-m", "pip", "download", "-q", "-c", "constraints.txt", "-d", "deploy/wheels",
                 "--only-binary=:all:", "--python-version", "3.11", "--platform", "manylinux2014_x86_64")  # fmt: skip
-    subprocess.run([*download, "bcrypt", "h2", "PyYAML", "textual", "hatchling"], cwd=tree, check=True)
+    subprocess.run([*download, "bcrypt", "h2", "PyYAML", "hatchling"], cwd=tree, check=True)
     return tree
 
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gpuledger.catalog import CATALOG, families_in, groups_with
+from gpuledger.model import ADVICE_AFTER_S
 from tests.mixin.promql import metrics
 from tests.real.daemons import run
 
@@ -33,6 +34,11 @@ def test_promtool_accepts_the_alerts() -> None:
 def test_each_alert_fires_and_clears() -> None:
     """Each alert also does not fire in similar situations."""
     assert "SUCCESS" in run("promtool", "test", "rules", str(TESTS), timeout_s=120)
+
+
+def test_the_alert_advises_when_the_commands_do() -> None:
+    """One threshold: the alert, `gpuledger idle` and the page."""
+    assert f") > {ADVICE_AFTER_S:g} " in " ".join(ALERTS["GpuAllocatedIdle"]["expr"].split())
 
 
 @pytest.mark.parametrize("alert", ALERTS)

@@ -196,6 +196,18 @@ def test_unknown_memory_of_the_last_tick_starts_a_search() -> None:
         assert search.searches == searches
 
 
+def test_suspects_leave_with_the_unknown_memory() -> None:
+    """A container that was removed is not detected any more once all memory is known, though no new search runs."""
+    search = Searched(Clue(facts(DOCKER, 99), (0,)))
+    resolver = Resolver(search=search)  # type: ignore[arg-type]  # as far as the resolver knows it
+    known, unknown = (
+        replace(tick_of(), memory={GPU.uuid: MemoryAccount(1, unknown_bytes=size)}) for size in (0, 1 << 30)
+    )
+
+    for previous, holders in ((unknown, 1), (known, 0), (unknown, 1)):
+        assert len(resolver.resolve(unknown, previous).owners.holders) == holders
+
+
 def test_new_names_make_no_old_suspects() -> None:
     """Names that change after a search without results do not restore earlier holders."""
     source, search = Source(), Searched(Clue(facts(KUBE, 99), (0,)))

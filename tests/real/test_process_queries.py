@@ -53,7 +53,7 @@ def server() -> Iterator[Prometheus]:
         address, other = (server.url.removeprefix("http://") for server in (exporter, kubelet))
         jobs = {
             "process": (address, "/process/metrics"),
-            "native": (address, "/metrics"),
+            "gpuledger": (address, "/metrics"),  # the job that the rules select
             "kubelet": (other, "/process/metrics"),
         }
         with prometheus(jobs, "1s") as running:

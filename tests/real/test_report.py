@@ -30,6 +30,8 @@ SETTLED_S = 4 * SCRAPE_S
 WATTS = 300
 Joules = Counter[str]
 """By namespace, and by `idle`, `unattributed`, `outside of containers` and `total`."""
+EVERY_TICK = "--driver.energy-interval=0s"
+"""Otherwise a ledger is up to 5 s old while one process is on a GPU."""
 
 
 class Node(EmptyNode):
@@ -135,14 +137,14 @@ class World:
         time.sleep(SETTLED_S)
 
     def _serve(self, node: Node, *flags: str) -> Running:
-        running = self._stack.enter_context(node.exporter(node.listen, *flags))
+        running = self._stack.enter_context(node.exporter(node.listen, EVERY_TICK, *flags))
         running.metrics("^gpu_energy_joules_total")
         return running
 
     def _plain(self, name: str, *processes: Process) -> Running:
         scenario = Scenario(gpus=[Gpu(index=0, uuid=f"GPU-{name}", watts=WATTS)], processes=list(processes))
         path = scenario.write(self._folder / name)
-        flags = ("--tick.interval=200ms", "--driver.energy-interval=0s")
+        flags = ("--tick.interval=200ms", EVERY_TICK)
         running = self._stack.enter_context(serving("serve", *flags, env=surroundings(path)))
         running.metrics("^gpu_energy_joules_total")
         return running

@@ -54,6 +54,14 @@ def pid_of(recording: Any, kind: str) -> int:
     return next(int(work["pid"]) for work in recording["truth"] if work["kind"] == kind)
 
 
+def between_samples(recording: Any, pid: int) -> Any:
+    """A recording in which no sample names a process: it works between the samples, whose times it can read."""
+    recording = copy.deepcopy(recording)
+    for row in recording["rows"]:
+        row["proc_util"] = [sample for sample in row.get("proc_util") or () if sample[0] != pid]
+    return recording
+
+
 def in_short_processes(recording: Any, pid: int, life_s: float) -> Any:
     """A recording in which the work of one process is that of many, one after the other; their pids are new."""
     recording = copy.deepcopy(recording)

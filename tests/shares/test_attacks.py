@@ -12,7 +12,7 @@ import pytest
 from bench import truth
 from bench.replay import Player, Setup
 
-from tests.shares.attacks import FIRST, followed, in_short_processes, load, part, pid_of
+from tests.shares.attacks import FIRST, between_samples, followed, in_short_processes, load, part, pid_of
 
 PAIRS = ("p-fp32-copy", "fp32"), ("p-fp32-copy", "copy"), ("p-copy-small", "copy"), ("p-big-small", "big")
 OTHERS = ("p-big-copy", "big"), ("p-copy-decode", "decode")
@@ -84,20 +84,37 @@ def test_gentle_while_alone_next_to_a_known_victim(
 
     part_moved, error = moved(pair, kind, victim_of(pair, kind), recording)
 
-    assert part_moved < 0.12
+    assert part_moved < 0.15
     assert part_moved < 2 * error
 
 
 @pytest.mark.parametrize(("pair", "kind"), [*PAIRS, *OTHERS])
-def test_gentle_while_alone_next_to_an_unknown_victim(pair: str, kind: str) -> None:
-    """A limit of the method: nothing tells which of the two does the new work. The published error says that much."""
-    true = true_joules(pair)
+@pytest.mark.parametrize(("before", "seconds"), [("onesm", 3), ("onesm", 10), ("small", 60)])
+def test_gentle_while_alone_next_to_an_unknown_victim(pair: str, kind: str, before: str, seconds: float) -> None:
+    """It pays little less than if nothing were known of both: what it did alone is not believed next to such a victim.
 
-    part_moved, error = moved(pair, kind, "", gentle(pair, kind, "onesm", 10))
+    The truth lies within 2.5 published errors.
+    """
+    with_nothing_known, _ = moved(pair, kind, "")
 
-    assert 0 < part_moved < 0.96 * true[kind] / sum(true.values())
-    assert error > 0.1
-    assert part_moved < 5 * error
+    part_moved, error = moved(pair, kind, "", gentle(pair, kind, before, seconds))
+
+    assert part_moved - with_nothing_known < 0.16
+    assert part_moved < 2.5 * error
+
+
+@pytest.mark.parametrize(("pair", "kind"), [*PAIRS, ("p-big-copy", "big")])
+def test_work_between_the_samples(pair: str, kind: str) -> None:
+    """A limit of the method: the samples name the victim only, which pays for all. The published error says that much.
+
+    The activity contradicts what the victim did alone.
+    """
+    recording = between_samples(load(pair), pid_of(load(pair), kind))
+
+    part_moved, error = moved(pair, kind, victim_of(pair, kind), recording)
+
+    assert error > (0.4 if (pair, kind) in PAIRS else 0.1)
+    assert part_moved < (2 if (pair, kind) in PAIRS else 6) * error
 
 
 @pytest.mark.parametrize(("pair", "kind"), PAIRS)

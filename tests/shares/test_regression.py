@@ -505,6 +505,52 @@ def test_nothing_is_doubted_without_power() -> None:
     assert [known.doubt for known in gpu.among([A, B])] == [0, 0]
 
 
+def known_next_to_unknown(seconds: int = 10) -> Regression:
+    """A GPU with a light program that was alone for so long, and one that never was."""
+    gpu = regression(A)
+    for _ in range(seconds):
+        gpu.learn([part([1.0], LIGHT)], 1.0)
+    gpu.among([A, B])
+    return gpu
+
+
+def test_gentle_work_alone_is_not_believed_next_to_an_improbable_program() -> None:
+    """Two matrix products; if one of them were light, the other would be beyond what programs do."""
+    gpu = known_next_to_unknown()
+    for _ in range(3):
+        doubted(gpu, [0.5, 0.5], [MATMUL, MATMUL])
+
+    assert weights(gpu) == [0, 0]
+
+
+def test_work_alone_is_believed_next_to_a_usual_program() -> None:
+    """A light program next to a matrix product: nothing is improbable."""
+    gpu = known_next_to_unknown()
+    before = weights(gpu)
+    for _ in range(60):
+        doubted(gpu, [0.5, 0.5], [LIGHT, MATMUL])
+
+    assert weights(gpu) == before
+
+
+@pytest.mark.parametrize(("work", "recent", "seconds", "expected"), [
+    (MATMUL, 0.0, 10, True),
+    (LIGHT, 0.0, 10, False),  # as it was alone
+    (MATMUL, 0.1, 10, False),  # samples name the other one, too
+    (MATMUL, 0.0, 1, False),  # not known well
+])  # fmt: skip
+def test_activity_that_contradicts_the_samples(work: Units, recent: float, seconds: int, expected: bool) -> None:
+    """The only sampled process does something else than alone, and another one is never sampled."""
+    gpu = known_next_to_unknown(seconds)
+    gpu.among([A, B])[1].recent = recent
+    slots = part([1.0, 0.0], work)
+
+    assert gpu.contradicts(slots, 0) == expected
+    before = weights(gpu)[0]
+    gpu.learn([slots], SHORT)
+    assert (weights(gpu)[0] > before) != expected, "nothing is learned from a contradiction"
+
+
 # -- odd inputs
 
 PART_OF_TIME = st.sampled_from([0.0, 1e-9, 1.0]) | st.floats(0, 1)

@@ -122,7 +122,7 @@ def test_the_page_may_load_nothing_from_elsewhere() -> None:
         assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self'")
         assert headers["Referrer-Policy"] == "no-referrer"
     links = re.findall(r'(?:href|src)="([^"#]*)"', body(pages.get("/")))
-    assert {"./metrics", "./dcgm/metrics", "./healthz", "./readyz", "./api/v1/"} <= set(links)
+    assert {"./metrics", "./dcgm/metrics", "./api/v1/"} <= set(links)
     assert all(pages.get("/" + link.removeprefix("./")).status == 200 for link in links if link != "./api/v1/snapshot")
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import placed
 
 from gpuledger import __version__
-from gpuledger.model import OUTSIDE, Allocation, Device, Facts, Holder, Owner, Owners, Tick
+from gpuledger.model import OUTSIDE, Allocation, Device, Entitlement, Facts, Holder, Owner, Owners, Tick
 from gpuledger.recording.recording import Encoder, header, load, read_packed
 from gpuledger.recording.replay import shifted
 
@@ -62,6 +62,8 @@ class Gpu:
 
     parts: tuple[Part, ...] = ()
     allocated: tuple[tuple[str, str, str], ...] = ()
+    part: float = 1.0
+    """The part of the GPU that each of these pods asked for."""
     """Namespace, pod and container."""
     listed: bool = True
     """Whether the driver lists the processes."""
@@ -90,6 +92,7 @@ GPUS = (
             Part("user.slice/user-1000.slice/session-4.scope", "copy", 26, 36, "jupyter", Owner(user="alice")),
         ),
         allocated=(("ml", "llama-finetune-0", "trainer"), ("serving", "chat-7c9d8f6b5d-x2x4z", "vllm")),
+        part=0.5,
     ),
     # A pod that has the GPU to itself.
     Gpu(
@@ -148,6 +151,13 @@ def _start(part: Part) -> subprocess.Popen[bytes]:
     return placed.start(part.cgroup, part.kind, seconds, part.name)
 
 
+def allocations(device: Device, gpu: Gpu, total_bytes: int) -> tuple[Allocation, ...]:
+    """As the kubelet lists them, with what each pod asked for."""
+    source = "device" if gpu.part == 1 else "kai"
+    asked = Entitlement(source, gpu.part, int(gpu.part * total_bytes))
+    return tuple(Allocation(device, _pod(*place), "nvidia.com/gpu", "", asked) for place in gpu.allocated)
+
+
 def named(ticks: Sequence[Tick], gpu: Gpu, index: int) -> list[Tick]:
     """The ticks of one GPU with invented names, uuid and allocations."""
     owners = {part.name: part.owner for part in gpu.parts}
@@ -160,7 +170,8 @@ def named(ticks: Sequence[Tick], gpu: Gpu, index: int) -> list[Tick]:
         )  # fmt: skip
         by_pid = {pid: _named(owners[tick.facts[pid].name], owner) for pid, owner in tick.owners.by_pid.items()}
         facts = {pid: _of_user(facts, owners[facts.name]) for pid, facts in tick.facts.items()}
-        granted = tuple(Allocation(device, _pod(*place), "nvidia.com/gpu") for place in gpu.allocated)
+        total = tick.readings[0].memory_total_bytes
+        granted = allocations(device, gpu, total or 0)
         holders = tuple(_holder(holder, device, gpu) for holder in tick.owners.holders if holder.evidence == "maps")
         result.append(
             replace(

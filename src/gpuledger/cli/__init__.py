@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str], environment: Mapping[str, str]) -> int:
-    if words[:1] == ["--version"]:
+    if words[:1] in (["--version"], ["version"]):
         terminal.write(version_text().encode())
         return 0
     if words[:1] in ([], ["--help"], ["-h"], ["help"]):

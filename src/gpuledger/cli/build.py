@@ -220,8 +220,8 @@ def choices(settings: Config, environment: Mapping[str, str]) -> Choices:
     counters = _counters(settings.dcgm_counters) if settings.dcgm_counters else None
     if settings.metric_prefix != Choices().prefix and "process" not in settings.web_dialect:
         path = DIALECTS["process"].path
-        log.warning("--metric-prefix has an effect only under %s; add --web.dialect=process to use it under %s",
-                    path, settings.web_telemetry_path)  # fmt: skip
+        log.info("--metric-prefix has an effect only under %s; add --web.dialect=process to use it under %s",
+                 path, settings.web_telemetry_path)  # fmt: skip
     hostname = settings.kubernetes_node_name or environment.get("NODE_NAME", "") or os.uname().nodename
     optional = tuple(name for name in OPTIONAL if getattr(settings, f"collector_{name}"))
     return Choices(hostname, settings.dcgm_pod_uid, counters, settings.metric_prefix, settings.dcgm_shared,

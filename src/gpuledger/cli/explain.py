@@ -29,6 +29,7 @@ from gpuledger.owners.names import Names
 from gpuledger.owners.podmatch import certainty
 from gpuledger.owners.providers.provider import PolledProvider
 from gpuledger.owners.resolver import Resolver
+from gpuledger.recording.replay import Replay
 from gpuledger.runtime.threads import Lookups
 from gpuledger.shares.fingerprint import workload_of
 from gpuledger.shares.units import POPULATIONS
@@ -89,25 +90,28 @@ def _show(parsed: dict[str, object], *, as_json: bool) -> int:
 def _process(pid: int, settings: Config, *, nested: bool, as_json: bool) -> int:
     root = Path(settings.path_procfs)
     procfs = Procfs(root)
-    facts = procfs.look(pid, timeout_s=LOOKUP_S)
+    recording = settings.source.removeprefix("replay:") if settings.source != "nvml" else ""
+    recorded = _recorded(pid, Path(recording)) if recording else None
+    facts = recorded.facts.get(pid) if recorded else procfs.look(pid, timeout_s=LOOKUP_S)
     if facts is None:
-        print(f"gpuledger: there is no process {pid} in {root}", file=sys.stderr)
+        print(f"gpuledger: there is no process {pid} in {recording or root}", file=sys.stderr)
         return 1
-    name_providers = providers(settings, os.environ)
+    name_providers = [] if recorded else providers(settings, os.environ)
     for provider in name_providers:
         provider.once()
     cgroups = CgroupTree(root)
     parse_cgroup = partial(cgroups.parse, nested=nested)
     resolver = Resolver(name_providers, parse_cgroup=parse_cgroup, slurm=SlurmNumbers(cgroups, root))
-    tick = _read_driver(settings)
-    tick = replace(tick, facts=procfs.facts(tick.resident_pids()) | {pid: facts})
+    tick = recorded or _read_driver(settings)
+    if not recorded:
+        tick = replace(tick, facts=procfs.facts(tick.resident_pids()) | {pid: facts})
     ref, tick = resolver.explain(tick, pid)
     owner = tick.owners.by_pid[pid]
     for provider in name_providers:
         provider.stop()
     readings = [r for r in tick.readings if any(resident.pid == pid for resident in r.residents or ())]
     maps: Lookups[int, tuple[int, ...] | None] = Lookups("maps")
-    mapped = maps.get(pid, lambda: procfs.mapped_gpus(pid), timeout_s=LOOKUP_S)
+    mapped = None if recorded else maps.get(pid, lambda: procfs.mapped_gpus(pid), timeout_s=LOOKUP_S)
     fingerprints = fetch_fingerprints(settings.web_listen_address)
     alone = _describe_fingerprint(facts, owner, [reading.device for reading in readings], fingerprints)
     if as_json:
@@ -125,13 +129,22 @@ def _process(pid: int, settings: Config, *, nested: bool, as_json: bool) -> int:
         f"1. the process    {facts.pid} {facts.name!r}, uid {facts.uid} {owner.user}{inside}",
         *_driver(readings, tick, mapped, root),
         *_cgroup(facts, ref.to_dict()),
-        *_providers(name_providers, owner),
+        *_providers(name_providers, owner, is_recorded=recorded is not None),
         *_owner(owner, certainty(tick, owner)),
         "7. its fingerprint",
         *(f"   {line}" for line in alone),
     ):
         terminal.write_line(line)
     return 0
+
+
+def _recorded(pid: int, path: Path) -> Tick:
+    """The first tick of a recording that has the process, or its last tick."""
+    replay = Replay(path, paced=False)
+    tick = replay.read()
+    while pid not in tick.facts and not replay.ended:
+        tick = replay.read()
+    return tick
 
 
 def _read_driver(settings: Config) -> Tick:
@@ -154,7 +167,9 @@ def _driver(readings: Sequence[Reading], tick: Tick, mapped: tuple[int, ...] | N
     else:
         on = "unknown: the driver lists no processes in a separate PID namespace; use --pid=host or hostPID"
     yield f"2. the driver     {on}"
-    if mapped is None:
+    if tick.source == "replay":
+        evidence = "is not in a recording"
+    elif mapped is None:
         evidence = "cannot be read (needs SYS_PTRACE)"
     else:
         evidence = ", ".join(f"names /dev/nvidia{minor}" for minor in mapped) or "names no GPU"
@@ -168,8 +183,9 @@ def _cgroup(facts: Facts, ref: dict[str, object]) -> Iterator[str]:
     yield f"4. parsed as      {parts or 'no container, pod, unit or job'}"
 
 
-def _providers(name_providers: Sequence[PolledProvider], owner: Owner) -> Iterator[str]:
-    yield "5. providers" + ("" if name_providers else "      none: no runtime, kubelet or API server was found")
+def _providers(name_providers: Sequence[PolledProvider], owner: Owner, *, is_recorded: bool) -> Iterator[str]:
+    none = "the names are in the recording" if is_recorded else "no runtime, kubelet or API server was found"
+    yield "5. providers" + ("" if name_providers else f"      none: {none}")
     for provider in name_providers:
         names, health = provider.names, provider.health
         counted = f"{len(names.containers)} containers, {len(names.pods)} pods, {len(names.allocations)} allocations"

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuledger.cli import terminal
-from gpuledger.config import parsers
+from gpuledger.config import durations, parsers
 from gpuledger.config.settings import in_group
 from gpuledger.errors import ConfigError, LostError, PrometheusError, SnapshotError
+from gpuledger.model import ADVICE_AFTER_S
 from gpuledger.model.plaintext import escaped
 from gpuledger.tools.exporterclient import CostSettings, ExporterClient
 from gpuledger.tools.idle import pairs
@@ -28,7 +29,8 @@ _idle_group = in_group("idle allocations")
 class IdleSettings(CostSettings):
     """All settings of `gpuledger idle`."""
 
-    min: float = _idle_group("min", 0.0, "Leave out allocations that are idle for a shorter time.",
+    min: float | None = _idle_group("min", None, "Leave out allocations that are idle for a shorter time. If not set, "
+        f"all are listed, with the command that would free them after {durations.show(ADVICE_AFTER_S)}.",
         parsers.between("0s", "36500d"), "DURATION")
     pairs_window: float = _idle_group("pairs.window", 604800.0, "Time over which --pairs takes the 95th percentiles.",
         parsers.between("1m", "31d"), "DURATION")

@@ -12,14 +12,13 @@ from contextlib import suppress
 from gpuledger.cli import logs, terminal, web
 from gpuledger.cli.build import Exporter
 from gpuledger.config.exporter import Config
+from gpuledger.config.parsers import LONGEST_TICK_S
 from gpuledger.owners.kernel.procfs import raise_fd_limit
 
 log = logging.getLogger(__name__)
 
 M_ARENA_MAX, HEAPS = -8, 2
 """A parameter of glibc's malloc, from malloc.h, and its value."""
-LONGEST_TICK_S = 5.0
-"""The driver keeps 10 s of utilization samples; ticks must come well before they are lost."""
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:

@@ -69,12 +69,11 @@ def run(arguments: argparse.Namespace, settings: TopSettings) -> int:
         return _once(arguments, settings, view)
     streams = (sys.stdin, sys.stdout, sys.stderr)  # textual draws on standard error
     if not all(stream and stream.isatty() for stream in streams):
-        fix = "with docker or kubectl, `exec -it`; in scripts, use top --once or top --json"
-        raise UsageError("top needs a terminal", fix)
+        raise UsageError("top needs a terminal", "use top --once or top --json in scripts")
     try:
         from gpuledger.tools.top.app import Top
     except ModuleNotFoundError as error:
-        fix = "`pip install '.[top]'` in a checkout, or use top --once"
+        fix = "`pip install '.[top]'` in a checkout; in the image use top --once, or elsewhere top --connect http://HOST:9400"
         raise UsageError(f"the live view needs {error.name}", fix) from None
     logs.CapturingHandler(settings.log_level)  # log lines would destroy the screen
     with _source(settings) as (source, _):

@@ -45,7 +45,7 @@ def load_as(kind: type[T], flags: Mapping[str, Sequence[str]], environment: Mapp
             text = environment[option.variable]
             texts = [part.strip() for part in text.split(",")] if option.many else [text]
             parsed = [_parse(option.parse, option.variable, text) for text in texts]
-        elif older := [name for name in option.variables if name in environment and not _is_link(name, environment)]:
+        elif older := [name for name in option.variables if environment.get(name) and not _is_link(name, environment)]:
             parsed = [_parse(option.variables[older[0]], older[0], environment[older[0]])]
         elif option.key in in_file:
             line, texts = in_file[option.key]

@@ -117,11 +117,13 @@ def path(text: str) -> str:
 
 
 interval = between("100ms", "60s")
+LONGEST_TICK_S = 5.0
+"""The driver keeps 10 s of utilization samples; ticks must come well before they are lost."""
 
 
 def seconds(text: str) -> float:
-    """A number of seconds without a unit, as in SCRAPE_INTERVAL of older exporters."""
-    return interval(text if text.endswith(("s", "m")) else f"{text}s")
+    """A number of seconds without a unit, as in SCRAPE_INTERVAL of older exporters; larger ones would lose samples."""
+    return min(LONGEST_TICK_S, interval(text if text.endswith(("s", "m")) else f"{text}s"))
 
 
 def docker_host(text: str) -> str:

@@ -328,7 +328,8 @@ class NvmlSource:
     def _set_driver(self, driver: Driver) -> None:
         self._driver = driver
         text = str(driver.problem or "")
-        recovery = f"driver {driver.driver_version} is up with {len(self._gpus)} GPUs"
+        count = len(self._gpus)
+        recovery = f"driver {driver.driver_version} is up with {count} GPU{'s' * (count != 1)}"
         self._state_log.change("driver", text, text if driver.up else f"the driver cannot be read: {text}", recovery)
 
 

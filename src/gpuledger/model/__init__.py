@@ -38,6 +38,7 @@ from gpuledger.model.readings import Reading as Reading
 from gpuledger.model.readings import Resident as Resident
 from gpuledger.model.readings import Sample as Sample
 from gpuledger.model.readings import Slot as Slot
+from gpuledger.model.tick import ADVICE_AFTER_S as ADVICE_AFTER_S
 from gpuledger.model.tick import BUSY as BUSY
 from gpuledger.model.tick import IDLE_REASONS as IDLE_REASONS
 from gpuledger.model.tick import LOW as LOW

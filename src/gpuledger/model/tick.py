@@ -27,6 +27,8 @@ BUSY, LOW, PARKED, NO_PROCESS, UNKNOWN_STATE = "busy", "low", "parked", "no_proc
 """States of an allocation."""
 IDLE_REASONS = (NO_PROCESS, PARKED, LOW)
 """No process on the device; a process without work; work below the threshold."""
+ADVICE_AFTER_S = 3600.0
+"""Time without use after which commands that would free a device are shown; as in the alert GpuAllocatedIdle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ class Resolver:
         the previous tick that have left their GPUs are checked for processes.
         """
         memory = previous.memory.values() if previous is not None else ()
-        if self._search is not None and any(account.unknown_bytes for account in memory):
+        is_unknown = any(account.unknown_bytes for account in memory)
+        if self._search is not None and is_unknown:
             self._search.start()
         self._refresh()
         # A recording contains its owners, allocations and holders.
@@ -115,7 +116,7 @@ class Resolver:
             running=tick.owners.running | self._still_running(previous),
             allocations=(*tick.owners.allocations, *allocations.all()),
             job_uids={**tick.owners.job_uids, **self._names.job_uids()},
-            holders=(*tick.owners.holders, *self._holders, *self._suspects()),
+            holders=(*tick.owners.holders, *self._holders, *(self._suspects() if is_unknown or not memory else ())),
             providers=tuple(source.health for source in self._sources),
             unresolved=tuple((reason, count) for reason, count in sorted(reasons.items()) if count),
             conflicts=self._conflicts.count(tick, by_pid, allocations.to_pods),

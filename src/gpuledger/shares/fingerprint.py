@@ -29,6 +29,8 @@ LEAST_DUTY_S = 0.15
 """Time on the engine while alone from which on the duty is known."""
 LEAST_CAP = 0.01
 """A process that worked alone uses some of the engine, whatever a file says."""
+RECENT_AT_START = 0.0055
+"""A process without a sample counts as resting after 3 s: the mean falls below 0.005 then."""
 MOST_WORKLOADS = 1000
 """Size of the LRU of workload fingerprints."""
 LABELS = (
@@ -65,10 +67,12 @@ class Fingerprint:
     """Time on the engine while alone: sum x."""
     duty2_s: float = 0.0
     """sum x^2"""
-    recent: float = 0.0
+    recent: float = RECENT_AT_START
     """Mean part of the time on the engine, by the samples of the last half minute."""
     doubt: float = 0.0
     """Log likelihood ratio of the last intervals that it does something new."""
+    distrust: float = 0.0
+    """The same next to programs that were never alone, as average ones: a mean over the last intervals."""
 
     def fade(self, decay: float) -> None:
         """Reduce the weight of what was learned."""
@@ -81,7 +85,7 @@ class Fingerprint:
     def forget(self) -> None:
         """Start again."""
         self.fade(0.0)
-        self.duty_s = self.duty2_s = self.doubt = 0.0
+        self.duty_s = self.duty2_s = self.doubt = self.distrust = 0.0
 
     def learn(self, time: float, observed: Units, weight: float, *, is_alone: bool) -> None:
         """Add slots in which the process had the engine for a part of the time."""
@@ -147,7 +151,7 @@ class Fingerprint:
 
     def copy(self, most_s: float = float("inf")) -> Fingerprint:
         """A copy with the weight of at most this many seconds."""
-        copy = replace(self, doubt=0.0, recent=0.0)
+        copy = replace(self, doubt=0.0, distrust=0.0, recent=RECENT_AT_START)
         if self.weight > most_s:
             copy.fade(most_s / self.weight)
         return copy

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from gpuledger.ledger.rows import Row
 from gpuledger.shares.fingerprint import Fingerprint, Fingerprints
-from gpuledger.shares.kalman import Observation, update
-from gpuledger.shares.regression import HOLD_S, LEAST_BUSY, RESTING, Part, Program, Regression
+from gpuledger.shares.kalman import LEAST_POWER, Observation, update
+from gpuledger.shares.regression import HOLD_S, LEAST_BUSY, RESTING, Part, Program, Regression, changed
 from gpuledger.shares.states import MEMORY_S, State, States
 from gpuledger.shares.times import Times, any_times, engine_times
 from gpuledger.shares.units import Activities, Population, Units
@@ -29,9 +29,7 @@ ALIAS_SD = 0.15
 """Standard deviation of the part of the samples of half a minute that name a process, from aliasing."""
 ALONE, CERTAIN = 0.95, 0.005
 """A process with more of the busy time of a state, and less variance of its time, works alone in it."""
-CHANGED_S = 2.0
-"""The odds are even that a program has changed that was alone for so long."""
-TUNED = ("LOCAL", "ALIAS_SD", "CHANGED_S")
+TUNED = ("LOCAL", "ALIAS_SD")
 """Chosen on tests/data/h200; `bench.sensitivity` prints what halving and doubling them changes."""
 
 
@@ -111,11 +109,19 @@ class Model:
         whole = _whole(parts, seen)
         programs = self._regression.programs()
         found = update(whole, programs, seen.population)
-        self._regression.doubt(whole.times, whole.squares, found.residual, found.residual_variances)
+        errors = _errors(known, whole.times, found.powers, found.errors)
+        working = [i for i, time in enumerate(whole.times) if time > RESTING]
+        only = working[0] if len(working) == 1 else None
+        is_contradicted = only is not None and any(self._regression.contradicts(part, only) for part in parts)
+        if only is not None:
+            expected = whole.times[only] * seen.population.power(programs[only].phi)
+            errors = _unsampled(known[only], expected, seen.power, errors, is_contradicted=is_contradicted)
+        if not is_contradicted:
+            self._regression.doubt(whole.times, whole.squares, found.residual, found.residual_variances)
         return Estimate(
             rows,
             found.powers,
-            _errors(known, whole.times, found.powers, found.errors),
+            errors,
             found.times,
             [
                 [max(0.0, time) * unit for unit in seen.population.activity(program.phi)]
@@ -182,12 +188,26 @@ def _errors(
     held = [seconds for seconds in alone if seconds > HOLD_S]
     if not held or len(alone) < 2:
         return errors
-    changed = CHANGED_S / (CHANGED_S + min(held))
+    odds = changed(min(held))
     power, time = sum(powers), sum(times)
     return [
-        sqrt(error * error + changed * (1 - changed) * (p / power - x / time) ** 2)
+        sqrt(error * error + odds * (1 - odds) * (p / power - x / time) ** 2)
         for error, p, x in zip(errors, powers, times, strict=True)
     ]
+
+
+def _unsampled(
+    only: Fingerprint, expected: float, power: float, errors: list[float], *, is_contradicted: bool
+) -> list[float]:
+    """Errors if the samples name one process only, whose program was learned alone and does not explain the interval.
+
+    Either its program has changed, or another process works between the samples, as likely as not: var(s) += (u / 2)^2,
+    where u is the unexplained part of the power, |P - x p| / P, and 1 if the activity contradicts the program.
+    """
+    if only.alone_s <= HOLD_S or power <= 0:
+        return errors
+    unexplained = 1.0 if is_contradicted else min(1.0, abs(power - expected) / max(power, LEAST_POWER))
+    return [sqrt(error * error + (unexplained / 2) ** 2) for error in errors]
 
 
 def _caps(rows: Sequence[Row], known: Sequence[Fingerprint], seen: Seen) -> list[float]:

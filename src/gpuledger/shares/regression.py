@@ -39,8 +39,19 @@ MOST_EVIDENCE = 2.0
 """Largest log likelihood ratio of one interval: times and activity may be of different moments."""
 PATIENCE = 4.0
 """Log odds, beyond those of doing something new, at which a program is forgotten."""
-TUNED = ("ENGINE_SD", "HOLD_S", "MOST_EVIDENCE", "PATIENCE")
+CHANGED_S = 2.0
+"""The odds are even that a program has changed that was alone for so long."""
+DISTRUST = 0.5
+"""Weight of an interval in the mean of log likelihood ratios, of which each sees the same programs again."""
+CONTRADICTED = 4.0
+"""Mean r^2 / S of the units, above which activity contradicts the samples: two standard deviations in each."""
+TUNED = ("ENGINE_SD", "HOLD_S", "MOST_EVIDENCE", "PATIENCE", "CHANGED_S", "DISTRUST", "CONTRADICTED")
 """Chosen on tests/data/h200; `bench.sensitivity` prints what halving and doubling them changes."""
+
+
+def changed(alone_s: float) -> float:
+    """The probability that a program has changed that was alone for so long, before it is compared with others."""
+    return CHANGED_S / (CHANGED_S + alone_s)
 
 
 class Program(NamedTuple):
@@ -186,7 +197,7 @@ class Regression:
             working = [i for i, time in enumerate(times) if time > RESTING]
             is_alone = len(working) == 1
             free = working if is_alone else [i for i in working if known[i].alone_s <= HOLD_S]
-            if not free:
+            if not free or (is_alone and self.contradicts(part, working[0])):
                 continue
             observed = part.observed
             for i in working:
@@ -204,6 +215,20 @@ class Regression:
                 self._learn_spread(part, working, free, weight, seconds / part.seconds)
         if any(gain > FRESH * (of.weight + NOISE**2) for gain, of in zip(self._gains, known, strict=True)):
             self._programs = None
+
+    def contradicts(self, part: Part, i: int) -> bool:
+        """Whether the only process that the samples name does something else than while it was alone.
+
+        Another one that no sample names may work between the samples. Nothing is learned then.
+        """
+        others = [of for j, of in enumerate(self._known) if j != i]
+        if self._known[i].alone_s <= HOLD_S or all(of.recent >= RESTING for of in others):
+            return False
+        phi, variance = self.programs()[i]
+        time = part.times[i]
+        residual = [y - time * unit for y, unit in zip(part.observed, phi, strict=True)]
+        noises = [n + time * time * v for n, v in zip(self._population.measured, variance, strict=True)]
+        return sum([r * r / n for r, n in zip(residual, noises, strict=True)]) > CONTRADICTED * len(phi)
 
     def _fade(self, seconds: float) -> None:
         """Reduce the weight of what was learned, now and then."""
@@ -231,6 +256,45 @@ class Regression:
                     times[i], residuals, variances, programs[i].variance, weight=weight, repeated=repeated
                 )
 
+    def distrust(
+        self, times: Sequence[float], squares: Sequence[float], residual: Units, residual_variances: Units
+    ) -> bool:
+        """Forget a program that was alone and makes the others improbable; whether one was forgotten.
+
+        A program that was never alone is learned from what is left of the activity. If a process worked gently while
+        alone and works hard now, its work is learned as that of the others. So the others count as unknown here,
+        with r = y - sum_alone x phi and S = sum_others x^2 UNKNOWN + the rest, and program i is compared with one that
+        changed: r' = r + x_i phi_i, S' = S + x_i^2 (1 - V_i). It is forgotten if that is more likely than not, and with
+        it what was learned of the others.
+        """
+        others = [i for i, of in enumerate(self._known) if of.alone_s <= HOLD_S]
+        if not residual or all(times[i] < LEAST_BUSY for i in others):
+            return False
+        programs, noise = self.programs(), self._population.measured
+        r, s = residual, residual_variances
+        for i in others:
+            phi, variance = programs[i]
+            r = [unit + times[i] * own for unit, own in zip(r, phi, strict=True)]
+            s = [unit + squares[i] * (UNKNOWN - own) for unit, own in zip(s, variance, strict=True)]
+        s = list(map(max, noise, s))
+        for i, fingerprint in enumerate(self._known):
+            if i in others or times[i] < LEAST_BUSY:
+                continue
+            phi, variance = programs[i]
+            log_ratio = 0.0
+            for unit, known in enumerate(s):
+                new = max(noise[unit], known + squares[i] * (1 - variance[unit]))
+                rest = r[unit] + times[i] * phi[unit]
+                log_ratio += 0.5 * (r[unit] * r[unit] / known - rest * rest / new + log(known / new))
+            fingerprint.distrust += DISTRUST * (log_ratio - fingerprint.distrust)
+            prior = changed(fingerprint.alone_s)
+            if fingerprint.distrust > log((1 - prior) / prior):
+                for other in (i, *others):
+                    self._known[other].forget()
+                self._products, self._programs = {}, None
+                return True
+        return False
+
     def doubt(
         self, times: Sequence[float], squares: Sequence[float], residual: Units, residual_variances: Units
     ) -> None:
@@ -240,7 +304,7 @@ class Regression:
         program i: r' = r + x_i phi_i, S' = S + x_i^2 (UNKNOWN - V_i). The log likelihood ratios of intervals are summed
         up, as long as the sum is positive (CUSUM).
         """
-        if not residual:
+        if not residual or self.distrust(times, squares, residual, residual_variances):
             return
         programs = self.programs()
         contradicted, most = None, 0.0

@@ -27,12 +27,7 @@ JSON = (("Content-Type", "application/json"),)
 INDEX = "index.html"
 FILES_PATH = "/page/"
 FILES = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in TYPES and path.name != INDEX))
-LINKS = {
-    "/healthz": "Liveness check",
-    "/readyz": "Readiness check",
-    "/api/v1/": "JSON API",
-    "/api/v1/openapi.json": "OpenAPI description of the JSON API",
-}
+API_LINK = ("/api/v1/", "JSON API")
 
 
 class App:
@@ -80,7 +75,7 @@ class App:
         if upstream is not None:
             metrics[UPSTREAM_PATH] = self._upstream, "Metrics of the local dcgm-exporter, with pods"
         metrics = metrics | telemetry if has_metrics else {}
-        self._links = {path: about for path, (_, about) in metrics.items()} | LINKS
+        self._links = [*((path, about) for path, (_, about) in metrics.items()), API_LINK]
         self._pages: dict[str, Callable[[Request], Response]] = {
             "/": self._file(INDEX),
             **{f"{FILES_PATH}{name}": self._file(name) for name in FILES},
@@ -172,8 +167,15 @@ class App:
         """Insert links into the page. They are relative, so that the page works behind any proxy prefix."""
         if name != INDEX:
             return text
-        items = (
+        items = [
             f'<li><a href=".{html.escape(path)}">{html.escape(about)}</a> <code>{html.escape(path)}</code></li>'
-            for path, about in self._links.items()
-        )
-        return text.replace("<!-- links -->", "".join(items)).replace("<!-- version -->", __version__)
+            for path, about in self._links
+        ]
+        insertions = {
+            "links": "".join([items[0], *items[1:][-1:]]),
+            "dialects": "".join(items[1:-1]),
+            "version": __version__,
+        }
+        for place, insertion in insertions.items():
+            text = text.replace(f"<!-- {place} -->", insertion)
+        return text

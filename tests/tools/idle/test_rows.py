@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuledger.model.owners import Owner
+from gpuledger.tools.idle.formats import idle_table
 from gpuledger.tools.idle.rows import IdleRow, ranked, rows_of_fleet, rows_of_node
 from gpuledger.tools.prices import Prices
 from gpuledger.tools.prometheus.answer import Series
@@ -47,6 +48,16 @@ def test_the_command_is_not_that_of_the_exporter() -> None:
     (row,) = rows_of_node(node(IDLE), Prices())
 
     assert row.command == "kubectl delete pod -n research dana"
+
+
+def test_no_command_before_an_hour() -> None:
+    """An allocation that was busy within the hour is listed without a command, unless a shorter time is requested."""
+    recent = replace(IDLE, idle_since=NOW - 3599)
+    for min_s, command in ((None, ""), (60.0, "kubectl delete pod -n research dana")):
+        (row,) = ranked(rows_of_node(node(recent), Prices()), min_s)
+        assert row.command == command
+        assert command or "  (shown after 1h)" in idle_table([row], Prices(), nodes=False, colour=False)
+    assert ranked(rows_of_node(node(recent), Prices()), 3600.0) == []
 
 
 @pytest.mark.parametrize("state", ["busy", "unknown", ""])

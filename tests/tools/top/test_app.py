@@ -117,6 +117,24 @@ def test_a_small_screen() -> None:
     on(busy(), scene)
 
 
+def test_advice_is_complete_on_a_small_screen() -> None:
+    """The fix of the first problem is readable at 80x24, beside four GPUs, one of them unused, and the table."""
+
+    async def scene(_: Keys, app: Top, __: Still) -> None:
+        lines = screen(app)
+        assert " ".join(line.strip() for line in lines[1:5]) == f"GPU 3: {what} fix: {fix}"
+        assert lines[7].rstrip().endswith(" unused 1h00m")
+        assert len(rows_of(app)) >= 7
+
+    what = "20.6 GiB are in use, but the driver lists no process for them; inferred for 1 container that may hold them"
+    fix = "`sudo fuser -v /dev/nvidia*` lists the processes that have the device open: in a VM, in another container"
+    problem = {"level": "warning", "about": "GPU 3", "what": what, "fix": fix}
+    row = {"gpu": 2, "uuid": "GPU-2", "gpu_uuid": "GPU-2", "state": "no_process", "idle_since": NOW - 3600}
+    four = [gpu(n, in_use=n != 2, allocated_to=["ml/notebook"]) for n in range(4)]
+    many = [process(n) for n in range(1, 31)]
+    on(picture(*four, processes=many, problems=[problem], allocations=[row]), scene)
+
+
 def test_eight_gpus_leave_room_for_the_table() -> None:
     """A line each."""
 

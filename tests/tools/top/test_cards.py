@@ -47,7 +47,7 @@ def test_more_gpus_than_rows_are_counted() -> None:
     lines = cards(shown_as(picture(*(gpu(n) for n in range(16)))))
 
     assert len(lines) == 8
-    assert lines[-1] == "9 more GPUs and instances; choose one with [ and ]"
+    assert lines[-1] == "9 more; choose a GPU with [ and ]"
 
 
 def test_cards_give_way_on_request_and_on_narrow_screens() -> None:
@@ -131,9 +131,11 @@ def test_all_that_is_wrong_has_a_line() -> None:
         "GPU 0: reported XID 79",
         "7 processes have no row",
     ]
-    assert [plain(line) for line in problem_lines(shown, LARGE, fixes=True)][:2] == [
+    narrow = Screen(columns=30, glyphs=ASCII)
+    assert [plain(line) for line in problem_lines(shown, narrow, rows=3)] == [
         "docker: permission denied",
         "  fix: join its group",
+        "and 2 more",
     ]
 
 
@@ -153,6 +155,9 @@ def test_an_allocated_gpu_that_is_not_used() -> None:
 
     assert "allocated to ml/notebook/main, not used for 2h03m" in cards(new, LARGE)[0]
     assert cards(old, LARGE)[0].endswith("allocated to ml/notebook/main, not used")
+    line = Screen(columns=80, glyphs=ASCII, compact=True)
+    assert cards(new, line)[0].endswith(" unused 2h03m")
+    assert cards(old, line)[0].endswith(" unused")
 
 
 def test_servers_of_language_models() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.tools.top.columns import BY_NAME, COLUMNS, View, fit, headings, summary
+from gpuledger.tools.top.columns import BY_NAME, COLUMNS, View, asked, fit, fit_rows, headings, summary
 from gpuledger.tools.top.columns import cells as row_cells
 from gpuledger.tools.top.rows import GROUPINGS, Choice, TableRow, rows
 from gpuledger.tools.top.text import ASCII, UNICODE, Glyphs, cells, plain
-from tests.web.snapshot.pictures import busy, shown_as
+from tests.web.snapshot.pictures import busy, demo, shown_as
 
 PROCESSES = rows(shown_as(busy()), Choice())
 
@@ -25,9 +27,25 @@ def test_what_matters_most_is_there_in_any_width() -> None:
     assert names("process", 1) == ["owner"]
     assert names("process", 20) == names("process", 33) == ["owner", "mem"]
     assert names("process", 80) == ["gpu", "pid", "owner", "process", "mem", "sm", "watts", "energy", "how"]
-    assert names("process", 200) == [column.name for column in COLUMNS if column.name not in ("count", "cpu", "host")]
-    assert [c.name for c, _ in fit("process", 220, host=True)] == [c.name for c in COLUMNS if c.name != "count"]
-    assert names("pod", 80) == ["gpu", "count", "owner", "mem", "sm", "watts", "energy", "how"]
+    groups = ("count", "asked")
+    assert names("process", 200) == [c.name for c in COLUMNS if c.name not in (*groups, "cpu", "host")]
+    assert [c.name for c, _ in fit("process", 220, host=True)] == [c.name for c in COLUMNS if c.name not in groups]
+    assert names("pod", 80) == ["gpu", "count", "owner", "mem", "sm", "watts", "energy", "asked", "how"]
+
+
+def test_what_owners_asked_for() -> None:
+    """Pods that asked for a part of a GPU have it beside what they use of it; a table without them lacks the column."""
+    found = rows(demo(30), Choice("pod"))
+    shown = {row.owner: asked(row, "-") for row in found}
+    fitting = fit_rows(found, View(Choice("pod")), 80)
+
+    assert re.fullmatch(r"0\.\d\d/0\.50", shown["ml/llama-finetune-0"])
+    assert re.fullmatch(r"0\.\d\d/0\.50", shown["serving/chat-7c9d8f6b5d-x2x4z"])
+    assert shown["search/embed-28841"] == shown["research/notebook-dana-0"] == shown["ollama.service"] == "-"
+    assert "asked" in [column.name for column, _ in fitting]
+    assert "asked" not in [column.name for column, _ in fit_rows(PROCESSES, View(Choice("pod")), 80)]
+    (row,) = (row for row in rows(demo(30), Choice("namespace")) if row.owner == "ml")
+    assert row.asked == 0.5
 
 
 @given(st.sampled_from(GROUPINGS), st.integers(1, 400), st.sampled_from([UNICODE, ASCII]))

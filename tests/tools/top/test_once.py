@@ -25,10 +25,11 @@ def test_the_demo_on_a_small_screen() -> None:
     assert lines[1] == "GPU 0  NVIDIA H200  57°C"
     assert lines[7].startswith("GPU 2  NVIDIA H200  44°C  allocated to research/notebook-dana-0/notebook, not")
     assert lines[8] == "  used for 0m11s"
-    assert lines[14].startswith("3 by process  26.8 GiB")
+    assert lines[14].startswith("5 by process  26.8 GiB")
     assert lines[15].split() == ["GPU", "PID", "OWNER", "PROCESS", "MEM", "GiB▼", "SM%", "WATTS", "kJ", "HOW"]
     assert lines[16].split()[:4] == ["0", "487", "ollama.service", "ollama"]
-    assert len(lines) == 19
+    assert lines[20].split() == ["2", "–", "research/not…a-0/notebook", "–", "0.00", "0", "0.00", "0.00"]  # noqa: RUF001
+    assert len(lines) == 21
 
 
 def test_colours_and_ascii() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice, TableRow, is_match, ordered, rows
+from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice, TableRow, is_match, ordered, owner_styles, rows
 from gpuledger.web.snapshot.codec import decode
 from gpuledger.web.snapshot.schema import sum_known
 from tests.web.snapshot.pictures import GIB, MANY, PICTURES, Picture, busy, container, demo, gpu, pod, process, shown_as
@@ -36,6 +36,40 @@ def test_one_row_per_process_and_per_container_with_inferred_memory() -> None:
     ]
     assert (found[-1].known_bytes, found[-1].inferred_bytes, found[-1].memory_bytes) == (None, 4 * GIB, 4 * GIB)
     assert found[-1].joules is None
+
+
+@pytest.mark.parametrize("grouping", GROUPINGS)
+def test_the_owner_of_an_unused_gpu_has_a_row(grouping: str) -> None:
+    """With no use; an allocation of a GPU that other owners use has none, unless it is a part of the GPU."""
+    place = {"gpu": 1, "uuid": "GPU-1", "gpu_uuid": "GPU-1", "namespace": "ml", "state": "no_process"}
+    unused, other, part = (
+        {**place, "owner": f"ml/{name}", "pod": name, **more}
+        for name, more in (
+            ("unused", {}),
+            ("other", {"uuid": "GPU-0", "gpu_uuid": "GPU-0"}),
+            ("part", {"uuid": "GPU-0", "gpu_uuid": "GPU-0", "entitlement": "kai", "asked_ratio": 0.25}),
+        )
+    )
+    one = made(gpu(0, in_use=True), gpu(1, in_use=False), processes=[process(1)], allocations=[unused, other, part])
+    found = [use.owner for row in rows(shown_as(one), Choice(grouping)) for use in row.uses]
+    values = {use.owner: row for row in rows(shown_as(one), Choice("pod")) for use in row.uses}
+
+    assert found == ["host", "ml/unused", "ml/part"]
+    row = values["ml/unused"]
+    assert (row.memory_bytes, row.sm, row.watts, row.joules, row.processes, row.asked) == (0, 0, 0, 0, 0, None)
+    assert values["ml/part"].asked == 0.25
+
+
+def test_owners_on_a_screen_have_different_colours() -> None:
+    """Eight of them, whatever their names and order; a ninth has the colour of another one."""
+    for start in range(40):
+        names = [f"owner-{start + number}" for number in range(9)]
+        eight = [process(number, owner=name) for number, name in enumerate(names[:8])]
+        styles = owner_styles(shown_as(made(gpu(), processes=eight)))
+        assert len(set(styles.values())) == 8
+        assert owner_styles(shown_as(made(gpu(), processes=eight[::-1]))) == styles
+        nine = owner_styles(shown_as(made(gpu(), processes=[*eight, process(9, owner=names[8])])))
+        assert len(set(nine.values())) == 8
 
 
 def test_a_pod_on_two_gpus_is_one_row() -> None:

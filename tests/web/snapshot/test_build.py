@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.books import Books
-from gpuledger.model import Driver, Owner, PhaseEnergy, Tick, TokenCounts, TokenRates, TokenServer
+from gpuledger.model import (
+    AllocationUse,
+    Device,
+    Driver,
+    Owner,
+    PhaseEnergy,
+    Tick,
+    TokenCounts,
+    TokenRates,
+    TokenServer,
+)
 from gpuledger.model.problem import Problem
 from gpuledger.web.snapshot.build import free_command, snapshot
 from gpuledger.web.snapshot.codec import decode, encode
@@ -179,6 +189,21 @@ def test_servers_of_language_models() -> None:
     assert (first.prefill_joules, first.decode_error_joules) == (0.5, 1.0)
     assert (second.owner, second.models, second.output_tokens, second.up) == ("", ("tgi",), None, False)
     assert [row.about for row in found.problems if row.kind == "unreachable"] == ["tokens of pid:7"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state", "is_advised"),
+    [(1, "no_process", False), (3599, "parked", False), (3600, "no_process", True), (9999, "unknown", False)],
+)
+def test_no_command_before_an_hour(seconds: int, state: str, *, is_advised: bool) -> None:
+    """Commands that free a device are for allocations that are not used for an hour, now included."""
+    since_ns = 10**18 - seconds * 10**9
+    pod = Owner(namespace="ml", pod="p")
+    use = AllocationUse(Device(0, "GPU-a"), pod, state, 1, 0, None, since_ns, 0, (), 0, 0, ())
+    tick = Tick(10**18, Driver(up=True), allocations=(use,))
+    (row,) = snapshot(tick).allocations
+
+    assert row.free_command == ("kubectl delete pod -n ml p" if is_advised else "")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gpuledger.config import durations
 from gpuledger.model.owners import Owner
 from gpuledger.tools.idle.pairs import Pair
 from gpuledger.tools.idle.rows import OWNER, OWNER_LABELS, IdleRow
@@ -15,7 +16,7 @@ from gpuledger.tools.text import BOLD, UNKNOWN, aligned, fixed, moment, percent,
 
 
 def idle_table(rows: Sequence[IdleRow], prices: Prices, *, nodes: bool, colour: bool) -> str:
-    """One line per allocation with the command that would free it."""
+    """One line per allocation with the command that would free it, or the idle time after which there is one."""
     if not rows:
         return "no allocation is idle\n"
     has_cost = any(row.cost is not None for row in rows)
@@ -24,7 +25,7 @@ def idle_table(rows: Sequence[IdleRow], prices: Prices, *, nodes: bool, colour: 
     for row in rows:
         gpu = row.gpu if row.shared_by == 1 else f"{row.gpu} (1/{row.shared_by})"
         about = [short_name(row.owner.display_name), gpu, row.state, moment(row.idle_since), span(row.idle_seconds)]
-        lines.append([row.node, *about, *_sums([row]), row.command or UNKNOWN])
+        lines.append([row.node, *about, *_sums([row]), _advice(row)])
     head = ["node", "owner", "GPU", "state", "idle since", "idle for", "GPU-h", "kWh", cost_head, "would be freed by"]
     total = ["total", *[""] * 5, *_sums(rows), ""]
     if not nodes:
@@ -32,6 +33,11 @@ def idle_table(rows: Sequence[IdleRow], prices: Prices, *, nodes: bool, colour: 
     shown = [n for n, name in enumerate(head) if (nodes or name != "node") and (has_cost or name != cost_head)]
     texts = [[line[n] for n in shown] for line in (head, *lines, total)]
     return _text(texts, {"GPU-h", "kWh", cost_head, "idle for"}, colour=colour)
+
+
+def _advice(row: IdleRow) -> str:
+    is_early = row.idle_seconds < row.advice_after_s
+    return f"(shown after {durations.show(row.advice_after_s)})" if is_early else row.command or UNKNOWN
 
 
 def _sums(rows: Sequence[IdleRow]) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuledger.catalog import metrics
-from gpuledger.model import IDLE_REASONS
+from gpuledger.model import ADVICE_AFTER_S, IDLE_REASONS
 from gpuledger.model.owners import Owner
 from gpuledger.tools.prices import Prices
 from gpuledger.tools.prometheus.answer import Series, label, node_of
@@ -44,6 +44,8 @@ class IdleRow:
     joules: float | None
     prices: Prices
     shared_by: int
+    advice_after_s: float = ADVICE_AFTER_S
+    """Idle time from which there is a command."""
 
     @property
     def idle_seconds(self) -> float:
@@ -68,6 +70,8 @@ class IdleRow:
     @property
     def command(self) -> str:
         """The command that would free the device. Built here: an exporter is not trusted with a shell command."""
+        if self.idle_seconds < self.advice_after_s:
+            return ""
         return free_command(self.owner.namespace, self.owner.pod, self.owner.container, self.owner.job)
 
 
@@ -119,9 +123,11 @@ def rows_of_fleet(answers: Mapping[str, Iterable[Series]], now_s: float, prices:
     ]
 
 
-def ranked(rows: Iterable[IdleRow], min_s: float) -> list[IdleRow]:
-    """The allocations that are idle for at least `min_s`; the most expensive first, without prices by GPU-hours."""
-    long = [row for row in rows if row.idle_seconds >= min_s]
+def ranked(rows: Iterable[IdleRow], min_s: float | None) -> list[IdleRow]:
+    """The most expensive first, without prices by GPU-hours. With `min_s`: those idle for so long, with commands."""
+    long = list(rows)
+    if min_s is not None:
+        long = [replace(row, advice_after_s=min_s) for row in long if row.idle_seconds >= min_s]
     return sorted(
         long, key=lambda row: (-(row.cost or 0.0), -row.gpu_hours, row.node, row.uuid, row.owner.display_name)
     )

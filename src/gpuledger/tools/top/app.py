@@ -23,7 +23,6 @@ from gpuledger.tools.top.text import ASCII, BAD, UNICODE, WARN, Line, cropped, j
 from gpuledger.tools.top.widgets import Page, Prompt, Table, rich_text
 from gpuledger.web.snapshot.schema import Gpu, Snapshot
 
-MAX_PROBLEMS = 3
 MAX_SERVERS = 4
 OTHER_ROWS = 8
 """Rows of the screen that are not for GPUs; GPUs get half of the remaining ones."""
@@ -127,10 +126,8 @@ class Top(App[None]):
 
     def _snapshot_lines(self, snapshot: Snapshot) -> list[Line]:
         screen = Screen(columns=self.size.width, glyphs=self._glyphs, compact=self._is_compact)
-        problems = problem_lines(snapshot, screen, self._lost)
-        if len(problems) > MAX_PROBLEMS:
-            problems[MAX_PROBLEMS - 1 :] = [styled(f"and {len(problems) - MAX_PROBLEMS + 1} more", WARN)]
         height = self.size.height
+        problems = problem_lines(snapshot, screen, self._lost, max(1, height // 5))
         room = max(1, (height - OTHER_ROWS - len(problems)) // 2, min(USUAL_GPUS, height - 2 * OTHER_ROWS))
         interval = "" if self._feed.interval_s == 1 else f"every {durations.show(self._feed.interval_s)}"
         paused = styled("PAUSED" if self._is_paused else "", WARN)

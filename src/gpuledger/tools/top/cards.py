@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from gpuledger.tools.text import gib, percent, span, whole
 from gpuledger.tools.top.bars import History, bar, chart, memory_bar, ratio
@@ -69,25 +70,27 @@ def title(snapshot: Snapshot, *, source: str = "", interval: str = "") -> Line:
     ])  # fmt: skip
 
 
-def problem_lines(snapshot: Snapshot, screen: Screen, lost: str = "", *, fixes: bool = False) -> list[Line]:
-    """One line for each problem, cropped; with `fixes`, all of its text and of its fix. Notes are left out."""
-    lines: list[Line] = []
-    if lost:
-        lines.append(styled(f"{lost}; showing the last snapshot", BAD))
+def problem_lines(snapshot: Snapshot, screen: Screen, lost: str = "", rows: int | None = None) -> list[Line]:
+    """Each problem with its fix. If they need more than `rows` lines, only the first ones, and how many are left."""
+    problems = [[styled(f"{lost}; showing the last snapshot", BAD)]] if lost else []
     for problem in snapshot.problems:
         if problem.level == "note":
             continue
         line = styled(f"{problem.about}: {problem.what}", BAD if problem.level == "problem" else WARN)
         fix = styled(f"fix: {problem.fix}" if problem.fix else "", "dim")
-        if fixes:
-            lines += wrapped(line, screen.columns, 2)
-            lines += wrapped(joined([styled(" "), fix], " "), screen.columns, 7) if fix else []
+        if width(both := joined([line, fix])) <= screen.columns:
+            problems.append([both])
         else:
-            lines.append(joined([line, fix]))
+            below = wrapped(joined([styled(" "), fix], " "), screen.columns, 7) if fix else []
+            problems.append(wrapped(line, screen.columns, 2) + below)
     if snapshot.hidden_processes:
         count = snapshot.hidden_processes
-        lines.append(styled(f"{count} process{'es have' if count != 1 else ' has'} no row", WARN))
-    return [cropped(line, screen.columns) for line in lines]
+        problems.append([styled(f"{count} process{'es have' if count != 1 else ' has'} no row", WARN)])
+    shown = list(problems)
+    while rows is not None and len(shown) > 1 and sum(map(len, shown)) + (shown != problems) > rows:
+        shown.pop()
+    more = [styled(f"and {len(problems) - len(shown)} more", WARN)] if shown != problems else []
+    return [cropped(line, screen.columns) for line in (*chain.from_iterable(shown), *more)]
 
 
 def gpu_lines(
@@ -102,7 +105,7 @@ def gpu_lines(
     fitting = gpus if len(gpus) <= rows else gpus[: max(1, rows - 1)]
     lines = [line for gpu in fitting for line in screen.lines(_one_line(snapshot, gpu, styles, screen), 4)]
     if len(fitting) < len(gpus):
-        text = f"{len(gpus) - len(fitting)} more GPUs and instances; choose one with [ and ]"
+        text = f"{len(gpus) - len(fitting)} more; choose a GPU with [ and ]"
         lines.append(cropped(styled(text, "dim"), screen.columns))
     return lines
 
@@ -191,7 +194,7 @@ def _one_line(snapshot: Snapshot, gpu: Gpu, styles: dict[str, str], screen: Scre
     ))  # fmt: skip
     room = (columns - width(start) - len(numbers)) * 3 // 5
     memory = memory_bar(snapshot, gpu, styles, max(4, room), glyphs)
-    alerts = joined([*_alerts(snapshot, gpu, glyphs), *_unlisted(gpu, glyphs)], " ")
+    alerts = joined([*_alerts(snapshot, gpu, glyphs, short=not screen.wrap), *_unlisted(gpu, glyphs)], " ")
     return start + memory + styled(numbers) + alerts
 
 
@@ -201,15 +204,16 @@ def power_text(gpu: Gpu, glyphs: Glyphs) -> str:
     return f"{whole(gpu.power_watts, glyphs.none)}{limit} W"
 
 
-def _alerts(snapshot: Snapshot, gpu: Gpu, glyphs: Glyphs) -> list[Line]:
-    """Errors, an allocation that is not used, and what limits the clocks."""
+def _alerts(snapshot: Snapshot, gpu: Gpu, glyphs: Glyphs, *, short: bool = False) -> list[Line]:
+    """Errors, an allocation that is not used (its owner has a row), and what limits the clocks."""
     slowed = [name.replace("_", " ") for name in gpu.slowed_by if name not in HARMLESS]
     alerts = [styled(f"XID {', '.join(gpu.xids)}", BAD)] if gpu.xids else []
     if gpu.up and gpu.in_use is False and gpu.allocated_to:
         here = [row for row in snapshot.allocations if gpu.uuid in (row.uuid, row.gpu_uuid)]
         since = [row.idle_since for row in here if row.idle_since is not None]
-        period = f" for {span(max(0.0, snapshot.time - min(since)), glyphs.none)}" if since else ""
-        alerts.append(styled(f"allocated to {', '.join(gpu.allocated_to)}, not used{period}", WARN))
+        period = span(max(0.0, snapshot.time - min(since)), glyphs.none) if since else ""
+        unused = f"allocated to {', '.join(gpu.allocated_to)}, not used" + (f" for {period}" if period else "")
+        alerts.append(styled(f"unused {period}".rstrip() if short else unused, WARN))
     return [*alerts, styled(f"slowed: {', '.join(slowed)}", WARN)] if slowed else alerts
 
 

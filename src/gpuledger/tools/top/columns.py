@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -71,6 +71,12 @@ def _method(row: TableRow, glyphs: Glyphs) -> str:
     return f"{_mark(row)} {(estimated or [row.methods[0][0]])[0]}{error}"
 
 
+def asked(row: TableRow, none: str) -> str:
+    """GPUs in use and asked for."""
+    used = none if row.asked_used is None else f"{row.asked_used:.2f}"
+    return none if row.asked is None else f"{used}/{row.asked:.2f}"
+
+
 def _memory(row: TableRow, glyphs: Glyphs) -> str:
     return ("~" if row.inferred_bytes else "") + gib(row.memory_bytes, glyphs.none)
 
@@ -110,6 +116,8 @@ COLUMNS: tuple[Column, ...] = (
            value=lambda row: row.watts, text=lambda row, g: amount(row.watts, g.none), right=True),
     Column(name="energy", title="kJ", about="energy since the exporter started", min_width=7, max_width=9, rank=3,
            value=lambda row: row.joules, text=lambda row, g: amount(row.joules, g.none, 1000), right=True),
+    Column(name="asked", title="ASKED", about="GPUs used, and asked for as parts of a GPU", min_width=9, max_width=11,
+           rank=3, value=lambda row: row.asked, text=lambda row, g: asked(row, g.none), right=True, only="-process"),
     Column(name="how", title="HOW", about="energy method: = measured, ~ estimated", min_width=3, max_width=17, rank=6,
            value=_mark, text=_method, short_text=lambda row, _: _mark(row)),
 )  # fmt: skip
@@ -168,6 +176,11 @@ class View:
         return ordered(rows(snapshot, self.choice), BY_NAME[self.sort].value, descending=self.descending)
 
 
+def fit_rows(rows: Sequence[TableRow], view: View, width: int) -> Columns:
+    """The columns that fit and that have values."""
+    return fit(view.choice.grouping, width, host=view.host, asked=any(row.asked is not None for row in rows))
+
+
 def summary(parts: list[TableRow], view: View, glyphs: Glyphs) -> Line:
     """The line above the table: the number of rows, the filters, and the sums."""
     choice = view.choice
@@ -192,9 +205,9 @@ def summary(parts: list[TableRow], view: View, glyphs: Glyphs) -> Line:
 
 
 @lru_cache(maxsize=16)
-def fit(grouping: str, width: int, *, host: bool = False) -> Columns:
+def fit(grouping: str, width: int, *, host: bool = False, asked: bool = True) -> Columns:
     """The columns that fit, with their widths; the remaining room goes to columns that can use it."""
-    fitting = [column for column in COLUMNS if column.is_for(grouping, host=host)]
+    fitting = [c for c in COLUMNS if c.is_for(grouping, host=host) and (asked or c.name != "asked")]
     while len(fitting) > 2 and sum(column.min_width + 1 for column in fitting) - 1 > width:
         fitting.remove(max(fitting, key=lambda column: column.rank))
     if width < NARROW:

@@ -9,7 +9,7 @@ from typing import Any
 from gpuledger.tools.text import amount, gib, percent, span
 from gpuledger.tools.top.bars import History, chart
 from gpuledger.tools.top.cards import Screen, gpu_lines, power_text, problem_lines, server_lines, title
-from gpuledger.tools.top.columns import COLUMNS, View, cells, fit, headings, summary
+from gpuledger.tools.top.columns import COLUMNS, View, asked, cells, fit_rows, headings, summary
 from gpuledger.tools.top.keys import KEYS
 from gpuledger.tools.top.rows import TableRow, Use
 from gpuledger.tools.top.text import (
@@ -81,6 +81,8 @@ def details(row: TableRow, glyphs: Glyphs, now: float = 0.0) -> list[Line]:
     for method, joules in row.methods:
         quality = "measured" if method in MEASURED else "estimated"
         lines.append(_field("", f"{amount(joules, glyphs.none, 1000)} kJ {quality}: {method}"))
+    if row.asked is not None:
+        lines.append(_field("GPUs used / asked for", asked(row, glyphs.none)))
     if row.cpu is not None or row.host_bytes is not None:
         cpu, memory = percent(row.cpu, glyphs.none), gib(row.host_bytes, glyphs.none)
         lines.append(_field("host", f"{cpu} % CPU (100 is one core), {memory} GiB of memory"))
@@ -166,13 +168,13 @@ def _once_lines(snapshot: Snapshot, view: View, screen: Screen) -> list[Line]:
     columns, glyphs = screen.columns, screen.glyphs
     gpus = [gpu for gpu in snapshot.gpus if view.choice.gpu in (None, gpu.gpu)]
     rows = view.rows(snapshot)
-    fitting = fit(view.choice.grouping, columns, host=view.host)
+    fitting = fit_rows(rows, view, columns)
     texts = [
         joined(((cell,) for cell in cells(fitting, row, glyphs, "" if row.active else "dim")), " ") for row in rows
     ]
     return [
         *screen.lines(title(snapshot), 2),
-        *problem_lines(snapshot, screen, fixes=True),
+        *problem_lines(snapshot, screen),
         *gpu_lines(snapshot, gpus, screen, 3 * MAX_CARDS if len(gpus) <= MAX_CARDS else len(gpus)),
         *server_lines(snapshot, screen, len(snapshot.servers)),
         *screen.lines(summary(rows, view, glyphs), 2),

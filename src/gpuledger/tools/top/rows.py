@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from gpuledger.model import Owner
+from gpuledger.model import NO_PROCESS, Owner
 from gpuledger.tools.top.feed import LocalProcess
 from gpuledger.tools.top.text import OWNER_STYLES
-from gpuledger.web.snapshot.schema import MEASURED, ContainerRow, ProcessRow, Snapshot, sum_known
+from gpuledger.web.snapshot.schema import MEASURED, AllocationRow, ContainerRow, ProcessRow, Snapshot, UseRow, sum_known
 
 GROUPINGS = ("process", "container", "pod", "namespace", "user")
 TREE = "tree"
@@ -37,6 +38,10 @@ class TableRow:
     sm: float | None = None
     watts: float | None = None
     joules: float | None = None
+    asked: float | None = None
+    """GPUs that the owners asked for, if they asked for parts of GPUs."""
+    asked_used: float | None = None
+    """GPUs that they use of these."""
     methods: tuple[tuple[str, float], ...] = ()
     """Joules by method, largest first."""
     share_error: float | None = None
@@ -84,6 +89,7 @@ def rows(snapshot: Snapshot, choice: Choice) -> list[TableRow]:
         return _tree(snapshot, choice)
     metered = {gpu.uuid for gpu in snapshot.gpus if gpu.energy is not None and gpu.energy.joules is not None}
     by_process = _is_by_process(snapshot, choice.grouping)
+    parts = {(row.gpu_uuid, row.owner): row for row in snapshot.allocations if _is_part(row)}
     styles = owner_styles(snapshot)
     groups: dict[tuple[str, ...], list[Use]] = {}
     for use in _uses(snapshot, choice.grouping):
@@ -91,7 +97,7 @@ def rows(snapshot: Snapshot, choice: Choice) -> list[TableRow]:
         if is_wanted and _matches(_words(use), choice.filter):
             groups.setdefault(_key(use, choice.grouping), []).append(use)
     return [
-        _row(key, uses, choice.grouping, metered, styles, now=snapshot.time, by_process=by_process)
+        _row(key, uses, choice.grouping, metered, styles, parts=parts, now=snapshot.time, by_process=by_process)
         for key, uses in groups.items()
     ]
 
@@ -144,13 +150,14 @@ def is_match(row: TableRow, search: str) -> bool:
 
 
 def owner_styles(snapshot: Snapshot) -> dict[str, str]:
-    """A colour for each owner, chosen by name so that it is stable, and unique as long as there are enough."""
+    """A colour for each owner, as on the page: by a checksum of its name, or the next one with the fewest owners."""
     styles: dict[str, str] = {}
-    for owner in sorted({use.owner for use in (*snapshot.processes, *snapshot.containers)}):
-        first = zlib.crc32(owner.encode("utf-8", "replace"))
-        preferred = [OWNER_STYLES[(first + step) % len(OWNER_STYLES)] for step in range(len(OWNER_STYLES))]
-        free = [style for style in preferred if style not in styles.values()]
-        styles[owner] = (free or preferred)[0]
+    taken: Counter[str] = Counter()
+    uses: Iterable[UseRow | AllocationRow] = (*snapshot.processes, *snapshot.containers, *snapshot.allocations)
+    for owner in sorted({use.owner for use in uses}):
+        first = zlib.crc32(owner.encode("utf-8", "replace")) % len(OWNER_STYLES)
+        styles[owner] = min(OWNER_STYLES[first:] + OWNER_STYLES[:first], key=taken.__getitem__)
+        taken[styles[owner]] += 1
     return styles
 
 
@@ -176,8 +183,30 @@ def _is_by_process(snapshot: Snapshot, grouping: str) -> bool:
 def _uses(snapshot: Snapshot, grouping: str) -> list[Use]:
     """Processes; or containers, which are complete even without process rows, and processes in no container."""
     if _is_by_process(snapshot, grouping):
-        return [*snapshot.processes, *(container for container in snapshot.containers if container.inferred_bytes)]
-    return [*snapshot.containers, *(process for process in snapshot.processes if not process.container_id)]
+        inferred = (container for container in snapshot.containers if container.inferred_bytes)
+        return [*snapshot.processes, *inferred, *_unused(snapshot)]
+    outside = (process for process in snapshot.processes if not process.container_id)
+    return [*snapshot.containers, *outside, *_unused(snapshot)]
+
+
+def _is_part(row: AllocationRow) -> bool:
+    """Whether the owner asked for a part of a GPU."""
+    return row.entitlement not in ("", "device")
+
+
+def _unused(snapshot: Snapshot) -> list[ContainerRow]:
+    """Owners without a process, if they asked for a part of a GPU or no other owner uses the GPU."""
+    uses: Iterable[Use] = (*snapshot.processes, *snapshot.containers)
+    using = {(use.gpu_uuid, use.owner) for use in uses if is_active(use)}
+    idle = {gpu.uuid for gpu in snapshot.gpus if gpu.in_use is False}
+    names = ("gpu", "uuid", "gpu_uuid", "owner", "namespace", "pod", "container", "container_id", "job")
+    return [
+        ContainerRow(**{name: getattr(row, name) for name in names}, memory_bytes=0, sm_ratio=0.0, watts=0.0)
+        for row in snapshot.allocations
+        if row.state == NO_PROCESS
+        and (row.gpu_uuid, row.owner) not in using
+        and (_is_part(row) or row.gpu_uuid in idle)
+    ]
 
 
 def _key(use: Use, grouping: str) -> tuple[str, ...]:
@@ -206,15 +235,18 @@ def _row(
     metered: set[str],
     styles: Mapping[str, str],
     *,
+    parts: Mapping[tuple[str, str], AllocationRow],
     now: float,
     by_process: bool,
 ) -> TableRow:
     processes = [use for use in uses if isinstance(use, ProcessRow)]
     containers = [use for use in uses if isinstance(use, ContainerRow)]
-    counted = processes if by_process else uses  # a container repeats the numbers of its processes
+    # A container repeats the numbers of its processes.
+    counted = [use for use in uses if isinstance(use, ProcessRow) or not use.inferred_bytes] if by_process else uses
     methods = _methods(counted)
     has_energy = bool(methods) or any(use.gpu_uuid in metered for use in counted)
     owners = {use.owner for use in uses}
+    asked = [parts[place] for place in {(use.gpu_uuid, use.owner) for use in uses if is_active(use)} & parts.keys()]
     started = min((p.start_time for p in processes if p.start_time is not None), default=None)
     return TableRow(
         key=key,
@@ -229,6 +261,8 @@ def _row(
         sm=sum_known(use.sm_ratio for use in counted),
         watts=sum_known(use.watts for use in counted),
         joules=sum(joules for _, joules in methods) if has_energy else None,
+        asked=sum_known(part.asked_ratio for part in asked),
+        asked_used=sum_known(_product(part.asked_ratio, part.compute_used_ratio) for part in asked),
         methods=methods,
         share_error=processes[0].energy_share_error_ratio if processes and len(uses) == 1 else None,
         processes=sum(use.processes if isinstance(use, ContainerRow) else 1 for use in counted),
@@ -240,6 +274,10 @@ def _row(
         cpu=_of_pids(uses, "cpu_ratio"),
         host_bytes=_of_pids(uses, "host_memory_bytes"),
     )
+
+
+def _product(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first * second
 
 
 def _of_pids(uses: Iterable[Use], name: str) -> float | None:

@@ -16,10 +16,12 @@ Line = tuple[tuple[str, str], ...]
 """Pairs of text and style."""
 CODES = {
     "bold": 1, "dim": 2, "reverse": 7, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36,
-    "bright_green": 92, "bright_blue": 94, "bright_cyan": 96,
+    "bright_green": 92, "bright_yellow": 93, "bright_blue": 94, "bright_magenta": 95, "bright_cyan": 96,
 }  # fmt: skip
 BAD, WARN, GOOD, GUESS, HEAD, KEY = "bold red", "yellow", "green", "magenta", "reverse", "bold cyan"
-OWNER_STYLES = ("cyan", "green", "yellow", "bright_blue", "bright_cyan", "bright_green")
+OWNER_STYLES = (
+    "bright_blue", "yellow", "green", "bright_magenta", "bright_cyan", "bright_green", "bright_yellow", "cyan",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Label, Static
 
-from gpuledger.tools.top.columns import Columns, View, cells, fit, headings
+from gpuledger.tools.top.columns import Columns, View, cells, fit_rows, headings
 from gpuledger.tools.top.rows import TableRow, is_match
 from gpuledger.tools.top.text import Glyphs, Line
 
@@ -70,7 +70,7 @@ class Table(DataTable[Text], inherit_bindings=False):
     def show(self, rows: Sequence[TableRow], view: View, width: int) -> None:
         """Show these rows."""
         chosen, position = self.chosen, self.cursor_row
-        self._owner_rows, self._fitting = rows, fit(view.choice.grouping, width, host=view.host)
+        self._owner_rows, self._fitting = rows, fit_rows(rows, view, width)
         titles = headings(self._fitting, view, self._glyphs)
         if titles != self._titles or self.row_count - len(rows) > MAX_REMOVED:
             self._reset(titles)

@@ -16,7 +16,7 @@ const SLOWED = {
   sync_boost: "sync boost",
 };
 const NAMED = 8; // the number of colours
-const MANY = 4; // from this number on, GPUs are compact rows
+const MANY = 2; // from this number on, GPUs are compact rows, so that the table is on the first screen
 const FEW_POINTS = 30; // in the narrow chart of a row
 const BEFORE = "before"; // energy that the counter had when the exporter started
 const TERMS = {
@@ -141,8 +141,9 @@ class Card {
   constructor(gpu) {
     const model = el("span", { class: "model" }, el("span", { class: "vendor", text: gpu.name.match(/^NVIDIA /)?.[0] ?? "" }),
       gpu.name.replace(/^NVIDIA /, ""));
+    this.about = `GPU ${gpu.gpu}`;
     this.toggle = el("button", { class: "toggle", type: "button", onclick: () => this.flip() });
-    this.title = el("h3", { title: gpu.name }, this.toggle, el("span", { text: `GPU ${gpu.gpu}` }), model);
+    this.title = el("h3", { title: gpu.name }, this.toggle, el("span", { class: "which", text: this.about }), model);
     this.badges = el("ul", { class: "badges" });
     this.reason = el("p", { class: "reason" });
     this.idle = new IdleList();
@@ -175,7 +176,7 @@ class Card {
     mark(this.node, "class", `card${this.isUp ? "" : " down"}${this.isCompact ? " compact" : ""}${isRow ? " row" : ""}`);
     this.toggle.hidden = !this.isCompact;
     mark(this.toggle, "aria-expanded", String(this.isOpen));
-    mark(this.toggle, "aria-label", this.isOpen ? "Hide details" : "Show details");
+    mark(this.toggle, "aria-label", `${this.isOpen ? "Hide" : "Show"} details of ${this.about}`);
   }
 
   ledgerParts() {
@@ -272,6 +273,6 @@ export class Cards {
     const uuids = new Set(gpus.map((gpu) => gpu.uuid));
     for (const uuid of this.made.keys()) if (!uuids.has(uuid)) this.made.delete(uuid);
     arrange(find("cards"), isCompact ? [this.heads, ...nodes] : nodes);
-    mark(find("overview"), "data-count", Math.min(MANY, gpus.length));
+    mark(find("overview"), "data-count", isCompact ? "many" : "one");
   }
 }

@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { arrange, el, mark, say } from "./dom.js";
-import { bytes, dateTime, duration, minutes, percent, watts } from "./format.js";
+import { bytes, dateTime, duration, minutes, percent, ratio, watts } from "./format.js";
 import { methodsOf } from "./rows.js";
 
 const OUTSIDE = "not in a container"; // no explanation needed
@@ -18,12 +18,20 @@ const FACTS = {
   Runtime: ({ fields }) => fields.runtime,
   "Container id": ({ fields }) => fields.container_id,
   Device: (row) => `GPU ${row.gpu}, ${row.fields.uuid}`,
+  "Asked for": ({ allocation }) => allocation && asked(allocation),
+  "Used of it": ({ allocation }) => allocation && usedOf(allocation),
   Started: ({ fields }) => fields.start_time && dateTime(fields.start_time),
   "SM share": (row) => row.sm !== null && percent(row.sm),
   "SM time": ({ fields }) => fields.busy_seconds && duration(fields.busy_seconds),
   "Standard deviation of the energy share": ({ fields }) => fields.energy_share_error_ratio && percent(fields.energy_share_error_ratio),
   "Unknown because": ({ fields }) => fields.unknown_because !== OUTSIDE && fields.unknown_because,
 };
+
+const listed = (texts) => texts.filter(Boolean).join(", ");
+const asked = ({ asked_ratio: gpus, asked_bytes: size, entitlement: source }) =>
+  `${listed([gpus !== null && `${ratio(gpus)} of the GPU`, size !== null && bytes(size)])} (${source})`;
+const usedOf = ({ compute_used_ratio: compute, memory_used_ratio: memory }) =>
+  listed([compute !== null && `${percent(compute)} of the compute`, memory !== null && `${percent(memory)} of the memory`]);
 
 export class Details {
   constructor(columns) {

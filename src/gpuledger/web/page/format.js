@@ -28,14 +28,12 @@ export function watts(value) {
   return value < 10000 ? `${number(value, value && value < 10 ? 1 : 0)} W` : `${number(value / 1000, 1)} kW`;
 }
 
-// Joules for small amounts, watt hours for amounts that appear on a bill.
 export function joules(value) {
   if (!known(value)) return NONE;
   const size = Math.abs(value);
   if (size < 1000) return `${number(value, 0)} J`;
-  if (size < 3.6e5) return `${number(value / 1000, digits(value / 1000))} kJ`;
-  if (size < 3.6e7) return `${number(value / 3600, digits(value / 3600))} Wh`;
-  return `${number(value / 3.6e6, digits(value / 3.6e6))} kWh`;
+  const [unit, name] = size < 1e7 ? [1e3, "kJ"] : size < 1e10 ? [1e6, "MJ"] : [1e9, "GJ"];
+  return `${number(value / unit, digits(value / unit))} ${name}`;
 }
 
 // Units for a sum and its terms: size, name and digits. Readers can add up numbers only in one unit.
@@ -44,7 +42,7 @@ const UNITS = {
   watts: (sum) => (sum < 10 ? [1, "W", 1] : sum < 10000 ? [1, "W", 0] : [1000, "kW", 2]),
   joules: (sum) => {
     if (sum < 1000) return [1, "J", 0];
-    const [size, name] = sum < 3.6e5 ? [1000, "kJ"] : sum < 3.6e6 ? [3600, "Wh"] : sum < 3.6e9 ? [3.6e6, "kWh"] : [3.6e9, "MWh"];
+    const [size, name] = sum < 1e7 ? [1000, "kJ"] : sum < 1e10 ? [1e6, "MJ"] : [1e9, "GJ"];
     return [size, name, sum / size < 10 ? 2 : 1];
   },
 };
@@ -87,6 +85,10 @@ export function percent(value) {
   return known(value) ? `${number(value * 100, 0)} %` : NONE;
 }
 
+export function ratio(value) {
+  return known(value) ? number(value, 2) : NONE;
+}
+
 export function celsius(value) {
   return known(value) ? `${number(value, 0)} °C` : NONE;
 }
@@ -101,6 +103,11 @@ export function plural(value, singular, many) {
 
 export function clock(seconds) {
   return new Date(seconds * 1000).toLocaleTimeString("en-GB");
+}
+
+// The time of day, with the date if it is not of the last 24 hours.
+export function moment(seconds, now) {
+  return now - seconds < 86400 ? clock(seconds) : dateTime(seconds);
 }
 
 export function dateTime(seconds) {

@@ -1,18 +1,19 @@
 // The page: receives snapshots and draws at most once per frame. The view is stored in the address.
 
 import { Cards } from "./cards.js";
-import { keep } from "./colours.js";
+import { choose } from "./colours.js";
 import { el, find, mark, say } from "./dom.js";
 import { NONE, bytesOf, clock, count, watts } from "./format.js";
 import { showHealth } from "./health.js";
 import { Live } from "./live.js";
 import { Past } from "./past.js";
 import { Power } from "./power.js";
+import { ownersOf } from "./rows.js";
 import { showServers } from "./servers.js";
 import { Table } from "./table.js";
 
 const DEFAULTS = { column: "memory", descending: true, filter: "", group: "", range: "" };
-const COLUMNS = new Set(["name", "gpu", "memory", "sm", "watts", "joules", "how"]);
+const COLUMNS = new Set(["name", "gpu", "memory", "sm", "watts", "joules", "asked", "how"]);
 const GROUPS = new Set(["", "namespace", "pod", "container", "user", "gpu"]);
 const RANGES = ["1", "10", "60"]; // minutes
 const NARROW = matchMedia("(max-width: 640px)");
@@ -103,7 +104,7 @@ function sums(snapshot) {
 function draw() {
   isDrawPending = false;
   const snapshot = newest;
-  keep(new Set([...[...snapshot.processes, ...snapshot.containers].map((row) => row.owner), ...power.owners]));
+  choose(ownersOf(snapshot), past.owners.rows.keys());
   say(find("node"), snapshot.recording ? "recording" : snapshot.node);
   find("recording").hidden = !snapshot.recording;
   sums(snapshot);

@@ -17,7 +17,7 @@ function layersOf(past, seconds) {
     .filter((owner) => owner.used > 0)
     .sort((a, b) => b.used - a.used || (a.name < b.name ? -1 : 1));
   const named = owners.slice(0, owners.length > NAMED ? NAMED - 1 : NAMED);
-  const layers = named.map((owner) => ({ ...owner, owner: owner.name, look: colour(owner.name) }));
+  const layers = named.map((owner) => ({ ...owner, look: colour(owner.name) }));
   const others = owners.slice(named.length);
   if (others.length) {
     const values = times.map((_, index) => sum(others.map((owner) => owner.values[index])));
@@ -32,13 +32,11 @@ export class Power {
     this.chart = new Chart("Power by owner", watts, { stacked: true, focusable: true });
     this.legend = el("ul", { class: "legend" });
     this.made = new Map();
-    this.owners = [];
     find("power").append(el("h3", { text: "Power by owner" }), this.chart.plot, this.legend);
   }
 
   update(past, seconds) {
     const layers = layersOf(past, seconds);
-    this.owners = layers.map((layer) => layer.owner).filter(Boolean);
     find("power").hidden = !layers.length;
     this.chart.draw(past.owners.times, layers, { seconds, end: past.gpus.times.at(-1) });
     arrange(this.legend, layers.map((layer) => this.item(layer)));

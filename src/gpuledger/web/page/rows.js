@@ -1,6 +1,6 @@
 // The rows of the table, computed from a snapshot. Pure: does not touch the page.
 
-import { addends, plural } from "./format.js";
+import { addends, moment, plural } from "./format.js";
 
 const MEASURED = "exclusive"; // every other method estimates
 const METHODS = {
@@ -21,6 +21,11 @@ export function methodsOf(row) {
   const { sum, parts } = addends("joules", methods.map(([, value]) => value));
   const lines = methods.map(([method], index) => `${parts[index]} ${METHODS[method] ?? method}`);
   return lines.length ? [`Energy ${sum} =`, ...lines.map((line, index) => (index ? `+ ${line}` : line))] : [];
+}
+
+// The owners of a snapshot, with those of allocations that are not used.
+export function ownersOf(snapshot) {
+  return [...snapshot.processes, ...snapshot.containers, ...snapshot.allocations].map((row) => row.owner);
 }
 
 const total = (parts) => Object.values(parts).reduce((sum, part) => sum + part, 0);
@@ -70,6 +75,45 @@ function restRow(gpu, rows, listed) {
   }];
 }
 
+// An allocation without a process, if its owner asked for a part of a GPU or no other owner uses the GPU.
+function unusedRows(snapshot, rows) {
+  const using = new Set(rows.filter((row) => !row.gone).map((row) => keyOf(row.fields)));
+  const idle = new Set(snapshot.gpus.filter((gpu) => gpu.in_use === false).map((gpu) => gpu.uuid));
+  return snapshot.allocations
+    .filter((allocation) => allocation.state === "no_process" && !using.has(keyOf(allocation))
+      && (isPart(allocation) || idle.has(allocation.gpu_uuid)))
+    .map((allocation) => ({
+      key: `allocation ${allocation.uuid} ${allocation.owner} ${allocation.container_id}`,
+      name: allocation.owner,
+      parts: ["idle, no process", allocation.idle_since && `since ${moment(allocation.idle_since, snapshot.time)}`],
+      gone: false, idle: true, memory: 0, inferred: false, sm: 0, watts: 0, joules: 0, methods: {},
+      ...identity(allocation),
+    }));
+}
+
+const keyOf = (use) => `${use.gpu_uuid} ${use.owner}`;
+const isPart = (allocation) => allocation.entitlement && allocation.entitlement !== "device";
+
+// Parts of GPUs that owners asked for, and what they use of them.
+function parts(snapshot, rows) {
+  const byKey = new Map(snapshot.allocations.filter(isPart).map((allocation) => [keyOf(allocation), allocation]));
+  for (const row of rows) {
+    row.allocation = row.gone ? undefined : byKey.get(keyOf(row.fields));
+    row.asked = askedOf([row]);
+  }
+}
+
+// GPUs asked for and used; an allocation with several rows counts once.
+function askedOf(rows) {
+  const known = [...new Set(rows.map((row) => row.allocation))].filter((allocation) => allocation && allocation.asked_ratio !== null);
+  if (!known.length) return null;
+  const isUsed = known.every((allocation) => allocation.compute_used_ratio !== null);
+  return {
+    gpus: known.reduce((sum, { asked_ratio: asked }) => sum + asked, 0),
+    used: isUsed ? known.reduce((sum, { asked_ratio: asked, compute_used_ratio: used }) => sum + asked * used, 0) : null,
+  };
+}
+
 function usage(use, metered) {
   const isKnown = metered.has(use.gpu_uuid) || Object.keys(use.joules).length;
   return { inferred: false, sm: use.sm_ratio, watts: use.watts, joules: isKnown ? total(use.joules) : null, methods: use.joules };
@@ -105,6 +149,8 @@ export function rowsOf(snapshot) {
     const unknown = { memory: container.inferred_bytes, inferred: true, sm: null, watts: null, joules: null, methods: {} };
     rows.push({ ...containerRow(container, "not listed by the driver", "inferred"), ...unknown });
   }
+  rows.push(...unusedRows(snapshot, rows));
+  parts(snapshot, rows);
   for (const row of rows) {
     row.measured = row.methods[MEASURED] ?? 0;
     row.how = how(row);
@@ -113,10 +159,10 @@ export function rowsOf(snapshot) {
 }
 
 function how(row) {
-  if (row.inferred) return "inferred";
+  if (row.inferred) return "memory inferred";
   if (!row.joules || row.others) return "";
-  if (row.measured === row.joules) return "measured";
-  return row.measured ? "partly measured" : "estimated";
+  if (row.measured === row.joules) return "energy measured";
+  return row.measured ? "energy partly measured" : "energy estimated";
 }
 
 // Rows that contain every word of the filter.
@@ -126,7 +172,7 @@ export function matching(rows, filter) {
   return rows.filter((row) => {
     const { fields } = row;
     const text = [row.owner, fields.process_name, fields.pid, fields.user, fields.image, fields.workload, fields.unit,
-      fields.job, fields.runtime, fields.container_id, `gpu${row.gpu}`, row.how].join(" ").toLowerCase();
+      fields.job, fields.runtime, fields.container_id, `gpu${row.gpu}`, row.how, row.idle && "idle"].join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
   });
 }
@@ -138,6 +184,7 @@ const VALUES = {
   sm: (row) => row.sm,
   watts: (row) => row.watts,
   joules: (row) => row.joules,
+  asked: (row) => row.asked?.gpus ?? null,
   how: (row) => row.how,
 };
 
@@ -167,6 +214,7 @@ export function sumOf(rows, key, name) {
     watts: sum((row) => row.watts),
     joules: sum((row) => row.joules),
     measured: sum((row) => row.measured) ?? 0,
+    asked: askedOf(rows),
     inferred: rows.length > 0 && rows.every((row) => row.inferred),
   };
   group.how = how(group);

@@ -3,7 +3,7 @@
 import { colour } from "./colours.js";
 import { Details } from "./details.js";
 import { arrange, el, find, isPlainClick, mark, say, tell } from "./dom.js";
-import { count, inUnitOf, percent, plural } from "./format.js";
+import { NONE, count, inUnitOf, percent, plural, ratio } from "./format.js";
 import { grouped, matching, methodsOf, rowsOf, sorted, sumOf } from "./rows.js";
 
 const COLUMNS = [
@@ -13,14 +13,15 @@ const COLUMNS = [
   { id: "sm", title: "SM", number: true, small: true, about: "Share of the SM (compute engine) time" },
   { id: "watts", title: "Power", number: true },
   { id: "joules", title: "Energy", number: true, about: "Since the start of the process or of the exporter" },
-  { id: "how", title: "How", small: true, about: "Whether the energy is measured or estimated" },
+  { id: "asked", title: "Used / asked", number: true, wide: "asked", about: "GPUs used and asked for, of owners that asked for a part of a GPU" },
+  { id: "how", title: "How known", wide: "how", about: "Whether the energy is measured or estimated; memory is measured unless it is inferred" },
 ];
 const NARROW = matchMedia("(max-width: 640px)");
-const columns = () => COLUMNS.filter((column) => !(NARROW.matches && column.small)).length;
+const columns = () => [...find("table").tHead.rows[0].cells].filter((cell) => cell.offsetWidth).length;
 const FEW = 100;
 const FEWER = 20; // on a phone, where the GPUs are below the table
 const MORE = 400;
-const BADGES = { measured: "ok", "partly measured": "", estimated: "", inferred: "guess" };
+const BADGES = { "energy measured": "ok", "energy partly measured": "", "energy estimated": "", "memory inferred": "guess" };
 
 class Row {
   constructor(table, key) {
@@ -30,7 +31,7 @@ class Row {
     this.parts = el("span", { class: "parts" });
     this.gpu = el("td", { class: "small" });
     const data = () => el("data");
-    Object.assign(this, { memory: data(), sm: data(), watts: data(), joules: data() });
+    Object.assign(this, { memory: data(), sm: data(), watts: data(), joules: data(), asked: data() });
     this.badge = el("span", { class: "badge" });
     this.node = el("tr", { onclick: (event) => key && isPlainClick(event) && table.flip(key) },
       el("th", { scope: "row" }, el("div", { class: "who" }, this.toggle, this.swatch,
@@ -40,7 +41,8 @@ class Row {
       el("td", { class: "number small" }, this.sm),
       el("td", { class: "number" }, this.watts),
       el("td", { class: "number" }, this.joules),
-      el("td", { class: "small" }, this.badge));
+      el("td", { class: "number asked" }, this.asked),
+      el("td", { class: "how" }, this.badge));
   }
 
   numbers(row, units) {
@@ -49,6 +51,7 @@ class Row {
     tell(this.sm, row.sm, percent(row.sm));
     tell(this.watts, row.watts, units.watts(row.watts));
     tell(this.joules, row.joules, units.joules(row.joules));
+    tell(this.asked, row.asked?.gpus, row.asked ? `${ratio(row.asked.used)} / ${ratio(row.asked.gpus)}` : NONE);
     say(this.badge, row.how);
     mark(this.badge, "class", `badge ${BADGES[row.how] ?? "none"}`);
     mark(this.badge, "title", row.methods ? methodsOf(row).join("\n") : null);
@@ -59,7 +62,7 @@ class Row {
     say(this.name, row.name);
     say(this.parts, row.parts.filter(Boolean).join(" · "));
     say(this.gpu, `${row.gpu}${row.mig ? " MIG" : ""}`);
-    mark(this.node, "class", row.gone ? "gone" : null);
+    mark(this.node, "class", row.gone ? "gone" : row.idle ? "idle" : null);
     mark(this.swatch, "class", `swatch ${row.inferred ? "inferred " : ""}${row.others ? "others" : colour(row.owner)}`);
     this.opened(open, `details of ${row.name}`);
   }
@@ -89,17 +92,18 @@ export class Table {
     this.open = new Set();
     this.shut = new Set();
     this.most = NARROW.matches ? FEWER : FEW;
-    const [head, body, foot] = find("table").children;
+    const [head, body] = find("table").children;
     this.body = body;
     this.heads = COLUMNS.map((column) => {
-      const { title, about, number, small } = column;
+      const { title, about, number, small, wide } = column;
       const button = el("button", { type: "button", text: title, title: about ?? null, onclick: () => this.sort(column) });
-      return el("th", { scope: "col", class: [number && "number", small && "small"].filter(Boolean).join(" ") }, button);
+      return el("th", { scope: "col", class: [number && "number", small && "small", wide].filter(Boolean).join(" ") }, button);
     });
-    head.append(el("tr", {}, ...this.heads));
     this.total = new Row(this, "");
     this.total.toggle.hidden = true;
-    foot.append(this.total.node);
+    mark(this.total.node, "class", "total");
+    head.append(el("tr", {}, ...this.heads), this.total.node);
+    find("all").addEventListener("click", () => this.set({ filter: "" }));
     find("filter").addEventListener("input", (event) => this.set({ filter: event.target.value }));
     find("group").addEventListener("change", (event) => this.set({ group: event.target.value }));
     find("more").addEventListener("click", () => {
@@ -150,6 +154,7 @@ export class Table {
     for (const key of this.made.keys()) if (!keys.has(key)) this.made.delete(key);
     for (const key of this.details.keys()) if (!keys.has(key) || !this.open.has(key)) this.details.delete(key);
     arrange(this.body, nodes);
+    find("table").classList.toggle("with-asked", this.rows.some((row) => row.asked));
     this.foot(rows, sum, lines.length);
   }
 
@@ -178,6 +183,9 @@ export class Table {
     say(this.total.name, this.view.filter ? "Sum of the shown rows" : "Sum");
     const all = plural(this.rows.length, "row", "rows");
     say(find("count"), rows.length === this.rows.length ? all : `${count(rows.length)} of ${all}`);
+    find("empty").hidden = rows.length > 0;
+    find("all").hidden = !this.view.filter;
+    say(find("empty").firstElementChild, this.view.filter ? `No row contains “${this.view.filter}”.` : "No process uses a GPU.");
     find("sm-note").hidden = !(sum.sm > 1);
     const more = find("more");
     more.hidden = lines <= this.most;

@@ -8,6 +8,8 @@ from typing import Any
 
 from gpuledger import __version__
 from gpuledger.model import (
+    ADVICE_AFTER_S,
+    IDLE_REASONS,
     Account,
     AllocationUse,
     ContainerUse,
@@ -56,7 +58,7 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
         process_count=_process_count(tick),
         processes=tuple(_process(use, power) for use in tick.processes),
         containers=tuple(_container(use, power) for use in tick.containers),
-        allocations=tuple(_allocation(use) for use in tick.allocations if use.state),
+        allocations=tuple(_allocation(use, tick.time_ns) for use in tick.allocations if use.state),
         servers=tuple(_server(server) for server in tick.servers or ()),
         dropped_processes=tick.dropped_processes,
         providers=tuple(_provider(health) for health in tick.owners.providers),
@@ -228,8 +230,10 @@ def _container(use: ContainerUse, power: _Power) -> ContainerRow:
     )
 
 
-def _allocation(use: AllocationUse) -> AllocationRow:
+def _allocation(use: AllocationUse, time_ns: int) -> AllocationRow:
     owner, asked = use.owner, use.entitlement
+    idle_ns = time_ns - use.idle_since_ns if use.idle_since_ns is not None and use.state in IDLE_REASONS else 0
+    command = free_command(owner.namespace, owner.pod, owner.container, owner.job)
     return AllocationRow(
         gpu=max(0, use.device.index),
         **_same(use.device, "uuid", "gpu_uuid"),
@@ -251,7 +255,7 @@ def _allocation(use: AllocationUse) -> AllocationRow:
         asked_ratio=asked.compute_ratio if asked else None,
         asked_bytes=asked.memory_bytes if asked else None,
         **_same(use, "compute_used_ratio", "memory_used_ratio"),
-        free_command=free_command(owner.namespace, owner.pod, owner.container, owner.job),
+        free_command=command if idle_ns >= ADVICE_AFTER_S * 1e9 else "",
     )
 
 

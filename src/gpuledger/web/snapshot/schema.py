@@ -186,7 +186,7 @@ class AllocationRow:
     asked_bytes: Annotated[int | None, "Memory it asked for."] = None
     compute_used_ratio: Annotated[float | None, "Utilization over the compute it asked for."] = None
     memory_used_ratio: Annotated[float | None, "Memory in use over the memory it asked for."] = None
-    free_command: Annotated[str, "Command that would free the device; nothing executes it."] = ""
+    free_command: Annotated[str, "Command that would free it; empty until it is idle for an hour."] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
