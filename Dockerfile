@@ -48,8 +48,10 @@ LABEL org.opencontainers.image.title="gpuledger" \
 # User nobody. The sockets of the kubelet and of containerd need root: see docs/permissions.md.
 USER 65534:65534
 EXPOSE 9400
-# If the command or the environment sets another port, TLS or a login, pass --health-cmd or --no-healthcheck.
-HEALTHCHECK --interval=30s --timeout=5s --start-period=10s --retries=3 \
-  CMD ["python3", "-c", "from urllib.request import urlopen; urlopen('http://localhost:9400/healthz', timeout=4)"]
+# If the command sets another port, TLS or a login, pass --health-cmd or --no-healthcheck.
+HEALTHCHECK --interval=30s --timeout=5s --start-period=10s --retries=3 CMD ["python3", "-c", "\
+from os import environ as e; from urllib.request import urlopen; \
+port = (e.get('GPULEDGER_WEB_LISTEN_ADDRESS') or e.get('EXPORTER_PORT') or '9400').split(':')[-1]; \
+urlopen(f'http://localhost:{port}/healthz', timeout=4)"]
 ENTRYPOINT ["gpuledger"]
 CMD ["serve"]

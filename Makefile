@@ -17,8 +17,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Prometheus and promtool spend a third of their time on garbage.
 export GOGC := 400
 
-.PHONY: demo serve test compiled quick e2e mock conformance lint bench docs dashboards screenshots manifests dist packages image-test \
-	audit clean python zig
+.PHONY: demo serve test compiled quick e2e mock conformance lint bench docs docs-serve dashboards screenshots manifests dist packages \
+	image-test audit clean python zig
 
 demo: python  ## replay a node with four GPUs on port 9400; installs nothing
 	PYTHONPATH=src $(PYTHON) -m gpuledger demo
@@ -64,6 +64,9 @@ docs: $(READY) dashboards  ## generated pages, and the documentation in site/; f
 	$(BIN)/python -m tools.completion
 	$(BIN)/python tools/chart.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+docs-serve: $(READY)  ## the documentation on http://localhost:8000, with search
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr localhost:8000
 
 screenshots: $(READY)  ## take the pictures of README and of the documentation anew; needs Chromium
 	$(BIN)/python -m tools.screenshot

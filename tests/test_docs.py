@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -43,10 +44,11 @@ def test_generated_pages_are_fresh(name: str) -> None:
 
 
 def test_every_attack_has_an_outcome() -> None:
-    """The docstrings of tests/hostile are rows of docs/security.md: `attack: outcome.`."""
-    page = docs.security((ROOT / "docs" / "security.md").read_text())
+    """The docstrings of tests/hostile are rows of its README: `attack: outcome.`."""
+    page = docs.attacks()
 
     assert "|  |" not in page
+    assert page == docs.ATTACKS.read_text(), "run `make docs`"
 
 
 def test_every_kind_of_exporter_is_in_the_table_of_rights() -> None:
@@ -62,13 +64,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_site_builds(tmp_path: Path) -> None:
-    """Mkdocs finds every page in the navigation, and every link and anchor leads somewhere."""
+    """Mkdocs finds every page in the navigation, and every link leads to an anchor or a file, also without a server."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert 'id="gpu_process_energy_joules_total"' in (tmp_path / "metrics" / "index.html").read_text()
+    assert 'id="gpu_process_energy_joules_total"' in (tmp_path / "metrics.html").read_text()
+    for page in tmp_path.glob("**/*.html"):
+        links = re.findall(r'href="?([^"#:?\s>]+)[#"?\s>]', page.read_text())
+        missing = {link for link in links if not link.startswith("/") and not (page.parent / link).is_file()}
+        assert missing == set(), page.name
 
 
 def test_readme_commands_exist() -> None:
@@ -91,6 +97,26 @@ def test_every_row_about_owners_is_held_by_a_test() -> None:
     assert len(named) > 10
     for name in named:
         assert (ROOT / "tests" / name).exists(), name
+
+
+def _docker_lines(name: str) -> list[list[str]]:
+    """The `docker run` commands of a page, without its port, its settings and the words after the image."""
+    text = (ROOT / name).read_text().replace("\\\n", "")
+    lines = [shlex.split(line) for line in re.findall(r"^docker run .*$", text, re.MULTILINE)]
+    return [line[: line.index("gpuledger", line.index("gpuledger") + 1) + 1] for line in lines]
+
+
+def test_there_is_one_docker_command() -> None:
+    """README, docs/docker.md and docs/migrating.md start the same container, but for a port, a file and arguments."""
+    ((readme,), (docker,)) = _docker_lines("README.md"), _docker_lines("docs/docker.md")
+    adapted = _docker_lines("docs/migrating.md")
+
+    assert docker == readme
+    assert adapted
+    for line in adapted:
+        assert {word for word in readme if ":9400" not in word} <= set(line)
+        others = set(line) - set(readme)
+        assert all(re.match(r"\d+:\d+$|EXPORTER_PORT=|\$PWD/", word) for word in others), others
 
 
 WRITERS = ("attribute", "attribute_single", "Shares", "_mixed")
@@ -155,7 +181,7 @@ def test_the_way_from_other_exporters_leads_somewhere() -> None:
     named = {flag for code in ours for flag in re.findall(r"--([\w.-]+)", code)}
     paths = {code for code in ours if re.fullmatch(r"/[\w/-]+", code)}
     assert metrics - families - {"my_gpu_process"} == set()
-    assert named - flags == set()
+    assert named - flags - {"privileged", "user", "pid"} == set()  # of Docker
     assert paths - set(pages) == set()
     assert min(len(metrics) - 30, len(named) - 20, len(paths) - 4) > 0
 

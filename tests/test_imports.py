@@ -28,7 +28,7 @@ def _room(guide: int, imports: str = "") -> Room:
 
 ROOMS = {
     "errors.py": _room(110, "model"),
-    "model": _room(1200),
+    "model": _room(1250),
     "runtime": _room(450, "model"),
     "net": _room(850, "errors.py model runtime"),
     "config": _room(750, "errors.py net"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 from textwrap import wrap
 
@@ -40,22 +41,16 @@ DOCS = ROOT / "docs"
 BEGIN, END = "<!-- settings: written by `make docs` -->", "<!-- end of settings -->"
 DIALECTS_BEGIN, DIALECTS_END = "<!-- dialects: written by `make docs` -->", "<!-- end of dialects -->"
 NAMES_BEGIN, NAMES_END = "<!-- names: written by `make docs` -->", "<!-- end of names -->"
-FLEET_METRICS_BEGIN, FLEET_METRICS_END = (
-    "<!-- fleet metrics: written by `make docs` -->",
-    "<!-- end of fleet metrics -->",
-)
-FLEET_BEGIN, FLEET_END = "<!-- fleet settings: written by `make docs` -->", "<!-- end of fleet settings -->"
-REPORT_BEGIN, REPORT_END = "<!-- report settings: written by `make docs` -->", "<!-- end of report settings -->"
 IDLE_BEGIN, IDLE_END = "<!-- idle settings: written by `make docs` -->", "<!-- end of idle settings -->"
-JOB_BEGIN, JOB_END = "<!-- job settings: written by `make docs` -->", "<!-- end of job settings -->"
 JOB_SAMPLE_BEGIN, JOB_SAMPLE_END = "<!-- job example: written by `make docs` -->", "<!-- end of job example -->"
 IDLE_SAMPLE_BEGIN, IDLE_SAMPLE_END = "<!-- idle example: written by `make docs` -->", "<!-- end of idle example -->"
 TOP_BEGIN, TOP_END = "<!-- top settings: written by `make docs` -->", "<!-- end of top settings -->"
 KEYS_BEGIN, KEYS_END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
 COLUMNS_BEGIN, COLUMNS_END = "<!-- columns: written by `make docs` -->", "<!-- end of columns -->"
-ATTACKS_BEGIN, ATTACKS_END = "<!-- attacks: written by `make docs` -->", "<!-- end of attacks -->"
+TOOLS_BEGIN, TOOLS_END = "<!-- settings of tools: written by `make docs` -->", "<!-- end of settings of tools -->"
 CONVENTIONS_BEGIN, CONVENTIONS_END = "<!-- conventions: written by `make docs` -->", "<!-- end of conventions -->"
 SCREEN_BEGIN, SCREEN_END = "<!-- screen: written by `make docs` -->", "<!-- end of screen -->"
+TOOLS = (FleetSettings, ReportSettings, JobSettings, IdleSettings)
 KINDS = {
     kinds.EXPORTER: ("Exporter", "One series per exporter, except for metrics with additional labels."),
     kinds.GPU: ("GPUs", "One series per GPU."),
@@ -109,12 +104,28 @@ def metrics() -> str:
                 more = ", ".join(f"`{label}`" for label in family.labels)
                 name = f'<a id="{family.name}"></a>`{family.name}`'
                 parts.append(f"| {name} | {family.type.value} | {more} | {family.help}{only} | {family.origin} |")
-    return "\n".join(parts) + "\n"
+    about = "Of the service [`gpuledger fleet`](fleet.md), not of the exporter."
+    return "\n".join([*parts, "", "## Fleet", "", about, "", *_fleet_metrics()]) + "\n"
 
 
 def configuration(page: str) -> str:
-    """The page with the current table of settings."""
-    return _between(page, BEGIN, _settings(Config), END)
+    """The page with the current tables of settings, of the exporter and of the tools."""
+    rows = [*_shared_settings()]
+    for name, kind in (("fleet", FleetSettings), ("report", ReportSettings), ("job", JobSettings)):
+        rows += ["", f"### {name}", "", *_own_settings(kind)]
+    return _between(_between(page, BEGIN, _settings(Config), END), TOOLS_BEGIN, rows, TOOLS_END)
+
+
+def _shared_settings() -> list[str]:
+    """The table of the settings that each tool has, with the same default."""
+    first, *others = (_settings(kind) for kind in TOOLS)
+    return [row for row in first if all(row in rows for rows in others)]
+
+
+def _own_settings(kind: type) -> list[str]:
+    """The table of a tool, without the settings that all tools or the exporter have."""
+    known = {*_shared_settings()[2:], *(row for row in _settings(Config) if row.startswith(("| `--web.", "| `--log.")))}
+    return [row for row in _settings(kind) if row not in known]
 
 
 def dialects(page: str) -> str:
@@ -126,19 +137,20 @@ def dialects(page: str) -> str:
     page = _between(page, DIALECTS_BEGIN, rows, DIALECTS_END)
     older = {theirs: name for name, theirs in dcgm1.NAMES.items()}
     usual = dcgm.families(Choices(names=OLD))
-    rows = ["| name | in 4.9, if another | type | description | derived from | in dcgm1 |", "|---|---|---|---|---|---|"]
+    rows = ["| name | in 4.9, if another | type | unit | derived from | in dcgm1 |", "|---|---|---|---|---|---|"]
     for family in (*usual, *dcgm.optional_families(dcgm.kinds_of(Choices(), ()))):
         mark = "" if family in usual else " (only if selected)"
         was = f"`{older[family.name]}`" if family.name in older else ""
         new = BY_OLD.get(family.name)
         now = "" if new is None else f"`{new.new}`{f', {new.unit.new}' if new.unit.new else ''}"
-        cells = (f"`{family.name}`{mark}", now, family.type.value, family.help, f"`{family.origin}`", was)
+        unit = UNIT.search(family.help)
+        cells = (f"`{family.name}`{mark}", now, family.type.value, unit[1] if unit else "", f"`{family.origin}`", was)
         rows.append(f"| {' | '.join(cells)} |")
     return _between(page, NAMES_BEGIN, rows, NAMES_END)
 
 
-def fleet(page: str) -> str:
-    """The page with the current tables of metrics and settings."""
+def _fleet_metrics() -> list[str]:
+    """The table of the metrics of `gpuledger fleet`."""
     rows = ["| metric | type | labels | description |", "|---|---|---|---|"]
     for family in fleet_families(()):
         labels = [
@@ -146,13 +158,7 @@ def fleet(page: str) -> str:
             *(["labels of `by`"] if family.of.labels else []),
         ]
         rows.append(f"| `{family.name}` | {family.type.value} | {', '.join(labels)} | {family.help} |")
-    page = _between(page, FLEET_METRICS_BEGIN, rows, FLEET_METRICS_END)
-    return _between(page, FLEET_BEGIN, _settings(FleetSettings), FLEET_END)
-
-
-def report(page: str) -> str:
-    """The page with the current table of settings."""
-    return _between(page, REPORT_BEGIN, _settings(ReportSettings), REPORT_END)
+    return rows
 
 
 SAMPLE_IDLE = (
@@ -179,7 +185,7 @@ def _sample_idle() -> str:
 def idle(page: str) -> str:
     """The page with an example and the current table of settings."""
     page = _between(page, IDLE_SAMPLE_BEGIN, ["```", *_sample_idle().splitlines(), "```"], IDLE_SAMPLE_END)
-    return _between(page, IDLE_BEGIN, _settings(IdleSettings), IDLE_END)
+    return _between(page, IDLE_BEGIN, _own_settings(IdleSettings), IDLE_END)
 
 
 def _sample_job() -> list[str]:
@@ -197,9 +203,8 @@ def _sample_job() -> list[str]:
 
 
 def slurm(page: str) -> str:
-    """The page with an example of a job and the settings of `gpuledger job`."""
-    page = _between(page, JOB_SAMPLE_BEGIN, _sample_job(), JOB_SAMPLE_END)
-    return _between(page, JOB_BEGIN, _settings(JobSettings), JOB_END)
+    """The page with an example of a job."""
+    return _between(page, JOB_SAMPLE_BEGIN, _sample_job(), JOB_SAMPLE_END)
 
 
 def top(page: str) -> str:
@@ -218,15 +223,21 @@ def top(page: str) -> str:
     return _between(page, TOP_BEGIN, _settings(ExporterSettings), TOP_END)
 
 
-def security(page: str) -> str:
+def attacks() -> str:
     """One row per test in tests/hostile, whose docstring is `attack: outcome.`."""
-    rows = ["", "| attack | outcome | test |", "|---|---|---|"]
-    for path in sorted((ROOT / "tests" / "hostile").glob("test_*.py")):
+    rows = [
+        "# Attacks",
+        "",
+        "Generated by `make docs` from the tests in this folder; docs/security.md explains them.",
+        "",
+    ]
+    rows += ["| attack | outcome | test |", "|---|---|---|"]
+    for path in sorted(ATTACKS.parent.glob("test_*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 attack, _, outcome = (ast.get_docstring(node) or "").replace("\n", " ").partition(": ")
                 rows.append(f"| {attack} | {outcome.removesuffix('.')} | `{path.stem}.{node.name}` |")
-    return _between(page, ATTACKS_BEGIN, [*rows, ""], ATTACKS_END)
+    return "\n".join(rows) + "\n"
 
 
 def _demo(ticks: int) -> Snapshot:
@@ -260,7 +271,9 @@ def otlp(page: str) -> str:
     return _between(page, CONVENTIONS_BEGIN, rows, CONVENTIONS_END)
 
 
-SAMPLE = Path(__file__).parents[1] / "deploy" / "gpuledger.yml"
+UNIT = re.compile(r" in (MHz|W|mJ|ns|MiB|percent|degrees Celsius|units of 1000 KiB per second|bytes per second)\b")
+SAMPLE = ROOT / "deploy" / "gpuledger.yml"
+ATTACKS = ROOT / "tests" / "hostile" / "README.md"
 
 
 def sample() -> str:
@@ -286,12 +299,9 @@ PAGES = {
     "metrics.md": lambda _: metrics(),
     "configuration.md": configuration,
     "dialects.md": dialects,
-    "fleet.md": fleet,
     "otlp.md": otlp,
     "idle.md": idle,
     "slurm.md": slurm,
-    "report.md": report,
-    "security.md": security,
     "top.md": top,
 }
 
@@ -301,5 +311,6 @@ if __name__ == "__main__":
         path = DOCS / name
         path.write_text(make(path.read_text(encoding="utf-8")), encoding="utf-8")
         print(f"wrote docs/{name}")
-    SAMPLE.write_text(sample(), encoding="utf-8")
-    print("wrote deploy/gpuledger.yml")
+    for path, text in ((SAMPLE, sample()), (ATTACKS, attacks())):
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")

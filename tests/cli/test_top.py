@@ -199,7 +199,9 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
         [sys.executable, "-c", code, *COMMAND, "top", "--demo"], env=env, capture_output=True, text=True, check=False
     )
     assert live.returncode == 2
-    assert "the live view needs textual; `pip install '.[top]'` in a checkout, or use top --once" in live.stdout
+    assert (
+        "the live view needs textual; `pip install '.[top]'` in a checkout; in the image use top --once" in live.stdout
+    )
     assert gpuledger("top", "--once", "--demo", FAST, env=env).returncode == 0
 
 

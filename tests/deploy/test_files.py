@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from gpuledger.cli import main
 from gpuledger.config.exporter import CONFIG_FILE, OPTIONS
 from gpuledger.config.settings import options_of
 from gpuledger.tools.fleet.settings import FleetSettings
+from tests.cli.running import serving, surroundings
 from tools import chart, docs, manifests
 
 ROOT = Path(__file__).parents[2]
@@ -255,3 +258,19 @@ def test_chart_values_in_the_docs_are_accepted() -> None:
                 checked.append(page.stem)
 
     assert "tokens" in checked
+
+
+@pytest.mark.parametrize("address", ["EXPORTER_PORT={}", "GPULEDGER_WEB_LISTEN_ADDRESS=127.0.0.1:{}"])
+def test_the_health_check_of_the_image_follows_the_port(address: str) -> None:
+    """It requests /healthz on the port of the environment, and fails on any other."""
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
+    command = json.loads(text.partition("HEALTHCHECK")[2].partition("CMD ")[2].partition("\n")[0])
+
+    def code(port: int) -> int:
+        name, _, value = address.format(port).partition("=")
+        return subprocess.run([sys.executable, *command[1:]], env={name: value}, check=False).returncode
+
+    with serving("demo", env=surroundings()) as exporter:
+        port = int(exporter.url.rpartition(":")[2])
+        assert code(port) == 0
+    assert code(port) != 0

@@ -114,7 +114,7 @@ def test_a_duplicate_field_is_rejected(cluster: Cluster) -> None:
 
 
 def test_permissions(cluster: Cluster) -> None:
-    """The exporter's account may list and watch pods, and nothing else."""
+    """The exporter's account may list and watch pods and get their claims, and nothing else."""
     kinds = ("ClusterRole", "ClusterRoleBinding", "ServiceAccount")
     made = [item for item in parsed(rendered(CHART / "values.yaml")) if item["kind"] in kinds]
     assert sorted(item["kind"] for item in made) == list(kinds)
@@ -131,4 +131,7 @@ def test_permissions(cluster: Cluster) -> None:
     rules = [
         rule for rule in review_result["status"]["resourceRules"] if not rule["resources"][0].startswith("selfsubject")
     ]
-    assert rules == [{"verbs": ["list", "watch"], "apiGroups": [""], "resources": ["pods"]}]
+    assert rules == [
+        {"verbs": ["list", "watch"], "apiGroups": [""], "resources": ["pods"]},
+        {"verbs": ["get"], "apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"]},
+    ]

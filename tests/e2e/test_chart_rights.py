@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.real.prometheus import readers_of_dcgm_exporter
 from tools import manifests
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +58,7 @@ def test_plain_manifests_are_current(name: str) -> None:
 
 
 def test_default_permissions() -> None:
-    """No capabilities, only the journal is writable, and RBAC only allows reading pods."""
+    """No capabilities, only the journal is writable, and RBAC only allows reading pods and their claims."""
     objects = render()
     pod, container = exporter(objects)
 
@@ -76,7 +77,8 @@ def test_default_permissions() -> None:
         "/run/gpuledger",
     }
     assert only(objects, "ClusterRole")["rules"] == [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
     ]
 
 
@@ -192,17 +194,44 @@ def test_privileged_only_for_libraries_of_the_host() -> None:
 
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: str(path.name))
 def test_monitors_keep_the_pod_labels(path: Path) -> None:
-    """Every monitor honours labels, drops those of the exporter, and selects existing objects."""
+    """Every endpoint honours labels, drops those of the exporter, and selects existing objects."""
     objects = render("-f", str(path))
     for monitor in [item for item in objects if item["kind"] in ("ServiceMonitor", "PodMonitor")]:
         spec = monitor["spec"]
-        (endpoint,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
+        endpoints = spec.get("endpoints") or spec["podMetricsEndpoints"]
         wanted = spec["selector"]["matchLabels"].items()
         kind = "Service" if monitor["kind"] == "ServiceMonitor" else "DaemonSet"
 
-        assert endpoint["honorLabels"] is True
-        assert {"action": "labeldrop", "regex": "namespace|pod|container"} in endpoint["relabelings"]
+        assert [endpoint["honorLabels"] for endpoint in endpoints] == [True] * len(endpoints)
+        for endpoint in endpoints:
+            assert {"action": "labeldrop", "regex": "namespace|pod|container"} in endpoint["relabelings"]
         assert [item for item in objects if item["kind"] == kind and wanted <= item["metadata"]["labels"].items()]
+
+
+@pytest.mark.parametrize("kind", ["serviceMonitor", "podMonitor"])
+def test_readers_of_dcgm_exporter(kind: str) -> None:
+    """One value adds an endpoint with the job and the copied labels of docs/kubernetes.md, whose queries are tested."""
+    flags = ("serviceMonitor.dcgmJob=dcgm-exporter", "serviceMonitor.honorLabels=false", f"{kind}.enabled=true")
+    (monitor,) = (item for item in render(*(f"--set={flag}" for flag in flags)) if item["kind"].endswith("Monitor"))
+    native, dcgm = monitor["spec"].get("endpoints") or monitor["spec"]["podMetricsEndpoints"]
+    job = readers_of_dcgm_exporter()
+
+    assert (native["path"], "metricRelabelings" in native) == ("/metrics", False)
+    assert (dcgm["path"], dcgm["honorLabels"]) == (job["metrics_path"], job["honor_labels"])
+    assert {"targetLabel": "job", "replacement": job["job_name"]} in dcgm["relabelings"]
+    assert dcgm["metricRelabelings"] == job["metric_relabel_configs"]
+
+
+def test_without_a_token() -> None:
+    """Without the API server there is no role, token or egress; the kubelet still names pods."""
+    objects = render("-f", str(CHART / "ci/no-token-values.yaml"))
+    pod, container = exporter(objects)
+
+    assert {item["kind"] for item in objects}.isdisjoint({"ClusterRole", "ClusterRoleBinding"})
+    assert pod["automountServiceAccountToken"] is False
+    assert [volume["name"] for volume in pod["volumes"]] == ["pod-resources", "journal"]
+    assert not any(word.startswith("--kubernetes.api") for word in container["args"])
+    assert only(objects, "NetworkPolicy")["spec"]["egress"] == []
 
 
 def test_rules_and_dashboards_are_unchanged() -> None:

@@ -42,17 +42,17 @@ def test_the_demo_works_without_permissions(clean_debian: Engine, image: str) ->
 
 
 def test_the_health_check(clean_debian: Engine, image: str) -> None:
-    """And unhealthy if no server listens on the default port."""
+    """It follows the port of the environment, and is unhealthy if no server listens there."""
     names = [
         docker(clean_debian, "run", "--detach", "--network", "none", "--health-interval=1s", "--health-retries=1",
-               "--health-start-period=0s", *LOCKED, image, "demo", f"--listen-address={address}")
-        for address in (":9400", ":9")
+               "--health-start-period=0s", f"--env=EXPORTER_PORT={port}", *LOCKED, image, "demo", *flags)
+        for port, flags in (("", ()), ("9500", ()), ("", ("--listen-address=:9",)))
     ]  # fmt: skip
 
     def state(name: str) -> str:
         return docker(clean_debian, "inspect", "--format", "{{.State.Health.Status}}", name)
 
-    wait_until(lambda: [state(name) for name in names] == ["healthy", "unhealthy"], 90)
+    wait_until(lambda: [state(name) for name in names] == ["healthy", "healthy", "unhealthy"], 90)
     docker(clean_debian, "rm", "--force", *names)
 
 

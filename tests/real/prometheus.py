@@ -14,6 +14,9 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+import yaml
+
+from tests.checkout import ROOT
 from tests.real.daemons import start, stop
 from tests.waiting import free_port, wait_until
 
@@ -78,6 +81,15 @@ class Prometheus:
                 raise AssertionError(f"{parameters}: {error.read().decode()}") from error
             raise
         return json.loads(body) if parameters else None
+
+
+def readers_of_dcgm_exporter() -> dict[str, Any]:
+    """The scrape job of docs/kubernetes.md for readers of dcgm-exporter."""
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    blocks = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    jobs: list[dict[str, Any]] = [job for block in blocks for job in block.get("scrape_configs", ())]
+    (found,) = (job for job in jobs if "metrics_path" in job)
+    return found
 
 
 @contextmanager

@@ -49,8 +49,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 GresTypes=gpu
 PrologFlags=Alloc
-Prolog={folder}/prolog.sh
-Epilog={folder}/epilog.sh
+Prolog={folder}/prolog.d/*
+Epilog={folder}/epilog.d/*
 KillWait=1
 ReturnToService=2
 SlurmdParameters=config_overrides
@@ -165,8 +165,12 @@ def cluster(gpus: int, accounts: Sequence[str]) -> Iterator[Cluster]:
     (folder / "step.sh").write_text(f"#!/bin/sh\n{step.replace('$0', '$1')}\n")
     (folder / "job.sh").write_text(f"#!/bin/sh\nsrun --overlap {folder}/step.sh 0 &\nexec {folder}/step.sh batch\n")
     for name in ("prolog", "epilog"):
-        (folder / f"{name}.sh").write_text(SCRIPT.format(folder=folder, script=SCRIPTS / f"{name}.sh"))
-    for path in folder.glob("*.sh"):
+        directory = folder / f"{name}.d"
+        directory.mkdir()
+        (directory / "50-gpuledger.sh").write_text(SCRIPT.format(folder=folder, script=SCRIPTS / f"{name}.sh"))
+        (folder / f"site-{name}.sh").write_text(f'#!/bin/sh\necho "$SLURM_JOB_ID" >>{folder}/site-{name}\n')
+        (directory / "10-site.sh").symlink_to(folder / f"site-{name}.sh")
+    for path in (*folder.glob("*.sh"), *folder.glob("*.d/50-*.sh")):
         path.chmod(0o755)
     slurm = Cluster(folder, node, accounting_port)
     with ExitStack() as stack:

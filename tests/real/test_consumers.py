@@ -10,13 +10,16 @@ import pytest
 from gpuledger.tools.translate.promql import renamed_labels, translate, translations
 from tests.fakedriver import Gpu, Mig, Value
 from tests.real.nodes import GIB, EmptyNode, host, uuid
-from tests.real.prometheus import Found, Prometheus, prometheus
+from tests.real.prometheus import Found, Prometheus, prometheus, readers_of_dcgm_exporter
 
 pytestmark = pytest.mark.needs("prometheus")
 
 WHOLE, SHARED, CUT = 0, 1, 2
 OPERATOR = {"pod": "gpuledger-x7k2p", "namespace": "gpu-operator"}
 """Labels of the target; without honor_labels, those of the series become exported_pod and so on."""
+EXPORTED = pytest.mark.parametrize("job", ["operator", "chart"])
+HONOURED = pytest.mark.parametrize("job", ["dcgm", "chart"])
+"""Jobs for readers of exported_pod, and of pod; `chart` is that of docs/kubernetes.md and of the chart's dcgmJob."""
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +47,12 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         exporter = stack.enter_context(node.exporter())
         exporter.metrics('DCGM_FI_PROF_GR_ENGINE_ACTIVE.*pod="small"', "/dcgm/metrics")
         target = host(exporter), "/dcgm/metrics"
-        labels, extras = {"operator": OPERATOR}, {"operator": {"honor_labels": False}}
-        server = prometheus({"dcgm": target, "operator": target}, "500ms", labels=labels, extras=extras)
+        documented = readers_of_dcgm_exporter()
+        chart = {key: documented[key] for key in ("honor_labels", "metric_relabel_configs")}
+        chart["relabel_configs"] = [{"action": "labeldrop", "regex": "namespace|pod|container"}]
+        extras = {"operator": {"honor_labels": False}, "chart": chart}
+        labels = dict.fromkeys(extras, OPERATOR)
+        server = prometheus(dict.fromkeys(("dcgm", "operator", "chart"), target), "500ms", labels=labels, extras=extras)
         scraping = stack.enter_context(server)
         yield scraping.wait_until_scraped(16)
 
@@ -62,20 +69,22 @@ ACTIVE = {"train": 0.4, "big": 0.6, "small": 0.3, "waiting": 0.0, "cut-1": 0.2, 
 
 
 @pytest.mark.parametrize("function", ["avg", "max"])
-def test_opencost_usage(scraped: Prometheus, function: str) -> None:
+@HONOURED
+def test_opencost_usage(scraped: Prometheus, job: str, function: str) -> None:
     """OpenCost and Kubecost: average and peak of each container."""
     query = (
-        f'{function}({function}_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{{job="dcgm",container!=""}}[5s])) '
+        f'{function}({function}_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{{job="{job}",container!=""}}[5s])) '
         "by (container, pod, namespace, uid)"
     )
 
     assert by("pod", scraped.query(query)) == pytest.approx(ACTIVE, abs=0.1)
 
 
-def test_opencost_devices(scraped: Prometheus) -> None:
+@HONOURED
+def test_opencost_devices(scraped: Prometheus, job: str) -> None:
     """OpenCost finds the GPU model and device of each container; MIG instances have no decoder of their own."""
     query = (
-        'avg(avg_over_time(DCGM_FI_DEV_DEC_UTIL{job="dcgm",container!=""}[5s])) '
+        f'avg(avg_over_time(DCGM_FI_DEV_DEC_UTIL{{job="{job}",container!=""}}[5s])) '
         "by (container, pod, namespace, device, modelName, UUID)"
     )
     found = scraped.query(query)
@@ -84,25 +93,27 @@ def test_opencost_devices(scraped: Prometheus) -> None:
     assert all(labels["modelName"] and labels["UUID"] and labels["device"] for labels, _ in found)
 
 
-def test_gpu_pruner(scraped: Prometheus) -> None:
+@EXPORTED
+def test_gpu_pruner(scraped: Prometheus, job: str) -> None:
     """Pods that did nothing: only the one that holds a slice and has no process."""
     query = (
         "sum by (Hostname, exported_pod, exported_namespace, modelName) ("
-        'max_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{job="operator",exported_pod!=""}[5s])) == 0'
+        f'max_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{{job="{job}",exported_pod!=""}}[5s])) == 0'
     )
     found = scraped.query(query)
 
     assert [(labels["exported_pod"], labels["Hostname"]) for labels, _ in found] == [("waiting", "node1")]
 
 
-def test_openshift_console(scraped: Prometheus) -> None:
+@EXPORTED
+def test_openshift_console(scraped: Prometheus, job: str) -> None:
     """GPUs and instances in use and in all, power of the cluster, and activity by pod."""
-    every = 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{job="operator"}'
-    of_pods = 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{job="operator",exported_pod=~".+"}'
+    every = f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{job="{job}"}}'
+    of_pods = f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{job="{job}",exported_pod=~".+"}}'
     in_use, in_all = (
         scraped.query(f"count(count by (UUID, GPU_I_ID) ({series})) or vector(0)") for series in (of_pods, every)
     )
-    power = scraped.query('sum(max by (UUID) (DCGM_FI_DEV_POWER_USAGE{job="operator"}))')
+    power = scraped.query(f'sum(max by (UUID) (DCGM_FI_DEV_POWER_USAGE{{job="{job}"}}))')
     pods = scraped.query(f"sum ({of_pods}) by (exported_namespace, exported_pod, UUID)")
 
     assert [value for found in (in_use, in_all) for _, value in found] == [4, 4]

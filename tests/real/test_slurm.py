@@ -119,6 +119,15 @@ if IS_V1:  # without systemd, slurmd creates cgroups only in cgroup v1
         assert {account for _, _, account in found.values()} == set(ACCOUNTS)
 
 
+def test_scripts_of_the_site_still_run(world: World) -> None:
+    """Linked into the directories of the prolog and epilog, as docs/slurm.md says."""
+    began, ended = ((world.slurm.folder / f"site-{name}").read_text().split() for name in ("prolog", "epilog"))
+
+    assert set(world.running) <= set(began)
+    assert set(ended) <= set(began)
+    assert ended
+
+
 def test_allocations_are_those_of_scontrol(world: World) -> None:
     """The GPU of each job, with its account, from the prolog that slurmd ran."""
     found = {

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace, settings: TopSettings) -> int:
     try:
         from gpuledger.tools.top.app import Top
     except ModuleNotFoundError as error:
-        fix = "`pip install '.[top]'` in a checkout, or use top --once"
+        fix = "`pip install '.[top]'` in a checkout; in the image use top --once, or elsewhere top --connect http://HOST:9400"
         raise UsageError(f"the live view needs {error.name}", fix) from None
     logs.CapturingHandler(settings.log_level)  # log lines would destroy the screen
     with _source(settings) as (source, _):

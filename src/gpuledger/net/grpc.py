@@ -76,7 +76,7 @@ class UnixServer:
         fixes = local_fixes(
             self.start,
             missing="mount the directory of its socket",
-            permission="run as root: the socket is root's",
+            permission="run as root, in a container `--user 0`: the socket is root's",
             timeout=f"see whether {self.name} hangs",
         )
         failure = http_error(error, self.path, deadline, self.path)

@@ -311,7 +311,7 @@ def test_a_missing_daemon_is_reported(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     with pytest.raises(
-        ProviderError, match=r"Permission denied; `sudo usermod -aG docker USER` .*--docker\.host"
+        ProviderError, match=r"Permission denied; .*`docker run --user 0`.*`sudo usermod -aG docker USER`"
     ) as caught:
         provider.fetch()
     assert caught.value.kind == "permission"

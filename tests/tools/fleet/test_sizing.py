@@ -13,8 +13,10 @@ import yaml
 from gpuledger.catalog import CATALOG, kinds
 from gpuledger.tools.report.queries import GROUPINGS, Step, queries
 from tests.cli.running import serving, surroundings
+from tests.fakedriver import Gpu
 from tests.mixin.rules import NAMES, RULES
 from tests.real.daemons import run
+from tests.real.nodes import GIB, EmptyNode, uuid
 from tests.tools.fleet.flags import settings
 
 TEXT = (Path(__file__).parents[3] / "docs" / "sizing.md").read_text()
@@ -37,11 +39,13 @@ def counted() -> tuple[Counter[Labels], Counter[Labels], str]:
     return series, Counter({kind: len(found) for kind, found in things.items()}), text
 
 
+FORMULA = re.search(r"= (\d+)((?: \+ \d+ . [A-Za-z]+){4})", TEXT)
+
+
 def test_the_formula_is_what_is_shown() -> None:
-    """Of a node, a GPU, a process and a container, within a tenth; without the allocations of pods."""
-    said = re.search(r"= (\d+) \+ (\d+) . GPUs \+ (\d+) . processes \+ (\d+) . containers", TEXT)
-    assert said is not None
-    node, gpu, process, container = map(int, said.groups())
+    """Of a node, a GPU, a process and a container, within a tenth."""
+    assert FORMULA is not None
+    node, (gpu, process, container, _) = int(FORMULA[1]), map(int, re.findall(r"\d+", FORMULA[2]))
     series, things, _ = counted()
     of_containers = sum(series[kind.labels] for kind in (kinds.CONTAINER, kinds.ACCESS, kinds.OWNER))
 
@@ -49,6 +53,39 @@ def test_the_formula_is_what_is_shown() -> None:
     assert abs(series[kinds.PROCESS.labels] / things[kinds.PROCESS.labels] - process) <= process / 8
     assert abs(of_containers / things[kinds.CONTAINER.labels] + 1 - container) <= 1
     assert 20 <= series[()] <= node
+
+
+def of_allocations(text: str) -> set[int]:
+    """Numbers of series of the pods that hold a device."""
+    pattern = r'^gpu_(?:allocation|entitlement|pod_allocation)_\w+{.*?uuid="(.*?)".*?pod="(.*?)"'
+    return set(Counter(re.findall(pattern, text, re.MULTILINE)).values())
+
+
+def test_the_formula_has_the_most_of_an_allocation(tmp_path: Path) -> None:
+    """In the demo, and on a node whose pods have entitlements: one works, one stopped, and one never began."""
+    assert FORMULA is not None
+    most = int(re.findall(r"\d+", FORMULA[2])[-1])
+    node = EmptyNode(tmp_path, *(Gpu(index=n, watts=200, util=60, memory_used=8 * GIB) for n in range(3)))
+    node.pod("works", 0, uuid(0), memory=8 * GIB, sm=60)
+    node.waiting_pod("never", uuid(1))
+    stops = node.pod("stops", 2, uuid(2), memory=8 * GIB, sm=60)
+    with node.served() as running:
+        running.metrics('^gpu_allocation_state.*pod="stops".*state="busy"')
+        stops.sm, node.scenario.gpus[2].util = 0, 0
+        node.scenario.write(node.folder / "scenario")
+        text = running.metrics('^gpu_allocation_state.*pod="stops".*state="parked"', within_s=60)
+
+    assert of_allocations(text) == {20, 21, most}
+    assert of_allocations(counted()[2]) <= set(range(16, most + 1))
+
+
+def test_the_example_is_the_formula() -> None:
+    """Eight GPUs, processes, containers and allocations."""
+    assert FORMULA is not None
+    parts = [int(FORMULA[1]), *(8 * int(number) for number in re.findall(r"\d+", FORMULA[2]))]
+
+    assert f"{' + '.join(map(str, parts))} = {sum(parts):,} series per node" in TEXT
+    assert f"| series per node | {sum(parts):,} |" in TEXT
 
 
 def test_what_is_kept_is_as_small_as_said_and_enough() -> None:

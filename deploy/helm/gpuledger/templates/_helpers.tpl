@@ -146,10 +146,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{/* Scrape endpoint of the exporter's ServiceMonitor or PodMonitor. */}}
+{{/* Scrape endpoints of the exporter's ServiceMonitor or PodMonitor. */}}
+{{- define "gpuledger.endpoints" -}}
+- {{- include "gpuledger.endpoint" (dict "monitor" .Values.serviceMonitor "port" .Values.service.portName) | nindent 2 }}
+{{- with .Values.serviceMonitor.dcgmJob }}
+{{- $job := dict "targetLabel" "job" "replacement" . }}
+{{- $copy := dict "action" "labelmap" "regex" "(namespace|pod|container)" "replacement" "exported_$1" }}
+{{- $monitor := deepCopy $.Values.serviceMonitor }}
+{{- $changes := dict "path" "/dcgm/metrics" "honorLabels" true "dropExporterLabels" true }}
+{{- $_ := set $changes "relabelings" (append $monitor.relabelings $job) }}
+{{- $_ := set $changes "metricRelabelings" (prepend $monitor.metricRelabelings $copy) }}
+{{- $monitor = merge $changes (omit $monitor "params") }}
+- {{- include "gpuledger.endpoint" (dict "monitor" $monitor "port" $.Values.service.portName) | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "gpuledger.endpoint" -}}
-{{- $monitor := .Values.serviceMonitor -}}
-port: {{ .Values.service.portName }}
+{{- $monitor := .monitor -}}
+port: {{ .port }}
 path: {{ $monitor.path }}
 interval: {{ $monitor.interval }}
 scrapeTimeout: {{ $monitor.scrapeTimeout }}

@@ -52,8 +52,8 @@ NEEDED = "/version, /containers/json, /containers/*/json and /events"
 
 START = {"docker": "`sudo systemctl start docker`", "podman": "`sudo systemctl start podman.socket`"}
 PERMISSION = {
-    "docker": "`sudo usermod -aG docker USER` for the user that runs gpuledger, or drop --docker.host",
-    "podman": "run as the owner of the socket, or as root",
+    "docker": "in a container, `docker run --user 0`, even with --privileged; else `sudo usermod -aG docker USER`",
+    "podman": "run as the owner of the socket, or as root; in a container, `--user 0`",
 }
 OTHER_API = "check whether it is a Docker API"
 SOCKETS_S = 2.0
