@@ -68,7 +68,7 @@ docs: $(READY) dashboards  ## generated pages, and the documentation in site/; f
 docs-serve: $(READY)  ## the documentation on http://localhost:8000, with search
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr localhost:8000
 
-screenshots: $(READY)  ## take the pictures of README and of the documentation anew; needs Chromium
+screenshots: $(READY) $(BROWSER)  ## take the pictures of README and of the documentation anew; needs Chromium
 	$(BIN)/python -m tools.screenshot
 
 manifests: $(READY)  ## render deploy/kubernetes from the chart; needs helm
