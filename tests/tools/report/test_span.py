@@ -101,10 +101,10 @@ def test_the_usual_step_gives_no_more_cells_than_are_useful(length_ms: int) -> N
         (2, 60),
         (3, 300),
         (24, 300),
-        (7 * 24, 900),
-        (30 * 24, 3600),
-        (365 * 24, 43200),
-        (10 * 365 * 24, 420480),
+        (7 * 24, 300),
+        (31 * 24, 900),
+        (365 * 24, 10800),
+        (10 * 365 * 24, 105120),
     ],
 )
 def test_usual_steps(hours: float, step_s: int) -> None:

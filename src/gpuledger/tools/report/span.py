@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 
-MAX_CELLS = 750
-"""More cells add little precision and much load."""
+MAX_CELLS = 3000
+"""A month in 15 min. In cells of 1 h, exporters that restart every 2 h without a journal lose 11 %, in these 1.5 %."""
 QUICK_STEPS_S = {1800: 15, 7200: 60}
 """Steps by the longest span that has them. They are shorter than other steps, because processes of a demo or an
 experiment live for seconds, and few cells are needed."""
