@@ -32,7 +32,8 @@ def escape(text: str) -> str:
 
 def to_html(report: Report) -> str:
     """The whole page."""
-    title = f"GPU use by {report.department or report.grouping.name}"
+    of = f" of {report.of}" if report.of else ""
+    title = f"GPU use{of} by {report.department or report.grouping.name}"
     begin, end = (text[:16].replace("T", " ") for text in (report.span.begin, report.span.end))
     span = f"{begin} to {end} ({report.span.zone})"
     return "\n".join([

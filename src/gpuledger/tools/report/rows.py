@@ -116,6 +116,12 @@ def create_rows(
     return ReportRows(tuple(rows), total, tuple(ordered), tuple("/".join(row.key) for row in unmapped))
 
 
+def split_by_department(rows: ReportRows, departments: Mapping[str, str]) -> dict[str, ReportRows]:
+    """The groups of each department, with their total."""
+    members = _members([row for row in rows.rows if row.kind is Kind.GROUP], departments)
+    return {name: ReportRows(tuple(own), _merged(own, Kind.TOTAL)[0], ()) for name, own in members.items() if name}
+
+
 def spread(rows: ReportRows) -> ReportRows:
     """Idle and unattributed energy, and idle hours of GPUs, divided among the other rows in proportion to their use.
 
@@ -261,15 +267,18 @@ def _by_department(
     groups: Sequence[ReportRow], departments: Mapping[str, str]
 ) -> tuple[list[ReportRow], list[ReportRow]]:
     """One row per department, and the groups that have none."""
-    members: dict[str, list[ReportRow]] = {}
-    unmapped = []
-    for row in groups:
-        if (name := "/".join(row.key)) in departments:
-            members.setdefault(departments[name], []).append(row)
-        else:
-            unmapped.append(row)
+    members = _members(groups, departments)
+    unmapped = members.pop("", [])
     merged = [row for name, rows in members.items() for row in _merged(rows, Kind.GROUP, (name,))]
     return sorted(merged, key=_largest_first), unmapped
+
+
+def _members(groups: Sequence[ReportRow], departments: Mapping[str, str]) -> dict[str, list[ReportRow]]:
+    """The groups of each department; those that have none by the name ""."""
+    members: dict[str, list[ReportRow]] = {}
+    for row in groups:
+        members.setdefault(departments.get("/".join(row.key), ""), []).append(row)
+    return members
 
 
 def _largest_first(row: ReportRow) -> tuple[float, Key]:
