@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import accumulate, pairwise
 
 MAX_CELLS = 3000
 """A month in 15 min. In cells of 1 h, exporters that restart every 2 h without a journal lose 11 %, in these 1.5 %."""
@@ -110,13 +111,10 @@ class Span:
     @property
     def bars(self) -> list[int]:
         """The number of the bar of each cell. Bars begin at full hours, days or weeks of the zone."""
-        bar_ms, begin_ms, bars = self.bar_ms, 0, [0]
-        for cell in range(self.cells):
-            moment_ms = self.begin_of(cell)
-            offset_ms = self._offset_ms(moment_ms if bar_ms >= 86_400_000 else self.begin_ms)
-            last_ms, begin_ms = begin_ms, (moment_ms + offset_ms) // bar_ms
-            bars.append(bars[-1] + (cell > 0 and begin_ms != last_ms))
-        return bars[1:]
+        bar_ms, moments = self.bar_ms, [self.begin_of(cell) for cell in range(self.cells)]
+        offsets = (self._offset_ms(moment if bar_ms >= 86_400_000 else self.begin_ms) for moment in moments)
+        begins = [(moment + offset) // bar_ms for moment, offset in zip(moments, offsets, strict=True)]
+        return list(accumulate((last != begin for last, begin in pairwise(begins)), initial=0))
 
     @property
     def begin(self) -> str:
