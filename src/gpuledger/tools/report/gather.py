@@ -62,7 +62,7 @@ class Totals:
         charged: Quantity = Quantity.ALLOCATED,
         intensity: Sequence[float] | None = None,
         by_cell: Iterable[Quantity] = (),
-        bar_of: Sequence[int] = (),
+        bar_of: Sequence[int] = (),  # by cell
     ) -> None:
         """`intensity` has the grams of CO2 per kWh of each cell; `by_cell` columns of groups are kept for each cell."""
         self._cells = cells
@@ -72,7 +72,6 @@ class Totals:
         self.charged = charged
         """The hours of GPUs that are charged."""
         self.bar_of = bar_of or range(cells)
-        """The bar that each cell belongs to."""
         self.bars = self.bar_of[-1] + 1
         self.amounts: dict[Part, dict[Key, dict[Quantity, float]]] = {part: {} for part in Part}
         self.by_model: dict[Part, dict[Key, dict[str, float]]] = {part: {} for part in Part}

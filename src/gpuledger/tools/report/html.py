@@ -72,8 +72,7 @@ def _chart(report: Report) -> Iterator[str]:
     layers = _layers(report)
     if not layers:
         return
-    span = report.span
-    bar_of, bar_ms = span.bars, span.bar_ms
+    span, bar_of, bar_ms = report.span, report.span.bars, report.span.bar_ms
     moments = [span.show(span.begin_of(bar_of.index(n))) for n in range(bar_of[-1] + 1)]
     short = slice(5, 10) if bar_ms >= 86_400_000 else slice(5, 16) if span.seconds > 86400 else slice(11, 16)
     unit = {3_600_000: "hour", 86_400_000: "day", 604_800_000: "week"}.get(bar_ms, durations.show(bar_ms / 1000))

@@ -19,7 +19,6 @@ CHUNK = 100
 """Cells per query, at first."""
 MAX_BARS = 32
 BARS_S = (*QUICK_STEPS_S.values(), *STEPS_S, 7 * 86400, 28 * 86400)
-"""Lengths of the bars of a chart."""
 MONDAY_MS = 3 * 86_400_000
 """1970 began on a Thursday."""
 MAX_POINTS = 11_000
@@ -105,8 +104,8 @@ class Span:
     def bar_ms(self) -> int:
         """The length of a bar of a chart, in whole cells."""
         fitting = (length * 1000 for length in BARS_S if length * 1000 % self.step_ms == 0)
-        cells = -(-self.cells // MAX_BARS)
-        return next((bar for bar in fitting if self.seconds * 1000 <= bar * MAX_BARS), cells * self.step_ms)
+        longest = -(-self.cells // MAX_BARS) * self.step_ms
+        return next((bar for bar in fitting if self.seconds * 1000 <= bar * MAX_BARS), longest)
 
     @property
     def bars(self) -> list[int]:
