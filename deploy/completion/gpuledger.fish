@@ -779,7 +779,7 @@ complete -c gpuledger -n '__fish_seen_subcommand_from report' -l step -r -d 'Len
 complete -c gpuledger -n '__fish_seen_subcommand_from report' -l gap -r -d 'Longest absence of a GPU after which its counters are continued. [1h]'
 complete -c gpuledger -n '__fish_seen_subcommand_from report' -l allow-partial -d 'Create the report even if answers have warnings or values that are not numbers. [false]'
 complete -c gpuledger -n '__fish_seen_subcommand_from report' -l format -r -d 'Output format: table, csv, json, html, focus. Without it, the suffix of --output decides'
-complete -c gpuledger -n '__fish_seen_subcommand_from report' -l output -r -d 'File to write; standard output if not set'
+complete -c gpuledger -n '__fish_seen_subcommand_from report' -l output -r -d 'File to write; standard output if not set. With --map, also a folder, which ends with /: it gets a file for each department'
 complete -c gpuledger -n '__fish_seen_subcommand_from report' -l billing-account -r -d 'Billing account in the rows of --format focus. [gpuledger]'
 complete -c gpuledger -n '__fish_seen_subcommand_from report' -l provider-name -r -d 'Provider and issuer of the invoice in the rows of --format focus. [gpuledger]'
 complete -c gpuledger -n '__fish_seen_subcommand_from translate' -s h -l help -d 'show this help message and exit'

@@ -175,3 +175,12 @@ def test_colours_need_a_terminal_without_no_color(server: Upstream) -> None:
         assert process.returncode == 0
         found.append(b"\x1b[1m" in text)
     assert found == [True, False]
+
+
+def test_a_folder_needs_departments(server: Upstream, tmp_path: Path) -> None:
+    """One line and exit code 2, and nothing is created."""
+    done = gpuledger(*words(server, f"--output={tmp_path}/bills/", "--format=csv"))
+
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "a folder has a file for each department of --map" in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -213,3 +213,23 @@ def test_the_books_hold_in_every_history(seed: int) -> None:
             state = decode(encode(books.state("boot", tick.time_ns)))
             books = Books(**settings)  # type: ignore[arg-type]
             books.resume(state, tick.time_ns)
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_counters_of_unknown_pids_never_fall(seed: int) -> None:
+    """Processes with the same pid cannot be told apart without start times: they share a series, which only grows."""
+    books, busy_ns, before_mj = (
+        Books(keep_ns=FOREVER_NS),
+        dict[tuple[str, int, str], int](),
+        dict[tuple[str, str], int](),
+    )
+    for tick in Node(Random(seed)).ticks():
+        booked = books.book(replace(tick, facts={}))
+        check_balance(booked)
+        last, busy_ns = (
+            busy_ns,
+            {(use.device.uuid, use.resident.pid, use.owner.container_id): use.busy_ns or 0 for use in booked.processes},
+        )
+        assert {labels: ns for labels, ns in busy_ns.items() if ns < last.get(labels, 0)} == {}
+        last_mj, before_mj = before_mj, container_mj(booked)
+        assert {labels: mj for labels, mj in before_mj.items() if labels[0] and mj < last_mj.get(labels, 0)} == {}

@@ -208,6 +208,27 @@ def test_departments(server: Prometheus, tmp_path: Path) -> None:
     assert any(note.startswith("not in the file of --map: solo") for note in bill["notes"])
 
 
+@pytest.mark.parametrize("idle", ["row", "spread"])
+def test_a_file_for_each_department(server: Prometheus, tmp_path: Path, idle: str) -> None:
+    """It has the groups of the department, which add up to its row in the report on all."""
+    path, folder = tmp_path / "departments.csv", tmp_path / "bills" / "october"
+    path.write_text("namespace,faculty\nred,arts & crafts\nblue,arts & crafts\nmig,../science\ngone,law\n")
+    flags = (SHARE, f"--map={path}", f"--output={folder}/", f"--idle={idle}", "--price=2", "--price-gpu-hour=3")
+    done = run_report(server, *_hour(), *flags, "--format=json")
+    pages = run_report(server, *_hour(), *flags, "--format=html")
+
+    assert (done.returncode, done.stderr, pages.returncode) == (0, "", 0)
+    names = {"(all)", "arts _ crafts", "_science"}
+    assert {file.name for file in folder.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("json", "html")}
+    whole, arts = (json.loads((folder / f"{name}.json").read_text()) for name in ("(all)", "arts _ crafts"))
+    assert {row["namespace"] for row in arts["rows"]} == {"red", "blue"}
+    row = next(row for row in whole["rows"] if row.get("faculty") == "arts & crafts")
+    for key in ("energy_kwh", "apportioned_gpu_hours", "cost", "memory_gib_hours"):
+        assert sum(row[key] for row in arts["rows"]) == pytest.approx(arts["total"][key])
+        assert arts["total"][key] == pytest.approx(row[key])
+    assert "<h1>GPU use of arts &amp; crafts by namespace</h1>" in (folder / "arts _ crafts.html").read_text()
+
+
 def test_prices_of_models(server: Prometheus) -> None:
     """Each model has its price; one without a price is an error, or has the price of all others."""
     costs = column(report(server, *BY_MODEL), "gpu_hours_cost")

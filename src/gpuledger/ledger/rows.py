@@ -185,7 +185,10 @@ class Rows:
         start_ticks = facts.start_ticks if facts is not None else None
         owner = tick.owners.by_pid.get(pid, UNKNOWN_OWNER)
         row = self._rows.get(place)
-        if row is None or _is_other_process(row, start_ticks) or _is_other_container(row, owner):
+        # Without start times, processes with the same pid and owner have the same labels, and share a row.
+        is_same = row is not None and not row.resumed and row.start_ticks is start_ticks is None and row.owner == owner
+        is_other = row is None or _is_other_process(row, start_ticks) or _is_other_container(row, owner)
+        if row is None or (is_other and not is_same):
             if row is not None:
                 row.active = False
                 self.replaced.append(row)

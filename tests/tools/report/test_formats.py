@@ -10,6 +10,8 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
+import pytest
+
 from gpuledger.model import PhaseEnergy
 from gpuledger.tools.report.formats import table, to_csv, to_json
 from gpuledger.tools.report.html import to_html
@@ -137,6 +139,19 @@ def test_bars_of_the_chart_are_as_tall_as_their_energy() -> None:
     assert [(style, round(kwh, 2)) for style, kwh in tall] == [
         ("c0", 2), ("idle", 1), ("nobody", 1), ("c0", 4), ("rest", 1), ("idle", 1),
     ]  # fmt: skip
+
+
+def test_the_chart_shows_all_energy_of_the_table() -> None:
+    """That of owners whose group is unknown, too: the heights of all bars are the 10 kWh of the total."""
+    bill = report(name="ml")
+    rest = replace(bill.rows.rows[1], kind=Kind.UNKNOWN)
+    rows = (bill.rows.rows[0], rest, *bill.rows.rows[2:])
+    page = to_html(replace(bill, rows=replace(bill.rows, rows=rows)))
+    heights = re.findall(r'<rect class="\w+" x="[\d.]+" .* height="([\d.]+)"><title>', page)
+
+    assert sum(float(height) / 220 * 6 for height in heights) == pytest.approx(10, abs=0.02)
+    assert page.count("(unknown)") == 3  # the legend, the table and a tip
+    assert "kWh per day" in page
 
 
 def test_numbers_for_people() -> None:

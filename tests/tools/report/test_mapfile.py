@@ -8,7 +8,7 @@ import pytest
 
 from gpuledger.errors import ConfigError
 from gpuledger.model import PhaseEnergy
-from gpuledger.tools.report.mapfile import Departments, parse, read
+from gpuledger.tools.report.mapfile import Departments, file_names, parse, read
 from gpuledger.tools.report.queries import GROUPINGS
 from gpuledger.tools.report.rates import Embodied, Rates
 from gpuledger.tools.report.report import Report, columns
@@ -70,3 +70,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(ConfigError, match="--map: cannot read"):
             read(str(path), "user")
+
+
+def test_each_department_has_a_file_of_its_own() -> None:
+    """No name leads out of the folder or hides a file, and no two departments share one."""
+    assert file_names(["Physics", "../../etc/x", ".law"], ".csv") == {
+        "Physics": "Physics.csv", "../../etc/x": "_.._etc_x.csv", ".law": "law.csv",
+    }  # fmt: skip
+    for names in (["a/b", "a:b"], ["Law", "law"], ["ä" * 200]):
+        with pytest.raises(ConfigError, match="has no file name of its own"):
+            file_names(names, ".csv")

@@ -106,7 +106,7 @@ def test_what_no_book_has_is_unrecorded() -> None:
 
     assert found.reasons == ((UNRECORDED, 7.0),)
     assert found.total.amounts == {Quantity.ENERGY: 40}
-    assert list(found.rows[-1].bars) == [0, 10, 0, 0]
+    assert list(found.rows[-1].bars) == [0, 7, 0, 0]
 
 
 def test_processes_of_unknown_users_are_one_row() -> None:
@@ -146,6 +146,28 @@ def test_memory_that_no_group_has_is_unattributed() -> None:
     add(tally, Part.WHOLE, [1.5] * 4, WHOLE, Quantity.MEMORY)
 
     assert create_rows(tally, NAMESPACE).rows[-1].amounts == {Quantity.MEMORY: 2}
+
+
+@given(st.dictionaries(st.sampled_from(["", *"abc"]), joules), st.lists(joules, min_size=5, max_size=5),
+       st.sampled_from([None, 1]), st.sampled_from([(0, 1, 2, 3), (0, 0, 1, 1)]))  # fmt: skip
+def test_the_bars_of_each_row_add_up_to_its_energy(
+    users: dict[str, list[float]], others: list[list[float]], top: int | None, bar_of: tuple[int, ...]
+) -> None:
+    """Of users and unknown users, of energy that is booked a cell late, and of unrecorded energy."""
+    unknown, *parts, whole = others
+    tally = Totals(CELLS, bar_of=bar_of)
+    for name, values in users.items():
+        add(tally, Part.GROUP, values, USER, user=name)
+    add(tally, Part.ALL_GROUPS, [sum(cell) for cell in zip(*users.values(), unknown, strict=True)])
+    add(tally, Part.IDLE, parts[0])
+    add(tally, Part.UNATTRIBUTED, parts[1], REASONS, reason="gap")
+    add(tally, Part.WHOLE, [a + b for a, b in zip(whole, parts[2], strict=True)])
+    found = create_rows(tally, USER, top)
+
+    total = found.total.amounts[Quantity.ENERGY]
+    for row in found.rows:
+        assert sum(row.bars) == pytest.approx(row.amounts[Quantity.ENERGY], abs=1e-6 * total)
+    assert sum(sum(row.bars) for row in found.rows) == pytest.approx(total)
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), joules, min_size=1), joules, joules)

@@ -101,7 +101,7 @@ def whole_hours(span: Span) -> Span:
     begin_ms, end_ms = -(-span.begin_ms // HOUR_MS) * HOUR_MS, span.end_ms // HOUR_MS * HOUR_MS
     if begin_ms >= end_ms:
         raise ConfigError("--format focus: the span contains no whole hour", "choose a longer one")
-    return replace(span, begin_ms=begin_ms, end_ms=end_ms, step_ms=HOUR_MS)
+    return Span(begin_ms, end_ms, HOUR_MS)
 
 
 def gather_hours(gatherer: Gatherer, grouping: Grouping, span: Span, gap_ms: int) -> Iterator[GpuHour]:

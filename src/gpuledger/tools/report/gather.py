@@ -35,7 +35,6 @@ OVERWRITTEN = (
     "Prometheus scrapes the exporters without honor_labels: true and replaces the labels namespace and pod by "
     "those of the exporter"
 )
-MAX_BARS = 31
 INTENSITY_POINTS = 20
 """Points of the grid's intensity that are averaged in a cell; grids publish a value every 5 to 60 minutes."""
 LARGEST_INTENSITY = 5000.0
@@ -63,6 +62,7 @@ class Totals:
         charged: Quantity = Quantity.ALLOCATED,
         intensity: Sequence[float] | None = None,
         by_cell: Iterable[Quantity] = (),
+        bar_of: Sequence[int] = (),  # by cell
     ) -> None:
         """`intensity` has the grams of CO2 per kWh of each cell; `by_cell` columns of groups are kept for each cell."""
         self._cells = cells
@@ -71,7 +71,8 @@ class Totals:
         self.by_cell: dict[Key, dict[Quantity, array[float]]] = {}
         self.charged = charged
         """The hours of GPUs that are charged."""
-        self.bars = min(cells, MAX_BARS)
+        self.bar_of = bar_of or range(cells)
+        self.bars = self.bar_of[-1] + 1
         self.amounts: dict[Part, dict[Key, dict[Quantity, float]]] = {part: {} for part in Part}
         self.by_model: dict[Part, dict[Key, dict[str, float]]] = {part: {} for part in Part}
         """Charged seconds by the model of the GPU, if each model has its own price."""
@@ -96,10 +97,6 @@ class Totals:
             if query.part in (Part.GROUP, Part.OUTSIDE) and query.column in self._kept:
                 self._keep(query.column, key if query.part is Part.GROUP else OUTSIDE, chunk, series)
 
-    def bar_of(self, cell: int) -> int:
-        """The bar that a cell belongs to."""
-        return cell * self.bars // self._cells
-
     def whole(self, part: Part, column: Quantity) -> float | None:
         """The sum over all rows of a part; None if there is no value."""
         values = [columns[column] for columns in self.amounts[part].values() if column in columns]
@@ -119,7 +116,7 @@ class Totals:
             cell = chunk.cell(moment_s)
             cells[cell] += joules
             if bars is not None:
-                bars[self.bar_of(cell)] += joules
+                bars[self.bar_of[cell]] += joules
         if self.intensity is not None:
             columns = self.amounts[part][key]
             grams = sum([joules * self.intensity[chunk.cell(moment_s)] for moment_s, joules in series.points])
@@ -150,7 +147,7 @@ class Gatherer:
     ) -> Totals:
         """Run all queries. Raises PrometheusError if one fails, or if there are no data in the whole span."""
         kept = {*(FITTED if grouping.name == SERVED else ()), *(FOR_LARGER if charged is Quantity.LARGER else ())}
-        totals = Totals(span.cells, charged=charged, intensity=intensity, by_cell=kept)
+        totals = Totals(span.cells, charged=charged, intensity=intensity, by_cell=kept, bar_of=span.bars)
 
         def needed(step: Step) -> Iterable[Query]:
             return queries(grouping, step, charged, by_model=by_model)
@@ -262,9 +259,9 @@ class Gatherer:
 
     def _note_gaps(self, span: Span, has_data: bytearray) -> None:
         first, last = has_data.find(1), has_data.rfind(1)
-        if first:
+        if span.begin_of(first) - span.begin_ms >= span.step_ms:
             self.notes[f"no data before {span.show(span.begin_of(first))}"] = None
-        if last + 1 < span.cells:
+        if span.end_ms - span.begin_of(last + 1) >= span.step_ms:
             self.notes[f"no data after {span.show(span.begin_of(last + 1))}"] = None
         gaps = [len(gap) for gap in re.findall(rb"\x00+", has_data[first:last])]
         if missing := sum(cells for cells in gaps if cells * span.step_ms >= LOOKBACK_S * 1000):

@@ -32,7 +32,8 @@ def escape(text: str) -> str:
 
 def to_html(report: Report) -> str:
     """The whole page."""
-    title = f"GPU use by {report.department or report.grouping.name}"
+    of = f" of {report.of}" if report.of else ""
+    title = f"GPU use{of} by {report.department or report.grouping.name}"
     begin, end = (text[:16].replace("T", " ") for text in (report.span.begin, report.span.end))
     span = f"{begin} to {end} ({report.span.zone})"
     return "\n".join([
@@ -71,10 +72,11 @@ def _chart(report: Report) -> Iterator[str]:
     layers = _layers(report)
     if not layers:
         return
-    bars, span = len(layers[0].bars), report.span
-    moments = [span.show(span.begin_of(-(-n * span.cells // bars))) for n in range(bars)]
-    short = slice(5, 10) if span.seconds / bars >= 43200 else slice(5, 16) if span.seconds > 86400 else slice(11, 16)
-    yield "<h2>Energy over time, kWh</h2>"
+    span, bar_of, bar_ms = report.span, report.span.bars, report.span.bar_ms
+    moments = [span.show(span.begin_of(bar_of.index(n))) for n in range(bar_of[-1] + 1)]
+    short = slice(5, 10) if bar_ms >= 86_400_000 else slice(5, 16) if span.seconds > 86400 else slice(11, 16)
+    unit = {3_600_000: "hour", 86_400_000: "day", 604_800_000: "week"}.get(bar_ms, durations.show(bar_ms / 1000))
+    yield f"<h2>Energy over time, kWh per {unit}</h2>"
     yield _stacked(layers, [moment[short].replace("T", " ") for moment in moments])
     yield '<div class="legend">'
     for layer in layers:
@@ -116,18 +118,20 @@ def _table(report: Report) -> Iterator[str]:
     yield "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr></thead><tbody>"
     for row, style, (name, *texts) in zip(report.all_rows, styles, cells(report), strict=True):
         kind = {Kind.GROUP: "", Kind.TOTAL: ' class="total"'}.get(row.kind, ' class="nobody"')
-        pairs = zip(shown, texts, strict=True)
-        values = [_cell(column, column.value(report, row), text, style) for column, text in pairs]
+        triples = zip(shown, heads[1:], texts, strict=True)
+        values = [_cell(column, head, column.value(report, row), text, style) for column, head, text in triples]
         mark = _mark(style) if style and any(row.bars) else ""
         yield f"<tr{kind}><td>{mark}{escape(name)}</td>{''.join(values)}</tr>"
     yield "</tbody></table></div>"
 
 
-def _cell(column: ReportColumn, value: float | None, text: str, style: str) -> str:
+def _cell(column: ReportColumn, head: str, value: float | None, text: str, style: str) -> str:
+    """A cell with its heading, which a phone shows beside it."""
+    head = f'data-head="{escape(head)}"'
     if column.key != "energy_share" or value is None or not style:
-        return f"<td>{escape(text)}</td>"
+        return f"<td {head}>{escape(text)}</td>"
     rect = f'<rect class="{style}" width="{100 * min(1.0, value):.1f}" height="10"/>'
-    return f'<td class="share"><svg class="bar" viewBox="0 0 100 10">{rect}</svg>{escape(text)}</td>'
+    return f'<td {head} class="share"><svg class="bar" viewBox="0 0 100 10">{rect}</svg>{escape(text)}</td>'
 
 
 def _facts(report: Report) -> Iterator[str]:
@@ -171,7 +175,7 @@ def _stacked(layers: Sequence[_Layer], labels: Sequence[str]) -> str:
                     f'height="{tall:.1f}"><title>{escape(title)}</title></rect>'
                 )
         if n % -(-len(labels) // 8) == 0:
-            parts.append(f'<text x="{x + wide * 0.08:.1f}" y="{HEIGHT - 8}">{escape(label)}</text>')
+            parts.append(f'<text class="when" x="{x + wide * 0.08:.1f}" y="{HEIGHT - 8}">{escape(label)}</text>')
     return "\n".join([*parts, "</svg>"])
 
 

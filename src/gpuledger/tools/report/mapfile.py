@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,16 @@ def read(path: str, grouping: str) -> Departments:
         line = data[: error.start].count(b"\n") + 1
         raise ConfigError(f"--map: {path}, line {line}: is not UTF-8", "save the file as UTF-8") from None
     return parse(text.splitlines(), path, grouping)
+
+
+def file_names(departments: Iterable[str], suffix: str) -> dict[str, str]:
+    """The name of the file of each department. Raises ConfigError if two are the same."""
+    names = {name: re.sub(r"[^\w .()+-]", "_", name).lstrip(".") + suffix for name in departments}
+    by_file = {file.casefold(): name for name, file in names.items()}
+    for name, file in names.items():
+        if by_file[file.casefold()] != name or len(file.encode()) > LONGEST_NAME - 1:
+            raise ConfigError(f"--map: {name!r} has no file name of its own: {file!r}", "rename the department")
+    return names
 
 
 def parse(lines: Iterable[str], path: str, grouping: str) -> Departments:

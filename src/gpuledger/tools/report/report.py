@@ -24,6 +24,8 @@ class Report:
     notes: tuple[str, ...] = ()
     department: str = ""
     """The heading of departments, in a report with `--map`."""
+    of: str = ""
+    """The only department in the report."""
 
     @property
     def heads(self) -> tuple[str, ...]:

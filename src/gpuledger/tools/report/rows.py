@@ -92,15 +92,18 @@ def create_rows(
     reasons = {key[0]: columns[Quantity.ENERGY] for key, columns in totals.amounts[Part.UNATTRIBUTED].items()}
     missing = max(0.0, sum(unrecorded))
     booked = _sum_of(rows, Quantity.ENERGY) + sum(reasons.values())
-    if missing > NOISE * booked:
-        reasons[UNRECORDED] = missing
+    lost = [0.0] * len(unrecorded)
+    if missing > NOISE * booked:  # in the cells that miss energy, because others book it late
+        reasons[UNRECORDED], positive = missing, [max(0.0, joules) for joules in unrecorded]
+        lost = [joules * missing / sum(positive) for joules in positive]
     unattributed: dict[Quantity, float] = {Quantity.ENERGY: sum(reasons.values())} if has_energy else {}
     if totals.intensity is not None and has_energy:
-        unattributed[Quantity.CARBON] = _unattributed_carbon(totals, unrecorded, reasons.get(UNRECORDED, 0.0))
+        grams = sum([joules * grams for joules, grams in zip(lost, totals.intensity, strict=True)])
+        unattributed[Quantity.CARBON] = (totals.whole(Part.UNATTRIBUTED, Quantity.CARBON) or 0.0) + grams
     memory = totals.whole(Part.WHOLE, Quantity.MEMORY)
     if memory is not None and grouping.of != "gpus":
         unattributed[Quantity.MEMORY] = max(0.0, memory - _sum_of(rows, Quantity.MEMORY))
-    bars = _sum(_bars(totals, Part.UNATTRIBUTED), _to_bars(totals, [max(0.0, joules) for joules in unrecorded]))
+    bars = _sum(_bars(totals, Part.UNATTRIBUTED), _to_bars(totals, lost))
     rows.append(ReportRow(Kind.UNATTRIBUTED, amounts=unattributed, bars=bars))
     if totals.charged in (Quantity.ENTITLED, Quantity.LARGER) and totals.charged in total.amounts:
         rows.append(_difference(totals.charged, rows, total))
@@ -111,6 +114,12 @@ def create_rows(
         total = replace(total, amounts={**total.amounts, **{column: _sum_of(rows, column) for column in OF_TOKENS}})
     ordered = sorted(((name, joules) for name, joules in reasons.items() if joules > 0), key=lambda item: -item[1])
     return ReportRows(tuple(rows), total, tuple(ordered), tuple("/".join(row.key) for row in unmapped))
+
+
+def split_by_department(rows: ReportRows, departments: Mapping[str, str]) -> dict[str, ReportRows]:
+    """The groups of each department, with their total."""
+    members = _members([row for row in rows.rows if row.kind is Kind.GROUP], departments)
+    return {name: ReportRows(tuple(own), _merged(own, Kind.TOTAL)[0], ()) for name, own in members.items() if name}
 
 
 def spread(rows: ReportRows) -> ReportRows:
@@ -177,14 +186,6 @@ def _total(totals: Totals) -> ReportRow:
     return ReportRow(Kind.TOTAL, amounts=amounts, by_model=totals.by_model[Part.WHOLE].get((), {}))
 
 
-def _unattributed_carbon(totals: Totals, unrecorded: Sequence[float], missing: float) -> float:
-    """Emissions of unattributed energy; those of unrecorded energy have the intensity of the cells that miss energy."""
-    positive = [max(0.0, joules) for joules in unrecorded]
-    weighted = sum([joules * grams for joules, grams in zip(positive, totals.intensity or (), strict=True)])
-    lost = weighted * missing / sum(positive) if missing else 0.0
-    return (totals.whole(Part.UNATTRIBUTED, Quantity.CARBON) or 0.0) + lost
-
-
 def _idle(totals: Totals, rows: Sequence[ReportRow], total: ReportRow) -> ReportRow:
     """Idle energy, and the hours of GPUs that no row held."""
     amounts = _whole(totals, Part.IDLE)
@@ -241,8 +242,11 @@ def _groups(totals: Totals, grouping: Grouping) -> tuple[list[ReportRow], list[R
         remainder = whole - _sum_of(named, column)
         if remainder > NOISE * whole:
             unknown[column] = remainder
+    bars = _bars(totals, Part.ALL_GROUPS)
+    for row in named if grouping.join else ():
+        bars = [max(0.0, joules - own) for joules, own in zip(bars, row.bars or bars, strict=True)]
     named.sort(key=_largest_first)
-    return named, [ReportRow(Kind.UNKNOWN, amounts=unknown, by_model=unknown_hours)] if unknown else []
+    return named, [ReportRow(Kind.UNKNOWN, (), unknown, bars, by_model=unknown_hours)] if unknown else []
 
 
 def _served(row: ReportRow, totals: Totals) -> ReportRow:
@@ -263,15 +267,18 @@ def _by_department(
     groups: Sequence[ReportRow], departments: Mapping[str, str]
 ) -> tuple[list[ReportRow], list[ReportRow]]:
     """One row per department, and the groups that have none."""
-    members: dict[str, list[ReportRow]] = {}
-    unmapped = []
-    for row in groups:
-        if (name := "/".join(row.key)) in departments:
-            members.setdefault(departments[name], []).append(row)
-        else:
-            unmapped.append(row)
+    members = _members(groups, departments)
+    unmapped = members.pop("", [])
     merged = [row for name, rows in members.items() for row in _merged(rows, Kind.GROUP, (name,))]
     return sorted(merged, key=_largest_first), unmapped
+
+
+def _members(groups: Sequence[ReportRow], departments: Mapping[str, str]) -> dict[str, list[ReportRow]]:
+    """The groups of each department; those that have none by the name ""."""
+    members: dict[str, list[ReportRow]] = {}
+    for row in groups:
+        members.setdefault(departments.get("/".join(row.key), ""), []).append(row)
+    return members
 
 
 def _largest_first(row: ReportRow) -> tuple[float, Key]:
@@ -308,7 +315,7 @@ def _bars(totals: Totals, part: Part) -> list[float]:
 def _to_bars(totals: Totals, cells: Sequence[float]) -> list[float]:
     bars = [0.0] * totals.bars
     for cell, joules in enumerate(cells):
-        bars[totals.bar_of(cell)] += joules
+        bars[totals.bar_of[cell]] += joules
     return bars
 
 

@@ -129,7 +129,9 @@ class ReportSettings(PrometheusSettings):
     format: str = _output("format", "",
         f"Output format: {', '.join(FORMATS)}. Without it, the suffix of --output decides.",
         parsers.checked(parsers.OneOf(*FORMATS), optional=True), "FORMAT")
-    output: str = _output("output", "", "File to write; standard output if not set.", str, "PATH")
+    output: str = _output("output", "",
+        "File to write; standard output if not set. With --map, also a folder, which ends with /: it gets a file for "
+        "each department.", str, "PATH")
     billing_account: str = _output("billing-account", "gpuledger", "Billing account in the rows of --format focus.",
         name, "NAME")
     provider_name: str = _output("provider-name", "gpuledger",

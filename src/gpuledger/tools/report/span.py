@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import accumulate, pairwise
 
-MAX_CELLS = 750
-"""More cells add little precision and much load."""
+MAX_CELLS = 3000
+"""A month in 15 min. In cells of 1 h, exporters that restart every 2 h without a journal lose 11 %, in these 1.5 %."""
 QUICK_STEPS_S = {1800: 15, 7200: 60}
 """Steps by the longest span that has them. They are shorter than other steps, because processes of a demo or an
 experiment live for seconds, and few cells are needed."""
@@ -16,6 +17,10 @@ NEAR_MS = 2
 """Tolerance for timestamps, which some servers return as rounded fractions of a second."""
 CHUNK = 100
 """Cells per query, at first."""
+MAX_BARS = 32
+BARS_S = (*QUICK_STEPS_S.values(), *STEPS_S, 7 * 86400, 28 * 86400)
+MONDAY_MS = 3 * 86_400_000
+"""1970 began on a Thursday."""
 MAX_POINTS = 11_000
 """The maximum number of points that Prometheus returns per series."""
 
@@ -63,7 +68,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span of Unix time in steps. If the steps do not fit, the first one is shorter."""
+    """A span of Unix time in steps that begin at full hours and days of the zone, so both ends may be short."""
 
     begin_ms: int
     end_ms: int
@@ -71,14 +76,20 @@ class Span:
     zone: tzinfo = timezone.utc
     """The time zone in which times are shown."""
 
+    def _offset_ms(self, moment_ms: int) -> int:
+        """What the zone adds to UTC, and the days since Monday."""
+        offset = datetime.fromtimestamp(moment_ms // 1000, self.zone).utcoffset() or timedelta()
+        return MONDAY_MS + offset // timedelta(milliseconds=1)
+
     @property
-    def _short_ms(self) -> int:
-        return (self.end_ms - self.begin_ms) % self.step_ms
+    def _first_ms(self) -> int:
+        """The end of the first step, in which the span begins."""
+        return self.begin_ms + self.step_ms - (self.begin_ms + self._offset_ms(self.begin_ms)) % self.step_ms
 
     @property
     def cells(self) -> int:
         """The number of cells."""
-        return (self.end_ms - self.begin_ms) // self.step_ms + (self._short_ms > 0)
+        return 1 + max(0, -(-(self.end_ms - self._first_ms) // self.step_ms))
 
     @property
     def seconds(self) -> float:
@@ -87,7 +98,22 @@ class Span:
 
     def begin_of(self, cell: int) -> int:
         """The start of a cell in milliseconds; the cell after the last one starts at the end."""
-        return max(self.begin_ms, self.end_ms - (self.cells - cell) * self.step_ms)
+        return min(self.end_ms, self._first_ms + (cell - 1) * self.step_ms) if cell else self.begin_ms
+
+    @property
+    def bar_ms(self) -> int:
+        """The length of a bar of a chart, in whole cells."""
+        fitting = (length * 1000 for length in BARS_S if length * 1000 % self.step_ms == 0)
+        longest = -(-self.cells // MAX_BARS) * self.step_ms
+        return next((bar for bar in fitting if self.seconds * 1000 <= bar * MAX_BARS), longest)
+
+    @property
+    def bars(self) -> list[int]:
+        """The number of the bar of each cell. Bars begin at full hours, days or weeks of the zone."""
+        bar_ms, moments = self.bar_ms, [self.begin_of(cell) for cell in range(self.cells)]
+        offsets = (self._offset_ms(moment if bar_ms >= 86_400_000 else self.begin_ms) for moment in moments)
+        begins = [(moment + offset) // bar_ms for moment, offset in zip(moments, offsets, strict=True)]
+        return list(accumulate((last != begin for last, begin in pairwise(begins)), initial=0))
 
     @property
     def begin(self) -> str:
@@ -111,12 +137,13 @@ class Span:
 
     def chunks(self, max_cells: int = CHUNK) -> list[Chunk]:
         """All cells, in chunks."""
-        first = 1 if self._short_ms else 0
-        short = [Chunk(0, self.begin_ms, self._short_ms, 1)] if first else []
-        return short + [
-            Chunk(cell, self.begin_of(cell), self.step_ms, min(max_cells, self.cells - cell))
-            for cell in range(first, self.cells, max_cells)
-        ]
+        chunks, cell = list[Chunk](), 0
+        while cell < self.cells:
+            begin_ms, end_ms = self.begin_of(cell), self.begin_of(cell + 1)
+            whole = (self.end_ms - begin_ms) // self.step_ms if end_ms - begin_ms == self.step_ms else 1
+            chunks.append(Chunk(cell, begin_ms, end_ms - begin_ms, min(max_cells, whole)))
+            cell += chunks[-1].count
+        return chunks
 
 
 def default_step_ms(length_ms: int) -> int:
