@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.allocations.inforce import Allocations
-from gpuledger.allocations.states import Activity
+from gpuledger.allocations.states import UseNow
 from gpuledger.ledger.ledger import Booked
 from gpuledger.ledger.split import apportion
 from gpuledger.model import (
@@ -31,9 +31,9 @@ from gpuledger.model import (
 
 GRACE_NS = 60_000_000_000
 """A pod without a uid that returns after a longer absence is another pod of the same name."""
-NO_ACTIVITY = Activity(UNKNOWN_STATE)
 UNOBSERVED_NS = 300_000_000_000
 """A longer time in an unknown state ends an idle period: the allocation may have been busy."""
+NOT_KNOWN = UseNow(UNKNOWN_STATE)
 
 
 @dataclass(slots=True)
@@ -99,9 +99,7 @@ class Entry:
     def _end_period(self) -> None:
         self.idle_since_ns, self.period_gpu_ns, self.period_mj = None, 0, 0
 
-    def use(
-        self, time_ns: int, activity: Activity, entitlement: Entitlement | None, *, has_energy: bool
-    ) -> AllocationUse:
+    def use(self, time_ns: int, now: UseNow, entitlement: Entitlement | None, *, has_energy: bool) -> AllocationUse:
         """The allocation as shown. A moment after `time_ns` was recorded before the clock was set back."""
         is_over = bool(self.missing_ns) or not self.state
         return AllocationUse(
@@ -120,8 +118,8 @@ class Entry:
             period_gpu_ns=self.period_gpu_ns,
             period_mj=self.period_mj if has_energy else None,
             entitlement=entitlement,
-            used_pct=activity.used_pct,
-            memory_bytes=activity.memory_bytes,
+            used_pct=now.used_pct,
+            memory_bytes=now.memory_bytes,
         )
 
 
@@ -154,7 +152,7 @@ class AllocationBook:
     def book(
         self,
         allocations: Allocations,
-        states: Mapping[AllocationKey, Activity],
+        states: Mapping[AllocationKey, UseNow],
         booked: Iterable[Booked],
         metered: Collection[str],
         *,
@@ -185,7 +183,7 @@ class AllocationBook:
         return tuple(
             entry.use(
                 time_ns,
-                states.get(key, NO_ACTIVITY),
+                states.get(key, NOT_KNOWN),
                 allocations.entitlement(key) if key in present else None,
                 has_energy=entry.device.gpu_uuid in metered,
             )

@@ -28,7 +28,7 @@ from gpuledger.model import (
 FRESH_NS = 400_000_000
 """A sample is used for this time or for the whole tick, whichever is longer. The driver sends one every 0.2 s."""
 NOISE_PCT = 0.1
-"""Activity of a MIG instance below this is not work; the alert GpuAllocatedIdle uses the same limit."""
+"""UseNow of a MIG instance below this is not work; the alert GpuAllocatedIdle uses the same limit."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class UseNow:
     """What the owner of an allocation does on the device."""
 
     state: str
@@ -75,7 +75,7 @@ class Idleness:
         memory: Memory,
         lists: ProcessLists,
         elapsed_ns: int,
-    ) -> dict[AllocationKey, Activity]:
+    ) -> dict[AllocationKey, UseNow]:
         """What every allocation does. `work` includes processes that came and went between two ticks."""
         readings = {reading.device.uuid: reading for reading in tick.readings}
         devices = {
@@ -102,14 +102,14 @@ class Idleness:
         for key, allocation in allocations.by_key.items():
             device = devices.get(allocation.device.uuid)
             if device is None:
-                found[key] = Activity(UNKNOWN_STATE)
+                found[key] = UseNow(UNKNOWN_STATE)
                 continue
             own = device.own.get(key)
             pct = _pct(device, own) if own else 0.0
             pct = None if pct is None else max(pct, brief.get(key, 0.0))
             hidden = allocation.device.gpu_uuid in memory.hidden
             state = self._state(device, pct, holds=bool(own) or key in inferred, hidden=hidden)
-            found[key] = Activity(state, pct, None if key in unmeasured else holding[key] + inferred[key])
+            found[key] = UseNow(state, pct, None if key in unmeasured else holding[key] + inferred[key])
         return found
 
     def _state(self, device: _Device, pct: float | None, *, holds: bool, hidden: bool) -> str:

@@ -74,7 +74,7 @@ def _place(pod: Pod) -> tuple[str, str]:
 
 
 class Asked:
-    """What an allocation asks for: of which devices with how much memory, shared by how many replicas."""
+    """What allocations ask for, by the size of the devices and the number of their replicas."""
 
     def __init__(
         self, by_uuid: Mapping[str, Device], memory_bytes: Mapping[str, int | None], replicas: Mapping[str, int]

@@ -72,7 +72,7 @@ class Fingerprint:
     doubt: float = 0.0
     """Log likelihood ratio of the last intervals that it does something new."""
     distrust: float = 0.0
-    """The same next to programs that were never alone, as average ones: a mean over the last intervals."""
+    """The same, if programs that were never alone count as unknown; a mean over the last intervals."""
 
     def fade(self, decay: float) -> None:
         """Reduce the weight of what was learned."""

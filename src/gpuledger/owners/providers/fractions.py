@@ -1,6 +1,6 @@
 """The parts of GPUs that KAI Scheduler, Run:ai, HAMi and Volcano gave to a pod, from its labels and annotations.
 
-The kubelet does not know them. Without KAI, a pod's author can write the same text: it counts for that pod only.
+The kubelet does not know them. The author of a pod can write the same text, which counts for that pod only.
 """
 
 from __future__ import annotations
@@ -37,19 +37,17 @@ def device_shares(
     sources = [source for source, name in DEVICES.items() if annotations.get(name)]
     if len(sources) + bool(groups) > 1:
         return (), f"has annotations of several schedulers: {', '.join((['kai'] if groups else []) + sources)}"
-    try:
-        shares = _listed(sources[0], annotations, containers) if sources else []
-    except MalformedError as error:
-        return (), str(error)
-    if not groups:
-        return tuple(shares[:MOST_SHARES]), ""
     shares = [DeviceShare(annotations.get(CONTAINER) or next(iter(containers), ""), group=group) for group in groups]
+    problem = ""
     try:
-        compute, memory_bytes = _of_kai(annotations, len(groups))
+        if sources:
+            shares = _listed(sources[0], annotations, containers)
+        elif groups:
+            compute, memory_bytes = _of_kai(annotations, len(groups))
+            shares = [replace(share, source="kai", compute=compute, memory_bytes=memory_bytes) for share in shares]
     except MalformedError as error:
-        return tuple(shares[:MOST_SHARES]), str(error)
-    shares = [replace(share, source="kai", compute=compute, memory_bytes=memory_bytes) for share in shares]
-    return tuple(shares[:MOST_SHARES]), ""
+        problem = str(error)
+    return tuple(shares[:MOST_SHARES]), problem
 
 
 def _of_kai(annotations: Mapping[str, str], groups: int) -> tuple[float | None, int | None]:
