@@ -107,7 +107,7 @@ def _kubelet(settings: Config, named: set[str], *, auto: bool) -> list[Provider]
 def _kubernetes(settings: Config, environment: Mapping[str, str]) -> list[Provider]:
     if not settings.kubernetes_api:
         return []
-    from gpuledger.owners.providers.kubeapi import ApiAccess
+    from gpuledger.net.kubeapi import ApiAccess
     from gpuledger.owners.providers.kubernetes import KubernetesProvider
 
     node = settings.kubernetes_node_name or environment.get("NODE_NAME", "") or os.uname().nodename

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from gpuledger.errors import AnswerError, ConfigError, ProviderError
 from gpuledger.net.address import Address
+from gpuledger.net.kubeapi import ApiAccess
 from gpuledger.net.tls import TlsSettings
 from gpuledger.owners.names import Container
-from gpuledger.owners.providers.kubeapi import ApiAccess
 from gpuledger.owners.providers.kubepods import MOST_PODS, Pods, read_pod
 from gpuledger.owners.providers.kubernetes import KubernetesProvider
 from gpuledger.owners.providers.provider import PolledProvider

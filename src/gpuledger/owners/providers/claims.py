@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gpuledger.errors import AnswerError, ProviderError
 from gpuledger.net.address import quoted
+from gpuledger.net.jsonvalues import as_dict, as_dicts, as_text
 from gpuledger.owners.names import DeviceShare
-from gpuledger.owners.providers.jsonvalues import as_dict, as_dicts, as_text
 from gpuledger.owners.providers.kubepods import read_json
 
 MOST_CLAIMS = 64

@@ -22,11 +22,11 @@ from gpuledger.errors import HttpError, ProviderError
 from gpuledger.net.address import parse_address, quoted
 from gpuledger.net.answers import ElementsError, load_json, local_fixes, status_kind, with_fix
 from gpuledger.net.http import Client, Response
+from gpuledger.net.jsonvalues import LONGEST_TEXT, as_dict, as_line
 from gpuledger.net.tls import TlsSettings
 from gpuledger.owners.kernel.cgroup import NO_UID
 from gpuledger.owners.names import Names
 from gpuledger.owners.providers.dockerjson import Inspected, read_container, read_inspected, read_list
-from gpuledger.owners.providers.jsonvalues import LONGEST_TEXT, as_dict, as_line
 from gpuledger.owners.providers.provider import Provider
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.runtime.statelog import StateLog

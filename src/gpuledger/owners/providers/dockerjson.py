@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuledger.net.jsonvalues import as_dict, as_list, as_text, as_texts
 from gpuledger.owners.kernel.devices import CDI
 from gpuledger.owners.names import Container, PodLabels
-from gpuledger.owners.providers.jsonvalues import as_dict, as_list, as_text, as_texts
 
 MOST_DEVICES = 128
 ID = re.compile(r"[0-9a-f]{64}")

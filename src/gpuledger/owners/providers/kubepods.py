@@ -13,9 +13,9 @@ from typing import Any
 from gpuledger.errors import AnswerError
 from gpuledger.net.address import parse_url
 from gpuledger.net.answers import ElementsError, load_json
+from gpuledger.net.jsonvalues import as_dict, as_dicts, as_line, as_text, as_text_map
 from gpuledger.owners.names import Container, Names, Pod
 from gpuledger.owners.providers.fractions import device_shares
-from gpuledger.owners.providers.jsonvalues import as_dict, as_dicts, as_line, as_text, as_text_map
 
 MOST_PODS, MOST_CONTAINERS = 10_000, 1000
 """A node runs a few hundred pods at most."""

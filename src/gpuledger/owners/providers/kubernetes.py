@@ -17,10 +17,10 @@ from gpuledger.errors import AnswerError, ConfigError, HttpError, ProviderError
 from gpuledger.net.address import quoted
 from gpuledger.net.answers import with_fix
 from gpuledger.net.http import Response
+from gpuledger.net.jsonvalues import as_line
+from gpuledger.net.kubeapi import ApiAccess
 from gpuledger.owners.names import Names
 from gpuledger.owners.providers.claims import Claims
-from gpuledger.owners.providers.jsonvalues import as_line
-from gpuledger.owners.providers.kubeapi import ApiAccess
 from gpuledger.owners.providers.kubepods import EXPIRED, Pods, read_json
 from gpuledger.owners.providers.provider import Provider
 from gpuledger.runtime.deadline import Deadline

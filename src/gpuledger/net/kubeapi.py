@@ -12,8 +12,8 @@ from pathlib import Path
 from gpuledger.errors import ConfigError, ProviderError
 from gpuledger.net.address import Address
 from gpuledger.net.http import NO_TLS, Client
+from gpuledger.net.jsonvalues import as_dict, as_dicts, as_text
 from gpuledger.net.tls import Pem, TlsSettings
-from gpuledger.owners.providers.jsonvalues import as_dict, as_dicts, as_text
 
 FILE_LIMIT = 1 << 20
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
