@@ -89,7 +89,7 @@ def rows_of_node(snapshot: Snapshot, prices: Prices) -> list[IdleRow]:
             gpu_seconds=row.period_gpu_seconds,
             joules=row.period_joules,
             prices=prices,
-            shared_by=row.shared_by,
+            shared_by=row.shared_by or 1,
         )
         for row in snapshot.allocations
         if row.idle_since is not None and row.state in IDLE_REASONS
