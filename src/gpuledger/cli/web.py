@@ -40,8 +40,8 @@ def create_server(
         file, wrap = load_web_file(settings.web_config_file)
         middleware = partial(Access, config=file.get, logins=Logins(), report=report)
         config = file.get()
-        log.info("TLS is %s; users: %d; own view: %s", "disabled" if wrap is None else "enabled", len(config.users),
-                 "disabled" if config.own_view is None else "enabled")  # fmt: skip
+        own_view = "" if config.own_view is None else "; users without the role all have an own view"
+        log.info("TLS is %s; users: %d%s", "disabled" if wrap is None else "enabled", len(config.users), own_view)
         if config.http2:
             log.info("%s: http2 has no effect; clients are served over HTTP/1.1", file.path)
     return Server(

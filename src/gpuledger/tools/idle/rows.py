@@ -109,7 +109,7 @@ def rows_of_fleet(answers: Mapping[str, Iterable[Series]], now_s: float, prices:
             node=node_of(labels[key]),
             gpu=labels[key].get("gpu", ""),
             uuid=labels[key].get("uuid", ""),
-            owner=_owner(labels[key]),
+            owner=allocation_owner(labels[key]),
             state=state,
             idle_since=values["idle_since"][key],
             now_s=now_s,
@@ -139,8 +139,8 @@ def _key(labels: Mapping[str, str]) -> tuple[str, ...]:
     return (*others, *names)
 
 
-def _owner(labels: Mapping[str, str]) -> Owner:
-    """The owner. Namespace and pod of a container or job, which has none, are those of the scraped exporter."""
+def allocation_owner(labels: Mapping[str, str]) -> Owner:
+    """The owner of an allocation. Of a container or job, these labels are those of the scraped exporter."""
     if job := labels.get("batch_job", ""):
         return Owner(job=job)
     if container_id := labels.get("container_id", ""):

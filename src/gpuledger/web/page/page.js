@@ -107,6 +107,8 @@ function draw() {
   choose(ownersOf(snapshot), past.owners.rows.keys());
   say(find("node"), snapshot.recording ? "recording" : snapshot.node);
   find("recording").hidden = !snapshot.recording;
+  find("own").hidden = !snapshot.viewer;
+  say(find("own"), `Own view of ${snapshot.viewer}: your workloads and their GPUs. Those of other owners are one row.`);
   sums(snapshot);
   showHealth(snapshot);
   const seconds = 60 * range();
