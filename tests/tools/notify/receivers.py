@@ -78,13 +78,13 @@ def sendmail(folder: Path, code: int = 0) -> Path:
     return program
 
 
-def kubeconfig(folder: Path, port: int) -> Path:
+def kubeconfig(folder: Path, port: int, *, path: str = "", token: str = "t") -> Path:
     """A kubeconfig for the inbox as an API server."""
-    path = folder / "kubeconfig"
-    path.write_text(json.dumps({
+    file = folder / "kubeconfig"
+    file.write_text(json.dumps({
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}{path}"}}],
+        "users": [{"name": "u", "user": {"token": token}}],
     }))  # fmt: skip
-    return path
+    return file
