@@ -14,6 +14,11 @@ NAMES = (OLD, NEW, BOTH)
 """Names that the dcgm dialect writes: those of 4.8, those of 4.9, or both."""
 PREFIX = "DCGM_FI_"
 """Of every name, in both versions."""
+KEPT = frozenset(PREFIX + name for name in (
+    "DEV_ECC_SBE_VOL_TOTAL", "DEV_ECC_DBE_VOL_TOTAL", "DEV_ECC_SBE_AGG_TOTAL", "DEV_ECC_DBE_AGG_TOTAL", "DEV_MIG_MODE",
+    "DEV_ROW_REMAP_PENDING", "DEV_PCIE_LINK_GEN", "DEV_PCIE_LINK_WIDTH", "DEV_VBIOS_VERSION", "DEV_BOARD_PART_NUMBER",
+    "DEV_VGPU_LICENSE_STATUS", "PROF_PCIE_TX_BYTES", "PROF_PCIE_RX_BYTES"))  # fmt: skip
+"""Names that did not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,6 @@ LABELS = {
     "DCGM_FI_DEV_SERIAL": "DCGM_FI_DEV_BOARD_SERIAL",
 }
 """Renamed fields that are labels, by their old names."""
-
 
 QUOTED = re.compile(r"""\{[^}]*\}|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""")
 
