@@ -45,6 +45,7 @@ def test_pods_by_name_or_by_container() -> None:
     assert given(kubelet, Names(containers={C: running})) == [(0, "allocation", C, "main")]
 
 
+THIRD = Device(2, "GPU-99999999-2222-4333-8444-555555555555")
 RESERVATION = "kai-resource-reservation"
 
 
@@ -56,7 +57,7 @@ def to_pods(*names: Names) -> list[tuple[int, str, str, str]]:
 
 def grouped(uid: str, name: str, *groups: str, namespace: str = "ml") -> Pod:
     """A pod of KAI Scheduler or Run:ai."""
-    return Pod(uid, namespace, name, shares=tuple(DeviceShare("main", group=group) for group in groups))
+    return Pod(uid, namespace, name, shares=tuple(DeviceShare("main", "", group, "kai", 0.25) for group in groups))
 
 
 def test_fractional_pods_stand_for_their_reservation_pod() -> None:
@@ -93,15 +94,16 @@ def test_a_reservation_pod_holds_no_memory() -> None:
     assert holders_by_clues([clue], (GPU, IDLE), lambda _: Owner(container_id=C, namespace=RESERVATION)) == ()
 
 
-def test_the_annotation_of_hami_replaces_what_the_kubelet_lists() -> None:
-    """The slot that the kubelet allocated may be of another GPU."""
-    slot = KubeletAllocation("ml", "a", "main", "nvidia.com/gpu", f"{GPU.uuid}-3")
-    pod = Pod("1", "ml", "a", shares=(DeviceShare("main", IDLE.uuid), DeviceShare("side", GPU.uuid)))
+def test_the_annotation_of_hami_replaces_the_slots() -> None:
+    """A slot may be of another GPU than the plugin gave to the pod; a device that is no slot stays."""
+    listed = (f"{THIRD.uuid}-3", IDLE.uuid)
+    kubelet = Names(allocations=tuple(KubeletAllocation("ml", "a", "main", "nvidia.com/gpu", i) for i in listed))
+    pod = Pod("1", "ml", "a", shares=(DeviceShare("main", GPU.uuid, "", "hami", 0.5),))
+    found = find_allocations((kubelet, Names(pods={"1": pod})), (GPU, IDLE, THIRD)).to_pods
 
-    assert to_pods(Names(allocations=(slot,))) == [(0, "ml", "a", "main")]
-    assert to_pods(Names(allocations=(slot,)), Names(pods={"1": pod})) == [
-        (0, "ml", "a", "side"),
-        (1, "ml", "a", "main"),
+    assert [(a.device.index, a.entitlement.source if a.entitlement else "") for a in found] == [
+        (0, "hami"),
+        (1, "device"),
     ]
 
 

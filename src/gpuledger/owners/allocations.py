@@ -63,7 +63,7 @@ def find_allocations(
     by_environment: dict[Allocation, None] = {}
     to_jobs: list[Allocation] = []
     unknown_ids = 0
-    fractions = Fractions(names)
+    fractions = Fractions(names, lambda device_id: index.resolve(devices.parse(device_id)))
     for listed, share in fractions.allocations():
         ref = devices.parse(listed.device_id)
         unknown_ids += ref.form == "unknown"
