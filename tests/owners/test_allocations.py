@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
+from gpuledger.config.exporter import Config
 from gpuledger.model import Device, Facts, MemoryAccount, Owner
-from gpuledger.owners.allocations import find_allocations, holders_by_allocation, holders_by_clues
+from gpuledger.owners.allocations import Ignored, find_allocations, holders_by_allocation, holders_by_clues
 from gpuledger.owners.kernel.search import Clue
 from gpuledger.owners.names import Container, DeviceShare, KubeletAllocation, Names, Pod
 from gpuledger.owners.resolver import Resolver
@@ -113,6 +116,40 @@ def suspects(clue: Clue, *inventory: Device) -> list[tuple[str, str, int | None]
     return [(h.device.uuid, h.evidence, h.pid) for h in found]
 
 
+DEFAULTS = Config().owners_ignore
+
+
+@pytest.mark.parametrize(
+    ("owner", "patterns", "is_ignored"),
+    [
+        (Owner(namespace="gpu-operator", pod="nvidia-dcgm-exporter-x7k2p"), DEFAULTS, True),
+        (Owner(namespace="ml", pod="nvidia-dcgm-exporter-x7k2p", image="nvcr.io/dcgm-exporter"), DEFAULTS, False),
+        (Owner(namespace="gpu-operator-of-mine", pod="train"), DEFAULTS, False),
+        (Owner(container="gpu-operator/train"), DEFAULTS, False),
+        (Owner(container="dcgm-exporter", container_id=C), ("dcgm-exporter",), True),
+        (Owner(container="1000/dcgm-exporter", container_id=C), ("dcgm-exporter",), False),
+        (Owner(namespace="ml", pod="dcgm-exporter", container="dcgm-exporter"), ("dcgm-exporter",), False),
+        (Owner(namespace="dcgm", pod="x"), ("dcgm*",), False),
+    ],
+)
+def test_who_is_ignored(owner: Owner, patterns: tuple[str, ...], is_ignored: bool) -> None:
+    """Pods by their namespace, containers by a name of root's daemon; never by an image, or by the name of a pod."""
+    assert (owner in Ignored(patterns=patterns)) == is_ignored
+    clue = Clue(Facts(7, 1, 0), (0,), "all")
+    assert (not holders_by_clues([clue], (GPU,), lambda _: owner, Ignored(patterns=patterns))) == is_ignored
+
+
+def test_an_exporter_in_docker_is_no_allocation() -> None:
+    """It was started with all GPUs. What the kubelet gave to a pod counts, whatever its namespace is."""
+    exporter = Names(containers={C: Container(C, "dcgm-exporter", device_ids=("all",))})
+    pod = KubeletAllocation("gpu-operator", "train", "main", "nvidia.com/gpu", GPU.uuid)
+    ignored = Ignored(patterns=("dcgm-exporter", *DEFAULTS))
+    found = find_allocations((exporter, Names(allocations=(pod,))), (GPU, IDLE), ignored)
+
+    assert found.to_containers == ()
+    assert [allocation.owner.pod for allocation in found.to_pods] == ["train"]
+
+
 def test_clues_name_devices() -> None:
     """A map names minors, an environment anything; `void` and `none` are no devices."""
     process = Facts(7, 1, 0)
@@ -173,7 +210,7 @@ def test_own_container_is_left_out() -> None:
     other = "d" * 64
     source = Source(containers={i: Container(i, device_ids=("0",), visible_ids=("1",)) for i in (C, other)})
     clues = [Clue(facts(text, 99), (0,), "0") for text in (DOCKER, DOCKER.replace(C, other))]
-    resolver = Resolver([source], search=Searched(*clues), own=frozenset({C}))  # type: ignore[arg-type]  # as above
+    resolver = Resolver([source], search=Searched(*clues), ignored=Ignored(frozenset({C})))  # type: ignore[arg-type]  # as above
 
     tick = resolver.resolve(tick_of(facts(DOCKER), devices=(GPU, IDLE)))
 
