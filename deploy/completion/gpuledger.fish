@@ -415,6 +415,7 @@ complete -c gpuledger -n '__fish_seen_subcommand_from doctor' -l dcgm.names -r -
 complete -c gpuledger -n '__fish_seen_subcommand_from doctor' -l dcgm.pod-uid -l kubernetes-enable-pod-uid -d 'Add the label pod_uid to the metrics of the dcgm dialect. [false]'
 complete -c gpuledger -n '__fish_seen_subcommand_from doctor' -l dcgm.shared -r -f -a 'device divide copy' -d 'Series of a shared GPU in the dialects dcgm and dcgm1: device (the GPU once, without a pod), divide (the part of each pod) or copy (the GPU once for each pod). [device]'
 complete -c gpuledger -n '__fish_seen_subcommand_from doctor' -l dcgm-update-frequency -r -d 'Sampling period of DCGM, with --collector.dcgm. [1s]'
+complete -c gpuledger -n '__fish_seen_subcommand_from doctor' -l prometheus.url -r -d 'also check the rules of this Prometheus for names that dcgm-exporter 4.9 removes'
 complete -c gpuledger -n '__fish_seen_subcommand_from doctor' -l json -d 'print one JSON object'
 complete -c gpuledger -n '__fish_seen_subcommand_from doctor' -l bundle -r -d 'also write an archive for a bug report, without names and secrets'
 complete -c gpuledger -n '__fish_seen_subcommand_from explain' -s h -l help -d 'show this help message and exit'
