@@ -25,6 +25,15 @@ def test_it_shows_and_changes_only_on_request(tmp_path: Path) -> None:
     assert gpuledger("translate", "--to", "old", str(path)).stdout == ""
 
 
+def test_line_ends_stay(tmp_path: Path) -> None:
+    """A file of Windows stays one."""
+    path = tmp_path / "rule.yml"
+    path.write_bytes(f"a: 1\r\n{RULE}".encode())
+
+    assert gpuledger("translate", "--write", str(path)).returncode == 0
+    assert path.read_bytes() == f"a: 1\r\n{NEW}".encode()
+
+
 def test_what_is_left_is_listed(tmp_path: Path) -> None:
     """With file and line, and exit code 1."""
     path = tmp_path / "rule.yml"

@@ -64,6 +64,8 @@ class Node:
         self.plugins = [
             DevicePlugin(plugins, "nvidia.com/gpu", WHOLE),
             DevicePlugin(plugins, "nvidia.com/gpu.shared", f"{SHARED}::0", f"{SHARED}::1"),
+            DevicePlugin(plugins, "nvidia.com/vgpu", f"{WHOLE}-0", f"{WHOLE}-1"),  # slots, as HAMi offers them
+            DevicePlugin(plugins, "volcano.sh/vgpu-number", f"{SHARED}-0", f"{SHARED}-1"),
             DevicePlugin(plugins, "nvidia.com/mig-1g.18gb", *MIGS),
         ]
         self.scenario = Scenario(

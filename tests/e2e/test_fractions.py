@@ -117,16 +117,45 @@ def test_fractions_of_kai(cluster: Cluster, node: Node, shown: Ledger) -> None:
     end(cluster, node, *(key[:2] for key in keys))
 
 
-def test_a_part_of_hami(cluster: Cluster, node: Node, shown: Ledger) -> None:
-    """The annotation names another GPU than the slot that the kubelet allocated, and how much of it."""
-    annotations = {"hami.io/vgpu-devices-allocated": f"{WHOLE},NVIDIA,2048,30:;"}
-    create(cluster, NAMESPACE, "vgpu", {"nvidia.com/gpu.shared": 1}, annotations=annotations)
-    (vgpu,) = node.runs({(NAMESPACE, "vgpu", "main"): 1}).values()
-    node.list_on_gpus(also=(process(vgpu, WHOLE),))
+HAMI = "hami.io/vgpu-devices-allocated"
+SLOTS = {
+    "hami": (HAMI, "nvidia.com/vgpu", WHOLE),
+    "volcano": ("volcano.sh/vgpu-ids-new", "volcano.sh/vgpu-number", SHARED),
+}
 
-    body = shown.shows_lines(*entitled(vgpu, WHOLE, "hami", 0.3, 2 * GIB))
-    assert f"gpu_allocation_state{{{owner(vgpu, SHARED)}" not in body
-    end(cluster, node, (NAMESPACE, "vgpu"))
+
+@pytest.mark.parametrize("source", SLOTS)
+def test_a_slot(cluster: Cluster, node: Node, shown: Ledger, source: str) -> None:
+    """The annotation tells how much of the GPU the pod has, in whose slot the kubelet placed it."""
+    annotation, resource, device = SLOTS[source]
+    create(cluster, NAMESPACE, source, {resource: 1}, annotations={annotation: f"{device},NVIDIA,2048,30:;"})
+    (vgpu,) = node.runs({(NAMESPACE, source, "main"): 1}).values()
+    node.list_on_gpus(also=(process(vgpu, device),))
+
+    shown.shows_lines(*entitled(vgpu, device, source, 0.3, 2 * GIB))
+    end(cluster, node, (NAMESPACE, source))
+
+
+def test_an_annotation_with_the_gpu_of_another_pod(cluster: Cluster, node: Node, shown: Ledger) -> None:
+    """It takes no part of that GPU, and is named."""
+    annotations = {HAMI: f"{SHARED},NVIDIA,1,1:;"}
+    create(cluster, NAMESPACE, "victim", {"nvidia.com/gpu.shared": 1})
+    create(cluster, NAMESPACE, "thief", {"nvidia.com/gpu": 1}, annotations=annotations)
+    running = node.runs({(NAMESPACE, "victim", "main"): 1, (NAMESPACE, "thief", "main"): 1})
+    victim, thief = running[NAMESPACE, "victim", "main"], running[NAMESPACE, "thief", "main"]
+    node.list_on_gpus(victim, thief)
+
+    body = shown.shows_lines(
+        *entitled(victim, SHARED, "replica", 0.5, memory_of(shown, SHARED) / 2),
+        *entitled(thief, WHOLE, "device", 1.0, memory_of(shown, WHOLE)),
+    )
+    assert owner(thief, SHARED) not in body
+    named = (
+        "pod ml/thief",
+        "has an annotation of hami that does not match the slots of GPUs that the kubelet allocated to it",
+    )
+    node.wait(lambda: named in problems(shown), f"a problem: {named}")
+    end(cluster, node, (NAMESPACE, "victim"), (NAMESPACE, "thief"))
 
 
 def test_capacity_of_a_claim(cluster: Cluster, node: Node, shown: Ledger) -> None:

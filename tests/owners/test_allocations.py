@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
+from gpuledger.config.exporter import Config
 from gpuledger.model import Device, Facts, MemoryAccount, Owner
-from gpuledger.owners.allocations import find_allocations, holders_by_allocation, holders_by_clues
+from gpuledger.owners.allocations import Ignored, find_allocations, holders_by_allocation, holders_by_clues
 from gpuledger.owners.kernel.search import Clue
 from gpuledger.owners.names import Container, DeviceShare, KubeletAllocation, Names, Pod
 from gpuledger.owners.resolver import Resolver
@@ -45,6 +48,7 @@ def test_pods_by_name_or_by_container() -> None:
     assert given(kubelet, Names(containers={C: running})) == [(0, "allocation", C, "main")]
 
 
+THIRD = Device(2, "GPU-99999999-2222-4333-8444-555555555555")
 RESERVATION = "kai-resource-reservation"
 
 
@@ -56,7 +60,7 @@ def to_pods(*names: Names) -> list[tuple[int, str, str, str]]:
 
 def grouped(uid: str, name: str, *groups: str, namespace: str = "ml") -> Pod:
     """A pod of KAI Scheduler or Run:ai."""
-    return Pod(uid, namespace, name, shares=tuple(DeviceShare("main", group=group) for group in groups))
+    return Pod(uid, namespace, name, shares=tuple(DeviceShare("main", "", group, "kai", 0.25) for group in groups))
 
 
 def test_fractional_pods_stand_for_their_reservation_pod() -> None:
@@ -93,15 +97,16 @@ def test_a_reservation_pod_holds_no_memory() -> None:
     assert holders_by_clues([clue], (GPU, IDLE), lambda _: Owner(container_id=C, namespace=RESERVATION)) == ()
 
 
-def test_the_annotation_of_hami_replaces_what_the_kubelet_lists() -> None:
-    """The slot that the kubelet allocated may be of another GPU."""
-    slot = KubeletAllocation("ml", "a", "main", "nvidia.com/gpu", f"{GPU.uuid}-3")
-    pod = Pod("1", "ml", "a", shares=(DeviceShare("main", IDLE.uuid), DeviceShare("side", GPU.uuid)))
+def test_the_annotation_of_hami_replaces_the_slots() -> None:
+    """A slot may be of another GPU than the plugin gave to the pod; a device that is no slot stays."""
+    listed = (f"{THIRD.uuid}-3", IDLE.uuid)
+    kubelet = Names(allocations=tuple(KubeletAllocation("ml", "a", "main", "nvidia.com/gpu", i) for i in listed))
+    pod = Pod("1", "ml", "a", shares=(DeviceShare("main", GPU.uuid, "", "hami", 0.5),))
+    found = find_allocations((kubelet, Names(pods={"1": pod})), (GPU, IDLE, THIRD)).to_pods
 
-    assert to_pods(Names(allocations=(slot,))) == [(0, "ml", "a", "main")]
-    assert to_pods(Names(allocations=(slot,)), Names(pods={"1": pod})) == [
-        (0, "ml", "a", "side"),
-        (1, "ml", "a", "main"),
+    assert [(a.device.index, a.entitlement.source if a.entitlement else "") for a in found] == [
+        (0, "hami"),
+        (1, "device"),
     ]
 
 
@@ -109,6 +114,40 @@ def suspects(clue: Clue, *inventory: Device) -> list[tuple[str, str, int | None]
     """Uuid, evidence and pid."""
     found = holders_by_clues([clue], inventory, lambda _: Owner(container_id=C))
     return [(h.device.uuid, h.evidence, h.pid) for h in found]
+
+
+DEFAULTS = Config().owners_ignore
+
+
+@pytest.mark.parametrize(
+    ("owner", "patterns", "is_ignored"),
+    [
+        (Owner(namespace="gpu-operator", pod="nvidia-dcgm-exporter-x7k2p"), DEFAULTS, True),
+        (Owner(namespace="ml", pod="nvidia-dcgm-exporter-x7k2p", image="nvcr.io/dcgm-exporter"), DEFAULTS, False),
+        (Owner(namespace="gpu-operator-of-mine", pod="train"), DEFAULTS, False),
+        (Owner(container="gpu-operator/train"), DEFAULTS, False),
+        (Owner(container="dcgm-exporter", container_id=C), ("dcgm-exporter",), True),
+        (Owner(container="1000/dcgm-exporter", container_id=C), ("dcgm-exporter",), False),
+        (Owner(namespace="ml", pod="dcgm-exporter", container="dcgm-exporter"), ("dcgm-exporter",), False),
+        (Owner(namespace="dcgm", pod="x"), ("dcgm*",), False),
+    ],
+)
+def test_who_is_ignored(owner: Owner, patterns: tuple[str, ...], is_ignored: bool) -> None:
+    """Pods by their namespace, containers by a name of root's daemon; never by an image, or by the name of a pod."""
+    assert (owner in Ignored(patterns=patterns)) == is_ignored
+    clue = Clue(Facts(7, 1, 0), (0,), "all")
+    assert (not holders_by_clues([clue], (GPU,), lambda _: owner, Ignored(patterns=patterns))) == is_ignored
+
+
+def test_an_exporter_in_docker_is_no_allocation() -> None:
+    """It was started with all GPUs. What the kubelet gave to a pod counts, whatever its namespace is."""
+    exporter = Names(containers={C: Container(C, "dcgm-exporter", device_ids=("all",))})
+    pod = KubeletAllocation("gpu-operator", "train", "main", "nvidia.com/gpu", GPU.uuid)
+    ignored = Ignored(patterns=("dcgm-exporter", *DEFAULTS))
+    found = find_allocations((exporter, Names(allocations=(pod,))), (GPU, IDLE), ignored)
+
+    assert found.to_containers == ()
+    assert [allocation.owner.pod for allocation in found.to_pods] == ["train"]
 
 
 def test_clues_name_devices() -> None:
@@ -171,7 +210,7 @@ def test_own_container_is_left_out() -> None:
     other = "d" * 64
     source = Source(containers={i: Container(i, device_ids=("0",), visible_ids=("1",)) for i in (C, other)})
     clues = [Clue(facts(text, 99), (0,), "0") for text in (DOCKER, DOCKER.replace(C, other))]
-    resolver = Resolver([source], search=Searched(*clues), own=frozenset({C}))  # type: ignore[arg-type]  # as above
+    resolver = Resolver([source], search=Searched(*clues), ignored=Ignored(frozenset({C})))  # type: ignore[arg-type]  # as above
 
     tick = resolver.resolve(tick_of(facts(DOCKER), devices=(GPU, IDLE)))
 

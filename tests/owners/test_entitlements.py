@@ -65,10 +65,9 @@ def test_a_replica_is_one_of_all_parts() -> None:
     [
         (DeviceShare("main", group="g", source="kai", compute=0.5), Entitlement("kai", 0.5, 40 * GIB)),
         (DeviceShare("main", group="g", source="kai", memory_bytes=20 * GIB), Entitlement("kai", 0.25, 20 * GIB)),
-        (DeviceShare("main", group="g"), None),
     ],
 )
-def test_a_fraction_of_a_reserved_gpu(share: DeviceShare, expected: Entitlement | None) -> None:
+def test_a_fraction_of_a_reserved_gpu(share: DeviceShare, expected: Entitlement) -> None:
     """KAI Scheduler and Run:ai count memory and compute as the same part."""
     kubelet = Names(allocations=(listed(RESERVATION, "gpu-reservation", GPU.uuid),))
     pods = (
@@ -88,14 +87,6 @@ def test_a_part_of_hami() -> None:
     assert asked(kubelet, Names(pods={"1": pod})) == {("a", 0): Entitlement("hami", None, GIB), ("b", 0): None}
 
 
-def test_an_annotation_takes_no_part_of_a_gpu() -> None:
-    """A pod to which the kubelet gave no GPU has none, whatever its author wrote."""
-    kubelet = Names(allocations=(listed("ml", "victim", f"{GPU.uuid}-3"),))
-    thief = Pod("1", "evil", "thief", shares=(DeviceShare("main", GPU.uuid, "", "hami", 1.0, 80 * GIB),))
-
-    assert asked(kubelet, Names(pods={"1": thief})) == {("victim", 0): None}
-
-
 def problems(*names: Names) -> list[str]:
     """All problems, as text."""
     return [f"{problem.about}: {problem.what}" for problem in find_allocations(names, (GPU, IDLE)).malformed]
@@ -109,13 +100,43 @@ def test_pods_whose_annotations_are_malformed() -> None:
     assert len(problems(Names(pods=pods))) == 20
 
 
+def reserved(*pods: Pod, containers: dict[str, Container] | None = None) -> list[str]:
+    """All problems of pods beside a pod that reserves a GPU for group g."""
+    kubelet = Names(allocations=(listed(RESERVATION, "gpu-reservation", GPU.uuid),))
+    placeholder = Pod("0", RESERVATION, "gpu-reservation", shares=(DeviceShare("", group="g"),))
+    return problems(kubelet, Names(containers or {}, {pod.uid: pod for pod in (placeholder, *pods)}))
+
+
+def in_group(uid: str, compute: float | None, group: str = "g") -> Pod:
+    """A pod of KAI Scheduler; without a fraction, only its label says so."""
+    share = DeviceShare("main", group=group, source="kai" if compute else "", compute=compute)
+    return Pod(uid, "ml", f"p{uid}", shares=(share,))
+
+
 def test_a_group_without_a_reservation() -> None:
     """Named if the kubelet's allocations are known, which then lack the pod that holds the GPU."""
-    pod = Pod("2", "ml", "a", shares=(DeviceShare("main", group="g", source="kai", compute=0.5),))
-    server = Names(pods={"2": pod})
+    server = Names(pods={"2": in_group("2", 0.5)})
     kubelet = Names(allocations=(listed("ml", "other", GPU.uuid),))
 
     assert problems(server) == []
     assert problems(kubelet, server) == [
-        "pod ml/a: is in GPU group g, for which no pod reserves a GPU of this node",
+        "pod ml/p2: is in GPU group g, for which no pod reserves a GPU of this node",
     ]
+
+
+def test_a_group_that_adds_up_to_more_than_a_gpu() -> None:
+    """All of its pods are named, because any of them may not belong there. A pod that has ended does not count."""
+    more = "is in GPU group g, whose fractions add up to more than 1"
+    running = Container(C, "main", namespace="ml", pod="p1")
+
+    assert reserved(in_group("1", 1 / 3), in_group("2", 2 / 3)) == []
+    assert reserved(in_group("1", 0.5), in_group("2", 1.0)) == [f"pod ml/p1: {more}", f"pod ml/p2: {more}"]
+    assert reserved(in_group("1", 0.5), in_group("2", 1.0), containers={C: running}) == []
+
+
+def test_a_reservation_without_a_known_pod() -> None:
+    """As without the API server: the GPU is allocated, but no idle ledger has it."""
+    nothing = "reserves a GPU, but no pod with a part of it is known: the idle ledger lacks the GPU"
+    kubelet = Names(allocations=(listed(RESERVATION, "gpu-reservation", GPU.uuid),))
+
+    assert problems(kubelet) == reserved() == [f"pod {RESERVATION}/gpu-reservation: {nothing}"]

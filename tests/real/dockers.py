@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -42,6 +43,10 @@ class Engine:
         folder = self.folder
         (folder / "config.json").write_text("{}")  # else the host's own is read
         (folder / "pid").unlink(missing_ok=True)  # the killed one's; its number may be somebody else's by now
+        hook = folder / "bin" / "nvidia-container-runtime-hook"  # without it, dockerd refuses --gpus
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text("#!/bin/sh\n")
+        hook.chmod(0o755)
         self._dockerd = start(
             ["dockerd", "--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid",
              "--config-file", f"{folder}/config.json", "--containerd", f"{folder}/containerd.sock",
@@ -49,7 +54,8 @@ class Engine:
              "--tlsverify", "--tlscacert", f"{folder}/ca.pem", "--tlscert", f"{folder}/cert.pem",
              "--tlskey", f"{folder}/key.pem", "--storage-driver", "vfs", "--bridge=none", "--iptables=false",
              "--ip6tables=false", "--add-runtime", f"nvidia={program('runc')}"],
-            folder / "dockerd.log", lambda: answers(self.socket)() and self._pings()
+            folder / "dockerd.log", lambda: answers(self.socket)() and self._pings(),
+            environment=os.environ | {"PATH": f"{hook.parent}:{os.environ['PATH']}"},
         )  # fmt: skip
 
     def kill_dockerd(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
+from gpuledger.tools.translate.files import translate_file
 from gpuledger.tools.translate.promql import renamed_labels, translate, translations
 from tests.fakedriver import Gpu, Mig, Value
 from tests.real.nodes import GIB, EmptyNode, host, uuid
@@ -144,6 +146,12 @@ READERS = {
     "dashboard, tensor cores": 'DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{job="dcgm"}',
     "dashboard, memory": 'DCGM_FI_DEV_FB_USED{job="dcgm"}',
     "memory in use": "DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE) * 100",
+    "as a ratio": 'avg(DCGM_FI_DEV_GPU_UTIL{job="dcgm"} / 100)',
+    "as a ratio, alone": '(DCGM_FI_DEV_GPU_UTIL{job="dcgm"} / 100) > 0.3',
+    "in bytes": 'sum(DCGM_FI_DEV_FB_USED{job="dcgm"} * 1048576) / 1048576',
+    "busy": 'count(DCGM_FI_DEV_GPU_UTIL{job="dcgm"} > 30)',
+    "busy for long": 'count_over_time((DCGM_FI_DEV_GPU_UTIL{job="dcgm"} > 30)[5s:1s] offset 1s)',
+    "in watts": 'sum(rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{job="dcgm"}[5s]) / 1000)',
     "energy": 'sum by (UUID) (increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{job="dcgm"}[5s])) / 3600000',
     "driver": "count by (DCGM_FI_DRIVER_VERSION) (DCGM_FI_DEV_FB_FREE)",
     "alert": "(max_over_time(DCGM_FI_DEV_FB_USED[5s:1s] offset 1s) > 1024) and on (gpu) DCGM_FI_DEV_XID_ERRORS >= 0",
@@ -158,13 +166,40 @@ def test_a_translated_query_has_the_same_result(scraped: Prometheus, reader: str
     assert not result.problems
     assert result.text != READERS[reader]
 
+    old, new = scraped.query(READERS[reader]), scraped.query(result.text)
+    assert by_series(old)
+    assert by_series(new) == pytest.approx(by_series(old), rel=1e-9, abs=tolerance(reader))
+
+
+def tolerance(query: str) -> float:
+    """Memory in whole MiB differs from bytes by less than 1 for each series of a sum."""
+    return 6 if query == "in bytes" else 1 if "memory" in query or query == "alert" else 1e-9
+
+
+def by_series(found: Found) -> dict[tuple[tuple[str, str], ...], float]:
+    """Values by labels, with the names of 4.8."""
     renamed = renamed_labels("old")
-    old, new = (
-        {
-            tuple(sorted((renamed.get(name, name), text) for name, text in labels.items() if name != "__name__")): value
-            for labels, value in scraped.query(query)
-        }
-        for query in (READERS[reader], result.text)
-    )
-    assert old
-    assert new == pytest.approx(old, rel=1e-9, abs=1 if "memory" in reader or reader == "alert" else 1e-9)
+    return {
+        tuple(sorted((renamed.get(name, name), text) for name, text in labels.items() if name != "__name__")): value
+        for labels, value in found
+    }
+
+
+DASHBOARD = json.dumps({
+    "templating": {"list": [{"name": "gpu", "query": "label_values(DCGM_FI_DEV_GPU_TEMP, gpu)"}]},
+    "panels": [{"title": name, "targets": [{"expr": f"# of {name}\n{query}", "legendFormat": "GPU {{gpu}}"}]}
+               for name, query in READERS.items()],
+}, indent=1)  # fmt: skip
+
+
+def test_a_translated_dashboard_has_the_same_results(scraped: Prometheus) -> None:
+    """A file as Grafana exports it, with each query in several lines and its quotes escaped."""
+    translated = translate_file(DASHBOARD, "new")
+    assert not translated.problems
+
+    for before, after in zip(json.loads(DASHBOARD)["panels"], json.loads(translated.text)["panels"], strict=True):
+        old, new = before["targets"][0]["expr"], after["targets"][0]["expr"]
+        assert old != new
+        expected = by_series(scraped.query(old))
+        assert expected
+        assert by_series(scraped.query(new)) == pytest.approx(expected, rel=1e-9, abs=tolerance(before["title"]))

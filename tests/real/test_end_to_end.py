@@ -191,17 +191,27 @@ def test_memory_that_no_listed_process_holds(engine: Engine, exporter: Exporter)
         assert 'method="nvml"' not in body
 
 
-@pytest.mark.parametrize(("namespace", "uuid"), [("private", IDLE.replace("1", "2")), ("host", IDLE.replace("1", "3"))])
+@pytest.mark.parametrize(
+    ("namespace", "asked"),
+    [("private", ("runtime", "runtime")), ("host", ("runtime", "gpus")),
+     ("private", ("gpus", "runtime")), ("host", ("gpus", "gpus"))],
+)  # fmt: skip
 def test_exporter_in_a_container(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespace: str, uuid: str
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespace: str, asked: tuple[str, str]
 ) -> None:
     """Unlisted memory belongs to the other container alone, also if the exporter has its own cgroup namespace.
 
-    So do the series of the GPU in the dialects. The options are those of the README. The GPU is unknown to containers
-    of tests that run at the same time.
+    So do the series of the GPU in the dialects. Another exporter is ignored by its name. The options are those of the
+    README, but for one GPU instead of all: it is unknown to containers of tests that run at the same time.
     """
-    gpus = ("--runtime", "nvidia", "--env", f"NVIDIA_VISIBLE_DEVICES={uuid}")
-    user = engine.sleeper("user-of-gpu", *gpus)
+    uuid = IDLE.replace("1", str(2 + 2 * (asked[0] == "gpus") + (asked[1] == "gpus")))
+    options_of = {
+        "runtime": ("--runtime", "nvidia", "--env", f"NVIDIA_VISIBLE_DEVICES={uuid}"),
+        "gpus": ("--gpus", f"device={uuid}"),
+    }
+    gpus = options_of[asked[0]]
+    user = engine.sleeper("user-of-gpu", *options_of[asked[1]])
+    engine.sleeper("dcgm-exporter", *gpus)
     scenario = Scenario(gpus=[Gpu(index=0, uuid=uuid, memory_used=3 * GIB)]).write(tmp_path / "scenario")
     variables = {"PYTHONPATH": f"{ROOT}/src", **fakedriver.environment(scenario)}
     folders = {"/usr", "/lib", "/lib64", sys.base_prefix, sys.prefix, str(ROOT), str(tmp_path), str(engine.folder)}
@@ -213,12 +223,13 @@ def test_exporter_in_a_container(
     monkeypatch.setattr(running, "COMMAND", [*docker, *running.PROGRAM])
     try:
         flags = ("--tick.interval=200ms", "--environment=none", f"--docker.host=unix://{engine.socket}")
-        with serving("serve", *flags, env=surroundings()) as server:
+        ignored = "--owners.ignore=dcgm-exporter"
+        with serving("serve", *flags, ignored, env=surroundings()) as server:
             line = container_line("user-of-gpu", user, processes=3).replace('"nvml"', '"inference"')
             body = server.metrics(f"^{re.escape(line.replace(UUID, uuid))}$", within_s=POLLED_S)
             dcgm = server.get(DIALECTS["dcgm"].path)
     finally:
-        engine.cli("rm", "--force", "gpuledger", "user-of-gpu")
+        engine.cli("rm", "--force", "gpuledger", "user-of-gpu", "dcgm-exporter")
     assert f'gpu_inference_candidates{{gpu="0",uuid="{uuid}"}} 1' in body
     assert 'container="gpuledger"' not in body
     assert re.search('^DCGM_FI_DEV_FB_USED{.*container="user-of-gpu"', dcgm, re.MULTILINE)

@@ -27,6 +27,7 @@ from gpuledger.ledger.time import BUFFER_NS
 from gpuledger.loop import Bookkeeper, Collector, Loop, ReadFacts
 from gpuledger.model import Health, Tick
 from gpuledger.model.problem import Problem
+from gpuledger.owners.allocations import Ignored
 from gpuledger.owners.kernel.access import announce, in_host_pid_namespace, probe
 from gpuledger.owners.kernel.cgroupfs import CgroupTree, own_containers
 from gpuledger.owners.kernel.procfs import Procfs
@@ -177,7 +178,7 @@ def _owners(settings: Config, root: Path, procfs: Procfs) -> Resolver:
         access=access,
         search=Search(procfs, cgroups.parse),
         running=RunningContainers(procfs, parse_cgroup),
-        own=own_containers(root),
+        ignored=Ignored(own_containers(root), settings.owners_ignore),
     )
 
 

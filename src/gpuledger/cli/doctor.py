@@ -45,6 +45,13 @@ MAX_PAUSE_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that are not settings."""
+    parser.add_argument(
+        "--prometheus.url",
+        dest="prometheus_url",
+        default="",
+        metavar="URL",
+        help="also check the rules of this Prometheus for names that dcgm-exporter 4.9 removes",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--bundle", metavar="FILE", help="also write an archive for a bug report, without names and secrets"
@@ -54,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Config) -> int:
     """Exit code 0 if all checks passed, 1 with warnings, 2 with problems."""
     log = logs.CapturingHandler(settings.log_level)
-    findings, tick = examine(settings)
+    findings, tick = examine(settings, arguments.prometheus_url)
     versions = checks.versions(Driver(up=False) if tick is None else tick.driver)
     if arguments.json:
         terminal.write(bundle.report(findings, versions).encode())
@@ -84,7 +91,7 @@ def _print(findings: list[Finding]) -> None:
     )
 
 
-def examine(settings: Config) -> tuple[list[Finding], Tick | None]:
+def examine(settings: Config, prometheus_url: str = "") -> tuple[list[Finding], Tick | None]:
     """Check everything that `serve` needs with these settings; also returns the tick that a scrape would show."""
     limited = replace(
         settings,
@@ -99,6 +106,8 @@ def examine(settings: Config) -> tuple[list[Finding], Tick | None]:
         _quick(preflight.JOURNAL, lambda: _journal(limited)),
         _quick(preflight.UPSTREAM, lambda: preflight.upstream(url, lambda: build.upstream_source(limited))),
     ]
+    if prometheus_url:
+        others.append(_quick(preflight.RULES, lambda: preflight.rules(prometheus_url)))
     outcome = reading.outcome()
     findings, tick = ([outcome], None) if isinstance(outcome, Finding) else outcome
     return [*findings, *(finding for check in others for finding in preflight.findings(check))], tick

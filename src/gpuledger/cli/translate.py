@@ -34,13 +34,13 @@ def run(arguments: argparse.Namespace, _: Config) -> int:
             is_complete = False
             print(f"{name}:{line}: not translated: {escaped(problem)}", file=sys.stderr)
         if arguments.write and translated.text != text:
-            path.write_text(translated.text, encoding="utf-8")
+            path.write_bytes(translated.text.encode())
     return 0 if is_complete else 1
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -52,7 +52,7 @@ def _translate(path: Path, text: str, to: str) -> Translated:
 
     try:
         return translate_file(text, to)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = str(getattr(error, "problem", None) or "it is nested too deeply")
         raise ConfigError(
             f"{path} is neither YAML nor JSON: {reason}", "render templates first, as with helm template"

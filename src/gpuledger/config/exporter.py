@@ -124,6 +124,10 @@ class Config:
         "Owner of a process in a container inside another container: outer, or inner (the innermost container, pod or "
         "job), which every process that can create cgroups in the outer one can choose.",
         parsers.OneOf(*NESTED), "LEVEL")
+    owners_ignore: tuple[str, ...] = _owners("owners.ignore", ("gpu-operator/*", "nvidia-gpu-operator/*"),
+        "Containers that read GPUs and use none, such as other exporters: patterns of NAMESPACE/POD, or of the name of "
+        "a container outside of pods. They are no candidates for unlisted memory, and not idle. Can be repeated.",
+        str, "PATTERN", many=True)
     kubernetes_enabled: bool | None = _owners("kubernetes-enabled", None,
         "true adds kubernetes to the environment; false uses neither the kubelet nor the API server.", parsers.switch)
     kubernetes_resource_names: tuple[str, ...] = _owners("kubernetes.resource-names", (),

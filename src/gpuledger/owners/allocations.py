@@ -6,8 +6,9 @@ An allocation grants access and does not prove use: memory that the books attrib
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from gpuledger.model import EVIDENCE, NO_INDEX, Allocation, Device, Facts, Holder, Owner
 from gpuledger.model.problem import Problem
@@ -18,6 +19,25 @@ from gpuledger.owners.names import Container, Names
 
 MAPS, ALLOCATION, ENVIRONMENT = EVIDENCE
 NOTHING_VISIBLE = ("", "none", "void")
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Containers that read GPUs and use none, such as exporters. What the kubelet allocates to them still counts."""
+
+    own: frozenset[str] = frozenset()
+    """Ids of the exporter's own containers."""
+    patterns: tuple[str, ...] = ()
+    """Of NAMESPACE/POD, or of the name of a container outside of pods."""
+
+    def __contains__(self, owner: Owner) -> bool:
+        name = f"{owner.namespace}/{owner.pod}" if owner.pod else owner.container
+        matching = (pattern for pattern in self.patterns if ("/" in pattern) == bool(owner.pod))
+        is_ignored = owner.container_id in self.own or owner.namespace in PLACEHOLDERS
+        return is_ignored or any(fnmatchcase(name, pattern) for pattern in matching)
+
+
+NONE_IGNORED = Ignored()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +62,10 @@ class Allocations:
 def find_allocations(
     names: Sequence[Names],
     inventory: Iterable[Device],
-    own: Collection[str] = (),
+    ignored: Ignored = NONE_IGNORED,
     memory_bytes: Mapping[str, int | None] | None = None,
 ) -> Allocations:
-    """The allocations of these devices according to all providers, without duplicates; not those of `own` containers.
+    """The allocations of these devices according to all providers, without duplicates, except `ignored` ones.
 
     Instead of a pod that only reserves a GPU, and of what the kubelet lists for a pod of HAMi, the pods count to which
     a scheduler gave a part of the GPU. `memory_bytes` is the memory of each device.
@@ -63,7 +83,7 @@ def find_allocations(
     by_environment: dict[Allocation, None] = {}
     to_jobs: list[Allocation] = []
     unknown_ids = 0
-    fractions = Fractions(names)
+    fractions = Fractions(names, lambda device_id: index.resolve(devices.parse(device_id)))
     for listed, share in fractions.allocations():
         ref = devices.parse(listed.device_id)
         unknown_ids += ref.form == "unknown"
@@ -74,7 +94,7 @@ def find_allocations(
     for provider_names in names:
         # A user's daemon could name the containers of others.
         containers = provider_names.containers.values() if provider_names.uid is None else ()
-        for container in (container for container in containers if container.id not in own):
+        for container in (container for container in containers if _owner_of(container) not in ignored):
             owner = Owner(container=container.name, container_id=container.id)
             for ids, allocated in ((container.device_ids, to_containers), (container.visible_ids, by_environment)):
                 for device_id in ids:
@@ -97,6 +117,10 @@ def find_allocations(
         unknown_ids=unknown_ids,
         malformed=tuple(fractions.problems()),
     )
+
+
+def _owner_of(container: Container) -> Owner:
+    return Owner(namespace=container.namespace, pod=container.pod, container=container.name, container_id=container.id)
 
 
 def _allocated_devices(names: Sequence[Names]) -> tuple[Device, ...]:
@@ -131,18 +155,21 @@ def _running_owner(owner: Owner, running: dict[tuple[str, str, str], Container])
 
 
 def holders_by_clues(
-    clues: Iterable[Clue], inventory: Sequence[Device], owner_of: Callable[[Facts], Owner], own: Collection[str] = ()
+    clues: Iterable[Clue],
+    inventory: Sequence[Device],
+    owner_of: Callable[[Facts], Owner],
+    ignored: Ignored = NONE_IGNORED,
 ) -> tuple[Holder, ...]:
     """Processes with a GPU in their memory map, and containers whose processes' environment names one.
 
-    Processes of `own` containers and of pods that only reserve a GPU are left out.
+    Processes of `ignored` containers and of pods that only reserve a GPU are left out.
     """
     index = devices.DeviceIndex(inventory)
     by_uuid = {device.uuid: device for device in inventory}
     holders: dict[Holder, None] = {}
     for clue in clues:
         owner = owner_of(clue.facts)
-        if owner.container_id in own or owner.namespace in PLACEHOLDERS:
+        if owner in ignored:
             continue
         for device in _mapped(clue.minors, inventory):
             holders[Holder(device, owner, MAPS, clue.facts.pid)] = None

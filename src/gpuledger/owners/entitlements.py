@@ -2,75 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpuledger.model import Device, Entitlement
 from gpuledger.model.problem import WARNING, Problem
-from gpuledger.owners.kernel.devices import DeviceRef
+from gpuledger.owners.kernel.devices import DeviceRef, parse
 from gpuledger.owners.names import DeviceShare, KubeletAllocation, Names, Pod
 
 PLACEHOLDERS = ("kai-resource-reservation", "runai-reservation")
 """Namespaces whose pods hold GPUs for the fractional pods of KAI Scheduler and Run:ai. They use none themselves."""
-MALFORMED, NO_RESERVATION = "annotation", "reservation"
+MALFORMED, RESERVED = "annotation", "reservation"
 ANNOTATION_FIX = "correct the pod's annotations; until then its entitlement is unknown"
 GROUP_FIX = "see `kubectl get pods -A -l runai-gpu-group={group}`; until then the pod's GPU is unknown"
+SHARED_FIX = "see `kubectl get pods -A -l runai-gpu-group={group}`, and delete the pods that no scheduler placed"
+RESERVED_FIX = "set --kubernetes.api; if it is set, see `kubectl get pods -A -l runai-gpu-group`"
 MOST_PROBLEMS = 20
+SLACK = 0.001
+"""Fractions such as 0.33334 are rounded."""
+
+Place = tuple[str, str]
+"""Namespace and name of a pod."""
 
 
 class Fractions:
-    """The allocations of the kubelet, with those of fractional pods as their schedulers know them."""
+    """The allocations of the kubelet, with those of fractional pods as their schedulers know them.
 
-    def __init__(self, names: Sequence[Names]) -> None:
+    The author of a pod can write what schedulers write. A group counts only if a placeholder pod has it. The annotation
+    of HAMi or Volcano replaces slots that the kubelet allocated to the containers of the pod, one GPU for each: the
+    device plugins of Volcano and of older HAMi ignore of which GPU a slot is. GPUs without slots are out of reach.
+    """
+
+    def __init__(self, names: Sequence[Names], resolve: Callable[[str], Sequence[str]]) -> None:
         self._capacities = {claim: share for known in names for claim, share in known.capacities.items()}
         self._listed = [allocation for known in names for allocation in known.allocations]
         self._pods = {pod.uid: pod for known in names for pod in known.pods.values()}.values()
         shares = [(pod, share) for pod in self._pods for share in pod.shares]
-        self._users = [(pod, share) for pod, share in shares if pod.namespace not in PLACEHOLDERS]
-        self._groups: dict[tuple[str, str], set[str]] = {}
+        running = {(c.namespace, c.pod) for known in names for c in known.containers.values() if c.pod}
+        self._users: dict[str, list[tuple[Pod, DeviceShare]]] = {}
+        """The pods of each group that have a part of its GPU."""
+        for pod, share in shares:
+            is_running = not running or _place(pod) in running
+            if share.group and share.source and is_running and pod.namespace not in PLACEHOLDERS:
+                self._users.setdefault(share.group, []).append((pod, share))
+        self._groups: dict[Place, set[str]] = {}
         """The groups of each pod that reserves a GPU."""
         for pod, share in shares:
             if pod.namespace in PLACEHOLDERS and share.group:
                 self._groups.setdefault(_place(pod), set()).add(share.group)
+        slots: dict[Place, Counter[str]] = {(listed.namespace, listed.pod): Counter() for listed in self._listed}
+        whole: set[str] = set()
+        for listed in self._listed:
+            if _is_slot(listed):
+                slots[listed.namespace, listed.pod][listed.container] += 1
+            else:
+                whole.update(resolve(listed.device_id))
+        self._placed: dict[Place, Pod] = {}
+        self._unplaced: list[Pod] = []
+        for pod in self._pods:
+            uuids = [resolve(share.device_id) for share in pod.shares if share.device_id]
+            if uuids and _place(pod) in slots:
+                is_placed = all(uuids) and whole.isdisjoint(uuid for found in uuids for uuid in found)
+                if is_placed and Counter(share.container for share in pod.shares) == slots[_place(pod)]:
+                    self._placed[_place(pod)] = pod
+                else:
+                    self._unplaced.append(pod)
 
     def allocations(self) -> Iterator[tuple[KubeletAllocation, DeviceShare | None]]:
-        """Every allocation, and the part of the device, if it is one.
-
-        The kubelet's list decides whether a pod has a GPU, so that an annotation alone takes no part of one.
-        """
-        places = {(listed.namespace, listed.pod) for listed in self._listed}
-        placed = [(pod, share) for pod, share in self._users if share.device_id]
-        placed = [(pod, share) for pod, share in placed if _place(pod) in places or not places]
-        for pod, share in placed:
-            yield KubeletAllocation(pod.namespace, pod.name, share.container, "", share.device_id), share
-        of_scheduler = {_place(pod) for pod, _ in placed}
+        """Every allocation, and the part of the device, if it is one."""
         for listed in self._listed:
             place = listed.namespace, listed.pod
             if listed.namespace in PLACEHOLDERS:
-                for pod, share in self._users:
-                    if share.group in self._groups.get(place, ()):
-                        yield replace(listed, namespace=pod.namespace, pod=pod.name, container=share.container), share
-            elif place not in of_scheduler:
+                for pod, share in self._of(place):
+                    yield replace(listed, namespace=pod.namespace, pod=pod.name, container=share.container), share
+            elif place in self._placed and _is_slot(listed):
+                for share in self._placed[place].shares:
+                    if share.container == listed.container:
+                        yield replace(listed, device_id=share.device_id), share
+            else:
                 yield listed, self._capacities.get(listed.claim)
 
+    def _of(self, place: Place) -> list[tuple[Pod, DeviceShare]]:
+        """The pods behind a pod that reserves a GPU."""
+        return [user for group in sorted(self._groups.get(place, ())) for user in self._users.get(group, ())]
+
     def problems(self) -> list[Problem]:
-        """Pods whose annotations are malformed, or whose group has no GPU."""
-        held = {group for listed in self._listed for group in self._groups.get((listed.namespace, listed.pod), ())}
-        found = [
-            Problem(pod.shares_problem, ANNOTATION_FIX, MALFORMED, WARNING, f"pod {pod.namespace}/{pod.name}")
-            for pod in self._pods
-            if pod.shares_problem
-        ]
-        for pod, share in self._users if self._listed else ():
-            if share.group and share.group not in held:
-                what = f"is in GPU group {share.group}, for which no pod reserves a GPU of this node"
-                fix = GROUP_FIX.format(group=share.group)
-                found.append(Problem(what, fix, NO_RESERVATION, WARNING, f"pod {pod.namespace}/{pod.name}"))
+        """Pods whose annotations do not count, and groups that do not add up."""
+        whats = [(pod, pod.shares_problem) for pod in self._pods if pod.shares_problem]
+        text = "has an annotation of {} that does not match the slots of GPUs that the kubelet allocated to it"
+        whats += [(pod, text.format(pod.shares[0].source)) for pod in self._unplaced]
+        for pod in self._pods:
+            is_unknown = any(share.group and not share.source for share in pod.shares)
+            if is_unknown and not pod.shares_problem and pod.namespace not in PLACEHOLDERS:
+                whats.append((pod, "is in a GPU group, but has neither gpu-fraction nor gpu-memory"))
+        found = [Problem(what, ANNOTATION_FIX, MALFORMED, WARNING, _about(_place(pod))) for pod, what in whats]
+        found += self._problems_of_groups() if self._listed else ()
         return sorted(found, key=lambda problem: problem.about)[:MOST_PROBLEMS]
 
+    def _problems_of_groups(self) -> Iterator[Problem]:
+        places = dict.fromkeys((listed.namespace, listed.pod) for listed in self._listed)
+        held = {group for place in places for group in self._groups.get(place, ())}
+        for group, users in self._users.items():
+            what, fix = "", GROUP_FIX
+            if group not in held:
+                what = f"is in GPU group {group}, for which no pod reserves a GPU of this node"
+            elif sum(share.compute or 0 for _, share in users) > 1 + SLACK:
+                what, fix = f"is in GPU group {group}, whose fractions add up to more than 1", SHARED_FIX
+            for pod, _ in users if what else ():
+                yield Problem(what, fix.format(group=group), RESERVED, WARNING, _about(_place(pod)))
+        for place in places:
+            if place[0] in PLACEHOLDERS and not self._of(place):
+                what = "reserves a GPU, but no pod with a part of it is known: the idle ledger lacks the GPU"
+                yield Problem(what, RESERVED_FIX, RESERVED, WARNING, _about(place))
 
-def _place(pod: Pod) -> tuple[str, str]:
+
+def _place(pod: Pod) -> Place:
     return pod.namespace, pod.name
+
+
+def _about(place: Place) -> str:
+    return f"pod {'/'.join(place)}"
+
+
+def _is_slot(listed: KubeletAllocation) -> bool:
+    """Whether it is one of the slots that HAMi or Volcano offers on each GPU."""
+    return parse(listed.device_id).form == "hami-slot"
 
 
 class Asked:

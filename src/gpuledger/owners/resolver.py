@@ -13,7 +13,14 @@ from typing import Protocol
 
 from gpuledger.model import OUTSIDE, Allocation, Device, Facts, Holder, Owner, Owners, ProviderHealth, Tick
 from gpuledger.model.plaintext import plain
-from gpuledger.owners.allocations import Allocations, find_allocations, holders_by_allocation, holders_by_clues
+from gpuledger.owners.allocations import (
+    NONE_IGNORED,
+    Allocations,
+    Ignored,
+    find_allocations,
+    holders_by_allocation,
+    holders_by_clues,
+)
 from gpuledger.owners.kernel import cgroup
 from gpuledger.owners.kernel.access import Access
 from gpuledger.owners.kernel.cgroup import CgroupRef
@@ -67,7 +74,7 @@ class Resolver:
         access: Access | None = None,
         search: Search | None = None,
         running: RunningContainers | None = None,
-        own: frozenset[str] = frozenset(),
+        ignored: Ignored = NONE_IGNORED,
     ) -> None:
         self._sources = tuple(sources)
         self._parse_cgroup = parse_cgroup
@@ -75,8 +82,8 @@ class Resolver:
         self._access = access
         self._search = search
         self._running = running
-        self._own = own
-        """Ids of the exporter's own containers. They read GPUs, so they are no holders and have no allocations."""
+        self._ignored = ignored
+        """Containers that are no holders and have no allocations, the exporter's own included."""
         self._names = NamesIndex()
         self._owners: dict[tuple[object, ...], Owner] = {}
         """Owners by cgroup and user."""
@@ -227,7 +234,7 @@ class Resolver:
         memory_bytes = {reading.device.uuid: reading.memory_total_bytes for reading in tick.readings}
         if inventory != self._inventory or memory_bytes != self._memory_bytes or self._allocations is None:
             self._inventory, self._memory_bytes = inventory, memory_bytes
-            self._allocations = find_allocations(self._names.names, inventory, self._own, memory_bytes)
+            self._allocations = find_allocations(self._names.names, inventory, self._ignored, memory_bytes)
             self._holders = holders_by_allocation(self._allocations, self._names.names, self._names.named)
             self._clues, self._suspected = (), ()
         return self._allocations
@@ -237,7 +244,7 @@ class Resolver:
         clues = self._search.clues if self._search is not None else ()
         if clues is not self._clues:
             self._clues = clues
-            self._suspected = holders_by_clues(clues, self._inventory, self._owner, self._own)
+            self._suspected = holders_by_clues(clues, self._inventory, self._owner, self._ignored)
         return self._suspected
 
 

@@ -29,9 +29,10 @@ def of_kai(group: str, compute: float | None, memory_bytes: int | None = None, c
         ({}, {}, ()),
         ({}, {"gpu-fraction": "0.5"}, ()),  # not scheduled yet
         (ONE_GROUP, {"gpu-fraction": "0.5"}, (of_kai("g1", 0.5),)),
+        (ONE_GROUP, {"gpu-fraction": "0.3333333333333333"}, (of_kai("g1", 1 / 3),)),
         (ONE_GROUP, {"gpu-fraction": "1"}, (of_kai("g1", 1.0),)),
         (ONE_GROUP, {"gpu-memory": "2000"}, (of_kai("g1", None, 2000 * MIB),)),
-        (ONE_GROUP, {}, (of_kai("g1", None),)),
+        (ONE_GROUP, {}, (DeviceShare("main", group="g1"),)),
         (
             ONE_GROUP,
             {"gpu-fraction": ".25", "gpu-fraction-container-name": "side"},
@@ -43,6 +44,8 @@ def of_kai(group: str, compute: float | None, memory_bytes: int | None = None, c
             (of_kai("g1", 0.5), of_kai("g2", 0.5)),
         ),
         ({}, {HAMI: f"{UUID},NVIDIA,3000,30:;"}, (DeviceShare("main", UUID, "", "hami", 0.3, 3000 * MIB),)),
+        ({}, {HAMI: f"{UUID}[1-0],NVIDIA,3000,30:;"}, (DeviceShare("main", UUID, "", "hami", 0.3, 3000 * MIB),)),
+        ({}, {HAMI: f",,0,0:;{UUID},NVIDIA,3000,30:;"}, (DeviceShare("side", UUID, "", "hami", 0.3, 3000 * MIB),)),
         ({}, {HAMI: f"{UUID},NVIDIA,3000,0:;"}, (DeviceShare("main", UUID, "", "hami", None, 3000 * MIB),)),
         (
             {},
@@ -79,6 +82,8 @@ def test_parts_of_gpus(labels: dict[str, str], annotations: dict[str, str], expe
         ({}, {HAMI: "x", VOLCANO: "y"}, 0, "has annotations of several schedulers: hami, volcano"),
         ({}, {HAMI: f"{UUID},NVIDIA,1:;"}, 0, f"has {HAMI} with '{UUID},NVIDIA,1' instead of uuid,type,MiB,percent"),
         ({}, {HAMI: "GPU-1,NVIDIA,1,1:;"}, 0, f"has {HAMI} with 'GPU-1,NVIDIA,1,1' instead of uuid,type,MiB,percent"),
+        ({}, {HAMI: "all,NVIDIA,1,1:;"}, 0, f"has {HAMI} with 'all,NVIDIA,1,1' instead of uuid,type,MiB,percent"),
+        ({}, {HAMI: "0,NVIDIA,1,1:;"}, 0, f"has {HAMI} with '0,NVIDIA,1,1' instead of uuid,type,MiB,percent"),
         ({}, {HAMI: f"{UUID},NVIDIA,-1,1:;"}, 0, f"has {HAMI} with '-1' instead of a number"),
         ({}, {HAMI: f"{UUID},NVIDIA,1,101:;"}, 0, f"has {HAMI} with 101 percent"),
         ({}, {HAMI: ";;;x"}, 0, f"has {HAMI} for 4 containers instead of 2"),

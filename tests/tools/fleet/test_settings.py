@@ -70,6 +70,9 @@ def test_a_wrong_value_is_named(flag: str, says: str) -> None:
         (["max-age=5s"], "shorter than --refresh"),
         (["dcgm=true", "window=5m"], "needs gpuledger's own counters"),
         (["query=up", "window=5m"], "needs gpuledger's own counters"),
+        (["query=DCGM_FI_DEV_GPU_UTIL", "memory-query=DCGM_FI_DEV_MEMORY_UTIL_RATIO"], "has another unit than"),
+        (["dcgm=true", "memory-query=DCGM_FI_DEV_MEMORY_UTIL_RATIO"], "has another unit than"),
+        (["memory-query=DCGM_FI_DEV_FB_USED / DCGM_FI_DEV_FB_TOTAL"], "--memory-query: the names in it do not tell"),
         (["dcgm=true", "in-use=resident"], "set --resident-query"),
     ],
 )
@@ -103,6 +106,11 @@ def test_the_unit_follows_the_query() -> None:
         "DCGM_FI_DEV_FB_USED",
         "DCGM_FI_DEV_FB_USED / DCGM_FI_DEV_FB_TOTAL",
         "DCGM_FI_PROF_PCIE_TX_BYTES",
+        '{__name__="DCGM_FI_DEV_GPU_UTIL"}',
+        '{__name__=~"DCGM_FI_DEV_GPU_UTIL|DCGM_FI_DEV_GPU_UTIL_RATIO"}',
+        '{"DCGM_FI_DEV_GPU_UTIL"}',
+        'avg({gpu="0", "DCGM_FI_DEV_GPU_UTIL"})',
+        "dcgm_gpu_utilization",
     ],
 )
 def test_a_query_of_unknown_unit_is_refused(query: str) -> None:

@@ -62,6 +62,7 @@ rules:
   name: {matches: "DCGM_FI_DEV_GPU_UTIL", as: gpu_util}
   metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)
 - seriesQuery: DCGM_FI_DEV_GPU_TEMP
+  name: {as: temperature}
   metricsQuery: avg_over_time(<<.Series>>{<<.LabelMatchers>>}[1m])
 """
     translated = translate_file(adapter, "new")
@@ -73,6 +74,76 @@ rules:
     assert second["seriesQuery"] == "DCGM_FI_DEV_GPU_TEMP_CELSIUS"
     assert second["metricsQuery"] == "avg_over_time(<<.Series>>{<<.LabelMatchers>>}[1m])"
     assert translated.problems == []
+
+
+def test_prometheus_adapter_without_a_name() -> None:
+    """A factor needs the new series; a metric that is exported under the name of its series is reported."""
+    adapter = """\
+rules:
+- seriesQuery: '{__name__="DCGM_FI_DEV_GPU_UTIL"}'
+  name: {matches: "^DCGM_FI_DEV_GPU_UTIL$", as: gpu_util}
+  metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>})
+- seriesQuery: DCGM_FI_DEV_GPU_UTIL
+  metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>})
+- seriesQuery: DCGM_FI_DEV_FB_USED
+  name: {matches: "DCGM_FI_DEV_(.*)", as: "$1"}
+  metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>})
+"""
+    translated = translate_file(adapter, "new")
+
+    first, second, third = yaml.safe_load(translated.text)["rules"]
+    assert first == yaml.safe_load(adapter)["rules"][0]
+    assert (second["seriesQuery"], second["metricsQuery"][:27]) == (
+        "DCGM_FI_DEV_GPU_UTIL_RATIO",
+        "avg((<<.Series>>{<<.LabelMa",
+    )
+    assert third["metricsQuery"] == "avg((<<.Series>>{<<.LabelMatchers>>} / 1048576))"
+    renamed = "the exported metric changes its name; add `name: {as: ...}`"
+    assert sorted(translated.problems) == [
+        (2, "DCGM_FI_DEV_GPU_UTIL: the name is matched"),
+        (3, "DCGM_FI_DEV_GPU_UTIL: `matches` is no PromQL"),
+        (5, renamed),
+        (7, renamed),
+        (8, "DCGM_FI_DEV_: no other name is known"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"expr": "sum(\nTEMP)"}',
+        r'{"expr": "a # b\n\t+ TEMP"}',
+        r'{"expr": "1 \u003c\u000aTEMP"}',
+        r'{"expr": "TEMP{a=\"\\\"}\", \nb=\"c\"}"}',
+        '{\n\t"expr":\t"TEMP"\n}',
+        "expr: 'TEMP{a=''b''}'",
+        "a: {expr: &x TEMP}\nb: {expr: *x}",
+        'a: {expr: &x "TEMP"}\nb: {expr: *x}',
+        "&x {expr: TEMP, again: *x}",
+        "a:\r\n  expr: TEMP\r\n",
+    ],
+)
+def test_how_files_are_written(text: str) -> None:
+    """With escapes, lines, comments, tabs, quotes, aliases and other line ends; each name is translated once."""
+    old = text.replace("TEMP", "DCGM_FI_DEV_GPU_TEMP")
+
+    assert translate_file(old, "new").text == text.replace("TEMP", "DCGM_FI_DEV_GPU_TEMP_CELSIUS")
+
+
+def test_an_alias_in_two_rules() -> None:
+    """A template that needs a factor in one rule only is reported."""
+    adapter = """\
+- {seriesQuery: DCGM_FI_DEV_GPU_UTIL, name: {as: a}, metricsQuery: &q avg(<<.Series>>)}
+- {seriesQuery: DCGM_FI_DEV_GPU_TEMP, name: {as: b}, metricsQuery: *q}
+"""
+    assert translate_file(adapter, "new").problems == [(1, "an alias repeats it where another factor is needed")]
+
+
+def test_keys() -> None:
+    """Names that a dashboard renames are keys."""
+    translated = translate_file('{"renameByName": {"DCGM_FI_DEV_GPU_UTIL": "use"}}', "new")
+
+    assert translated.problems == [(1, "DCGM_FI_DEV_GPU_UTIL: `key` is no PromQL")]
 
 
 def test_keda_and_hpa() -> None:

@@ -32,6 +32,21 @@ def to_old(text: str) -> Result:
         ("DCGM_FI_DEV_FB_FREE @ end() offset 5m", "(DCGM_FI_DEV_FB_FREE_BYTES @ end() offset 5m / 1048576)"),
         ('rate(DCGM_FI_DEV_POWER_VIOLATION{gpu=~"$gpu"}[$__rate_interval])',
          '(rate(DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL{gpu=~"$gpu"}[$__rate_interval]) * 1000000000)'),
+        ("avg(DCGM_FI_DEV_GPU_UTIL / 100)", "avg((DCGM_FI_DEV_GPU_UTIL_RATIO * 100) / 100)"),
+        ("sum(rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[5m]) / 1000)",
+         "sum((rate(DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL[5m]) * 1000) / 1000)"),
+        ("((sum(a) + sum(b) / 100) * 100) + (x / 100) * 100", "((sum(a) + sum(b) / 100) * 100) + (x / 100) * 100"),
+        ("(DCGM_FI_DEV_GPU_UTIL / 100) > 0.8", "DCGM_FI_DEV_GPU_UTIL_RATIO > 0.8"),
+        ("up and (DCGM_FI_DEV_GPU_UTIL / 100)", "up and DCGM_FI_DEV_GPU_UTIL_RATIO"),
+        ("(DCGM_FI_DEV_GPU_UTIL / 100 # percent\n)", "((DCGM_FI_DEV_GPU_UTIL_RATIO * 100) / 100 # percent\n)"),
+        ("count(DCGM_FI_DEV_GPU_UTIL > 80)", "count((DCGM_FI_DEV_GPU_UTIL_RATIO * 100) > 80)"),
+        ("absent(80 < DCGM_FI_DEV_GPU_UTIL)", "absent(80 < (DCGM_FI_DEV_GPU_UTIL_RATIO * 100))"),
+        ("count((DCGM_FI_DEV_GPU_UTIL) > 80)", "count(((DCGM_FI_DEV_GPU_UTIL_RATIO * 100)) > 80)"),
+        ("changes((DCGM_FI_DEV_GPU_UTIL > 80)[1h:1m])", "changes(((DCGM_FI_DEV_GPU_UTIL_RATIO * 100) > 80)[1h:1m])"),
+        ("count_over_time(DCGM_FI_DEV_GPU_UTIL[1h])", "count_over_time(DCGM_FI_DEV_GPU_UTIL_RATIO[1h])"),
+        ("sum_over_time((DCGM_FI_DEV_GPU_UTIL[5m]))", "(sum_over_time((DCGM_FI_DEV_GPU_UTIL_RATIO[5m])) * 100)"),
+        ("max_over_time(DCGM_FI_DEV_FB_USED[${range:raw}])",
+         "(max_over_time(DCGM_FI_DEV_FB_USED_BYTES[${range:raw}]) / 1048576)"),
         ("count by (pod) (DCGM_FI_DEV_FB_USED)", "count by (pod) (DCGM_FI_DEV_FB_USED_BYTES)"),
         ("absent_over_time(DCGM_FI_DEV_FB_USED[1h])", "absent_over_time(DCGM_FI_DEV_FB_USED_BYTES[1h])"),
         ("label_values(DCGM_FI_DEV_FB_USED, gpu)", "label_values(DCGM_FI_DEV_FB_USED_BYTES, gpu)"),
@@ -50,6 +65,12 @@ def test_there_and_back(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        ('{"DCGM_FI_DEV_GPU_UTIL", gpu="0"}', "the name is matched"),
+        ('{__name__=~"DCGM.*"}', "the name is matched"),
+        ("DCGM_FI_DEV_$metric", "no other name is known"),
+        ("DCGM_FI_DEV_GPU_UTIL$suffix", "no other name is known"),
+        ("DCGM_FI_DEV_UNKNOWN", "no other name is known"),
+        ('label_replace(up, "v", "$1", "DCGM_FI_DRIVER_VERSION", "(.*)")', "is in a string"),
         ("stdvar_over_time(DCGM_FI_DEV_GPU_UTIL[5m])", "a range of values in stdvar_over_time cannot be multiplied"),
         ("DCGM_FI_DEV_GPU_UTIL[5m]", "a range of values in no function cannot be multiplied"),
         ('{__name__=~"DCGM_FI_DEV_.*"}', "the name is matched"),
@@ -65,10 +86,13 @@ def test_what_cannot_be_translated_stays(text: str, problem: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["x # DCGM_FI_DEV_GPU_UTIL", '"DCGM_FI_DEV_GPU_UTIL"', "MY_DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO", ""],
-)
+    [
+        "x # DCGM_FI_DEV_GPU_UTIL", "MY_DCGM_FI_DEV_GPU_UTIL", "gpu:DCGM_FI_DEV_GPU_UTIL:avg",
+        "DCGM_FI_DEV_GPU_UTIL_RATIO", "DCGM_FI_PROF_PCIE_TX_BYTES", "",
+    ],
+)  # fmt: skip
 def test_other_text_is_unchanged(text: str) -> None:
-    """Comments, strings, longer names, and names that are new already."""
+    """Comments, longer names, recorded series, and names of 4.9."""
     assert to_new(text) == Result(text)
 
 
@@ -78,6 +102,8 @@ EXPRESSIONS = st.recursive(
     lambda inner: (
         inner.map("sum by (gpu) ({})".format)
         | inner.map("max_over_time({}[5m:1m])".format)
+        | inner.map("count({} > 80)".format)
+        | inner.map("avg({} / 100)".format)
         | st.tuples(inner, inner).map(lambda pair: f"({pair[0]}) / on (gpu) ({pair[1]})")
     ),
     max_leaves=5,

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 OLD, NEW, BOTH = "old", "new", "both"
@@ -14,6 +13,11 @@ NAMES = (OLD, NEW, BOTH)
 """Names that the dcgm dialect writes: those of 4.8, those of 4.9, or both."""
 PREFIX = "DCGM_FI_"
 """Of every name, in both versions."""
+KEPT = frozenset(PREFIX + name for name in (
+    "DEV_ECC_SBE_VOL_TOTAL", "DEV_ECC_DBE_VOL_TOTAL", "DEV_ECC_SBE_AGG_TOTAL", "DEV_ECC_DBE_AGG_TOTAL", "DEV_MIG_MODE",
+    "DEV_ROW_REMAP_PENDING", "DEV_PCIE_LINK_GEN", "DEV_PCIE_LINK_WIDTH", "DEV_VBIOS_VERSION", "DEV_BOARD_PART_NUMBER",
+    "DEV_VGPU_LICENSE_STATUS", "PROF_PCIE_TX_BYTES", "PROF_PCIE_RX_BYTES"))  # fmt: skip
+"""Names that did not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +94,3 @@ LABELS = {
     "DCGM_FI_DEV_SERIAL": "DCGM_FI_DEV_BOARD_SERIAL",
 }
 """Renamed fields that are labels, by their old names."""
-
-
-QUOTED = re.compile(r"""\{[^}]*\}|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""")
-
-
-def query_unit(query: str) -> Unit | None:
-    """RATIO if the result of a query is in percent, SAME if it is from 0 to 1; None if its names do not tell.
-
-    A query that calculates may have converted the unit itself. Metrics of others than dcgm-exporter are ratios.
-    """
-    text = QUOTED.sub("", query)
-    units = {_unit(name) for name in re.findall(r"\bDCGM_FI_\w+", text)}
-    if units and (len(units) > 1 or re.search("[*/]", text)):
-        return None
-    return units.pop() if units else SAME
-
-
-def _unit(name: str) -> Unit | None:
-    """The unit of a utilization; None for other fields."""
-    if name.endswith("_RATIO") or (name.startswith("DCGM_FI_PROF_") and name in BY_OLD):
-        return SAME
-    return RATIO if name in BY_OLD and BY_OLD[name].unit is RATIO else None

@@ -1,6 +1,6 @@
 """The parts of GPUs that KAI Scheduler, Run:ai, HAMi and Volcano gave to a pod, from its labels and annotations.
 
-The kubelet does not know them. The author of a pod can write the same text, which counts for that pod only.
+The kubelet does not know them. The author of a pod can write the same text: `Fractions` decides whether it counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ COUNT, CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"
 """Their annotations: part of each GPU, or MiB of it; number of GPUs; and the container, else the first one."""
 DEVICES = {"hami": "hami.io/vgpu-devices-allocated", "volcano": "volcano.sh/vgpu-ids-new"}
 """Annotations of HAMi and Volcano: `uuid,type,MiB,percent:` for each GPU, and `;` after each container."""
-NUMBER, PART = re.compile("[0-9]{1,9}"), re.compile(r"0?\.[0-9]{1,9}|[01](?:\.0{0,9})?")
+NUMBER, PART = re.compile("[0-9]{1,9}"), re.compile(r"0?\.[0-9]{1,30}|[01](?:\.0{0,30})?")
+INSTANCE = re.compile(r"\[[0-9]{1,9}-[0-9]{1,9}\]")
+"""What HAMi appends to the uuid of a GPU with MIG: a profile and its place."""
+NO_DEVICE = ("", ",,0,0")
+"""What HAMi writes for a container without a GPU."""
 MIB = 1 << 20
 MOST_SHARES = 64
 """A node has 16 GPUs at most."""
@@ -44,7 +48,8 @@ def device_shares(
             shares = _listed(sources[0], annotations, containers)
         elif groups:
             compute, memory_bytes = _of_kai(annotations, len(groups))
-            shares = [replace(share, source="kai", compute=compute, memory_bytes=memory_bytes) for share in shares]
+            source = "" if compute is memory_bytes is None else "kai"
+            shares = [replace(share, source=source, compute=compute, memory_bytes=memory_bytes) for share in shares]
     except MalformedError as error:
         problem = str(error)
     return tuple(shares[:MOST_SHARES]), problem
@@ -72,15 +77,16 @@ def _listed(source: str, annotations: Mapping[str, str], containers: Sequence[st
     if len(texts) > len(containers):
         raise MalformedError(f"has {name} for {len(texts)} containers instead of {len(containers)}")
     for container, text in zip(containers, texts, strict=False):
-        for entry in filter(None, text.split(":")):
+        for entry in (entry for entry in text.split(":") if entry not in NO_DEVICE):
             fields = entry.split(",")
-            if len(fields) < 4 or devices.parse(fields[0]).form == "unknown":
+            ref = devices.parse(INSTANCE.sub("", fields[0]))
+            if len(fields) < 4 or ref.kind not in ("gpu-uuid", "mig-uuid") or ref.replica is not None:
                 raise MalformedError(f"has {name} with {entry[:60]!r} instead of uuid,type,MiB,percent")
             memory, cores = _number(fields[2], name), _number(fields[3], name)
             if cores > 100:
                 raise MalformedError(f"has {name} with {cores} percent")
             shares.append(
-                DeviceShare(container, fields[0], "", source, cores / 100 if cores else None, memory * MIB or None)
+                DeviceShare(container, ref.uuid or "", "", source, cores / 100 if cores else None, memory * MIB or None)
             )
     return shares
 

@@ -5,29 +5,36 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from gpuledger.catalog.dialects.dcgmnames import BY_NEW, BY_OLD
+from gpuledger.catalog.dialects.dcgmnames import BY_NEW, BY_OLD, LABELS
 from gpuledger.driver import nvml
 from gpuledger.driver.processes import NewSamples, OldSamples
-from gpuledger.errors import ConfigError, JournalError, ListenError, UpstreamError, UsageError
+from gpuledger.errors import ConfigError, HttpError, JournalError, ListenError, UpstreamError, UsageError
 from gpuledger.integrations.scrape import Source
 from gpuledger.model import Reading
 from gpuledger.net.address import parse_listen_address, redacted
+from gpuledger.net.answers import load_json
+from gpuledger.net.http import Client
+from gpuledger.net.jsonvalues import as_dict, as_dicts, as_line, as_text
 from gpuledger.runtime.deadline import Deadline
 from gpuledger.runtime.threads import Worker
 from gpuledger.storage.journalfile import JournalFile
 from gpuledger.tools.doctor.finding import Finding, explained, ok, problem, unused, warning
+from gpuledger.tools.prometheus.client import API, parse_place
 from gpuledger.web.listen import listen
 from gpuledger.web.snapshot.problems import REPORT_FIX
 
 log = logging.getLogger(__name__)
 
-JOURNAL, UPSTREAM = "journal", "dcgm-exporter"
+JOURNAL, UPSTREAM, RULES = "journal", "dcgm-exporter", "rules"
+RULES_S, LARGEST_RULES, MOST_RULES = 4.0, 16 << 20, 20
 T = TypeVar("T")
 
 
@@ -161,6 +168,26 @@ def _version(names: set[str]) -> str:
     if has_new:
         return " under the names of 4.9; `gpuledger translate` lists and rewrites queries that use those of 4.8"
     return " under the names of 4.8, which 4.9 will change" if has_old else ""
+
+
+def rules(url: str) -> list[Finding]:
+    """The rules of a Prometheus that use names which dcgm-exporter 4.9 does not have."""
+    try:
+        address, prefix = parse_place(url)
+        status, body = Client(address, name=redacted(url)).get(f"{prefix}{API}/rules", RULES_S, LARGEST_RULES)
+        if status != HTTPStatus.OK:
+            raise ValueError(f"responds with status {status}")
+        groups = as_dicts(as_dict(as_dict(load_json(body)).get("data")).get("groups"))
+    except (ValueError, RecursionError, HttpError) as error:
+        what = error.problem.what if isinstance(error, HttpError) else f"{redacted(url)} {error}"
+        return [problem(RULES, f"cannot read rules: {what}", "check --prometheus.url")]
+    listed = [rule for group in groups for rule in as_dicts(group.get("rules"))]
+    old = BY_OLD.keys() | LABELS.keys()
+    names = [as_line(rule.get("name")) for rule in listed if old & set(re.findall(r"\w+", as_text(rule.get("query"))))]
+    if not names:
+        return [ok(RULES, f"none of {len(listed)} uses a name that dcgm-exporter 4.9 removes")]
+    text = f"{len(names)} of {len(listed)} use names that dcgm-exporter 4.9 removes: {', '.join(names[:MOST_RULES])}"
+    return [warning(RULES, text, "`gpuledger translate FILE...` rewrites them")]
 
 
 def samples_us(readings: Iterable[Reading]) -> list[int]:

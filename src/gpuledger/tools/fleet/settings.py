@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpuledger.catalog.dialects.dcgmnames import RATIO, query_unit
+from gpuledger.catalog.dialects.dcgmnames import RATIO
 from gpuledger.catalog.others import DCGM_FIELD
 from gpuledger.config import parsers
 from gpuledger.config.exporter import Config
@@ -14,6 +14,7 @@ from gpuledger.errors import ConfigError
 from gpuledger.model.in_use import BUSY, RESIDENT, RULES
 from gpuledger.tools.fleet.queries import FleetQueries, dcgm, native
 from gpuledger.tools.fleet.refresh import Plan
+from gpuledger.tools.fleet.units import query_unit
 from gpuledger.tools.fleet.usage import CLUSTER, Key
 from gpuledger.tools.prometheus.settings import PrometheusSettings
 
@@ -88,14 +89,11 @@ class FleetSettings(PrometheusSettings):
         from_dcgm = self.dcgm or DCGM_FIELD in self.query
         defaults = dcgm(groupings) if from_dcgm else native(groupings, self.window)
         percent = self.unit == "percent"
-        if self.unit == "auto" and self.query:
-            unit = query_unit(self.query)
-            if unit is None:
-                raise ConfigError("--query: the names in it do not tell whether its result is in percent",
-                                  "set --unit percent, or --unit ratio if it is from 0 to 1")  # fmt: skip
-            percent = unit is RATIO
-        elif self.unit == "auto":
-            percent = from_dcgm
+        if self.unit == "auto":
+            percent = _is_percent("--query", self.query) if self.query else from_dcgm
+            if self.memory_query and _is_percent("--memory-query", self.memory_query) != percent:
+                raise ConfigError("--memory-query: its result has another unit than the utilization",
+                                  "write both in percent and set --unit percent, or both from 0 to 1")  # fmt: skip
         queries = FleetQueries(
             utilization=self.query or defaults.utilization,
             memory=self.memory_query or (defaults.memory if percent == from_dcgm else ""),  # one unit for both
@@ -116,3 +114,11 @@ class FleetSettings(PrometheusSettings):
             refresh_s=self.refresh,
             max_age_s=self.max_age,
         )
+
+
+def _is_percent(flag: str, query: str) -> bool:
+    unit = query_unit(query)
+    if unit is None:
+        raise ConfigError(f"{flag}: the names in it do not tell whether its result is in percent",
+                          "set --unit percent, or --unit ratio if it is from 0 to 1")  # fmt: skip
+    return unit is RATIO
