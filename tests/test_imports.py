@@ -47,7 +47,7 @@ ROOMS = {
     "integrations": _room(2200, "errors.py model net runtime config catalog web"),
     "loop.py": _room(150, "model runtime owners books.py"),
     "tools": _room(
-        8500, "errors.py model net runtime config ledger storage catalog web integrations driver owners/kernel"
+        9000, "errors.py model net runtime config ledger storage catalog web integrations driver owners/kernel"
     ),
     "cli": _room(
         2450,
