@@ -43,6 +43,16 @@ def test_generated_pages_are_fresh(name: str) -> None:
     assert page == docs.PAGES[name](page), "run `make docs`"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_is_marked_as_generated_is_generated(page: Path) -> None:
+    """`make docs` writes what stands between two marks that name it."""
+    marks = re.findall(r"<!-- .*?: written by `make docs` -->", page.read_text())
+    known = {text for name, text in vars(docs).items() if name.endswith("BEGIN")}
+
+    assert set(marks) <= known
+    assert not marks or page.name in docs.PAGES
+
+
 def test_every_attack_has_an_outcome() -> None:
     """The docstrings of tests/hostile are rows of its README: `attack: outcome.`."""
     page = docs.attacks()
