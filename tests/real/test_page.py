@@ -195,7 +195,7 @@ def test_a_gpu_without_energy(browser: Browser) -> None:
 # -- an allocated GPU that is not used, and the first screen
 
 IDLE_OWNER = "research/notebook-dana-0/notebook"
-SCREENS = [(1400, 900), (1920, 900), (390, 844)]
+SCREENS = [(1280, 900), (1400, 900), (1920, 900), (390, 844)]
 OVERLAPS = """() => [...document.querySelectorAll("#cards .card")].flatMap((card) => {
   const name = card.querySelector("h3 .toggle + span").getBoundingClientRect();
   return [...card.querySelectorAll(".badge")].map((badge) => badge.getBoundingClientRect()).filter((badge) =>
@@ -234,6 +234,22 @@ def test_a_badge_does_not_cover_the_name_of_its_gpu(browser: Browser, recorded: 
             assert page.evaluate(OVERLAPS) == []
             assert page.evaluate(INNER_SCROLLERS) == []
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_memory_of_a_row_is_readable(browser: Browser, recorded: Shown) -> None:
+    """Its bar is never narrower than 80 pixels beside the chart, and has a gap to the longest number."""
+    bars_and_gaps = """() => [...document.querySelectorAll(".card.row .memory")].map((memory) => {
+      memory.querySelector("data").textContent = "22 MiB of 140 GiB";
+      const [bar, text] = [".bar", "data"].map((part) => memory.querySelector(part).getBoundingClientRect());
+      return [bar.width, text.left - bar.right];
+    })"""
+    with page_of(browser) as watched:
+        page = watched.open(recorded.url)
+        for width in (1100, 1152, 1200, 1280, 1319, 1320, 1366, 1400):
+            watched.page.set_viewport_size({"width": width, "height": 900})
+            for bar, gap in page.evaluate(bars_and_gaps):
+                assert bar >= 80, width
+                assert gap >= 8, width
 
 
 def test_the_owner_of_an_unused_gpu_has_a_row(browser: Browser, recorded: Shown) -> None:
