@@ -307,6 +307,23 @@ def test_no_space_beside_the_chart_is_blank(browser: Browser, recorded: Shown) -
             assert left_bottom == pytest.approx(bottom, abs=20)
 
 
+def test_open_cards_leave_no_space_blank(browser: Browser, recorded: Shown) -> None:
+    """With one card open, and with all: the chart fills its box, and each box the width of the page."""
+    blank = """() => {
+      const [cards, power, plot] = ["#cards", "#power", "#power .plot"]
+        .map((one) => document.querySelector(one).getBoundingClientRect());
+      return [power.bottom - plot.bottom, document.querySelector("#overview").clientWidth - cards.width];
+    }"""
+    with page_of(browser, 1400) as watched:
+        page = watched.open(recorded.url)
+        for _ in range(4):
+            page.locator(".card.row").first.locator(".toggle").click()
+            below, beside = page.evaluate(blank)
+
+            assert below < 60
+            assert beside < 1
+
+
 def test_colours_are_the_same_from_load_to_load(browser: Browser, recorded: Shown) -> None:
     """In any order of the table, each owner on the screen has its own colour."""
     with page_of(browser) as watched:
