@@ -262,6 +262,21 @@ def test_the_owner_of_an_unused_gpu_has_a_row(browser: Browser, recorded: Shown)
         for words in ("notebook-dana", "gpu2", "idle"):
             page.locator("#filter").fill(words)
             expect(page.locator("#table tbody .name")).to_have_text([IDLE_OWNER])
+        sums = page.locator("#table .total .number:not(.asked)")
+        expect(sums).to_have_text(["0 GiB", "0 %", "0 W", "0 kJ"])  # in the units of all rows
+        expect(page.locator("#more")).to_have_text("")
+
+
+def test_an_owner_whose_process_has_exited_has_one_row(browser: Browser, recorded: Shown) -> None:
+    """Its exited process, and not the unused allocation too."""
+    tick = recorded.tick
+    assert tick is not None
+    unused = next(use for use in tick.allocations if use.owner.display_name == IDLE_OWNER)
+    exited = replace(tick.processes[0], owner=unused.owner, device=unused.device, active=False)
+    with shown(replace(tick, processes=(*tick.processes, exited))) as exporter, page_of(browser) as watched:
+        rows = watched.open(exporter.url).locator("#table tbody tr", has_text=IDLE_OWNER)
+
+        expect(rows.locator(".parts")).to_have_text([re.compile("exited$")])
 
 
 def test_a_filter_without_a_match_says_so(browser: Browser, recorded: Shown) -> None:
@@ -1046,6 +1061,7 @@ def test_an_idle_allocation_is_shown_with_its_command(browser: Browser, recorded
             )
         )
         expect(card.locator(".wasted")).not_to_contain_text("to free it")
+        expect(card.locator(".wasted code")).to_be_hidden()
         hour_ago_ns = tick.time_ns - 3600 * 10**9
         recorded.show(replace(tick, allocations=tuple(replace(u, idle_since_ns=hour_ago_ns) for u in tick.allocations)))
 

@@ -75,9 +75,9 @@ function restRow(gpu, rows, listed) {
   }];
 }
 
-// An allocation without a process, if its owner asked for a part of a GPU or no other owner uses the GPU.
+// An allocation without a row of a process, if its owner asked for a part of a GPU or no other owner uses the GPU.
 function unusedRows(snapshot, rows) {
-  const using = new Set(rows.filter((row) => !row.gone).map((row) => keyOf(row.fields)));
+  const using = new Set(rows.map((row) => keyOf(row.fields)));
   const idle = new Set(snapshot.gpus.filter((gpu) => gpu.in_use === false).map((gpu) => gpu.uuid));
   return snapshot.allocations
     .filter((allocation) => allocation.state === "no_process" && !using.has(keyOf(allocation))
