@@ -36,7 +36,7 @@ from gpuledger.recording.replay import Replay
 from gpuledger.tools.top.rows import owner_styles
 from gpuledger.tools.top.text import OWNER_STYLES
 from gpuledger.web.snapshot.build import snapshot
-from gpuledger.web.snapshot.codec import encode
+from gpuledger.web.snapshot.codec import decode, encode
 from tests.builders import CUT, MIGS, World
 from tests.cli.running import Running, serving, surroundings
 from tests.real.browsers import Shown, chromium, page_of, shown
@@ -349,21 +349,33 @@ def test_colours_are_the_same_from_load_to_load(browser: Browser, recorded: Show
         assert watched.open(recorded.url + "#sort=name").evaluate(SWATCHES) == first
 
 
-def test_colours_are_those_of_top(browser: Browser, recorded: Shown) -> None:
-    """The page and `gpuledger top` choose by the same rule, so that an owner has the same place in both palettes."""
-    assert recorded.tick is not None
-    styles = owner_styles(snapshot(recorded.tick))
-    with page_of(browser) as watched:
-        swatches = (
-            watched.open(recorded.url)
-            .locator("#table tbody .swatch")
-            .evaluate_all(
-                "all => all.map((one) => [one.closest('tr').querySelector('.name').textContent, one.className])"
-            )
-        )
-    colours = {owner: int(re.findall(r"\bc(\d)", look)[0]) for owner, look in swatches}
+def test_colours_stay_when_owners_leave(browser: Browser, demo_ticks: list[Tick]) -> None:
+    """Each owner keeps its colour, in the page that is open, in a new one and in `gpuledger top`."""
+    last = demo_ticks[-1]
+    gone, after = {process.owner.display_name for process in last.processes[:2]}, last.time_ns + 10**9
+    fewer = replace(
+        last,
+        time_ns=after,
+        processes=tuple(use for use in last.processes if use.owner.display_name not in gone),
+        containers=tuple(use for use in last.containers if use.owner.display_name not in gone),
+        allocations=tuple(use for use in last.allocations if use.owner.display_name not in gone),
+    )
+    looks = "all => all.map((one) => [one.closest('tr').querySelector('.name').textContent, one.className])"
+    with shown(*demo_ticks) as exporter, page_of(browser) as watched, page_of(browser) as other:
+        page = watched.open(exporter.url)
+        before = page.evaluate(SWATCHES)
+        exporter.show(fewer)
+        wait_until(lambda: float(page.evaluate("document.body.dataset.time")) * 1e9 >= after - 1e6, 10)
+        left = {owner: colour for owner, colour in before.items() if owner not in gone}
+        assert {**page.evaluate(SWATCHES), **left} == page.evaluate(SWATCHES)  # which has a row of others, too
+        assert len(left) < len(before)
+        newly = other.open(exporter.url)
+        assert newly.evaluate(SWATCHES) == page.evaluate(SWATCHES)
+        swatches = newly.locator("#table tbody .swatch").evaluate_all(looks)
+        of_top = owner_styles(decode(newly.evaluate("fetch('api/v1/snapshot').then((one) => one.json())")))
 
-    assert colours == {owner: OWNER_STYLES.index(style) for owner, style in styles.items()}
+    colours = {owner: int(re.findall(r"\bc(\d)", look)[0]) for owner, look in swatches if owner in left}
+    assert colours == {owner: OWNER_STYLES.index(style) for owner, style in of_top.items()}
 
 
 def test_what_owners_asked_for(browser: Browser, recorded: Shown) -> None:

@@ -23,11 +23,6 @@ export function methodsOf(row) {
   return lines.length ? [`Energy ${sum} =`, ...lines.map((line, index) => (index ? `+ ${line}` : line))] : [];
 }
 
-// The owners of a snapshot, with those of allocations that are not used.
-export function ownersOf(snapshot) {
-  return [...snapshot.processes, ...snapshot.containers, ...snapshot.allocations].map((row) => row.owner);
-}
-
 const total = (parts) => Object.values(parts).reduce((sum, part) => sum + part, 0);
 
 // Whether the snapshot lists processes; if not, containers represent them.

@@ -26,6 +26,7 @@ from gpuledger.web.snapshot.problems import problems
 from gpuledger.web.snapshot.schema import (
     AllocationRow,
     ContainerRow,
+    Counts,
     DriverState,
     Energy,
     Gpu,
@@ -41,7 +42,7 @@ MIN_INTERVAL_NS = 50_000_000
 """Power from energy over a shorter time is noise: the counter rises in steps of about 20 ms."""
 
 
-def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snapshot:
+def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "", colours: Counts | None = None) -> Snapshot:
     """The snapshot of `tick`. Power is the mean since the earlier tick `before`."""
     power = _Power(tick, before)
     allocated: dict[str, set[str]] = {}
@@ -60,6 +61,7 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
         containers=tuple(_container(use, power) for use in tick.containers),
         allocations=tuple(_allocation(use, tick.time_ns) for use in tick.allocations if use.state),
         servers=tuple(_server(server) for server in tick.servers or ()),
+        colours=colours or {},
         dropped_processes=tick.dropped_processes,
         providers=tuple(_provider(health) for health in tick.owners.providers),
         unresolved=dict(tick.owners.unresolved),
