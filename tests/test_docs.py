@@ -222,6 +222,18 @@ def _kinds_of_errors(path: Path) -> set[str]:
     return {kind for kind in kinds if isinstance(kind, str)}
 
 
+def test_the_changelog_has_the_errors_of_the_accuracy_page() -> None:
+    """One number for one fact: the tables are written from the measurements."""
+    log, page = (" ".join((ROOT / name).read_text().split()) for name in ("CHANGELOG.md", "docs/accuracy.md"))
+    (natural,) = re.findall(r"\| \*\*natural programs\*\*, nothing known before .*? \*\*([\d.]+)\*\*", page)
+    table = page.partition("<!-- activity -->")[2].partition("<!-- end of activity -->")[0]
+    activity = sorted(re.findall(r"before \| \*\*([\d.]+)\*\*|last \| \*\*([\d.]+)\*\*", table))
+    errors = sorted(max(pair) for pair in activity)
+
+    assert f"in windows of 5 s is {natural} instead of" in log
+    assert f"the SM activity of a process is off by {errors[0]} to {errors[-1]} (" in log
+
+
 def test_what_the_fleet_page_names_is_there() -> None:
     """Each metric, rule, flag and reason of docs/fleet.md."""
     page = (ROOT / "docs" / "fleet.md").read_text()
