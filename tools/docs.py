@@ -90,6 +90,10 @@ def metrics() -> str:
         "ends is stale at the next scrape. gpuledger reads the driver once per `--tick.interval` (1 s), not once per",
         "scrape; a scrape returns the values of the last tick. Some values are",
         "[read less often](overhead.md#how-fresh-a-value-is). The [glossary](glossary.md) defines the terms.",
+        "",
+        "Sources are calls of the driver, files, and: NVML GPM, the driver's activity counters (Hopper and newer),",
+        "averaged since the previous reading; the [energy and memory books](attribution.md), which divide what several",
+        "processes share; the [idle ledger](idle.md); gpuledger itself; and the servers of `--tokens.scrape`.",
     ]
     for kind, (title, about) in KINDS.items():
         labels = ", ".join(f"`{label}`" for label in kind.labels)
