@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from gpuledger.books import Books
-from gpuledger.catalog import CATALOG, OPTIONAL, kinds
+from gpuledger.catalog import CATALOG, OPTIONAL, Family, kinds
 from gpuledger.catalog import GROUPS as FAMILIES
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.catalog.dialects.dcgmnames import BY_OLD, OLD
@@ -104,9 +104,24 @@ def metrics() -> str:
                 only = "".join(f" Only with `--collector.{name}`." for name in OPTIONAL if family in FAMILIES[name])
                 more = ", ".join(f"`{label}`" for label in family.labels)
                 name = f'<a id="{family.name}"></a>`{family.name}`'
-                parts.append(f"| {name} | {family.type.value} | {more} | {family.help}{only} | {family.origin} |")
+                twin = _twin(family)
+                what = (
+                    f"as [`{twin}`](#{twin}){only and '.'}{only} | "
+                    if twin
+                    else f"{family.help}{only} | {family.origin} "
+                )
+                parts.append(f"| {name} | {family.type.value} | {more} | {what}|")
     about = "Of the service [`gpuledger fleet`](fleet.md), not of the exporter."
     return "\n".join([*parts, "", "## Fleet", "", about, "", *_fleet_metrics()]) + "\n"
+
+
+def _twin(family: Family) -> str:
+    """The metric of GPUs or of processes with the same description and source; empty if there is none."""
+    for begin, other in (("gpu_mig_", "gpu_"), ("container_gpu_", "gpu_process_")):
+        for twin in CATALOG:
+            if family.name == begin + twin.name.removeprefix(other) and family.origin == twin.origin:
+                return twin.name if family.help == twin.help.replace("the process", "the container") else ""
+    return ""
 
 
 def configuration(page: str) -> str:
