@@ -50,7 +50,7 @@ def test_an_owner_alone_has_the_colour_of_its_name() -> None:
     for name in NAMES:
         colours = Colours()
         colours.add(tick(name))
-        assert colours.now == {name: first_choice(name)}
+        assert colours.now == {name: first_choice(name)} == snapshot(tick(name)).colours
 
 
 def test_absent_owners_are_forgotten_in_the_end() -> None:

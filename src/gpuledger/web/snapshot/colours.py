@@ -19,6 +19,13 @@ def first_choice(owner: str) -> int:
     return zlib.crc32(owner.encode("utf-8", "replace")) % COLOURS
 
 
+def owners_of(tick: Tick) -> set[str]:
+    """The display names of the rows of a tick."""
+    owners = {process.owner.display_name for process in tick.processes}
+    owners |= {container.owner.display_name for container in tick.containers}
+    return owners | {allocation.owner.display_name for allocation in tick.allocations if allocation.state}
+
+
 class Colours:
     """Chosen when an owner is first seen: the colour that the fewest owners have, of this tick and then of all.
 
@@ -32,9 +39,7 @@ class Colours:
 
     def add(self, tick: Tick) -> None:
         """Choose for the new owners of a tick, in the order of their names."""
-        owners = {process.owner.display_name for process in tick.processes}
-        owners |= {container.owner.display_name for container in tick.containers}
-        owners |= {allocation.owner.display_name for allocation in tick.allocations if allocation.state}
+        owners = owners_of(tick)
         if owners == self.now.keys():
             return
         absent = {owner: colour for owner, colour in self._known.items() if owner not in owners}
